@@ -164,11 +164,16 @@ pub(crate) fn descendants(root: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::sync::Mutex;
 
     use super::*;
 
+    /// A fork has what other tests have mapped, too: one kills at a time.
+    static KILLS: Mutex<()> = Mutex::new(());
+
     #[test]
     fn all_that_come_from_a_process_are_killed() {
+        let _alone = KILLS.lock().unwrap();
         let (shared, _file) = Shared::create().unwrap();
         let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().unwrap();
         let mut family = descendants(child.id());
@@ -185,6 +190,7 @@ mod tests {
 
     #[test]
     fn an_orphan_is_found_by_the_file_and_who_watches_is_not() {
+        let _alone = KILLS.lock().unwrap();
         let (shared, file) = Shared::create().unwrap();
         let _watched = Shared::map_to_read(&file).unwrap();
         // SAFETY: a fork whose child makes an orphan and ends; both only make system calls.

@@ -9,12 +9,13 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use nearfar_live::far::{self, Slow};
 use nearfar_live::linux::{Linux, Owner, StandIns};
 use nearfar_live::remote::{self, Socket};
 use nearfar_live::setup::{Setup, VARIABLE};
-use nearfar_live::shared::{CALL, Shared, State, copy_of};
+use nearfar_live::shared::{Block, CALL, Shared, State, copy_of};
 use nearfar_live::{AROUND, Manager, World};
 
 use crate::process::{Parts, stack};
@@ -124,8 +125,9 @@ fn begin(text: &str) -> Result<(), String> {
             return Ok(());
         }
         drop(launchers);
-        let waits = move |waits| block.set_waits(waits);
-        Manager::with(world, AROUND, |world| remote::make(ours, &setup.settings(), world, waits))
+        let owner = Owner::this_process().map_err(|error| format!("this process: {error}"))?;
+        let program = Watched { block, owner, next_look: Instant::now() };
+        Manager::with(world, AROUND, |world| remote::make(ours, &setup.settings(), world, program))
     } else {
         Manager::new(world, &setup.policy, &setup.settings(), AROUND)
     };
@@ -146,6 +148,27 @@ fn begin(text: &str) -> Result<(), String> {
         unsafe { libc::close(fd) };
     }
     Ok(())
+}
+
+/// The program, while the manager waits for a policy in the launcher.
+struct Watched {
+    block: &'static Block,
+    owner: Owner,
+    next_look: Instant,
+}
+
+impl remote::Program for Watched {
+    fn waits(&mut self, waits: bool) {
+        self.block.set_waits(waits);
+    }
+    fn has_ended(&mut self) -> bool {
+        let now = Instant::now();
+        if now < self.next_look {
+            return false;
+        }
+        self.next_look = now + Duration::from_nanos(manage::BEAT_NS);
+        self.owner.has_left() && !self.owner.memory_has_others()
+    }
 }
 
 fn pause(nanoseconds: i64) {

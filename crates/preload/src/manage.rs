@@ -9,7 +9,7 @@ use nearfar_live::{Kernel, Manager, PAGE, Turn, next_look_ns};
 use crate::ARENA;
 
 /// How long the manager waits for messages before it says that it is there, and looks whether the program is.
-const BEAT_NS: u64 = 100_000_000;
+pub(crate) const BEAT_NS: u64 = 100_000_000;
 
 /// Publish what is in use and what was counted.
 pub(crate) fn publish(manager: &Manager<Linux>, block: &Block) {

@@ -238,9 +238,9 @@ impl Model {
         self.over.contains(&id)
     }
 
-    /// Whether a message that is over was read, or nobody is told any more.
+    /// Whether a message was read, or nobody is told any more: not that of who was killed meanwhile.
     pub(crate) fn is_read(&self, id: u64) -> bool {
-        !self.aborted.contains(&id)
+        self.is_over(id) && !self.aborted.contains(&id)
     }
 
     fn message(&mut self, event: Event) -> u64 {

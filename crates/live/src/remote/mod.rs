@@ -17,7 +17,7 @@ mod socket;
 mod tests;
 mod wire;
 
-pub use near::make;
+pub use near::{Program, make};
 pub use serve::{Around, Offer, serve};
 pub use socket::Socket;
 

@@ -1,6 +1,7 @@
 //! The program's end: a policy whose hooks are answered by the launcher.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nearfar_kernel::tiering::layered::{Hooks, Started, layered};
 use nearfar_kernel::tiering::nomad::{Always, ShadowRule};
@@ -15,15 +16,25 @@ use super::messages::{Call, Constants, DONE, Moment};
 use super::socket::LONGEST;
 use super::wire::{Reader, Wire};
 
+/// How often, while a hook runs, it is asked whether the program is still there.
+const LOOK_UP: Duration = Duration::from_millis(100);
+
+/// The program whose memory the policy manages.
+pub trait Program: Send {
+    /// The manager begins or ends to wait for the launcher.
+    fn waits(&mut self, waits: bool);
+    /// Whether nobody uses the memory any more. A hook that runs is then ended.
+    fn has_ended(&mut self) -> bool;
+}
+
 /// The way to the launcher, and how far a call is.
 struct Line {
     socket: Socket,
     out: Vec<u8>,
     into: Vec<u8>,
     threads: Vec<Thread>,
-    /// Told before and after each time that it waits for the launcher.
-    waits: Box<dyn FnMut(bool) + Send>,
-    /// Nobody is at the other end any more: the run is over, and this has outlived it.
+    program: Box<dyn Program>,
+    /// Nobody is at the other end any more, or nobody needs an answer: hooks are not called.
     gone: bool,
 }
 
@@ -35,6 +46,10 @@ impl Line {
         }
         let answer = self.exchange(sight, call);
         self.gone = answer.is_none();
+        if self.gone {
+            // The launcher hears that, and ends the hook.
+            self.socket.shut_down();
+        }
         answer
     }
 
@@ -49,9 +64,9 @@ impl Line {
                 return None;
             }
             self.out.clear();
-            (self.waits)(true);
-            let message = self.socket.receive(&mut self.into);
-            (self.waits)(false);
+            self.program.waits(true);
+            let message = self.socket.receive_unless(&mut self.into, || self.program.has_ended());
+            self.program.waits(false);
             let mut message = Reader(message?);
             while let Some(first) = message.0.first() {
                 if *first == DONE {
@@ -93,8 +108,7 @@ fn not_there() -> Error {
     Error::missing("policy", "nearfar run, which has it, does not answer", "start it again")
 }
 
-/// Put the policy at the other end of `socket` in charge of `mem`, its base at this end. `waits` is told
-/// when it begins and ends to wait for the launcher.
+/// Put the policy at the other end of `socket` in charge of `mem`, its base at this end.
 ///
 /// # Errors
 /// What it says against this memory, or the base does; there is nobody at the other end.
@@ -102,14 +116,15 @@ pub fn make(
     socket: Socket,
     settings: &Settings,
     mem: &mut dyn Memory,
-    waits: impl FnMut(bool) + Send + 'static,
+    program: impl Program + 'static,
 ) -> Result<Made> {
+    socket.look_up_every(LOOK_UP);
     let remote = Remote(Arc::new(Mutex::new(Line {
         socket,
         out: Vec::with_capacity(LONGEST),
         into: vec![0; LONGEST],
         threads: Vec::new(),
-        waits: Box::new(waits),
+        program: Box::new(program),
         gone: false,
     })));
     let hello = hook::Hello { constants: Constants::of(mem) };

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 /// Longest message, bytes.
 pub(super) const LONGEST: usize = 1 << 16;
@@ -70,22 +71,51 @@ impl Socket {
 
     /// Wait for a message; `None` if there is nobody at the other end.
     pub(super) fn receive<'a>(&self, into: &'a mut [u8]) -> Option<&'a [u8]> {
+        self.receive_unless(into, || false)
+    }
+
+    /// The same, or `None` once `is_over`, which is asked from time to time ([`Self::look_up_every`]).
+    pub(super) fn receive_unless<'a>(
+        &self,
+        into: &'a mut [u8],
+        mut is_over: impl FnMut() -> bool,
+    ) -> Option<&'a [u8]> {
         let length = until_done(|| {
+            if is_over() {
+                return 0;
+            }
             // SAFETY: writes the caller's bytes.
             unsafe { libc::recv(self.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), 0) }
         })?;
         // No message is empty.
         Some(&into[..length]).filter(|message| !message.is_empty())
     }
+
+    /// How long a wait for a message takes at most before its end is asked for.
+    pub(super) fn look_up_every(&self, time: Duration) {
+        let time = libc::timeval {
+            tv_sec: time.as_secs() as libc::time_t,
+            tv_usec: libc::suseconds_t::from(time.subsec_micros() as i32),
+        };
+        let size = size_of::<libc::timeval>() as libc::socklen_t;
+        // SAFETY: reads the variable of this function.
+        let done = unsafe {
+            let from = (&raw const time).cast();
+            libc::setsockopt(self.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, from, size)
+        };
+        debug_assert_eq!(done, 0, "a time that a socket takes");
+    }
 }
 
-/// What a call comes to that a signal may interrupt.
+/// What a call comes to that a signal may interrupt, or time.
 fn until_done(mut call: impl FnMut() -> isize) -> Option<usize> {
     loop {
         match usize::try_from(call()) {
             Ok(length) => return Some(length),
-            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return None,
+            Err(_) => match io::Error::last_os_error().kind() {
+                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {}
+                _ => return None,
+            },
         }
     }
 }

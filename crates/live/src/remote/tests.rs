@@ -15,8 +15,9 @@ use nearfar_kernel::tiering::{
 use nearfar_trace::Result;
 use proptest::prelude::*;
 
+use super::socket::LONGEST;
 use super::*;
-use crate::tests::{Whole, remotely, served};
+use crate::tests::{Present, Whole, remotely, served};
 
 type Actions = Vec<(Time, Action)>;
 
@@ -57,7 +58,7 @@ fn a_memory_at_the_other_end_keeps_to_the_contract() {
         }
         let (ours, other_end) = served(Box::new(Whole::new(made)));
         let settings = Settings::default();
-        let policy = memory.start_made(|mem| make(ours, &settings, mem, |_| {})).unwrap();
+        let policy = memory.start_made(|mem| make(ours, &settings, mem, Present)).unwrap();
         Apart { memory, policy: Some(policy), other_end: Some(other_end) }
     });
 }
@@ -129,7 +130,7 @@ fn at_hand_or_not(
 ) -> Result<Made> {
     let settings = Settings::default();
     if remote {
-        return make(served(Box::new(offer)).0, &settings, mem, |_| {});
+        return make(served(Box::new(offer)).0, &settings, mem, Present);
     }
     layered(&offer.declared(), &settings, mem, Always, |mem| offer.start(mem))
 }
@@ -322,7 +323,7 @@ fn a_rule_is_asked_at_the_other_end() {
             .start_made(|mem| {
                 if remote {
                     let offer = Ruled { declared, rule };
-                    return make(served(Box::new(offer)).0, &settings, mem, |_| {});
+                    return make(served(Box::new(offer)).0, &settings, mem, Present);
                 }
                 layered(&declared, &settings, mem, rule, nothing)
             })
@@ -397,7 +398,7 @@ fn without_the_other_end_nothing_is_decided() {
         serve(theirs, &mut { offer }, &gone, Box::new(|wait| wait()));
         gone.load(std::sync::atomic::Ordering::Acquire)
     });
-    let mut policy = memory.start_made(|mem| make(ours, &settings, mem, |_| {})).unwrap();
+    let mut policy = memory.start_made(|mem| make(ours, &settings, mem, Present)).unwrap();
     let steps = testing::thrashing(3);
     let (before, after) = steps.split_at(steps.len() / 2);
     testing::drive(&mut memory, &mut *policy, before);
@@ -407,6 +408,36 @@ fn without_the_other_end_nothing_is_decided() {
     testing::drive(&mut memory, &mut *policy, after);
     assert_eq!(memory.actions.len(), so_far);
     assert!(server.join().unwrap(), "the other end knows");
+}
+
+/// Counts who waits, and has ended when it is asked for the first time.
+struct Waits(Arc<Mutex<i32>>, bool);
+
+impl Program for Waits {
+    fn waits(&mut self, on: bool) {
+        *self.0.lock().unwrap() += if on { 1 } else { -1 };
+    }
+    fn has_ended(&mut self) -> bool {
+        self.1
+    }
+}
+
+/// Nobody waits for a hook of a program that has ended, and the hook hears that.
+#[test]
+fn a_hook_ends_with_its_program() {
+    let mut memory = reference(false);
+    let (ours, theirs) = Socket::pair().unwrap();
+    let launcher = thread::spawn(move || {
+        let mut message = vec![0; LONGEST];
+        assert!(theirs.receive(&mut message).is_some(), "a call, which is not answered");
+        assert!(theirs.receive(&mut message).is_none(), "nobody waits any more");
+    });
+    let waiting = Arc::new(Mutex::new(0));
+    let program = Waits(Arc::clone(&waiting), true);
+    let settings = Settings::default();
+    assert!(memory.start_made(|mem| make(ours, &settings, mem, program)).is_err());
+    launcher.join().unwrap();
+    assert_eq!(*waiting.lock().unwrap(), 0);
 }
 
 /// A policy that fails is not answered for: who has called waits until the program is ended.
@@ -442,10 +473,9 @@ fn a_policy_that_fails_is_not_asked_again() {
     }
     let (ours, theirs) = Socket::pair().unwrap();
     let (waiting, kept) = (Arc::new(Mutex::new(0)), theirs.again().unwrap());
-    let waits = Arc::clone(&waiting);
+    let waits = Waits(Arc::clone(&waiting), false);
     let program = thread::spawn(move || {
         let mut memory = reference(false);
-        let waits = move |on: bool| *waits.lock().unwrap() += if on { 1 } else { -1 };
         let settings = Settings::default();
         let mut policy = memory.start_made(|mem| make(ours, &settings, mem, waits)).unwrap();
         let steps: Vec<_> =

@@ -114,13 +114,23 @@ pub(crate) fn served(mut offer: Box<dyn Offer + Send>) -> (Socket, JoinHandle<()
     (ours, thread)
 }
 
+/// A program that is there to the end.
+pub(crate) struct Present;
+
+impl remote::Program for Present {
+    fn waits(&mut self, _: bool) {}
+    fn has_ended(&mut self) -> bool {
+        false
+    }
+}
+
 /// Makes the policy of this name, at the other end of a socket.
 pub(crate) fn remotely(
     name: &str,
     settings: &Settings,
 ) -> impl FnOnce(&mut dyn Memory) -> Told<Made> + use<> {
     let (offer, settings) = (Whole::named(name, settings), settings.clone());
-    move |mem| remote::make(served(Box::new(offer)).0, &settings, mem, |_| {})
+    move |mem| remote::make(served(Box::new(offer)).0, &settings, mem, Present)
 }
 
 /// Sizes at which everything happens with a few pages; `mapped`: the far tier is a memory node.
