@@ -84,6 +84,8 @@ pub struct Head {
     mark: AtomicU64,
     /// The launcher.
     pub launcher: AtomicU32,
+    /// The process between the launcher and the program.
+    pub reaper: AtomicU32,
     /// How the program's first process has ended: a flag beside what `wait` says.
     root_status: AtomicU64,
     is_over: AtomicU32,

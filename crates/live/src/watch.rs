@@ -211,10 +211,11 @@ impl Watched {
         Ok(Self { launcher, command: command_of(launcher), process, shared, last: None })
     }
 
-    /// Whether this is its launcher, or a process that it manages.
+    /// Whether this is its launcher, a process that it manages, or the one between them.
     fn has(&self, pid: u32) -> bool {
         let runs = |(_, own, block): (_, u32, &Block)| own == pid && is_running(block);
-        pid == self.launcher || self.shared.claimed().any(runs)
+        let reaper = self.shared.head().reaper.load(Ordering::Relaxed);
+        [self.launcher, reaper].contains(&pid) || self.shared.claimed().any(runs)
     }
 
     /// Whether it is over.

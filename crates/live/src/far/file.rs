@@ -423,8 +423,10 @@ impl Far for PagesOnFile {
         let depth = queue.ring.count() + queue.waiting.len() + 1;
         let predicted_ns = queue.predicted_ns(depth);
         let asked = Asked { slot, began: now_ns, predicted_ns, depth };
-        // The page that was in this slot before may have come since it was freed.
+        // The page that was in this slot before may have come since it was freed: the two are told of once.
+        let untold = queue.arrivals.len();
         queue.arrivals.retain(|arrival| arrival.slot != slot);
+        let untold = queue.arrivals.len() < untold;
         let Some(buffer) = queue.buffer() else {
             queue.waiting.push_back(asked);
             return Ok(Fetch::Coming { predicted_ns });
@@ -436,7 +438,7 @@ impl Far for PagesOnFile {
         queue.check()?;
         if let Some((_, Use::Here(_))) = queue.of(slot) {
             let told = queue.arrivals.iter().skip(before).position(|arrival| arrival.slot == slot);
-            told.map(|index| queue.arrivals.remove(before + index));
+            told.filter(|_| !untold).map(|index| queue.arrivals.remove(before + index));
             return Ok(Fetch::Here);
         }
         Ok(Fetch::Coming { predicted_ns })
