@@ -59,7 +59,7 @@ CHECKED := --release --config profile.release.debug-assertions=true --config pro
 env: $(VENV)/.engine $(PLUGIN) $(LIVE) ## Virtual environment and engine, in release mode
 
 .PHONY: declared
-declared: env ## What the engine declares, as Python source and as tables of the docs
+declared: env ## What the engine declares, as Python source
 	$(BIN)/python docs/declared.py
 
 .PHONY: demo

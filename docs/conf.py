@@ -13,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(HERE))
 
+import declared  # noqa: E402
 import reference  # noqa: E402
 
 from nearfar import __version__  # noqa: E402
@@ -75,6 +76,12 @@ def contents(_: Any, name: str, source: list[str]) -> None:
         source[0] += toctree([f"api/{module}" for module in reference.modules()], "")
 
 
+def tables(_: Any, name: str, source: list[str]) -> None:
+    """What is declared, as tables: the pages of the repository only have marks."""
+    if "<!-- declared: " in source[0]:
+        source[0] = declared.with_tables(source[0], declared.schema())
+
+
 def toctree(entries: list[str], caption: str) -> str:
     """Contents that only the side bar shows."""
     options = ":hidden:\n" + (f":caption: {caption}\n" if caption else "")
@@ -92,4 +99,5 @@ def setup(app: Any) -> None:
     """Write the pages that are made; hook into Sphinx."""
     reference.write(ROOT / "build" / "reference")
     app.connect("source-read", contents)
+    app.connect("source-read", tables)
     app.connect("build-finished", first_page)

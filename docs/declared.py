@@ -1,10 +1,10 @@
-"""Write what the engine declares as Python source, and as tables in the docs (`make declared`).
+"""What the engine declares, as Python source (`make declared`) and as tables of the site.
 
 Everything is made of one JSON text, ``nearfar._engine.schema()``, and of :data:`IN_PYTHON`, the
 declarations of commands whose home is Python:
 
 * ``python/nearfar/declared/COMMAND.py``: options and rows of a command as types and as data;
-* tables in ``docs/*.md``, between ``<!-- declared: WHAT -->`` and ``<!-- end -->``, where WHAT is
+* tables of the site, in place of ``<!-- declared: WHAT -->`` in ``docs/*.md``, where WHAT is
   ``options COMMAND``, ``columns COMMAND [TABLE]``, ``names REGISTRY``, ``policies`` (of tiering),
   ``record CASE TABLE`` (what a case of the bench recorded: ``TABLES`` of :data:`RECORDS`),
   ``conform`` (what ``make conform`` knows to differ), ``learnt``, ``found STUDY [PAPER]`` (of the
@@ -68,7 +68,7 @@ from __future__ import annotations
 #: Types of Arrow in Python.
 _PYTHON = {"bool": "bool", "double": "float", "int64": "int", "string": "str"}
 
-_MARKED = re.compile(r"(<!-- declared: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"<!-- declared: ([^>]+?) -->\n")
 
 
 def schema() -> dict[str, Any]:
@@ -237,6 +237,11 @@ def _formatted(text: str) -> str:
     return text
 
 
+def with_tables(text: str, declared: dict[str, Any]) -> str:
+    """The text of a page, with a table in place of each mark."""
+    return _MARKED.sub(lambda mark: table(mark[1], declared), text)
+
+
 def table(what: str, declared: dict[str, Any]) -> str:
     """A table of the docs, as Markdown."""
     kind, _, name = what.partition(" ")
@@ -312,11 +317,6 @@ def files(declared: dict[str, Any]) -> Iterator[tuple[Path, str]]:
     yield SOURCE / "names.py", names(declared["registries"])
     for command, one in declared["commands"].items():
         yield SOURCE / f"{_module(command)}.py", source(command, one)
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        made = _MARKED.sub(lambda m: m[1] + table(m[2], declared) + m[3], text)
-        if _MARKED.search(text):
-            yield page, made
 
 
 def _module(command: str) -> str:

@@ -55,6 +55,14 @@ def test_every_command_has_its_options_and_columns_in_the_docs() -> None:
             assert f"<!-- declared: {name} -->" in pages
 
 
+def test_every_mark_in_the_docs_has_its_table() -> None:
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        made = maker.with_tables(text, SCHEMA)
+        assert "<!-- declared" not in made
+        assert made.count("\n|---") >= text.count("\n|---") + text.count("<!-- declared")
+
+
 def test_every_registry_has_its_names_in_the_docs() -> None:
     pages = "".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
     for name in SCHEMA["registries"]:
