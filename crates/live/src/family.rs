@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::RawDir;
 
-use crate::shared::{NAME, Shared};
+use crate::shared::{Block, NAME, NOBODY, Shared};
 
 /// Time between two looks at processes that were killed, and how long they may take to end.
 const LOOK: Duration = Duration::from_millis(1);
@@ -22,10 +22,11 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Kill every process of a run but the caller and the launcher: those below `root`, and those that have its
 /// file mapped. The root itself is spared.
 ///
-/// The order keeps the promise that nobody reads what was never written: managers and keepers come last, as
-/// whoever touches a missing page waits while one of them holds a userfaultfd. The program's processes are
-/// stopped, so that none makes another, killed, and waited for, until none is found: one that is making a child
-/// when it is stopped may still do so.
+/// The order keeps the promise that nobody reads what was never written. Managers are stopped first: a
+/// process whose memory is managed cannot fork until its manager has read of it. Otherwise one that forks and
+/// ends between the list of processes and the look at it would leave a child that nobody sees. A fork that its
+/// manager has read of may still do that once, so nobody must be found twice. Managers and keepers are killed
+/// last, as whoever touches a missing page waits while one of them holds a userfaultfd.
 pub fn kill(shared: &Shared, root: u32) {
     let find = || {
         let mut found = descendants(root);
@@ -35,36 +36,39 @@ pub fn kill(shared: &Shared, root: u32) {
         found
     };
     let end = Instant::now() + LONGEST;
-    loop {
-        let mut program: Vec<u32> = Vec::new();
-        loop {
-            let mut new = find();
-            new.retain(|pid| !program.contains(pid));
-            if new.is_empty() {
-                break;
-            }
-            new.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
-            program.extend(new);
-        }
-        program.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
-        while program.iter().any(|pid| is_alive(*pid)) && Instant::now() < end {
+    let wait_until_none = |pids: &[u32], holds: fn(u32) -> bool| {
+        while pids.iter().any(|pid| holds(*pid)) && Instant::now() < end {
             thread::sleep(LOOK);
         }
-        if program.is_empty() || Instant::now() >= end {
-            break;
-        }
+    };
+    let mut stopped: Vec<u32> = Vec::new();
+    let mut found_nobody = 0;
+    while found_nobody < 2 && Instant::now() < end {
+        let mut managers = servers(shared, |block| &block.manager);
+        managers.retain(|pid| !stopped.contains(pid));
+        managers.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
+        wait_until_none(&managers, is_running);
+        let program = find();
+        // Stopped before they are killed, as those that are not managed may fork.
+        program.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
+        program.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
+        wait_until_none(&program, is_alive);
+        let is_quiet = managers.is_empty() && program.is_empty();
+        found_nobody = if is_quiet { found_nobody + 1 } else { 0 };
+        stopped.extend(managers);
     }
     let own = std::process::id();
-    servers(shared)
+    stopped
         .into_iter()
+        .chain(servers(shared, |block| &block.keeper))
         .filter(|pid| *pid != own)
         .for_each(|pid| signal(pid, libc::SIGKILL));
 }
 
-/// The managers and keepers.
-fn servers(shared: &Shared) -> Vec<u32> {
-    let of_block = shared.claimed().flat_map(|(_, _, block)| [&block.manager, &block.keeper]);
-    of_block.map(|pid| pid.load(Ordering::Acquire)).filter(|pid| *pid != 0).collect()
+/// The managers, or the keepers.
+fn servers(shared: &Shared, of: fn(&Block) -> &AtomicU32) -> Vec<u32> {
+    let pids = shared.claimed().map(|(_, _, block)| of(block).load(Ordering::Acquire));
+    pids.filter(|pid| ![0, NOBODY].contains(pid)).collect()
 }
 
 /// The processes of the program that have the run's file mapped.
@@ -78,8 +82,9 @@ pub fn program(shared: &Shared) -> Vec<u32> {
 /// program that has started meanwhile has a manager by then.
 fn without_servers(shared: &Shared, found: &mut Vec<u32>) {
     let spared = [std::process::id(), shared.head().launcher.load(Ordering::Relaxed)];
-    let servers = servers(shared);
-    found.retain(|pid| !spared.contains(pid) && !servers.contains(pid));
+    let [managers, keepers] =
+        [servers(shared, |block| &block.manager), servers(shared, |block| &block.keeper)];
+    found.retain(|pid| [&spared[..], &managers, &keepers].iter().all(|list| !list.contains(pid)));
 }
 
 fn signal(pid: u32, number: i32) {
@@ -98,6 +103,11 @@ pub fn is_alive(pid: u32) -> bool {
     let runs = |folder: &str| stat(folder).is_some_and(|words| !words.starts_with(['Z', 'X']));
     let tasks = format!("/proc/{pid}/task");
     runs(&format!("/proc/{pid}")) || numbers(&tasks).any(|task| runs(&format!("{tasks}/{task}")))
+}
+
+/// Whether a process has not stopped since it was sent SIGSTOP, and has not ended.
+fn is_running(pid: u32) -> bool {
+    stat(&format!("/proc/{pid}")).is_some_and(|words| !words.starts_with(['T', 't', 'Z', 'X']))
 }
 
 /// Whether this holds for any name in a folder that is a number; `None` if the folder cannot be read.

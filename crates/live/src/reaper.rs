@@ -20,26 +20,30 @@ pub(crate) fn split(head: &Head, bell: RawFd) -> io::Result<()> {
     // SAFETY: system calls that take numbers; a fork without libc's handlers, as the caller may be the copy
     // of a process with threads, and only makes system calls.
     unsafe {
-        die_with(head.launcher.load(Ordering::Relaxed))?;
+        die_with(head.launcher.load(Ordering::Relaxed));
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
         let own = libc::getpid() as u32;
         head.reaper.store(own, Ordering::Relaxed);
         match libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) {
             -1 => Err(io::Error::last_os_error()),
-            0 => die_with(own),
+            0 => {
+                die_with(own);
+                Ok(())
+            }
             root => reap(root as libc::pid_t, head, bell),
         }
     }
 }
 
-/// Be killed when the parent ends, which may have happened before.
-fn die_with(parent: u32) -> io::Result<()> {
+/// Be killed when the parent ends. If it has ended already, nobody is there to hear of an error.
+fn die_with(parent: u32) {
     // SAFETY: system calls that take numbers.
-    let is_there = unsafe {
+    unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::getppid() as u32 == parent
-    };
-    if is_there { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+        if libc::getppid() as u32 != parent {
+            libc::_exit(128 + libc::SIGKILL);
+        }
+    }
 }
 
 /// Wait for everybody, until nobody is left.

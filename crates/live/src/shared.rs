@@ -22,7 +22,7 @@ const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 const SIZE: usize = size_of::<Head>() + BLOCKS * size_of::<Block>();
 
 /// A number that no process has.
-const NOBODY: u32 = i32::MAX as u32;
+pub(crate) const NOBODY: u32 = i32::MAX as u32;
 
 /// What is written to the launcher's eventfd to call it.
 pub const CALL: [u8; 8] = 1u64.to_ne_bytes();
