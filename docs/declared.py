@@ -3,7 +3,8 @@
 Everything is made of one JSON text, ``nearfar._engine.schema()``, and of :data:`IN_PYTHON`, the
 declarations of commands whose home is Python:
 
-* ``python/nearfar/declared/COMMAND.py``: options and rows of a command as types and as data;
+* ``python/nearfar/declared.json`` and ``declared.pyi``: options and rows of all commands, as data
+  and as types (:mod:`nearfar.declared`);
 * tables of the site, in place of ``<!-- declared: WHAT -->`` in ``docs/*.md``, where WHAT is
   ``options COMMAND``, ``columns COMMAND [TABLE]``, ``names REGISTRY``, ``policies`` (of tiering),
   ``record CASE TABLE`` (what a case of the bench recorded: ``TABLES`` of :data:`RECORDS`),
@@ -21,14 +22,16 @@ import keyword
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from nearfar.declared import module_name, table_names
+
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "python" / "nearfar" / "declared"
+SOURCE = ROOT / "python" / "nearfar" / "declared.py"
 
 #: Modules that hold ``TABLES`` where rows are declared and, unless the engine reads the options,
 #: ``OPTIONS``, by command.
@@ -58,12 +61,19 @@ RECORDS = {
     "epf": "cases.epf",
 }
 
-_HEAD = '''"""{what}. Made by ``make declared``; not to be edited."""
+_STUB = """# Types of what nearfar.declared holds. Made by `make declared`; not to be edited.
 
-from __future__ import annotations
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias, TypedDict
 
-{imports}
-'''
+from nearfar.schema import MachineLike, Option, PolicyLike, Rows
+
+_Names: TypeAlias = tuple[tuple[str, str], ...]
+
+def module_name(command: str) -> str: ...
+def table_names(table: str) -> tuple[str, str]: ...
+"""
 
 #: Types of Arrow in Python.
 _PYTHON = {"bool": "bool", "double": "float", "int64": "int", "string": "str"}
@@ -108,111 +118,87 @@ def tiering_policies() -> list[dict[str, Any]]:
     return found
 
 
-def source(command: str, declared: dict[str, Any]) -> str:
-    """The module of a command, as ruff formats it."""
-    options, tables = declared["options"], declared["tables"]
-    types = [option["python"] for option in options]
-    imports = []
-    if any("Sequence" in one or "Mapping" in one for one in types):
-        names = [name for name in ("Mapping", "Sequence") if any(name in one for one in types)]
-        imports.append(f"from collections.abc import {', '.join(names)}")
-    if any("Path" in one for one in types):
-        imports.append("from pathlib import Path")
-    imports.append("from typing import Final, TypedDict")
-    if any(option["registry"] for option in options):
-        imports.append("from nearfar.declared import names")
-    names = ["Option"] if options else []
-    if tables:
-        names = ["Column", *names, "Rows"]
-    names += [alias for alias in ("MachineLike", "PolicyLike") if any(alias in t for t in types)]
-    imports.append(f"from nearfar.schema import {', '.join(names)}")
-    parts = [
-        _HEAD.format(what=f"Options and rows of ``nearfar {command}``", imports="\n".join(imports))
+def as_json(declared: dict[str, Any]) -> str:
+    """What :mod:`nearfar.declared` reads: one option or column in a line, without what is usual."""
+    commands = []
+    for command, one in declared["commands"].items():
+        tables = []
+        for name, table in one["tables"].items():
+            keys = [key.split("|") if "|" in key else key for key in table["keys"]]
+            rest = {"keys": keys, "metrics": dict(table["metrics"]), "seed": table["seed"]}
+            columns = _lines(map(_column, table["columns"]))
+            tables.append(f'"{name}": {{"columns": [{columns}], {_json(rest)[1:]}')
+        options = _lines(map(_option, one["options"]))
+        commands.append(
+            f'"{command}": {{"options": [{options}], "tables": {{{", ".join(tables)}}}}}'
+        )
+    registries = [
+        f'"{name}": [{_lines(entries)}]' for name, entries in declared["registries"].items()
     ]
-    if options:
-        parts.append(_options(command, options))
-    for name, table in tables.items():
-        parts.append(_rows(command, "" if name == "rows" else name, table))
-    return _formatted("\n\n".join(parts))
+    parts = ",\n".join(registries), ",\n".join(commands)
+    return f'{{"registries": {{\n{parts[0]}\n}}, "commands": {{\n{parts[1]}\n}}}}\n'
 
 
-class _Name(str):
-    """Source that is written as it is."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
-def _options(command: str, options: list[dict[str, Any]]) -> str:
-    lines = [
-        "class Options(TypedDict, total=False):",
-        f'    """Options of ``nearfar {command}``, by name."""',
-        "",
-    ]
-    # What must be given is a parameter of the function's own, so that type checkers miss it.
-    given = [option for option in options if not option["required"] and not option["argument"]]
-    lines += [f"    {option['name']}: {option['python']}" for option in given]
-    lines += ["", "", "OPTIONS: Final = ("]
-    for option in options:
-        given = {
-            "type": option["python"],
-            "what": option["what"],
-            "default": option["default"],
-            "shown": option["shown"],
-            "required": option["required"],
-            "metavar": option["metavar"],
-            "choices": _Name(f"names.{option['registry'].upper()}")
-            if option["registry"]
-            else tuple(tuple(one) for one in option["choices"]),
-            "open": option["open"],
-            "recorded": option["recorded"],
-            "argument": option["argument"],
-        }
-        usual = {
-            "default": None,
-            "shown": "",
-            "required": False,
-            "metavar": "",
-            "choices": (),
-            "open": True,
-            "recorded": True,
-            "argument": False,
-        }
-        words = [repr(option["name"])]
-        words += [
-            f"{key}={value!r}"
-            for key, value in given.items()
-            if key not in usual or value != usual[key]
-        ]
-        lines.append(f"    Option({', '.join(words)}),")
-    return "\n".join([*lines, ")"])
+def _lines(values: Iterable[Any]) -> str:
+    return ",".join(f"\n {_json(value)}" for value in values)
 
 
-def _rows(command: str, name: str, table: dict[str, Any]) -> str:
-    kind = "".join(part.title() for part in name.split("-")) + "Row"
-    constant = f"{name.replace('-', '_').upper()}_ROWS" if name else "ROWS"
-    of = f"the table ``{name}`` of ``nearfar {command}``" if name else f"``nearfar {command}``"
-    types = {
-        column["name"]: column["python"] + (" | None" if column["nullable"] else "")
-        for column in table["columns"]
+def _given(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """These values, but those that are empty or the usual ones."""
+    usual = {"open": True, "recorded": True, "required": False, "argument": False}
+    return {
+        name: values[name]
+        for name in names
+        if values[name] != usual.get(name) and values[name] not in (None, "", [], ())
     }
-    if any(map(keyword.iskeyword, types)):
-        # A word of the language is no name in a class.
-        cells = ", ".join(f"{name!r}: {type_}" for name, type_ in types.items())
-        lines = [f'{kind} = TypedDict("{kind}", {{{cells}}})', f'{kind}.__doc__ = "A row of {of}."']
-    else:
-        lines = [f"class {kind}(TypedDict):", f'    """A row of {of}."""', ""]
-        lines += [f"    {name}: {type_}" for name, type_ in types.items()]
-    lines += ["", "", f"{constant}: Final = Rows(", "    columns=("]
-    for column in table["columns"]:
-        words = [column[key] for key in ("name", "arrow", "nullable", "unit", "what")]
-        title = f", title={column['title']!r}" if column["title"] else ""
-        lines.append(f"        Column({', '.join(map(repr, words))}{title}),")
-    keys = tuple(tuple(key.split("|")) if "|" in key else key for key in table["keys"])
-    lines += ["    ),", f"    keys={keys!r},", f"    metrics={dict(table['metrics'])!r},"]
-    if table["seed"]:
-        lines.append(f"    seed={table['seed']!r},")
-    return "\n".join([*lines, ")"])
+
+
+def _option(option: dict[str, Any]) -> dict[str, Any]:
+    names = ["name", "what", "shown", "required", "metavar", "open", "recorded", "argument"]
+    names.append("registry" if option["registry"] else "choices")
+    given = {"type": option["python"], **_given(option, names)}
+    return given | ({} if option["default"] is None else {"default": option["default"]})
+
+
+def _column(column: dict[str, Any]) -> dict[str, Any]:
+    given = {name: column[name] for name in ("name", "arrow", "nullable", "unit", "what")}
+    return given | _given(column, ["title"])
+
+
+def stub(declared: dict[str, Any]) -> str:
+    """The types, as a stub that ruff formats."""
+    parts = [_STUB, "class names:"]
+    parts += [f"    {name.upper()}: _Names" for name in declared["registries"]]
+    for command, one in declared["commands"].items():
+        parts.append(f"class {module_name(command)}:")
+        # What must be given is a parameter of the function's own.
+        given = [
+            option for option in one["options"] if not option["required"] and not option["argument"]
+        ]
+        parts += ["    class Options(TypedDict, total=False):"]
+        parts += [f"        {option['name']}: {option['python']}" for option in given] or [
+            "        ..."
+        ]
+        parts.append("    OPTIONS: Final[tuple[Option, ...]]")
+        for name, table in one["tables"].items():
+            rows, row = table_names(name)
+            types = {
+                column["name"]: column["python"] + (" | None" if column["nullable"] else "")
+                for column in table["columns"]
+            }
+            if any(map(keyword.iskeyword, types)):
+                # A word of the language is no name in a class.
+                cells = ", ".join(f"{name!r}: {type_}" for name, type_ in types.items())
+                parts.append(f'    {row} = TypedDict("{row}", {{{cells}}})')
+            else:
+                parts.append(f"    class {row}(TypedDict):")
+                parts += [f"        {name}: {type_}" for name, type_ in types.items()]
+            parts.append(f"    {rows}: Final[Rows]")
+    return _formatted("\n".join(parts))
 
 
 def _formatted(text: str) -> str:
@@ -226,7 +212,7 @@ def _formatted(text: str) -> str:
                 "--config",
                 ROOT / "pyproject.toml",
                 "--stdin-filename",
-                SOURCE / "made.py",
+                SOURCE.with_suffix(".pyi"),
                 "-",
             ],
             input=text,
@@ -304,25 +290,10 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def names(registries: dict[str, list[list[str]]]) -> str:
-    """The module of the registries."""
-    parts = [_HEAD.format(what="Names to choose from", imports="from typing import Final")]
-    for name, entries in registries.items():
-        parts.append(f"{name.upper()}: Final = {tuple(tuple(one) for one in entries)!r}")
-    return _formatted("\n\n".join(parts))
-
-
 def files(declared: dict[str, Any]) -> Iterator[tuple[Path, str]]:
     """Every file that is made, with what belongs in it."""
-    yield SOURCE / "names.py", names(declared["registries"])
-    for command, one in declared["commands"].items():
-        yield SOURCE / f"{_module(command)}.py", source(command, one)
-
-
-def _module(command: str) -> str:
-    """The name of the module of a command."""
-    name = command.replace(" ", "_").replace("-", "_")
-    return name + "_" if keyword.iskeyword(name) else name
+    yield SOURCE.with_suffix(".json"), as_json(declared)
+    yield SOURCE.with_suffix(".pyi"), stub(declared)
 
 
 def main() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from conftest import DATA, HANG, until
-from nearfar.declared.names import REPLACEMENT
+from nearfar.declared import names
 
 #: Three replacements, and how the file lists them.
-REPLACEMENTS = [name for name, _ in REPLACEMENT][:3]
+REPLACEMENTS = [name for name, _ in names.REPLACEMENT][:3]
 LISTED = json.dumps(REPLACEMENTS)
 
 GRID = f"""

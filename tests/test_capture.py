@@ -31,8 +31,7 @@ from capturing import (
     regions,
 )
 from conftest import HANG
-from nearfar import capture
-from nearfar.declared.names import KIND
+from nearfar import capture, declared
 from nearfar.info import info as summary
 
 
@@ -315,7 +314,7 @@ def test_gzip_and_streams(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout == text
     found = info(trace)
     assert found["records"] == records(trace).num_rows > 100_000
-    assert set(found["records_by_kind"]) == set(dict(KIND))
+    assert set(found["records_by_kind"]) == set(dict(declared.names.KIND))
     kinds = Counter(records(trace)["kind"].to_pylist())
     assert sum(kinds.values()) == sum(found["records_by_kind"].values())
     table = records(trace)

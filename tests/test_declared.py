@@ -39,12 +39,6 @@ def test_making_it_again_changes_nothing(path: Path, text: str) -> None:
     assert path.read_text(encoding="utf-8") == text, "run `make declared`"
 
 
-def test_no_file_is_left_of_a_command_that_is_gone() -> None:
-    files = {path for path, _ in maker.files(SCHEMA) if path.parent == maker.SOURCE}
-    made = {path.name for path in files} | {"__init__.py"}
-    assert {path.name for path in maker.SOURCE.glob("*.py")} == made
-
-
 def test_every_command_has_its_options_and_columns_in_the_docs() -> None:
     pages = "".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
     for command, one in SCHEMA["commands"].items():

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import DATA, Run
 from nearfar import machine
-from nearfar.declared.names import FILTER
+from nearfar.declared import names
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.info import info
@@ -130,7 +130,7 @@ def test_the_same_view_every_time() -> None:
 @pytest.mark.parametrize(
     ("filter_", "text", "wanted"),
     [
-        ("cach", "", f"no filter 'cach'; choose one of {', '.join(dict(FILTER))}"),
+        ("cach", "", f"no filter 'cach'; choose one of {', '.join(dict(names.FILTER))}"),
         ("cache", "", "has no [cache.l1d]"),
         ("cache", "l1d 64B, l2 32B", "key cache.l2.line: is 32 bytes where the line of l1d has 64"),
         ("cache", "l1d 48B", "key cache.l1d.line: is 48 bytes, not a power of two"),

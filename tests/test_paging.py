@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from conftest import DATA, Run
-from nearfar.declared.names import REPLACEMENT
+from nearfar.declared import names
 from nearfar.errors import NearfarError
 from nearfar.paging import paging, warnings
 from nearfar.sizes import parse_bytes, parse_memory, parse_page_sizes
@@ -225,7 +225,7 @@ BAD = {
     "negative memory": (["--memory", "-5%"], "--memory"),
     "tlb 0": (["--tlb", "0"], "--tlb"),
     "odd ways": (["--tlb", "64x5"], "64x5"),
-    "unknown policy": (["--replacement", "lfu"], ", ".join(dict(REPLACEMENT))),
+    "unknown policy": (["--replacement", "lfu"], ", ".join(dict(names.REPLACEMENT))),
     "insert of lru": (["--replacement", "lru", "--clock-insert", "clear"], "--clock-insert"),
     "swappiness of clock": (["--swappiness", "100"], "--swappiness"),
     "swappiness over 200": (["--replacement", "linux", "--swappiness", "201"], "--swappiness"),

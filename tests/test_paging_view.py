@@ -9,7 +9,7 @@ import pytest
 
 from conftest import DATA, Run
 from nearfar import units
-from nearfar.declared.paging import Row
+from nearfar.declared import paging as declared
 from nearfar.explain import explain
 from nearfar.generate import generate
 from nearfar.paging import paging
@@ -18,7 +18,7 @@ GNUGO = DATA / "captures" / "gnugo.trace"
 PARTS = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns")
 
 
-def times(trace: Path, **options: object) -> list[Row]:
+def times(trace: Path, **options: object) -> list[declared.Row]:
     """The rows of a machine that has all that the view needs, with all memory there."""
     given = {"machine": "zen4-vm", "view": "machine", "memory": "100%", **options}
     return paging(trace, **given).rows  # type: ignore[arg-type]

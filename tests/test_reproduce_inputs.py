@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from nearfar import machine as machines
-from nearfar.declared.reproduce import Row
+from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError
 from nearfar.numa import pair, paper, topology
 from nearfar.reproduce import _evidence, numa, paging, ssd
@@ -29,10 +29,10 @@ FACTOR = 1.25
 #: A paging study's costs. What else is in a machine changes what is simulated: no row repeats that.
 TIMES = ("latency", "hit_time", "bandwidth", "seek", "rotation", "storage")
 
-Rows = Mapping[str, Row]
+Rows = Mapping[str, declared.Row]
 
 
-def keyed(rows: list[Row]) -> Rows:
+def keyed(rows: list[declared.Row]) -> Rows:
     return {f"{row['paper']} {row['item']}": row for row in rows}
 
 
@@ -77,7 +77,7 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     _evidence.paper_machine.cache_clear()
 
 
-def ratio(usual: Row, other: Row) -> float:
+def ratio(usual: declared.Row, other: declared.Row) -> float:
     """Ours over the usual ours; 1 where both are 0."""
     assert usual["ours"] is not None and other["ours"] is not None
     if usual["ours"] == other["ours"]:

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from nearfar.declared.reproduce import Row
+from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError
 from nearfar.reproduce import KEYS
 from nearfar.reproduce import tiering as study
@@ -42,13 +42,13 @@ def test_holds_follows_from_the_tolerance() -> None:
 
 
 @pytest.fixture(scope="module")
-def small() -> dict[str, Row]:
+def small() -> dict[str, declared.Row]:
     """What does not hang on scale must hold at any: directions, and reads."""
     options = {"scale": "1/256", "threads": 0, "progress": None, "seeds": 3}
     return {row["item"]: row for row in study._paper_003(options)}
 
 
-def test_rows_of_paper_003_at_a_small_scale(small: dict[str, Row]) -> None:
+def test_rows_of_paper_003_at_a_small_scale(small: dict[str, declared.Row]) -> None:
     data = study.published("ssp")
     asked = [f"figure 4: shadow copies, {mix}" for mix in data["figures"]["shadow_copies"]]
     assert {*asked, "figure 5: bandwidth, write"} <= small.keys()
@@ -90,7 +90,7 @@ def test_alternatives_have_rows_in_the_sensitivity() -> None:
     assert notice["default"] == "write-protect"
 
 
-def test_write_protection_costs_what_ssp_gains(small: dict[str, Row]) -> None:
+def test_write_protection_costs_what_ssp_gains(small: dict[str, declared.Row]) -> None:
     """With a fault for every first write, SSP has hardly any bandwidth over NOMAD."""
     assert small["figure 5: bandwidth, write"]["ours"] < 1.05
     options = {"scale": "1/256", "threads": 0, "progress": None}

@@ -21,7 +21,7 @@ import typer
 from conftest import DATA, HANG, Run, tool
 from nearfar import cli, output
 from nearfar.cli import _reference, _shared
-from nearfar.declared.names import FILTER, REPLACEMENT
+from nearfar.declared import names
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -418,12 +418,12 @@ COMPLETIONS: list[Completion] = [
     ("nearfar reproduce ti", ["tiering"], ["paging"]),
     ("nearfar generate scr", ["scrambled-zipf"], ["zipf"]),
     ("nearfar capture --arch x", ["x86_64"], ["x86-64"]),
-    ("nearfar info --filter c", *_split(FILTER, "c")),
+    ("nearfar info --filter c", *_split(names.FILTER, "c")),
     ("nearfar numa alloc --mode al", ["alius"], []),
     ("nearfar paging --kinds load,kernel-l", ["load,kernel-load"], []),
     ("nearfar paging --color a", ["auto", "always"], ["never"]),
     ("nearfar ssd --epf sm", ["smart"], []),
-    ("nearfar paging --replacement l", *_split(REPLACEMENT, "l")),
+    ("nearfar paging --replacement l", *_split(names.REPLACEMENT, "l")),
     ("nearfar paging --storage optane-p", ["optane-pmem"], []),
 ]
 

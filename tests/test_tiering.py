@@ -16,7 +16,7 @@ from capturing import nearfar as capture
 from capturing import needs_cc, needs_qemu
 from conftest import HANG, Run
 from nearfar._engine import Memory, Thread
-from nearfar.declared.names import WORKLOAD
+from nearfar.declared import names
 from nearfar.errors import NearfarError
 from nearfar.tiering import Policy, policies, read_knobs, tiering, workloads
 
@@ -441,7 +441,7 @@ def test_scale() -> None:
         for scale in ("1/256", 1 / 256, "1 / 256")
     ]
     assert rows[0] == rows[1] == rows[2]
-    assert workloads() == dict(WORKLOAD)
+    assert workloads() == dict(names.WORKLOAD)
 
 
 def test_pointer_chase_pays_latency_only() -> None:

@@ -20,7 +20,7 @@ import pytest
 import nearfar as package
 from nearfar import exporter, importer
 from nearfar import info as info_module
-from nearfar.declared.names import KIND
+from nearfar.declared import names
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.machine import load
@@ -47,7 +47,7 @@ def tuples(table: pa.Table) -> list[tuple[int, str, int, int, int]]:
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     """Every kind, three threads, odd sizes, both ends of memory: 3,000 records."""
-    kinds = [name for name, _ in KIND]
+    kinds = [name for name, _ in names.KIND]
     lines = ["addr,kind,size,thread,instr"]
     for i in range(3000):
         addr = (2**64 - 1 - i) if i % 97 == 0 else i * 7919 % 2_000_003

@@ -30,7 +30,7 @@ _NOTHING: Final = 1e-12
 Key = tuple[Any, ...]
 Row = Mapping[str, Any]
 
-#: What ``diff`` takes; ``make declared`` writes it as :mod:`nearfar.declared.diff`.
+#: What ``diff`` takes; ``make declared`` writes it as ``nearfar.declared.diff``.
 OPTIONS: Final = (
     Option(
         "metric",
@@ -93,7 +93,7 @@ class DiffResult(Result):
 
     Attributes:
         run: the two folders, the study, keys, metrics, and constants that differ.
-        rows: a mapping for each key x metric: the keys, then :class:`nearfar.declared.diff.Row`.
+        rows: a mapping for each key x metric: the keys, then ``nearfar.declared.diff.Row``.
         only_a, only_b: keys that the other run lacks; with ``metric``, where it lacks that number.
     """
 

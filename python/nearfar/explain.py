@@ -25,7 +25,7 @@ from typing import Any, Final, TypedDict, Unpack
 from nearfar import _engine, regions, units
 from nearfar import paging_findings as findings
 from nearfar.declared import explain as declared
-from nearfar.declared.paging import ROWS
+from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.machine import Machine
@@ -99,7 +99,7 @@ _PLACES: Final = Rows(
     keys=("name", "addr_low"),
     metrics={"ns": "less"},
 )  # fmt: skip
-#: ``make declared`` writes them as :mod:`nearfar.declared.explain`.
+#: ``make declared`` writes them as ``nearfar.declared.explain``.
 TABLES: Final = {
     "rows": _PLACES,
     "terms": Rows(
@@ -376,7 +376,7 @@ def _parts(row: Row, usual: Mapping[str, float] | None) -> list[declared.TermsRo
     terms: list[declared.TermsRow] = []
     for part in findings.PARTS:
         term: declared.TermsRow = {
-            "term": ROWS.head(part),
+            "term": paging_declared.ROWS.head(part),
             "part": "T_A" if part in _TRANSLATION else "T_D",
             "formula": None,
             "rate": None,

@@ -9,14 +9,14 @@ from typing import Unpack
 
 from nearfar import _engine
 from nearfar.declared import export as declared
-from nearfar.declared.names import EXPORT_FORMAT
+from nearfar.declared import names
 from nearfar.filter import view_of
 from nearfar.schema import takes
 
 
 def formats() -> dict[str, str]:
     """Names of the formats that can be exported, each with a one-line summary."""
-    return dict(EXPORT_FORMAT)
+    return dict(names.EXPORT_FORMAT)
 
 
 @takes(declared.OPTIONS)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.declared import info as declared
-from nearfar.declared.names import FILTER
+from nearfar.declared import names
 from nearfar.errors import NearfarError
 from nearfar.schema import default
 
@@ -61,7 +61,7 @@ def view(
         NearfarError: no such filter, a machine without caches, or a damaged trace.
     """
     if filter == _ALL:
-        yield View(trace, filter, dict(FILTER)[filter])
+        yield View(trace, filter, dict(names.FILTER)[filter])
         return
     with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
         path = Path(folder) / (trace.resolve().name or "view.trace")

@@ -9,13 +9,13 @@ from typing import Unpack
 
 from nearfar import _engine
 from nearfar.declared import generate as declared
-from nearfar.declared.names import GENERATOR
+from nearfar.declared import names
 from nearfar.schema import takes
 
 
 def generators() -> dict[str, str]:
     """Names of the generators, each with a one-line summary."""
-    return dict(GENERATOR)
+    return dict(names.GENERATOR)
 
 
 @takes(declared.OPTIONS)

@@ -9,13 +9,13 @@ from typing import Unpack
 
 from nearfar import _engine
 from nearfar.declared import import_ as declared
-from nearfar.declared.names import IMPORT_FORMAT
+from nearfar.declared import names
 from nearfar.schema import takes
 
 
 def formats() -> dict[str, str]:
     """Names of the formats that can be imported, each with a one-line summary."""
-    return dict(IMPORT_FORMAT)
+    return dict(names.IMPORT_FORMAT)
 
 
 def default_out(source: str | PathLike[str]) -> Path:

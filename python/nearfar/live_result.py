@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar, Final
 
 from nearfar import _engine
-from nearfar.declared.run import OPTIONS
+from nearfar.declared import run as declared
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult, load
 from nearfar.schema import Column, Rows
@@ -17,7 +17,7 @@ from nearfar.schema import Column, Rows
 #: What the engine says of really resident memory.
 RESIDENT: Final = ("resident_bytes", "resident_processes", "unmanaged_bytes", "held_bytes")
 
-#: The row of a run; ``make declared`` writes it as :mod:`nearfar.declared.run`.
+#: The row of a run; ``make declared`` writes it as ``nearfar.declared.run``.
 TABLES: Final = {
     "rows": Rows(
         columns=(
@@ -107,7 +107,7 @@ def record(
         knobs: of the policy.
         alone: whether it was asked to be run bare as well.
     """
-    run = provenance("run", options=OPTIONS, values=options)
+    run = provenance("run", options=declared.OPTIONS, values=options)
     if alone:
         run["command"] += " --alone"
         run["options"]["alone"] = True

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nearfar import units
-from nearfar.declared.paging import OPTIONS
+from nearfar.declared import paging as declared
 from nearfar.gain_error import gain_error, points, worthwhile
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
 from nearfar.paging_findings import (
@@ -69,10 +69,10 @@ def answers(result: Result) -> list[str]:
     found = found or [f"Page size: {_page_size(result)}"]
     curves = memory_curves(result)
     if curves:
-        found.append(f"Memory: {_memory(curves, slowdown(result, OPTIONS))}")
+        found.append(f"Memory: {_memory(curves, slowdown(result, declared.OPTIONS))}")
         if len(curves) > 1:
             what = "Machine" if hosts else "Storage"
-            sentence = _storage(curves, slowdown(result, OPTIONS))
+            sentence = _storage(curves, slowdown(result, declared.OPTIONS))
             found.append(f"{what}: {sentence}")
     if hosts:
         found.append(f"Latency of memory: {_latencies(result)}.")

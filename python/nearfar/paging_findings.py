@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from nearfar import units
-from nearfar.declared.paging import OPTIONS, Row
+from nearfar.declared import paging as declared
 from nearfar.memory_curve import Memory, in_order, middle
 from nearfar.schema import default
 
 USUAL_PAGE: Final = 4096
 """Bytes of the page that x86-64 and most arm64 systems use by default."""
 
-ALL_REFERENCES: Final[str] = default(OPTIONS, "filter")
+ALL_REFERENCES: Final[str] = default(declared.OPTIONS, "filter")
 """The filter that leaves nothing out."""
 
 PARTS: Final = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns")
@@ -42,8 +42,8 @@ class Best:
 
     memory: Memory
     storage: str
-    row: Row
-    usual: Row | None
+    row: declared.Row
+    usual: declared.Row | None
 
     @property
     def page_bytes(self) -> int:
@@ -83,9 +83,9 @@ def filtered(result: Result) -> bool:
     return bool(options.get("filter", ALL_REFERENCES) != ALL_REFERENCES)
 
 
-def rows(result: Result) -> Sequence[Row]:
+def rows(result: Result) -> Sequence[declared.Row]:
     """The rows of a result."""
-    found: Sequence[Row] = result["rows"]
+    found: Sequence[declared.Row] = result["rows"]
     return found
 
 
@@ -139,7 +139,7 @@ def page_sizes(result: Result) -> list[int]:
 
 def best_pages(result: Result) -> dict[tuple[Memory, str], Best]:
     """The best page of every memory size and storage, keyed by both."""
-    groups: dict[tuple[Memory, str], list[Row]] = {}
+    groups: dict[tuple[Memory, str], list[declared.Row]] = {}
     for row in rows(result):
         groups.setdefault((memory_of(row), row["storage"]), []).append(row)
     return {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nearfar import units
-from nearfar.declared.tiering import OPTIONS
+from nearfar.declared import tiering as declared
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, in_order, middle, slowdown
 
 Result = Mapping[str, Any]
@@ -150,7 +150,7 @@ def policy_curves(result: Result) -> list[MemoryCurve]:
             own = times.setdefault(row["policy"], {})
             own[memory_of(row, run)] = row["mean_latency_ns"]
     base = min(own[memories[-1]] for own in times.values())
-    most = slowdown(result, OPTIONS)
+    most = slowdown(result, declared.OPTIONS)
 
     def rank(curve: MemoryCurve) -> tuple[float, float]:
         enough = curve.enough(most)
@@ -179,7 +179,7 @@ def answers(result: Result) -> list[str]:
     lines = [_standing(found, several=len(fast_memories(result)) > 1)]
     curves = policy_curves(result)
     if curves:
-        lines.append(_fast_memory(curves, slowdown(result, OPTIONS)))
+        lines.append(_fast_memory(curves, slowdown(result, declared.OPTIONS)))
     return lines
 
 

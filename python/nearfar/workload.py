@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, Unpack
 
 from nearfar import _engine
-from nearfar.declared.workload import Options
+from nearfar.declared import workload as declared
 from nearfar.errors import NearfarError
 from nearfar.inputs import INPUTS
 from nearfar.output import check_output, claimed
@@ -43,7 +43,7 @@ GAMES: Final = "/usr/games"
 #: Seconds in which what a client waits for must have come.
 PATIENCE: Final = 300.0
 
-#: What ``capture`` takes; ``make declared`` writes it as :mod:`nearfar.declared.workload`.
+#: What ``capture`` takes; ``make declared`` writes it as ``nearfar.declared.workload``.
 OPTIONS: Final = (
     Option(
         "small",
@@ -272,7 +272,7 @@ def capture(
     out: str | os.PathLike[str] = ".",
     *,
     force: bool = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> Captured:
     """Make a workload's inputs, run it under capture, and write ``out/NAME.trace``.
 

@@ -4,7 +4,7 @@
 //! A study declares its options with [`options!`] and its rows with [`columns!`], beside its code.
 //! From these declarations come the command line, the Python signature and its types, the docs'
 //! tables, the Arrow schema, the checks, and the record in `run.json`: `make declared` writes the
-//! ones that are files (`python/nearfar/declared/`, tables in `docs/`).
+//! ones that are files (`python/nearfar/declared.json` and `declared.pyi`).
 
 pub mod choice;
 pub mod column;

@@ -27,9 +27,8 @@ from nearfar.advise.one_vm import Advice, advice
 from nearfar.advise.options import IDLE, MEMORY, PAPERS, PASSED
 from nearfar.advise.prediction import Costs, points_of
 from nearfar.declared import advise as declared
-from nearfar.declared.explain import SIZES_ROWS
-from nearfar.declared.paging import Options as PagingOptions
-from nearfar.declared.paging import Row
+from nearfar.declared import explain as explain_declared
+from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
 from nearfar.paging import PagingRun, machine_warnings, paging, sample_warnings, trace_warnings
 from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE
@@ -82,7 +81,10 @@ class AdviseResult(FolderResult):
         return cls(run, rows)
 
     def _tables(self) -> Mapping[str, Any]:
-        lists = {"curves": ("curve", declared.CURVE_ROWS), "regions": ("regions", SIZES_ROWS)}
+        lists = {
+            "curves": ("curve", declared.CURVE_ROWS),
+            "regions": ("regions", explain_declared.SIZES_ROWS),
+        }
         found = {"result": self.table}
         for name, (key, columns) in lists.items():
             cells: list[tuple[str, Any]] = [
@@ -328,7 +330,7 @@ def _advise_vms(
     notes: list[str] = []
     read: dict[str, object] = {}
     passed = {name: value for name, value in asked.items() if name in PASSED}
-    given = cast("PagingOptions", {**passed, "page_sizes": everything})
+    given = cast("paging_declared.Options", {**passed, "page_sizes": everything})
     filtered = asked["filter"] != ALL_REFERENCES
     seen_by = [(vm.trace, vm.machine if filtered or as_machine else "") for vm in vms]
     for group in dict.fromkeys(seen_by):
@@ -455,15 +457,17 @@ def _check_sample(run: PagingRun) -> None:
             )
 
 
-def _by_memory(rows: Sequence[Row], texts: Sequence[str]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+def _by_memory(
+    rows: Sequence[paging_declared.Row], texts: Sequence[str]
+) -> dict[str, list[paging_declared.Row]]:
+    found: dict[str, list[paging_declared.Row]] = {}
     for text in texts:
         (size,) = parse_memory(text)
         found[text] = [row for row in rows if _is_of(row, size)]
     return found
 
 
-def _is_of(row: Row, size: Memory) -> bool:
+def _is_of(row: paging_declared.Row, size: Memory) -> bool:
     """Whether the row is of the memory size, given the same way."""
     fraction = row["memory_fraction"]
     if size.is_fraction != (fraction is not None):

@@ -15,7 +15,7 @@ from nearfar.advise.architectures import transparent
 from nearfar.advise.fleet import Vm
 from nearfar.advise.one_vm import Advice, Choice, filled, staying
 from nearfar.advise.prediction import Prediction
-from nearfar.declared.paging import Row
+from nearfar.declared import paging as declared
 from nearfar.gain_error import gain_error, worthwhile
 from nearfar.gain_error import points as in_points
 from nearfar.paging_findings import USUAL_PAGE
@@ -33,7 +33,7 @@ _LIMITS: Final = {
 }
 
 
-def advice(vm: Vm, rows: Sequence[Row]) -> Advice:
+def advice(vm: Vm, rows: Sequence[declared.Row]) -> Advice:
     """The row of one VM.
 
     Args:

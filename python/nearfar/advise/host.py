@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearfar import units
-from nearfar.declared.advise import Row
+from nearfar.declared import advise as declared
 from nearfar.sizes import bytes_of
 
 
@@ -70,7 +70,7 @@ def hosts(result: Mapping[str, Any]) -> list[Host]:
     Args:
         result: the dict that ``nearfar advise --format json`` prints.
     """
-    rows: Sequence[Row] = result["rows"]
+    rows: Sequence[declared.Row] = result["rows"]
     if result["run"]["fleet"] is None:
         return []
     machines = dict.fromkeys(row["machine"] for row in rows)
@@ -80,7 +80,7 @@ def hosts(result: Mapping[str, Any]) -> list[Host]:
     ]
 
 
-def _host(name: str, described: Mapping[str, Any], rows: Sequence[Row]) -> Host:
+def _host(name: str, described: Mapping[str, Any], rows: Sequence[declared.Row]) -> Host:
     pools: dict[int, int] = {}
     swapped: dict[str, int] = {}
     for row in rows:

@@ -10,8 +10,7 @@ from typing import Final, cast
 from nearfar import paging_answers as answers
 from nearfar import units
 from nearfar.advise.one_vm import Advice
-from nearfar.declared.paging import OPTIONS
-from nearfar.declared.paging import Options as PagingOptions
+from nearfar.declared import paging as declared
 from nearfar.machine import Machine
 from nearfar.memory_curve import MemoryCurve
 from nearfar.memory_curve import slowdown as asked_slowdown
@@ -70,7 +69,7 @@ def enough(
     trace: Path,
     machine: Machine,
     storages: Sequence[str],
-    given: PagingOptions,
+    given: declared.Options,
     slowdown: str | float,
     progress: Callable[[int], None] | None,
 ) -> dict[str, Enough]:
@@ -87,11 +86,11 @@ def enough(
         "machine": machine,
         "storage": list(storages),
         "page_sizes": [USUAL_PAGE],
-        "memory": default(OPTIONS, "memory"),
+        "memory": default(declared.OPTIONS, "memory"),
         "slowdown": slowdown,
     }
-    found = paging(trace, progress=progress, **cast("PagingOptions", {**given, **own})).to_dict()
-    most = asked_slowdown(found, OPTIONS)
+    found = paging(trace, progress=progress, **cast("declared.Options", {**given, **own})).to_dict()
+    most = asked_slowdown(found, declared.OPTIONS)
     curves = {curve.name: curve for curve in answers.memory_curves(found)}
     return {storage: Enough(curves[storage], most) for storage in storages}
 

@@ -21,8 +21,8 @@ from nearfar.advise.prediction import (
     left_out_error,
     predict,
 )
-from nearfar.declared.advise import CurveRow, Row
-from nearfar.declared.explain import SizesRow
+from nearfar.declared import advise as advise_declared
+from nearfar.declared import explain as explain_declared
 from nearfar.gain_error import points as in_points
 from nearfar.paging_findings import USUAL_PAGE
 
@@ -30,12 +30,12 @@ from nearfar.paging_findings import USUAL_PAGE
 CONFIDENCE: Final = ((0.05, "good"), (0.20, "fair"), (float("inf"), "poor"))
 
 
-class Advice(Row):
+class Advice(advise_declared.Row):
     """A row with its lists, which no table holds."""
 
     fitted_page_bytes: list[int]
-    curve: list[CurveRow]
-    regions: list[SizesRow]
+    curve: list[advise_declared.CurveRow]
+    regions: list[explain_declared.SizesRow]
 
 
 def advice(

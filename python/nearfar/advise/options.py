@@ -1,6 +1,6 @@
 """What ``advise`` takes and returns.
 
-``make declared`` writes it as types and data, :mod:`nearfar.declared.advise`.
+``make declared`` writes it as types and data, ``nearfar.declared.advise``.
 """
 
 from __future__ import annotations

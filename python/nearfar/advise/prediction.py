@@ -39,7 +39,7 @@ import numpy.typing as npt
 
 from nearfar import machine as machines
 from nearfar import units
-from nearfar.declared.paging import Row
+from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.models import MODELS, QUANTITIES, fit
 from nearfar.paging_findings import USUAL_PAGE
@@ -96,7 +96,7 @@ class Point:
     pages: float
 
 
-def points_of(rows: Iterable[Row]) -> list[Point]:
+def points_of(rows: Iterable[declared.Row]) -> list[Point]:
     """Points of the rows of a paging study, smallest page first; rows of one memory size.
 
     A row that differs in its storage only adds nothing.

@@ -7,7 +7,7 @@ from typing import Final, TypedDict
 
 import numpy as np
 
-from nearfar.declared.advise import Row
+from nearfar.declared import advise as declared
 from nearfar.errors import NearfarError
 
 #: Goals of ``--evaluate`` (regret at the median, at the 95th percentile): fitted on all sizes but
@@ -64,7 +64,7 @@ class Evaluation(TypedDict):
     exceeding: list[Exceeding]
 
 
-def evaluate(rows: Iterable[Row], sizes: str = "all") -> Evaluation:
+def evaluate(rows: Iterable[declared.Row], sizes: str = "all") -> Evaluation:
     """Regret over many rows: in all and by storage, against the goals; which rows exceed them.
 
     ``regret`` is that of the advice, threshold included; ``model_regret`` that of the page the
@@ -78,7 +78,7 @@ def evaluate(rows: Iterable[Row], sizes: str = "all") -> Evaluation:
     """
     listed = list(rows)
     median, high = GOALS["all" if sizes == "all" else "few"]
-    groups: dict[str, list[Row]] = {"all": listed}
+    groups: dict[str, list[declared.Row]] = {"all": listed}
     for row in listed:
         groups.setdefault(f"{row['machine']}/{row['storage']}", []).append(row)
     summary: list[Group] = []
@@ -122,7 +122,7 @@ def evaluate(rows: Iterable[Row], sizes: str = "all") -> Evaluation:
     }
 
 
-def _regret(row: Row) -> float:
+def _regret(row: declared.Row) -> float:
     """Regret of the model's page."""
     if row["model_regret"] is None:
         raise NearfarError(NO_REGRET)

@@ -1,6 +1,6 @@
 """What ``apply`` takes and returns.
 
-``make declared`` writes it as types and data, :mod:`nearfar.declared.apply`.
+``make declared`` writes it as types and data, ``nearfar.declared.apply``.
 """
 
 from __future__ import annotations

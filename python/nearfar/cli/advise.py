@@ -13,8 +13,8 @@ import typer
 
 from nearfar.cli._shared import SET
 from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result, save
-from nearfar.declared.advise import OPTIONS, Options
-from nearfar.declared.paging import OPTIONS as PAGING
+from nearfar.declared import advise as advise_declared
+from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
 from nearfar.schema import default, takes
 
@@ -27,7 +27,7 @@ SETTINGS = {"epilog": "Example: nearfar advise app.trace --memory 60% --machine 
 _EVALUATED: Final = "10%,...,100%"
 
 
-@takes(OPTIONS)
+@takes(advise_declared.OPTIONS)
 def run(
     inputs: Annotated[list[Path], typer.Argument(help="Trace folders, or one fleet.toml.")],
     set_: SET = None,
@@ -47,7 +47,7 @@ def run(
     ] = None,
     html: Html = None,
     force: Force = False,
-    **options: Unpack[Options],
+    **options: Unpack[advise_declared.Options],
 ) -> int:
     """Advise a page size: predicted and simulated time, gain, regret, and what can be set."""
     from nearfar import advise as study
@@ -87,10 +87,10 @@ def run(
     return 1 if failed or missed else 0
 
 
-def _ask(options: Options, needs: Sequence[str]) -> None:
+def _ask(options: advise_declared.Options, needs: Sequence[str]) -> None:
     """Ask the study for what an emitter needs, which it otherwise does not look for."""
     if "enough_bytes" in needs and options.get("slowdown") is None:
-        options["slowdown"] = default(PAGING, "slowdown")
+        options["slowdown"] = default(paging_declared.OPTIONS, "slowdown")
     if "regions" in needs:
         options["regions"] = True
 
@@ -124,7 +124,7 @@ def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], li
     return answer, failed
 
 
-def _check_evaluated(options: Options) -> None:
+def _check_evaluated(options: advise_declared.Options) -> None:
     """Refuse, before the work, what has no regret; take more memory sizes."""
     from nearfar.advise.by_machine import MODEL
     from nearfar.advise.regret import NO_REGRET

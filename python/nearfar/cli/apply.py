@@ -10,7 +10,7 @@ from typing import Annotated, Unpack
 import typer
 
 from nearfar.cli._study import check_format, print_rows
-from nearfar.declared.apply import OPTIONS, Options
+from nearfar.declared import apply as declared
 from nearfar.schema import takes
 
 SETTINGS = {
@@ -28,7 +28,7 @@ class Format(StrEnum):
     parquet = "parquet"
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
@@ -53,7 +53,7 @@ def run(
         Path | None, typer.Option("-o", "--out", help="Also write the result as JSON.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Run a command with pages of one size, put everything back, and measure what it did.
 

@@ -9,13 +9,13 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.declared.capture import OPTIONS, Options
+from nearfar.declared import capture as declared
 from nearfar.schema import takes
 
 SETTINGS = {
     "context_settings": {
         "allow_interspersed_args": False,
-        # Options of other tools, and what to do instead.
+        # declared.Options of other tools, and what to do instead.
         "obj": {
             "--pid": "capture starts a program and does not attach to one that runs; "
             "write `nearfar capture -- COMMAND...`"
@@ -25,7 +25,7 @@ SETTINGS = {
 }
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
@@ -34,12 +34,12 @@ def run(
         Path | None, typer.Option("-o", "--out", help="Trace folder to make [NAME.trace].")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing trace.")] = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Run an unmodified x86-64 or aarch64 program and write its trace.
 
     capture starts the program: it cannot attach to one that runs already (there is no --pid).
-    Options of nearfar stand before the program, which has all that follows.
+    declared.Options of nearfar stand before the program, which has all that follows.
 
     The program's standard streams are passed through; a summary goes to standard error. Exit code
     0 when the trace is complete, whatever the program answered; 130 after Ctrl-C.

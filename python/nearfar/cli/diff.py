@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from nearfar.cli._study import Format, check_format, print_result
-from nearfar.declared.diff import OPTIONS, Options
+from nearfar.declared import diff as declared
 from nearfar.schema import takes
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SETTINGS = {"epilog": "Example: nearfar diff before.run after.run --fail-above 3%"}
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     a: Annotated[Path, typer.Argument(help="The baseline: a run or sweep.")],
     b: Annotated[Path, typer.Argument(help="The run or sweep to compare with it.")],
@@ -27,7 +27,7 @@ def run(
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Show every row.")] = False,
     output_format: Format = "table",
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> int:
     """Compare two runs row by row, over seeds with confidence intervals."""
     from nearfar.advise.fleet import share

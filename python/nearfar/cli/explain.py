@@ -15,7 +15,7 @@ from nearfar.cli._study import (
     check_outputs,
     print_result,
 )
-from nearfar.declared.explain import OPTIONS, Options
+from nearfar.declared import explain as declared
 from nearfar.schema import takes
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SETTINGS = {"epilog": "Example: nearfar explain app.run --by-function --html app.html"}
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     run: Annotated[Path, typer.Argument(help="Folder that `nearfar paging -o` wrote.")],
     *,
@@ -34,7 +34,7 @@ def run(
     output_format: Format = "table",
     html: Html = None,
     force: Force = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Explain a row of a run: parts of its time; regions, functions, lines that miss and fault."""
     from nearfar.cli._progress import progress, records_of_run

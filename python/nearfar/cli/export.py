@@ -8,13 +8,13 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.declared.export import OPTIONS, Options
+from nearfar.declared import export as declared
 from nearfar.schema import takes
 
 SETTINGS = {"epilog": "Example: nearfar export app.trace --format csv -o app.csv"}
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
     out: Annotated[
@@ -24,7 +24,7 @@ def run(
     format: str,  # noqa: A002
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Export a trace for another tool (formats: docs/formats.md)."""
     from nearfar import exporter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from nearfar.cli._study import Format, check_format, print_rows
-from nearfar.declared.fit import OPTIONS, Options
+from nearfar.declared import fit as declared
 from nearfar.schema import takes
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SETTINGS = {"epilog": "Example: nearfar fit --csv measured.csv --predict 8K,32K"}
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     csv: Annotated[
         Path,
@@ -28,7 +28,7 @@ def run(
         ),
     ],
     output_format: Format = "table",
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Fit a power law to TLB miss rates and two exponentials to page fault rates, or --model."""
     from nearfar.fit import fit_csv

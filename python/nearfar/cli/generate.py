@@ -7,7 +7,7 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.declared.generate import OPTIONS, Options
+from nearfar.declared import generate as declared
 from nearfar.schema import takes
 
 SETTINGS = {
@@ -15,7 +15,7 @@ SETTINGS = {
 }
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     name: str,
     out: Annotated[Path, typer.Option("-o", "--out", help="Trace folder.")],
@@ -24,7 +24,7 @@ def run(
     pages: int,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing trace.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print trace.json.")] = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Generate a synthetic trace; the same seed gives the same bytes (docs/generate.md)."""
     from nearfar import generate

@@ -7,13 +7,13 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.declared.import_ import OPTIONS, Options
+from nearfar.declared import import_ as declared
 from nearfar.schema import takes
 
 SETTINGS = {"epilog": "Example: nearfar import runs/app.din.gz --format dinero -o app.trace"}
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     file: Annotated[
         str, typer.Argument(help="The other tool's file (.gz, .xz, .zst too), or - for stdin.")
@@ -24,7 +24,7 @@ def run(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing trace.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print trace.json.")] = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Import a trace of another tool (formats: docs/formats.md)."""
     from nearfar import importer

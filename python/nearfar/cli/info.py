@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from nearfar.cli._study import Force, Format, check_format, check_outputs, print_result
-from nearfar.declared.info import OPTIONS, Options
+from nearfar.declared import info as declared
 from nearfar.schema import takes
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
     output_format: Format = "table",
@@ -29,7 +29,7 @@ def run(
         typer.Option("--html", metavar="FILE", help="Write a page with a heat map as well."),
     ] = None,
     force: Force = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Summarize a trace: footprint, working set, hottest regions, reuse (docs/info.md)."""
     from nearfar import info

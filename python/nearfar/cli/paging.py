@@ -19,13 +19,13 @@ from nearfar.cli._study import (
     print_rows,
     save,
 )
-from nearfar.declared.paging import OPTIONS, Options
+from nearfar.declared import paging as declared
 from nearfar.schema import takes
 
 SETTINGS = {"epilog": "Example: nearfar paging app.trace --machine optane-ssd --html app.html"}
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
     output_format: Format = "table",
@@ -39,7 +39,7 @@ def run(
         ),
     ] = True,
     force: Force = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Find the best page size at every memory size: TLB misses, page faults, access time."""
     from nearfar.cli._progress import progress, records

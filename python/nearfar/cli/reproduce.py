@@ -9,14 +9,14 @@ from typing import Annotated, Unpack
 import typer
 
 from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_rows
-from nearfar.declared.reproduce import OPTIONS, Options
+from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError
 from nearfar.schema import takes
 
 SETTINGS = {"epilog": "Example: nearfar reproduce --all --html papers.html"}
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     study: Annotated[str | None, typer.Argument(help="Such as paging, for 000 and 001.")] = None,
     all_studies: Annotated[
@@ -28,7 +28,7 @@ def run(
     output_format: Format = "table",
     html: Html = None,
     force: Force = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> int:
     """Show every published number and statement of the papers beside ours."""
     from nearfar.cli._progress import progress

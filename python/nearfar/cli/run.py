@@ -9,7 +9,7 @@ from typing import Annotated, Unpack
 import typer
 
 from nearfar.cli._study import Out, check_outputs, save
-from nearfar.declared.run import OPTIONS, Options
+from nearfar.declared import run as declared
 from nearfar.schema import takes
 
 SETTINGS = {
@@ -18,7 +18,7 @@ SETTINGS = {
 }
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
@@ -59,7 +59,7 @@ def run(
     output_format: Annotated[
         str, typer.Option("--format", help="Of --watch: table, json, csv or parquet.")
     ] = "table",
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Run an unmodified program with a part of its memory fast and the rest in a far tier.
 

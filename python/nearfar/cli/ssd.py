@@ -19,7 +19,7 @@ from nearfar.cli._study import (
     print_result,
     save,
 )
-from nearfar.declared.ssd import OPTIONS, Options
+from nearfar.declared import ssd as declared
 from nearfar.schema import default, takes
 
 SETTINGS = {
@@ -27,14 +27,14 @@ SETTINGS = {
 }
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
     output_format: Format = "table",
     out: Out = None,
     html: Html = None,
     force: Force = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Replay a program on a DRAM-interface SSD: wait for its flash, or run something else?"""
     from nearfar.cli._progress import progress, records
@@ -42,7 +42,7 @@ def run(
 
     check_format(output_format)
     check_outputs(out, force, html)
-    lists = (str(options.get(name) or default(OPTIONS, name)) for name in ("dram", "epf"))
+    lists = (str(options.get(name) or default(declared.OPTIONS, name)) for name in ("dram", "epf"))
     cells = math.prod(text.count(",") + 1 for text in lists)
     with progress(f"ssd {trace}", records(trace, options, cells)) as on_progress:
         result = ssd(trace, progress=on_progress, **options)

@@ -13,7 +13,7 @@ import typer
 
 from nearfar import units
 from nearfar.cli._study import Format, check_format, print_rows
-from nearfar.declared.sweep import OPTIONS, Options
+from nearfar.declared import sweep as declared
 from nearfar.output import watched
 from nearfar.schema import takes
 
@@ -26,7 +26,7 @@ SETTINGS = {"epilog": "Example: nearfar sweep study.toml --workers 2 -o study.sw
 _LISTED = 20
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     study: Annotated[Path, typer.Argument(help="TOML file of a study, its grid and options.")],
     dry_run: Annotated[
@@ -41,7 +41,7 @@ def run(
         typer.Option("-o", "--out", help="Folder of the results [default: NAME.sweep]."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Run finished cells again.")] = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> int:
     """Run a study over a grid of parameters; finished cells are never run again."""
     from nearfar import sweep as sweeps

@@ -9,13 +9,13 @@ from typing import Annotated, Unpack
 import typer
 
 from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result, save
-from nearfar.declared.tiering import OPTIONS, Options
+from nearfar.declared import tiering as declared
 from nearfar.schema import takes
 
 SETTINGS = {"epilog": "Example: nearfar tiering --policy nomad,ssp --mix write --seeds 8"}
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     trace: Annotated[
         str | None, typer.Argument(help="Trace folder, in place of a generated workload.")
@@ -36,7 +36,7 @@ def run(
     ] = None,
     html: Html = None,
     force: Force = False,
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """Compare tiering policies on a simulated machine: bandwidth, migrations, shadows, faults."""
     from nearfar.cli._progress import progress

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.declared.workload import OPTIONS, Options
+from nearfar.declared import workload as declared
 from nearfar.schema import takes
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-@takes(OPTIONS)
+@takes(declared.OPTIONS)
 def run(
     action: Annotated[Action, typer.Argument(help="list | show NAME | capture NAME...")],
     targets: Annotated[
@@ -44,7 +44,7 @@ def run(
     ] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Replace existing traces.")] = False,
     format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,  # noqa: A002
-    **options: Unpack[Options],
+    **options: Unpack[declared.Options],
 ) -> None:
     """List, show or capture workloads (docs/workload.md).
 
@@ -83,7 +83,12 @@ def run(
 
 
 def _capture(
-    found: list[Workload], every: bool, out: Path, force: bool, as_json: bool, options: Options
+    found: list[Workload],
+    every: bool,
+    out: Path,
+    force: bool,
+    as_json: bool,
+    options: declared.Options,
 ) -> None:
     import json
     import sys

@@ -1,6 +1,6 @@
 """What ``fit`` takes and returns.
 
-``make declared`` writes it as types and data, :mod:`nearfar.declared.fit`.
+``make declared`` writes it as types and data, ``nearfar.declared.fit``.
 """
 
 from __future__ import annotations

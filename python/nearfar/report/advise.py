@@ -12,7 +12,7 @@ from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.advise.host import hosts
 from nearfar.advise.regret import Evaluation
-from nearfar.declared.advise import ROWS, Row
+from nearfar.declared import advise as declared
 from nearfar.gain_error import points
 from nearfar.report.explain import sizes
 from nearfar.report.fitted import DETAIL, KEY, Table
@@ -23,18 +23,18 @@ _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yel
 
 def advice(result: Mapping[str, Any]) -> RenderableType:
     """The dict that ``nearfar advise --format json`` prints: a table, and why for each VM."""
-    rows: Sequence[Row] = result["rows"]
+    rows: Sequence[declared.Row] = result["rows"]
     table = Table(
         "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret",
         collapse_padding=True,
     )
-    for head in ROWS.heads("vm", "storage"):
+    for head in declared.ROWS.heads("vm", "storage"):
         table.add_column(head, overflow="fold", narrow=10, importance=KEY)
     bytes_of = ("memory_bytes", "advised_page_bytes", "settable_page_bytes")
     for name in (*bytes_of, "predicted_ns", "gain", "regret"):
         key = name in ("advised_page_bytes", "gain")
         importance = KEY if key else DETAIL if name == "predicted_ns" else 1
-        table.add_column(ROWS.head(name), justify="right", importance=importance)
+        table.add_column(declared.ROWS.head(name), justify="right", importance=importance)
     table.add_column(sure_head(rows))
     parts: list[RenderableType] = [table, Text("")]
     if findings.filtered(result):
@@ -66,18 +66,18 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def sure_head(rows: Sequence[Row]) -> str:
+def sure_head(rows: Sequence[declared.Row]) -> str:
     """The head of what :func:`sure` says."""
     modelled = all(row["confidence"] is not None for row in rows)
-    return ROWS.head("confidence" if modelled else "gain_error")
+    return declared.ROWS.head("confidence" if modelled else "gain_error")
 
 
-def sure(row: Row) -> str:
+def sure(row: declared.Row) -> str:
     """How sure the advice is: the word for the model, or what a simulated gain may be wrong by."""
     return row["confidence"] or points(row["gain_error"] or 0)
 
 
-def memory(row: Row) -> str:
+def memory(row: declared.Row) -> str:
     """The memory size of a row as it was asked for."""
     if row["memory_fraction"] is None:
         return units.size(row["memory_bytes"])

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import units
-from nearfar.declared.apply import PREDICTION_ROWS, SUMMARY_ROWS
+from nearfar.declared import apply as declared
 from nearfar.report.fitted import KEY, Table
 
 _BYTES = ("peak_rss_bytes", "anon_huge_bytes")
@@ -65,7 +65,9 @@ def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
     table = Table()
     table.add_column("measured", importance=KEY)
     for title in (
-        (["base"] if both else []) + [size] + ([SUMMARY_ROWS.head("ratio")] if both else [])
+        (["base"] if both else [])
+        + [size]
+        + ([declared.SUMMARY_ROWS.head("ratio")] if both else [])
     ):
         table.add_column(title, justify="right")
     for row in rows:
@@ -81,9 +83,11 @@ def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
 def _prediction(rows: list[Mapping[str, Any]], base: str, size: str) -> Table:
     table = Table()
     table.add_column("predicted from the trace", importance=KEY)
-    for title in (base, size, PREDICTION_ROWS.head("ratio")):
+    for title in (base, size, declared.PREDICTION_ROWS.head("ratio")):
         table.add_column(title, justify="right")
-    measured, ratio, comparable = PREDICTION_ROWS.heads("measured", "measured_ratio", "comparable")
+    measured, ratio, comparable = declared.PREDICTION_ROWS.heads(
+        "measured", "measured_ratio", "comparable"
+    )
     table.add_column(measured)
     table.add_column(ratio, justify="right")
     table.add_column(comparable)

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import units
-from nearfar.declared.diff import ROWS
+from nearfar.declared import diff as declared
 from nearfar.report.fitted import Table
 from nearfar.report.tables import listing
 
@@ -75,7 +75,7 @@ def _table(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Table:
     several = len(run["metrics"]) > 1
     seeds = any(row["low"] is not None for row in rows)
     known = ["metric"] * several + ["a", "b", "relative"] + ["low"] * seeds + ["verdict"]
-    heads = [*run["keys"], *ROWS.heads(*known)]
+    heads = [*run["keys"], *declared.ROWS.heads(*known)]
     listed = []
     for row in rows:
         cells = [units.keyed(name, row[name]) for name in run["keys"]]

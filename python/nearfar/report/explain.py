@@ -10,13 +10,7 @@ from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.declared.explain import (
-    FUNCTIONS_ROWS,
-    ROWS,
-    SITES_ROWS,
-    SIZES_ROWS,
-    TERMS_ROWS,
-)
+from nearfar.declared import explain as declared
 from nearfar.report.tables import listing
 
 #: Regions, and ranges and pieces of code, that the tables show.
@@ -57,11 +51,11 @@ def _spent(found: Mapping[str, Any], head: str) -> list[RenderableType]:
         change = 1 - run["total_ns"] / usual
         head += f", {units.percent(abs(change))} {'less' if change >= 0 else 'more'} than 4 KiB"
     keys = ["term", "ns", "share"]
-    heads = TERMS_ROWS.heads(*keys)
+    heads = declared.TERMS_ROWS.heads(*keys)
     whole = {"term": "total", "ns": run["total_ns"], "share": 1.0}
     if usual is not None:
         keys = ["term", "usual_ns", "ns", "saved_ns", "gain"]
-        heads = TERMS_ROWS.heads(*keys)
+        heads = declared.TERMS_ROWS.heads(*keys)
         heads[keys.index("ns")] = units.size(run["page_bytes"])
         saved = usual - run["total_ns"]
         whole |= {"usual_ns": usual, "saved_ns": saved, "gain": saved / usual}
@@ -95,7 +89,7 @@ def sizes(found: Sequence[Mapping[str, Any]], of: str = "") -> list[RenderableTy
     ]
     rest = sum(one["advised"] for one in found) - len(larger)
     line = f"{rest} {'other regions' if larger else 'regions'}: 4 KiB, larger pages gain nothing."
-    heads = SIZES_ROWS.heads(
+    heads = declared.SIZES_ROWS.heads(
         "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes", "name"
     )
     title = f"Which region{of} wants which page size, and what that adds to its memory"
@@ -137,13 +131,13 @@ def _functions(found: Mapping[str, Any]) -> list[RenderableType]:
         ]
         for one in [one for one in functions(found) if one["ns"] > 0][: SHOWN[0]]
     ]
-    heads = FUNCTIONS_ROWS.heads("function", "tlb_misses", "faults", "ns", "share", "line")
+    heads = declared.FUNCTIONS_ROWS.heads("function", "tlb_misses", "faults", "ns", "share", "line")
     parts: list[RenderableType] = []
     if found["functions"]:
         title = (
             "Where the misses and faults come from: functions, each with its most expensive line"
         )
-        parts.append(listing(title, [*heads, *FUNCTIONS_ROWS.heads("library")], rows))
+        parts.append(listing(title, [*heads, *declared.FUNCTIONS_ROWS.heads("library")], rows))
     parts += [Text(units.clean(note)) for note in found["notes"]]
     return parts
 
@@ -162,7 +156,7 @@ def _terms(found: Mapping[str, Any]) -> RenderableType:
         for term in found["terms"]
     ]
     title = "T_total = T_A + T_D per reference, equations 1 to 3 of page-size advice (000)"
-    heads = TERMS_ROWS.heads("part", "term", "formula", "rate", "each_ns", "ns", "share")
+    heads = declared.TERMS_ROWS.heads("part", "term", "formula", "rate", "each_ns", "ns", "share")
     return listing(title, heads, rows)
 
 
@@ -173,12 +167,12 @@ def _regions(found: Mapping[str, Any]) -> RenderableType:
 def _ranges(found: Mapping[str, Any]) -> RenderableType:
     ordered = sorted(found["ranges"], key=lambda place: (-place["ns"], place["addr_low"]))
     title = "The same by address range, most expensive first"
-    return _places(title, ordered, [ROWS.head("addr_low")])
+    return _places(title, ordered, [declared.ROWS.head("addr_low")])
 
 
 def _sites(found: Mapping[str, Any]) -> RenderableType:
     title = "The same by the code that made the reference, most expensive first"
-    return _places(title, found["sites"], [SITES_ROWS.head("addr")])
+    return _places(title, found["sites"], [declared.SITES_ROWS.head("addr")])
 
 
 def _places(
@@ -195,8 +189,8 @@ def _places(
             units.percent(place["share"]),
         ]
         rows.append([*([_where(place)] if where else []), *counts, place["name"]])
-    heads = ROWS.heads("tlb_misses", "faults", "first_touches", "ns", "share", "name")
-    details = ROWS.heads("first_touches")
+    heads = declared.ROWS.heads("tlb_misses", "faults", "first_touches", "ns", "share", "name")
+    details = declared.ROWS.heads("first_touches")
     return listing(title, [*where, *heads], rows, details, places=True)
 
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import units
-from nearfar.declared.run import WATCH_ROWS
+from nearfar.declared import run as declared
 from nearfar.report.fitted import DETAIL, KEY, Table
 
 #: Characters of a command line that are shown.
@@ -42,7 +42,7 @@ def watch(result: Mapping[str, Any]) -> RenderableType:
     table.add_column("process", justify="right", importance=KEY)
     table.add_column("command", importance=KEY)
     for name, importance in _COLUMNS.items():
-        table.add_column(WATCH_ROWS.head(name), justify="right", importance=importance)
+        table.add_column(declared.WATCH_ROWS.head(name), justify="right", importance=importance)
     for row in result["rows"]:
         whole = row["pid"] is None
         table.add_row(

@@ -9,7 +9,7 @@ from rich.console import Group, JustifyMethod, OverflowMethod, RenderableType
 from rich.text import Text
 
 from nearfar import papers, units
-from nearfar.declared.reproduce import ROWS, SENSITIVITY_ROWS
+from nearfar.declared import reproduce as declared
 from nearfar.report.fitted import KEY, Table
 
 Row = Mapping[str, Any]
@@ -72,14 +72,14 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
         justify: JustifyMethod = "right" if name == "ours" else "left"
         overflow: OverflowMethod = "ellipsis" if name == "ours" else "fold"
         table.add_column(
-            ROWS.head(name),
+            declared.ROWS.head(name),
             max_width=width,
             justify=justify,
             overflow=overflow,
             importance=KEY if name in ("paper", "item", "ours") else 1,
         )
-    for head in ROWS.heads("tolerance", "holds"):
-        table.add_column(head, importance=KEY if head == ROWS.head("holds") else 1)
+    for head in declared.ROWS.heads("tolerance", "holds"):
+        table.add_column(head, importance=KEY if head == declared.ROWS.head("holds") else 1)
     for row in result["rows"]:
         table.add_row(
             Text(papers.label(row["paper"])),
@@ -101,9 +101,9 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
     if result["sensitivity"]:
         title = "Rows that hold when what the papers leave open is chosen otherwise"
         other = Table(title, collapse_padding=True)
-        for head in SENSITIVITY_ROWS.heads("setting", "why"):
+        for head in declared.SENSITIVITY_ROWS.heads("setting", "why"):
             other.add_column(head, overflow="fold", importance=KEY)
-        for head in SENSITIVITY_ROWS.heads("holds", "more", "fewer"):
+        for head in declared.SENSITIVITY_ROWS.heads("holds", "more", "fewer"):
             other.add_column(head, justify="right")
         for case in result["sensitivity"]:
             more, fewer = (f"{len(case[key])}" for key in ("more", "fewer"))

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import units
-from nearfar.declared.ssd import ROWS, Row
+from nearfar.declared import ssd as declared
 from nearfar.report.fitted import KEY, Table
 from nearfar.sizes import parse_time
 
@@ -58,8 +58,9 @@ def ssd(result: Mapping[str, Any]) -> RenderableType:
 def _times(result: Mapping[str, Any]) -> Table:
     title = "Time by DRAM and policy; embedded page faults (EPF) an access, share passed on"
     table = Table(title, collapse_padding=True)
-    _columns(table, *ROWS.heads("dram_bytes", "epf", "seconds"), "change", *ROWS.heads(*CPU),
-             *ROWS.heads("embedded_fault_rate", "passed_share"))  # fmt: skip
+    heads = declared.ROWS.heads
+    _columns(table, *heads("dram_bytes", "epf", "seconds"), "change", *heads(*CPU),
+             *heads("embedded_fault_rate", "passed_share"))  # fmt: skip
     for rows in by_size(result):
         first = float(rows[0]["seconds"])
         least = min(float(row["seconds"]) for row in rows)
@@ -85,7 +86,7 @@ def _flash(result: Mapping[str, Any]) -> Table:
     table = Table(title, collapse_padding=True)
     known = ("dram_bytes", "epf", "predicted_us_mean", "actual_us_mean", "flash_reads",
              "flash_programs", "gc_collections", "gc_moved", "write_amplification")  # fmt: skip
-    _columns(table, *ROWS.heads(*known))
+    _columns(table, *declared.ROWS.heads(*known))
     for rows in by_size(result):
         for row in rows:
             table.add_row(
@@ -108,7 +109,7 @@ def _late(result: Mapping[str, Any]) -> Table:
     table = Table(title, collapse_padding=True)
     known = ("dram_bytes", "epf", "from_flash", "late_services", "late_die", "late_channel",
              "late_erase", "overruns")  # fmt: skip
-    _columns(table, *ROWS.heads(*known))
+    _columns(table, *declared.ROWS.heads(*known))
     for rows in by_size(result):
         for row in rows:
             table.add_row(
@@ -147,9 +148,9 @@ def _state(result: Mapping[str, Any]) -> str:
     )
 
 
-def by_size(result: Mapping[str, Any]) -> list[list[Row]]:
+def by_size(result: Mapping[str, Any]) -> list[list[declared.Row]]:
     """The rows of each size of DRAM."""
-    groups: dict[int, list[Row]] = {}
+    groups: dict[int, list[declared.Row]] = {}
     for row in result["rows"]:
         groups.setdefault(row["dram_bytes"], []).append(row)
     return list(groups.values())

@@ -20,8 +20,8 @@ from rich.text import Text
 from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
-from nearfar.declared.paging import ROWS
+from nearfar.declared import info as info_declared
+from nearfar.declared import paging as paging_declared
 from nearfar.memory_curve import Memory
 from nearfar.output import coloured
 from nearfar.report.fitted import DETAIL, KEY, Places, Prose, Table
@@ -90,7 +90,7 @@ def best_pages(result: findings.Result) -> Table:
     if len(names) == 1:
         return _best_pages_of(result, names[0])
     table = Table(f"Best page, and its time per reference against 4 KiB{_whole(result)}")
-    table.add_column(ROWS.head("memory_bytes"), justify="right", importance=KEY)
+    table.add_column(paging_declared.ROWS.head("memory_bytes"), justify="right", importance=KEY)
     for name in names:
         table.add_column(units.clean(name), justify="right")
     for memory in findings.memories(result):
@@ -104,10 +104,10 @@ def _best_pages_of(result: findings.Result, storage: str) -> Table:
     table = Table(
         f"Best page on {units.clean(storage)}, and its time per reference{_whole(result)}"
     )
-    for head in ROWS.heads("memory_bytes", "page_bytes"):
+    for head in paging_declared.ROWS.heads("memory_bytes", "page_bytes"):
         table.add_column(head, justify="right", importance=KEY)
-    rates = ROWS.heads("translation_ns", "data_ns", "tlb_miss_rate", "fault_rate")
-    for head in (ROWS.head("total_ns"), "vs 4 KiB", *rates):
+    rates = paging_declared.ROWS.heads("translation_ns", "data_ns", "tlb_miss_rate", "fault_rate")
+    for head in (paging_declared.ROWS.head("total_ns"), "vs 4 KiB", *rates):
         table.add_column(head, justify="right")
     for memory in findings.memories(result):
         found = best.get((memory, storage))
@@ -131,14 +131,14 @@ def paging_rows(result: findings.Result) -> Table:
     """Every row of the study; the best page of its memory size and storage carries a star."""
     best = {(b.memory, b.storage): b.page_bytes for b in findings.best_pages(result).values()}
     table = Table("Every page size, memory size and storage (* best page)")
-    table.add_column(ROWS.head("storage"), importance=KEY)
-    for head in (*ROWS.heads("memory_bytes", "page_bytes"), ""):
+    table.add_column(paging_declared.ROWS.head("storage"), importance=KEY)
+    for head in (*paging_declared.ROWS.heads("memory_bytes", "page_bytes"), ""):
         table.add_column(head, justify="right", importance=KEY)
     counts = ("frames", "tlb_miss_rate", "faults", "fault_rate", "dirty_evictions")
     for name in (*counts, "translation_ns", "data_ns", "total_ns"):
         detail = name in ("frames", "faults", "dirty_evictions")
         table.add_column(
-            ROWS.head(name),
+            paging_declared.ROWS.head(name),
             justify="right",
             importance=KEY if name == "total_ns" else DETAIL if detail else 1,
         )
@@ -181,7 +181,9 @@ def spent(result: findings.Result) -> Table:
     columns = ("page_bytes", "total_ns", *findings.PARTS, "resident_bytes")
     for name in columns:
         key = name in ("page_bytes", "total_ns")
-        table.add_column(ROWS.head(name), justify="right", importance=KEY if key else 1)
+        table.add_column(
+            paging_declared.ROWS.head(name), justify="right", importance=KEY if key else 1
+        )
     base = chosen[0]
     for row in chosen:
         change = row["total_ns"] / base["total_ns"] - 1
@@ -200,7 +202,7 @@ def fits(result: findings.Result) -> Table:
     title = f"Fitted models, p: page size in {findings.page_unit(shown)}"
     table = Table(f"{title}; confidence intervals in brackets")
     table.add_column("of", importance=KEY)
-    table.add_column(ROWS.head("memory_bytes"), justify="right", importance=KEY)
+    table.add_column(paging_declared.ROWS.head("memory_bytes"), justify="right", importance=KEY)
     table.add_column("model and coefficients", overflow="fold", importance=KEY)
     for name in ("R2", "RMSE", "leave-one-out"):
         table.add_column(name, justify="right")
@@ -244,11 +246,13 @@ def labelled(pairs: Iterable[tuple[str, str]]) -> RenderableType:
 
 def _regions(regions: list[Mapping[str, Any]]) -> Table:
     table = Table("Hottest regions")
-    table.add_column(REGIONS_ROWS.head("name"), overflow="fold", narrow=28, importance=KEY)
+    table.add_column(
+        info_declared.REGIONS_ROWS.head("name"), overflow="fold", narrow=28, importance=KEY
+    )
     keys = ("records", "loads", "stores", "fetches", "pages")
     for key in keys:
         detail = key in ("loads", "stores", "fetches")
-        head = REGIONS_ROWS.head(key)
+        head = info_declared.REGIONS_ROWS.head(key)
         table.add_column(head, justify="right", importance=DETAIL if detail else 1)
     for region in regions:
         table.add_row(
@@ -261,7 +265,7 @@ def _working_set(points: list[Mapping[str, Any]]) -> Table:
     keys = ("bytes", "resident_bytes")
     resident = points[0].get("resident_bytes") is not None
     table = Table("Working set and resident set" if resident else "Working set")
-    for head in WORKING_SET_ROWS.heads("record", *keys[: 1 + resident]):
+    for head in info_declared.WORKING_SET_ROWS.heads("record", *keys[: 1 + resident]):
         table.add_column(head, justify="right")
     step = max(1, -(-len(points) // 12))
     for point in points[::step]:
@@ -275,7 +279,7 @@ def _working_set(points: list[Mapping[str, Any]]) -> Table:
 def _reuse(bins: list[Mapping[str, Any]]) -> Table:
     total = float(sum(b["count"] for b in bins)) or 1.0
     table = Table("Reuse: distinct pages touched between two uses of a page")
-    for head in (*REUSE_ROWS.heads("distance_log2", "count"), "share"):
+    for head in (*info_declared.REUSE_ROWS.heads("distance_log2", "count"), "share"):
         table.add_column(head, justify="right")
     for entry in bins:
         table.add_row(

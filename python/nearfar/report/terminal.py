@@ -14,7 +14,7 @@ from typing import IO
 from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.declared.paging import ROWS
+from nearfar.declared import paging as declared
 from nearfar.memory_curve import Memory, MemoryCurve
 from nearfar.output import coloured
 
@@ -62,8 +62,8 @@ def paging(
         ]
         misses = [("", _points(result, "tlb_miss_rate", None))]
         lines += [
-            (f"{ROWS.column('fault_rate').axis}, by page size", faults, math.log2),
-            (f"{ROWS.column('tlb_miss_rate').axis}, by page size", misses, math.log2),
+            (f"{declared.ROWS.column('fault_rate').axis}, by page size", faults, math.log2),
+            (f"{declared.ROWS.column('tlb_miss_rate').axis}, by page size", misses, math.log2),
         ]
     return _drawn(lines, width, height, stream)
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from nearfar import tiering_answers as answers
 from nearfar import units
-from nearfar.declared.tiering import OPTIONS, ROWS, SERIES_ROWS
+from nearfar.declared import tiering as declared
 from nearfar.memory_curve import Memory
 from nearfar.report.fitted import KEY, Table
 from nearfar.schema import default
@@ -44,9 +44,11 @@ def tiering(result: Result) -> RenderableType:
     if len(memories) > 1:
         parts.append(by_memory(result, memories))
     table = Table(title, padding=(0, 1, 0, 0))
-    for head in ROWS.heads("policy", "phase"):
+    for head in declared.ROWS.heads("policy", "phase"):
         table.add_column(head, importance=KEY)
-    for head in ROWS.heads("bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", *_COUNTS):
+    for head in declared.ROWS.heads(
+        "bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", *_COUNTS
+    ):
         table.add_column(head, justify="right")
     before = None
     for row in rows:
@@ -61,7 +63,7 @@ def tiering(result: Result) -> RenderableType:
         before = row["policy"]
     parts.append(table)
     # Points that were asked for are shown; the usual ones are for the page and the files.
-    if str(result["run"]["options"]["points"]) != str(default(OPTIONS, "points")):
+    if str(result["run"]["options"]["points"]) != str(default(declared.OPTIONS, "points")):
         parts.append(series(result))
     return Group(*parts)
 
@@ -85,7 +87,7 @@ def by_memory(result: Result, memories: Sequence[Memory]) -> Table:
     }
     names = list(dict.fromkeys(row["policy"] for row in rows))
     table = Table("Time of an access, by fast memory", padding=(0, 1, 0, 0))
-    table.add_column(ROWS.head("fast_node_bytes"), justify="right", importance=KEY)
+    table.add_column(declared.ROWS.head("fast_node_bytes"), justify="right", importance=KEY)
     for name in names:
         table.add_column(units.clean(name), justify="right")
     for memory in memories:
@@ -109,9 +111,11 @@ def series(result: Result) -> RenderableType:
     first = result["rows"][0]["seed"]
     points = answers.of_memory(result, result["series"])
     table = Table("Over the run: counts since its start", padding=(0, 1, 0, 0))
-    for head in SERIES_ROWS.heads("policy", "phase"):
+    for head in declared.SERIES_ROWS.heads("policy", "phase"):
         table.add_column(head, importance=KEY)
-    for head in SERIES_ROWS.heads("progress", "bandwidth_mb_s", *_OVER_TIME, "shadow_bytes"):
+    for head in declared.SERIES_ROWS.heads(
+        "progress", "bandwidth_mb_s", *_OVER_TIME, "shadow_bytes"
+    ):
         table.add_column(head, justify="right")
     before = None
     for point in points:

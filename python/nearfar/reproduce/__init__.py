@@ -33,7 +33,6 @@ from typing import Any, Final, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar.declared import reproduce as declared
-from nearfar.declared.reproduce import Row, SensitivityRow
 from nearfar.errors import NearfarError, unknown
 from nearfar.result import Result
 from nearfar.schema import complete, count, takes
@@ -97,7 +96,7 @@ class Statement:
     differs: str = ""
     input: str = ""
 
-    def row(self, ours: float | None, note: str) -> Row:
+    def row(self, ours: float | None, note: str) -> declared.Row:
         """The row of this statement; ``ours`` is None where there is none.
 
         The note of a row outside its tolerance also says why.
@@ -119,7 +118,7 @@ class Statement:
         }
 
 
-def results(rows: Sequence[Row]) -> list[Row]:
+def results(rows: Sequence[declared.Row]) -> list[declared.Row]:
     """The rows that count: not inputs."""
     return [row for row in rows if row["holds"] is not None]
 
@@ -140,9 +139,9 @@ class Reproduced(Result):
         figures, tables: for the page.
     """
 
-    rows: list[Row]
+    rows: list[declared.Row]
     run: Mapping[str, Any]
-    sensitivity: list[SensitivityRow] = field(default_factory=list)
+    sensitivity: list[declared.SensitivityRow] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     tables: list[TextTable] = field(default_factory=list)
 
@@ -214,7 +213,7 @@ def reproduce(
     return found if isinstance(found, Reproduced) else Reproduced(list(found), {"study": study})
 
 
-def rows(study: str, **options: Unpack[declared.Options]) -> list[Row]:
+def rows(study: str, **options: Unpack[declared.Options]) -> list[declared.Row]:
     """Only the rows of :func:`reproduce`."""
     return reproduce(study, **options).rows
 
@@ -242,7 +241,7 @@ def everything(
         NearfarError: as the studies raise it.
     """
     given = _given(options)
-    found: list[Row] = []
+    found: list[declared.Row] = []
     counts: dict[str, dict[str, int]] = {}
     for name in names():
         module = importlib.import_module(f"{__name__}.{name}")
@@ -293,7 +292,9 @@ def read_statements(text: str) -> list[Statement]:
     return found
 
 
-def explained(rows: Sequence[Row], reasons: Sequence[Mapping[str, Any]]) -> list[Row]:
+def explained(
+    rows: Sequence[declared.Row], reasons: Sequence[Mapping[str, Any]]
+) -> list[declared.Row]:
     """Rows, those that do not hold with why: the first of ``reasons`` that knows the row.
 
     Args:
@@ -302,7 +303,7 @@ def explained(rows: Sequence[Row], reasons: Sequence[Mapping[str, Any]]) -> list
             items concerned, and ``why``.
     """
 
-    def why(row: Row) -> str:
+    def why(row: declared.Row) -> str:
         known = (
             str(reason["why"])
             for reason in reasons
@@ -343,7 +344,9 @@ def within_tolerance(published: float | str, ours: float, tolerance: str) -> boo
     )
 
 
-def compared(setting: str, why: str, rows: Sequence[Row], usual: Sequence[Row]) -> SensitivityRow:
+def compared(
+    setting: str, why: str, rows: Sequence[declared.Row], usual: Sequence[declared.Row]
+) -> declared.SensitivityRow:
     """Entry of :attr:`Reproduced.sensitivity`: ``rows`` under a setting, beside the usual ones."""
     pairs = list(zip(results(rows), results(usual), strict=True))
     return {

@@ -23,7 +23,7 @@ from nearfar import machine as machines
 from nearfar.advise.fleet import Vm, share
 from nearfar.advise.one_vm import Advice, advice
 from nearfar.advise.prediction import Costs, Point, points_of
-from nearfar.declared.advise import OPTIONS as ADVISE
+from nearfar.declared import advise as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.reproduce import _views, published
@@ -321,8 +321,8 @@ def fleet(setting: Setting) -> list[Vm]:
             memory=given["memory"],
             machine="papers/000/machine.toml",
             storage=given["storage"] if given["storage"] == "hdd" else setting.nvm,
-            arch=default(ADVISE, "arch"),
-            min_gain=share(default(ADVISE, "min_gain"), "min_gain"),
+            arch=default(declared.OPTIONS, "arch"),
+            min_gain=share(default(declared.OPTIONS, "min_gain"), "min_gain"),
             scenario=given["scenario"],
         )
         for name, given in content["vm"].items()

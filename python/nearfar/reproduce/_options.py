@@ -1,6 +1,6 @@
 """What ``reproduce`` takes and returns.
 
-``make declared`` writes it as types and data, :mod:`nearfar.declared.reproduce`.
+``make declared`` writes it as types and data, ``nearfar.declared.reproduce``.
 """
 
 from __future__ import annotations

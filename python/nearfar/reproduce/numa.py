@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from nearfar import _engine
-from nearfar.declared.reproduce import Row
+from nearfar.declared import reproduce as declared
 from nearfar.numa import MACHINE
 from nearfar.numa.paper import measures
 from nearfar.reproduce import Reproduced, compared, statements
 
 
-def rows(one_module: bool = False) -> list[Row]:
+def rows(one_module: bool = False) -> list[declared.Row]:
     """A row for each statement of ``papers/004/statements.toml``.
 
     Args:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar import _engine, units, workload
-from nearfar.declared.reproduce import Row, SensitivityRow
+from nearfar.declared import reproduce as declared
 from nearfar.reproduce import (
     Figure,
     Reproduced,
@@ -68,7 +68,7 @@ def rows(
     traces: str | Path | None = None,
     threads: int = 0,
     progress: Progress = None,
-) -> list[Row]:
+) -> list[declared.Row]:
     """Rows of :func:`study`, without the sensitivity."""
     with ExitStack() as stack:
         folder = _traces(full, traces, stack)
@@ -129,7 +129,7 @@ def study(
         )
 
 
-def judged(evidence: Evidence) -> list[Row]:
+def judged(evidence: Evidence) -> list[declared.Row]:
     """A row for each statement of both papers, under the evidence's setting."""
     found = []
     for paper, measures in MEASURES.items():
@@ -139,7 +139,9 @@ def judged(evidence: Evidence) -> list[Row]:
     return found
 
 
-def sensitivity(simulated: Simulation, usual: Sequence[Row]) -> list[SensitivityRow]:
+def sensitivity(
+    simulated: Simulation, usual: Sequence[declared.Row]
+) -> list[declared.SensitivityRow]:
     """How many rows hold under each of :data:`VARIANTS`, and which change.
 
     Views hold no reference that hits the caches: there that variant is left out.

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from nearfar import _engine, units, workload
 from nearfar import machine as machines
-from nearfar.declared.reproduce import Row
+from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
 from nearfar.reproduce import Reproduced, TextTable, compared, published, statements
@@ -175,7 +175,7 @@ def rows(
     traces: str | Path | None = None,
     threads: int = 0,
     progress: Progress = None,
-) -> list[Row]:
+) -> list[declared.Row]:
     """The rows of :func:`study`, with the same arguments."""
     with ExitStack() as stack:
         return _rows(*_judged(_open(full, traces, threads, progress, stack)))
@@ -300,7 +300,7 @@ def _measured(pigz: _Pigz, setting: Setting, whole: bool = False) -> tuple[Found
     return cells, long
 
 
-def _rows(found: Found, more: Found) -> list[Row]:
+def _rows(found: Found, more: Found) -> list[declared.Row]:
     """A row for each statement of ``papers/002/statements.toml``."""
     measures = dict(_measures(found, more))
     return [

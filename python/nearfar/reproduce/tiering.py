@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.declared.reproduce import Row
+from nearfar.declared import reproduce as declared
 from nearfar.reproduce import Reproduced, compared, explained
 from nearfar.reproduce import published as text_of
 from nearfar.tiering import tiering
@@ -84,7 +84,7 @@ def published(name: str) -> Mapping[str, Any]:
 
 def rows(
     full: bool = False, live: bool = False, threads: int = 0, progress: Tick = None
-) -> list[Row]:
+) -> list[declared.Row]:
     """Every published number and statement, with ours; arguments as :func:`study`."""
     options = _options(full, threads, progress)
     return _rows(list(_paper_003({**options, "seeds": SEEDS})), options, live)
@@ -120,7 +120,9 @@ def _options(full: bool, threads: int, progress: Tick) -> Mapping[str, Any]:
     return {"scale": "1/1" if full else "1/64", "threads": threads, "progress": progress}
 
 
-def _rows(paper_003: list[Row], options: Mapping[str, Any], live: bool) -> list[Row]:
+def _rows(
+    paper_003: list[declared.Row], options: Mapping[str, Any], live: bool
+) -> list[declared.Row]:
     """The rows of SSP (003) and of the NOMAD paper, with why where they do not hold."""
     lived = list(_lived()) if live else []
     nomad = [*_table_2(options), *_table_3(options), *_table_4(options)]
@@ -179,7 +181,7 @@ def _over(ssp: float, nomad: float) -> float:
     return ssp / nomad if nomad else (1.0 if not ssp else float("inf"))
 
 
-def _paper_003(options: Mapping[str, Any]) -> Iterator[Row]:
+def _paper_003(options: Mapping[str, Any]) -> Iterator[declared.Row]:
     data = published("ssp")
     size = 1 / _share(options["scale"])
     made = {mix: _Mix(mix, options) for mix in ("write", "mixed", "read", "split")}
@@ -222,7 +224,7 @@ def _paper_003(options: Mapping[str, Any]) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _lived() -> Iterator[Row]:
+def _lived() -> Iterator[declared.Row]:
     """SSP (003)'s results with a real program on the kernel at hand (``nearfar run``).
 
     Memory of 1 GiB: both nodes and all work are a 27th of the paper's.
@@ -266,7 +268,7 @@ def _lived() -> Iterator[Row]:
                 )  # fmt: skip
 
 
-def _table_2(options: Mapping[str, Any]) -> Iterator[Row]:
+def _table_2(options: Mapping[str, Any]) -> Iterator[declared.Row]:
     table = published("nomad")["table2"]
     size = 1 / _share(options["scale"])
     policies = [name for name in table if name != "source"]
@@ -297,7 +299,7 @@ def _table_2(options: Mapping[str, Any]) -> Iterator[Row]:
     yield from _statements(rate)
 
 
-def _statements(rate: dict[tuple[str, str, str, str], float]) -> Iterator[Row]:
+def _statements(rate: dict[tuple[str, str, str, str], float]) -> Iterator[declared.Row]:
     """What the paper says about who wins."""
 
     def over(one: str, other: str, case: str, phase: str, mix: str) -> float:
@@ -332,7 +334,7 @@ def _statements(rate: dict[tuple[str, str, str, str], float]) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _table_3(options: Mapping[str, Any]) -> Iterator[Row]:
+def _table_3(options: Mapping[str, Any]) -> Iterator[declared.Row]:
     table = published("nomad")["table3"]
     gb = 10**9
     before = None
@@ -356,7 +358,7 @@ def _table_3(options: Mapping[str, Any]) -> Iterator[Row]:
         before = ours
 
 
-def _table_4(options: Mapping[str, Any]) -> Iterator[Row]:
+def _table_4(options: Mapping[str, Any]) -> Iterator[declared.Row]:
     made = {}
     for platform, machine in (("C", "pmem-c"), ("D", "cxl-d")):
         result = tiering(
@@ -380,12 +382,14 @@ def _share(scale: str) -> float:
 
 def _near(
     paper: str, item: str, value: float, ours: float, by: float, unit: str, note: str = ""
-) -> Row:
+) -> declared.Row:
     """Within an absolute difference."""
     return _row(paper, item, value, ours, unit, f"+- {by:g}", abs(ours - value) <= by, note)
 
 
-def _within(paper: str, item: str, value: float, ours: float, factor: float, unit: str) -> Row:
+def _within(
+    paper: str, item: str, value: float, ours: float, factor: float, unit: str
+) -> declared.Row:
     """Within a factor either way."""
     holds = value > 0 and ours > 0 and max(value / ours, ours / value) <= factor
     return _row(paper, item, value, ours, unit, f"factor {factor:g}", holds, "")
@@ -400,7 +404,7 @@ def _row(
     tolerance: str,
     holds: bool,
     note: str,
-) -> Row:
+) -> declared.Row:
     return {
         "paper": paper,
         "item": item,

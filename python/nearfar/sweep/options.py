@@ -1,6 +1,6 @@
 """What ``sweep`` takes.
 
-``make declared`` writes it as types and data, :mod:`nearfar.declared.sweep`.
+``make declared`` writes it as types and data, ``nearfar.declared.sweep``.
 """
 
 from __future__ import annotations

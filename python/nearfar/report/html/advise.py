@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict
 from nearfar import units
 from nearfar.advise.architectures import MECHANISMS
 from nearfar.advise.one_vm import Advice
-from nearfar.declared.advise import CURVE_ROWS, ROWS, CurveRow
+from nearfar.declared import advise as declared
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report import palette
 from nearfar.report.advise import memory, sure, sure_head
@@ -18,7 +18,7 @@ from nearfar.report.html.explain import sizes
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
 
 #: Heads of the table of a curve, in the order of the script.
-_HEADS: Final = CURVE_ROWS.heads(
+_HEADS: Final = declared.CURVE_ROWS.heads(
     "page_bytes", "predicted_ns", "simulated_ns", "translation_ns", "data_ns", "fitted"
 )
 
@@ -152,7 +152,7 @@ def _table(rows: Sequence[Advice], caption: str) -> str:
                 f'<span class="verdict {known}">{sign}{page.text(word)}</span>',
             ]
         )
-    headers = ROWS.heads(
+    headers = declared.ROWS.heads(
         "vm", "advised_page_bytes", "settable_page_bytes", "workload", "memory_bytes", "storage",
         "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret",
     )  # fmt: skip
@@ -207,7 +207,7 @@ def _vm(row: Advice) -> Mapping[str, object]:
     }
 
 
-def _point(point: CurveRow) -> charts.Datum:
+def _point(point: declared.CurveRow) -> charts.Datum:
     return {
         "page": point["page_bytes"],
         "page_label": page.typeset(units.size(point["page_bytes"])),

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Required, TypedDict
 
-from nearfar.declared.advise import CURVE_ROWS
-from nearfar.declared.info import REUSE_ROWS, WORKING_SET_ROWS
-from nearfar.declared.paging import ROWS as PAGING
+from nearfar.declared import advise as advise_declared
+from nearfar.declared import info as info_declared
+from nearfar.declared import paging as paging_declared
 from nearfar.report import palette
 
 Spec = dict[str, Any]
@@ -154,7 +154,7 @@ def times(
             tooltip=[
                 alt.Tooltip("label:N", title="page size"),
                 *(alt.Tooltip(f"{name}_label:N", title=head) for name, head in heads.items()),
-                alt.Tooltip("total_ns_label:N", title=PAGING.head("total_ns")),
+                alt.Tooltip("total_ns_label:N", title=paging_declared.ROWS.head("total_ns")),
                 alt.Tooltip("versus_label:N", title="vs 4 KiB"),
             ],
         )
@@ -193,8 +193,8 @@ def advice(pages: Sequence[int]) -> Spec:
         color=alt.value("#d55e00"),
         tooltip=[
             alt.Tooltip("page_label:N", title="page size"),
-            alt.Tooltip("predicted_label:N", title=CURVE_ROWS.head("predicted_ns")),
-            alt.Tooltip("simulated_label:N", title=CURVE_ROWS.head("simulated_ns")),
+            alt.Tooltip("predicted_label:N", title=advise_declared.CURVE_ROWS.head("predicted_ns")),
+            alt.Tooltip("simulated_label:N", title=advise_declared.CURVE_ROWS.head("simulated_ns")),
             alt.Tooltip("translation_label:N", title="translation, simulated"),
             alt.Tooltip("data_label:N", title="data, simulated"),
             alt.Tooltip("fitted:N", title="this size was"),
@@ -283,7 +283,7 @@ def over_time(most: int, title: str) -> Spec:
                 "record:Q",
                 scale=alt.Scale(nice=False),
                 axis=alt.Axis(
-                    title=WORKING_SET_ROWS.head("record"),
+                    title=info_declared.WORKING_SET_ROWS.head("record"),
                     labelExpr=COUNT_LABEL,
                     labelOverlap="greedy",
                     labelSeparation=8,
@@ -299,7 +299,7 @@ def over_time(most: int, title: str) -> Spec:
                 ),
             ),
             tooltip=[
-                alt.Tooltip("record_label:N", title=WORKING_SET_ROWS.head("record")),
+                alt.Tooltip("record_label:N", title=info_declared.WORKING_SET_ROWS.head("record")),
                 alt.Tooltip("bytes_label:N", title=title),
             ],
         )
@@ -311,7 +311,7 @@ def reuse(labels: Sequence[str]) -> Spec:
     """References by reuse distance. Data set: ``points`` (``label``, ``count``, labels)."""
     import altair as alt
 
-    distance, count = REUSE_ROWS.heads("distance_log2", "count")
+    distance, count = info_declared.REUSE_ROWS.heads("distance_log2", "count")
 
     made = (
         alt.Chart(alt.NamedData("points"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.declared.explain import FUNCTIONS_ROWS, ROWS, SIZES_ROWS, TERMS_ROWS
+from nearfar.declared import explain as declared
 from nearfar.report import explain as report
 from nearfar.report.html import page
 
@@ -78,12 +78,12 @@ class ExplainPage(page.Page):
             ]
             for one in self.functions[:_SHOWN]
         ]
-        heads = FUNCTIONS_ROWS.heads(
+        heads = declared.FUNCTIONS_ROWS.heads(
             "function", "library", "line", "tlb_misses", "faults", "ns", "share"
         )
         table = page.table(heads, rows, "Functions, each with its most expensive line")
         measures = "".join(
-            f'<option value="{name}">{page.text(FUNCTIONS_ROWS.head(name))}</option>'
+            f'<option value="{name}">{page.text(declared.FUNCTIONS_ROWS.head(name))}</option>'
             for name in ("ns", "tlb_misses", "faults")
         )
         picture = (
@@ -140,7 +140,7 @@ def sizes(found: Sequence[Row]) -> str:
             page.text(page.typeset(("-" if saved < 0 else "") + units.duration(abs(saved)))),
         ]
 
-    heads = SIZES_ROWS.heads(
+    heads = declared.SIZES_ROWS.heads(
         "name", "page_bytes", "saved_share", "added_bytes", "resident_bytes", "saved_ns"
     )
     larger = [one for one in found if one["advised"] and one["saved_ns"] > 0]
@@ -166,7 +166,7 @@ def _regions(regions: Sequence[Row]) -> str:
         for region in regions
         if region["ns"] > 0
     ]
-    heads = ROWS.heads("name", "share", "ns", *keys)
+    heads = declared.ROWS.heads("name", "share", "ns", *keys)
     title = "Where misses and faults are"
     body = page.table(heads, rows[:_SHOWN], title)
     if len(rows) > _SHOWN:
@@ -181,7 +181,7 @@ def _terms(found: Mapping[str, Any]) -> str:
     keys = ["term", "ns", "share"]
     if run["usual_ns"] is not None:
         keys = ["term", "usual_ns", "ns", "saved_ns", "gain"]
-    heads = TERMS_ROWS.heads(*keys)
+    heads = declared.TERMS_ROWS.heads(*keys)
     heads[keys.index("ns")] = units.size(run["page_bytes"])
 
     def cell(key: str, value: Any) -> str:

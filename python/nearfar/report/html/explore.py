@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nearfar import units
-from nearfar.declared.diff import ROWS as COMPARED
+from nearfar.declared import diff as declared
 from nearfar.diff import Level, across, flat
 from nearfar.errors import NearfarError
 from nearfar.report.diff import signed
@@ -133,7 +133,7 @@ class ExplorePage(page.Page):
             "charts": {"explore": {"spec": _spec()}},
             "metrics": self.metrics,
             "differences": self.differences,
-            "heads": ["against", *COMPARED.heads("pairs", "relative", "low", "verdict")],
+            "heads": ["against", *declared.ROWS.heads("pairs", "relative", "low", "verdict")],
             "limits": {"choices": _CHOICES, "colours": _COLOURS},
             "axes": _LABELS,
             "x": self.x,

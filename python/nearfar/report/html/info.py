@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfar import units
-from nearfar.declared.info import REGIONS_ROWS, REUSE_ROWS, WORKING_SET_ROWS
+from nearfar.declared import info as declared
 from nearfar.report import tables
 from nearfar.report.html import charts, heat, page
 from nearfar.trace import facts
@@ -97,7 +97,9 @@ def _regions(found: list[Mapping[str, Any]], drawn: dict[str, charts.Drawn]) -> 
     body = (
         legend
         + page.chart("regions", label, f"Most references: {drawn['regions']['bars'][0]['name']}.")
-        + page.details("The numbers", page.table(REGIONS_ROWS.heads("name", *keys), rows, label))
+        + page.details(
+            "The numbers", page.table(declared.REGIONS_ROWS.heads("name", *keys), rows, label)
+        )
     )
     return page.section("regions", "Hottest regions", body)
 
@@ -111,7 +113,7 @@ def _working_set(points: list[Mapping[str, Any]], drawn: dict[str, charts.Drawn]
         label = "Resident set over time"
         body += _over_time(points, drawn, "resident", "resident_bytes", label)
     keys = ("bytes", "resident_bytes") if resident else ("bytes",)
-    headers = WORKING_SET_ROWS.heads("record", *keys)
+    headers = declared.WORKING_SET_ROWS.heads("record", *keys)
     rows = [
         [
             page.text(units.count(p["record"])),
@@ -133,7 +135,7 @@ def _over_time(
     """A chart of the bytes at each point, and its caption."""
     most = max(points, key=lambda p: int(p[key]))
     drawn[name] = {
-        "spec": charts.over_time(int(most[key]), WORKING_SET_ROWS.head(key)),
+        "spec": charts.over_time(int(most[key]), declared.WORKING_SET_ROWS.head(key)),
         "points": [
             {
                 "record": p["record"],
@@ -167,7 +169,7 @@ def _reuse(bins: list[Mapping[str, Any]], drawn: dict[str, charts.Drawn]) -> str
         [page.text(p["label"]), page.text(p["count_label"]), page.text(p["share_label"])]
         for p in points
     ]
-    heads = [*REUSE_ROWS.heads("distance_log2", "count"), "share"]
+    heads = [*declared.REUSE_ROWS.heads("distance_log2", "count"), "share"]
     numbers = page.table(heads, rows, label)
     body = page.chart("reuse", label, caption) + page.details("The numbers", numbers)
     return page.section("reuse", "Reuse", body)

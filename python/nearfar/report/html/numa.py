@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfar import units
-from nearfar.declared.numa_alloc import ROWS
+from nearfar.declared import numa_alloc as declared
 from nearfar.report import palette
 from nearfar.report.html import page
 
@@ -220,7 +220,7 @@ def _axis(most: float, name: str, upright: bool) -> list[str]:
 def _table(rows: Sequence[Row]) -> str:
     places = ("local_dram_bytes", "remote_dram_bytes", "local_far_bytes", "remote_far_bytes")
     figures = ("seconds", "gb_per_second", *places, "why_not")
-    headers = ROWS.heads("mode", "size_bytes", *figures)
+    headers = declared.ROWS.heads("mode", "size_bytes", *figures)
 
     def cells(row: Row) -> list[str]:
         done = row["possible"]

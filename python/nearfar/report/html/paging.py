@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict
 from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
 from nearfar import units
-from nearfar.declared.paging import OPTIONS, ROWS, Row
+from nearfar.declared import paging as declared
 from nearfar.memory_curve import Memory, MemoryCurve, slowdown
 from nearfar.report import palette
 from nearfar.report.html import charts, heat, page
@@ -182,7 +182,7 @@ def model(result: Result) -> Model:
     memories, storages = findings.memories(result), findings.storages(result)
     pages = findings.page_sizes(result)
     best = findings.best_pages(result)
-    rows: dict[tuple[Memory, str], list[Row]] = {}
+    rows: dict[tuple[Memory, str], list[declared.Row]] = {}
     for row in sorted(findings.rows(result), key=lambda row: row["page_bytes"]):
         rows.setdefault((findings.memory_of(row), row["storage"]), []).append(row)
     parts = _parts(result)
@@ -199,7 +199,10 @@ def model(result: Result) -> Model:
     }
     drawn: dict[str, charts.Drawn] = {}
     if pages:
-        faults, misses = ROWS.column("fault_rate").axis, ROWS.column("tlb_miss_rate").axis
+        faults, misses = (
+            declared.ROWS.column("fault_rate").axis,
+            declared.ROWS.column("tlb_miss_rate").axis,
+        )
         drawn = {
             "times": times(result),
             "faults": _rate_chart(
@@ -212,7 +215,7 @@ def model(result: Result) -> Model:
     curves_of_memory = answers.memory_curves(result)
     if curves_of_memory:
         drawn["enough"] = memory_chart.drawn(
-            curves_of_memory, slowdown(result, OPTIONS), memory_chart.STORAGES
+            curves_of_memory, slowdown(result, declared.OPTIONS), memory_chart.STORAGES
         )
     initial = f"{memories.index(findings.answered_memory(result)) if memories else 0},0"
     return {"initial": initial, "cells": cells, "charts": drawn}
@@ -228,17 +231,22 @@ def _parts(result: Result) -> dict[str, str]:
 def times(result: Result) -> Times:
     """The chart of times, without its data."""
     parts = _parts(result)
-    heads = {name: ROWS.head(name) for name in parts}
+    heads = {name: declared.ROWS.head(name) for name in parts}
     colours = None if parts is _MODELLED else list(parts.values())
     labels = [page.typeset(units.size(p)) for p in findings.page_sizes(result)]
     return {
         "spec": charts.times(labels, heads, colours),
         "parts": list(heads.items()),
-        "heads": [ROWS.head("page_bytes"), *heads.values(), ROWS.head("total_ns"), "vs 4 KiB"],
+        "heads": [
+            declared.ROWS.head("page_bytes"),
+            *heads.values(),
+            declared.ROWS.head("total_ns"),
+            "vs 4 KiB",
+        ],
     }
 
 
-def _time_row(row: Row, best: findings.Best, parts: Sequence[str]) -> charts.Datum:
+def _time_row(row: declared.Row, best: findings.Best, parts: Sequence[str]) -> charts.Datum:
     versus = ""
     if best.usual is not None and best.usual["total_ns"]:
         change = row["total_ns"] / best.usual["total_ns"] - 1
@@ -300,7 +308,7 @@ def _rate_chart(
 
 def _times(result: Result) -> str:
     body = (
-        page.legend((colour, ROWS.head(name)) for name, colour in _parts(result).items())
+        page.legend((colour, declared.ROWS.head(name)) for name, colour in _parts(result).items())
         + page.chart(
             "times",
             "Time per reference against page size, its parts stacked",
@@ -346,7 +354,9 @@ def _grid(result: Result) -> str:
         "<p>The best page, and its time per reference against 4&nbsp;KiB. "
         "Choose a cell to see its bars.</p>"
         + page.table(
-            [ROWS.head("memory_bytes"), *storages], rows, "Best page by memory size and storage"
+            [declared.ROWS.head("memory_bytes"), *storages],
+            rows,
+            "Best page by memory size and storage",
         )
     )
     return page.section("best", "Best page", body)
@@ -390,8 +400,8 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
         + [page.text(units.rate(seen[m, p])) if (m, p) in seen else "-" for m in columns]
         for p in findings.page_sizes(result)
     ]
-    labels = [page.typeset(m.label) for m in columns] if faults else [ROWS.head(key)]
-    headers = [ROWS.head("page_bytes"), *labels]
+    labels = [page.typeset(m.label) for m in columns] if faults else [declared.ROWS.head(key)]
+    headers = [declared.ROWS.head("page_bytes"), *labels]
     caption = _rate_caption(result, seen, faults)
     body = (
         page.chart(name, label, caption)
@@ -452,7 +462,7 @@ def _fits(result: Result) -> str:
         )
     headers = [
         "rate",
-        ROWS.head("memory_bytes"),
+        declared.ROWS.head("memory_bytes"),
         "verdict",
         "coefficients",
         "R\u00b2",

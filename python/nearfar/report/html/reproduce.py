@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfar import papers, units
-from nearfar.declared.paging import ROWS as PAGING
-from nearfar.declared.reproduce import ROWS, SENSITIVITY_ROWS
+from nearfar.declared import paging as paging_declared
+from nearfar.declared import reproduce as reproduce_declared
 from nearfar.report import palette
 from nearfar.report import reproduce as report
 from nearfar.report.html import charts, page
 
 Row = Mapping[str, Any]
 
-_HEADS = ROWS.heads("holds", "item", "published", "ours", "unit", "tolerance", "note")
+_HEADS = reproduce_declared.ROWS.heads(
+    "holds", "item", "published", "ours", "unit", "tolerance", "note"
+)
 _SIGNS = {
     "yes": '<span class="verdict good">● yes</span>',
     "NO": '<span class="verdict poor">■ no</span>',
@@ -267,7 +269,9 @@ def _numbers(figure: Mapping[str, Any]) -> str:
         for i, (size, _) in enumerate(series[0]["points"])
     ]
     return page.table(
-        [PAGING.head("page_bytes"), *(one["name"] for one in series)], rows, figure["title"]
+        [paging_declared.ROWS.head("page_bytes"), *(one["name"] for one in series)],
+        rows,
+        figure["title"],
     )
 
 
@@ -283,6 +287,6 @@ def _sensitivity(cases: Sequence[Mapping[str, Any]]) -> str:
         for case in cases
     ]
     title = "What the papers leave open, chosen otherwise"
-    heads = SENSITIVITY_ROWS.heads("setting", "why", "holds", "more", "fewer")
+    heads = reproduce_declared.SENSITIVITY_ROWS.heads("setting", "why", "holds", "more", "fewer")
     folded = page.details("The table", page.table(heads, cells, title))
     return page.section("sensitivity", title, folded, wide=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nearfar import units
-from nearfar.declared.ssd import ROWS, Row
+from nearfar.declared import ssd as declared
 from nearfar.report import palette
 from nearfar.report import ssd as texts
 from nearfar.report.html import charts, page
@@ -103,7 +103,7 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"{units.clean(row['epf'])}, {units.size(row['dram_bytes'])}"
 
 
-def _shown(row: Row, detail: Mapping[str, Any], letters: int) -> Mapping[str, object]:
+def _shown(row: declared.Row, detail: Mapping[str, Any], letters: int) -> Mapping[str, object]:
     """What the scripts need of a row: histogram, threshold, a letter per thread and stretch."""
     timeline = detail["timeline"]
     threads, stretch = timeline["threads"], timeline["stretch_ns"]
@@ -148,14 +148,16 @@ def _state(shares: Sequence[Sequence[int]], whole: int) -> str:
 
 def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
     most = max(texts.core_seconds(row) for row in rows) or 1.0
-    key = page.legend((_COLOURS[colour], ROWS.head(part)) for part, colour in _PARTS.items())
+    key = page.legend(
+        (_COLOURS[colour], declared.ROWS.head(part)) for part, colour in _PARTS.items()
+    )
     lines = []
     for row in rows:
         whole = texts.core_seconds(row)
         label = f"{_name(row)}: {units.duration(row['seconds'] * 1e9)}"
         segments = "".join(
             f'<span style="width:{100 * row[part] / most:.3f}%;'
-            f'background:{_COLOURS[colour]}" title="{ROWS.head(part)} '
+            f'background:{_COLOURS[colour]}" title="{declared.ROWS.head(part)} '
             f'{page.text(units.percent(row[part] / (whole or 1.0)))}"></span>'
             for part, colour in _PARTS.items()
         )
@@ -229,8 +231,8 @@ def _histogram() -> charts.Spec:
     return charts.finish(alt.layer(bars, rule), 300)
 
 
-def _table(rows: Sequence[Row]) -> str:
-    headers = ROWS.heads(
+def _table(rows: Sequence[declared.Row]) -> str:
+    headers = declared.ROWS.heads(
         "dram_bytes", "epf", "seconds", *texts.CPU, "embedded_fault_rate", "passed_share",
         "predicted_us_mean", "actual_us_mean", "flash_reads", "flash_programs", "gc_collections",
         "write_amplification",

@@ -7,7 +7,7 @@ from typing import Any
 
 from nearfar import tiering_answers as answers
 from nearfar import units
-from nearfar.declared.tiering import OPTIONS, ROWS
+from nearfar.declared import tiering as declared
 from nearfar.memory_curve import slowdown
 from nearfar.report import palette
 from nearfar.report.html import charts, page
@@ -52,7 +52,9 @@ def curve_chart(result: Result, names: Sequence[str]) -> charts.Drawn:
     curves = answers.policy_curves(result)
     drawn = {curve.name for curve in curves}
     colour = _colour(alt, names, True, [name for name in names if name in drawn])
-    return memory_chart.drawn(curves, slowdown(result, OPTIONS), memory_chart.POLICIES, colour)
+    return memory_chart.drawn(
+        curves, slowdown(result, declared.OPTIONS), memory_chart.POLICIES, colour
+    )
 
 
 class TieringPage(page.Page):
@@ -129,7 +131,7 @@ def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> charts.Dra
         .encode(
             x=alt.X("phase:N", sort=phases, axis=alt.Axis(title=None, labelAngle=0)),
             xOffset=alt.XOffset("policy:N", sort=names),
-            y=alt.Y("value:Q", axis=_axis(alt, "count", ROWS.head("bandwidth_mb_s"))),
+            y=alt.Y("value:Q", axis=_axis(alt, "count", declared.ROWS.head("bandwidth_mb_s"))),
             color=_colour(alt, names, True),
             tooltip=[
                 alt.Tooltip("policy:N", title="policy"),
@@ -293,7 +295,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]
-    headers = [", ".join(ROWS.heads("policy", "phase")), *ROWS.heads(*keys)]
-    terms = ((ROWS.head(key), page.text(ROWS.column(key).what)) for key in keys)
+    headers = [", ".join(declared.ROWS.heads("policy", "phase")), *declared.ROWS.heads(*keys)]
+    terms = ((declared.ROWS.head(key), page.text(declared.ROWS.column(key).what)) for key in keys)
     table = page.table(headers, body, "Means over seeds, by phase")
     return page.section("numbers", "The numbers", table + page.definitions(terms), wide=True)

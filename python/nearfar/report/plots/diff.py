@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfar import units
-from nearfar.declared.diff import ROWS
+from nearfar.declared import diff as declared
 from nearfar.report.plots import bars, limit
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def draw(result: DiffResult) -> Any:
         for row in shown
     ]
     title = f"{metric}: {Path(run['b']).name} against {Path(run['a']).name}{note}"
-    axis = f"{ROWS.head('relative')}, %"
+    axis = f"{declared.ROWS.head('relative')}, %"
     return bars(
         rows, title, x="row", series="verdict", axis=axis, label="format(datum.value, '~g')"
     )

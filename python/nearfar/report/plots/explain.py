@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nearfar import units
-from nearfar.declared.explain import TERMS_ROWS
+from nearfar.declared import explain as declared
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report.html import charts
 from nearfar.report.plots import bars
@@ -35,5 +35,10 @@ def draw(result: ExplainResult) -> Any:
         ]
     title = f"Where {units.duration(result.run['total_ns'])} per reference go"
     return bars(
-        rows, title, x="part", series="term", axis=TERMS_ROWS.head("ns"), label=charts.TIME_LABEL
+        rows,
+        title,
+        x="part",
+        series="term",
+        axis=declared.TERMS_ROWS.head("ns"),
+        label=charts.TIME_LABEL,
     )

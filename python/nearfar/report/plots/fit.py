@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nearfar import units
-from nearfar.declared.paging import ROWS
+from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.report.fit import memory_label
 from nearfar.report.html import charts
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from nearfar.fit import Fits
     from nearfar.models import Fit
 
-_AXES = {"tlb": ROWS.column("tlb_miss_rate").axis, "fault": ROWS.column("fault_rate").axis}
+_AXES = {
+    "tlb": declared.ROWS.column("tlb_miss_rate").axis,
+    "fault": declared.ROWS.column("fault_rate").axis,
+}
 #: Points of a curve between the smallest and largest page size.
 _CURVE = 49
 

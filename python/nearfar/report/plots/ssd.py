@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nearfar import units
-from nearfar.declared.ssd import ROWS
+from nearfar.declared import ssd as declared
 from nearfar.report.html import charts
 from nearfar.report.plots import bars
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def draw(result: SsdResult) -> Any:
     """A bar per policy, side by side for each size."""
-    dram, epf, time = ROWS.heads("dram_bytes", "epf", "seconds")
+    dram, epf, time = declared.ROWS.heads("dram_bytes", "epf", "seconds")
     rows = [
         {dram: units.size(row["dram_bytes"]), epf: row["epf"], "value": row["seconds"] * 1e9}
         for row in result.rows
