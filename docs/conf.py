@@ -47,14 +47,14 @@ nitpicky = False
 
 #: What the pages are about, in the order of the contents.
 CONTENTS = {
-    "Start": ["docs/start", "docs/shell"],
+    "Start": ["docs/start", "docs/tours", "docs/shell"],
     "Studies": ["docs/paging", "docs/advise", "docs/tiering", "docs/run", "docs/ssd", "docs/numa",
-                "docs/reproduce", "docs/validation", "build/reference/validation"],
-    "Traces": ["docs/capture", "docs/workload", "docs/import", "docs/export", "docs/generate",
-               "docs/info", "docs/filter", "docs/trace", "docs/formats"],
-    "More": ["docs/machine", "docs/fit", "docs/apply", "docs/emit", "docs/report", "docs/doctor",
-             "docs/bench"],
-    "Change it": ["docs/extend", "CONTRIBUTING", "ARCHITECTURE", "SECURITY"],
+                "docs/sweep", "docs/reproduce", "docs/validation", "build/reference/validation"],
+    "Traces": ["docs/capture", "docs/workload", "docs/formats", "docs/generate", "docs/info",
+               "docs/trace"],
+    "More": ["docs/machine", "docs/fit", "docs/apply", "docs/report", "docs/guest", "docs/doctor"],
+    "Change it": ["docs/extend", "docs/robustness", "docs/conform", "CONTRIBUTING", "ARCHITECTURE",
+                  "SECURITY"],
     "Reference": ["build/reference/commands", "build/reference/machine-file",
                   "build/reference/python"],
 }  # fmt: skip

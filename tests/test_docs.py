@@ -29,6 +29,10 @@ import forks
 from conftest import DATA, HANG, Run, no_guest
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import declared  # noqa: E402
+
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 #: What a console block may need, beyond what every machine has.
@@ -272,6 +276,12 @@ def test_the_index_lists_every_page() -> None:
 # --- commands
 
 
+def command_pages() -> dict[str, str]:
+    """The page of each command, by the table in README.md; a page may hold several commands."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^\| \[`([a-z]+)`\]\((docs/[a-z]+\.md)\) \|", readme, re.M))
+
+
 def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     import pkgutil
 
@@ -280,13 +290,12 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     found = pkgutil.iter_modules(cli.__path__)
     names = {module.name.rstrip("_") for module in found if not module.name.startswith("_")}
     printed = nearfar("--help").stdout
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^\| \[`([a-z]+)`\]\(docs/\1\.md\) \|", readme, re.M))
-    assert listed == names, "the table of commands in README.md"
+    pages = command_pages()
+    assert set(pages) == names, "the table of commands in README.md"
     for name in names:
         assert re.search(rf"\b{name}\b", printed)
-        text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-        assert f"nearfar {name}" in text, f"docs/{name}.md does not show `nearfar {name}`"
+        text = (ROOT / pages[name]).read_text(encoding="utf-8")
+        assert f"nearfar {name}" in text, f"{pages[name]} does not show `nearfar {name}`"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +304,7 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     + ["import", "info", "paging", "report", "reproduce", "sweep"],
 )
 def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
-    """By any of its names, as the program defines it; what all commands have, in docs/shell.md."""
+    """By any of its names, in the page with its tables; what all share, in docs/shell.md."""
     import typer
 
     from nearfar.cli import build
@@ -304,12 +313,17 @@ def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
     app = typer.main.get_command(build())
     options = [parameter for parameter in app.commands[command].params if "-" in parameter.opts[0]]
     assert options
+    schema = declared.schema()
+    pages = {
+        page: declared.with_tables((ROOT / page).read_text(encoding="utf-8"), schema)
+        for page in (command_pages()[command], "docs/shell.md")
+    }
+    own, shared = pages
     for parameter in options:
-        page = "shell" if parameter.name in {*SHARED, "set_"} else command
-        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        page = shared if parameter.name in {*SHARED, "set_"} else own
         names = parameter.opts + parameter.secondary_opts
-        answer = any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for name in names)
-        assert answer, f"docs/{page}.md does not explain {' '.join(names)}"
+        answer = any(re.search(rf"(?<![\w-]){name}(?![\w-])", pages[page]) for name in names)
+        assert answer, f"{page} does not explain {' '.join(names)}"
 
 
 # --- licences, and what must not be in the text

@@ -60,7 +60,7 @@ class Level:
 
 
 def plain(trace: Path, name: str) -> list[tuple[int, str]]:
-    """Lines and kinds that miss the caches of a machine, by docs/filter.md."""
+    """Lines and kinds that miss the caches of a machine, by docs/formats.md."""
     cache = machine.load(name).to_dict()["cache"]
     l1i, l1d, l2 = (Level(cache[key]) for key in ("l1i", "l1d", "l2"))
     missed = []

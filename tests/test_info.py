@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +15,12 @@ import nearfar as package
 from nearfar import generate
 from nearfar.info import info, rows
 
-CAPTURES = Path(__file__).parent / "data" / "captures"
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import declared  # noqa: E402
+
+CAPTURES = ROOT / "tests" / "data" / "captures"
 CAPTURE = CAPTURES / "gzip.trace"
 
 
@@ -195,7 +201,9 @@ def test_verify_finds_what_reading_does_not(small: Path, nearfar):
 
 
 def test_every_key_is_in_the_docs():
-    page = (Path(__file__).parents[1] / "docs" / "info.md").read_text()
+    page = declared.with_tables(
+        (ROOT / "docs" / "info.md").read_text(encoding="utf-8"), declared.schema()
+    )
     found = info(CAPTURE, verify=True)
     keys = set(found) | set(found["heatmap"])
     for key in ("regions", "working_set", "reuse", "verified"):

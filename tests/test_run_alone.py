@@ -200,7 +200,7 @@ def test_a_share_of_a_trace_is_of_its_resident_set() -> None:
 
 
 @needs_userfaultfd
-@pytest.mark.parametrize("page", ["README.md", "docs/run.md"])
+@pytest.mark.parametrize("page", ["docs/tours.md", "docs/run.md"])
 def test_pages_move_in_the_examples(
     page: str, nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
