@@ -29,6 +29,7 @@ import forks
 from conftest import DATA, HANG, Run, no_guest
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 #: What a console block may need, beyond what every machine has.
@@ -272,6 +273,13 @@ def test_the_index_lists_every_page() -> None:
 # --- commands
 
 
+def pages_of_commands() -> dict[str, Path]:
+    """The page of each command, by the table of commands in README.md."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[`([a-z]+)`\]\((docs/\w+\.md)(?:#[\w-]+)?\) \|", readme, re.M)
+    return {name: ROOT / page for name, page in rows}
+
+
 def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     import pkgutil
 
@@ -280,13 +288,11 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     found = pkgutil.iter_modules(cli.__path__)
     names = {module.name.rstrip("_") for module in found if not module.name.startswith("_")}
     printed = nearfar("--help").stdout
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^\| \[`([a-z]+)`\]\(docs/\1\.md\) \|", readme, re.M))
-    assert listed == names, "the table of commands in README.md"
-    for name in names:
+    assert set(pages_of_commands()) == names, "the table of commands in README.md"
+    for name, page in pages_of_commands().items():
         assert re.search(rf"\b{name}\b", printed)
-        text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-        assert f"nearfar {name}" in text, f"docs/{name}.md does not show `nearfar {name}`"
+        text = page.read_text(encoding="utf-8")
+        assert f"nearfar {name}" in text, f"{page.name} does not show `nearfar {name}`"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +301,8 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     + ["import", "info", "paging", "report", "reproduce", "sweep"],
 )
 def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
-    """By any of its names, as the program defines it; what all commands have, in docs/shell.md."""
+    """By any of its names, with generated tables; what all commands have, in docs/shell.md."""
+    import declared
     import typer
 
     from nearfar.cli import build
@@ -304,12 +311,14 @@ def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
     app = typer.main.get_command(build())
     options = [parameter for parameter in app.commands[command].params if "-" in parameter.opts[0]]
     assert options
+    page = pages_of_commands()[command]
+    own = declared.with_tables(page.read_text(encoding="utf-8"), declared.schema())
+    shell = (ROOT / "docs" / "shell.md").read_text(encoding="utf-8")
     for parameter in options:
-        page = "shell" if parameter.name in {*SHARED, "set_"} else command
-        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        text = shell if parameter.name in {*SHARED, "set_"} else own
         names = parameter.opts + parameter.secondary_opts
         answer = any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for name in names)
-        assert answer, f"docs/{page}.md does not explain {' '.join(names)}"
+        assert answer, f"no page explains {' '.join(names)} of `nearfar {command}`"
 
 
 # --- licences, and what must not be in the text
