@@ -182,7 +182,7 @@ wheel same-wheel: export CARGO_INCREMENTAL := 0
 wheel same-wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2> /dev/null || echo 315532800)
 
 .PHONY: bench
-bench: env ## Ratios against peers, in one run (docs/bench.md)
+bench: env ## Ratios against peers, in one run (docs/validation.md)
 	@workloads/install.sh qemu-user gzip pigz valgrind
 	$(BIN)/python bench/run.py
 

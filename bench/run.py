@@ -1,4 +1,4 @@
-"""`make bench`: nearfar's speed against its peers, in one run on one machine (docs/bench.md).
+"""`make bench`: nearfar's speed against its peers, in one run on one machine (docs/validation.md).
 
 .venv/bin/python bench/run.py [--quick] [--only NAME,...] [--format table|json] ...
 """

@@ -66,14 +66,6 @@ def test_every_case_has_figures(quick: dict[str, Any]) -> None:
         assert row["holds"] is None, "quick inputs are too small to judge goals by"
 
 
-def test_the_documentation_names_every_case() -> None:
-    text = (BENCH.parent / "docs" / "bench.md").read_text()
-    line = next(line for line in text.splitlines() if line.startswith("| `--only"))
-    assert line == f"| `--only NAME,...` | of {', '.join(f'`{name}`' for name in CASES)} |"
-    for name in CASES:
-        assert f"**{name}**" in text, name
-
-
 def test_miss_counts_equal_libcachesim(quick: dict[str, Any]) -> None:
     """Two page sizes x two memories x two rounds, and two TLBs; half of it for Zipf."""
     assert [row["value"] for row in named(quick, "paging", "miss counts")] == [10]

@@ -65,7 +65,7 @@ def test_every_emitter_keeps_the_contract() -> None:
 
 
 def test_the_docs_have_a_row_for_every_emitter() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "emit.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "apply.md").read_text(encoding="utf-8")
     tables = re.findall(r"^\| kind \| makes .*\n.*\n((?:\|.*\n)+)", page, re.MULTILINE)
     pages, programs, placement = (
         re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE) for table in tables
