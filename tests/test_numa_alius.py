@@ -91,14 +91,3 @@ def test_the_patch_is_small_and_under_the_licence_of_linux() -> None:
     assert len(added) < 150 and not removed
     for line in (alius.PATCH / "config").read_text().splitlines():
         assert re.fullmatch(r"#.*|CONFIG_[A-Z0-9_]+=[yn0-9]+", line), line
-
-
-def test_the_page_has_what_the_records_say() -> None:
-    text = (ROOT / "docs" / "numa.md").read_text()
-    found = {
-        name: {one.item: one for one in alius.agreements(record)}
-        for name, record in RECORDS.items()
-    }
-    for pages in alius.SIZES:
-        stock, patched = (found[name][f"{pages:,} pages of the kernel"] for name in alius.VARIANTS)
-        assert f"| {pages:,} | {stock.kernel} | {patched.kernel} | {patched.model} |\n" in text

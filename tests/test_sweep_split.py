@@ -376,12 +376,16 @@ def test_bad_input_is_one_line_and_no_part(
     assert (done.returncode, "--parts" in done.stderr) == (2, True)
 
 
-# --- clusters, as the page has them
+# --- clusters, as the page and the examples have them
+
+ROOT = Path(__file__).parent.parent
+SLURM = (ROOT / "examples" / "sweep-slurm.sh").read_text(encoding="utf-8")
+KUBERNETES = (ROOT / "examples" / "sweep-kubernetes.yaml").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    page = (Path(__file__).parent.parent / "docs" / "sweep.md").read_text(encoding="utf-8")
-    return [part.partition("\n```")[0] + "\n" for part in page.split(f"```{language}\n")[1:]]
+def shell_blocks() -> list[str]:
+    page = (ROOT / "docs" / "sweep.md").read_text(encoding="utf-8")
+    return [part.partition("\n```")[0] + "\n" for part in page.split("```sh\n")[1:]]
 
 
 #: What SLURM does: as many tasks as there are, which end with the script.
@@ -396,10 +400,10 @@ def test_the_script_for_slurm_runs(
     folder: Path, expected: tuple[dict[str, bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed")
-    (certificates,) = (block for block in blocks("sh") if "openssl" in block)
-    (script,) = (block for block in blocks("sh") if "#SBATCH" in block)
-    assert "ib0" in script
-    (folder / "sweep.sh").write_text(script.replace("ib0", "lo"), encoding="utf-8")
+    (certificates,) = (block for block in shell_blocks() if "openssl" in block)
+    assert "--interface ib0" in SLURM
+    script = SLURM.replace("--interface ib0", "--interface lo")
+    (folder / "sweep.sh").write_text(script, encoding="utf-8")
     tools = folder / "tools"
     tools.mkdir()
     # Dask's nanny imports the script of its process again.
@@ -426,13 +430,12 @@ def test_the_script_for_slurm_runs(
 
 
 def test_the_other_scripts_are_shell() -> None:
-    for script in blocks("sh"):
+    for script in shell_blocks():
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
 def test_the_file_for_kubernetes_is_of_one_piece() -> None:
-    (text,) = blocks("yaml")
-    kinds = {found["kind"]: found for found in yaml.safe_load_all(text)}
+    kinds = {found["kind"]: found for found in yaml.safe_load_all(KUBERNETES)}
     assert list(kinds) == ["PersistentVolumeClaim", "NetworkPolicy", "DaskCluster", "Job"]
     cluster, job = kinds["DaskCluster"], kinds["Job"]["spec"]["template"]
     worker, scheduler = (cluster["spec"][name] for name in ("worker", "scheduler"))
@@ -462,7 +465,7 @@ def test_the_file_for_kubernetes_is_of_one_piece() -> None:
 @pytest.mark.parametrize("kind", ["scheduler", "worker"])
 def test_the_commands_of_the_file_for_kubernetes_are_of_dask(kind: str) -> None:
     pytest.importorskip("distributed")
-    cluster = next(one for one in yaml.safe_load_all(blocks("yaml")[0]) if "worker" in one["spec"])
+    cluster = next(one for one in yaml.safe_load_all(KUBERNETES) if "worker" in one["spec"])
     (container,) = cluster["spec"][kind]["spec"]["containers"]
     dask, *words = container["command"]
     assert (dask, words[0]) == ("dask", kind)
