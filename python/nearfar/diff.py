@@ -1,7 +1,7 @@
 """``diff``: two runs of a study, row by row: better, worse or unchanged.
 
 Rows are paired by what the study declares as keys (:class:`nearfar.result.Rows`); over seeds the
-mean difference comes with its confidence interval. docs/diff.md has the rules.
+mean difference comes with its confidence interval. docs/report.md has the rules.
 
 >>> found = diff("before.run", "after.run")                     # doctest: +SKIP
 >>> found.worse(0.03)                                           # doctest: +SKIP

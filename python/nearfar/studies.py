@@ -56,7 +56,7 @@ class Study:
         in_columns: parameters that its rows have as columns already.
         threads: the parameter that says how many threads the engine may use, where there is one.
         records_per_second: records of a trace that one core takes a second with usual options, to
-            say how long a sweep may take before a cell is finished (measured, docs/bench.md);
+            say how long a sweep may take before a cell is finished (measured, docs/validation.md);
             None where time does not follow the trace.
     """
 

@@ -33,7 +33,7 @@ def run(
     set_: SET = None,
     emit: Annotated[
         str | None,
-        typer.Option(help="Print configuration for another tool (docs/emit.md)."),
+        typer.Option(help="Print configuration for another tool (docs/apply.md)."),
     ] = None,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Regret over all rows; exit 1 if a goal is missed.")

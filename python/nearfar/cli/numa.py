@@ -148,7 +148,7 @@ def plan(
     capacity: str,
     emit: Annotated[
         str | None,
-        typer.Option(help="Print configuration for another tool (docs/emit.md)."),
+        typer.Option(help="Print configuration for another tool (docs/apply.md)."),
     ] = None,
     output_format: Format = "table",
     out: Out = None,

@@ -13,7 +13,7 @@ such as those of :class:`nearfar.advise.AdviseResult`; rows of another study do 
 they have the keys. What an emitter cannot express it refuses with :class:`NearfarError`: no text
 that looks like the advice and is not.
 
-To add one: its file, a test that runs the real tool on its output, and a row in docs/emit.md.
+To add one: its file, a test that runs the real tool on its output, and a row in docs/apply.md.
 """
 
 from __future__ import annotations
