@@ -14,6 +14,7 @@ import pytest
 
 import browser
 import report_fixture as fixture
+from conftest import Run
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.errors import NearfarError
@@ -595,3 +596,29 @@ def test_small_and_odd_results_still_make_a_page(tmp_path: Path) -> None:
     with browser.opened(path, ready="#run") as (page, problems):
         assert "no rows" in page.inner_text("header")
     assert problems == []
+
+
+# --- nearfar report
+
+
+def test_report_draws_the_page_of_a_run(tmp_path: Path, nearfar: Run) -> None:
+    from nearfar.numa import alloc
+    from nearfar.numa import run as numa_run
+    from nearfar.report import report
+
+    made = alloc(["1G", "200G"])
+    folder = made.write(tmp_path / "numa.run")
+    assert report(folder) == report(folder)
+    found = re.search(r'<script type="application/json" id="data-result">(.*?)<', report(folder))
+    assert found and json.loads(found[1])["rows"] == made.to_dict()["rows"]
+    page = tmp_path / "page.html"
+    done = nearfar("report", folder, "-o", page, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    answer = {"page": str(page), "bytes": page.stat().st_size, "run": str(folder)}
+    assert json.loads(done.stdout) == answer
+    again = nearfar("report", folder, "-o", page)
+    assert again.returncode == 2 and "--force" in again.stderr
+    assert nearfar("report", folder, "-o", page, "--force").returncode == 0
+    numa_run("4G").write(tmp_path / "pageless.run")
+    with pytest.raises(NearfarError, match=r"numa run: has no page of its own; .*result\.parquet"):
+        report(tmp_path / "pageless.run")
