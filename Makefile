@@ -82,7 +82,7 @@ lint: env ## Formatters and linters
 
 .PHONY: test-packages
 test-packages:
-	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils virtinst qemu-system-x86 qemu-system-arm systemd hwloc-nox numactl acpica-tools cpio \
+	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils virtinst qemu-system-x86 qemu-system-arm systemd numactl acpica-tools cpio \
 	  sqlite3 redis-server redis-tools xvfb xdotool zsh fish mandoc stress-ng memtester strace
 
 # Minutes of processor time that `make test` may use after `make clean` (CONTRIBUTING.md, Tests).

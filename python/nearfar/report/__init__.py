@@ -25,7 +25,9 @@ def report(folder: str | Path) -> str:
 
     opened = open_run(folder)
     rows = opened.path / ("dataset" if opened.is_sweep else "result.parquet")
-    other = f"its rows are in {rows}, for DuckDB, Polars or pandas; `nearfar diff` compares two runs"
+    other = (
+        f"its rows are in {rows}, for DuckDB, Polars or pandas; `nearfar diff` compares two runs"
+    )
     if opened.result.page is None:
         what = "a sweep" if opened.is_sweep else f"a run of {opened.study.name}"
         raise NearfarError(f"{opened.path}: {what} has no page; {other}")
