@@ -191,7 +191,7 @@ validate: env ## The real kernel beside the models: placement and nearfar run un
 	  build-essential flex bison bc libelf-dev xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 	@rustup --quiet target add $(ARM) || echo "nearfar: install Rust's standard library for $(ARM)" >&2
 	$(BIN)/python bench/numa-kernel/validate.py
-	for case in kernel-faults mglru-guest page-gain guest-pages predicted epf; do \
+	for case in kernel-faults mglru-guest page-gain guest-pages epf; do \
 	  $(BIN)/python bench/run.py --only $$case --output bench/results/$$case || exit; \
 	done
 
