@@ -468,10 +468,10 @@ def test_every_control_is_reached_by_keyboard_and_named(written: Path) -> None:
     with browser.opened(written / "paging.html") as (page, problems):
         browser.settled(page)
         wanted = page.evaluate(
-            "[...document.querySelectorAll('select,input,button,summary,#heat-map')].length"
+            "[...document.querySelectorAll('select,input,button,summary')].length"
         )
         reached = page.evaluate(
-            """() => [...document.querySelectorAll('select,input,button,summary,#heat-map')]
+            """() => [...document.querySelectorAll('select,input,button,summary')]
             .filter(e => { e.focus(); return document.activeElement === e && e.tabIndex >= 0; })
             .length"""
         )
@@ -498,32 +498,22 @@ def test_every_control_is_reached_by_keyboard_and_named(written: Path) -> None:
     assert problems == []
 
 
-def test_heat_map_reads_out_cells(written: Path) -> None:
-    heat = fixture.heat_map(256, 256)
+def test_the_heat_map_is_a_picture(written: Path) -> None:
     with browser.opened(written / "info.html") as (page, problems):
         browser.settled(page)
-        page.focus("#heat-map")
-        page.keyboard.press("ArrowRight")  # the first key shows the cursor: top left
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("ArrowDown")
-        answer = page.inner_text("#heat-reading").replace("\u202f", "")
-        place = heat["address_bins"][254]
-        assert answer.startswith(f"{heat['counts'][254][1]} references to {place['label']}")
-        assert f"{place['addr_low']:#x}" in answer and answer.endswith(", 0.05 s to 0.1 s")
         ticks = page.locator("#heat-ticks span").all_inner_texts()
-        assert ticks == ["0 s", "3.2 s", "6.4 s", "16 s", "25.6 s"]
-        box = page.locator("#heat-map").bounding_box()
-        page.mouse.move(box["x"] + 1, box["y"] + box["height"] - 1)
-        answer = page.inner_text("#heat-reading").replace("\u202f", "")
-        assert answer.startswith(f"{heat['counts'][0][0]} references to gzip")
-        # It is drawn: the canvas holds more than one colour.
-        colours = page.evaluate(
-            """() => { const c = document.getElementById('heat-map');
+        assert [visible(tick) for tick in ticks] == ["0 s", "3.2 s", "6.4 s", "16 s", "25.6 s"]
+        # A pixel a cell, in more than one colour.
+        seen = page.evaluate(
+            """() => { const i = document.getElementById('heat-map');
+            const c = document.createElement('canvas');
+            c.width = i.naturalWidth; c.height = i.naturalHeight;
+            c.getContext('2d').drawImage(i, 0, 0);
             const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
             const s = new Set(); for (let i = 0; i < d.length; i += 404) s.add(d[i] * 65536
-              + d[i + 1] * 256 + d[i + 2]); return s.size; }"""
+              + d[i + 1] * 256 + d[i + 2]); return [c.width, c.height, s.size]; }"""
         )
-        assert colours > 10
+        assert seen[:2] == [256, 256] and seen[2] > 10
     assert problems == []
 
 

@@ -245,33 +245,6 @@ def test_the_page_in_a_browser(result: SsdResult, tmp_path: Path) -> None:
             assert problems == []
 
 
-def test_the_timeline_can_be_zoomed(result: SsdResult, tmp_path: Path) -> None:
-    path = tmp_path / "ssd.html"
-    path.write_text(result.html(), encoding="utf-8")
-    with browser.opened(path) as (page, problems):
-        ticks = page.locator("#lanes-ticks")
-        whole = ticks.inner_text()
-        painted = """() => {
-            const c = document.getElementById("lanes");
-            const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
-            const seen = new Set();
-            for (let i = 0; i < d.length; i += 4) {
-                if (d[i + 3] > 200) seen.add(d.slice(i, i + 3).join());
-            }
-            return seen.size;
-        }"""
-        # Running, stalling and the lines between the lanes at least.
-        assert page.evaluate(painted) >= 3
-        page.click("#zoom-in")
-        page.click("#later")
-        assert ticks.inner_text() != whole
-        page.locator("#lanes").press("0")
-        assert ticks.inner_text() == whole
-        page.locator("#lanes").hover()
-        assert "thread" in page.locator("#lanes-reading").inner_text()
-    assert problems == []
-
-
 def test_too_many_rows_for_a_page(result: SsdResult) -> None:
     many = SsdResult(result.run, result.rows * 40, result.details * 40)
     with pytest.raises(NearfarError, match="more than one page holds"):
