@@ -82,7 +82,7 @@ lint: env ## Formatters and linters
 
 .PHONY: test-packages
 test-packages:
-	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils virtinst qemu-system-x86 qemu-system-arm systemd hwloc-nox numactl acpica-tools cpio \
+	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils virtinst qemu-system-x86 qemu-system-arm systemd numactl acpica-tools cpio \
 	  sqlite3 redis-server redis-tools xvfb xdotool zsh fish mandoc stress-ng memtester strace
 
 # Minutes of processor time that `make test` may use after `make clean` (CONTRIBUTING.md, Tests).
@@ -146,21 +146,20 @@ conform: env ## Other people's tests (Linux's of memory, stress-ng, memtester) b
 	$(BIN)/python tests/conform.py
 
 .PHONY: deny
-deny: env ## Licences and origins of dependencies; advisories where cargo-deny is installed
-	$(BIN)/python tests/licences.py
-	if command -v cargo-deny > /dev/null; then cargo deny --all-features --locked check; fi
+deny: ## Licences, origins and advisories of the Rust dependencies
+	@command -v cargo-deny > /dev/null || { echo "make deny needs cargo-deny: cargo install --locked cargo-deny" >&2; exit 3; }
+	cargo deny --all-features --locked check
 
 .PHONY: wheel
-wheel: env ## A wheel, with what it is built from; installed into a clean environment and used there
+wheel: env ## A wheel, installed into a clean environment and used there
 	rm -rf target/wheels
 	$(MAKE_LIVE)
-	$(BIN)/python tests/sbom.py build/nearfar.cyclonedx.json
-	$(BIN)/maturin build --release --locked --quiet --sbom-include build/nearfar.cyclonedx.json --out target/wheels
+	$(BIN)/maturin build --release --locked --quiet --out target/wheels
 	$(BIN)/auditwheel show target/wheels/*.whl
 	$(BIN)/python tests/wheel.py target/wheels/*.whl
 
 .PHONY: same-wheel
-same-wheel: wheel ## The wheel again, from a copy of the sources elsewhere: the same bytes
+same-wheel: wheel ## The wheel again, from a copy of the sources elsewhere: the same files
 	$(BIN)/python tests/wheel.py --again target/wheels/*.whl
 
 .PHONY: lock
@@ -192,7 +191,7 @@ validate: env ## The real kernel beside the models: placement and nearfar run un
 	  build-essential flex bison bc libelf-dev xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 	@rustup --quiet target add $(ARM) || echo "nearfar: install Rust's standard library for $(ARM)" >&2
 	$(BIN)/python bench/numa-kernel/validate.py
-	for case in kernel-faults mglru-guest page-gain guest-pages predicted epf; do \
+	for case in kernel-faults mglru-guest page-gain guest-pages epf; do \
 	  $(BIN)/python bench/run.py --only $$case --output bench/results/$$case || exit; \
 	done
 

@@ -30,7 +30,6 @@ from cases import (
     mglru_guest,
     page_gain,
     paging,
-    predicted,
     real_programs,
     replacement,
     sample,
@@ -66,7 +65,7 @@ CASES = [
     live,
 ]
 #: What a kernel does beside what is predicted; `make validate` runs each for a record of its own.
-VALIDATION = [kernel_faults, mglru_guest, page_gain, guest_pages, real_programs, predicted, epf]
+VALIDATION = [kernel_faults, mglru_guest, page_gain, guest_pages, real_programs, epf]
 
 
 def main() -> int:

@@ -56,7 +56,6 @@ RECORDS = {
     "page-gain": "gain_tables",
     "guest-pages": "guest_tables",
     "real-programs": "cases.real_programs",
-    "predicted": "cases.predicted",
     "live": "cases.live",
     "epf": "cases.epf",
 }

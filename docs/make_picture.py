@@ -33,7 +33,7 @@ def main() -> int:
         return 3
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as player:
         page_file = Path(folder) / "page.html"
-        page_file.write_text(report([STUDY]), encoding="utf-8")
+        page_file.write_text(report(STUDY), encoding="utf-8")
         flags = ["--no-sandbox", "--disable-gpu"]
         browser = player.chromium.launch(executable_path=chromium, args=flags)
         page = browser.new_page(viewport={"width": 1100, "height": 1440}, color_scheme="light")

@@ -128,7 +128,7 @@ def _run(path: Path) -> object:
     for ask in (run.result.to_json, lambda: diff(path.parent, path.parent)):
         with suppress(NearfarError):
             ask()
-    return report([path.parent])
+    return report(path.parent)
 
 
 #: Readers by the name of their corpus.

@@ -570,23 +570,6 @@ def test_a_row_shows_its_curve_and_why(tmp_path: Path, fleet: Path) -> None:
     assert problems == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_a_phone(tmp_path: Path, fleet: Path, scheme: str) -> None:
-    path, _ = page_of(tmp_path, fleet)
-    with browser.opened(path, width=360, scheme=scheme) as (page, problems):
-        browser.settled(page)
-        page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        box = page.locator("#curve-chart svg").bounding_box()
-        assert 200 < box["width"] <= 360
-        reached = page.evaluate(
-            "[...document.querySelectorAll('button,summary')].every(e => { e.focus(); "
-            "return document.activeElement === e; })"
-        )
-        assert reached
-    assert problems == []
-
-
 def test_the_page_has_a_limit(fleet: Path) -> None:
     from nearfar.report.html.advise import AdvisePage
 

@@ -131,19 +131,3 @@ def test_bad_options_get_one_clear_line(tmp_path: Path) -> None:
     assert done.returncode == 2 and done.stderr.startswith("bench: error: --only: no case 'speed'")
     done = bench("--refs", "0")
     assert done.returncode == 2 and "is not above 0" in done.stderr
-
-
-def test_engine_refuses_what_it_does_not_know(tmp_path: Path) -> None:
-    from run import build
-
-    for words, says in (
-        (["guess", "x"], "decode, study, lru"),
-        (["lru"], "no trace given"),
-        (["lru", tmp_path / "no.trace"], "no such trace"),
-        (["lru", "x", "--pages", "3"], "no such option"),
-        (["lru", "x", "--page-bytes", "3000"], "not a power of two"),
-        (["study", "x", "--threads"], "has no value"),
-        (["study", "x", "--page-sizes", "4K"], "makes no sense"),
-    ):
-        done = subprocess.run([build(), *words], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and says in done.stderr

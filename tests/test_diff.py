@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from conftest import DATA, Run
-from nearfar.diff import across, compare, diff
+from nearfar.diff import compare, diff
 from nearfar.errors import NearfarError
 from nearfar.paging import paging
 from nearfar.sweep import sweep
@@ -87,19 +87,6 @@ def test_verdicts(a: dict[int, Any], b: dict[int, Any], verdict: str) -> None:
     found = compare("x", a, b, "less")
     assert found is not None
     assert found["verdict"] == verdict
-
-
-def test_levels_are_compared_over_rows_alike_in_all_else() -> None:
-    rows = [
-        {"policy": policy, "size": size, "ns": size * (1 if policy == "a" else 1.1)}
-        for policy in "ab"
-        for size in (10, 20, 40)
-    ]
-    rows.append({"policy": "b", "size": 80, "ns": 1.0})
-    (found,) = across(rows, "policy", ["policy", "size"], "ns", "less")
-    assert (found["level"], found["base"], found["pairs"]) == ("b", "a", 3)
-    assert found["relative"] == pytest.approx(0.1)
-    assert found["verdict"] == "worse"
 
 
 # --- runs

@@ -70,27 +70,6 @@ def _fleet(folder: Path) -> str:
     return advise_fleet(file).html()
 
 
-def _several(folder: Path) -> str:
-    from nearfar.report import report
-
-    for name, trace in (("go.run", GNUGO), ("server.run", REDIS)):
-        paging(trace, machine="optane-ssd", memory="25%,50%").write(folder / name)
-    return report([folder / "go.run", folder / "server.run"])
-
-
-def _sweep(folder: Path) -> str:
-    from nearfar.report import report
-    from nearfar.sweep import sweep
-
-    study = folder / "study.toml"
-    study.write_text(
-        f'study = "paging"\n[grid]\ntrace = ["{GNUGO}", "{REDIS}"]\n'
-        '[options]\nmachine = "optane-ssd"\nmemory = "50%"\npage_sizes = "4K,64K"\n'
-    )
-    sweep(study, folder / "study.sweep")
-    return report([folder / "study.sweep"])
-
-
 def _reproduce(folder: Path) -> str:
     from nearfar.reproduce import reproduce
 
@@ -106,8 +85,6 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "tiering": _tiering,
     "numa": _numa,
     "fleet": _fleet,
-    "several": _several,
-    "sweep": _sweep,
     "reproduce": _reproduce,
 }
 
@@ -170,9 +147,3 @@ def test_a_phone_shows_the_advised_sizes_of_a_fleet(tmp_path: Path) -> None:
         for size in page.locator("#fleet .size").all():
             box: Any = size.bounding_box()
             assert box["x"] >= 0 and box["x"] + box["width"] <= 390
-
-
-def test_runs_of_different_traces_get_no_verdict(tmp_path: Path) -> None:
-    text = _several(tmp_path)
-    assert "rows of different traces" in text
-    assert '"other trace"' in text

@@ -64,7 +64,6 @@ def check(name: str, case: dict[str, Any]) -> None:
     assert (seen["shadow_copies"] > 0) == (policy in ("nomad", "ssp"))
     # 4 MiB are fast, the rest of 12 lies on the other node.
     assert case["used"][0] <= 1024 and case["nodes"][1] >= (12 - 4) * 256
-    assert [*case["predicted"]["counters"]] == [*seen]
 
 
 @pytest.mark.parametrize("architecture", live.ARCHITECTURES)
@@ -78,13 +77,11 @@ def test_what_goes_wrong_is_noticed() -> None:
     other = copy.deepcopy(record)
     other["cases"]["ssp"]["sum"] = "0"
     other["cases"]["tpp"]["nodes"][1] = 100
-    other["cases"]["nomad"]["predicted"]["counters"]["promotions"] += 1000
     other["tests"]["not_run"] = [["linux::tests::x", "no userfaultfd"]]
     apart = [one.item for one in live.agreements(other) if not one.holds]
     expected = [
         "tests that were not run",
         "tpp: pages on node 1",
-        "nomad: promotions",
         "ssp: what is read",
     ]
     assert apart == expected
@@ -100,8 +97,6 @@ def test_a_program_lives_on_two_nodes() -> None:
     assert [*found["cases"]] == ["alone", "ssp"]
     for policy, case in found["cases"].items():
         check(policy, case)
-        # How near it comes is for quiet machines to say.
-        case.pop("predicted", None)
     found |= {"tests": {"not_run": [], "passed": ["these"]}}
     apart = [one for one in live.agreements(found) if not one.holds]
     assert not apart

@@ -73,46 +73,13 @@ def test_every_number_has_a_source() -> None:
 
 
 def test_the_schema_describes_the_built_in_machines() -> None:
-    schema = machine.schema()
-    definitions = schema["$defs"]
+    import jsonschema
 
-    def check(value: object, rule: dict[str, object]) -> None:
-        """As much of JSON Schema as the schema uses."""
-        while "$ref" in rule:
-            rule = definitions[str(rule["$ref"]).rsplit("/", 1)[1]]
-        for choice in ("anyOf", "oneOf"):
-            if choice in rule:
-                problems = []
-                for option in rule[choice]:  # type: ignore[attr-defined]
-                    try:
-                        check(value, option)
-                        return
-                    except AssertionError as problem:
-                        problems.append(problem)
-                raise AssertionError(problems)
-        if "enum" in rule:
-            assert value in rule["enum"]  # type: ignore[operator]
-        if "const" in rule:
-            assert value == rule["const"]
-        if "pattern" in rule:
-            assert re.search(str(rule["pattern"]), str(value)), (value, rule)
-        if rule.get("type") == "object":
-            assert isinstance(value, dict), (value, rule)
-            known = rule.get("properties", {})
-            extra = rule.get("additionalProperties")
-            assert set(rule.get("required", [])) <= set(value)  # type: ignore[call-overload]
-            for key, inner in value.items():
-                if key in known:  # type: ignore[operator]
-                    check(inner, known[key])  # type: ignore[index]
-                else:
-                    assert isinstance(extra, dict), key
-                    check(inner, extra)
-
+    validator = jsonschema.Draft202012Validator(machine.schema())
     for name in machine.names():
         described = machine.load(name).to_dict()
-        check(described, schema)
-        with pytest.raises(AssertionError):
-            check({**described, "cpus": {}}, schema)
+        assert list(validator.iter_errors(described)) == []
+        assert list(validator.iter_errors({**described, "cpus": {}}))
 
 
 def test_list_show_check_schema(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def place(tmp_path: Path, mixed: Path) -> Path:
     shutil.copytree(mixed, tmp_path / "in.trace")
     (tmp_path / "in.din").write_text("0 1000\n1 2000\n")
     (tmp_path / "knobs.toml").write_text("[nomad]\n")
-    (tmp_path / "nodes.txt").write_text((CORPUS / "numactl").read_text())
+    (tmp_path / "nodes.txt").write_text((CORPUS / "dump").read_text())
     (tmp_path / "run").mkdir()
     for name in ("run.json", "result.parquet"):
         (tmp_path / "run" / name).write_text("{}")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 
 import pytest
 
+from capturing import needs_cc
 from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError
 from nearfar.reproduce import KEYS
 from nearfar.reproduce import tiering as study
+from nearfar.reproduce._live import MicroBenchmark
 from nearfar.tiering import policies
+from tiers import needs_userfaultfd
 
 
 def test_published_numbers() -> None:
@@ -96,3 +100,14 @@ def test_write_protection_costs_what_ssp_gains(small: dict[str, declared.Row]) -
     options = {"scale": "1/256", "threads": 0, "progress": None}
     free = study._Mix("write", {**options, "knobs": {"ssp.notice": "dirty-bit"}})
     assert free.ratio("bandwidth_mb_s")[0] > small["figure 5: bandwidth, write"]["ours"]
+
+
+@needs_userfaultfd
+@needs_cc
+def test_the_benchmark_of_the_paper_lives(tmp_path: Path) -> None:
+    program = MicroBenchmark(tmp_path, 1 / 1024)
+    lived = program.run("mixed", "ssp", 1, "13707M", "15559M")
+    seen = lived.outcome.counters
+    assert seen["promotions"] > seen["shadow_copies"] > 0
+    assert len(lived.seconds) == 5 and lived.bandwidth_mb_s > 0
+    assert program.alone("read") > 0

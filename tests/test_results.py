@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import importlib
-import inspect
 import json
 import pkgutil
 import re
@@ -288,36 +287,7 @@ def test_a_folder_is_whole(kind: str, made: Callable[[str], Any], tmp_path: Path
         result.write(folder)
 
 
-# --- the package as a typed one
-
-
-def modules() -> list[str]:
-    found = pkgutil.walk_packages(nearfar.__path__, "nearfar.")
-    return sorted(
-        module.name
-        for module in found
-        if not any(part.startswith("_") for part in module.name.split("."))
-    )
-
-
-def test_the_package_says_that_it_is_typed() -> None:
-    assert (Path(nearfar.__file__).parent / "py.typed").is_file()
-
-
-@pytest.mark.parametrize("name", modules())
-def test_everything_public_is_documented_and_typed(name: str) -> None:
-    module = importlib.import_module(name)
-    assert module.__doc__, name
-    for key, value in vars(module).items():
-        own = getattr(value, "__module__", None) == name and not key.startswith("_")
-        if not own or not (inspect.isclass(value) or inspect.isfunction(value)):
-            continue
-        assert value.__doc__, f"{name}.{key}"
-        if inspect.isfunction(value):
-            signature = inspect.signature(value)
-            assert signature.return_annotation is not inspect.Signature.empty, f"{name}.{key}"
-            for parameter in signature.parameters.values():
-                assert parameter.annotation is not inspect.Parameter.empty, f"{name}.{key}"
+# --- the stub of the engine
 
 
 def test_the_engine_s_stub_by_mypy(tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ import pytest
 from conftest import HANG, Run
 from nearfar.errors import NearfarError
 from nearfar.live_alone import measure
-from nearfar.predict import predict
 from nearfar.run_folder import open_run
-from test_predict import COSTS
 from tiers import needs_userfaultfd
 
 MIB = 1 << 20
@@ -152,7 +150,7 @@ def test_a_share_is_of_what_the_program_has_bare(
     (["--fast", "50%", "--policy", "memtis", "--", "touch", "ran"], "samples"),
     (["--fast", "4M", "--alone", "--far", "tape", "--", "touch", "ran"], "zstd, lz4"),
     (["--fast", "4M", "--alone", "--knob", "notise=x", "--", "touch", "ran"], "`notice`"),
-    (["--fast", "4M", "--alone", "--predict", "x.trace"], "COMMAND"),
+    (["--fast", "4M", "--alone"], "COMMAND"),
 ])  # fmt: skip
 def test_what_cannot_be_run_is_not_run_alone_either(
     words: list[str], says: str, nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,35 +166,6 @@ def test_a_share_that_is_too_little_is_refused(nearfar: Run) -> None:
     done = nearfar("run", "--fast", "1%", "--", "true")
     _, says = done.stderr.splitlines()
     assert done.returncode == 2 and "--fast: 1% of the program's peak resident set (" in says
-
-
-@needs_userfaultfd
-def test_a_prediction_takes_what_was_measured(nearfar: Run, tmp_path: Path) -> None:
-    trace = tmp_path / "six.trace"
-    made = nearfar(
-        "generate", "strided", "--stride", "4K", "--refs", 2000, "--pages", 600, "-o", trace
-    )
-    assert made.returncode == 0, made.stderr
-    memory = ["--predict", trace, "--far", "shm", "--policy", "none", "--fast"]
-    program = ["--", "sh", "-c", "seq 9 | sort"]
-    # Of the trace: half of 600 pages.
-    done = nearfar("run", *memory, "50%", "-o", tmp_path / "a.run", *program)
-    assert done.returncode == 0 and "bare" not in done.stderr, done.stderr
-    assert open_run(tmp_path / "a.run").result.budget_bytes == 300 * 4096
-    done = nearfar("run", *memory, "2M", "--alone", *program)
-    assert done.returncode == 0 and "x as long as bare" in done.stderr, done.stderr
-
-
-def test_a_share_of_a_trace_is_of_its_resident_set() -> None:
-    workload = {"scale": "1/1024", "mix": "write"}
-    options = {"workload": workload, "costs": COSTS, "far": "shm", "policy": "none"}
-    found = predict("nomad-medium", fast="50%", **options)
-    pages = int(27 * 2**18 / 1024)
-    assert found.budget_bytes == -(-pages // 2) * 4096
-    assert found.options["fast"] == "50%"
-    known = predict("nomad-medium", fast="50%", resident=8 * MIB, **options)
-    assert known.budget_bytes == 4 * MIB
-    assert predict("nomad-medium", fast=4 * MIB, **options).counters == known.counters
 
 
 @needs_userfaultfd

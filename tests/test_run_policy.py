@@ -16,7 +16,6 @@ from capturing import needs_cc
 from conftest import HANG
 from nearfar import live
 from nearfar.errors import NearfarError
-from nearfar.predict import predict
 from nearfar.tiering import Policy
 from tiers import needs_userfaultfd
 
@@ -359,43 +358,6 @@ class Named(Policy):
 def test_what_cannot_live_is_refused_in_a_line(
     policy: type[Policy], knobs: dict[str, int], says: str
 ) -> None:
-    for ask in (
-        lambda: live.run(["true"], fast="4M", policy=policy, knobs=knobs),
-        lambda: predict("nomad-medium", fast="4M", policy=policy, knobs=knobs),
-    ):
-        with pytest.raises(NearfarError) as caught:
-            ask()
-        assert says in str(caught.value) and "\n" not in str(caught.value)
-
-
-COSTS = {"fault_ns": 8000, "read_ns": 250, "copy_ns": 1000, "copy_next_ns": 700, "take_ns": 800,
-         "protect_ns": 600, "discard_ns": 1000, "store_ns": 50, "load_ns": 250}  # fmt: skip
-
-
-def test_a_run_is_predicted_under_a_policy_in_python() -> None:
-    """SSP in Python comes to what SSP in Rust does."""
-    sys.path.insert(0, str(HERE.parent / "examples"))
-    try:
-        from ssp import Ssp  # type: ignore[import-not-found]
-    finally:
-        sys.path.pop(0)
-    options = {"fast": "52M", "far_size": "60M", "far": "shm"}
-    workload = {"scale": "1/256", "mix": "write"}
-    found = [
-        predict("nomad-medium", workload=workload, costs=COSTS, policy=policy, **options)
-        for policy in ("ssp", Ssp())
-    ]
-    assert found[0].counters == found[1].counters and found[0].seconds == found[1].seconds
-    assert 0 < found[1].counters["shadow_copies"] < found[1].counters["promotions"]
-    assert found[1].options["policy"] == "ssp-python"
-
-
-def test_an_exception_ends_a_prediction() -> None:
-    class Broken(Policy):
-        base = "tpp"
-
-        def hint_fault(self, memory: object, page: int, write: bool) -> None:
-            raise KeyError("lost")
-
-    with pytest.raises(KeyError, match="lost"):
-        predict("nomad-medium", workload={"scale": "1/256"}, costs=COSTS, fast="52M", policy=Broken)
+    with pytest.raises(NearfarError) as caught:
+        live.run(["true"], fast="4M", policy=policy, knobs=knobs)
+    assert says in str(caught.value) and "\n" not in str(caught.value)

@@ -231,11 +231,6 @@ DEVIATIONS = {
 }
 
 
-def test_deviations_are_of_commands_that_exist() -> None:
-    for rule, why in DEVIATIONS.items():
-        assert set(why) <= set(LEAVES), rule
-
-
 @ALL
 def test_every_command_has_the_shared_options(words: str) -> None:
     has = options(words)
@@ -373,22 +368,6 @@ def test_a_choice_that_is_none_is_one_line(nearfar: Run) -> None:
 def test_a_reader_that_went_away_is_no_error(words: str, inputs: Path) -> None:
     done = into_closed_pipe([sys.executable, "-m", "nearfar", *words.split()], inputs)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-
-
-@pytest.mark.parametrize("words", ["paging", "numa", "numa plan"])
-def test_help_into_head(words: str) -> None:
-    done = into_closed_pipe([sys.executable, "-m", "nearfar", *words.split(), "--help"], ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_full_disk_is_an_error() -> None:
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "nearfar", "machine", "list"], stdout=full, check=False,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-    assert done.returncode == 2
-    assert "No space left" in done.stderr and done.stderr.count("\n") == 1
 
 
 # --- completion

@@ -44,7 +44,7 @@ numa run 40G
 paging app.trace --machine optane-ssd
 paging app.trace --machine optane-ssd --full
 paging app.trace --machine zen4-vm --view machine
-report app.run other.run -o page.html --force
+report app.run -o page.html --force
 reproduce numa
 ssd app.trace --dram 1M,2M
 sweep study.toml -o study.sweep

@@ -12,11 +12,11 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agree import TOLERANCE, Agreement
+from agree import Agreement
 from placement import qemu_version
 
 from nearfar.errors import NearfarError
@@ -38,12 +38,6 @@ CHECKED = (
     *("--config", "profile.release.debug-assertions=true"),
     *("--config", "profile.release.overflow-checks=true"),
 )
-#: What is predicted of each policy: how often pages come, go and keep shadows.
-PREDICTED = ("faults", "promotions", "demotions_copied", "demotions_remapped", "shadow_copies")
-#: How near predictions must be of a policy that scans at the pace of the clock, not of the guest.
-BY_THE_CLOCK = {"autonuma": 0.2}
-#: Counts of fewer are near enough at one or two more or less.
-MANY = 200
 #: Most frames that the runtime has not given back yet: spare ones, and those of its yard.
 NOBODYS = 8 + 64
 #: Seconds that the guest may take.
@@ -59,7 +53,6 @@ run="./two_nodes run ./libnearfar_preload.so {fast} node:1"
 for policy in {policies}; do
   echo "@@case $policy"
   $run $policy $program
-  ./two_nodes predict {fast} node:1 $policy {mib} {references}
 done
 for policy in {when_full}; do
   echo "@@case $policy, node 1 full"
@@ -142,8 +135,6 @@ def parse(text: str) -> dict[str, Any]:
             summary = json.loads(rest)
             case["counters"] = summary["counters"]
             case["exit_code"], case["why"] = summary["exit_code"], summary["why"]
-        elif word == "@@predicted":
-            case["predicted"] = json.loads(rest)
         elif word == "@@left":
             case.setdefault("left", []).append(int(rest))
         elif word == "@@wrong":
@@ -181,7 +172,7 @@ def record(architecture: str) -> dict[str, Any]:
 
 
 def agreements(record: dict[str, Any]) -> list[Agreement]:
-    """The runtime's side beside the kernel's, the program alone, and what was predicted."""
+    """The runtime's side beside the kernel's, and the program alone."""
     tests = record["tests"]
     left, passed = len(tests["not_run"]), len(tests["passed"])
     found = [
@@ -200,19 +191,7 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
         apart = max(counted - far, far - counted - NOBODYS, 0) / max(counted, 1)
         sides = (str(far), f"{counted} to {counted + NOBODYS}")
         found.append(Agreement(f"{name}: pages on node 1", *sides, apart))
-        found += _predicted(name, case)
     return found
-
-
-def _predicted(name: str, case: dict[str, Any]) -> Iterator[Agreement]:
-    """What was predicted of a policy beside what came of it."""
-    if "predicted" not in case:
-        return
-    for what in PREDICTED:
-        lived, count = case["counters"][what], case["predicted"]["counters"][what]
-        apart = abs(lived - count) / max(lived, count, MANY)
-        sides = (f"{name}: {what.replace('_', ' ')}", str(lived), f"{count} predicted")
-        yield Agreement(*sides, apart, BY_THE_CLOCK.get(name, TOLERANCE))
 
 
 def built(architecture: str, *words: str) -> dict[str, Path]:

@@ -63,18 +63,6 @@ TABLES: Final = {
 }  # fmt: skip
 
 
-class Level(TypedDict):
-    """A level of a column against the first: the mean over the pairs, and its 95 % interval."""
-
-    level: Any
-    base: Any
-    pairs: int
-    relative: float | None
-    low: float | None
-    high: float | None
-    verdict: str
-
-
 class DiffRun(TypedDict):
     """What was compared."""
 
@@ -263,46 +251,6 @@ def _reach(xs: Sequence[float], ys: Sequence[float], paired: bool) -> float | No
         part**2 / (len(v) - 1) for part, v in zip(parts, (xs, ys), strict=True)
     )
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(sum(parts))
-
-
-def across(
-    rows: Sequence[Row], by: str, keys: Sequence[str], metric: str, better: str
-) -> list[Level]:
-    """Levels of a column against its first one, over rows that are alike in all other keys.
-
-    Args:
-        rows: flat rows; by: the column whose levels are compared; keys: all columns that pair rows,
-            ``by`` among them; metric, better: what is compared.
-
-    Returns:
-        An entry for each level but the first.
-    """
-    others = [key for key in keys if key != by]
-    levels: dict[Any, dict[Key, float]] = {}
-    for row in rows:
-        value = row[metric]
-        if value is not None:
-            place = tuple(row[key] for key in others)
-            levels.setdefault(row[by], {})[place] = float(value)
-    found: list[Level] = []
-    (base, first), *rest = levels.items() or [(None, {})]
-    for level, own in rest:
-        steps = {key: own[key] / first[key] - 1 for key in first if key in own and first[key]}
-        changed = {key: 1 + step for key, step in steps.items()}
-        one = compare(metric, dict.fromkeys(steps, 1.0), changed, better)
-        if one is not None:
-            found.append(
-                {
-                    "level": level,
-                    "base": base,
-                    "pairs": one["pairs"],
-                    "relative": one["relative"],
-                    "low": one["low"],
-                    "high": one["high"],
-                    "verdict": one["verdict"],
-                }
-            )
-    return found
 
 
 def flat(run: Run) -> tuple[list[Row], list[str]]:

@@ -120,20 +120,14 @@ def emitters() -> Iterable[Finding]:
 
 
 def memory_nodes() -> Iterable[Finding]:
-    """Look for the tools that describe memory nodes, set them up, or stand in for them."""
-    reads = "nearfar numa import, which reads what it prints"
+    """Look for the tools that set up memory nodes or stand in for them."""
     does = "nearfar numa plan --emit, whose script runs it"
     for name, package, used_for in (
-        ("numactl", "numactl", f"{reads}; {does}"),
-        ("daxctl", "daxctl", f"{reads}; {does}"),
-        ("cxl", "cxl", reads),
-        ("lstopo", "hwloc", reads),
+        ("numactl", "numactl", does),
+        ("daxctl", "daxctl", does),
         ("iasl", "acpica-tools", "nearfar numa import, which reads ACPI tables that it prints"),
     ):
-        # Debian's package without a graphic has the program under a longer name.
-        other = "lstopo-no-graphics" if name == "lstopo" and not shutil.which(name) else name
-        found = _program(other, used_for, package)
-        yield replace(found, name=name)
+        yield _program(name, used_for, package)
     validate = "make validate, to compare nearfar numa with the real kernel"
     yield _program("rustc", validate, "rustc", version=("--version",), for_tests=True)
 

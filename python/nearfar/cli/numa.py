@@ -34,15 +34,14 @@ def import_(
     sources: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="lstopo or virsh capabilities XML, daxctl or cxl JSON, numactl -H text, ACPI "
-            "tables, a sysfs node folder [default: this machine's]."
+            help="A sysfs node folder or ACPI tables [default: this machine's node folder]."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write a machine file.")] = None,
     output_format: Annotated[str, typer.Option("--format", help="table, json or toml.")] = "table",
     force: Force = False,
 ) -> None:
-    """Read memory nodes from this machine or from the output of its tools."""
+    """Read memory nodes from this machine, a sysfs folder or ACPI tables."""
     from dataclasses import asdict
 
     from nearfar import machine as machines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Unpack
 
 import typer
@@ -32,14 +31,6 @@ def run(
     force: Annotated[
         bool, typer.Option("--force", help="Replace an existing output of -o.")
     ] = False,
-    predict: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TRACE",
-            help="A trace of the program: also show what the run is predicted to come to; only "
-            "that without a command. A share as --fast is then of the trace's resident set.",
-        ),
-    ] = None,
     alone: Annotated[
         bool,
         typer.Option(
@@ -72,17 +63,15 @@ def run(
     from nearfar.errors import NearfarError
 
     if watch is not None:
-        if command or out is not None or predict is not None or alone:
-            raise NearfarError(
-                "--watch: runs nothing; leave out the command, -o, --predict and --alone"
-            )
+        if command or out is not None or alone:
+            raise NearfarError("--watch: runs nothing; leave out the command, -o and --alone")
         show(watch, output_format)
         return
     if output_format != "table":
         raise NearfarError("--format: goes with --watch; -o keeps what a run came to")
     if fast is None:
         raise NearfarError("--fast: is missing; give a size such as 512M, or a share such as 50%")
-    if not command and (predict is None or alone):
+    if not command:
         raise NearfarError("COMMAND: is missing; put the program after `--`")
     check_outputs(out, force)
     knobs = {}
@@ -91,33 +80,9 @@ def run(
         if not equals:
             raise NearfarError(f"--knob: {text} has no value; write NAME=VALUE")
         knobs[name] = value
-    predicted = None
-    bare: live.Alone | None = None
-    if predict is not None:
-        from nearfar.predict import predict as run_to_be
-
-        if alone:
-            bare = live.run_alone(command or [], fast=fast, knobs=knobs, **options)
-        predicted = run_to_be(
-            predict,
-            alone=None if bare is None else bare.seconds,
-            resident=None if bare is None else bare.resident_bytes,
-            fast=fast,
-            knobs=knobs,
-            **options,
-        )
-        if not command:
-            print(predicted.beside())
-            return
-        if bare is None and live.is_share(fast):
-            # Of the trace's resident set, for both.
-            fast = str(predicted.budget_bytes)
-    outcome = live.run(command or [], fast=fast, alone=bare or alone, knobs=knobs, **options)
+    outcome = live.run(command, fast=fast, alone=alone, knobs=knobs, **options)
     for line in str(outcome).splitlines():
         print(f"nearfar: {line}", file=sys.stderr)
-    if predicted is not None:
-        for line in predicted.beside(outcome).splitlines():
-            print(f"nearfar: {line}", file=sys.stderr)
     if outcome.why is not None:
         print(f"nearfar: error: the program was ended: {outcome.why}", file=sys.stderr)
     save(outcome, out, force)

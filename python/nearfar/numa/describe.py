@@ -1,4 +1,4 @@
-"""A machine's memory nodes as its own tools describe them, and a machine file made from that.
+"""A machine's memory nodes as its kernel or firmware describes them, and a machine file of that.
 
 What the sources do not give is not made up silently: a value that a machine file needs and nobody
 gave is written as an assumption, and :func:`to_machine` names it.
@@ -30,9 +30,8 @@ def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
     """Read memory nodes from files or folders, the first that gives a value wins.
 
     Args:
-        sources: ``/sys/devices/system/node`` (also the default) or a copy of it, an ``lstopo`` XML
-            file, the JSON of ``daxctl list`` or ``cxl list -v``, the text of ``numactl -H``, the
-            XML of ``virsh capabilities``, the firmware's SRAT, SLIT, HMAT and NFIT.
+        sources: ``/sys/devices/system/node`` (also the default) or a copy of it, the firmware's
+            SRAT, SLIT, HMAT and NFIT.
 
     Raises:
         NearfarError: a source that is none of these, or is damaged.
@@ -117,7 +116,7 @@ def to_machine(nodes: Sequence[Node], name: str = "this machine") -> tuple[str, 
     rows = [[_distance(a, b, assumed) for b in nodes] for a in nodes]
     answer = quoted(nodes[0].source)
     lines = [
-        f"description = {quoted(f'{name}, as its own tools describe it')}",
+        f"description = {quoted(f'{name}, as it describes itself')}",
         "",
         "[topology]",
         "nodes = [" + ", ".join(f'"node{node.node}"' for node in nodes) + "]",
@@ -166,7 +165,7 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
         answer = _best("read_latency", views, worst=True)
         grown = answer or round(latency * max(far / near, 1.0))
         lines += ["", f"[node.node{node.node}.remote]"]
-        how = "the local latency in proportion to distance; sysfs and lstopo give the best only"
+        how = "the local latency in proportion to distance; sysfs gives the best only"
         lines.append(line("read_latency", f"{grown}ns", answer is not None, how))
         for key in _SPEEDS[1:]:
             value = _best(key, views, worst=True)

@@ -20,7 +20,6 @@ class Node:
         read_latency, write_latency: nanoseconds from the nearest cores.
         read_bandwidth, write_bandwidth: bytes a second from the nearest cores.
         seen: the same four from each node with cores that the firmware describes, by its number.
-        online: whether it is system memory now, rather than a device that could become it.
     """
 
     node: int
@@ -35,4 +34,3 @@ class Node:
     read_bandwidth: int | None = None
     write_bandwidth: int | None = None
     seen: dict[int, dict[str, int]] = field(default_factory=dict)
-    online: bool = True

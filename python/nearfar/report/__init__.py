@@ -1,51 +1,44 @@
 """Tables, terminal plots and self-contained HTML pages.
 
-:func:`report` draws any folder of results, or several of one study, as one page.
+:func:`report` draws a folder of results as the page of its study.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 
-def report(runs: Sequence[str | Path]) -> str:
-    """One self-contained page of folders of results.
+def report(folder: str | Path) -> str:
+    """One self-contained page of a folder of results.
 
     Args:
-        runs: folders that a study's ``-o`` or ``nearfar sweep`` made. A single run of a study that
-            has a page of its own gets that; anything else a table to filter, a chart whose axes can
-            be chosen, and paired differences.
+        folder: what ``-o`` of a study that has a page made.
 
     Returns:
         The page's text, to be written as UTF-8.
 
     Raises:
-        NearfarError: no run there, or runs of different studies.
+        NearfarError: no run there, or one without a page, such as a sweep.
     """
     from nearfar.errors import NearfarError
-    from nearfar.report.html.explore import ExplorePage
     from nearfar.run_folder import open_run
 
-    opened = [open_run(run) for run in runs]
-    if not opened:
-        raise NearfarError("report: no run is named; give folders that a study's -o made")
-    studies = list(dict.fromkeys(run.study.name for run in opened))
-    if len(studies) > 1:
-        raise NearfarError(
-            f"report: runs of different studies: {', '.join(studies)}; give runs of one study"
-        )
+    opened = open_run(folder)
+    rows = opened.path / ("dataset" if opened.is_sweep else "result.parquet")
+    other = (
+        f"its rows are in {rows}, for DuckDB, Polars or pandas; `nearfar diff` compares two runs"
+    )
+    if opened.result.page is None:
+        what = "a sweep" if opened.is_sweep else f"a run of {opened.study.name}"
+        raise NearfarError(f"{opened.path}: {what} has no page; {other}")
     try:
-        if len(opened) == 1:
-            # A study or a question of it without a page, or more rows than the page takes.
-            with suppress(NearfarError):
-                return opened[0].result.html()
-        return ExplorePage(opened).html()
+        return opened.result.html()
+    except NearfarError as error:  # A question without a page, or more rows than a page takes.
+        raise NearfarError(f"{opened.path}: {error}; {other}") from None
     except _DAMAGED as error:
         what = " ".join(f"{type(error).__name__} {error}".split())[:200]
         raise NearfarError(
-            f"{opened[0].path}: holds no whole run of this version ({what}); run the study again"
+            f"{opened.path}: holds no whole run of this version ({what}); run the study again"
         ) from None
 
 

@@ -151,7 +151,7 @@ def nodes(rows: Rows) -> RenderableType:
         latency, rate = row["read_latency"], row["read_bandwidth"]
         shown.add_row(
             str(row["node"]),
-            row["kind"] + ("" if row["online"] else " (not system memory yet)"),
+            row["kind"],
             units.size(row["size"]),
             str(row["cpus"]),
             str(row["socket"]),

@@ -1,20 +1,32 @@
-"""The heat map: references by address and time, drawn on a canvas by ``heat.js``.
+"""The heat map: references by address and time, as one image in the page.
 
-A canvas of our own rather than a chart: 65,536 cells are one image, not 65,536 marks.
+An image rather than a chart: 65,536 cells would be 65,536 marks.
 """
 
 from __future__ import annotations
 
+import base64
+import itertools
+import struct
+import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from nearfar import units
 from nearfar.errors import NearfarError
+from nearfar.report import palette
 from nearfar.report.html import page
 
+#: Colours of the image, beside the one of no references.
+_COLOURS: Final = 64
+#: Share of the ramp that is left out: once is still seen on a dark page.
+_DARKEST: Final = 0.15
 
-def model(data: Mapping[str, Any]) -> Mapping[str, object]:
-    """What the script draws from.
+
+def section(data: Mapping[str, Any]) -> str:
+    """The section of the page, with the busiest regions in words and a table of all.
 
     Args:
         data: ``time_bins``, ``address_bins`` (low to high, each ``addr_low``, ``addr_high``,
@@ -24,22 +36,6 @@ def model(data: Mapping[str, Any]) -> Mapping[str, object]:
     Raises:
         NearfarError: the counts have another shape than the bins.
     """
-    _check(data)
-    return {
-        "times": int(data["time_bins"]),
-        "per_bin": data["records_per_bin"],
-        # As text: a 64-bit address does not fit a JavaScript number.
-        "rows": [
-            [f"{int(b['addr_low']):#x}", f"{int(b['addr_high']):#x}", units.clean(b["label"])]
-            for b in data["address_bins"]
-        ],
-        "counts": data["counts"],
-        "seconds": data.get("seconds"),
-    }
-
-
-def section(data: Mapping[str, Any]) -> str:
-    """The section of the page, with the busiest regions in words and a table of all."""
     _check(data)
     totals: dict[str, int] = {}
     for place, counts in zip(data["address_bins"], data["counts"], strict=True):
@@ -64,16 +60,17 @@ def section(data: Mapping[str, Any]) -> str:
         ]
         for name, number in ranked
     ]
+    image = base64.b64encode(_png(np.array(data["counts"]))).decode()
+    most = max(map(max, data["counts"]))
+    ramp = ", ".join(palette.viridis(_DARKEST + (1 - _DARKEST) * i / 8) for i in range(9))
     body = (
-        '<figure><div class="heat"><div class="bands" id="heat-bands" aria-hidden="true"></div>'
-        '<canvas id="heat-map" tabindex="0" role="img" '
-        'aria-label="References by address and time; arrow keys read out a cell" '
-        'aria-describedby="heat-caption heat-reading"></canvas>'
-        '<div class="ticks" id="heat-ticks" aria-hidden="true"></div></div>'
-        '<p class="reading" id="heat-reading" aria-live="polite">'
-        "Point at the map, or choose it and use the arrow keys.</p>"
-        '<p class="key"><span id="heat-least"></span><canvas id="heat-scale" width="128" '
-        'height="1" aria-hidden="true"></canvas><span id="heat-most"></span></p>'
+        f'<figure><div class="heat"><div class="bands" aria-hidden="true">{_bands(data)}</div>'
+        f'<img id="heat-map" src="data:image/png;base64,{image}" role="img" '
+        'alt="References by address and time" aria-label="References by address and time" '
+        'aria-describedby="heat-caption">'
+        f'<div class="ticks" id="heat-ticks" aria-hidden="true">{_ticks(data)}</div></div>'
+        f'<p class="key">1 reference <span id="heat-scale" style="background: linear-gradient('
+        f'to right, {ramp})"></span> {page.text(units.count(most))}</p>'
         f'<figcaption id="heat-caption">{page.text(page.typeset(caption))}</figcaption></figure>'
         + page.details(
             "The regions",
@@ -81,6 +78,73 @@ def section(data: Mapping[str, Any]) -> str:
         )
     )
     return page.section("heat", "Where and when", body, wide=True)
+
+
+def _png(counts: Any) -> bytes:
+    """An image of a pixel a cell, the highest address on top; no references are transparent.
+
+    Colours are logarithmic: a page touched once and one touched a million times both show.
+    """
+    share = np.log(np.maximum(counts, 1)) / max(np.log(counts.max()), 1e-9)
+    cells = np.where(counts > 0, 1 + np.rint(share * (_COLOURS - 1)), 0).astype(np.uint8)[::-1]
+    last = _COLOURS - 1
+    colours = [palette.viridis(_DARKEST + (1 - _DARKEST) * i / last) for i in range(_COLOURS)]
+    high, wide = cells.shape
+
+    def part(name: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    return b"".join(
+        (
+            b"\x89PNG\r\n\x1a\n",
+            part(b"IHDR", struct.pack(">IIBBBBB", wide, high, 8, 3, 0, 0, 0)),
+            part(b"PLTE", bytes(3) + bytes.fromhex("".join(colours).replace("#", ""))),
+            part(b"tRNS", b"\0"),
+            part(b"IDAT", zlib.compress(b"".join(b"\0" + row.tobytes() for row in cells), 9)),
+            part(b"IEND", b""),
+        )
+    )
+
+
+def _bands(data: Mapping[str, Any]) -> str:
+    """Names of the regions beside the image, at their middle; where there is no room, none."""
+    labels = [units.clean(place["label"]) for place in data["address_bins"]]
+    spans, at = [], 0
+    for label, group in itertools.groupby(labels):
+        end = at + len(list(group))
+        middle = (at + end) / 2 / len(labels)
+        at = end
+        spans.append((1 - middle, label))
+    shown = []
+    free = 0.0
+    for top, label in reversed(spans):
+        if top < free:
+            continue
+        free = top + 0.05
+        # The end of a path tells files apart.
+        cached = label.startswith("page cache: /")
+        name = label.rpartition("/")[2] if cached or label.startswith("/") else label
+        name = f"cache: {name}" if cached else name.replace("(anonymous) ", "")
+        shown.append(
+            f'<span style="top:{100 * top:.2f}%" title="{page.text(label)}">'
+            f"<bdi>{page.text(name or '(no name)')}</bdi></span>"
+        )
+    return "".join(shown)
+
+
+def _ticks(data: Mapping[str, Any]) -> str:
+    times, seconds = data["time_bins"], data.get("seconds")
+    shown = []
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        place = round(share * times)
+        if seconds:
+            text = f"{units.digits(seconds[place])} s"
+        else:
+            text = units.count(place * data["records_per_bin"])
+        shown.append(f"<span>{page.text(page.typeset(text))}</span>")
+    return "".join(shown)
 
 
 def _check(data: Mapping[str, Any]) -> None:

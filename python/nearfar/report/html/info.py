@@ -41,7 +41,6 @@ class InfoPage(page.Page):
         self.heading = (
             f"What <code>{page.name(trace)}</code> touched" if trace else "What it touched"
         )
-        self.scripts = (*self.scripts, *(() if heatmap is None else ("heat.js",)))
 
     def _lead(self) -> str:
         tiles = "".join(
@@ -61,10 +60,6 @@ class InfoPage(page.Page):
         shown = {key: value for key, value in self.result.items() if key not in self.hidden}
         threads = self.result.get("threads")
         return page.run_facts(shown) + (_threads(threads) if threads else "")
-
-    def _data(self) -> dict[str, object]:
-        heat_map = {} if self.heatmap is None else {"heat": heat.model(self.heatmap)}
-        return {**super()._data(), **heat_map}
 
 
 def regions(found: list[Mapping[str, Any]]) -> charts.Drawn:

@@ -1,24 +1,23 @@
 """The page of allocations: the machine drawn, how full each node is, time against size.
 
-The pictures are SVG in the page itself: they need no script, and each shape says in its title what
-it stands for.
+The pictures of the machine are SVG in the page itself: they need no script, and each shape says in
+its title what it stands for.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfar import units
 from nearfar.declared import numa_alloc as declared
 from nearfar.report import palette
-from nearfar.report.html import page
+from nearfar.report.html import charts, page
 
-_COLOURS = ("blue", "orange", "green", "vermillion", "sky", "purple", "black")
 _KINDS = {"dram": "blue", "pmem": "vermillion", "cxl": "green"}
 _WIDE, _HIGH = 46, 86
-_LEFT, _BOTTOM, _PLOT_WIDE, _PLOT_HIGH = 96, 46, 620, 320
+#: The mark of a published point, a path of SVG.
+_CROSS = "M-1,-1L1,1M-1,1L1,-1"
 
 Row = Mapping[str, Any]
 
@@ -36,7 +35,6 @@ class NumaPage(page.Page):
     kicker = "nearfar: numa alloc"
     limit = 200
     row_name = "allocations"
-    scripts = ("common.js",)
 
     def __init__(self, result: Row, topology: Row, published: Sequence[Row] = ()) -> None:
         """Keep the nodes to draw and the points to compare with."""
@@ -57,9 +55,15 @@ class NumaPage(page.Page):
         filled = "Filled: the allocation and its page tables. Empty: free. Grey: not given out."
         key = f"<p>{filled} {legend}</p>"
         machine = f"{key}{style}{pictures}</div>"
+        self.charts["time"] = _chart(rows, self.published)
+        caption = "A line for each mode." + (" Crosses: published." if self.published else "")
+        time = page.chart("time", "Time to allocate and clear against size", caption)
+        if not self.charts["time"]["points"]:
+            del self.charts["time"]
+            time = "<p>Nothing could be allocated.</p>"
         return [
             page.section("machine", "Where pages land", machine, wide=True),
-            page.section("time", "Time against size", _chart(rows, self.published), wide=True),
+            page.section("time", "Time against size", time, wide=True),
             page.section("allocations", "The numbers", _table(rows), wide=True),
         ]
 
@@ -138,83 +142,48 @@ def _filled(node: Row, entry: Row | None) -> str:
     return f"{node['label']}, {units.size(node['bytes'])}: {use}"
 
 
-def _chart(rows: Sequence[Row], published: Sequence[Row]) -> str:
-    """Seconds against GiB, a line per mode; published points as crosses."""
-    done = [row for row in rows if row["possible"]]
-    points = [*done, *published]
-    if not points:
-        return "<p>Nothing could be allocated.</p>"
-    most_x = max(point["size_bytes"] for point in points) / 2**30
-    most_y = max(point["seconds"] for point in points) or 1.0
-    shapes = [*_axis(most_x, "GiB", False), *_axis(most_y, "seconds", True)]
+def _chart(rows: Sequence[Row], published: Sequence[Row]) -> charts.Drawn:
+    """Seconds against size, a line per mode; published points as crosses."""
+    import altair as alt
 
-    def place(point: Row) -> tuple[float, float]:
-        x = _LEFT + point["size_bytes"] / 2**30 / most_x * _PLOT_WIDE
-        return x, 12 + _PLOT_HIGH * (1 - point["seconds"] / most_y)
-
-    names = list(dict.fromkeys(row["mode"] for row in points))
-    for index, mode in enumerate(names):
-        colour = palette.OKABE_ITO[_COLOURS[index % len(_COLOURS)]]
-        ink = "currentColor" if colour == "#000000" else colour
-        own = sorted((row for row in done if row["mode"] == mode), key=lambda r: r["size_bytes"])
-        line = " ".join("{:.1f},{:.1f}".format(*place(row)) for row in own)
-        shapes.append(f'<polyline points="{line}" fill="none" stroke="{ink}" stroke-width="2"/>')
-        for row in own:
-            x, y = place(row)
-            label = f"{mode}, {units.size(row['size_bytes'])}: {row['seconds']:,.2f} s"
-            shapes.append(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{ink}">'
-                f"<title>{page.text(label)}</title></circle>"
-            )
-        for point in (p for p in published if p["mode"] == mode):
-            x, y = place(point)
-            label = f"published: {mode}, {units.size(point['size_bytes'])}: {point['seconds']} s"
-            shapes.append(
-                f'<path d="M{x - 7:.1f} {y - 7:.1f}L{x + 7:.1f} {y + 7:.1f}M{x - 7:.1f} '
-                f'{y + 7:.1f}L{x + 7:.1f} {y - 7:.1f}" stroke="{ink}" stroke-width="2">'
-                f"<title>{page.text(label)}</title></path>"
-            )
-        shapes.append(
-            f'<text x="{_LEFT + 14}" y="{32 + 24 * index}" font-size="13" fill="currentColor">'
-            f'<tspan fill="{ink}">&#9679;</tspan> {page.text(mode)}</text>'
-        )
-    caption = "A line for each mode." + (" Crosses: published." if published else "")
-    wide, high = _LEFT + _PLOT_WIDE + 44, 12 + _PLOT_HIGH + _BOTTOM
-    return (
-        '<figure><div class="scroll" role="region" tabindex="0" aria-label="Time against size">'
-        f'<svg viewBox="0 0 {wide} {high}" style="width:100%;max-width:{wide}px" '
-        f'role="img" aria-label="Time to allocate and clear against size">{"".join(shapes)}</svg>'
-        f"</div><figcaption>{caption}</figcaption></figure>"
+    points: list[charts.Datum] = [
+        {
+            "mode": row["mode"],
+            "bytes": row["size_bytes"],
+            "seconds": row["seconds"],
+            "size_label": page.typeset(units.size(row["size_bytes"])),
+            "seconds_label": f"{row['seconds']:,.2f} s",
+            "source": source,
+        }
+        for source, listed in (("computed", rows), ("published", published))
+        for row in listed
+        if row.get("possible", True)
+    ]
+    most = max((int(point["bytes"] or 0) for point in points), default=1)
+    x = alt.X(
+        "bytes:Q",
+        axis=alt.Axis(title="size", labelExpr=charts.SIZE_LABEL, values=charts.size_ticks(most)),
     )
-
-
-def _axis(most: float, name: str, upright: bool) -> list[str]:
-    """Grid lines at round values, their labels, the name."""
-    step = 10 ** math.floor(math.log10(most))
-    step = next(step * part for part in (0.2, 0.5, 1, 2) if most / (step * part) <= 6)
-    shapes = []
-    for index in range(int(most / step) + 1):
-        share = index * step / most
-        label = f"{index * step:,.10g}"
-        if upright:
-            y = 12 + _PLOT_HIGH * (1 - share)
-            ends = f'x1="{_LEFT}" x2="{_LEFT + _PLOT_WIDE}" y1="{y:.1f}" y2="{y:.1f}"'
-            spot = f'x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end"'
-        else:
-            x = _LEFT + share * _PLOT_WIDE
-            ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="12" y2="{12 + _PLOT_HIGH}"'
-            spot = f'x="{x:.1f}" y="{12 + _PLOT_HIGH + 18}" text-anchor="middle"'
-        shapes.append(f'<line {ends} stroke="currentColor" stroke-opacity="0.15"/>')
-        shapes.append(f'<text {spot} font-size="12" fill="currentColor">{label}</text>')
-    spot = (
-        f'transform="translate(14 {12 + _PLOT_HIGH / 2}) rotate(-90)"'
-        if upright
-        else f'x="{_LEFT + _PLOT_WIDE / 2}" y="{12 + _PLOT_HIGH + 38}"'
+    y = alt.Y("seconds:Q", axis=alt.Axis(title="seconds", tickCount=6))
+    names = list(dict.fromkeys(point["mode"] for point in points))
+    colour = alt.Color(
+        "mode:N", scale=alt.Scale(domain=names), legend=alt.Legend(title=None, orient="top")
     )
-    shapes.append(
-        f'<text {spot} font-size="13" text-anchor="middle" fill="currentColor">{name}</text>'
+    base = alt.Chart(alt.NamedData("points")).encode(x=x, y=y, color=colour)
+    line = base.transform_filter("datum.source == 'computed'").mark_line(strokeWidth=2)
+    sources = ["computed", "published"]
+    dots = base.mark_point(size=60, strokeWidth=2).encode(
+        shape=alt.Shape(
+            "source:N", scale=alt.Scale(domain=sources, range=["circle", _CROSS]), legend=None
+        ),
+        tooltip=[
+            alt.Tooltip("mode:N"),
+            alt.Tooltip("size_label:N", title="size"),
+            alt.Tooltip("seconds_label:N", title="time"),
+            alt.Tooltip("source:N"),
+        ],
     )
-    return shapes
+    return {"spec": charts.finish(alt.layer(line, dots), 320), "points": points}
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -77,7 +77,7 @@ class PagingPage(page.Page):
         self.heading = f"How big should the pages of <code>{page.name(trace)}</code> be?"
         first = self.model["cells"].get(self.model["initial"], {"sentence": ""})
         self.headline = first["sentence"]
-        self.scripts = ("common.js", "paging.js", *(() if heatmap is None else ("heat.js",)))
+        self.scripts = ("common.js", "paging.js")
 
     def _lead(self) -> str:
         said = [page.text(page.typeset(line)) for line in answers.answers(self.result)]
@@ -120,8 +120,7 @@ class PagingPage(page.Page):
         return f"{super()._made()}<h3>The trace</h3>{page.definitions(rows)}"
 
     def _data(self) -> dict[str, object]:
-        heat_map = {} if self.heatmap is None else {"heat": heat.model(self.heatmap)}
-        return {"result": self.found, "model": self.model, **heat_map}
+        return {"result": self.found, "model": self.model}
 
 
 def _memory_section(result: Result, curves: Sequence[MemoryCurve]) -> str:

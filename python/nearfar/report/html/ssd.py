@@ -1,4 +1,4 @@
-"""The page of the ssd study: where the time went, how long services took, who ran when."""
+"""The page of the ssd study: where the time went, how long services took."""
 
 from __future__ import annotations
 
@@ -13,19 +13,9 @@ from nearfar.report.html import charts, page
 
 Result = Mapping[str, Any]
 
-#: Letters of all timelines together: each is one thread in one stretch of time.
-MAX_LETTERS = 400_000
 #: The colours of what a core does.
 _PARTS: Final = dict(zip(texts.CPU, ("blue", "vermillion", "purple", "grey"), strict=True))
-#: What a thread does: its letter, name and colour.
-_STATES = {
-    "r": ("runs", "blue"),
-    "s": ("holds the core and waits for flash", "vermillion"),
-    "z": ("sleeps for flash", "orange"),
-    "d": ("waits for the disk", "green"),
-    ".": ("ready, or waits for the others", "none"),
-}
-_COLOURS = palette.OKABE_ITO | {"grey": "#8c8c8c", "none": "transparent"}
+_COLOURS = palette.OKABE_ITO | {"grey": "#8c8c8c"}
 _GLOSSARY = (
     ("embedded page fault", "A page is in the device's flash only and must come to its DRAM."),
     ("busy", "The core executes, or waits for DRAM."),
@@ -50,14 +40,13 @@ class SsdPage(page.Page):
     scripts = ("common.js", "ssd.js")
 
     def __init__(self, result: Result) -> None:
-        """Make what the scripts draw of each row."""
+        """Make what the script draws of each row."""
         super().__init__(result)
         trace = page.name(result["run"]["trace"])
         self.heading = f"Wait for flash, or run something else? <code>{trace}</code>"
         self.headline = texts.headline(result)
-        letters = max(1, MAX_LETTERS // (len(result["rows"]) or 1))
         pairs = zip(result["rows"], result["details"], strict=True)
-        self.cells = [_shown(row, one, letters) for row, one in pairs]
+        self.cells = [_shown(row, one) for row, one in pairs]
 
     def _sections(self) -> list[str]:
         rows = self.result["rows"]
@@ -82,7 +71,6 @@ class SsdPage(page.Page):
         return [
             page.section("bars", "Where the time went", _bars(rows), wide=True),
             page.section("service", "How long the device took", chooser + chart, wide=True),
-            page.section("timeline", "Who ran when", _timeline(), wide=True),
             page.section("numbers", "The numbers", _table(rows), wide=True),
         ]
 
@@ -95,7 +83,6 @@ class SsdPage(page.Page):
             "result": {**self.result, "details": brief},
             "model": {"charts": {"service": {"spec": _histogram()}}},
             "cells": self.cells,
-            "states": {key: [name, _COLOURS[colour]] for key, (name, colour) in _STATES.items()},
         }
 
 
@@ -103,26 +90,13 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"{units.clean(row['epf'])}, {units.size(row['dram_bytes'])}"
 
 
-def _shown(row: declared.Row, detail: Mapping[str, Any], letters: int) -> Mapping[str, object]:
-    """What the scripts need of a row: histogram, threshold, a letter per thread and stretch."""
-    timeline = detail["timeline"]
-    threads, stretch = timeline["threads"], timeline["stretch_ns"]
-    longest = max((len(one) for one in threads), default=0)
-    joined = 1
-    while longest * len(threads) > letters * joined:
-        joined *= 2
-    lanes = [
-        "".join(
-            _state(one[at : at + joined], stretch * joined) for at in range(0, len(one), joined)
-        )
-        for one in threads
-    ]
+def _shown(row: declared.Row, detail: Mapping[str, Any]) -> Mapping[str, object]:
+    """What the script needs of a row: histogram and threshold."""
+    threshold = texts.threshold_ns(row["epf"])
+    line = {"low": threshold, "shown": 1, "label": units.duration(threshold)}
     return {
         "name": _name(row),
-        "threshold": texts.threshold_ns(row["epf"]),
-        "stretch_ns": stretch * joined,
-        "seconds": row["seconds"],
-        "lanes": lanes,
+        "threshold": line if threshold else None,
         "bars": [
             {
                 "low": one["low_ns"],
@@ -137,13 +111,6 @@ def _shown(row: declared.Row, detail: Mapping[str, Any], letters: int) -> Mappin
             if one[kind]
         ],
     }
-
-
-def _state(shares: Sequence[Sequence[int]], whole: int) -> str:
-    """The letter of what a thread did most; waiting for a core is what is left."""
-    sums = [sum(share[state] for share in shares) for state in range(4)]
-    most = max(sums)
-    return "." if most <= whole - sum(sums) else "rszd"[sums.index(most)]
 
 
 def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -169,25 +136,6 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"{key}{''.join(lines)}"
         f"<figcaption>{caption} The shares are in the table below.</figcaption>"
-    )
-
-
-def _timeline() -> str:
-    key = page.legend((_COLOURS[colour], name) for name, colour in _STATES.values())
-    buttons = "".join(
-        f'<button type="button" id="{name}">{label}</button>'
-        for name, label in (
-            ("zoom-in", "Zoom in"), ("zoom-out", "Zoom out"), ("zoom-all", "All"),
-            ("earlier", "Earlier"), ("later", "Later"),
-        )
-    )  # fmt: skip
-    return (
-        f'{key}<canvas id="lanes" tabindex="0" role="img" '
-        'aria-label="What each thread does over time; arrow keys move, plus and minus zoom">'
-        '</canvas><p class="ticks" id="lanes-ticks"></p><p class="reading" id="lanes-reading"></p>'
-        f'<p class="buttons">{buttons}</p>'
-        "<figcaption>One row per thread. Each interval has the colour of what the thread did for "
-        "most of it. Drag to move; arrow keys, plus and minus work as well.</figcaption>"
     )
 
 
