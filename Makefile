@@ -159,7 +159,7 @@ wheel: env ## A wheel, installed into a clean environment and used there
 	$(BIN)/python tests/wheel.py target/wheels/*.whl
 
 .PHONY: same-wheel
-same-wheel: wheel ## The wheel again, from a copy of the sources elsewhere: the same files
+same-wheel: wheel ## The wheel again, from a copy of the sources elsewhere: the same bytes
 	$(BIN)/python tests/wheel.py --again target/wheels/*.whl
 
 .PHONY: lock

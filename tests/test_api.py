@@ -40,10 +40,47 @@ def test_however_they_are_imported(code: str, tmp_path: Path) -> None:
     assert (tmp_path / "z.trace" / "trace.json").is_file()
 
 
+def test_a_type_checker_finds_misspelt_options_and_columns(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import nearfar\n"
+        "from nearfar.paging import paging\n"
+        "found = nearfar.paging('a.trace', page_sizes='4K')\n"
+        "again = paging('a.trace', page_sizes='4K')\n"
+        "print(found.rows[0]['tlb_misses'], again.rows[0]['frames'])\n"
+        "nearfar.paging('a.trace', page_size='4K')\n"
+        "print(found.rows[0]['tlb_miss'])\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    errors = [line.split(": ", 1) for line in done.stdout.splitlines() if ": error: " in line]
+    assert [place for place, _ in errors] == ["script.py:6", "script.py:7"], done.stdout
+    assert '"page_size"' in errors[0][1] and '"tlb_miss"' in errors[1][1]
+
+
+def test_a_misspelt_hook_is_an_error() -> None:
+    from nearfar.tiering import Policy
+
+    with pytest.raises(TypeError, match="Mine.hint_falt: no such hook; did you mean hint_fault?"):
+        type("Mine", (Policy,), {"hint_falt": lambda self, memory, page, write: None})
+    type("Mine", (Policy,), {"hint_fault": lambda self, memory, page, write: None, "note": print})
+
+
+def test_a_result_is_read_by_what_reads_arrow(mixed: Path) -> None:
+    import polars
+    import pyarrow
+
+    found = nearfar.paging(mixed, page_sizes="4K", memory="50%")
+    assert pyarrow.table(found) == found.to_arrow() == found.table
+    assert polars.DataFrame(found).equals(found.to_polars())
+    assert found.to_pandas()["frames"].tolist() == found.to_polars()["frames"].to_list()
+
+
 def test_importing_is_cheap_and_unknown_names_are_errors() -> None:
     code = "import sys, nearfar; print('scipy' in sys.modules, 'nearfar.paging' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
-    assert "paging" in dir(nearfar)
+    assert {"paging", "NearfarError"} <= set(dir(nearfar))
+    assert not {"schema", "declared", "importlib", "paging_answers"} & set(dir(nearfar))
     with pytest.raises(AttributeError, match="no attribute 'pagign'"):
         _ = nearfar.pagign

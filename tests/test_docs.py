@@ -290,6 +290,7 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     found = pkgutil.iter_modules(cli.__path__)
     names = {module.name.rstrip("_") for module in found if not module.name.startswith("_")}
     printed = nearfar("--help").stdout
+    assert nearfar().stdout == printed and nearfar().returncode == 0
     pages = command_pages()
     assert set(pages) == names, "the table of commands in README.md"
     for name in names:

@@ -17,9 +17,29 @@ from nearfar.errors import NearfarError
 
 if TYPE_CHECKING:
     from nearfar._engine import __version__
+    from nearfar.advise import advise as advise
+    from nearfar.apply import apply as apply
+    from nearfar.capture import capture as capture
+    from nearfar.diff import diff as diff
+    from nearfar.explain import explain as explain
+    from nearfar.generate import generate as generate
+    from nearfar.info import info as info
+    from nearfar.paging import paging as paging
+    from nearfar.report import report as report
+    from nearfar.reproduce import reproduce as reproduce
+    from nearfar.ssd import ssd as ssd
+    from nearfar.sweep import sweep as sweep
+    from nearfar.tiering import tiering as tiering
     from nearfar.trace import Trace, open
 
 __all__ = ["NearfarError", "Trace", "__version__", "open"]
+
+#: Modules of the API: what a script may use. The others are parts of these.
+_API = (
+    *("advise", "apply", "capture", "diff", "doctor", "errors", "explain", "exporter", "fit"),
+    *("generate", "importer", "info", "live", "live_watch", "machine", "numa", "paging", "report"),
+    *("reproduce", "result", "run_folder", "ssd", "sweep", "tiering", "trace", "units", "workload"),
+)
 
 #: Names of other modules that stand here, loaded when they are first used: help and completion need
 #: neither the engine nor traces.
@@ -59,7 +79,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_modules()})
+    return sorted({*__all__, *_API})
 
 
 def _modules() -> list[str]:

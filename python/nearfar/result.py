@@ -1,4 +1,4 @@
-"""What the result of every study can do: JSON, a Polars table, a chart, a folder on disk."""
+"""What the result of every study can do: JSON, tables, a chart, a folder on disk."""
 
 from __future__ import annotations
 
@@ -92,6 +92,21 @@ class Result:
     def to_json(self) -> str:
         """Everything as JSON text."""
         return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def to_arrow(self) -> Any:
+        """The rows as a ``pyarrow.Table``: the same as :attr:`table`."""
+        return self.table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The rows for any library that reads Arrow: ``polars.DataFrame(result)``, DuckDB, ..."""
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas data frame."""
+        try:
+            return self.table.to_pandas()
+        except ImportError:
+            raise NearfarError("pandas: not installed; pip install pandas", 3) from None
 
     def to_polars(self) -> Any:
         """The rows as a Polars data frame."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nearfar import studies, sweep
+from nearfar import studies
 from nearfar.errors import NearfarError
 from nearfar.result import RUN, FolderResult, Result, read_table
 from nearfar.schema import Rows
 from nearfar.strict import read_json
 from nearfar.studies import Study
-from nearfar.sweep import SweepResult
+from nearfar.sweep import SweepResult, load
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def open_run(folder: str | Path) -> Run:
     if not isinstance(run, dict):
         raise NearfarError(f"{path / RUN}: is damaged; run the study again")
     if run.get("study") == "sweep":
-        found = sweep.load(path)
+        found = load(path)
         return Run(path, found.study, found, found.columns)
     try:
         study = studies.of_run(run)

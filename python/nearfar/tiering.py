@@ -11,6 +11,7 @@ event clock (docs/tiering.md); this module asks it and packages the result.
 from __future__ import annotations
 
 import copy
+import difflib
 import json
 import shlex
 import time
@@ -38,6 +39,13 @@ from nearfar.tiering_answers import of_memory
 WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
 
 
+#: Methods of a policy that nearfar calls.
+HOOKS: Final = (
+    *("start", "place", "allocated", "released", "hint_fault", "write_fault", "sample", "pressure"),
+    *("work", "foresee", "keep_shadow", "promoted", "written", "demoting"),
+)
+
+
 class Policy:
     """What a policy written in Python inherits from; docs/tiering.md has the hooks.
 
@@ -55,6 +63,15 @@ class Policy:
     base: ClassVar[str | None] = None
     knobs: ClassVar[Mapping[str, str]] = {}
     watch_unshadowed: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Refuse a method that looks like a misspelt hook: nobody would call it."""
+        super().__init_subclass__(**more)
+        for name, value in vars(cls).items():
+            if not callable(value) or name in HOOKS or name.startswith("_"):
+                continue
+            if near := difflib.get_close_matches(name, HOOKS, 1, 0.8):
+                raise TypeError(f"{cls.__name__}.{name}: no such hook; did you mean {near[0]}?")
 
 
 class Knob(TypedDict):

@@ -1,9 +1,10 @@
 """The ``nearfar`` command: one file a command, found by its name.
 
 A command file ``NAME.py`` (a trailing underscore is dropped) in this package defines ``run``, a
-function whose signature Typer turns into options and whose docstring is the help text; one that
-has commands of its own defines ``APP``, a Typer application, in place of it. Heavy imports belong
-inside ``run``, so that ``nearfar --help`` stays quick.
+function whose signature Typer turns into options and whose docstring is the help text, and
+``GROUP``, where ``nearfar --help`` lists it; one with sub-commands defines ``APP``, a Typer
+application, in place of ``run``. Heavy imports belong inside ``run``, so that ``nearfar --help``
+stays quick.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def main() -> None:
     """Run the command line; no traceback reaches a user."""
     _streams.prepare()
     try:
+        if len(sys.argv) == 1:
+            sys.argv.append("--help")
         code = say_version() if sys.argv[1:] == ["--version"] else _run()
         sys.stdout.flush()
     except BrokenPipeError:
@@ -97,9 +100,9 @@ def _unknown(error: Any) -> str:
     known = [flag for param in context.command.params for flag in param.opts if flag[:2] == "--"]
     instead = (context.obj or {}).get(error.option_name)
     if instead is None:
-        near = difflib.get_close_matches(error.option_name, known, 1, 0.0)
-        command = context.command_path
-        instead = f"did you mean {near[0]}? (`{command} --help` lists them)"
+        near = difflib.get_close_matches(error.option_name, known, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        instead = f"{hint}`{context.command_path} --help` lists all options"
     return f"{error.option_name}: no such option; {instead}"
 
 

@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, cast
 
 import typer
 import typer.core
@@ -21,7 +21,6 @@ def build() -> typer.Typer:
     app = typer.Typer(
         name="nearfar",
         cls=_Program,
-        no_args_is_help=True,
         add_completion=True,
         # Plain text: markup would swallow what stands in brackets, and Rich takes a while to load.
         rich_markup_mode=None,
@@ -31,6 +30,16 @@ def build() -> typer.Typer:
     )
     app.callback(epilog="Example: nearfar paging app.trace --machine optane-ssd")(_root)
     return app
+
+
+#: The groups of commands in `nearfar --help`, in order; each command file names its own.
+GROUPS: Final = {
+    "Record": "make a trace",
+    "Ask": "what a trace says: page size, tier, device, placement",
+    "Run": "try it on a real program",
+    "Compare": "runs with each other and with the papers",
+    "Tools": "machines, formats, set-up",
+}
 
 
 class _Commands(Mapping[str, Any]):
@@ -56,6 +65,11 @@ class _Commands(Mapping[str, Any]):
         """How many there are."""
         return len(self._files)
 
+    def group(self, name: str) -> str:
+        """The group that the command of this name is listed in."""
+        module = importlib.import_module(f"{__package__}.{self._files[name]}")
+        return str(module.GROUP)
+
 
 class _Program(typer.core.TyperGroup):
     """``nearfar`` itself: each command starts quickly, as no other is imported."""
@@ -67,6 +81,15 @@ class _Program(typer.core.TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names; Typer's own would look at each."""
         return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by group."""
+        commands = cast(_Commands, self.commands)
+        for group, what in GROUPS.items():
+            names = [name for name in commands if commands.group(name) == group]
+            with formatter.section(f"{group} ({what})"):
+                limit = formatter.width - 6 - max(map(len, commands))
+                formatter.write_dl([(n, commands[n].get_short_help_str(limit)) for n in names])
 
 
 def _command(name: str, file: str) -> Any:
@@ -101,7 +124,7 @@ def _version(asked: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Which pages belong near, which far, and how big should they be?"""

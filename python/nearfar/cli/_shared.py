@@ -226,9 +226,9 @@ def _workloads() -> Iterable[tuple[str, str]]:
 
 
 def _tiering_workloads() -> Iterable[tuple[str, str]]:
-    from nearfar import tiering
+    import nearfar.tiering as study
 
-    return tiering.workloads().items()
+    return study.workloads().items()
 
 
 def _emitters() -> Iterable[tuple[str, str]]:
@@ -245,9 +245,9 @@ def _runs() -> Iterable[tuple[str, str]]:
 
 
 def _studies() -> Iterable[tuple[str, str]]:
-    from nearfar import reproduce
+    import nearfar.reproduce as study
 
-    return [(name, "") for name in reproduce.names()]
+    return [(name, "") for name in study.names()]
 
 
 #: Names by ``COMMAND PARAMETER``, or by ``PARAMETER`` alone for every command.

@@ -21,6 +21,8 @@ from nearfar.schema import default, takes
 if TYPE_CHECKING:
     from nearfar.advise import AdviseResult
 
+#: Where `nearfar --help` lists it.
+GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar advise app.trace --memory 60% --machine optane-ssd"}
 
 #: Memory sizes of ``--evaluate`` unless others are given.
@@ -50,7 +52,7 @@ def run(
     **options: Unpack[advise_declared.Options],
 ) -> int:
     """Advise a page size: predicted and simulated time, gain, regret, and what can be set."""
-    from nearfar import advise as study
+    import nearfar.advise as study
     from nearfar import emit as emitters
     from nearfar import machine as machines
     from nearfar.cli._progress import progress, records

@@ -13,6 +13,8 @@ from nearfar.cli._study import check_format, print_rows
 from nearfar.declared import apply as declared
 from nearfar.schema import takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Run"
 SETTINGS = {
     "context_settings": {"ignore_unknown_options": False, "allow_interspersed_args": False},
     "epilog": "Example: nearfar apply --page 64K --yes --compare --repeat 3 -- sort big.txt",
@@ -60,7 +62,7 @@ def run(
     Without --yes nothing is changed or run. Exit code: that of the command, 128 + N when signal N
     ended it; 2 or 3, with a line that begins `nearfar: error:`, when nearfar itself failed.
     """
-    from nearfar import apply as study
+    import nearfar.apply as study
     from nearfar.errors import NearfarError
     from nearfar.output import check_output, watched, write_whole
 

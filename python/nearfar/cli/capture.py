@@ -12,6 +12,8 @@ import typer
 from nearfar.declared import capture as declared
 from nearfar.schema import takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Record"
 SETTINGS = {
     "context_settings": {
         "allow_interspersed_args": False,
@@ -44,10 +46,10 @@ def run(
     The program's standard streams are passed through; a summary goes to standard error. Exit code
     0 when the trace is complete, whatever the program answered; 130 after Ctrl-C.
     """
-    from nearfar import capture
+    import nearfar.capture as captures
     from nearfar.cli._progress import given
 
-    show = capture.meter(given(options.get("stop_after") or options.get("max_refs")))
+    show = captures.meter(given(options.get("stop_after") or options.get("max_refs")))
     waited = options.get("start_on") or ""
     said = not waited
 
@@ -60,7 +62,7 @@ def run(
         if show is not None:
             show(records)
 
-    outcome = capture.run(command, output, force=force, progress=on_progress, **options)
+    outcome = captures.run(command, output, force=force, progress=on_progress, **options)
     if show is not None:
         print("\x1b[K", end="", file=sys.stderr)
     info = outcome.info

@@ -15,6 +15,8 @@ from nearfar.schema import takes
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+#: Where `nearfar --help` lists it.
+GROUP = "Compare"
 SETTINGS = {"epilog": "Example: nearfar diff before.run after.run --fail-above 3%"}
 
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from nearfar.doctor import Finding
     from nearfar.report.fitted import Table
 
+#: Where `nearfar --help` lists it.
+GROUP = "Tools"
 SETTINGS = {"epilog": "Example: nearfar doctor --require libvirt"}
 
 

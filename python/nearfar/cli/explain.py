@@ -21,6 +21,8 @@ from nearfar.schema import takes
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+#: Where `nearfar --help` lists it.
+GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar explain app.run --by-function --html app.html"}
 
 

@@ -11,6 +11,8 @@ import typer
 from nearfar.declared import export as declared
 from nearfar.schema import takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Tools"
 SETTINGS = {"epilog": "Example: nearfar export app.trace --format csv -o app.csv"}
 
 

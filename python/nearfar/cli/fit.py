@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from nearfar.fit import Fits
     from nearfar.models import Fit
 
+#: Where `nearfar --help` lists it.
+GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar fit --csv measured.csv --predict 8K,32K"}
 
 

@@ -10,6 +10,8 @@ import typer
 from nearfar.declared import generate as declared
 from nearfar.schema import takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Record"
 SETTINGS = {
     "epilog": "Example: nearfar generate zipf -o zipf.trace --refs 200000 --pages 5000 --seed 1"
 }
@@ -27,11 +29,11 @@ def run(
     **options: Unpack[declared.Options],
 ) -> None:
     """Generate a synthetic trace; the same seed gives the same bytes (docs/generate.md)."""
-    from nearfar import generate
+    import nearfar.generate as generator
     from nearfar.cli._progress import given, made, progress
 
     with progress(f"generating {name}", given(refs)) as on_progress:
-        trace = generate.generate(
+        trace = generator.generate(
             name, out, refs=refs, pages=pages, force=force, progress=on_progress, **options
         )
     made(trace, as_json)

@@ -13,6 +13,8 @@ from nearfar.errors import NearfarError
 if TYPE_CHECKING:
     from nearfar import guest
 
+#: Where `nearfar --help` lists it.
+GROUP = "Record"
 SETTINGS = {
     "context_settings": {"ignore_unknown_options": False, "allow_interspersed_args": False},
     "epilog": "Example: nearfar guest --far 256M --latency 80ns,250ns -- cat /proc/zoneinfo",

@@ -10,6 +10,8 @@ import typer
 from nearfar.declared import import_ as declared
 from nearfar.schema import takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Record"
 SETTINGS = {"epilog": "Example: nearfar import runs/app.din.gz --format dinero -o app.trace"}
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from nearfar.info import Verified
 
+#: Where `nearfar --help` lists it.
+GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
 
 
@@ -32,14 +34,14 @@ def run(
     **options: Unpack[declared.Options],
 ) -> None:
     """Summarize a trace: footprint, working set, hottest regions, reuse (docs/info.md)."""
-    from nearfar import info
+    import nearfar.info as study
     from nearfar.cli._progress import progress, records
     from nearfar.output import write_whole
 
     check_format(output_format, instead="")
     check_outputs(None, force, html)
     with progress(f"reading {trace}", records(trace, options)) as on_progress:
-        found = info.info(trace, heatmap=html is not None, progress=on_progress, **options)
+        found = study.info(trace, heatmap=html is not None, progress=on_progress, **options)
     if html is not None:
         write_whole(html, found.html(), force=force)
 

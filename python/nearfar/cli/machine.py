@@ -14,6 +14,8 @@ from nearfar.cli._shared import SET
 if TYPE_CHECKING:
     from nearfar.machine import Machine
 
+#: Where `nearfar --help` lists it.
+GROUP = "Tools"
 SETTINGS = {"epilog": "Example: nearfar machine show optane-ssd"}
 
 

@@ -22,6 +22,8 @@ from nearfar.cli._study import (
 from nearfar.declared import numa_alloc, numa_pair, numa_plan, numa_run
 from nearfar.schema import takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Ask"
 APP = typer.Typer(
     no_args_is_help=True,
     help="Place memory on DRAM, persistent memory and CXL nodes: time, latency, bandwidth.",

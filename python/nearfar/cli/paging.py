@@ -22,6 +22,8 @@ from nearfar.cli._study import (
 from nearfar.declared import paging as declared
 from nearfar.schema import takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar paging app.trace --machine optane-ssd --html app.html"}
 
 

@@ -10,6 +10,8 @@ import typer
 
 from nearfar.cli._study import check_format
 
+#: Where `nearfar --help` lists it.
+GROUP = "Compare"
 SETTINGS = {"epilog": "Example: nearfar report app.run -o page.html"}
 
 

@@ -13,6 +13,8 @@ from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError
 from nearfar.schema import takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Compare"
 SETTINGS = {"epilog": "Example: nearfar reproduce --all --html papers.html"}
 
 

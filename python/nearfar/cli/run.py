@@ -11,6 +11,8 @@ from nearfar.cli._study import Out, check_outputs, save
 from nearfar.declared import run as declared
 from nearfar.schema import takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Run"
 SETTINGS = {
     "context_settings": {"ignore_unknown_options": False, "allow_interspersed_args": False},
     "epilog": "Example: nearfar run --fast 64M --far zstd -- sort big.txt",

@@ -22,6 +22,8 @@ from nearfar.cli._study import (
 from nearfar.declared import ssd as declared
 from nearfar.schema import default, takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Ask"
 SETTINGS = {
     "epilog": "Example: nearfar ssd app.trace --machine umd --dram 100M,150M --epf none,smart:50us"
 }

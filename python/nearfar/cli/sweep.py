@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nearfar.sweep import Estimate, Progress, SweepResult
     from nearfar.sweep.cell import CellState
 
+#: Where `nearfar --help` lists it.
+GROUP = "Compare"
 SETTINGS = {"epilog": "Example: nearfar sweep study.toml --workers 2 -o study.sweep"}
 #: Failed cells that are listed one by one.
 _LISTED = 20
@@ -44,7 +46,7 @@ def run(
     **options: Unpack[declared.Options],
 ) -> int:
     """Run a study over a grid of parameters; finished cells are never run again."""
-    from nearfar import sweep as sweeps
+    import nearfar.sweep as sweeps
 
     check_format(output_format, instead=", or read the dataset in the folder")
     if dry_run:

@@ -12,6 +12,8 @@ from nearfar.cli._study import Force, Format, Html, check_format, check_outputs,
 from nearfar.declared import tiering as declared
 from nearfar.schema import takes
 
+#: Where `nearfar --help` lists it.
+GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar tiering --policy nomad,ssp --mix write --seeds 8"}
 
 

@@ -14,6 +14,8 @@ from nearfar.schema import takes
 if TYPE_CHECKING:
     from nearfar.workload import Workload
 
+#: Where `nearfar --help` lists it.
+GROUP = "Record"
 SETTINGS = {"epilog": "Example: nearfar workload capture sqlite redis -o captures"}
 
 
