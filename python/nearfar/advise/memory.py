@@ -12,6 +12,7 @@ from nearfar import units
 from nearfar.advise.one_vm import Advice
 from nearfar.declared.paging import OPTIONS
 from nearfar.declared.paging import Options as PagingOptions
+from nearfar.errors import NearfarError
 from nearfar.machine import Machine
 from nearfar.memory_curve import MemoryCurve
 from nearfar.memory_curve import slowdown as asked_slowdown
@@ -93,6 +94,8 @@ def enough(
     found = paging(trace, progress=progress, **cast("PagingOptions", {**given, **own})).to_dict()
     most = asked_slowdown(found, OPTIONS)
     curves = {curve.name: curve for curve in answers.memory_curves(found)}
+    if not curves:
+        raise NearfarError(f"{trace}: --slowdown: too little memory to compare sizes; leave it out")
     return {storage: Enough(curves[storage], most) for storage in storages}
 
 

@@ -238,13 +238,12 @@ class Row(TypedDict):
     translation_ns: float
     data_ns: float
     total_ns: float
-    too_few_frames: bool
-    zero_fills: int | None
-    file_reads: int | None
-    swap_ins: int | None
-    file_rereads: int | None
-    swap_outs: int | None
-    write_backs: int | None
+    zero_fills: int
+    file_reads: int
+    swap_ins: int
+    file_rereads: int
+    swap_outs: int
+    write_backs: int
     cpu_ns: float | None
     tlb_ns: float | None
     walk_ns: float | None
@@ -271,7 +270,7 @@ ROWS: Final = Rows(
             "of the peak resident set",
             "Memory size where it was given as a part of the peak resident set (of the 4 KiB footprint where pages never end), or null.",
         ),
-        Column("frames", "int64", False, "pages", "Frames: memory / page, at least 1."),
+        Column("frames", "int64", False, "pages", "Frames: memory / page, at least 8."),
         Column(
             "references",
             "int64",
@@ -327,27 +326,23 @@ ROWS: Final = Rows(
         Column("data_ns", "double", False, "ns per reference", "Time of the data, T_D."),
         Column("total_ns", "double", False, "ns per reference", "T_A + T_D."),
         Column(
-            "too_few_frames",
-            "bool",
-            False,
-            "",
-            "Whether the frames are so few (under 8) that the row says little about a larger program.",
-            title="too few frames",
-        ),
-        Column(
             "zero_fills",
             "int64",
-            True,
+            False,
             "",
-            "Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it are null under 8 frames; where pages never end all memory counts as private.",
+            "Faults on pages that the kernel filled with zeros, or with a copy. Where pages never end all memory counts as private.",
         ),
         Column(
-            "file_reads", "int64", True, "", "Faults that read a page of a file for the first time."
+            "file_reads",
+            "int64",
+            False,
+            "",
+            "Faults that read a page of a file for the first time.",
         ),
-        Column("swap_ins", "int64", True, "", "Faults that read a page back from swap."),
-        Column("file_rereads", "int64", True, "", "Faults that read a page of a file again."),
-        Column("swap_outs", "int64", True, "", "Evictions that wrote a page to swap."),
-        Column("write_backs", "int64", True, "", "Evictions that wrote a page to its file."),
+        Column("swap_ins", "int64", False, "", "Faults that read a page back from swap."),
+        Column("file_rereads", "int64", False, "", "Faults that read a page of a file again."),
+        Column("swap_outs", "int64", False, "", "Evictions that wrote a page to swap."),
+        Column("write_backs", "int64", False, "", "Evictions that wrote a page to its file."),
         Column(
             "cpu_ns",
             "double",
