@@ -98,19 +98,6 @@ def live_check(
     knobs: Mapping[str, str],
     policy: tuple[str, Callable[[], object]] | None = None,
 ) -> None: ...
-def live_predict(
-    *,
-    options: Mapping[str, object],
-    knobs: Mapping[str, str],
-    load: Mapping[str, object],
-    trace: str | PathLike[str] | None,
-    alone: float | None,
-    shared_processor: bool,
-    costs: str | None,
-    progress: Callable[[int], object] | None,
-    policy: tuple[str, Callable[[], object]] | None = None,
-    resident: int | None = None,
-) -> str: ...
 def live_probe() -> None: ...
 def live_runs() -> list[tuple[int, str]]: ...
 def live_counters() -> list[tuple[str, str]]: ...

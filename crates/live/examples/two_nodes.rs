@@ -4,7 +4,6 @@
 //! * `two_nodes program MIB REFERENCES` refers to so much memory, checks what it reads, and says on which
 //!   nodes its pages are.
 //! * `two_nodes run LIBRARY FAST FAR POLICY COMMAND...` is `nearfar run` without Python.
-//! * `two_nodes predict FAST FAR POLICY MIB REFERENCES` is `nearfar run --predict` for that program.
 //! * `two_nodes fill NODE MIB COMMAND...` runs a command while so much of a node is left.
 //!
 //! Lines that begin with `@@` are for the script that started it.
@@ -14,11 +13,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nearfar_kernel::tiering::Time;
 use nearfar_live::options::Asked;
-use nearfar_live::predict::{Costs, Predictor};
 use nearfar_live::setup::Setup;
 use nearfar_live::supervise;
 use nearfar_schema::{Given, Options as _};
@@ -39,9 +36,6 @@ fn main() -> ExitCode {
             run(library, fast, far, policy, &arguments[5..])
         }
         ["program", mib, references] => program(number(mib), number(references)),
-        ["predict", fast, far, policy, mib, references] => {
-            predict(fast, far, policy, number(mib), number(references))
-        }
         ["fill", node, mib, _, ..] => fill(number(node), number(mib), &arguments[3..]),
         _ => Err(Error::input("two_nodes", "not like this", "see the source")),
     };
@@ -204,34 +198,5 @@ fn program(mib: usize, references: usize) -> Result<ExitCode> {
     }
     println!("@@nodes {} {}", nodes[0], nodes[1]);
     std::thread::sleep(STILL);
-    Ok(ExitCode::SUCCESS)
-}
-
-/// What a run of it will come to, by what requests take here and by how long it takes alone.
-fn predict(fast: &str, far: &str, policy: &str, mib: usize, count: usize) -> Result<ExitCode> {
-    let setup = setup(fast, far, policy)?;
-    let pages = (mib << 20) / PAGE;
-    let references = || References::new(pages, count);
-    let mut memory = Memory::new(pages);
-    // So that nothing is touched for the first time.
-    memory.words.fill(0);
-    let began = Instant::now();
-    memory.refer(references()).map_err(|wrong| Error::input("two_nodes", wrong, ""))?;
-    let alone = began.elapsed();
-    let made = references().map(|(_, write)| 1 + usize::from(write.is_some())).sum::<usize>();
-    let reference = Time::from_ps((alone.as_nanos() * 1000 / made.max(1) as u128) as u64);
-    let costs = Costs::measure(&setup)?;
-    let mut predictor = Predictor::new(&setup, pages as u32, costs, reference, false)?;
-    let still = Time::from_ps(STILL.as_nanos() as u64 * 1000);
-    predictor.sleep(still)?;
-    for (page, write) in references() {
-        predictor.reference(page as u32, false)?;
-        if write.is_some() {
-            predictor.reference(page as u32, true)?;
-        }
-    }
-    predictor.sleep(still)?;
-    predictor.sleep(still)?;
-    println!("@@predicted {}", serde_json::to_string(&predictor.predicted()).unwrap_or_default());
     Ok(ExitCode::SUCCESS)
 }

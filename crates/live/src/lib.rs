@@ -25,7 +25,6 @@ mod numbers;
 pub mod options;
 mod order;
 mod pace;
-pub mod predict;
 pub mod program;
 mod reaper;
 mod regions;

@@ -4,25 +4,19 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nearfar_kernel::tiering::{Time, make};
+use nearfar_live::Counters;
 use nearfar_live::options::Asked;
-use nearfar_live::predict::{Costs, Predictor};
 use nearfar_live::program;
 use nearfar_live::remote::Provider;
 use nearfar_live::setup::Setup;
 use nearfar_live::supervise::{Summary, run};
 use nearfar_live::watch::Watched;
-use nearfar_live::{Counters, PAGE};
 use nearfar_schema::Options as _;
-use nearfar_study::tiering;
-use nearfar_study::tiering::trace::{Numbering, TracePages};
-use nearfar_study::tiering::workload::{Prepared, generated};
-use nearfar_trace::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::policy::live::Objects;
-use crate::policy::{Raised, declared, policy};
+use crate::policy::{Raised, declared};
 use crate::raise;
 
 /// A policy that is not built in: what it is called, and what makes an object of it.
@@ -127,83 +121,6 @@ fn live_check(
     py.detach(|| program::check_all(&setup, command)).map(|_| ()).map_err(raise)
 }
 
-/// What a run is predicted to come to, as JSON text: `{"counters", "seconds", "references", "peak",
-/// "costs", "budget_bytes"}`.
-///
-/// `load` are options of a tiering study, whose workload is what the program does; with a `trace`, that.
-/// `alone`: seconds that the program takes by itself; else a nanosecond a reference. `costs`: those of an
-/// earlier prediction, as JSON text; else they are measured in this process first. `policy` as above, and
-/// `resident`; without it that of the trace or the workload.
-#[pyfunction]
-#[pyo3(signature = (
-    *, options, knobs, load, trace, alone, shared_processor, costs, progress, policy=None, resident=None
-))]
-#[allow(clippy::too_many_arguments)]
-fn live_predict(
-    py: Python<'_>,
-    options: &Bound<'_, PyDict>,
-    knobs: BTreeMap<String, String>,
-    load: &Bound<'_, PyDict>,
-    trace: Option<PathBuf>,
-    alone: Option<f64>,
-    shared_processor: bool,
-    costs: Option<&str>,
-    progress: Option<Py<PyAny>>,
-    policy: Option<Given>,
-    resident: Option<u64>,
-) -> PyResult<String> {
-    let mut asked = read(options, resident)?;
-    let load: tiering::options::Asked = crate::given::read(load)?;
-    let again = |py: Python<'_>| progress.as_ref().map(|progress| progress.clone_ref(py));
-    let prepare = |on_progress: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| match &trace {
-        Some(path) => {
-            let numbering = Numbering { private: true, lives: true, ..Numbering::default() };
-            let pages = TracePages::open(path, numbering, on_progress)?;
-            Ok(Prepared::trace(path.display().to_string(), pages, 1))
-        }
-        None => generated(&load.workload.0, &load.shape()),
-    };
-    let mut known = None;
-    if asked.is_share() {
-        let workload = crate::progress::run(py, again(py), |on_progress| prepare(on_progress))?;
-        asked = asked.resolved(u64::from(workload.resident) * PAGE as u64).map_err(raise)?;
-        known = Some(workload);
-    }
-    let (setup, object) = set_up(py, &asked, policy.as_ref(), knobs)?;
-    let costs = match costs {
-        Some(text) => serde_json::from_str(text).map_err(|error| {
-            raise(Error::input("costs", error.to_string(), "give those of a prediction"))
-        })?,
-        None => py.detach(|| Costs::measure(&setup)).map_err(raise)?,
-    };
-    let raised = Raised::default();
-    let ours = object.map(|object| (object, raised.clone()));
-    let result = crate::progress::run(py, again(py), |on_progress| {
-        let workload = Arc::new(known.map_or_else(|| prepare(on_progress), Ok)?);
-        let seconds = alone.map(|all| all / tiering::predict::references(&workload).max(1) as f64);
-        let reference = Time::from_ps(seconds.map_or(1000, |seconds| (seconds * 1e12) as u64));
-        let settings = setup.settings();
-        let mut predictor =
-            Predictor::with(&setup, workload.pages, costs, reference, shared_processor, |mem| {
-                match &ours {
-                    Some((object, raised)) => {
-                        Python::attach(|py| self::policy(object.bind(py), &settings, raised, mem))
-                    }
-                    None => make(&setup.policy, &settings, mem),
-                }
-            })?;
-        let mut watched = |count| {
-            ours.as_ref().map_or(Ok(()), |(_, raised)| raised.stop())?;
-            on_progress(count)
-        };
-        tiering::predict::predict(&workload, load.seed.0, &mut predictor, &mut watched)?;
-        let mut found = serde_json::to_value(predictor.predicted()).unwrap_or_default();
-        found["budget_bytes"] = setup.fast.into();
-        Ok(found.to_string())
-    });
-    raised.take().map_or(result, Err)
-}
-
 /// Whether userfaultfd can be had as `nearfar run` needs it; an error says why not.
 #[pyfunction]
 fn live_probe() -> PyResult<()> {
@@ -249,7 +166,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LiveWatch>()?;
     module.add_function(wrap_pyfunction!(live_run, module)?)?;
     module.add_function(wrap_pyfunction!(live_check, module)?)?;
-    module.add_function(wrap_pyfunction!(live_predict, module)?)?;
     module.add_function(wrap_pyfunction!(live_probe, module)?)?;
     module.add_function(wrap_pyfunction!(live_runs, module)?)?;
     module.add_function(wrap_pyfunction!(live_counters, module)?)

@@ -148,7 +148,6 @@ mod slots;
 mod slow;
 
 pub(crate) use node::nodes;
-pub(crate) use slots::Slots;
 pub use slow::Slow;
 
 /// Read `NAME` or `NAME:ARGUMENT`.

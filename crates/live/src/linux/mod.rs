@@ -60,9 +60,6 @@ pub struct Linux {
     aside: Duration,
     /// Where the manager shows that it works.
     heartbeat: Option<&'static AtomicU64>,
-    /// Memory of this process's own that is managed, if any. Unmapping waits until the message is read:
-    /// so it lives longer than the descriptor.
-    own: Option<Mapping>,
     zeros: Vec<u8>,
     messages: Vec<Message>,
     children: Vec<Option<Uffd>>,
@@ -111,7 +108,6 @@ impl Linux {
             called: false,
             aside: Duration::ZERO,
             heartbeat: None,
-            own: None,
             zeros: vec![0; 64 * PAGE],
             messages: vec![Message::default(); BATCH],
             children: Vec::new(),
@@ -162,16 +158,6 @@ impl Linux {
     /// Where messages come from.
     pub fn descriptor(&self) -> RawFd {
         self.program.as_raw_fd()
-    }
-
-    /// Map so many pages in this process, to try requests on: they are the program's.
-    pub(crate) fn memory(&mut self, pages: u64) -> Result<Range> {
-        let system = |error: io::Error| Error::io(Path::new("userfaultfd"), "registering", &error);
-        let own = Mapping::new(pages).map_err(system)?;
-        let range = own.range();
-        self.program.register(own.address(), pages * PAGE as u64, true).map_err(system)?;
-        self.own = Some(own);
-        Ok(range)
     }
 
     /// Show there that the manager works, whenever it does something that may take long.

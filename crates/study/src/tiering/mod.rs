@@ -11,7 +11,6 @@ pub mod counters;
 pub mod engine;
 mod lives;
 pub mod options;
-pub mod predict;
 pub mod run;
 #[cfg(test)]
 mod tests;
