@@ -68,12 +68,13 @@ class paging:
         translation_ns: float
         data_ns: float
         total_ns: float
-        zero_fills: int
-        file_reads: int
-        swap_ins: int
-        file_rereads: int
-        swap_outs: int
-        write_backs: int
+        too_few_frames: bool
+        zero_fills: int | None
+        file_reads: int | None
+        swap_ins: int | None
+        file_rereads: int | None
+        swap_outs: int | None
+        write_backs: int | None
         cpu_ns: float | None
         tlb_ns: float | None
         walk_ns: float | None

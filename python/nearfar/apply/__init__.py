@@ -217,8 +217,7 @@ def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, 
     rows = paging(
         trace,
         page_sizes=sorted({BASE, page_bytes}),
-        # The study has no rows of memories of fewer than 8 pages.
-        memory=f"100%,{8 * page_bytes}",
+        memory="100%",
         kinds=["load", "store", "fetch"],
         threads=threads,
         view="paper",

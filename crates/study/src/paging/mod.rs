@@ -9,6 +9,7 @@ mod engine;
 pub mod explain;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+mod linux;
 pub mod machine;
 mod memory;
 pub mod options;
@@ -24,7 +25,7 @@ mod stack;
 mod table;
 mod window;
 
-pub use cell::{Cell, FaultKinds, TooFewFrames};
+pub use cell::{Cell, FaultKinds};
 pub use counted::Counted;
 pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache, View};
 pub use sample::LeftOut;

@@ -59,7 +59,7 @@ class PagingPage(page.Page):
 
     kicker = "nearfar: paging study"
     glossary = _GLOSSARY
-    hidden = ("too_few_frames",)
+    hidden = ()
     csv = True
 
     def __init__(
@@ -82,8 +82,6 @@ class PagingPage(page.Page):
     def _lead(self) -> str:
         said = [page.text(page.typeset(line)) for line in answers.answers(self.result)]
         lead = f'<p class="answers">{"<br>".join(said)}</p>'
-        for line in findings.too_few_frames(self.result["run"]):
-            lead += f'<p class="note">{page.text(page.typeset(line[0].upper() + line[1:]))}.</p>'
         memories = findings.memories(self.result)
         if not memories:
             return super()._lead() + lead
@@ -395,8 +393,7 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
     seen: dict[tuple[Memory, int], float] = {}
     for row in findings.rows(result):
         seen[findings.memory_of(row), row["page_bytes"]] = row[key]
-    # The largest memory has a row of every page size.
-    columns = memories if faults else memories[-1:]
+    columns = memories if faults else memories[:1]
     rows = [
         [page.text(page.typeset(units.size(p)))]
         + [page.text(units.rate(seen[m, p])) if (m, p) in seen else "-" for m in columns]
@@ -415,8 +412,7 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
 
 
 def _rate_caption(result: Result, seen: Mapping[tuple[Memory, int], float], faults: bool) -> str:
-    memories = findings.memories(result)
-    memory = findings.middle_memory(result) if faults else memories[-1]
+    memory = findings.middle_memory(result)
     pages = findings.page_sizes(result)
     if memory is None:
         return ""
