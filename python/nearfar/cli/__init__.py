@@ -101,8 +101,8 @@ def _unknown(error: Any) -> str:
     instead = (context.obj or {}).get(error.option_name)
     if instead is None:
         near = difflib.get_close_matches(error.option_name, known, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        instead = f"{hint}`{context.command_path} --help` lists all options"
+        command = f"`{context.command_path} --help` lists"
+        instead = f"did you mean {near[0]}? ({command} them)" if near else f"{command} all options"
     return f"{error.option_name}: no such option; {instead}"
 
 
