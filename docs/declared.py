@@ -16,6 +16,7 @@ declarations of commands whose home is Python:
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import keyword
@@ -80,6 +81,7 @@ _PYTHON = {"bool": "bool", "double": "float", "int64": "int", "string": "str"}
 _MARKED = re.compile(r"<!-- declared: ([^>]+?) -->\n")
 
 
+@functools.cache
 def schema() -> dict[str, Any]:
     """What is declared: by the engine, and in Python in the same form."""
     from nearfar import _engine

@@ -423,10 +423,9 @@ impl Far for PagesOnFile {
         let depth = queue.ring.count() + queue.waiting.len() + 1;
         let predicted_ns = queue.predicted_ns(depth);
         let asked = Asked { slot, began: now_ns, predicted_ns, depth };
-        // The page that was in this slot before may have come since it was freed: the two are told of once.
-        let untold = queue.arrivals.len();
+        // The slot's previous page may have arrived after it was freed. One arrival stands for both.
+        let was_pending = queue.arrivals.iter().any(|arrival| arrival.slot == slot);
         queue.arrivals.retain(|arrival| arrival.slot != slot);
-        let untold = queue.arrivals.len() < untold;
         let Some(buffer) = queue.buffer() else {
             queue.waiting.push_back(asked);
             return Ok(Fetch::Coming { predicted_ns });
@@ -438,7 +437,7 @@ impl Far for PagesOnFile {
         queue.check()?;
         if let Some((_, Use::Here(_))) = queue.of(slot) {
             let told = queue.arrivals.iter().skip(before).position(|arrival| arrival.slot == slot);
-            told.filter(|_| !untold).map(|index| queue.arrivals.remove(before + index));
+            told.filter(|_| !was_pending).map(|index| queue.arrivals.remove(before + index));
             return Ok(Fetch::Here);
         }
         Ok(Fetch::Coming { predicted_ns })

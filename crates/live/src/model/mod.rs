@@ -238,7 +238,7 @@ impl Model {
         self.over.contains(&id)
     }
 
-    /// Whether a message was read, or nobody is told any more: not that of who was killed meanwhile.
+    /// Whether the manager has read a message, or none was needed; false if its sender was killed first.
     pub(crate) fn is_read(&self, id: u64) -> bool {
         self.is_over(id) && !self.aborted.contains(&id)
     }

@@ -107,7 +107,7 @@ impl Socket {
     }
 }
 
-/// What a call comes to that a signal may interrupt, or time.
+/// Repeat a call that a signal or a timeout interrupts; `None` if it fails otherwise.
 fn until_done(mut call: impl FnMut() -> isize) -> Option<usize> {
     loop {
         match usize::try_from(call()) {
