@@ -1,8 +1,9 @@
-//! The allocator. Where the system gives no memory it says so in one line and ends the process with
-//! an exit code; Rust would end it by a signal.
+//! The allocator. When the system has no memory left, it prints one line and exits with a code; Rust
+//! would end the process with a signal.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mimalloc::MiMalloc;
 
@@ -41,13 +42,21 @@ fn given(memory: *mut u8, bytes: usize) -> *mut u8 {
 
 #[cold]
 fn exhausted(bytes: usize) -> ! {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Ordering::Relaxed) {
+        // Another thread prints its line and ends the process.
+        loop {
+            // SAFETY: waits for a signal, and needs no memory.
+            unsafe { libc::pause() };
+        }
+    }
     let mut line = [0u8; 160];
     let mut rest = &mut line[..];
     // Nothing here may ask for memory.
     let _ = writeln!(
         rest,
-        "nearfar: error: memory: {bytes} bytes more are not to be had; free some, or raise the limit \
-         on it (`ulimit -v`)"
+        "nearfar: error: memory: cannot allocate {bytes} bytes; free some memory, or raise its limit \
+         (`ulimit -v`)"
     );
     let length = 160 - rest.len();
     // SAFETY: `line` has at least `length` bytes; ending the process needs nothing.
