@@ -300,7 +300,9 @@ def cells(
         cell = run(case, world, keep_in)
         if not cell.says(beside[other][0]) and len(beside[other]) == 1:
             beside[other].append(run(case, other, keep_in))
-        same = cell.why is None and any(cell.says(one) for one in beside[other])
+        # A reference that hangs is none: there is nothing to compare with.
+        hangs = all(one.exit == "timeout" for one in beside[other])
+        same = None if hangs else cell.why is None and any(map(cell.says, beside[other]))
         reason = next((one.reason for one in known if one.is_of(cell)), None)
         yield replace(cell, same=same, reason=reason)
 
