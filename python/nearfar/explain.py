@@ -348,12 +348,12 @@ def _by_the_model(
     lifetimes: bool = found["lifetimes"]
     total: declared.TotalRow = found["total"]
     warm = lifetimes and kept.get("page_cache") == "warm"
-    by_kind = row.get("zero_fills") is not None
     places = (found["total"], *found["regions"], *found["ranges"], *found["sites"])
     for place in places:
-        _as_the_study_counts(place, by_kind=by_kind, warm=warm)
+        _as_the_study_counts(place, warm=warm)
     if kept["sample"] is None:
-        _check(folder, row, total, by_kind=lifetimes and by_kind)
+        # Rows of older versions may not say the kinds.
+        _check(folder, row, total, by_kind=lifetimes and row.get("zero_fills") is not None)
     times = _Times.of(machine, row["storage"], row["page_bytes"], lifetimes)
     for place in places:
         place["ns"] = times.ns(place) / total["references"]
@@ -451,13 +451,8 @@ def _trace(made: Mapping[str, Any]) -> Path:
     return trace
 
 
-def _as_the_study_counts(place: declared.TotalRow, *, by_kind: bool, warm: bool) -> None:
+def _as_the_study_counts(place: declared.TotalRow, *, warm: bool) -> None:
     """Put the faults of a place under the kinds that the study has them under."""
-    if not by_kind:
-        # Under 8 frames it tells first touches from others alone.
-        place["zero_fills"] = place["first_touches"] - place["file_reads"]
-        place["swap_ins"] = place["faults"] - place["first_touches"]
-        place["file_rereads"] = 0
     place["mapped"] = place["file_reads"] if warm else 0
     place["file_reads"] -= place["mapped"]
     place["faults"] -= place["mapped"]
@@ -545,7 +540,7 @@ def _terms(
     ]
     found: Mapping[str, Any] = total
     for kind, (what, formula, each) in times.faults.items():
-        # The row does not say how many pages were mapped, nor the kinds under 8 frames.
+        # The row does not say how many pages were mapped.
         count = row.get(kind)
         rate = (found[kind] if count is None else count) / row["references"]
         if rate or kind == "faults":

@@ -25,7 +25,7 @@ from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.models import Fit
-from nearfar.paging_findings import ALL_REFERENCES
+from nearfar.paging_findings import ALL_REFERENCES, too_few_frames
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, takes
@@ -49,6 +49,8 @@ class PagingRun(Run, total=False):
     peak_resident_bytes: int | None
     #: Page sizes that a sample had too few pages of, each with the least rate that would do.
     left_out: list[LeftOut]
+    #: Page and memory sizes without rows: the memory has fewer than 8 frames.
+    too_few_frames: list[TooFewFrames]
 
 
 class LeftOut(TypedDict):
@@ -56,6 +58,14 @@ class LeftOut(TypedDict):
 
     page_bytes: int
     least_sample: float | None
+
+
+class TooFewFrames(TypedDict):
+    """A page size and memory size without a row."""
+
+    page_bytes: int
+    memory_bytes: int
+    memory_fraction: float | None
 
 
 class Interval(TypedDict):
@@ -256,7 +266,7 @@ def _result(asked: _Asked, path: Path, seen: str, text: str, seconds: float) -> 
     rows: list[declared.Row] = answer["rows"]
     # Rates are those of the first machine: in the papers' view, of all.
     first = [row for row in rows if row["machine"] == hosts[0].name]
-    fits = [_plain(fit, answer["options"]["page_sizes"]) for fit in fit_rows(first)]
+    fits = [_plain(fit) for fit in fit_rows(first)]
     run = provenance(
         "paging",
         arguments=[path],
@@ -276,6 +286,7 @@ def _result(asked: _Asked, path: Path, seen: str, text: str, seconds: float) -> 
             {"page_bytes": page_bytes, "least_sample": least}
             for page_bytes, least in answer["left_out"]
         ],
+        "too_few_frames": answer["too_few_frames"],
     }
     return PagingResult(whole, rows, fits, seconds)
 
@@ -284,13 +295,7 @@ def warnings(result: PagingResult) -> list[str]:
     """What a reader of the result should know: lines of plain text."""
     run = result.run
     lines = [*trace_warnings(run), *machine_warnings(run), *sample_warnings(run)]
-    if any(row["too_few_frames"] for row in result.rows):
-        fewest = min(row["frames"] for row in result.rows)
-        lines.append(
-            f"some memories hold only {fewest} page(s) of the largest sizes: those rows thrash "
-            "and say little about a larger program"
-        )
-    return lines
+    return [*lines, *too_few_frames(run)]
 
 
 def machine_warnings(run: Mapping[str, Any]) -> list[str]:
@@ -338,13 +343,13 @@ def trace_warnings(run: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _plain(fit: Fit, sizes: Sequence[int]) -> PlainFit:
+def _plain(fit: Fit) -> PlainFit:
     """Lay out a fit as results carry it: coefficients with their intervals, points and curve."""
     plain = fit.to_dict()
     fitted: Sequence[float | None] = plain["fitted"] or [None] * len(plain["measured"])
     curve: list[list[float]] = []
     if fit.coefficients:
-        low, high = min(sizes), max(sizes)
+        low, high = min(fit.page_bytes), max(fit.page_bytes)
         steps = [low * (high / low) ** (i / (_CURVE - 1)) for i in range(_CURVE)]
         curve = [[p, float(rate)] for p, rate in zip(steps, fit.predict(steps), strict=True)]
     return {

@@ -77,6 +77,34 @@ class Best:
         return f"{text}: {saved} less time per reference than 4 KiB ({time} instead of {usual})."
 
 
+def too_few_frames(run: Mapping[str, Any]) -> list[str]:
+    """Which cells a study left out, as their memory has too few frames: a sentence, or none."""
+    # Runs of older versions have rows of these.
+    listed = run.get("too_few_frames") or ()
+    cells: dict[int, list[Memory]] = {}
+    for one in listed:
+        memory = Memory(one["memory_bytes"], one["memory_fraction"])
+        cells.setdefault(one["page_bytes"], []).append(memory)
+    if not cells:
+        return []
+    # Page sizes in a row that miss the same memory sizes are named together.
+    groups: list[tuple[str, list[int]]] = []
+    for page, memories in sorted(cells.items()):
+        largest = in_order(memories)[-1].label
+        which = largest if len(memories) == 1 else f"{largest} and less"
+        if not groups or groups[-1][0] != which:
+            groups.append((which, []))
+        groups[-1][1].append(page)
+    named = []
+    for which, pages in groups:
+        sizes = [units.size(page) for page in dict.fromkeys((pages[0], pages[-1]))]
+        named.append(f"{' to '.join(sizes)} pages with {which}")
+    return [
+        f"left out, as memory holds fewer than 8 pages, which thrash in any program: "
+        f"{', '.join(named)}"
+    ]
+
+
 def filtered(result: Result) -> bool:
     """Whether the study saw only a part of the program's references (``--filter``)."""
     options = result["run"].get("options", {})

@@ -137,6 +137,7 @@ impl Study {
             "peak_resident_bytes":
                 (simulated.lifetimes && options.has_fractions()).then_some(simulated.whole_bytes),
             "left_out": left_out,
+            "too_few_frames": simulated.too_few_frames,
             "options": asked.plain(),
         });
         Ok(answer.to_string())
@@ -144,9 +145,10 @@ impl Study {
 }
 
 /// Run the study on each machine; returns `{"rows": [...], "records", "footprint_bytes", "lifetimes",
-/// "peak_resident_bytes", "left_out", "options"}` as JSON text: the options as they were read, the peak
-/// resident set where memory sizes are parts of it, and the page sizes that a sample has too few pages
-/// of, each with the least rate that would do. What does not depend on the machine is counted once.
+/// "peak_resident_bytes", "left_out", "too_few_frames", "options"}` as JSON text: the options as they were
+/// read, the peak resident set where memory sizes are parts of it, the page sizes that a sample has too few
+/// pages of, each with the least rate that would do, and the page and memory sizes that are not simulated, as
+/// the memory has too few frames. What does not depend on the machine is counted once.
 #[pyfunction]
 #[pyo3(signature = (trace, machines, *, options, progress))]
 fn paging(

@@ -364,6 +364,11 @@ def _advise_vms(
                 )
         for index, vm in own:
             known = by_memory[vm.memory]
+            if all(row["page_bytes"] != USUAL_PAGE for row in known):
+                raise NearfarError(
+                    f"{vm.name}: memory: {vm.memory} holds fewer than 8 pages of 4 KiB, which "
+                    "thrash in any program; give more"
+                )
             if as_machine:
                 spent = [row for row in known if row["storage"] == vm.storage]
                 row = by_machine.advice(vm, spent)

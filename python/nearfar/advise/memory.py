@@ -11,6 +11,7 @@ from nearfar import paging_answers as answers
 from nearfar import units
 from nearfar.advise.one_vm import Advice
 from nearfar.declared import paging as declared
+from nearfar.errors import NearfarError
 from nearfar.machine import Machine
 from nearfar.memory_curve import MemoryCurve
 from nearfar.memory_curve import slowdown as asked_slowdown
@@ -92,6 +93,8 @@ def enough(
     found = paging(trace, progress=progress, **cast("declared.Options", {**given, **own})).to_dict()
     most = asked_slowdown(found, declared.OPTIONS)
     curves = {curve.name: curve for curve in answers.memory_curves(found)}
+    if not curves:
+        raise NearfarError(f"{trace}: --slowdown: too little memory to compare sizes; leave it out")
     return {storage: Enough(curves[storage], most) for storage in storages}
 
 

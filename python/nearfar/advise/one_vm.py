@@ -56,18 +56,20 @@ def advice(
         memory: its memory size in bytes.
         fraction: the same as a part of the footprint, where it was given so.
         points: every simulated size; the model sees some only.
-        tried: sizes that may be advised.
-        shown: sizes that the model is shown, or how many it may choose.
+        tried: sizes that may be advised, of those simulated.
+        shown: sizes that the model is shown, of those simulated, or how many it may choose.
         costs: of the storage.
         tlb: the TLB of the study.
         model: as :func:`nearfar.advise.prediction.predict`.
     """
     every = sorted(points)
+    # Of the largest pages the memory may hold too few.
+    tried = [size for size in tried if size in points]
     if isinstance(shown, int):
         open_to = {size: points[size] for size in tried}
         fitted = sorted(choose_sizes(open_to, shown, tried, costs, memory, tlb))
     else:
-        fitted = shown
+        fitted = [size for size in shown if size in points] or [USUAL_PAGE]
     seen = [points[size] for size in fitted]
     answer = predict(seen, every, costs, memory, tlb, model)
     choice = _choose(vm, answer, tried)

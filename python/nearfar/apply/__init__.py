@@ -217,7 +217,8 @@ def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, 
     rows = paging(
         trace,
         page_sizes=sorted({BASE, page_bytes}),
-        memory="100%",
+        # The study has no rows of memories of fewer than 8 pages.
+        memory=f"100%,{8 * page_bytes}",
         kinds=["load", "store", "fetch"],
         threads=threads,
         view="paper",

@@ -158,7 +158,7 @@ def paging_rows(result: findings.Result) -> Table:
             key[0].label,
             units.size(row["page_bytes"]),
             "*" if is_best else "",
-            units.count(row["frames"]) + (" too few" if row.get("too_few_frames") else ""),
+            units.count(row["frames"]),
             units.rate(row["tlb_miss_rate"]),
             units.count(row["faults"]),
             units.rate(row["fault_rate"]),

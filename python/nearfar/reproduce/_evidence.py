@@ -76,7 +76,8 @@ class Rates:
     """What the simulation of one workload gave.
 
     Attributes:
-        points: by memory share, a point for each of :data:`SIZES`.
+        points: by memory share, a point for each of :data:`SIZES` up to the largest of which the
+            memory holds 8 pages.
         memory_bytes: by memory share.
         references: in the view; footprint_bytes: of 4 KiB pages.
     """
@@ -189,7 +190,7 @@ def _there(traces: Path, name: str) -> bool:
 
 
 class Evidence:
-    """Times, fits and choices under one setting; page sizes are :data:`SIZES` everywhere."""
+    """Times, fits and choices under one setting; page sizes are the first of :data:`SIZES`."""
 
     def __init__(self, simulated: Simulation, setting: Setting) -> None:
         """Nothing is computed until it is asked for."""
@@ -269,9 +270,10 @@ class Evidence:
     def predicted(self, workload: str, storage: str, memory: float) -> Array:
         """The papers' model of the total time at each size."""
         costs = self.costs(storage)
-        misses = self.fit("tlb", workload).predict(SIZES)
-        faults = self.fit("fault", workload, memory).predict(SIZES)
-        total: Array = costs.translation(misses, np.zeros(len(SIZES))) + costs.data(SIZES, faults)
+        sizes = SIZES[: len(self.points(workload, memory))]
+        misses = self.fit("tlb", workload).predict(sizes)
+        faults = self.fit("fault", workload, memory).predict(sizes)
+        total: Array = costs.translation(misses, np.zeros(len(sizes))) + costs.data(sizes, faults)
         return total
 
     # --- the virtual machines of 000
@@ -280,15 +282,20 @@ class Evidence:
     def vms(self) -> dict[str, Advice]:
         """Advice for each VM of 000's table 1, rows as ``nearfar advise`` gives them."""
         advised = {}
-        tried = [size for size in SIZES if size <= self.setting.most]
         for vm in fleet(self.setting):
             name, memory = vm.workload.lower(), float(vm.memory.removesuffix("%")) / 100
             found = self.rates(name)
+            points = {
+                point.page_bytes: point
+                for point in found.points[memory]
+                if point.page_bytes <= self.setting.most
+            }
+            tried = list(points)
             advised[vm.name] = advice(
                 vm,
                 found.memory_bytes[memory],
                 memory,
-                {point.page_bytes: point for point in found.points[memory][: len(tried)]},
+                points,
                 tried,
                 tried,
                 self.costs(vm.storage),
@@ -301,7 +308,7 @@ class Evidence:
 @functools.lru_cache(maxsize=4096)
 def _fit(quantity: str, rates: tuple[float, ...], model: str) -> models.Fit:
     """One fit; many settings share the same rates."""
-    return models.fit(quantity, SIZES, rates, model=model)
+    return models.fit(quantity, SIZES[: len(rates)], rates, model=model)
 
 
 @functools.cache

@@ -185,10 +185,7 @@ def figures(evidence: Evidence) -> list[Figure]:
             "caption": "Points: simulated. Lines: a p^b.",
             "axis": "TLB miss rate",
             "time": False,
-            "series": [
-                _series(name, evidence.misses(name), evidence.fit("tlb", name).predict(SIZES))
-                for name in PAPER_001
-            ],
+            "series": [_fitted(evidence, "tlb", name) for name in PAPER_001],
         }
     )
     drawn.append(
@@ -198,10 +195,7 @@ def figures(evidence: Evidence) -> list[Figure]:
             "Lines: a e^(bp) + c e^(dp).",
             "axis": "page fault rate",
             "time": False,
-            "series": [
-                _series(name, evidence.faults(name), evidence.fit("fault", name).predict(SIZES))
-                for name in PAPER_001
-            ],
+            "series": [_fitted(evidence, "fault", name) for name in PAPER_001],
         }
     )
     drawn.append(
@@ -217,10 +211,9 @@ def figures(evidence: Evidence) -> list[Figure]:
         }
     )
     for name, storage in (("a disk", "hdd"), ("NVM", evidence.setting.nvm)):
-        mean = [
-            sum(evidence.parts(one, storage)[part] for one in PAPER_000) / len(PAPER_000)
-            for part in (0, 1)
-        ]
+        parts = [evidence.parts(one, storage) for one in PAPER_000]
+        shown = min(len(translation) for translation, _ in parts)
+        mean = [sum(one[part][:shown] for one in parts) / len(parts) for part in (0, 1)]
         drawn.append(
             {
                 "title": f"page-size advice (000), figure 2: access time on {name}",
@@ -262,12 +255,17 @@ def _access_times(evidence: Evidence, storage: str) -> Figure:
     }
 
 
+def _fitted(evidence: Evidence, quantity: str, name: str) -> Series:
+    fit = evidence.fit(quantity, name)
+    return _series(name, fit.measured, fit.predict(fit.page_bytes))
+
+
 def _series(name: str, points: Any, curve: Any = None) -> Series:
     lines = points if curve is None else curve
     return {
         "name": name,
-        "points": [(size, float(value)) for size, value in zip(SIZES, points, strict=True)],
-        "curve": [(size, float(value)) for size, value in zip(SIZES, lines, strict=True)],
+        "points": [(size, float(value)) for size, value in zip(SIZES, points, strict=False)],
+        "curve": [(size, float(value)) for size, value in zip(SIZES, lines, strict=False)],
     }
 
 

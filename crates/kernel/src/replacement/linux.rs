@@ -75,8 +75,6 @@
 //! Compared with a running kernel, with anonymous pages alone, in `bench/cases/kernel_faults.py`. Do
 //! not use it for multi-generational LRU kernels (`/sys/kernel/mm/lru_gen/enabled` other than 0).
 
-pub mod few;
-
 use std::iter::Copied;
 use std::slice::Iter;
 

@@ -121,10 +121,6 @@ pub trait Visitor: Sized {
     fn clock(self) -> Self::Output {
         self.faults::<clock::Clock>()
     }
-    /// For Linux's lists, which it may have as well.
-    fn linux(self) -> Self::Output {
-        self.faults::<linux::Lists>()
-    }
     /// For exact LRU, which must see every reference.
     fn lru(self) -> Self::Output;
 }
@@ -183,7 +179,7 @@ macro_rules! replacements {
 replacements! {
     "clock": clock.clock(),
     "lru": stack.lru(),
-    "linux": linux.linux(),
+    "linux": linux.faults(Lists),
     "mglru": mglru.faults(Generations),
 }
 

@@ -41,11 +41,6 @@ impl Queue {
         self.pages.is_empty()
     }
 
-    /// Its pages, oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = u32> {
-        self.pages.iter().copied().filter(|&page| page != GONE)
-    }
-
     /// How many places it has, from that of the oldest page to that of the newest.
     #[inline]
     pub fn places(&self) -> usize {
@@ -246,7 +241,6 @@ mod tests {
                 for (queue, deque) in queues.iter().zip(&deques) {
                     prop_assert_eq!(queue.len(), deque.len() as u64);
                     prop_assert_eq!(queue.is_empty(), deque.is_empty());
-                    prop_assert_eq!(&queue.iter().collect::<VecDeque<_>>(), deque);
                     let placed = (0..queue.places()).filter_map(|place| queue.at(place));
                     prop_assert_eq!(&placed.collect::<VecDeque<_>>(), deque);
                     prop_assert_eq!(queue.at(0), deque.front().copied());

@@ -14,7 +14,7 @@ pub struct Cell {
     pub memory_bytes: u64,
     /// Memory size as a part of [`super::Simulated::whole_bytes`], where it was given so.
     pub memory_fraction: Option<f64>,
-    /// Frames: memory / page, at least 1.
+    /// Frames: memory / page.
     pub frames: u64,
     /// References at this page size: a record that lies over a border counts on both sides.
     pub references: u64,
@@ -36,12 +36,34 @@ pub struct Cell {
     pub pages: u64,
     /// How many of the pages are of files.
     pub file_pages: u64,
-    /// Kinds of faults and evictions; `None` for a memory of fewer than [`MIN_FRAMES`] frames.
-    pub kinds: Option<FaultKinds>,
+    /// Kinds of faults and evictions.
+    pub kinds: FaultKinds,
 }
 
-/// Frames below which a memory thrashes whatever the program does.
+/// Fewest frames of a memory that is simulated: with fewer every program thrashes.
 pub const MIN_FRAMES: u64 = 8;
+
+/// A memory of a page size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// The size as a part of [`super::Simulated::whole_bytes`], where it was given so.
+    pub fraction: Option<f64>,
+    /// Frames.
+    pub frames: u64,
+}
+
+/// A cell that is not simulated, as its memory has fewer than [`MIN_FRAMES`] frames.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TooFewFrames {
+    /// Page size, bytes.
+    pub page_bytes: u64,
+    /// Memory size, bytes.
+    pub memory_bytes: u64,
+    /// The size as a part of [`super::Simulated::whole_bytes`], where it was given so.
+    pub memory_fraction: Option<f64>,
+}
 
 /// Faults by what the kernel does for them, and evictions of written pages by where they are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,10 +106,10 @@ impl FaultKinds {
 pub struct Size {
     /// The TLB and the memories.
     pub job: PageSize,
-    /// Frames of each memory size.
+    /// The memory sizes.
+    pub memories: Vec<Memory>,
+    /// Their numbers of frames, each once, in ascending order: the memories of the job.
     pub frames: Vec<u64>,
-    /// Those that differ, in ascending order: the memories of the job.
-    pub different: Vec<u64>,
 }
 
 impl Size {
@@ -96,21 +118,17 @@ impl Size {
         self.job.shift
     }
 
-    /// A cell for each memory size: bytes, and the part of the whole that they were given as.
-    pub fn cells(
-        &self,
-        memory: &[(u64, Option<f64>)],
-        references: u64,
-    ) -> impl Iterator<Item = Cell> {
+    /// A cell for each memory size.
+    pub fn cells(&self, references: u64) -> impl Iterator<Item = Cell> {
         let (outcomes, tlb) = (self.job.outcomes(), self.job.tlb());
         let (pages, file_pages) = (self.job.pages(), self.job.pages_of_files());
-        self.frames.iter().zip(memory).map(move |(&frames, &(memory_bytes, memory_fraction))| {
-            let index = self.different.binary_search(&frames).unwrap_or(0);
+        self.memories.iter().map(move |&Memory { bytes, fraction, frames }| {
+            let index = self.frames.binary_search(&frames).unwrap_or(0);
             let outcome = outcomes[index];
             Cell {
                 page_bytes: 1 << self.shift(),
-                memory_bytes,
-                memory_fraction,
+                memory_bytes: bytes,
+                memory_fraction: fraction,
                 frames,
                 references,
                 tlb_misses: tlb.misses,
@@ -122,7 +140,7 @@ impl Size {
                 dirty_evictions: outcome.dirty_evictions,
                 pages,
                 file_pages,
-                kinds: (frames >= MIN_FRAMES).then(|| FaultKinds::of(outcome, pages, file_pages)),
+                kinds: FaultKinds::of(outcome, pages, file_pages),
             }
         })
     }

@@ -1,12 +1,7 @@
 //! The loop of small memories under CLOCK that fault at a good part of all references.
 //!
-//! CLOCK is written down in four places. [`Clock`] is the policy, for any number of frames, which
-//! `direct.rs` and `nearfar explain` run as well. [`BitClock`] makes the same decisions on one word of
-//! accessed bits. With one frame there is nothing to decide ([`Small::single`]): every run is a fault.
-//! With two ([`Small::pair`]) it evicts the page loaded first: without that loop the default study takes
-//! a tenth longer (EPYC, `bench/run.py --only paging`).
-
-use std::hint::select_unpredictable;
+//! [`Clock`] is the policy, for any number of frames, which `direct.rs` and `nearfar explain` run as
+//! well. [`BitClock`] makes the same decisions on one word of accessed bits.
 
 use nearfar_kernel::replacement::clock::{BitClock, Clock};
 
@@ -22,8 +17,7 @@ const SMALL_THRASHING: u64 = 48;
 const SMALL_FRAMES: u64 = 8;
 const ABSENT: u8 = u8::MAX;
 
-/// One memory of at most 64 frames, all taken, and what it came to since. With one or two frames it
-/// does not know which faults and evictions are of files.
+/// One memory of at most 64 frames, all taken, and what it came to since.
 pub struct Small {
     clock: BitClock,
     pages: Vec<u32>,
@@ -90,14 +84,8 @@ impl Own for Small {
         }
         let runs = runs.of(view, self.pages.len());
         let before = local_in;
-        match self.pages.len() {
-            1 => self.single(runs, &mut local_in),
-            2 => self.pair(runs, &mut local_in),
-            _ => {
-                let files = Files::of(view, &self.pages, shared);
-                self.several(runs, &mut frame_of, &mut local_in, files);
-            }
-        }
+        let files = Files::of(view, &self.pages, shared);
+        self.replay(runs, &mut frame_of, &mut local_in, files);
         for (frame, page) in self.pages.iter_mut().enumerate() {
             if local_in[frame] != before[frame] {
                 *page = view.page(local_in[frame]);
@@ -107,64 +95,7 @@ impl Own for Small {
 }
 
 impl Small {
-    /// One frame: every run is a fault, but the first if its page is there.
-    fn single(&mut self, runs: &[u8], local_in: &mut [u8; 64]) {
-        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return };
-        let stays = first & !WRITE == local_in[0];
-        // Few enough at a time for their sum to be a byte, which is added up many at once.
-        let writes = |few: &[u8]| u64::from(few.iter().map(|run| run >> 7).sum::<u8>());
-        let written: u64 = runs.chunks(usize::from(u8::MAX)).map(writes).sum();
-        let (first_written, last_written) = (u64::from(first >> 7), u64::from(last >> 7));
-        // Every run but the last ends in an eviction, and so does what was there before.
-        let mut flushed = written - last_written;
-        let mut dirty = last_written;
-        if stays {
-            if runs.len() == 1 {
-                dirty |= self.dirty;
-            } else {
-                flushed += self.dirty & !first_written;
-            }
-        } else {
-            flushed += self.dirty;
-        }
-        self.outcome.faults += runs.len() as u64 - u64::from(stays);
-        self.outcome.dirty_evictions += flushed;
-        self.dirty = dirty;
-        self.clock.referenced = 1;
-        local_in[0] = last & !WRITE;
-    }
-
-    /// Two frames: a fault evicts the page loaded first, whatever the accessed bits. That of the
-    /// page loaded last is set, and cleared only on the way round to the other one. So no accessed
-    /// bit is kept, and no branch depends on the program.
-    fn pair(&mut self, runs: &[u8], local_in: &mut [u8; 64]) {
-        let hand = self.clock.hand() as usize;
-        let held = |frame: usize| local_in[frame] | ((self.dirty >> frame & 1) as u8) << 7;
-        let (mut older, mut newer) = (held(hand), held(1 - hand));
-        let (mut faults, mut dirty_evictions) = (0, 0);
-        for &run in runs {
-            let in_older = (run ^ older) & !WRITE == 0;
-            let in_newer = (run ^ newer) & !WRITE == 0;
-            let fault = !(in_older | in_newer);
-            faults += u64::from(fault);
-            dirty_evictions += u64::from(older >> 7) & u64::from(fault);
-            let kept_older = older | select_unpredictable(in_older, run & WRITE, 0);
-            let kept_newer = newer | select_unpredictable(in_newer, run & WRITE, 0);
-            older = select_unpredictable(fault, newer, kept_older);
-            newer = select_unpredictable(fault, run, kept_newer);
-        }
-        self.outcome.faults += faults;
-        self.outcome.dirty_evictions += dirty_evictions;
-        // Each fault moves the hand to the other frame.
-        let hand = hand ^ (faults & 1) as usize;
-        for (frame, page) in [(hand, older), (1 - hand, newer)] {
-            local_in[frame] = page & !WRITE;
-            self.dirty = self.dirty & !(1 << frame) | u64::from(page >> 7) << frame;
-        }
-        self.clock = BitClock::new(2, hand as u32, 0b11);
-    }
-
-    fn several(
+    fn replay(
         &mut self,
         runs: &[u8],
         frame_of: &mut [u8; MAX_BLOCKS + 1],

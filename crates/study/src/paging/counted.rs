@@ -34,10 +34,16 @@ impl Counted {
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Self> {
         let simulated = simulate(reader, options, on_progress)?;
+        let mut pages: Vec<u64> = simulated.cells.iter().map(|cell| cell.page_bytes).collect();
+        pages.dedup();
+        let options = options.clone().only(&pages);
         let mut times = Vec::new();
         for processor in processors {
             let lives = simulated.lifetimes;
-            let of = |processor| machine::times(reader, options, processor, lives, on_progress);
+            let of = |processor| match pages.is_empty() {
+                true => Ok(Vec::new()),
+                false => machine::times(reader, &options, processor, lives, on_progress),
+            };
             times.push(processor.map(of).transpose()?);
         }
         Ok(Self { simulated, times })
@@ -61,6 +67,7 @@ impl Counted {
             }
             all.cells.extend(own.cells);
             all.left_out.extend(own.left_out);
+            all.too_few_frames.extend(own.too_few_frames);
             for (all, own) in whole.times.iter_mut().zip(part.times) {
                 match (all, own) {
                     (Some(all), Some(own)) => all.extend(own),
@@ -71,6 +78,7 @@ impl Counted {
         }
         // Stable: the memory sizes of a page size stay in their order.
         whole.simulated.cells.sort_by_key(|cell| cell.page_bytes);
+        whole.simulated.too_few_frames.sort_by_key(|cell| cell.page_bytes);
         for times in whole.times.iter_mut().flatten() {
             times.sort_by_key(|time| time.page_bytes);
         }

@@ -9,7 +9,6 @@ mod engine;
 pub mod explain;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
-mod linux;
 pub mod machine;
 mod memory;
 pub mod options;
@@ -25,7 +24,7 @@ mod stack;
 mod table;
 mod window;
 
-pub use cell::{Cell, FaultKinds};
+pub use cell::{Cell, FaultKinds, TooFewFrames};
 pub use counted::Counted;
 pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache, View};
 pub use sample::LeftOut;

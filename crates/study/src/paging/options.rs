@@ -7,10 +7,11 @@ use nearfar_kernel::replacement::linux::MAX_SWAPPINESS;
 use nearfar_kernel::replacement::{self, Named, Replacements, Setup};
 pub use nearfar_schema::units::MemorySize;
 use nearfar_schema::units::parse_page_sizes;
-use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, Share, none};
+use nearfar_schema::{Bytes, Choice, Count, List, PageSizes, Runtime, Share, none};
 use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, KindSet, Reader, Result};
 
+use super::cell::{MIN_FRAMES, Memory, TooFewFrames};
 use super::machine;
 use crate::filter::Filter;
 pub use crate::lifetimes::Lifetimes;
@@ -72,7 +73,7 @@ nearfar_schema::options! {
         page_sizes: PageSizes = PAGE_SIZES,
         /// Memory sizes: shares of the peak resident set (50%) or bytes (512M); `...` for equal
         /// steps.
-        memory: Memory = "10%,...,100%",
+        memory: nearfar_schema::Memory = "10%,...,100%",
         /// The TLB: entries (64), with ways (64x4), or two levels (64+1536x12); LRU.
         tlb: TlbSpec = TLB,
         /// Page replacement.
@@ -148,6 +149,8 @@ pub struct Options {
     pub finest: u64,
     /// Memory sizes.
     pub memory: Vec<MemorySize>,
+    /// Fewest frames of a memory that is simulated.
+    pub min_frames: u64,
     /// The TLB.
     pub tlb: TlbSpec,
     /// Replacement policy.
@@ -283,6 +286,7 @@ impl Options {
             page_sizes,
             finest,
             memory,
+            min_frames: MIN_FRAMES,
             tlb,
             replacement: policy,
             clock_insert,
@@ -354,6 +358,32 @@ impl Options {
     pub fn setup(&self, frames: u64, page_bytes: u64, lives: bool) -> Setup {
         let swappiness = if lives { self.swappiness } else { MAX_SWAPPINESS };
         Setup { frames, page_bytes, swappiness, statistics_every: self.statistics_every }
+    }
+
+    /// The memories that are simulated at a page size, of these sizes in bytes and fractions.
+    pub fn memories(&self, page_bytes: u64, sizes: &[(u64, Option<f64>)]) -> Vec<Memory> {
+        let memory = |&(bytes, fraction)| Memory { bytes, fraction, frames: bytes / page_bytes };
+        sizes.iter().map(memory).filter(|memory| memory.frames >= self.min_frames).collect()
+    }
+
+    /// The page sizes at which some memory of these sizes is simulated: the smallest ones.
+    pub fn simulated_pages(&self, sizes: &[(u64, Option<f64>)]) -> &[u64] {
+        let most = sizes.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
+        let count = self.page_sizes.partition_point(|page| most / page >= self.min_frames);
+        &self.page_sizes[..count]
+    }
+
+    /// The cells of these memory sizes that are not simulated, by page size.
+    pub fn too_few_frames(&self, sizes: &[(u64, Option<f64>)]) -> Vec<TooFewFrames> {
+        let cells = self.page_sizes.iter().flat_map(|&page_bytes| {
+            let few = sizes.iter().filter(move |(bytes, _)| bytes / page_bytes < self.min_frames);
+            few.map(move |&(memory_bytes, memory_fraction)| TooFewFrames {
+                page_bytes,
+                memory_bytes,
+                memory_fraction,
+            })
+        });
+        cells.collect()
     }
 
     /// Whether some memory size is a fraction.

@@ -6,7 +6,8 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::cell::{Cell, Size};
+use super::cell::{Cell, Size, TooFewFrames};
+use super::clock;
 use super::direct::Direct;
 use super::engine::{Engine, SIZES};
 use super::memory::Memories;
@@ -17,7 +18,6 @@ use super::sample::{self, LeftOut, Sample, Sampled};
 use super::source::{Kept, Source};
 use super::stack::Stack;
 use super::window::Chunk;
-use super::{clock, linux};
 use crate::lifetimes::{self, ResidentSet};
 
 /// Counts of a whole study.
@@ -36,6 +36,8 @@ pub struct Simulated {
     pub whole_bytes: u64,
     /// Page sizes that a sample has too few pages of: they have no cells.
     pub left_out: Vec<LeftOut>,
+    /// Cells that are not simulated, by page size.
+    pub too_few_frames: Vec<TooFewFrames>,
 }
 
 /// Makes the engines of a policy.
@@ -53,29 +55,13 @@ impl Engines {
         let engine = |memories| Box::new(make(memories)) as Box<dyn Engine>;
         memories.chunks(SIZES).map(engine).collect()
     }
-
-    /// A memory of one frame leaves no choice: there CLOCK, which is faster, stands for any policy.
-    fn but_single<E: Engine + 'static>(
-        &self,
-        make: impl Fn(&[Setup]) -> E,
-    ) -> Vec<Box<dyn Engine>> {
-        let single = self.memories.partition_point(|setup| setup.frames == 1);
-        let (single, several) = self.memories.split_at(single);
-        let mut engines = Self::each(single, Thrashing::<clock::Small>::new);
-        engines.extend(Self::each(several, make));
-        engines
-    }
 }
 
 impl Visitor for Engines {
     type Output = Vec<Box<dyn Engine>>;
 
     fn faults<P: Replacement>(self) -> Self::Output {
-        self.but_single(Memories::<P>::new)
-    }
-
-    fn linux(self) -> Self::Output {
-        self.but_single(Thrashing::<linux::Small>::new)
+        Self::each(&self.memories, Memories::<P>::new)
     }
 
     fn clock(self) -> Self::Output {
@@ -145,7 +131,7 @@ pub fn simulate(
         return study.sampled(rate, records, on_progress);
     }
     if lifetimes && options.has_fractions() {
-        if let [all] = passes(&study, records)[..] {
+        if let [all] = passes(&study, &options.page_sizes, records)[..] {
             let source = study.source(all)?;
             let block_shift = source.block_shift;
             let mut progress = |done| on_progress(done / 2);
@@ -161,7 +147,8 @@ pub fn simulate(
         (_, study.whole_bytes) = whole_bytes(reader, options, footprint_bytes, progress)?;
     }
     let mut cells = Vec::new();
-    for (pass, page_sizes) in (0..).zip(passes(&study, records)) {
+    let simulated = options.simulated_pages(&options.memory_bytes(study.whole_bytes));
+    for (pass, page_sizes) in (0..).zip(passes(&study, simulated, records)) {
         let chunks = Chunks::Cut(Box::new(study.source(page_sizes)?));
         let mut progress = |done| on_progress(pass * records + done);
         cells.extend(study.pass(page_sizes, chunks, &mut progress)?);
@@ -188,9 +175,9 @@ const OWN_BYTES: u64 = 20;
 /// Bytes that a page takes besides where pages end.
 const LIFE_BYTES: u64 = 120;
 
-/// Page sizes of each pass over the trace: as many together as are estimated to fit in
+/// The page sizes of each pass over the trace, of these: as many together as are estimated to fit in
 /// `options.max_memory`, at least one.
-fn passes<'a>(study: &Study<'a>, records: u64) -> Vec<&'a [u64]> {
+fn passes<'a>(study: &Study<'a>, page_sizes: &'a [u64], records: u64) -> Vec<&'a [u64]> {
     let Study { options, footprint_bytes: footprint, .. } = *study;
     let memory = options.memory_bytes(study.whole_bytes);
     // No more pages than the footprint has room for, nor than references to touch them.
@@ -208,18 +195,18 @@ fn passes<'a>(study: &Study<'a>, records: u64) -> Vec<&'a [u64]> {
     };
     let mut passes = Vec::new();
     let mut start = 0;
-    while start < options.page_sizes.len() {
-        let block = options.page_sizes[start];
+    while start < page_sizes.len() {
+        let block = page_sizes[start];
         let mut bytes = pages(block).saturating_mul(BLOCK_BYTES);
         let mut end = start;
-        while let Some(&page) = options.page_sizes.get(end) {
+        while let Some(&page) = page_sizes.get(end) {
             bytes = bytes.saturating_add(cost(page, block));
             if end > start && bytes > options.max_memory {
                 break;
             }
             end += 1;
         }
-        passes.push(&options.page_sizes[start..end]);
+        passes.push(&page_sizes[start..end]);
         start = end;
     }
     passes
@@ -240,7 +227,7 @@ impl<'a> Study<'a> {
         let memory = self.options.memory_bytes(self.whole_bytes);
         let block_shift = chunks.block_shift();
         let mut sizes: Vec<Size> =
-            page_sizes.iter().map(|&page| self.size(page, block_shift, &memory)).collect();
+            page_sizes.iter().filter_map(|&page| self.size(page, block_shift, &memory)).collect();
         let mut jobs: Vec<&mut PageSize> = sizes.iter_mut().map(|size| &mut size.job).collect();
         let (mut records, mut crossings) = (0, [0u64; 64]);
         let (mut current, mut next) = (Chunk::default(), Chunk::default());
@@ -259,22 +246,29 @@ impl<'a> Study<'a> {
             on_progress(records)?;
         }
         let references = |size: &Size| records + crossings[size.shift() as usize];
-        Ok(sizes.iter().flat_map(|size| size.cells(&memory, references(size))).collect())
+        Ok(sizes.iter().flat_map(|size| size.cells(references(size))).collect())
     }
 
-    /// What is simulated at a page size.
-    fn size(&self, page_bytes: u64, block_shift: u32, memory: &[(u64, Option<f64>)]) -> Size {
-        let frames: Vec<u64> =
-            memory.iter().map(|(bytes, _)| (bytes / page_bytes).max(1)).collect();
+    /// What is simulated at a page size, if anything.
+    fn size(
+        &self,
+        page_bytes: u64,
+        block_shift: u32,
+        memory: &[(u64, Option<f64>)],
+    ) -> Option<Size> {
+        let memories = self.options.memories(page_bytes, memory);
         // Memories with equally many frames are one memory: large pages leave few different ones.
-        let mut different = frames.clone();
-        different.sort_unstable();
-        different.dedup();
+        let mut frames: Vec<u64> = memories.iter().map(|memory| memory.frames).collect();
+        frames.sort_unstable();
+        frames.dedup();
+        if frames.is_empty() {
+            return None;
+        }
         let job = PageSize::new(Job {
             tlb: Some(self.options.tlb),
-            ..self.job(page_bytes, block_shift, None, &different)
+            ..self.job(page_bytes, block_shift, None, &frames)
         });
-        Size { job, frames, different }
+        Some(Size { job, memories, frames })
     }
 
     /// Memories of so many frames at a page size.
@@ -302,22 +296,39 @@ impl<'a> Study<'a> {
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Simulated> {
         let Self { reader, options, lifetimes: lives, footprint_bytes, .. } = *self;
-        let chosen = sample::choose(options, rate, footprint_bytes)?;
+        let mut chosen = sample::choose(options, rate, footprint_bytes)?;
         (_, self.whole_bytes) =
             whole_bytes(reader, options, footprint_bytes, &mut |_| on_progress(0))?;
         let memory = options.memory_bytes(self.whole_bytes);
+        let simulated = options.simulated_pages(&memory);
+        chosen.sizes.retain(|page| simulated.contains(page));
+        if chosen.sizes.is_empty() {
+            return Ok(self.simulated(Vec::new(), records));
+        }
         let sampled = Sampled { reader, options, lives, memory: &memory, pool: &self.pool };
         let job = |page_bytes, block_shift, sample, frames: &[u64]| {
             PageSize::new(self.job(page_bytes, block_shift, Some(sample), frames))
         };
         let (cells, left_out) = sampled.cells(&chosen, rate, on_progress, job)?;
-        Ok(Simulated { left_out, ..self.simulated(cells, records) })
+        let mut simulated = self.simulated(cells, records);
+        simulated
+            .too_few_frames
+            .retain(|cell| left_out.iter().all(|out| out.page_bytes != cell.page_bytes));
+        Ok(Simulated { left_out, ..simulated })
     }
 
     fn simulated(&self, cells: Vec<Cell>, records: u64) -> Simulated {
         let Self { footprint_bytes, lifetimes, whole_bytes, .. } = *self;
-        let left_out = Vec::new();
-        Simulated { cells, records, footprint_bytes, lifetimes, whole_bytes, left_out }
+        let too_few_frames = self.options.too_few_frames(&self.options.memory_bytes(whole_bytes));
+        Simulated {
+            cells,
+            records,
+            footprint_bytes,
+            lifetimes,
+            whole_bytes,
+            left_out: Vec::new(),
+            too_few_frames,
+        }
     }
 }
 

@@ -19,7 +19,7 @@ nearfar_schema::columns! {
         /// Memory size where it was given as a part of the peak resident set (of the 4 KiB footprint
         /// where pages never end), or null.
         memory_fraction: Option<f64> ["of the peak resident set"],
-        /// Frames: memory / page, at least 1.
+        /// Frames: memory / page, at least 8.
         frames: u64 ["pages"],
         /// References at this page size; one that crosses a page counts in both, but not with
         /// `--view machine`, which has one number for all page sizes.
@@ -48,21 +48,19 @@ nearfar_schema::columns! {
         data_ns: f64 ["ns per reference"],
         /// T_A + T_D.
         total_ns: f64 ["ns per reference"],
-        /// Whether the frames are so few (under 8) that the row says little about a larger program.
-        too_few_frames: bool as "too few frames",
-        /// Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it
-        /// are null under 8 frames; where pages never end all memory counts as private.
-        zero_fills: Option<u64>,
+        /// Faults on pages that the kernel filled with zeros, or with a copy. Where pages never end all
+        /// memory counts as private.
+        zero_fills: u64,
         /// Faults that read a page of a file for the first time.
-        file_reads: Option<u64>,
+        file_reads: u64,
         /// Faults that read a page back from swap.
-        swap_ins: Option<u64>,
+        swap_ins: u64,
         /// Faults that read a page of a file again.
-        file_rereads: Option<u64>,
+        file_rereads: u64,
         /// Evictions that wrote a page to swap.
-        swap_outs: Option<u64>,
+        swap_outs: u64,
         /// Evictions that wrote a page to its file.
-        write_backs: Option<u64>,
+        write_backs: u64,
         /// Instructions, when nothing misses. This and the seven after it are null but with
         /// `--view machine`; the times add up to `total_ns`.
         cpu_ns: Option<f64> ["ns per reference"],
@@ -170,8 +168,8 @@ impl Spent {
 /// With `prices.machine`, T_A is what TLBs and walks take, and T_D all else ([`super::machine`]).
 ///
 /// # Errors
-/// A two-level TLB was simulated and the machine gives no time for the second level; pages end and
-/// there are no prices for that.
+/// Every memory has too few frames; a two-level TLB was simulated and the machine gives no time for the
+/// second level; pages end and there are no prices for that.
 pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
     let Prices { name, times, faults, storages, write_back, warm, machine } = prices;
     let kernel = match (simulated.lifetimes, faults) {
@@ -181,6 +179,15 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         (true, faults) => faults,
         (false, _) => None,
     };
+    if simulated.cells.is_empty()
+        && let Some(smallest) = simulated.too_few_frames.iter().map(|cell| cell.page_bytes).min()
+    {
+        return Err(Error::input(
+            "--memory",
+            format!("no size holds {MIN_FRAMES} pages of {smallest} bytes; with fewer all thrash"),
+            format!("give {} bytes or more, or smaller --page-sizes", MIN_FRAMES * smallest),
+        ));
+    }
     let mut rows = Vec::with_capacity(simulated.cells.len() * storages.len());
     for cell in &simulated.cells {
         let time = machine.and_then(|times| times.iter().find(|t| t.page_bytes == cell.page_bytes));
@@ -188,12 +195,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         let references = if time.is_some() { simulated.records } else { cell.references };
         let per_reference = |count: u64| count as f64 / references as f64;
         let tlb_miss_rate = per_reference(cell.tlb_misses);
-        let mut kinds = cell.kinds.unwrap_or(FaultKinds {
-            zero_fills: cell.pages - cell.file_pages,
-            file_reads: cell.file_pages,
-            swap_ins: cell.faults.saturating_sub(cell.pages),
-            ..FaultKinds::default()
-        });
+        let mut kinds = cell.kinds;
         let mut faults = cell.faults;
         let mapped = if warm { std::mem::take(&mut kinds.file_reads) } else { 0 };
         faults -= mapped.min(faults);
@@ -268,17 +270,16 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 fault_rate_error: cell.faults_error.map(|e| e / references as f64),
                 pages: cell.pages,
                 dirty_evictions: cell.dirty_evictions,
-                zero_fills: cell.kinds.map(|_| kinds.zero_fills),
-                file_reads: cell.kinds.map(|_| kinds.file_reads),
-                swap_ins: cell.kinds.map(|_| kinds.swap_ins),
-                file_rereads: cell.kinds.map(|_| kinds.file_rereads),
-                swap_outs: cell.kinds.map(|_| kinds.swap_outs),
-                write_backs: cell.kinds.map(|_| kinds.write_backs),
+                zero_fills: kinds.zero_fills,
+                file_reads: kinds.file_reads,
+                swap_ins: kinds.swap_ins,
+                file_rereads: kinds.file_rereads,
+                swap_outs: kinds.swap_outs,
+                write_backs: kinds.write_backs,
                 storage: storage.name.clone(),
                 translation_ns,
                 data_ns,
                 total_ns: translation_ns + data_ns,
-                too_few_frames: cell.frames < MIN_FRAMES,
                 cpu_ns: spent.map(|spent| spent.cpu_ns),
                 tlb_ns: spent.map(|spent| spent.tlb_ns),
                 walk_ns: spent.map(|spent| spent.walk_ns),

@@ -59,7 +59,7 @@ class PagingPage(page.Page):
 
     kicker = "nearfar: paging study"
     glossary = _GLOSSARY
-    hidden = ()
+    hidden = ("too_few_frames",)
     csv = True
 
     def __init__(
@@ -82,6 +82,8 @@ class PagingPage(page.Page):
     def _lead(self) -> str:
         said = [page.text(page.typeset(line)) for line in answers.answers(self.result)]
         lead = f'<p class="answers">{"<br>".join(said)}</p>'
+        for line in findings.too_few_frames(self.result["run"]):
+            lead += f'<p class="note">{page.text(page.typeset(line[0].upper() + line[1:]))}.</p>'
         memories = findings.memories(self.result)
         if not memories:
             return super()._lead() + lead
@@ -393,7 +395,8 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
     seen: dict[tuple[Memory, int], float] = {}
     for row in findings.rows(result):
         seen[findings.memory_of(row), row["page_bytes"]] = row[key]
-    columns = memories if faults else memories[:1]
+    # The largest memory has a row of every page size.
+    columns = memories if faults else memories[-1:]
     rows = [
         [page.text(page.typeset(units.size(p)))]
         + [page.text(units.rate(seen[m, p])) if (m, p) in seen else "-" for m in columns]
@@ -412,7 +415,8 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
 
 
 def _rate_caption(result: Result, seen: Mapping[tuple[Memory, int], float], faults: bool) -> str:
-    memory = findings.middle_memory(result)
+    memories = findings.memories(result)
+    memory = findings.middle_memory(result) if faults else memories[-1]
     pages = findings.page_sizes(result)
     if memory is None:
         return ""

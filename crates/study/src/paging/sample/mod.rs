@@ -22,7 +22,7 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::cell::{Cell, FaultKinds, MIN_FRAMES};
+use super::cell::{Cell, FaultKinds, Memory};
 use super::engine::Outcome;
 use super::options::Options;
 use super::page_size::PageSize;
@@ -81,7 +81,7 @@ pub struct LeftOut {
 /// Page sizes of a study that is to be sampled.
 pub struct Chosen {
     /// Those that may have pages enough.
-    sizes: Vec<u64>,
+    pub sizes: Vec<u64>,
     /// Those that have not, and the most pages that they were given.
     few: Vec<(u64, u64)>,
 }
@@ -195,13 +195,12 @@ impl Sampled<'_> {
         let counts = kept.pages_by_group();
         // A group that has no page, which only chance could bring about, stands for nothing.
         let shares: Vec<f64> = counts.iter().map(|&n| n.max(1) as f64 / pages as f64).collect();
-        let frames: Vec<u64> =
-            self.memory.iter().map(|(bytes, _)| (bytes / page_bytes).max(1)).collect();
+        let memories = self.options.memories(page_bytes, self.memory);
         let mut groups: Vec<PageSize> = (0..GROUPS)
             .zip(&shares)
             .map(|(group, share)| {
-                let scaled = |&all: &u64| ((all as f64 * share).round() as u64).max(1);
-                let frames: Vec<u64> = frames.iter().map(scaled).collect();
+                let scaled = |all: &Memory| ((all.frames as f64 * share).round() as u64).max(1);
+                let frames: Vec<u64> = memories.iter().map(scaled).collect();
                 job(page_bytes, block_shift, kept.sample.group(group), &frames)
             })
             .collect();
@@ -218,7 +217,7 @@ impl Sampled<'_> {
         let file_pages = count(&|group| groups[group].pages_of_files()).min(pages);
         let references = part.records + part.crossings[shift as usize];
         let tlb = part.clusters.outcome(shift);
-        let cell = |(memory, &frames): (usize, &u64)| {
+        let cell = |(memory, &Memory { bytes, fraction, frames }): (usize, &Memory)| {
             let all = |of: fn(&Outcome) -> u64| count(&|group| of(&outcomes[group][memory]));
             let (faults, error) = whole(&|group| outcomes[group][memory].faults);
             let outcome = Outcome {
@@ -233,11 +232,10 @@ impl Sampled<'_> {
             let all_held = !self.lives && frames >= pages;
             let rare = if all_held { 0.0 } else { 3.0 / shares.iter().sum::<f64>() };
             let least = if self.lives { 0.0 } else { pages as f64 };
-            let (memory_bytes, memory_fraction) = self.memory[memory];
             Cell {
                 page_bytes,
-                memory_bytes,
-                memory_fraction,
+                memory_bytes: bytes,
+                memory_fraction: fraction,
                 frames,
                 references,
                 tlb_misses: tlb.misses.round() as u64,
@@ -252,10 +250,10 @@ impl Sampled<'_> {
                 dirty_evictions: outcome.dirty_evictions,
                 pages,
                 file_pages,
-                kinds: (frames >= MIN_FRAMES).then(|| FaultKinds::of(outcome, pages, file_pages)),
+                kinds: FaultKinds::of(outcome, pages, file_pages),
             }
         };
-        frames.iter().enumerate().map(cell).collect()
+        memories.iter().enumerate().map(cell).collect()
     }
 
     /// Let the groups see what was kept for them, and the events in their places.

@@ -48,7 +48,7 @@ fn options(policy: &str, tlb: &str, rate: Option<f64>, seed: u64) -> Options {
     let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
     let sizes = vec![4096, 16_384];
     let options = Options::new(sizes, memory, tlb, policy, ClockInsert::Set, KindSet::ALL).unwrap();
-    Options { sample_seed: seed, ..options.sampled(rate).unwrap() }
+    Options { sample_seed: seed, min_frames: 1, ..options.sampled(rate).unwrap() }
 }
 
 fn cells(reader: &Reader, options: &Options) -> Vec<Cell> {

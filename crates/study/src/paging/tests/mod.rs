@@ -143,6 +143,7 @@ fn check_inserting(
         KindSet::ALL,
     )
     .unwrap();
+    let options = Options { min_frames: 1, ..options };
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
     // One page size a pass, and everything in one, are the same.
     let alone = Options { max_memory: 0, ..options.clone() };
@@ -223,6 +224,45 @@ proptest! {
     #[test]
     fn mglru_is_exact(records in records()) {
         check(&records, &PAGES, "12x3", "mglru", plain_mglru);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// The cells of enough frames are those of a study of all cells, and the others are named.
+    #[test]
+    fn cells_of_too_few_frames_are_left_out(
+        records in records(),
+        policy in prop::sample::select(vec!["clock", "lru", "linux", "mglru"]),
+        min_frames in 2u64..12,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let reader = store(&records, folder.path());
+        let memory = [
+            MemorySize::Fraction(0.2), MemorySize::Fraction(1.0), MemorySize::Bytes(9000),
+        ];
+        let (tlb, policy) = ("4".parse().unwrap(), Choice::of(policy).unwrap());
+        let (set, kinds) = (ClockInsert::Set, KindSet::ALL);
+        let all = Options::new(PAGES.to_vec(), memory.to_vec(), tlb, policy, set, kinds).unwrap();
+        let all = Options { min_frames: 1, ..all };
+        let some = Options { min_frames, ..all.clone() };
+        let [all, some] =
+            [all, some].map(|options| simulate(&reader, &options, &mut |_| Ok(())).unwrap());
+        let (enough, few): (Vec<Cell>, Vec<Cell>) =
+            all.cells.into_iter().partition(|cell| cell.frames >= min_frames);
+        prop_assert_eq!(enough, some.cells);
+        let place = |cell: Cell| TooFewFrames {
+            page_bytes: cell.page_bytes,
+            memory_bytes: cell.memory_bytes,
+            memory_fraction: cell.memory_fraction,
+        };
+        // Memories smaller than a page are in neither.
+        let mut few: Vec<TooFewFrames> = few.into_iter().map(place).chain(all.too_few_frames).collect();
+        let place = |cell: &TooFewFrames| (cell.page_bytes, cell.memory_bytes);
+        few.sort_by_key(place);
+        let mut left_out = some.too_few_frames;
+        left_out.sort_by_key(place);
+        prop_assert_eq!(few, left_out);
     }
 }
 
