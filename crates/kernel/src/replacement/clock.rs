@@ -148,67 +148,6 @@ impl Clock {
             self.place[page as usize] = frame as u32;
         }
     }
-
-    /// The page in each frame and the hand, when every frame is taken; else `None`.
-    pub fn ring(&self) -> Option<(Vec<u32>, usize)> {
-        let full = self.ring.len() as u64 == self.frames && self.free.is_empty();
-        full.then(|| (self.ring.clone(), self.hand))
-    }
-
-    /// Go on with these pages in the frames, all of them taken, and this hand.
-    pub fn resume(&mut self, ring: Vec<u32>, hand: usize) {
-        (self.ring, self.hand) = (ring, hand);
-        self.free.clear();
-        self.place.clear();
-    }
-}
-
-/// CLOCK over at most 64 frames, all taken: accessed bits are one word, and the hand's walk over
-/// set bits is a count of trailing zeros. The same decisions as [`Clock`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BitClock {
-    frames: u32,
-    hand: u32,
-    /// Accessed bit of each frame.
-    pub referenced: u64,
-}
-
-impl BitClock {
-    /// Most frames.
-    pub const MAX_FRAMES: u64 = 64;
-
-    /// Take over from a [`Clock`] of `frames` (1..=64) frames with this hand and these bits.
-    pub fn new(frames: u32, hand: u32, referenced: u64) -> Self {
-        Self { frames, hand, referenced }
-    }
-
-    /// The frame that a fault looks at first.
-    pub fn hand(&self) -> u32 {
-        self.hand
-    }
-
-    /// Fault: returns the frame whose page is evicted and which the new page takes. The caller
-    /// sets the frame's bit.
-    #[inline]
-    pub fn fault(&mut self) -> u32 {
-        let every = u64::MAX >> (64 - self.frames);
-        let from_hand = (u64::MAX << self.hand) & every;
-        let ahead = !self.referenced & from_hand;
-        let frame = if ahead != 0 {
-            let frame = ahead.trailing_zeros();
-            // Passed over: from the hand up to the frame.
-            self.referenced &= !(from_hand & !(u64::MAX << frame));
-            frame
-        } else {
-            self.referenced &= !from_hand;
-            // Frame `hand` itself is clear by now, so the walk ends there at the latest.
-            let frame = (!self.referenced & every).trailing_zeros();
-            self.referenced &= u64::MAX << frame;
-            frame
-        };
-        self.hand = if frame + 1 == self.frames { 0 } else { frame + 1 };
-        frame
-    }
 }
 
 #[cfg(test)]
@@ -257,42 +196,6 @@ mod tests {
                 for &page in &each.ring {
                     random = random.rotate_left(7).wrapping_mul(0x9E37_79B9_7F4A_7C15);
                     bits.0[page as usize] |= random >> 63 == 1;
-                }
-            }
-        }
-
-        /// Both clocks evict the same page from the same frame, fault by fault.
-        #[test]
-        fn words_equal_rings(frames in 1u32..=64, refs in prop::collection::vec(0u32..90, 1..600)) {
-            let setup = Setup { frames: frames.into(), page_bytes: 4096, swappiness: 0, statistics_every: 1 };
-            let mut ring = Clock::new(setup);
-            let mut bits = Plain(vec![false; 90]);
-            let mut ids = Vec::new();
-            let mut resident = std::collections::HashSet::new();
-            let mut words: Option<(BitClock, Vec<u32>)> = None;
-            for page in refs {
-                let id = ids.iter().position(|&p| p == page).unwrap_or_else(|| {
-                    ids.push(page);
-                    ids.len() - 1
-                }) as u32;
-                if resident.insert(id) {
-                    let victim = ring.fault(id, &(), &mut bits);
-                    if let (Some(victim), Some((clock, held))) = (victim, &mut words) {
-                        let frame = clock.fault() as usize;
-                        prop_assert_eq!(held[frame], victim);
-                        held[frame] = id;
-                    }
-                    if let Some(victim) = victim {
-                        resident.remove(&victim);
-                    }
-                }
-                bits.0[id as usize] = true;
-                if let Some((clock, held)) = &mut words {
-                    let frame = held.iter().position(|&p| p == id).unwrap();
-                    clock.referenced |= 1 << frame;
-                } else if let Some((held, hand)) = ring.ring() {
-                    let set = held.iter().enumerate().map(|(f, &p)| u64::from(bits.0[p as usize]) << f).sum();
-                    words = Some((BitClock::new(frames, hand as u32, set), held));
                 }
             }
         }

@@ -117,7 +117,7 @@ pub trait Visitor: Sized {
     type Output;
     /// For a policy that sees faults only.
     fn faults<P: Replacement>(self) -> Self::Output;
-    /// For CLOCK, which a study may have faster loops for.
+    /// For CLOCK, which alone can load pages with the accessed bit clear.
     fn clock(self) -> Self::Output {
         self.faults::<clock::Clock>()
     }

@@ -21,15 +21,44 @@ pub struct Outcome {
     pub void_faults: u64,
 }
 
-impl Outcome {
-    /// Add what the same memory came to elsewhere.
-    pub fn add(&mut self, more: Outcome) {
-        self.faults += more.faults;
-        self.dirty_evictions += more.dirty_evictions;
-        self.file_faults += more.file_faults;
-        self.file_dirty_evictions += more.file_dirty_evictions;
-        self.void_faults += more.void_faults;
+/// Sizes above which an engine works in another way. No count depends on them.
+#[derive(Clone, Copy, Debug)]
+pub struct Thresholds {
+    /// Pages of a page size above which their table entries are prefetched.
+    pub prefetch_pages: usize,
+    /// Pages above which what a policy knows of a page is prefetched before its fault.
+    pub prefetch_policy_pages: usize,
+    /// Frames above which a policy that can takes the faults of a batch all at once: it seldom looks at a
+    /// page of the batch itself.
+    pub batch_frames: u64,
+    /// Distinct blocks of a batch.
+    pub batch_blocks: usize,
+    /// Pages above which a whole window is one batch, as its pages are seldom looked at.
+    pub window_batch_pages: usize,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            prefetch_pages: 1 << 14,
+            prefetch_policy_pages: 1 << 12,
+            batch_frames: 512,
+            batch_blocks: 16,
+            window_batch_pages: 1 << 16,
+        }
     }
+}
+
+#[cfg(test)]
+impl Thresholds {
+    /// So small that random traces come above them.
+    pub const SMALL: Self = Self {
+        prefetch_pages: 8,
+        prefetch_policy_pages: 20,
+        batch_frames: 4,
+        batch_blocks: 3,
+        window_batch_pages: 30,
+    };
 }
 
 /// Simulates some memory sizes at one page size. Pages are frames, that is what pages of address

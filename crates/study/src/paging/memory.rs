@@ -7,7 +7,7 @@ use nearfar_hardware::table::{grow, prefetch};
 use nearfar_kernel::replacement::{AccessBits, Replacement, Setup, Shared};
 use rustc_hash::FxHashMap;
 
-use super::engine::{Engine, NO_PAGE, Outcome, SIZES, View};
+use super::engine::{Engine, NO_PAGE, Outcome, SIZES, Thresholds, View};
 use super::window::MAX_BLOCKS;
 
 /// A page in up to [`SIZES`] memories, a bit for each: whether it is [`PRESENT`] there, [`REFERENCED`] and
@@ -48,17 +48,6 @@ impl State {
     }
 }
 
-/// Frames from which on a policy that can takes a stretch's faults all at once: it seldom comes to pages of
-/// the stretch itself.
-const LARGE: u64 = if cfg!(test) { 4 } else { 512 };
-/// Distinct blocks of a stretch.
-const STRETCH: usize = if cfg!(test) { 3 } else { 16 };
-/// Pages from which on a whole window is one stretch, as pages of it are seldom come to.
-const MANY_PAGES: usize = if cfg!(test) { 30 } else { 1 << 16 };
-
-/// Pages from which on what a policy knows of one is asked for before it faults.
-const FAR_PAGES: usize = if cfg!(test) { 20 } else { 1 << 12 };
-
 /// Up to [`SIZES`] memories under a fault-driven policy.
 ///
 /// A window in which some memory has every page resident cannot fault there: its pages are marked
@@ -69,6 +58,7 @@ const FAR_PAGES: usize = if cfg!(test) { 20 } else { 1 << 12 };
 /// Large memories first try each stretch of the window with all its faults at once ([`Self::stretch`]),
 /// which is right where the policy looks at no page of the stretch itself.
 pub struct Memories<P: Replacement> {
+    thresholds: Thresholds,
     all: u16,
     /// Large ones, under a policy that takes many faults at once.
     large: u16,
@@ -87,13 +77,14 @@ pub struct Memories<P: Replacement> {
 
 impl<P: Replacement> Memories<P> {
     /// These memories (at most [`SIZES`]).
-    pub fn new(memories: &[Setup]) -> Self {
+    pub fn new(memories: &[Setup], thresholds: Thresholds) -> Self {
         debug_assert!(memories.len() <= SIZES);
         Self {
             all: ((1u32 << memories.len()) - 1) as u16,
             large: memories.iter().zip(0..).fold(0, |large, (setup, index)| {
-                large | u16::from(P::BATCHES && setup.frames >= LARGE) << index
+                large | u16::from(P::BATCHES && setup.frames >= thresholds.batch_frames) << index
             }),
+            thresholds,
             evicted: Vec::new(),
             states: Vec::new(),
             policies: memories.iter().map(|&setup| P::new(setup)).collect(),
@@ -123,75 +114,6 @@ impl<P: Replacement> Memories<P> {
                 self.void.remove(&page);
             }
         }
-    }
-
-    /// What memory `index` came to so far.
-    pub fn outcome(&self, index: usize) -> Outcome {
-        self.outcomes[index]
-    }
-
-    /// The policy of memory `index`.
-    pub fn policy(&self, index: usize) -> &P {
-        &self.policies[index]
-    }
-
-    /// The policy of memory `index`.
-    pub fn policy_mut(&mut self, index: usize) -> &mut P {
-        &mut self.policies[index]
-    }
-
-    /// Whether any page is one of a file.
-    pub fn has_files(&self) -> bool {
-        self.files
-    }
-
-    /// Whether a page is one of a file.
-    pub fn is_of_file(&self, page: u32) -> bool {
-        self.states.get(page as usize).is_some_and(|state| state.is(OF_FILE))
-    }
-
-    /// Whether what some page holds may be of no worth.
-    pub fn has_void(&self) -> bool {
-        !self.void.is_empty()
-    }
-
-    /// Put memory `index` back in: what it came to meanwhile, its `pages` and their accessed and dirty
-    /// bits.
-    pub fn put_back(
-        &mut self,
-        index: usize,
-        more: Outcome,
-        pages: &[u32],
-        referenced: u64,
-        dirty: u64,
-    ) {
-        let bit = 1u16 << index;
-        self.all |= bit;
-        self.outcomes[index].add(more);
-        for (place, &page) in pages.iter().enumerate() {
-            let state = self.state(page);
-            state.set(PRESENT, bit);
-            state.set(REFERENCED, bit * (referenced >> place & 1) as u16);
-            state.set(DIRTY, bit * (dirty >> place & 1) as u16);
-        }
-    }
-
-    /// Take memory `index` out; answers the accessed and dirty bits of `pages` (at most 64).
-    pub fn take(&mut self, index: usize, pages: &[u32]) -> (u64, u64) {
-        let bit = 1u16 << index;
-        self.all &= !bit;
-        let word = |kind| {
-            let set = |page: &u32| u64::from(self.states[*page as usize].memories(kind) & bit != 0);
-            pages.iter().enumerate().map(|(place, page)| set(page) << place).sum()
-        };
-        let bits = (word(REFERENCED), word(DIRTY));
-        for &page in pages {
-            let state = &mut self.states[page as usize];
-            state.clear(PRESENT, bit);
-            state.clear(REFERENCED, bit);
-            state.clear(DIRTY, bit);
-        }
-        bits
     }
 
     /// Apply the segments in `range` to the memories of `busy`, each of which takes its faults at once;
@@ -489,7 +411,7 @@ impl<P: Replacement> Engine for Memories<P> {
             }
         }
         let busy = self.all & !present;
-        if P::EXPECTS && self.states.len() >= FAR_PAGES {
+        if P::EXPECTS && self.states.len() >= self.thresholds.prefetch_policy_pages {
             for &local in view.distinct {
                 let page = view.page(local);
                 let missing = busy & !self.states[page as usize].memories(PRESENT);
@@ -497,13 +419,15 @@ impl<P: Replacement> Engine for Memories<P> {
                     .for_each(|index| self.policies[usize::from(index)].expect(page));
             }
         }
-        let large = if self.has_void() { 0 } else { busy & self.large };
+        let large = if !self.void.is_empty() { 0 } else { busy & self.large };
         let (small, whole) = (busy & !large, view.pages.len());
         if small != 0 {
             self.replay(small, view, 0..whole);
         }
         if large != 0 {
-            let most = if self.states.len() >= MANY_PAGES { MAX_BLOCKS } else { STRETCH };
+            let Thresholds { window_batch_pages, batch_blocks, .. } = self.thresholds;
+            let most =
+                if self.states.len() >= window_batch_pages { MAX_BLOCKS } else { batch_blocks };
             for start in (0..whole).step_by(most) {
                 let range = start..whole.min(start + most);
                 let slow = self.stretch(large, view, range.clone());

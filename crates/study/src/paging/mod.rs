@@ -2,21 +2,15 @@
 //! faults at every page size and memory size, in one pass over the trace.
 
 mod cell;
-mod clock;
 mod counted;
 mod direct;
 mod engine;
 pub mod explain;
-#[cfg(target_arch = "x86_64")]
-mod lanes;
 pub mod machine;
 mod memory;
 pub mod options;
-mod own;
 mod page_size;
-mod repeats;
 mod resident;
-mod runs;
 mod sample;
 mod simulate;
 mod source;
@@ -26,6 +20,7 @@ mod window;
 
 pub use cell::{Cell, FaultKinds, TooFewFrames};
 pub use counted::Counted;
+pub use engine::Thresholds;
 pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache, View};
 pub use sample::LeftOut;
 pub use simulate::{Simulated, simulate};

@@ -12,6 +12,7 @@ use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, KindSet, Reader, Result};
 
 use super::cell::{MIN_FRAMES, Memory, TooFewFrames};
+use super::engine::Thresholds;
 use super::machine;
 use crate::filter::Filter;
 pub use crate::lifetimes::Lifetimes;
@@ -151,6 +152,8 @@ pub struct Options {
     pub memory: Vec<MemorySize>,
     /// Fewest frames of a memory that is simulated.
     pub min_frames: u64,
+    /// Where engines change the way they work.
+    pub thresholds: Thresholds,
     /// The TLB.
     pub tlb: TlbSpec,
     /// Replacement policy.
@@ -287,6 +290,7 @@ impl Options {
             finest,
             memory,
             min_frames: MIN_FRAMES,
+            thresholds: Thresholds::default(),
             tlb,
             replacement: policy,
             clock_insert,

@@ -11,9 +11,6 @@ use super::sample::Sample;
 use super::window::{Chunk, LOCAL, MAX_BLOCKS};
 use crate::lifetimes::{self, Action, Change, PageTable};
 
-/// Pages below which what is known of them stays in the caches next to the processor.
-const FEW_PAGES: u32 = if cfg!(test) { 8 } else { 1 << 14 };
-
 /// Misses of a TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TlbOutcome {
@@ -39,6 +36,8 @@ pub struct Job {
     pub files: bool,
     /// Memories.
     pub engines: Vec<Box<dyn Engine>>,
+    /// [`Thresholds::prefetch_pages`](super::engine::Thresholds::prefetch_pages).
+    pub prefetch_pages: usize,
 }
 
 /// A page size with everything simulated at it.
@@ -53,6 +52,7 @@ pub struct PageSize {
     tlb: TlbOutcome,
     sample: Option<Sample>,
     engines: Vec<Box<dyn Engine>>,
+    prefetch_pages: usize,
 }
 
 /// Which page a block is in.
@@ -174,7 +174,7 @@ impl Grouped {
 impl PageSize {
     /// Nothing referenced yet.
     pub fn new(job: Job) -> Self {
-        let Job { shift, block_shift, tlb, sample, lives, files, engines } = job;
+        let Job { shift, block_shift, tlb, sample, lives, files, engines, prefetch_pages } = job;
         let sets = |buffer: &Buffer| matches!(buffer, Buffer::Sets(_));
         let first = tlb.map(|tlb| Buffer::new(tlb.first));
         let second = tlb.and_then(|tlb| tlb.second).map(Buffer::new);
@@ -203,6 +203,7 @@ impl PageSize {
             tlb: TlbOutcome::default(),
             sample,
             engines,
+            prefetch_pages,
         }
     }
 
@@ -218,7 +219,7 @@ impl PageSize {
             }
             grow(&mut self.local_of, pages.pages as usize, 0);
         }
-        let far = matches!(&self.pages, Pages::Endless(pages) if pages.pages >= FEW_PAGES);
+        let far = matches!(&self.pages, Pages::Endless(pages) if pages.pages as usize >= self.prefetch_pages);
         let mut changes = chunk.changes.iter().peekable();
         for (number, window) in chunk.windows().enumerate() {
             if far {

@@ -1,5 +1,6 @@
 //! One pass over the trace: decoding and windows in one task, page sizes in others.
 
+use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::{Replacement, Setup, Visitor};
 use nearfar_trace::{Error, Reader, Result};
 use rayon::ThreadPool;
@@ -7,12 +8,10 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Size, TooFewFrames};
-use super::clock;
 use super::direct::Direct;
-use super::engine::{Engine, SIZES};
+use super::engine::{Engine, SIZES, Thresholds};
 use super::memory::Memories;
 use super::options::{ClockInsert, Options};
-use super::own::Thrashing;
 use super::page_size::{Job, PageSize};
 use super::sample::{self, LeftOut, Sample, Sampled};
 use super::source::{Kept, Source};
@@ -44,6 +43,7 @@ pub struct Simulated {
 struct Engines {
     memories: Vec<Setup>,
     clock_insert: ClockInsert,
+    thresholds: Thresholds,
 }
 
 impl Engines {
@@ -61,12 +61,12 @@ impl Visitor for Engines {
     type Output = Vec<Box<dyn Engine>>;
 
     fn faults<P: Replacement>(self) -> Self::Output {
-        Self::each(&self.memories, Memories::<P>::new)
+        Self::each(&self.memories, |memories| Memories::<P>::new(memories, self.thresholds))
     }
 
     fn clock(self) -> Self::Output {
         match self.clock_insert {
-            ClockInsert::Set => Self::each(&self.memories, Thrashing::<clock::Small>::new),
+            ClockInsert::Set => self.faults::<Clock>(),
             ClockInsert::Clear => Self::each(&self.memories, Direct::new),
         }
     }
@@ -282,10 +282,11 @@ impl<'a> Study<'a> {
         let Self { options, lifetimes: lives, .. } = *self;
         let setup = |&frames| options.setup(frames, page_bytes, lives);
         let memories: Vec<Setup> = frames.iter().map(setup).collect();
-        let clock_insert = options.clock_insert;
-        let engines = options.replacement.visit(Engines { memories, clock_insert });
+        let Options { clock_insert, thresholds, .. } = *options;
+        let engines = options.replacement.visit(Engines { memories, clock_insert, thresholds });
+        let prefetch_pages = thresholds.prefetch_pages;
         let (shift, files) = (page_bytes.trailing_zeros(), options.files);
-        Job { shift, block_shift, tlb: None, sample, lives, files, engines }
+        Job { shift, block_shift, tlb: None, sample, lives, files, engines, prefetch_pages }
     }
 
     /// The study of a part of the trace.

@@ -6,6 +6,7 @@ use nearfar_trace::{Kind, KindSet, Reader, Record, last_byte};
 
 use super::clusters::{CLUSTER, Schedule};
 use super::*;
+use crate::paging::Thresholds;
 use crate::paging::options::{ClockInsert, MemorySize};
 use crate::paging::simulate;
 use crate::paging::tests::{plain_clock, plain_lru, plain_lru_misses, store};
@@ -48,7 +49,12 @@ fn options(policy: &str, tlb: &str, rate: Option<f64>, seed: u64) -> Options {
     let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
     let sizes = vec![4096, 16_384];
     let options = Options::new(sizes, memory, tlb, policy, ClockInsert::Set, KindSet::ALL).unwrap();
-    Options { sample_seed: seed, min_frames: 1, ..options.sampled(rate).unwrap() }
+    Options {
+        sample_seed: seed,
+        min_frames: 1,
+        thresholds: Thresholds::SMALL,
+        ..options.sampled(rate).unwrap()
+    }
 }
 
 fn cells(reader: &Reader, options: &Options) -> Vec<Cell> {

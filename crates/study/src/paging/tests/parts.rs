@@ -14,7 +14,13 @@ fn options(pages: &[u64], policy: &str, lifetimes: bool) -> Options {
     let (tlb, policy) = ("3".parse().unwrap(), Choice::of(policy).unwrap());
     let options =
         Options::new(pages.to_vec(), memory.to_vec(), tlb, policy, ClockInsert::Set, KindSet::ALL);
-    Options { lifetimes, threads: 1, min_frames: 2, ..options.unwrap() }
+    Options {
+        lifetimes,
+        threads: 1,
+        min_frames: 2,
+        thresholds: Thresholds::SMALL,
+        ..options.unwrap()
+    }
 }
 
 fn count(reader: &Reader, options: &Options, processors: &[Option<Processor>]) -> Counted {

@@ -16,11 +16,22 @@ use std::ops::Range;
 use nearfar_simd::Avx512;
 use nearfar_trace::{Batch, KindSet, last_byte};
 
-use super::super::lanes::{BEFORE, LANES as BYTES};
 use super::{Chunk, LOCAL_BITS, MAX_BLOCKS, SLOT_BITS, SLOTS, WRITE, Windower, slot_of};
 
 /// Records that are looked at together.
 const LANES: usize = 8;
+/// Bytes of a register.
+const BYTES: usize = 64;
+/// For each byte of a register the one before it, of two registers in a row.
+const BEFORE: [u8; BYTES] = {
+    let mut before = [0; BYTES];
+    let mut lane = 0;
+    while lane < BYTES {
+        before[lane] = (BYTES - 1 + lane) as u8;
+        lane += 1;
+    }
+    before
+};
 
 /// Add the records of `batch` in `range`, up to the first that needs a block without its tag;
 /// answers its place.
