@@ -60,13 +60,13 @@ def study(
         (
             {"none": [200, 220], "nomad": [104, 106], "ssp": [100, 101]},
             "ssp is fastest: 4.5 % (3.0 % to 6.0 %) ahead of nomad, 2.1x (1.98 to 2.2) none "
-            "(round-4, 2 seeds: mean, least to most).",
+            "(round-4, 2 seeds: mean, min to max).",
         ),
         # One run of nomad is as fast as one of ssp.
         (
             {"none": [300, 310], "nomad": [104, 200], "ssp": [100, 105]},
             "ssp and nomad are fastest, with no difference shown between them: 3x (2.86 to 3.1) "
-            "none (round-4, 2 seeds: mean, least to most).",
+            "none (round-4, 2 seeds: mean, min to max).",
         ),
         ({"ssp": [100]}, "ssp alone was run: nothing to compare it with."),
         ({"oracle": [100]}, "No policy was run but a bound."),
@@ -150,7 +150,7 @@ def test_a_run_below_the_least_scale_says_so_and_names_no_winner() -> None:
 def copies() -> TieringResult:
     """GnuGo as often as it must be."""
     small = tiering(GNUGO, policy="none", fast="50%")
-    assert small.run["policy_scale"] < answers.LEAST_SCALE
+    assert small.run["policy_scale"] < answers.MIN_SCALE
     (line,) = answers.answers(small.to_dict())
     needed = int(line.partition("--copies ")[2].split()[0])
     fewer = tiering(GNUGO, policy="none", fast="50%", copies=needed - 1, points=1)
