@@ -19,16 +19,18 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nearfar import _engine, units, workload
 from nearfar import machine as machines
 from nearfar.declared import reproduce as declared
+from nearfar.declared import ssd as ssd_declared
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
 from nearfar.reproduce import Reproduced, TextTable, compared, published, statements
 from nearfar.sizes import parse_bytes, parse_time
 from nearfar.ssd import MACHINE, SsdResult, ssd
+from nearfar.strict import Json
 
 Progress = Callable[[int], None] | None
 
@@ -79,7 +81,7 @@ class Setting:
 
 
 #: Chosen otherwise, one at a time: name, what it stands for, changes.
-OTHERWISE: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
+OTHERWISE: Final[tuple[tuple[str, str, Json], ...]] = (
     ("45 MB unpacked", "the file's size is what comes out", {"program": "pigz-45"}),
     ("file in memory", "no time for the disk", {"disk": None}),
     ("page cache atomic", "copies may not sleep", {"atomic": "kernel"}),
@@ -131,7 +133,7 @@ class _Pigz:
     whole: Path | None
     threads: int
     progress: Progress
-    known: Mapping[str, Any] = field(default_factory=lambda: tomllib.loads(published("002/pigz")))
+    known: Json = field(default_factory=lambda: tomllib.loads(published("002/pigz")))
 
     def run(
         self, setting: Setting, whole: bool = False, dram: Sequence[str] = SIZES,
@@ -188,21 +190,21 @@ def study(
     threads: int = 0,
     progress: Progress = None,
 ) -> Reproduced:
-    """Every result of UMD (002) beside ours, and what each depends on.
+    """Every result of UMD (002), with ours and its sensitivity.
 
     Args:
         full: capture the whole program first, into a temporary folder or ``traces``.
         traces: a folder that holds ``pigz.trace``, whole; the page view that comes with the
             sources by default. The sensitivity and the further tables are of the view always.
         threads: 0 = one per core.
-        progress: called now and then with the references done.
+        progress: called regularly with the number of references done.
 
     Raises:
         NearfarError: the trace is missing (3) or damaged, or pigz is not installed (3).
     """
     with ExitStack() as stack:
         pigz = _open(full, traces, threads, progress, stack)
-        found, more = _judged(pigz)
+        found, long = _judged(pigz)
         usual = Setting()
         base = _rows(*_measured(pigz, usual))
         cases = [compared("as chosen", "this run", base, base)]
@@ -217,7 +219,7 @@ def study(
             "version": _engine.__version__,
         }
         return Reproduced(
-            rows=_rows(found, more),
+            rows=_rows(found, long),
             run=run,
             sensitivity=cases,
             tables=list(_tables(pigz, usual, stack)),
@@ -227,7 +229,7 @@ def study(
 def _open(
     full: bool, traces: str | Path | None, threads: int, progress: Progress, stack: ExitStack
 ) -> _Pigz:
-    """The captures that are asked for; made first where they are to be."""
+    """The captures; with ``full``, made first."""
     program = Setting().program
     views = {name: workload.bundled() / f"{name}-pages.trace" for name in (program, "pigz-45")}
     if traces is None and not full:
@@ -280,44 +282,46 @@ def waits(trace: Path, without: Sequence[str] = ()) -> tuple[int, float]:
     return row["accesses"], row["cpu_busy"] - row["instructions"] * instruction
 
 
-Found = Mapping[tuple[str, str], Mapping[str, Any]]
+#: By size of DRAM and policy.
+Found = Mapping[tuple[str, str], ssd_declared.Row]
+Long = Mapping[tuple[str, str], int]
 
 
-def _judged(pigz: _Pigz) -> tuple[Found, Found]:
+def _judged(pigz: _Pigz) -> tuple[Found, Long]:
     return _measured(pigz, Setting(), pigz.whole is not None)
 
 
-def _measured(pigz: _Pigz, setting: Setting, whole: bool = False) -> tuple[Found, Found]:
-    """Rows of the six cells, and how many services of each took long."""
+def _measured(pigz: _Pigz, setting: Setting, whole: bool = False) -> tuple[Found, Long]:
+    """Rows of the six cells, and the number of long services in each."""
     found = pigz.run(setting, whole)
     cells = dict(zip(product(SIZES, POLICIES), found.rows, strict=True))
     details = zip(product(SIZES, POLICIES), found.details, strict=True)
     long = {
-        # The bin that 50 us lie in begins there.
-        cell: {"long": sum(one["actual"] for one in of["service"] if one["low_ns"] >= 48_000)}
-        for cell, of in details
+        # The bin that contains 50 us starts at 48.
+        cell: sum(one["actual"] for one in detail["service"] if one["low_ns"] >= 48_000)
+        for cell, detail in details
     }
     return cells, long
 
 
-def _rows(found: Found, more: Found) -> list[declared.Row]:
+def _rows(found: Found, long: Long) -> list[declared.Row]:
     """A row for each statement of ``papers/002/statements.toml``."""
-    measures = dict(_measures(found, more))
+    measures = dict(_measures(found, long))
     return [
         one.row(float(f"{measures[one.key][0]:.4g}"), measures[one.key][1])
         for one in statements("002")
     ]
 
 
-def _measures(found: Found, more: Found) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Our value and what was seen, by key."""
+def _measures(found: Found, long: Long) -> Iterator[tuple[str, tuple[float, str]]]:
+    """Our value and a note, by key."""
     time = {cell: row["seconds"] for cell, row in found.items()}
     smart = POLICIES[2]
     for (size, epf), row in found.items():
         whole = row["seconds"]
         shares = ", ".join(
-            f"{part} {units.percent(row[f'cpu_{part}'] / whole)}"
-            for part in ("busy", "stall", "switch", "idle")
+            f"{part.removeprefix('cpu_')} {units.percent(row[part] / whole)}"
+            for part in ("cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle")
         )
         key = f"{epf.partition(':')[0]}-{size.removesuffix('M')}"
         yield key, (whole, f"{shares}; {row['embedded_faults']:,} embedded faults")
@@ -328,7 +332,7 @@ def _measures(found: Found, more: Found) -> Iterator[tuple[str, tuple[float, str
     yield "smart-first-100", (some / every, "")
     yield "all-slower-150", (time["150M", "all"] / time["150M", "none"], "")
     yield "smart-equal-150", (time["150M", smart] / time["150M", "none"], "")
-    counts = [[more[size, epf]["long"] for size in SIZES] for epf in POLICIES]
+    counts = [[long[size, epf] for size in SIZES] for epf in POLICIES]
     many, few = min(counts, key=lambda of: of[0] / max(of[1], 1))
     yield "long-100", (many / max(few, 1), f"{many:,} at 100 MB, {few:,} at 150 MB")
     none_150 = found["150M", "none"]
@@ -427,7 +431,7 @@ def _swap() -> dict[str, str | float]:
     }  # fmt: skip
 
 
-def _shown(row: Mapping[str, Any]) -> list[str]:
+def _shown(row: ssd_declared.Row) -> list[str]:
     idle = units.percent(row["cpu_idle"] / row["seconds"])
     return [units.duration(row["seconds"] * 1e9), idle, units.count(row["embedded_faults"])]
 
@@ -440,7 +444,7 @@ def _by(found: SsdResult, sizes: Sequence[str]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _cell(row: Mapping[str, Any]) -> str:
+def _cell(row: ssd_declared.Row) -> str:
     return f"{row['seconds']:.3f} s, {units.percent(row['passed_share'])}"
 
 
