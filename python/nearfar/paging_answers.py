@@ -104,13 +104,14 @@ def _page_size(result: Result) -> str:
     chosen = by_page[worthwhile(gains) or best.page_bytes]
     gain = chosen.gain or 0.0
     extra = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
-    bloat = f", and holds {units.size(extra)} more memory" if extra > 0 else ""
+    bloat = f", and hold {units.size(extra)} more memory" if extra > 0 else ""
     faster = ""
     if chosen.page_bytes != best.page_bytes:
         faster = f" ({size} saves {points(best.gain - gain)} more, which is within the error)"
+    low, high = (units.percent(gain + sign * gain_error(gain)) for sign in (-1, 1))
     return (
-        f"{units.size(chosen.page_bytes)} saves {units.percent(gain)} of the time with {usual}, "
-        f"give or take {points(gain_error(gain))}{bloat}{faster}."
+        f"{units.size(chosen.page_bytes)} pages take {units.percent(gain)} ({low} to {high}) less "
+        f"time than {usual} pages{bloat}{faster}."
     )
 
 
@@ -129,8 +130,8 @@ def _memory(curves: Sequence[MemoryCurve], limit: float) -> str:
 def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, limit: float) -> str:
     """How much memory is enough, and how much too little; ``whole``: bytes of the program."""
     text = (
-        f"with {', '.join(enough)} it runs within {units.percent(limit)} of having all that it "
-        f"wants ({units.size(whole)})"
+        f"with {', '.join(enough)} it is at most {units.percent(limit)} slower than with enough "
+        f"memory ({units.size(whole)})"
     )
     return (
         f"{text}; below {', '.join(below)} it thrashes (twice the time)." if below else f"{text}."
@@ -164,8 +165,10 @@ def _storage(curves: Sequence[MemoryCurve], limit: float) -> str:
     (shortest, first), *others = times
     if times[-1][0] < SAME * shortest:
         return f"with {units.size(memory.bytes)} or more it makes no difference."
-    slower = ", ".join(f"{units.clean(name)} {time / shortest:.3g}x" for time, name in others)
+    (nearest, second), *rest = [(f"{time / shortest:.3g}", name) for time, name in others]
+    slower = [f"{units.clean(second)} takes {nearest}"]
+    slower += [f"{units.clean(name)} {ratio}" for ratio, name in rest]
     return (
-        f"with {units.size(memory.bytes)} it is fastest on {units.clean(first)}; times as long: "
-        f"{slower}."
+        f"with {units.size(memory.bytes)}, {units.clean(first)} is fastest; {', '.join(slower)} "
+        "times as long."
     )

@@ -50,15 +50,15 @@ def too_small(run: TieringRun) -> str | None:
         return None
     least = f"1/{round(1 / MIN_SCALE)}"
     text = (
-        f"No comparison: this is 1/{units.count(round(1 / scale))} of the program that the "
-        f"policies are tuned for, and below {least} their queues and batches decide; give "
+        f"The program is too small to compare policies: it has 1/{units.count(round(1 / scale))} "
+        f"of the size that they are tuned for, and needs {least}."
     )
     if "trace" not in run:
-        return f"{text}--scale {least} or more."
+        return f"{text} Use --scale {least} or more."
     copies = run["options"].get("copies", 1) * MIN_SCALE / scale
     # Rounding may lift a whole number a little.
     needed = math.ceil(copies * (1 - 1e-9))
-    return f"{text}--copies {needed} (instances side by side), or the capture of a larger program."
+    return f"{text} Add --copies {needed} (instances side by side), or capture a larger program."
 
 
 def memory_of(row: declared.Row | declared.SeriesRow, run: TieringRun) -> Memory:
