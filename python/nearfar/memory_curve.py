@@ -95,19 +95,19 @@ class MemoryCurve:
 
         None if no memory has; with the default base, the largest always has.
         """
-        found = None
+        smallest = None
         for memory, slower in reversed(self.slowdowns):
             # 130 / 100 - 1 is more than 0.3.
             if slower > slowdown + 1e-9:
                 break
-            found = memory
-        return found
+            smallest = memory
+        return smallest
 
     @property
     def thrashes_below(self) -> Memory | None:
         """The smallest memory above which nothing thrashes; None if all or no sizes thrash."""
-        found = self.enough(THRASHES - 1)
-        return None if found == self.times[0][0] else found
+        memory = self.enough(THRASHES - 1)
+        return None if memory == self.times[0][0] else memory
 
 
 def slowdown(result: Mapping[str, Any], options: Iterable[Option]) -> float:

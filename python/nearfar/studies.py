@@ -14,7 +14,7 @@ import importlib
 import inspect
 import operator
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -54,9 +54,9 @@ class Study:
     """One study.
 
     Attributes:
-        name: its name in a sweep's file and in messages.
-        module_name: the module, which is imported on first use.
-        function: the function of the module that runs it.
+        name: its name in a sweep's file and in messages; after a ``-``, the question.
+        module_name: the module, which is imported on first use. The function is named after the
+            study, or after the question.
         result: the class of its result, in the module.
         traces: parameters that may name trace folders.
         machines: parameters that name machines.
@@ -72,7 +72,6 @@ class Study:
 
     name: str
     module_name: str
-    function: str
     result: str
     traces: tuple[str, ...]
     machines: tuple[str, ...] = ("machine",)
@@ -86,20 +85,20 @@ class Study:
         """The module of the study."""
         return importlib.import_module(self.module_name)
 
-    def run(self, parameters: Mapping[str, object]) -> FolderResult:
-        """Run it with these parameters."""
-        result: FolderResult = getattr(self.module, self.function)(**parameters)
-        return result
+    @property
+    def function(self) -> Callable[..., FolderResult]:
+        """The function that runs it."""
+        function: Callable[..., FolderResult] = getattr(self.module, self.name.rpartition("-")[2])
+        return function
 
     def parameters(self) -> dict[str, Parameter]:
         """The parameters that a sweep may set, by name, in the order of the function."""
-        function = getattr(self.module, self.function)
-        hints: dict[str, object] = typing.get_type_hints(function)
-        hints |= {option.name: option.annotation for option in options_of(function)}
+        hints: dict[str, object] = typing.get_type_hints(self.function)
+        hints |= {option.name: option.annotation for option in options_of(self.function)}
         internal = ("progress", "max_memory", self.threads)
         return {
             name: Parameter(name, hints[name], parameter.default)
-            for name, parameter in inspect.signature(function).parameters.items()
+            for name, parameter in inspect.signature(self.function).parameters.items()
             if parameter.kind is not parameter.POSITIONAL_ONLY and name not in internal
         }
 
@@ -129,92 +128,41 @@ STUDIES: Final = {
     study.name: study
     for study in (
         Study(
-            "paging",
-            "nearfar.paging",
-            "paging",
-            "PagingResult",
-            traces=("trace",),
-            in_columns=("page_sizes", "memory", "storage", "machine"),
-            records_per_second=5e6,
-            splits=True,
+            "paging", "nearfar.paging", "PagingResult", traces=("trace",), splits=True,
+            in_columns=("page_sizes", "memory", "storage", "machine"), records_per_second=5e6,
         ),
         Study(
-            "advise",
-            "nearfar.advise",
-            "advise",
-            "AdviseResult",
-            traces=("traces",),
+            "advise", "nearfar.advise", "AdviseResult", traces=("traces",), records_per_second=5e6,
             in_columns=("memory", "machine", "storage", "arch", "min_gain"),
-            records_per_second=5e6,
         ),
         Study(
-            "ssd",
-            "nearfar.ssd",
-            "ssd",
-            "SsdResult",
-            traces=("trace",),
-            in_columns=("dram", "epf"),
+            "ssd", "nearfar.ssd", "SsdResult", traces=("trace",), in_columns=("dram", "epf"),
             records_per_second=1e6,
         ),
         Study(
-            "tiering",
-            "nearfar.tiering",
-            "tiering",
-            "TieringResult",
-            traces=("workload",),
+            "tiering", "nearfar.tiering", "TieringResult", traces=("workload",), splits=True,
             in_columns=("workload", "policy", "mix", "seeds", "fast"),
-            splits=True,
         ),
         Study(
-            "numa-alloc",
-            "nearfar.numa",
-            "alloc",
-            "NumaResult",
-            traces=(),
-            in_columns=("size", "mode"),
+            "numa-alloc", "nearfar.numa", "NumaResult", traces=(), in_columns=("size", "mode"),
             threads=None,
         ),
         Study(
-            "numa-run",
-            "nearfar.numa",
-            "run",
-            "NumaResult",
-            ("load",),
-            in_columns=("mode",),
+            "numa-run", "nearfar.numa", "NumaResult", traces=("load",), in_columns=("mode",),
             threads=None,
         ),
         Study(
-            "numa-pair",
-            "nearfar.numa",
-            "pair",
-            "NumaResult",
-            traces=("first", "second"),
-            in_columns=("overlap",),
-            threads=None,
+            "numa-pair", "nearfar.numa", "NumaResult", traces=("first", "second"),
+            in_columns=("overlap",), threads=None,
         ),
-        Study("numa-plan", "nearfar.numa.plan", "plan", "numa.NumaResult", traces=(), threads=None),
+        Study("numa-plan", "nearfar.numa.plan", "numa.NumaResult", traces=(), threads=None),
         Study(
-            "run",
-            "nearfar.live",
-            "run",
-            "Outcome",
-            traces=(),
-            machines=(),
-            in_columns=(
-                "command",
-                "fast",
-                "alone",
-                "knobs",
-                "far",
-                "policy",
-                "far_size",
-                "far_latency",
-                "epf",
-            ),
-            threads=None,
+            "run", "nearfar.live", "Outcome", traces=(), machines=(), threads=None,
+            in_columns=("command", "fast", "alone", "knobs", "far", "policy", "far_size",
+                        "far_latency", "epf"),
         ),
     )
-}
+}  # fmt: skip
 
 
 def find(name: object) -> Study:

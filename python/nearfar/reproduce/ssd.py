@@ -1,11 +1,11 @@
-"""UMD (002) against the ``ssd`` study: figure 2's six times, table 1, what the text states.
+"""UMD (002) against the ``ssd`` study: figure 2's six times, table 1, statements of the text.
 
-One set of parameters for all cells (:class:`Setting`), each with its reason; what the paper leaves
-open is varied one at a time (:data:`OTHERWISE`). The program is pigz (``workloads/pigz.toml``).
-Whole, it is 1.4 billion references; what comes with the sources is its view by pages: the
-references that miss a small cache of whole pages, in which every page that the device could have
-lost appears. Instructions are those of the whole; what they waited for DRAM and page walks, which
-the view cannot know, is data (``papers/002/pigz.toml``), and so is the number of accesses.
+All cells share one set of parameters (:class:`Setting`); what the paper leaves open is varied one
+at a time (:data:`OTHERWISE`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion
+references. The sources have its view by pages: the references that miss a small cache of whole
+pages, in which every page that the device could have evicted appears. Instruction counts are those
+of the full program; its waits for DRAM and page walks and its number of accesses, which the view
+lacks, are data (``papers/002/pigz.toml``).
 """
 
 from __future__ import annotations
@@ -36,36 +36,35 @@ Progress = Callable[[int], None] | None
 
 SIZES: Final = ("100M", "150M")
 POLICIES: Final = ("none", "all", "smart:50us")
-#: Instructions that pigz spends on the 32 KiB that its writer is handed at a time: decompression
-#: goes on while one such piece is written, and no further.
+#: Instructions of pigz for each 32 KiB that it hands to its writer: decompression runs ahead of the
+#: writer by one such piece.
 _PIECE: Final = 753_000
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What UMD (002) does not say, as chosen here; the docstring of each says why.
+    """Choices where UMD (002) is silent, with reasons.
 
     Attributes:
-        program: ``pigz``. The paper unpacks "a file of 45 MB": that is the size of the file that is
-            unpacked. With what comes out it is 152 MiB, for which 100 MB of DRAM are too few and
-            150 about enough, as the paper says; were 45 MB what comes out (``pigz-45``), all would
-            fit.
-        disk: files come from the machine's disk: nothing of them is in memory at the start.
-        atomic: ``none``. Of pigz's faults 99 % are in the kernel's copies to and from the page
-            cache. Linux disables page faults there so that no fault waits for the lock of a page
-            that the copy holds; an embedded page fault takes no lock, and on x86-64 the copy has
-            no mapping of its core (``kmap_atomic`` is an address). So it can sleep there, and must
-            have, as the published gain is none without.
-        first_touch: ``new``. What the device does not hold is an ordinary page fault (section 2.2):
-            the flash has nothing of a page that is touched for the first time.
-        window: instructions that a thread may run ahead; what pigz hands over at a time.
+        program: ``pigz``. The paper unpacks "a file of 45 MB": we take this as the size of the
+            compressed file. With its output this is 152 MiB, for which 100 MB of DRAM are too few
+            and 150 about enough, as the paper says; if 45 MB were the output (``pigz-45``),
+            everything would fit.
+        disk: files are read from the machine's disk and not cached at the start.
+        atomic: ``none``. 99 % of pigz's faults are in the kernel's copies to and from the page
+            cache. Linux disables page faults there, so that no fault waits for the lock of a page
+            that the copy holds. But an embedded page fault takes no lock, and on x86-64 the copy
+            has no mapping local to the core (``kmap_atomic`` is an address). So it can sleep there,
+            and must, as otherwise there is no gain.
+        first_touch: ``new``. A page that the device does not have is an ordinary page fault
+            (section 2.2): the flash has no data for a page at its first touch.
+        window: instructions that a thread may run ahead: one piece of pigz.
         machine: changes of machines/umd.toml, by key.
-        sleep: wake-up times are multiples of it. The timer is set by the kernel's own handler; the
-            slack of 50 us is that of timers that programs set (``schedule_hrtimeout``).
-        precondition: shares of the flash filled in order and overwritten.
-        overwrite: ``drawn``: writes at random, as the paper says, so that collection has to move
-            what they left.
-        misses: the caches' entry in ``papers/002/pigz.toml``.
+        sleep: granularity of wake-up times. The kernel's own handler sets the timer; the slack of
+            50 us is for timers of programs (``schedule_hrtimeout``).
+        precondition: shares of the flash filled sequentially and overwritten.
+        overwrite: ``drawn``: random writes, as in the paper, so that collection has to move pages.
+        misses: the entry for the caches in ``papers/002/pigz.toml``.
     """
 
     program: str = "pigz"
@@ -80,7 +79,7 @@ class Setting:
     misses: str = "umd"
 
 
-#: Chosen otherwise, one at a time: name, what it stands for, changes.
+#: Other choices, one at a time: name, what it represents, changes.
 OTHERWISE: Final[tuple[tuple[str, str, Json], ...]] = (
     ("45 MB unpacked", "the file's size is what comes out", {"program": "pigz-45"}),
     ("file in memory", "no time for the disk", {"disk": None}),
@@ -124,9 +123,9 @@ class _Pigz:
     """The captures, and results by setting.
 
     Attributes:
-        views: the page views, by program; whole: the whole capture of :class:`Setting`'s program,
+        views: the page views, by program; whole: the full capture of :class:`Setting`'s program,
             if there is one.
-        threads, progress: as :func:`study`.
+        threads, progress: as for :func:`study`.
     """
 
     views: Mapping[str, Path]
@@ -139,7 +138,7 @@ class _Pigz:
         self, setting: Setting, whole: bool = False, dram: Sequence[str] = SIZES,
         epf: Sequence[str] = POLICIES,
     ) -> SsdResult:  # fmt: skip
-        """The study under a setting, of the view unless ``whole``; accesses are the whole's."""
+        """The study under a setting, of the view unless ``whole``; accesses of the full capture."""
         trace = self.whole if whole and self.whole else self.views[setting.program]
         described = machines.load(MACHINE, set=setting.machine)
         if not whole:
@@ -159,7 +158,7 @@ class _Pigz:
         return found
 
     def _without_caches(self, described: machines.Machine, setting: Setting) -> machines.Machine:
-        """No caches, and instructions that take what those of the whole took with them."""
+        """A machine without caches, whose instructions include the time of the cache misses."""
         made = described.to_dict()
         del made["cache"]
         cpu, known = made["cpu"], self.known[setting.program]
@@ -248,11 +247,11 @@ def _open(
 
 
 def view(whole: Path, to: Path, progress: Progress = None) -> Path:
-    """Write the view by pages of a capture: what misses one cache of whole pages, 4 KiB per line.
+    """Write the view by pages of a capture: what misses a cache with lines of 4 KiB.
 
-    ``papers/002/pigz.toml`` has its size: few enough pages that every thread appears often (what
-    lies between two of its references is one step of a thread), and far fewer than the device has.
-    ``tests/data/captures/pigz-pages.trace`` is made so.
+    ``papers/002/pigz.toml`` has its size: few enough pages that every thread appears often (the
+    instructions between two of its references are one step), and far fewer than the device has.
+    ``tests/data/captures/pigz-pages.trace`` is such a view.
     """
     made = machines.load(MACHINE).to_dict()
     view = tomllib.loads(published("002/pigz"))["view"]
@@ -264,9 +263,9 @@ def view(whole: Path, to: Path, progress: Progress = None) -> Path:
 
 
 def waits(trace: Path, without: Sequence[str] = ()) -> tuple[int, float]:
-    """Accesses of a capture and its seconds beside the instructions' (``papers/002/pigz.toml``).
+    """Accesses of a capture, and its seconds in addition to those of instructions.
 
-    ``without`` names caches that are left out: ``l2``, or all three for a view.
+    For ``papers/002/pigz.toml``. ``without`` names caches to remove: ``l2``, or all for a view.
     """
     made = machines.load(MACHINE).to_dict()
     for level in without:
@@ -416,7 +415,7 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
 
 
 def _swap() -> dict[str, str | float]:
-    """Changes for a machine whose pages go to its disk, one at a time."""
+    """Changes for a machine that swaps pages to its disk, one at a time."""
     disk = machines.load(MACHINE).to_dict()["storage"]["hdd"]["hdd"]
     half_turn = 30 / float(str(disk["rotation"]["value"]).removesuffix("rpm"))
     page = 4096 / 1e6 / float(str(disk["bandwidth"]["value"]).removesuffix("MB/s"))

@@ -151,7 +151,7 @@ def _attempt(job: Job, make: Callable[[Job], int], seconds: float = 0.0) -> Outc
 
 def _run_whole(job: Job) -> int:
     study = studies.find(job["study"])
-    return _write(job, study.run(parameters_of(study, job)))
+    return _write(job, study.function(**parameters_of(study, job)))
 
 
 def _run_part(job: Job) -> int:
