@@ -31,7 +31,7 @@ from nearfar.units import percent, size
 
 
 class _Summary(TypedDict):
-    """Totals of a run (``crates/live``); sizes in pages of 4 KiB."""
+    """Totals of a run; ``peak``: pages in fast memory, in the far tier, and mapped from there."""
 
     counters: dict[str, int]
     images: int

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, Unpack, cast
 
 from nearfar import _engine
 from nearfar import machine as machines
@@ -33,12 +33,11 @@ from nearfar.result import FolderResult
 from nearfar.schema import PolicyLike, Rows, default, knob_text, takes
 from nearfar.sizes import list_of
 from nearfar.strict import Json, read_toml
-from nearfar.tiering_answers import Result, TieringRun, of_memory
+from nearfar.tiering_answers import AnyRow, Result, TieringRun, of_memory
 
 if TYPE_CHECKING:
     import pyarrow
 
-AnyRow = TypeVar("AnyRow", declared.Row, declared.SeriesRow)
 #: Knobs as a caller gives them, by ``policy.knob``.
 Knobs = Mapping[str, str | float | bool]
 
@@ -336,9 +335,10 @@ def _answer(
     path = sentence = None
     with ExitStack() as stack:
         if request.trace is not None:
-            seen = view(request.trace, request.filtered, request.machine, progress)
-            opened = stack.enter_context(seen)
-            path, sentence = opened.path, opened.sentence
+            seen = stack.enter_context(
+                view(request.trace, request.filtered, request.machine, progress)
+            )
+            path, sentence = seen.path, seen.sentence
         text = _engine.tiering_run(
             request.machine,
             policies=request.policies,
