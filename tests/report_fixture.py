@@ -84,6 +84,9 @@ def fits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {
             "quantity": "tlb",
             "model": "power",
+            "formula": "a p^b",
+            "page_unit": "KiB",
+            "memory_bytes": None,
             "memory_fraction": None,
             "coefficients": {
                 "a": {"value": 2.41, "low": 2.2, "high": 2.62},
@@ -111,7 +114,10 @@ def fits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         made.append(
             {
                 "quantity": "fault",
-                "model": "exponential2",
+                "model": "exponential-2",
+                "formula": "a e^(bp) + c e^(dp)",
+                "page_unit": "KiB",
+                "memory_bytes": int(FOOTPRINT * share),
                 "memory_fraction": share if rows[0]["memory_fraction"] is not None else None,
                 "coefficients": {
                     "a": {"value": 6e-4 * (1.05 - share), "low": 5e-4, "high": 7e-4},

@@ -109,7 +109,7 @@ def test_the_memory_answer_is_that_of_the_study(view: str) -> None:
         assert row["wanted_bytes"] == curve.whole.bytes
         below = curve.thrashes_below
         assert row["thrashes_below_bytes"] == (below and below.bytes)
-        assert "it runs within 30 % of having all that it wants" in row["why"]
+        assert "it is at most 30 % slower than with enough memory" in row["why"]
     without = advise(GRAPH, memory="50%", **options).rows[0]
     assert without["enough_bytes"] is None and "runs within" not in without["why"]
 

@@ -128,7 +128,10 @@ def test_places_are_machines_where_each_has_one_storage(
     [
         ({"machine": "nvme,nvme"}, "--machine: 'nvme' is given twice"),
         ({"machine": []}, "--machine: none is given"),
-        ({"machine": "nvme,zram", "filter": "cache"}, "--filter cache: 2 machines have caches"),
+        (
+            {"machine": "nvme,zram", "filter": "cache"},
+            "--filter cache: 2 machines have different caches",
+        ),
         ({"machine": "nvme,zram", "storage": "zram"}, "--storage: machine nvme has no zram; of"),
         ({"machine": "nvme,laptop"}, "machine laptop: has no storage to page to"),
     ],

@@ -18,6 +18,8 @@ from conftest import Run
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.errors import NearfarError
+from nearfar.fit import fit_rows
+from nearfar.paging import plain_fit
 from nearfar.report import palette, tables, terminal
 from nearfar.report.html.info import InfoPage
 from nearfar.report.html.paging import PagingPage
@@ -112,44 +114,34 @@ def test_sentence_without_the_usual_page_and_with_memory_in_bytes() -> None:
     assert "4 KiB was not among the sizes tried" in answer
 
 
-@pytest.mark.parametrize("how", ["fraction", "bytes", "points"])
-def test_every_fit_finds_its_memory(how: str) -> None:
-    result = fixture.paging_result(fractions=how == "fraction")
-    fits = [f for f in result["fits"] if f["quantity"] == "fault"]
-    if how == "bytes":
-        for fit, share in zip(fits, fixture.FRACTIONS, strict=True):
-            fit["memory_bytes"] = int(fixture.FOOTPRINT * share)
-            fit["points"] = []
+@pytest.mark.parametrize("fractions", [True, False])
+def test_every_fit_finds_its_memory(fractions: bool) -> None:
+    result = fixture.paging_result(fractions=fractions)
     found = [fit.memory for fit in findings.fits(result)]
-    assert found[0] is None
-    assert found[1:] == findings.memories(result)
+    assert found == [None, *findings.memories(result)]
 
 
 def test_fits_of_the_fitter_are_shown(tmp_path: Path) -> None:
-    from nearfar.fit import fit_rows
-
     result = fixture.paging_result(["nvme"])
     few = [r for r in result["rows"] if r["memory_fraction"] == 1.0][:1]
     few = [{k: v for k, v in r.items() if k != "tlb_miss_rate"} for r in few]
     whole = [r for r in result["rows"] if r["memory_fraction"] != 1.0]
-    made = [f.to_dict() for f in [*fit_rows(whole), *fit_rows(few)]]
+    fitted = [*fit_rows(whole), *fit_rows(few)]
+    made = [plain_fit(fit) for fit in fitted]
     result["fits"] = made
     shown = findings.fits(result)
     assert [f.memory for f in shown] == [None, *findings.memories(result)]
     assert [f.verdict for f in shown] == [f["verdict"] for f in made]
     assert shown[-1].verdict == "bad"
     assert shown[-1].curve == ()
-    first = made[0]
-    name = next(iter(first["coefficients"]))
-    assert shown[0].coefficients[0] == (
-        name,
-        first["coefficients"][name],
-        *first["intervals"][name],
-    )
-    assert shown[0].points[0] == (512, first["measured"][0], first["fitted"][0])
+    first = fitted[0]
+    name, value = next(iter(first.coefficients.items()))
+    assert first.intervals is not None
+    assert shown[0].coefficients[0] == (name, value, *first.intervals[name])
+    assert shown[0].points[0] == (512, first.measured[0], float(first.predict([512])[0]))
     text = printed(tables.paging(result, full=True))
-    assert first["formula"] in text
-    assert f"page size in {first['page_unit']}" in text
+    assert made[0]["formula"] in text
+    assert f"page size in {made[0]['page_unit']}" in text
     path = tmp_path / "page.html"
     path.write_text(PagingPage(result).html(), encoding="utf-8")
     with browser.opened(path) as (page, problems):

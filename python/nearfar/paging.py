@@ -1,8 +1,8 @@
 """The ``paging`` study: TLB misses, page faults and access time over page size and memory size.
 
 The study of page-size advice (000) and TLB and fault models (001). The engine simulates every
-page size and memory size in one pass over the trace (docs/paging.md); this module adds times and
-fits the models.
+page size and memory size in one pass over the trace (docs/paging.md) and computes times; this
+module fits the models.
 
 >>> result = paging("app.trace", machine="optane-ssd")      # doctest: +SKIP
 >>> result.best(memory_fraction=0.5)["page_bytes"]          # doctest: +SKIP
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack, cast
 
 from nearfar import _engine, units
 from nearfar import machine as machines
@@ -25,88 +25,66 @@ from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.models import Fit
-from nearfar.paging_findings import ALL_REFERENCES, too_few_frames
+from nearfar.paging_findings import (
+    ALL_REFERENCES,
+    PagingRun,
+    PlainFit,
+    Result,
+    TooFewFrames,
+    too_few_frames,
+)
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, takes
 from nearfar.sizes import list_of
+from nearfar.strict import Json
 
-#: How much longer the smallest page size takes than the largest, about: 512 bytes against 2 MiB on
-#: a Zipf trace.
+if TYPE_CHECKING:
+    import pyarrow
+
+#: The time for the smallest page size over that for the largest, about: 512 bytes and 2 MiB on a
+#: Zipf trace.
 _SMALLEST = 3.0
-#: Points of a fitted curve that go into results, between the smallest and largest page size.
+#: Points of a fitted curve in results, between the smallest and largest page size.
 _CURVE = 49
 
 
-class PagingRun(Run, total=False):
-    """How a paging study was made."""
+class _Settings(TypedDict):
+    """What ``_engine.paging_options`` returns."""
 
-    references: int
+    options: Json
+    page_sizes: list[int]
+
+
+class _Answer(TypedDict):
+    """What ``_engine.paging`` and ``_engine.paging_joined`` return."""
+
+    options: Json
+    rows: list[declared.Row]
+    records: int
     footprint_bytes: int
-    #: Whether pages ended, as the trace's events say.
-    pages_end: bool
-    #: The peak resident set, where memory sizes are parts of it.
+    lifetimes: bool
     peak_resident_bytes: int | None
-    #: Page sizes that a sample had too few pages of, each with the least rate that would do.
-    left_out: list[LeftOut]
-    #: Page and memory sizes without rows: the memory has fewer than 8 frames.
+    left_out: list[tuple[int, float | None]]
     too_few_frames: list[TooFewFrames]
 
 
-class LeftOut(TypedDict):
-    """A page size without rows; ``least_sample`` is ``None`` where only all pages would do."""
+class Part(TypedDict):
+    """The result of :func:`part`: what the engine counted, and a description of the references."""
 
-    page_bytes: int
-    least_sample: float | None
-
-
-class TooFewFrames(TypedDict):
-    """A page size and memory size without a row."""
-
-    page_bytes: int
-    memory_bytes: int
-    memory_fraction: float | None
-
-
-class Interval(TypedDict):
-    """A fitted coefficient; ``low`` and ``high`` bound it with the fit's confidence."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-
-class PlainFit(TypedDict):
-    """A fit of :class:`nearfar.models.Fit` as results carry it."""
-
-    quantity: str
-    model: str
-    formula: str
-    page_unit: str
-    memory_bytes: int | None
-    memory_fraction: float | None
-    coefficients: dict[str, Interval]
-    confidence: float
-    r2: float | None
-    adjusted_r2: float | None
-    rmse: float | None
-    loo_mean_relative: float | None
-    verdict: str
-    reason: str
-    loo_error: float | None
-    points: list[list[float | None]]
-    curve: list[list[float]]
+    counted: str
+    view: str
 
 
 @dataclass(frozen=True)
 class PagingResult(FolderResult):
-    """What a paging study found.
+    """The result of a paging study.
 
     Attributes:
-        run: how it was made: trace, machine, options, version; no times of day.
-        rows: one mapping per page size x memory size x storage (docs/paging.md names the keys).
-        fits: the models of the TLB miss rate and of the fault rate at each memory size.
-        wall_seconds: how long it took; kept out of everything that must be the same every time.
+        run: the record of the run: trace, machine, options, version.
+        rows: one per page size x memory size x storage (docs/paging.md describes the keys).
+        fits: the models of the TLB miss rate, and of the fault rate at each memory size.
+        wall_seconds: duration of the run; not part of any reproducible output.
     """
 
     run: PagingRun
@@ -117,17 +95,20 @@ class PagingResult(FolderResult):
     shown = "nearfar.report.tables:paging"
     page = "nearfar.report.html.paging:PagingPage"
     chart = "nearfar.report.plots.paging:draw"
-    plain = ("run", "rows", "fits")
     columns: ClassVar[Rows] = declared.ROWS
 
-    @classmethod
-    def restore(cls, run: Any, tables: Mapping[str, Any]) -> PagingResult:
-        """Read back what :meth:`write` wrote."""
-        kept: Any = dict(run)
-        fits, seconds = kept.pop("fits"), kept.pop("wall_seconds")
-        return cls(kept, tables["result"].to_pylist(), fits, seconds)
+    def to_dict(self) -> Result:
+        """The result as plain values, as ``--format json`` prints it."""
+        return {"run": self.run, "rows": self.rows, "fits": self.fits}
 
-    def _run(self) -> Mapping[str, Any]:
+    @classmethod
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> PagingResult:
+        """Read what :meth:`write` wrote."""
+        run = run.copy()
+        fits, seconds = run.pop("fits"), run.pop("wall_seconds")
+        return cls(cast("PagingRun", run), tables["result"].to_pylist(), fits, seconds)
+
+    def _run(self) -> Mapping[str, object]:
         return {**self.run, "fits": self.fits, "wall_seconds": round(self.wall_seconds, 3)}
 
     def best(
@@ -137,7 +118,7 @@ class PagingResult(FolderResult):
         memory_fraction: float | None = None,
         machine: str | None = None,
     ) -> declared.Row:
-        """Return the row of least total time among those of a storage, memory size and machine.
+        """The row with the shortest total time, of a storage, memory size and machine if given.
 
         Raises:
             NearfarError: there is no such row.
@@ -153,8 +134,8 @@ class PagingResult(FolderResult):
             raise NearfarError("best: no such storage, memory fraction or machine in this result")
         return min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
 
-    def html(self, heatmap: Mapping[str, Any] | None = None) -> str:
-        """Draw a self-contained page of the result."""
+    def html(self, heatmap: Mapping[str, object] | None = None) -> str:
+        """A self-contained page of the result."""
         return self._html(heatmap=heatmap)
 
 
@@ -169,39 +150,38 @@ def paging(
 
     Args:
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
-        progress: called now and then with the records done.
+        progress: called regularly with the number of records done.
         {options}
 
     Raises:
-        NearfarError: bad input; the message says what, where and what to do.
+        NearfarError: bad input.
     """
-    asked, path, began = _Asked.of(options), Path(trace), time.monotonic()
-    with view(path, asked.filtered, asked.hosts[0], progress) as seen:
-        text = _engine.paging(seen.path, asked.hosts, options=asked.values, progress=progress)
-    return _result(asked, path, seen.sentence, text, time.monotonic() - began)
+    request, path, began = _Request.of(options), Path(trace), time.monotonic()
+    with view(path, request.filtered, request.hosts[0], progress) as seen:
+        text = _engine.paging(seen.path, request.hosts, options=request.values, progress=progress)
+    return _result(request, path, seen.sentence, text, time.monotonic() - began)
 
 
-# --- in parts: a study whose page sizes are studied apart, by several processes
+# --- parts: groups of page sizes, simulated by several processes
 
 
 def pieces(
     trace: str | PathLike[str],  # noqa: ARG001
     **options: Unpack[declared.Options],
 ) -> dict[int, float]:
-    """What a study can be split into: its page sizes, and about how much work each is.
+    """The page sizes of a study, which may run in parts, with the approximate work of each.
 
-    Every part decodes the trace, and serves all memory sizes of its page sizes in that one pass.
-    Memory sizes are not worth parts of their own: ten take 1.5 to 4 times as long as one,
-    not ten times. None where there is little to do besides decoding: for a sample, or behind a
-    filter.
+    Every part decodes the trace once for all memory sizes. Splitting by memory size does not pay:
+    ten sizes take 1.5 to 4 times as long as one. Empty if most time is spent on decoding: for a
+    sample, or with a filter.
 
     Raises:
-        NearfarError: bad input, as :func:`paging`.
+        NearfarError: as :func:`paging`.
     """
-    asked = _Asked.of(options)
-    found = json.loads(_engine.paging_options(asked.hosts, options=asked.values))
-    sizes: list[int] = found["page_sizes"]
-    if asked.filtered != ALL_REFERENCES or found["options"]["sample"] is not None:
+    request = _Request.of(options)
+    settings: _Settings = json.loads(_engine.paging_options(request.hosts, options=request.values))
+    sizes = settings["page_sizes"]
+    if request.filtered != ALL_REFERENCES or settings["options"]["sample"] is not None:
         return {}
     last = max(len(sizes) - 1, 1)
     return {size: _SMALLEST + (1 - _SMALLEST) * at / last for at, size in enumerate(sizes)}
@@ -209,42 +189,42 @@ def pieces(
 
 def part(
     only: Sequence[int], trace: str | PathLike[str], **options: Unpack[declared.Options]
-) -> dict[str, Any]:
-    """Run a study of some of its :func:`pieces` alone; gives plain values for :func:`joined`."""
-    asked = _Asked.of(options)
-    with view(Path(trace), asked.filtered, asked.hosts[0]) as seen:
-        text = _engine.paging_part(seen.path, asked.hosts, options=asked.values, only=only)
+) -> Part:
+    """Run a study for some of its :func:`pieces`."""
+    request = _Request.of(options)
+    with view(Path(trace), request.filtered, request.hosts[0]) as seen:
+        text = _engine.paging_part(seen.path, request.hosts, options=request.values, only=only)
     return {"counted": text, "view": seen.sentence}
 
 
 def joined(
-    parts: Sequence[tuple[Sequence[int], Mapping[str, Any]]],
+    parts: Sequence[tuple[Sequence[int], Part]],
     seconds: float,
     trace: str | PathLike[str],
     **options: Unpack[declared.Options],
 ) -> PagingResult:
-    """What :func:`paging` gives, of parts that have every page size of the study once.
+    """The result of :func:`paging`, from parts that contain every page size once.
 
     Args:
-        parts: the page sizes of each, and what :func:`part` gave.
-        seconds: how long they took together.
+        parts: the page sizes of each part, and the result of :func:`part`.
+        seconds: the sum of their durations.
     """
-    asked, counted = _Asked.of(options), [one["counted"] for _, one in parts]
-    text = _engine.paging_joined(asked.hosts, options=asked.values, parts=counted)
-    return _result(asked, Path(trace), parts[0][1]["view"], text, seconds)
+    request, counted = _Request.of(options), [answer["counted"] for _, answer in parts]
+    text = _engine.paging_joined(request.hosts, options=request.values, parts=counted)
+    return _result(request, Path(trace), parts[0][1]["view"], text, seconds)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """The options of a study: its machines, and what the engine reads."""
+class _Request:
+    """The resolved options of a study: machines, options for the engine, the filter."""
 
     hosts: list[machines.Machine]
-    values: dict[str, Any]
+    values: dict[str, object]
     filtered: str
 
     @classmethod
-    def of(cls, options: declared.Options) -> _Asked:
-        values: dict[str, Any] = dict(options)
+    def of(cls, options: declared.Options) -> _Request:
+        values: dict[str, object] = dict(options)
         storage = options.get("storage") or ()
         wanted = list_of(storage) if isinstance(storage, str) else storage
         hosts = machines.paging_machines(options.get("machine"), wanted)
@@ -252,21 +232,22 @@ class _Asked:
         filtered = options.get("filter", ALL_REFERENCES)
         if len(hosts) > 1 and filtered != ALL_REFERENCES:
             raise NearfarError(
-                f"--filter {filtered}: {len(hosts)} machines have caches of their own, and no "
-                "references in common; give one machine"
+                f"--filter {filtered}: {len(hosts)} machines have different caches; "
+                "give one machine"
             )
         return cls(hosts, values, filtered)
 
 
-def _result(asked: _Asked, path: Path, seen: str, text: str, seconds: float) -> PagingResult:
-    """The result of what the engine says, of references that were seen so."""
+def _result(request: _Request, path: Path, seen: str, text: str, seconds: float) -> PagingResult:
+    """The result from the engine's answer; ``seen`` describes the references."""
     from nearfar.fit import fit_rows
 
-    hosts, answer = asked.hosts, json.loads(text)
-    rows: list[declared.Row] = answer["rows"]
-    # Rates are those of the first machine: in the papers' view, of all.
+    hosts = request.hosts
+    answer: _Answer = json.loads(text)
+    rows = answer["rows"]
+    # The first machine; with `--view paper`, all machines have equal rates.
     first = [row for row in rows if row["machine"] == hosts[0].name]
-    fits = [_plain(fit) for fit in fit_rows(first)]
+    fits = [plain_fit(fit) for fit in fit_rows(first)]
     run = provenance(
         "paging",
         arguments=[path],
@@ -292,21 +273,25 @@ def _result(asked: _Asked, path: Path, seen: str, text: str, seconds: float) -> 
 
 
 def warnings(result: PagingResult) -> list[str]:
-    """What a reader of the result should know: lines of plain text."""
+    """Warnings for the user of a result, one line each."""
     run = result.run
-    lines = [*trace_warnings(run), *machine_warnings(run), *sample_warnings(run)]
-    return [*lines, *too_few_frames(run)]
+    return [
+        *trace_warnings(run),
+        *machine_warnings(run),
+        *sample_warnings(run),
+        *too_few_frames(run),
+    ]
 
 
-def machine_warnings(run: Mapping[str, Any]) -> list[str]:
-    """What a reader should know of the machines of a run, where their files are the user's own."""
+def machine_warnings(run: Run) -> list[str]:
+    """Warnings about the machines of a run whose files the user wrote."""
     from nearfar.measure.system import elsewhere
 
     lines = []
     hosts = run.get("machines") or {run["machine"]: run["machine_description"]}
-    parsed = [machines.Machine.from_json(name, json.dumps(one)) for name, one in hosts.items()]
-    lacking = {one.name: one.processor_lacks() for one in parsed}
-    # One that lacks it makes the times of all those of the papers' model.
+    parsed = [machines.Machine.from_json(name, json.dumps(host)) for name, host in hosts.items()]
+    lacking = {host.name: host.processor_lacks() for host in parsed}
+    # If one machine lacks its processor, the papers' model gives the times of all.
     mixed = None in lacking.values()
     for name, described in hosts.items():
         own = name not in machines.names()
@@ -321,11 +306,12 @@ def machine_warnings(run: Mapping[str, Any]) -> list[str]:
 
 
 def sample_warnings(run: PagingRun) -> list[str]:
-    """The page sizes that a sample left out, and the least rates that would do."""
+    """A warning about the page sizes that a sample left out, with the rates that they need."""
     if not (left := run.get("left_out")):
         return []
     sizes = [
-        f"{units.size(one['page_bytes'])} ({one['least_sample'] or 'all of them'})" for one in left
+        f"{units.size(size['page_bytes'])} ({size['least_sample'] or 'all of them'})"
+        for size in left
     ]
     return [
         f"--sample {run['options']['sample']:g} takes too few pages of {', '.join(sizes)}: they "
@@ -333,8 +319,8 @@ def sample_warnings(run: PagingRun) -> list[str]:
     ]
 
 
-def trace_warnings(run: Mapping[str, Any]) -> list[str]:
-    """What a reader should know of the trace of a run."""
+def trace_warnings(run: Run) -> list[str]:
+    """Warnings about the trace of a run."""
     lines = []
     if not run["trace_complete"]:
         lines.append(f"{run['trace']}: the trace is incomplete; this is what it holds so far")
@@ -343,8 +329,8 @@ def trace_warnings(run: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _plain(fit: Fit) -> PlainFit:
-    """Lay out a fit as results carry it: coefficients with their intervals, points and curve."""
+def plain_fit(fit: Fit) -> PlainFit:
+    """A fit as results have it: coefficients with their intervals, points and curve."""
     plain = fit.to_dict()
     fitted: Sequence[float | None] = plain["fitted"] or [None] * len(plain["measured"])
     curve: list[list[float]] = []

@@ -1,43 +1,113 @@
-"""What a paging result says, in numbers and in sentences: used by tables, plots and pages alike.
+"""Findings of a paging result, in numbers and in sentences, for tables, plots and pages.
 
-The input is the dict that ``nearfar paging --format json`` prints.
+The input is :class:`Result`, which ``nearfar paging --format json`` prints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NotRequired, TypedDict, cast
 
 from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.memory_curve import Memory, in_order, middle
+from nearfar.provenance import Run
 from nearfar.schema import default
 
+#: Bytes of the page that x86-64 and most arm64 systems use by default.
 USUAL_PAGE: Final = 4096
-"""Bytes of the page that x86-64 and most arm64 systems use by default."""
-
+#: The filter that passes every reference.
 ALL_REFERENCES: Final[str] = default(declared.OPTIONS, "filter")
-"""The filter that leaves nothing out."""
-
+#: Columns that add up to the time of a reference, with ``--view machine``.
 PARTS: Final = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns")
-"""Columns that make up the time of a reference, with ``--view machine``."""
-
-Result = Mapping[str, Any]
+#: Names of the fitted quantities.
+QUANTITIES: Final = {"tlb": "TLB miss rate", "fault": "fault rate"}
 
 #: Columns that are rates, each with a chart.
 Rate = Literal["fault_rate", "tlb_miss_rate"]
 
 
+class LeftOut(TypedDict):
+    """A page size without rows; ``least_sample`` is None if only a full run has enough pages."""
+
+    page_bytes: int
+    least_sample: float | None
+
+
+class TooFewFrames(TypedDict):
+    """A page size and memory size without a row."""
+
+    page_bytes: int
+    memory_bytes: int
+    memory_fraction: float | None
+
+
+class PagingRun(Run, total=False):
+    """The record of a paging run."""
+
+    references: int
+    footprint_bytes: int
+    #: Whether pages end, according to the events of the trace.
+    pages_end: bool
+    #: The peak resident set, if memory sizes are shares of it.
+    peak_resident_bytes: int | None
+    #: Page sizes of which the sample has too few pages, with the lowest rate that has enough.
+    left_out: list[LeftOut]
+    #: Page and memory sizes without rows, as the memory has fewer than 8 frames.
+    too_few_frames: list[TooFewFrames]
+
+
+class Interval(TypedDict):
+    """A fitted coefficient and its confidence interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class PlainFit(TypedDict):
+    """A :class:`nearfar.models.Fit` in a result."""
+
+    quantity: str
+    model: str
+    formula: str
+    page_unit: str
+    memory_bytes: int | None
+    memory_fraction: float | None
+    coefficients: dict[str, Interval]
+    confidence: float
+    r2: float | None
+    adjusted_r2: float | None
+    rmse: float | None
+    loo_mean_relative: float | None
+    verdict: str
+    reason: str
+    loo_error: float | None
+    #: Page size, measured rate, predicted rate (may be None).
+    points: list[list[float | None]]
+    #: Page size and predicted rate.
+    curve: list[list[float]]
+
+
+class Result(TypedDict):
+    """A paging result as plain values; ``by_place``: :func:`by_place` has renamed its storages."""
+
+    run: PagingRun
+    rows: list[declared.Row]
+    fits: list[PlainFit]
+    by_place: NotRequired[bool]
+
+
 @dataclass(frozen=True)
 class Best:
-    """The page size with the least time per reference, for one memory size and storage.
+    """The page size with the shortest time per reference, for one memory size and storage.
 
     Attributes:
         memory: the memory size.
-        storage: the storage's name.
-        row: the winning row; of equal times, the page size nearest to the usual one wins.
-        usual: the row of the 4 KiB page, or None where it was not among those tried.
+        storage: the name of the storage.
+        row: the best row; of equal times, that of the page size nearest to 4 KiB.
+        usual: the row of 4 KiB pages; None if they were not studied.
     """
 
     memory: Memory
@@ -52,14 +122,14 @@ class Best:
 
     @property
     def gain(self) -> float | None:
-        """Share of the 4 KiB page's time that the best page saves, 0..1; None if unknown."""
+        """The share of the time with 4 KiB pages that the best page saves, 0 to 1, if known."""
         if self.usual is None or not self.usual["total_ns"]:
             return None
         return 1.0 - self.row["total_ns"] / self.usual["total_ns"]
 
     @property
     def sentence(self) -> str:
-        """The finding in plain words."""
+        """The finding in words."""
         text = (
             f"At {self.memory.phrase} on {units.clean(self.storage)} "
             f"the best page is {units.size(self.page_bytes)}"
@@ -77,17 +147,15 @@ class Best:
         return f"{text}: {saved} less time per reference than 4 KiB ({time} instead of {usual})."
 
 
-def too_few_frames(run: Mapping[str, Any]) -> list[str]:
-    """Which cells a study left out, as their memory has too few frames: a sentence, or none."""
-    # Runs of older versions have rows of these.
-    listed = run.get("too_few_frames") or ()
+def too_few_frames(run: PagingRun) -> list[str]:
+    """A sentence on the cells that a study left out because memory has too few frames, if any."""
     cells: dict[int, list[Memory]] = {}
-    for one in listed:
-        memory = Memory(one["memory_bytes"], one["memory_fraction"])
-        cells.setdefault(one["page_bytes"], []).append(memory)
+    # Older versions do not have this key.
+    for cell in run.get("too_few_frames") or ():
+        cells.setdefault(cell["page_bytes"], []).append(memory_of(cell))
     if not cells:
         return []
-    # Page sizes in a row that miss the same memory sizes are named together.
+    # Adjacent page sizes that lack the same memory sizes form a group.
     groups: list[tuple[str, list[int]]] = []
     for page, memories in sorted(cells.items()):
         largest = in_order(memories)[-1].label
@@ -105,41 +173,41 @@ def too_few_frames(run: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def filtered(result: Result) -> bool:
-    """Whether the study saw only a part of the program's references (``--filter``)."""
+def filtered(result: Mapping[str, Any]) -> bool:
+    """Whether ``--filter`` removed references; of a result of any study with this option."""
     options = result["run"].get("options", {})
     return bool(options.get("filter", ALL_REFERENCES) != ALL_REFERENCES)
 
 
 def rows(result: Result) -> Sequence[declared.Row]:
     """The rows of a result."""
-    found: Sequence[declared.Row] = result["rows"]
-    return found
+    return result["rows"]
 
 
 def machines(result: Result) -> list[str]:
-    """The machines that were compared; empty where there is but one."""
+    """The machines that were compared; empty if there is only one."""
     return list(result["run"].get("machines", ()))
 
 
 def of_machine(result: Result, name: str) -> Result:
-    """What was found on one of the machines."""
-    run = {key: value for key, value in result["run"].items() if key != "machines"}
+    """The part of a result that concerns one of the compared machines."""
+    run = result["run"].copy()
+    run.pop("machines", None)
     return {**result, "run": run, "rows": [r for r in rows(result) if r["machine"] == name]}
 
 
 def by_place(result: Result) -> Result:
-    """The same with storages named ``machine/storage``, where several machines were compared.
+    """A result of several machines, with storages renamed to ``machine/storage``.
 
-    Where each has one storage, its name is the machine's. So whatever is shown by storage tells
-    them apart. One that went through it is left as it is.
+    If every machine has one storage, that gets the name of the machine. Tables and charts by
+    storage thus show machines too. Other results, and renamed ones, are returned unchanged.
     """
     if not machines(result) or result.get("by_place"):
         return result
     places = {(row["machine"], row["storage"]) for row in rows(result)}
-    alone = len(places) == len(machines(result))
-    named = [
-        {**row, "storage": row["machine"] if alone else f"{row['machine']}/{row['storage']}"}
+    single = len(places) == len(machines(result))
+    named: list[declared.Row] = [
+        {**row, "storage": row["machine"] if single else f"{row['machine']}/{row['storage']}"}
         for row in rows(result)
     ]
     return {**result, "rows": named, "by_place": True}
@@ -150,13 +218,14 @@ def memories(result: Result) -> list[Memory]:
     return in_order(map(memory_of, rows(result)))
 
 
-def memory_of(row: Mapping[str, Any]) -> Memory:
-    """The memory size of one row."""
-    return Memory(row["memory_bytes"], row["memory_fraction"])
+def memory_of(row: Mapping[str, object]) -> Memory:
+    """The memory size of a row, or of whatever has its columns."""
+    size = cast("TooFewFrames", row)
+    return Memory(size["memory_bytes"], size["memory_fraction"])
 
 
 def storages(result: Result) -> list[str]:
-    """The storages, in the order in which the rows name them."""
+    """The storages, in order of the rows."""
     return list(dict.fromkeys(row["storage"] for row in rows(result)))
 
 
@@ -166,7 +235,7 @@ def page_sizes(result: Result) -> list[int]:
 
 
 def best_pages(result: Result) -> dict[tuple[Memory, str], Best]:
-    """The best page of every memory size and storage, keyed by both."""
+    """The best page for every memory size and storage."""
     groups: dict[tuple[Memory, str], list[declared.Row]] = {}
     for row in rows(result):
         groups.setdefault((memory_of(row), row["storage"]), []).append(row)
@@ -182,42 +251,42 @@ def best_pages(result: Result) -> dict[tuple[Memory, str], Best]:
 
 
 def middle_memory(result: Result) -> Memory | None:
-    """The memory size to show first: nearest to half the footprint, else the middle of the list."""
+    """The memory size to show first: nearest to half the footprint, or the middle of the list."""
     return middle(memories(result))
 
 
 def answered_memory(result: Result) -> Memory:
-    """The memory size that the answer on page sizes is for: of one memory size or more.
+    """The memory size for which the page size is recommended; the result must have rows.
 
-    The largest where the time is as the machine spends it, else the middle.
+    The largest with ``--view machine``, else the middle.
     """
     known = memories(result)
-    spent = rows(result)[0].get("cpu_ns") is not None
-    return known[-1] if spent else middle_memory(result) or known[-1]
+    machine_view = rows(result)[0].get("cpu_ns") is not None
+    return known[-1] if machine_view else middle_memory(result) or known[-1]
 
 
-def spread(items: Sequence[Memory], most: int) -> list[Memory]:
-    """At most ``most`` of ``items``, evenly spaced, both ends kept."""
-    if len(items) <= most:
+def spread(items: Sequence[Memory], limit: int) -> list[Memory]:
+    """At most ``limit`` of ``items``, evenly spaced, including both ends."""
+    if len(items) <= limit:
         return list(items)
-    if most == 1:
+    if limit == 1:
         return [items[len(items) // 2]]
-    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+    return [items[round(i * (len(items) - 1) / (limit - 1))] for i in range(limit)]
 
 
 @dataclass(frozen=True)
 class FitView:
-    """One fit of a result, as shown.
+    """One fit of a result, for tables and charts.
 
     Attributes:
         quantity: ``tlb`` or ``fault``.
-        memory: the memory size it belongs to; None for the TLB, or where it is not known.
+        memory: the memory size; None for the TLB, or if there are no rows of it.
         formula: the model over the page size p; unit: the unit of p.
-        coefficients: ``(name, value, low, high)``; what is unknown is None.
-        r2, rmse, loo_error: how well it fits (rates); None where unknown.
+        coefficients: ``(name, value, low, high)``; unknown numbers are None.
+        r2, rmse, loo_error: quality of the fit (errors in rate); None if unknown.
         verdict: ``good``, ``fair`` or ``bad``; reason: why.
-        points: ``(page_bytes, measured, predicted)``, predicted None where there is no prediction.
-        curve: ``(page_bytes, predicted)`` to draw a line through.
+        points: ``(page_bytes, measured, predicted)``; predicted may be None.
+        curve: ``(page_bytes, predicted)`` of the line to draw.
     """
 
     quantity: str
@@ -235,7 +304,7 @@ class FitView:
 
     @property
     def title(self) -> str:
-        """What the fit is of."""
+        """The fitted quantity."""
         return QUANTITIES.get(self.quantity, units.clean(self.quantity))
 
     @property
@@ -247,76 +316,32 @@ class FitView:
 
 
 def fits(result: Result) -> list[FitView]:
-    """The fits of a result, in its order.
-
-    A fit names its memory by ``memory_bytes``, ``memory_fraction`` or both; with neither, the
-    measured points say which rows it was made from. Two spellings are read: coefficients as
-    ``{name: {"value", "low", "high"}}`` with ``points`` and ``curve``, and those of
-    :meth:`nearfar.models.Fit.to_dict`, with ``intervals``, ``page_bytes``, ``measured`` and
-    ``fitted`` beside them. Without a ``curve`` the line goes through the predicted points.
-    """
-    rates: dict[Memory, dict[int, float]] = {}
-    for row in rows(result):
-        rates.setdefault(memory_of(row), {})[row["page_bytes"]] = row["fault_rate"]
-    return [_view(fit, rates) for fit in result.get("fits") or []]
-
-
-def _view(fit: Mapping[str, Any], rates: Mapping[Memory, Mapping[int, float]]) -> FitView:
-    points = fit.get("points")
-    if points is None:
-        sizes = fit.get("page_bytes") or []
-        predicted = fit.get("fitted") or [None] * len(sizes)
-        points = list(zip(sizes, fit.get("measured") or [], predicted, strict=True))
-    curve = fit.get("curve")
-    if curve is None:
-        curve = [(size, value) for size, _, value in points if value is not None]
-    model, quantity = str(fit["model"]), str(fit["quantity"])
-    intervals = fit.get("intervals") or {}
-    coefficients = []
-    for name, given in (fit.get("coefficients") or {}).items():
-        if isinstance(given, Mapping):
-            interval = (given["value"], given.get("low"), given.get("high"))
-        else:
-            interval = (given, *(intervals.get(name) or (None, None)))
-        coefficients.append((str(name), *interval))
-    loo = fit.get("loo_error")
-    return FitView(
-        quantity=quantity,
-        memory=_memory_of_fit(fit, points, rates) if quantity == "fault" else None,
-        formula=str(fit.get("formula") or MODELS.get(model, model)),
-        unit=str(fit.get("page_unit") or "bytes"),
-        coefficients=tuple(coefficients),
-        r2=fit.get("r2"),
-        rmse=fit.get("rmse"),
-        loo_error=fit.get("loo_rmse") if loo is None else loo,
-        verdict=str(fit["verdict"]),
-        reason=str(fit.get("reason") or ""),
-        points=tuple((int(p[0]), float(p[1]), p[2]) for p in points),
-        curve=tuple((float(c[0]), float(c[1])) for c in curve if c[1] is not None),
-    )
-
-
-def _memory_of_fit(
-    fit: Mapping[str, Any],
-    points: Sequence[Sequence[Any]],
-    rates: Mapping[Memory, Mapping[int, float]],
-) -> Memory | None:
-    size, fraction = fit.get("memory_bytes"), fit.get("memory_fraction")
-    if size is not None or fraction is not None:
-        return next(
-            (
-                memory
-                for memory in rates
-                if size in (None, memory.bytes) and fraction in (None, memory.fraction)
+    """The fits of a result, in its order."""
+    known: dict[tuple[int | None, float | None], Memory] = {
+        (memory.bytes, memory.fraction): memory for memory in memories(result)
+    }
+    return [
+        FitView(
+            quantity=fit["quantity"],
+            memory=known.get((fit["memory_bytes"], fit["memory_fraction"])),
+            formula=fit["formula"],
+            unit=fit["page_unit"],
+            coefficients=tuple(
+                (name, one["value"], one["low"], one["high"])
+                for name, one in fit["coefficients"].items()
             ),
-            None,
+            r2=fit["r2"],
+            rmse=fit["rmse"],
+            loo_error=fit["loo_error"],
+            verdict=fit["verdict"],
+            reason=fit["reason"],
+            points=tuple(
+                (int(size or 0), rate or 0.0, predicted) for size, rate, predicted in fit["points"]
+            ),
+            curve=tuple((size, rate) for size, rate in fit["curve"]),
         )
-    made_from = {int(p[0]): float(p[1]) for p in points}
-    return next((m for m, known in rates.items() if made_from.items() <= known.items()), None)
-
-
-MODELS = {"power": "a p^b", "exponential2": "a exp(b p) + c exp(d p)"}
-"""Formula of each model over the page size p, for a fit that does not bring its own."""
+        for fit in result.get("fits") or []
+    ]
 
 
 def interval(value: float | None, low: float | None, high: float | None) -> str:
@@ -331,7 +356,3 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
 def page_unit(shown: Sequence[FitView]) -> str:
     """The unit of p in the formulas of these fits."""
     return " or ".join(sorted({fit.unit for fit in shown})) or "bytes"
-
-
-QUANTITIES = {"tlb": "TLB miss rate", "fault": "fault rate"}
-"""What a fit's ``quantity`` means."""

@@ -30,8 +30,8 @@ from nearfar.declared import advise as declared
 from nearfar.declared import explain as explain_declared
 from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
-from nearfar.paging import PagingRun, machine_warnings, paging, sample_warnings, trace_warnings
-from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE
+from nearfar.paging import machine_warnings, paging, sample_warnings, trace_warnings
+from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE, PagingRun
 from nearfar.provenance import Run, provenance
 from nearfar.regions import by_region
 from nearfar.result import FolderResult
@@ -159,7 +159,7 @@ def _asked(options: declared.Options) -> declared.Options:
     Raises:
         NearfarError: there is no such option, or a share is none.
     """
-    asked = cast("declared.Options", complete(declared.OPTIONS, options))
+    asked = complete(declared.OPTIONS, options)
     asked["min_gain"] = f"{100 * share(asked['min_gain'], '--min-gain'):.15g}%"
     asked["sizes"] = written(asked["sizes"])
     storage = asked["storage"]

@@ -15,7 +15,7 @@ from nearfar.memory_curve import Memory
 from nearfar.report.fitted import KEY, Table
 from nearfar.schema import default
 
-Result = Mapping[str, Any]
+Result = answers.Result
 
 #: The counts that the table shows.
 _COUNTS: Final = (

@@ -61,6 +61,7 @@ class PagingPage(page.Page):
     glossary = _GLOSSARY
     hidden = ("too_few_frames",)
     csv = True
+    result: Result
 
     def __init__(
         self,

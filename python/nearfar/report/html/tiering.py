@@ -13,7 +13,7 @@ from nearfar.report import palette
 from nearfar.report.html import charts, page
 from nearfar.report.html import memory as memory_chart
 
-Result = Mapping[str, Any]
+Result = answers.Result
 
 #: What is drawn over the run: title, axis, unit, and what it shows.
 _CURVES = {
@@ -62,6 +62,7 @@ class TieringPage(page.Page):
 
     kicker = "nearfar: tiering"
     glossary = _GLOSSARY
+    result: Result
 
     def __init__(self, result: Result) -> None:
         """Name the workload."""
