@@ -103,7 +103,7 @@ def test_the_memory_answer_is_that_of_the_study(view: str) -> None:
     rows = advise([GRAPH, SQLITE], memory="50%", slowdown="30%", **options).rows
     for trace, row in zip((GRAPH, SQLITE), rows, strict=True):
         nested = {"nested": "4K"} if view == "machine" else {}
-        study = paging(trace, page_sizes="4K", **options, **nested).to_dict()
+        study = paging(trace, page_sizes="4K", **options, **nested)
         (curve,) = memory_curves(study)
         assert row["enough_bytes"] == curve.enough(0.3).bytes
         assert row["wanted_bytes"] == curve.whole.bytes

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from nearfar import units
+from nearfar.provenance import Run
 from nearfar.schema import Option, default
 
 #: Times that differ by less are the same.
@@ -111,8 +112,7 @@ class MemoryCurve:
         return None if found == self.times[0][0] else found
 
 
-def slowdown(result: Mapping[str, Any], options: Iterable[Option]) -> float:
-    """How much longer the program may take, as it was asked."""
-    known: Mapping[str, Any] = result["run"].get("options", {})
-    asked = known.get("slowdown", default(options, "slowdown"))
+def slowdown(run: Run, options: Iterable[Option]) -> float:
+    """The share by which the program may take longer (``--slowdown``)."""
+    asked = run.get("options", {}).get("slowdown", default(options, "slowdown"))
     return float(asked.rstrip("%")) / 100 if isinstance(asked, str) else float(asked)

@@ -17,18 +17,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Final, TypedDict, Unpack
 
 from nearfar import _engine, units
 from nearfar import machine as machines
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
+from nearfar.info import HeatMap
+from nearfar.memory_curve import Memory, in_order
 from nearfar.models import Fit
-from nearfar.paging_findings import ALL_REFERENCES, too_few_frames
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows, takes
+from nearfar.schema import Rows, default, takes
 from nearfar.sizes import list_of
 
 #: How much longer the smallest page size takes than the largest, about: 512 bytes against 2 MiB on
@@ -36,6 +37,8 @@ from nearfar.sizes import list_of
 _SMALLEST = 3.0
 #: Points of a fitted curve that go into results, between the smallest and largest page size.
 _CURVE = 49
+#: The filter that passes every reference.
+ALL_REFERENCES: Final[str] = default(declared.OPTIONS, "filter")
 
 
 class PagingRun(Run, total=False):
@@ -153,7 +156,7 @@ class PagingResult(FolderResult):
             raise NearfarError("best: no such storage, memory fraction or machine in this result")
         return min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
 
-    def html(self, heatmap: Mapping[str, Any] | None = None) -> str:
+    def html(self, heatmap: HeatMap | None = None) -> str:
         """Draw a self-contained page of the result."""
         return self._html(heatmap=heatmap)
 
@@ -330,6 +333,35 @@ def sample_warnings(run: PagingRun) -> list[str]:
     return [
         f"--sample {run['options']['sample']:g} takes too few pages of {', '.join(sizes)}: they "
         "are left out; in brackets the least that would do"
+    ]
+
+
+def too_few_frames(run: PagingRun) -> list[str]:
+    """Which cells the study left out, because their memory has too few frames: one line, or none.
+
+    Runs of older versions have rows for such cells instead.
+    """
+    cells: dict[int, list[Memory]] = {}
+    for cell in run.get("too_few_frames") or ():
+        memory = Memory(cell["memory_bytes"], cell["memory_fraction"])
+        cells.setdefault(cell["page_bytes"], []).append(memory)
+    if not cells:
+        return []
+    # Adjacent page sizes that lack the same memory sizes are named together.
+    groups: list[tuple[str, list[int]]] = []
+    for page, memories in sorted(cells.items()):
+        largest = in_order(memories)[-1].label
+        which = largest if len(memories) == 1 else f"{largest} and less"
+        if not groups or groups[-1][0] != which:
+            groups.append((which, []))
+        groups[-1][1].append(page)
+    named = []
+    for which, pages in groups:
+        sizes = [units.size(page) for page in dict.fromkeys((pages[0], pages[-1]))]
+        named.append(f"{' to '.join(sizes)} pages with {which}")
+    return [
+        f"left out, as memory holds fewer than 8 pages, which thrash in any program: "
+        f"{', '.join(named)}"
     ]
 
 

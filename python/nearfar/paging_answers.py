@@ -1,6 +1,6 @@
 """What a person asks of a paging result: which page size, how much memory, which storage.
 
-The input is the dict that ``nearfar paging --format json`` prints.
+Results of several machines have been through :func:`nearfar.paging_findings.by_place`.
 """
 
 from __future__ import annotations
@@ -12,33 +12,31 @@ from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.gain_error import gain_error, points, worthwhile
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
+from nearfar.paging import PagingResult
 from nearfar.paging_findings import (
     USUAL_PAGE,
     Best,
-    Result,
     answered_memory,
     best_pages,
-    by_place,
     machines,
     memories,
     memory_of,
     of_machine,
     page_sizes,
-    rows,
     storages,
 )
 
 
-def memory_curves(result: Result) -> list[MemoryCurve]:
+def memory_curves(result: PagingResult) -> list[MemoryCurve]:
     """Time against memory size, on each storage; empty where all the memory was not studied."""
-    if not rows(result) or not _has_all(result):
+    if not result.rows or not _has_all(result):
         return []
     page = curve_page(result)
     found = []
     for storage in storages(result):
         times = {
             memory_of(row): row["total_ns"]
-            for row in rows(result)
+            for row in result.rows
             if row["storage"] == storage and row["page_bytes"] == page
         }
         if len(times) > 1:
@@ -46,40 +44,40 @@ def memory_curves(result: Result) -> list[MemoryCurve]:
     return found
 
 
-def curve_page(result: Result) -> int:
+def curve_page(result: PagingResult) -> int:
     """The page size of the curves: the usual one, or the smallest where that was not studied."""
     sizes = page_sizes(result)
     return USUAL_PAGE if USUAL_PAGE in sizes else min(sizes)
 
 
-def _has_all(result: Result) -> bool:
+def _has_all(result: PagingResult) -> bool:
     """Whether the largest memory size that was studied holds all that the program had at once."""
-    run = result["run"]
+    run = result.run
     whole = run.get("peak_resident_bytes") or run.get("footprint_bytes") or 0
     most = max((memory.bytes for memory in memories(result)), default=0)
     return most >= whole
 
 
-def answers(result: Result) -> list[str]:
+def answers(result: PagingResult) -> list[str]:
     """A sentence each: which page size, how much memory, which storage, as far as studied."""
-    if not rows(result):
+    if not result.rows:
         return ["The result has no rows."]
-    hosts, result = machines(result), by_place(result)
+    hosts = machines(result)
     found = [f"Page size on {name}: {_page_size(of_machine(result, name))}" for name in hosts]
     found = found or [f"Page size: {_page_size(result)}"]
     curves = memory_curves(result)
     if curves:
-        found.append(f"Memory: {_memory(curves, slowdown(result, declared.OPTIONS))}")
+        found.append(f"Memory: {_memory(curves, slowdown(result.run, declared.OPTIONS))}")
         if len(curves) > 1:
             what = "Machine" if hosts else "Storage"
-            sentence = _storage(curves, slowdown(result, declared.OPTIONS))
+            sentence = _storage(curves, slowdown(result.run, declared.OPTIONS))
             found.append(f"{what}: {sentence}")
     if hosts:
         found.append(f"Latency of memory: {_latencies(result)}.")
     return found
 
 
-def _page_size(result: Result) -> str:
+def _page_size(result: PagingResult) -> str:
     """The page size with the least time; where what misses cost is known, with the most memory, and
     of sizes that gain alike the smallest."""
     best: Best = best_pages(result)[answered_memory(result), storages(result)[0]]
@@ -98,7 +96,7 @@ def _page_size(result: Result) -> str:
         )
     found = {
         row["page_bytes"]: replace(best, row=row)
-        for row in rows(result)
+        for row in result.rows
         if (memory_of(row), row["storage"]) == (best.memory, best.storage)
     }
     gains = {page: one.gain or 0.0 for page, one in found.items()}
@@ -148,9 +146,9 @@ def _sizes_on(found: Sequence[tuple[int, str]], storages: int) -> list[str]:
     return [f"{size} on {units.clean(storage)}" for size, (_, storage) in named]
 
 
-def _latencies(result: Result) -> str:
+def _latencies(result: PagingResult) -> str:
     """The latency of each machine's DRAM: hosts differ in more than storage."""
-    known: dict[str, float] = result["run"]["dram_ns"]
+    known = result.run["dram_ns"]
     return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in known.items())
 
 

@@ -45,7 +45,7 @@ class Result:
 
     # A result names what shows it as text, `module:name`, loaded when one asks for it. Reports are
     # made from results, so an import here would close a circle, and be slow.
-    #: The function of :meth:`to_dict` that gives what a terminal shows; None for the first rows.
+    #: The function that returns what a terminal shows; None for the first rows.
     shown: ClassVar[str | None] = None
     #: The class of the page (:class:`nearfar.report.html.page.Page`); None where there is none.
     page: ClassVar[str | None] = None
@@ -72,7 +72,7 @@ class Result:
     def view(self) -> Any:
         """What a terminal shows of it: a renderable of Rich."""
         if self.shown is not None:
-            return load(self.shown)(self.to_dict())
+            return load(self.shown)(self)
         return load("nearfar.report.tables:first_rows")(self.table)
 
     def _made(self) -> str:
@@ -138,7 +138,7 @@ class Result:
         """The page, with what it shows besides the result."""
         if self.page is None:
             raise NearfarError(f"html: {self._name} has no page of its own; use .plot() or .table")
-        return str(load(self.page)(self.to_dict(), **more).html())
+        return str(load(self.page)(self, **more).html())
 
     @property
     def _name(self) -> str:

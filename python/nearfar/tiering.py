@@ -15,12 +15,12 @@ import difflib
 import json
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypedDict, Unpack
+from typing import Any, ClassVar, Final, TypedDict, TypeVar, Unpack
 
 from nearfar import _engine
 from nearfar import machine as machines
@@ -28,12 +28,12 @@ from nearfar.declared import names
 from nearfar.declared import tiering as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import View, view
+from nearfar.memory_curve import Memory, in_order, middle
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, knob_text, takes
 from nearfar.sizes import list_of
 from nearfar.strict import read_toml
-from nearfar.tiering_answers import of_memory
 
 #: The default workload.
 WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
@@ -158,12 +158,42 @@ class TieringResult(FolderResult):
         """
         rows: list[Mapping[str, Any]] = [
             row
-            for row in of_memory(self.to_dict(), self.rows)
+            for row in of_memory(self, self.rows)
             if row["policy"] == policy and not (rounds_only and row["phase"] == "warm-up")
         ]
         if not rows:
             raise NearfarError(f"total: no policy {policy!r} in this result")
         return sum(float(row[count]) for row in rows) / len({row["seed"] for row in rows})
+
+
+#: A row of a result, or of its series.
+_Row = TypeVar("_Row", declared.Row, declared.SeriesRow)
+
+
+def memory_scale(run: TieringRun) -> float:
+    """The scale of a generated workload's memory; 1 for a trace, which is never scaled."""
+    return 1.0 if "trace" in run else run.get("policy_scale", 1.0)
+
+
+def memory_of(row: declared.Row | declared.SeriesRow, run: TieringRun) -> Memory:
+    """The size of fast memory of a row; of a generated workload at full scale."""
+    return Memory(round(row["fast_node_bytes"] / memory_scale(run)), row["fast_fraction"])
+
+
+def fast_memories(result: TieringResult) -> list[Memory]:
+    """The sizes of fast memory, smallest first."""
+    return in_order(memory_of(row, result.run) for row in result.rows)
+
+
+def shown_memory(result: TieringResult) -> Memory | None:
+    """The size of fast memory that is shown first; None if there are no rows."""
+    return middle(fast_memories(result))
+
+
+def of_memory(result: TieringResult, rows: Iterable[_Row]) -> list[_Row]:
+    """Those of ``rows`` with the size of fast memory that is shown first."""
+    memory = shown_memory(result)
+    return [row for row in rows if memory_of(row, result.run) == memory]
 
 
 def policies() -> list[PolicyInfo]:

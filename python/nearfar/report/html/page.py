@@ -16,17 +16,20 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from nearfar import units
 from nearfar.errors import NearfarError
 from nearfar.report import palette
 from nearfar.report.html.charts import Drawn
+from nearfar.result import Result
 
 #: A line would break after the sign of an exponent.
 _EXPONENT = re.compile(r"(?<=\d)e-(?=\d)")
 #: A slash within a path.
 _SLASH = re.compile(r"(?<=[^\s/])/(?=[^\s/])")
+
+R = TypeVar("R", bound=Result)
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -145,7 +148,7 @@ def definitions(pairs: Iterable[tuple[str, str]]) -> str:
     return "<dl>" + "".join(f"<dt>{text(t)}</dt><dd>{d}</dd>" for t, d in pairs) + "</dl>"
 
 
-def run_facts(run: Mapping[str, Any]) -> str:
+def run_facts(run: Mapping[str, object]) -> str:
     """How a result was made: every entry of ``run``, nested ones as ``option: value``."""
     pairs = []
     for key, value in run.items():
@@ -178,15 +181,18 @@ def _plain(value: object) -> str:
     return str(value)
 
 
-class Page:
-    """A page of a result: the base owns all that pages share, a study's page says what differs.
+class Page(Generic[R]):
+    """A page of a result.
 
-    The base has the limit of rows, the order of the parts, how the result was made, downloads and
-    the glossary. A page sets the texts and attributes below, by class or in its ``__init__``, and
-    gives ``_sections``; ``_lead``, ``_made`` and ``_data`` where it needs more than the base has.
+    The base class has the limit of rows, the order of the parts, how the result was made,
+    downloads and the glossary. A study's page sets the texts and attributes below, by class or in
+    its ``__init__``, and defines ``_sections``; also ``_lead``, ``_made`` and ``_data`` to show
+    more than the base class does.
 
     Args:
-        result: what the study's command prints as JSON.
+        result: the result.
+        run: how it was made.
+        rows: the number of its rows.
 
     Raises:
         NearfarError: there are more than ``limit`` rows.
@@ -214,15 +220,14 @@ class Page:
     #: Scripts of this folder, run in this order after the charting library.
     scripts: Sequence[str] = ("common.js", "info.js")
 
-    def __init__(self, result: Mapping[str, Any]) -> None:
-        """Keep the result, if the page takes so many rows."""
-        self.result = result
+    def __init__(self, result: R, run: Mapping[str, object], rows: int = 0) -> None:
+        """Keep the result and check the number of rows."""
+        self.result, self.run = result, run
         #: Specification and data of each chart by identifier; ``_sections`` fills it.
         self.charts: dict[str, Drawn] = {}
-        rows = result.get("rows", ())
-        if self.limit is not None and len(rows) > self.limit:
+        if self.limit is not None and rows > self.limit:
             raise NearfarError(
-                f"--html: {len(rows)} {self.row_name} are more than one page holds; "
+                f"--html: {rows} {self.row_name} are more than one page holds; "
                 f"give at most {self.limit}"
             )
 
@@ -237,12 +242,11 @@ class Page:
 
     def _made(self) -> str:
         """How the result was made, HTML."""
-        run = self.result["run"]
-        return run_facts({key: value for key, value in run.items() if key not in self.hidden})
+        return run_facts({key: value for key, value in self.run.items() if key not in self.hidden})
 
     def _data(self) -> dict[str, object]:
         """What is embedded as JSON, by identifier."""
-        return {"result": self.result, "model": {"charts": self.charts}}
+        return {"result": self.result.to_dict(), "model": {"charts": self.charts}}
 
     def html(self) -> str:
         """The whole page, to be written as UTF-8; the same result gives the same text."""
