@@ -76,7 +76,7 @@ def test_terminal_and_page_show_the_regions(
     words = ("advise", GRAPH, "--machine", "zen4-vm", "--regions")
     done = nearfar(*words, "--html", page, first="import os; os.environ['COLUMNS'] = '80'")
     assert done.returncode == 0, done.stderr
-    assert "Which region wants which page size" in done.stdout
+    assert "Regions that gain by larger pages" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     largest = next(one for one in row["regions"] if one["advised"])
     assert largest["name"] in done.stdout

@@ -53,12 +53,12 @@ TABLES: Final = {
     "rows": Rows(
         columns=(
             Column("metric", "string", False, "", "The number compared."),
-            Column("pairs", "int64", False, "", "Seeds that both have."),
+            Column("pairs", "int64", False, "", "Seeds that both runs have."),
             Column("a", "double", False, "", "Mean of the first run.", "A"),
             Column("b", "double", False, "", "Mean of the second run.", "B"),
             Column("difference", "double", False, "", "Mean of b - a."),
-            Column("relative", "double", True, "of a", "The same as a share; null where a is 0.",
-                   "change"),
+            Column("relative", "double", True, "of a", "`difference` as a share of a; null if a is "
+                   "0.", "change"),
             Column("low", "double", True, "of a", "Lower end of the 95 % interval of `relative` "
                    "over seeds; null for one seed.", "95 % interval"),
             Column("high", "double", True, "of a", "Its upper end."),
@@ -325,8 +325,6 @@ def _group(
         of_seed = found.setdefault(key, {})
         which = row.get(seed) if seed else None
         if which in of_seed:
-            raise NearfarError(
-                f"{run.path}: two rows of {', '.join(map(str, key))}; they cannot be told apart"
-            )
+            raise NearfarError(f"{run.path}: two rows have the keys {', '.join(map(str, key))}")
         of_seed[which] = row
     return found

@@ -73,30 +73,33 @@ class ExplainRun(TypedDict):
 
 #: Counts of a place.
 _COUNTS: Final = (
-    Column("references", "int64", False, "", "References; 0 of code, whose own are not counted."),
+    Column("references", "int64", False, "", "References; 0 for code, where they are not counted."),
     Column("tlb_misses", "int64", False, "", "Page walks.", "TLB misses"),
-    Column("tlb_second_hits", "int64", False, "", "First-level TLB misses that the second has."),
+    Column("tlb_second_hits", "int64", False, "", "First-level TLB misses that hit the second "
+           "level."),
     Column("faults", "int64", False, "", "Page faults."),
-    Column("first_touches", "int64", False, "", "References to pages never touched before.",
+    Column("first_touches", "int64", False, "", "First references to pages.",
            "first touch"),
     Column("zero_fills", "int64", False, "", "Faults on pages that are filled with zeros."),
     Column("file_reads", "int64", False, "", "Faults that read a page of a file the first time."),
     Column("swap_ins", "int64", False, "", "Faults that read a page back from swap."),
     Column("file_rereads", "int64", False, "", "Faults that read a page of a file again."),
-    Column("mapped", "int64", False, "", "First references to pages of files that a warm page "
-           "cache held: no faults."),
+    Column("mapped", "int64", False, "", "First references to pages of files in a warm page "
+           "cache, which are no faults."),
 )  # fmt: skip
 _REGION: Final = Column("name", "string", False, "", "Its region.", "region")
 _COSTS: Final = (
-    Column("ns", "double", False, "ns", "What this adds to the mean time of a reference.", "time"),
-    Column("share", "double", False, "", "Its part of all such time."),
+    Column(
+        "ns", "double", False, "ns", "Time that this adds to the mean time of a reference.", "time"
+    ),
+    Column("share", "double", False, "", "Its share of all such time."),
 )
 _PLACES: Final = Rows(
     columns=(
         _REGION,
-        Column("addr_low", "string", False, "", "First byte; in a table as hexadecimal text.",
+        Column("addr_low", "string", False, "", "First byte; hexadecimal text in tables.",
                "addresses", python="int"),
-        Column("addr_high", "string", False, "", "Byte after the last.", python="int"),
+        Column("addr_high", "string", False, "", "First byte after it.", python="int"),
         *_COUNTS,
         *_COSTS,
     ),
@@ -108,20 +111,23 @@ TABLES: Final = {
     "rows": _PLACES,
     "terms": Rows(
         columns=(
-            Column("term", "string", False, "", "What the time is for."),
+            Column("term", "string", False, "", "Name of the term."),
             Column("part", "string", False, "", "`T_A` or `T_D`."),
-            Column("formula", "string", True, "", "The term of the equation. This and the two "
-                   "after it are null of a run with `--view machine`."),
-            Column("rate", "double", True, "per reference", "How often."),
-            Column("each_ns", "double", True, "ns", "Time of each."),
+            Column("formula", "string", True, "", "The term of the equation; null with `--view "
+                   "machine`."),
+            Column("rate", "double", True, "per reference", "Events per reference; null with "
+                   "`--view machine`."),
+            Column("each_ns", "double", True, "ns", "Time of an event; null with `--view "
+                   "machine`."),
             _COSTS[0],
-            Column("share", "double", False, "", "Its part of `total_ns`."),
-            Column("usual_ns", "double", True, "ns", "The same with 4 KiB pages. This and the two "
-                   "after it are null but for another size of a run with `--view machine` that has "
-                   "4 KiB.", "4 KiB"),
-            Column("saved_ns", "double", True, "ns", "`usual_ns` - `ns`.", "saved"),
-            Column("gain", "double", True, "", "What that is of the whole time with 4 KiB pages: "
-                   "its part of the gain."),
+            Column("share", "double", False, "", "Its share of `total_ns`."),
+            Column("usual_ns", "double", True, "ns", "Time with 4 KiB pages; null unless the run "
+                   "has `--view machine` and 4 KiB pages, and this is another page size.",
+                   "4 KiB"),
+            Column("saved_ns", "double", True, "ns", "`usual_ns` - `ns`; null if `usual_ns` is.",
+                   "saved"),
+            Column("gain", "double", True, "", "`saved_ns` as a share of the whole time with 4 KiB "
+                   "pages; null if `usual_ns` is."),
         ),
         keys=("term",),
         metrics={"ns": "less"},
@@ -129,8 +135,8 @@ TABLES: Final = {
     "sites": Rows(
         columns=(
             _REGION,
-            Column("addr", "string", True, "", "First byte of its block of instructions; null: "
-                   "all further ones.", "code", python="int"),
+            Column("addr", "string", True, "", "First byte of its block of instructions; null for "
+                   "the sum of all further ones.", "code", python="int"),
             *_COUNTS,
             *_COSTS,
         ),
@@ -139,13 +145,13 @@ TABLES: Final = {
     ),
     "functions": Rows(
         columns=(
-            Column("program", "string", False, "", "The program that ran it."),
-            Column("library", "string", False, "", "The file that it is of, or its region.",
+            Column("program", "string", False, "", "The program that executed it."),
+            Column("library", "string", False, "", "Its file, or its region.",
                    "library"),
-            Column("function", "string", False, "", "Its name; without one the address in the file "
-                   "where it begins."),
+            Column("function", "string", False, "", "Its name; without one, its address in the "
+                   "file."),
             Column("file", "string", True, "", "Source file.", "source"),
-            Column("line", "int64", True, "", "Line of it."),
+            Column("line", "int64", True, "", "Line in the source file."),
             *_COUNTS,
             *_COSTS,
         ),
@@ -302,9 +308,9 @@ def explain(
     notes = symbols.notes
     if filtered:
         notes = ["the run counted references that miss CPU caches, which no longer follow the code "
-                 "that made them: nothing is said of code"]  # fmt: skip
+                 "that made them: code is not shown"]  # fmt: skip
     elif not by_code:
-        notes = ["this capture has no instruction fetches: nothing is said of code; capture "
+        notes = ["this capture has no instruction fetches: code is not shown; capture "
                  "without --no-fetch"]  # fmt: skip
     (total,) = _columns([found["total"]], declared.TOTAL_ROWS)
     return ExplainResult(
@@ -449,6 +455,6 @@ def _check(
     for name, in_run, now in counts:
         if in_run != now:
             raise NearfarError(
-                f"{folder}: the run has {in_run:,} {name}, its trace gives {now:,}; run the study "
+                f"{folder}: the run has {in_run:,} {name}, its trace has {now:,}; run the study "
                 "again with this version"
             )

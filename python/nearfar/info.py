@@ -21,7 +21,7 @@ _ROWS: Final = Rows(
     columns=(
         Column("section", "string", False, "", "`trace`, or the key of a table or list."),
         Column("item", "string", False, "", "Which item of a list, or empty."),
-        Column("quantity", "string", False, "", "What the value is of."),
+        Column("quantity", "string", False, "", "Name of the value."),
         Column("value", "string", False, "", "A number or text, as text."),
     ),
     keys=("section", "item", "quantity"),

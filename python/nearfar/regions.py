@@ -36,17 +36,19 @@ _Checked = Literal["tlb_misses", "tlb_second_hits"]
 SIZES: Final = Rows(
     columns=(
         Column("name", "string", False, "", "The region.", "region"),
-        Column("page_bytes", "int64", False, "bytes", "Page size that is switched on for it."),
-        Column("ns", "double", False, "ns", "What its walks, faults and storage add to the mean "
-               "time of a reference.", "time"),
-        Column("saved_ns", "double", False, "ns", "How much less than with 4 KiB pages.", "saves"),
-        Column("saved_share", "double", False, "", "Its part of the whole time with 4 KiB pages.",
+        Column("page_bytes", "int64", False, "bytes", "Page size that is set for it."),
+        Column("ns", "double", False, "ns", "Time that its walks, faults and storage add to the "
+               "mean time of a reference.", "time"),
+        Column("saved_ns", "double", False, "ns", "Time that it saves against 4 KiB pages.",
+               "saves"),
+        Column("saved_share", "double", False, "", "`saved_ns` as a share of the whole time with 4 "
+               "KiB pages.",
                "gain"),
-        Column("resident_bytes", "int64", False, "bytes", "Most private memory of it at once."),
-        Column("added_bytes", "int64", False, "bytes", "How much more than with 4 KiB pages.",
-               "adds"),
-        Column("advised", "bool", False, "", "The size that suits it: of those whose pages fit "
-               "it the one that saves most, and at least 0.1 % of the whole time; else 4 KiB."),
+        Column("resident_bytes", "int64", False, "bytes", "Its peak private memory."),
+        Column("added_bytes", "int64", False, "bytes", "Memory in addition to that with 4 KiB "
+               "pages.", "adds"),
+        Column("advised", "bool", False, "", "Whether this size is advised: of those that fit in "
+               "it, the one that saves most, if at least 0.1 % of the whole time; else 4 KiB."),
     ),
     keys=("name", "page_bytes"),
     metrics={"ns": "less", "resident_bytes": "less"},
@@ -142,7 +144,7 @@ def count(
     for name in checked:
         if total[name] != row[name] and run_options.get("sample") is None:
             raise NearfarError(
-                f"{trace}: the run has {row[name]:,} {name.replace('_', ' ')}, its trace gives "
+                f"{trace}: the run has {row[name]:,} {name.replace('_', ' ')}, its trace has "
                 f"{total[name]:,}; run the study again with this version"
             )
     warm = found["lifetimes"] and run_options.get("page_cache") == "warm"

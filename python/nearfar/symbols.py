@@ -25,12 +25,12 @@ _SYSTEM: Final = Path("/usr/lib/debug")
 _SHOWN: Final = 12
 #: Reasons why code has no names, or may have wrong ones.
 _STRIPPED: Final = "stripped, so functions have no names; give debug files with --symbols"
-_GONE: Final = "not there, so functions have no names; give copies with --symbols"
+_GONE: Final = "missing, so functions have no names; give copies with --symbols"
 _CHANGED: Final = (
-    "another build id than when it was captured, so functions have no names; give the file of then "
-    "with --symbols"
+    "not the build id of the capture, so functions have no names; give the captured file with "
+    "--symbols"
 )
-_UNCHECKED: Final = "the trace has no build id; names are right if the file is the same as then"
+_UNCHECKED: Final = "the trace has no build id; names are right if the file has not changed since"
 
 
 class Costs(declared.TotalRow):

@@ -104,7 +104,7 @@ def sizes(rows: Sequence[declared.SizesRow], of: str = "") -> list[RenderableTyp
 
     Args:
         rows: each region at each page size.
-        of: such as " of web1", where there are several VMs.
+        of: such as " of web1", if there are several VMs.
     """
     larger, rest = larger_pages(rows)
     cells = [
@@ -122,7 +122,7 @@ def sizes(rows: Sequence[declared.SizesRow], of: str = "") -> list[RenderableTyp
     heads = declared.SIZES_ROWS.heads(
         "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes", "name"
     )
-    title = f"Which region{of} wants which page size, and what that adds to its memory"
+    title = f"Regions{of} that gain by larger pages, and the memory that these add"
     return [
         *([listing(title, heads, cells, places=True)] if cells else []),
         *([Text(line)] if rest else []),
@@ -206,13 +206,13 @@ def _regions(regions: Sequence[declared.Row]) -> Table:
 def _ranges(ranges: Sequence[declared.Row]) -> Table:
     ordered = sorted(ranges, key=lambda place: (-place["ns"], place["addr_low"]))
     addresses = [f"{place['addr_low']:#x}-{place['addr_high']:#x}" for place in ordered]
-    title = "The same by address range, most expensive first"
+    title = "Misses and faults by address range, most expensive first"
     return _places(title, ordered, declared.ROWS.head("addr_low"), addresses)
 
 
 def _sites(sites: Sequence[declared.SitesRow]) -> Table:
     addresses = ["" if site["addr"] is None else f"{site['addr']:#x}" for site in sites]
-    title = "The same by the code that made the reference, most expensive first"
+    title = "Misses and faults by the code that made the reference, most expensive first"
     return _places(title, sites, declared.SITES_ROWS.head("addr"), addresses)
 
 

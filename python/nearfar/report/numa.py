@@ -166,7 +166,7 @@ def plan(rows: Sequence[numa_plan.Row]) -> RenderableType:
             f"bandwidth {100 * (best['bandwidth_gain'] or 0):+.0f} %"
         )
     if not best["enough"]:
-        text += "; the bandwidth asked for cannot be had"
+        text += "; the requested bandwidth is not possible"
     return Group(_headline(text + "."), Text(""), shown)
 
 

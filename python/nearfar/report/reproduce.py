@@ -15,7 +15,7 @@ from nearfar.reproduce import Reproduced
 
 
 def verdict(row: declared.Row) -> str:
-    """Whether a row holds, in a word: ``yes``, ``NO`` or ``input``."""
+    """The state of a row in a word: ``yes``, ``NO`` or ``input``."""
     if row["holds"] is None:
         return "input"
     return "yes" if row["holds"] else "NO"
@@ -108,7 +108,7 @@ def rows(result: Reproduced) -> RenderableType:
         for row in missed
     ]
     if result.sensitivity:
-        title = "Rows that hold when what the papers leave open is chosen otherwise"
+        title = "Rows that hold with other choices where the papers leave a choice"
         other = Table(title, collapse_padding=True)
         for head in declared.SENSITIVITY_ROWS.heads("setting", "why"):
             other.add_column(head, overflow="fold", importance=KEY)

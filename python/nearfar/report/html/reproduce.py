@@ -45,7 +45,9 @@ class ReproducePage(page.Page[Reproduced]):
         parts = [page.section("rows", "Published and ours", _rows(rows), wide=True)]
         self.charts["holds"] = holds(rows)
         caption = "Rows that hold and rows that do not, by paper."
-        parts.append(page.section("holds", "How much holds", page.chart("holds", caption, caption)))
+        parts.append(
+            page.section("holds", "How many rows hold", page.chart("holds", caption, caption))
+        )
         ratios = _ratios(rows)
         if ratios["points"]:
             self.charts["ratios"] = ratios
@@ -81,7 +83,7 @@ def _missed(rows: Sequence[declared.Row]) -> int:
 
 
 def _rows(rows: Sequence[declared.Row]) -> str:
-    """A fold for each paper, and what filters them."""
+    """A ``details`` element for each paper, and the search field."""
     by_paper = _by_paper(rows)
     folds = []
     for paper, own in by_paper.items():
@@ -269,7 +271,7 @@ def _sensitivity(cases: Sequence[declared.SensitivityRow]) -> str:
         ]
         for case in cases
     ]
-    title = "What the papers leave open, chosen otherwise"
+    title = "Other choices where the papers leave a choice"
     heads = declared.SENSITIVITY_ROWS.heads("setting", "why", "holds", "more", "fewer")
     folded = page.details("The table", page.table(heads, cells, title))
     return page.section("sensitivity", title, folded, wide=True)

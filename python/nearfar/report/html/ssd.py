@@ -23,7 +23,7 @@ _GLOSSARY = (
     ("idle", "No thread is ready."),
     (
         "predicted",
-        "What the device announces: the operations that it will need, nothing else going on.",
+        "The time that the device announces: that of the operations it needs when it is idle.",
     ),
     ("passed on", "The fault went to the kernel, which may put the thread to sleep."),
 )
