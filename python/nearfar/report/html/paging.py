@@ -269,9 +269,9 @@ def _rate_chart(
     fitted: dict[tuple[int, float | None], float] = {}
     curves: list[charts.Datum] = []
     for fit in result.fits:
-        if fit["quantity"] != quantity:
-            continue
         memory = findings.memory_of_fit(fit)
+        if fit["quantity"] != quantity or memory not in (None, *memories):
+            continue
         series = 0 if memory is None else memories.index(memory)
         for size, _, predicted in fit["points"]:
             if predicted is not None:
