@@ -1,4 +1,7 @@
-"""Recommendations from a paging result: page size, memory size, storage."""
+"""What a person asks of a paging result: which page size, how much memory, which storage.
+
+Results of several machines have been through :func:`nearfar.paging_findings.by_place`.
+"""
 
 from __future__ import annotations
 
@@ -9,78 +12,74 @@ from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.gain_error import gain_error, points, worthwhile
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
+from nearfar.paging import PagingResult
 from nearfar.paging_findings import (
     USUAL_PAGE,
     Best,
-    Result,
     answered_memory,
     best_pages,
-    by_place,
     machines,
     memories,
     memory_of,
     of_machine,
     page_sizes,
-    rows,
     storages,
 )
 
 
-def memory_curves(result: Result) -> list[MemoryCurve]:
-    """Time against memory size, on each storage; empty if no size holds the whole program."""
-    if not rows(result) or not _has_whole(result):
+def memory_curves(result: PagingResult) -> list[MemoryCurve]:
+    """Time against memory size, on each storage; empty where all the memory was not studied."""
+    if not result.rows or not _has_all(result):
         return []
     page = curve_page(result)
-    curves = []
+    found = []
     for storage in storages(result):
         times = {
             memory_of(row): row["total_ns"]
-            for row in rows(result)
+            for row in result.rows
             if row["storage"] == storage and row["page_bytes"] == page
         }
         if len(times) > 1:
-            curves.append(MemoryCurve.of(storage, times))
-    return curves
+            found.append(MemoryCurve.of(storage, times))
+    return found
 
 
-def curve_page(result: Result) -> int:
-    """The page size of the curves: 4 KiB, or the smallest if that was not studied."""
+def curve_page(result: PagingResult) -> int:
+    """The page size of the curves: the usual one, or the smallest where that was not studied."""
     sizes = page_sizes(result)
     return USUAL_PAGE if USUAL_PAGE in sizes else min(sizes)
 
 
-def _has_whole(result: Result) -> bool:
-    """Whether the largest memory size holds the peak resident set."""
-    run = result["run"]
+def _has_all(result: PagingResult) -> bool:
+    """Whether the largest memory size that was studied holds all that the program had at once."""
+    run = result.run
     whole = run.get("peak_resident_bytes") or run.get("footprint_bytes") or 0
-    largest = max((memory.bytes for memory in memories(result)), default=0)
-    return largest >= whole
+    most = max((memory.bytes for memory in memories(result)), default=0)
+    return most >= whole
 
 
-def answers(result: Result) -> list[str]:
-    """A sentence each on page size, memory size and storage, if the study covers them."""
-    if not rows(result):
+def answers(result: PagingResult) -> list[str]:
+    """A sentence each: which page size, how much memory, which storage, as far as studied."""
+    if not result.rows:
         return ["The result has no rows."]
-    hosts, result = machines(result), by_place(result)
-    lines = [f"Page size on {name}: {_page_size(of_machine(result, name))}" for name in hosts]
-    lines = lines or [f"Page size: {_page_size(result)}"]
+    hosts = machines(result)
+    found = [f"Page size on {name}: {_page_size(of_machine(result, name))}" for name in hosts]
+    found = found or [f"Page size: {_page_size(result)}"]
     curves = memory_curves(result)
     if curves:
-        limit = slowdown(result, declared.OPTIONS)
-        lines.append(f"Memory: {_memory(curves, limit)}")
+        found.append(f"Memory: {_memory(curves, slowdown(result.run, declared.OPTIONS))}")
         if len(curves) > 1:
-            lines.append(f"{'Machine' if hosts else 'Storage'}: {_storage(curves, limit)}")
+            what = "Machine" if hosts else "Storage"
+            sentence = _storage(curves, slowdown(result.run, declared.OPTIONS))
+            found.append(f"{what}: {sentence}")
     if hosts:
-        lines.append(f"Latency of memory: {_latencies(result)}.")
-    return lines
+        found.append(f"Latency of memory: {_latencies(result)}.")
+    return found
 
 
-def _page_size(result: Result) -> str:
-    """The page size with the shortest time.
-
-    With ``--view machine``: at the largest memory size, the smallest page size whose gain does not
-    differ from the best by more than the error.
-    """
+def _page_size(result: PagingResult) -> str:
+    """The page size with the least time; where what misses cost is known, with the most memory, and
+    of sizes that gain alike the smallest."""
     best: Best = best_pages(result)[answered_memory(result), storages(result)[0]]
     if best.row.get("cpu_ns") is None:
         return best.sentence[0].lower() + best.sentence[1:]
@@ -95,80 +94,78 @@ def _page_size(result: Result) -> str:
         return (
             f"stay with {usual}; {size} saves {saves}, which is within the error, {points(error)}."
         )
-    by_page = {
+    found = {
         row["page_bytes"]: replace(best, row=row)
-        for row in rows(result)
+        for row in result.rows
         if (memory_of(row), row["storage"]) == (best.memory, best.storage)
     }
-    gains = {page: choice.gain or 0.0 for page, choice in by_page.items()}
-    chosen = by_page[worthwhile(gains) or best.page_bytes]
+    gains = {page: one.gain or 0.0 for page, one in found.items()}
+    chosen = found[worthwhile(gains) or best.page_bytes]
     gain = chosen.gain or 0.0
-    extra = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
-    bloat = f", and hold {units.size(extra)} more memory" if extra > 0 else ""
+    more = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
+    bloat = f", and holds {units.size(more)} more memory" if more > 0 else ""
     faster = ""
     if chosen.page_bytes != best.page_bytes:
         faster = f" ({size} saves {points(best.gain - gain)} more, which is within the error)"
-    low, high = (units.percent(gain + sign * gain_error(gain)) for sign in (-1, 1))
     return (
-        f"{units.size(chosen.page_bytes)} pages take {units.percent(gain)} ({low} to {high}) less "
-        f"time than {usual} pages{bloat}{faster}."
+        f"{units.size(chosen.page_bytes)} saves {units.percent(gain)} of the time with {usual}, "
+        f"give or take {points(gain_error(gain))}{bloat}{faster}."
     )
 
 
-def _memory(curves: Sequence[MemoryCurve], limit: float) -> str:
-    """How much memory is enough, and how much too little; ``limit``: the allowed slowdown."""
-    enough = [(_enough(curve, limit).bytes, curve.name) for curve in curves]
-    below = [
-        (memory.bytes, curve.name)
-        for curve in curves
-        if (memory := curve.thrashes_below) is not None
-    ]
-    whole, count = curves[0].whole.bytes, len(curves)
-    return memory_sentence(_sizes_on(enough, count), _sizes_on(below, count), whole, limit)
+def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
+    """How much memory is enough, and how much too little."""
+    whole = curves[0].whole
+    enough: list[tuple[int, str]] = []
+    below: list[tuple[int, str]] = []
+    for curve in curves:
+        enough.append((_enough(curve, most).bytes, curve.name))
+        if (least := curve.thrashes_below) is not None:
+            below.append((least.bytes, curve.name))
+    several = len(curves)
+    return memory_sentence(_sizes_on(enough, several), _sizes_on(below, several), whole.bytes, most)
 
 
-def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, limit: float) -> str:
-    """How much memory is enough, and how much too little; ``whole``: bytes of the program."""
+def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, most: float) -> str:
+    """How much memory is enough, how much too little, and how much is all, in words."""
     text = (
-        f"with {', '.join(enough)} it is at most {units.percent(limit)} slower than with enough "
-        f"memory ({units.size(whole)})"
+        f"with {', '.join(enough)} it runs within {units.percent(most)} of having all that it "
+        f"wants ({units.size(whole)})"
     )
     return (
         f"{text}; below {', '.join(below)} it thrashes (twice the time)." if below else f"{text}."
     )
 
 
-def _sizes_on(memories: Sequence[tuple[int, str]], storages: int) -> list[str]:
-    """Memory sizes with their storages; one size without a storage if all storages have it."""
-    sizes = [units.size(memory) for memory, _ in memories]
-    if len(memories) == storages and len(set(sizes)) == 1:
+def _sizes_on(found: Sequence[tuple[int, str]], storages: int) -> list[str]:
+    """Memory sizes, each with its storage where they differ or do not concern all storages."""
+    sizes = [units.size(memory) for memory, _ in found]
+    if len(found) == storages and len(set(sizes)) == 1:
         return sizes[:1]
-    named = zip(sizes, memories, strict=True)
+    named = zip(sizes, found, strict=True)
     return [f"{size} on {units.clean(storage)}" for size, (_, storage) in named]
 
 
-def _latencies(result: Result) -> str:
-    """The DRAM latency of each machine."""
-    latencies = result["run"]["dram_ns"].items()
-    return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in latencies)
+def _latencies(result: PagingResult) -> str:
+    """The latency of each machine's DRAM: hosts differ in more than storage."""
+    known = result.run["dram_ns"]
+    return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in known.items())
 
 
-def _enough(curve: MemoryCurve, limit: float) -> Memory:
-    """The memory that is enough on one storage; the largest size always is."""
-    return curve.enough(limit) or curve.whole
+def _enough(curve: MemoryCurve, most: float) -> Memory:
+    """What is enough on one storage: the largest size is, as it is compared with itself."""
+    return curve.enough(most) or curve.whole
 
 
-def _storage(curves: Sequence[MemoryCurve], limit: float) -> str:
-    """The storages by time, with the memory that is enough on the best of them."""
-    memory = min((_enough(curve, limit) for curve in curves), key=lambda memory: memory.bytes)
+def _storage(curves: Sequence[MemoryCurve], most: float) -> str:
+    """The storages by their time with what is enough memory on the best of them."""
+    memory = min((_enough(curve, most) for curve in curves), key=lambda memory: memory.bytes)
     times = sorted((dict(curve.times)[memory], curve.name) for curve in curves)
-    (shortest, first), *others = times
-    if times[-1][0] < SAME * shortest:
+    (least, first), *others = times
+    if times[-1][0] < SAME * least:
         return f"with {units.size(memory.bytes)} or more it makes no difference."
-    (nearest, second), *rest = [(f"{time / shortest:.3g}", name) for time, name in others]
-    slower = [f"{units.clean(second)} takes {nearest}"]
-    slower += [f"{units.clean(name)} {ratio}" for ratio, name in rest]
+    behind = ", ".join(f"{units.clean(name)} {time / least:.3g}x" for time, name in others)
     return (
-        f"with {units.size(memory.bytes)}, {units.clean(first)} is fastest; {', '.join(slower)} "
-        "times as long."
+        f"with {units.size(memory.bytes)} it is fastest on {units.clean(first)}; times as long: "
+        f"{behind}."
     )

@@ -1,46 +1,30 @@
-"""Recommendations from a tiering result: policy, and size of fast memory."""
+"""What a person asks of a tiering result: which policy, and how much fast memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypedDict, TypeVar, cast
+from typing import Final, cast
 
 from nearfar import units
 from nearfar.declared import tiering as declared
-from nearfar.memory_curve import SAME, Memory, MemoryCurve, in_order, middle, slowdown
-from nearfar.provenance import Run
+from nearfar.memory_curve import SAME, Memory, MemoryCurve, in_order, slowdown
+from nearfar.tiering import (
+    TieringResult,
+    TieringRun,
+    fast_memories,
+    memory_of,
+    memory_scale,
+    of_memory,
+    shown_memory,
+)
 
-Row: TypeAlias = declared.Row
-#: Rows or points of the time series.
-AnyRow = TypeVar("AnyRow", declared.Row, declared.SeriesRow)
-
-#: Below this scale, policies cannot be compared: queues and batches do not shrink with memory and
-#: time, and dominate.
+#: The least scale at which policies can be compared: queues and batches do not shrink with memory
+#: and time, and below it they decide.
 MIN_SCALE: Final = 1 / 256
-#: Bounds rather than policies that a kernel can have; they are not compared with others.
+#: Bounds, which no policy that a kernel can have is compared with.
 _BOUNDS: Final = ("oracle",)
-
-
-class TieringRun(Run, total=False):
-    """The record of a tiering run."""
-
-    workload: str
-    footprint_bytes: int
-    #: None if pages never end.
-    peak_resident_bytes: int | None
-    policy_scale: float
-    #: By name of the node.
-    node_bytes: dict[str, int]
-
-
-class Result(TypedDict):
-    """A tiering result as plain values, as ``nearfar tiering --format json`` prints it."""
-
-    run: TieringRun
-    rows: list[declared.Row]
-    series: list[declared.SeriesRow]
 
 
 def too_small(run: TieringRun) -> str | None:
@@ -61,60 +45,36 @@ def too_small(run: TieringRun) -> str | None:
     return f"{text} Add --copies {needed} (instances side by side), or capture a larger program."
 
 
-def memory_of(row: declared.Row | declared.SeriesRow, run: TieringRun) -> Memory:
-    """The size of fast memory of a row; at full scale, for a generated workload."""
-    return Memory(round(row.get("fast_node_bytes", 0) / _scale(run)), row.get("fast_fraction"))
-
-
-def _scale(run: TieringRun) -> float:
-    """The scale of a run's memory; a trace is not scaled."""
-    return 1.0 if "trace" in run else float(run.get("policy_scale", 1.0))
-
-
-def fast_memories(result: Result) -> list[Memory]:
-    """The sizes of fast memory, smallest first."""
-    return in_order(memory_of(row, result["run"]) for row in result["rows"])
-
-
-def shown_memory(result: Result) -> Memory | None:
-    """The size of fast memory to show first; None if there are no rows."""
-    return middle(fast_memories(result))
-
-
-def of_memory(result: Result, rows: Iterable[AnyRow]) -> list[AnyRow]:
-    """The ``rows`` with the size of fast memory that is shown first."""
-    memory = shown_memory(result)
-    return [row for row in rows if memory_of(row, result["run"]) == memory]
-
-
-def means(rows: Iterable[Row]) -> list[Row]:
-    """One row per size of fast memory, policy and phase, with the means over seeds."""
-    groups: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+def means(rows: Iterable[declared.Row]) -> list[declared.Row]:
+    """The mean over seeds of each number, by size of fast memory, policy and phase."""
+    groups: dict[tuple[int, float | None, str, str], list[declared.Row]] = {}
     for row in rows:
-        key = (row.get("fast_node_bytes"), row.get("fast_fraction"), row["policy"], row["phase"])
+        key = (row["fast_node_bytes"], row["fast_fraction"], row["policy"], row["phase"])
         groups.setdefault(key, []).append(row)
-    found = [
-        {
-            name: sum(row[name] for row in group) / len(group)
-            if isinstance(value, int | float)
-            else value
-            for name, value in group[0].items()
-        }
-        for group in groups.values()
-    ]
-    return cast("list[Row]", found)
+    return [_mean(rows) for rows in groups.values()]
+
+
+def _mean(rows: Sequence[declared.Row]) -> declared.Row:
+    """A row of means; counts are no longer whole numbers."""
+    mean = {
+        key: sum(row[key] for row in rows) / len(rows)  # type: ignore[literal-required]
+        if isinstance(value, int | float)
+        else value
+        for key, value in rows[0].items()
+    }
+    return cast("declared.Row", mean)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A comparison of the policies in the last phase.
+    """How policies compare in the last phase.
 
     Attributes:
         memory: the size of fast memory.
-        phase: the phase; seeds: number of runs per policy.
-        best: the fastest policy, and those that are not significantly slower.
-        behind: the others, fastest first, with the ratio of their time to the fastest: mean over
-            seeds, minimum and maximum over pairs of runs.
+        phase: the phase; seeds: how many runs there are of each.
+        best: the fastest policy, and those that are not shown to be slower.
+        behind: the others, with how many times as long they take, the nearest first: the mean over
+            seeds, the least and the most that runs differ by.
     """
 
     memory: Memory
@@ -124,13 +84,13 @@ class Standing:
     behind: tuple[tuple[str, float, float, float], ...]
 
 
-def standing(result: Result) -> Standing | None:
-    """A comparison of policies at the size of fast memory that is shown first.
+def standing(result: TieringResult) -> Standing | None:
+    """How policies compare with the fast memory that is shown first; None: bounds alone were run.
 
-    With several seeds, a policy is slower if all its runs are slower than all of the fastest; with
-    one seed, if it takes 1 % longer. None if only bounds were run.
+    One of several seeds is slower if no run of it is as fast as one of the fastest; of one seed, if
+    it takes 1 % longer.
     """
-    rows = [row for row in of_memory(result, result["rows"]) if row["policy"] not in _BOUNDS]
+    rows = [row for row in of_memory(result, result.rows) if row["policy"] not in _BOUNDS]
     memory = shown_memory(result)
     if not rows or memory is None:
         return None
@@ -139,131 +99,129 @@ def standing(result: Result) -> Standing | None:
     for row in rows:
         if row["phase"] == phase:
             runs.setdefault(row["policy"], []).append(float(row["mean_latency_ns"]))
-    mean = {name: sum(times) / len(times) for name, times in runs.items()}
-    first, *others = sorted(mean, key=lambda name: mean[name])
+    time = {name: sum(own) / len(own) for name, own in runs.items()}
+    first, *others = sorted(time, key=lambda name: time[name])
     best, behind = [first], []
     for name in others:
-        ratio = mean[name] / mean[first]
-        low = min(runs[name]) / max(runs[first])
-        high = max(runs[name]) / min(runs[first])
+        ratio = time[name] / time[first]
+        least = min(runs[name]) / max(runs[first])
+        most = max(runs[name]) / min(runs[first])
         several = len(runs[name]) > 1
-        if (low <= 1) if several else (ratio < SAME):
+        if (least <= 1) if several else (ratio < SAME):
             best.append(name)
         else:
-            behind.append((name, ratio, low, high))
+            behind.append((name, ratio, least, most))
     return Standing(memory, phase, len(runs[first]), tuple(best), tuple(behind))
 
 
-def policy_curves(result: Result) -> list[MemoryCurve]:
-    """Time in the last phase against fast memory, for each policy; the best policy first.
+def policy_curves(result: TieringResult) -> list[MemoryCurve]:
+    """Time in the last phase against fast memory, of each policy; the best policy first.
 
-    The base is the shortest time of any policy with all the program's memory fast. Empty if that
-    was not run, if there is only one size, or if the run is too small.
+    Compared with the least time that any takes with all the program's memory fast. Empty where that
+    was not run, or one size alone, or the run is too small to say anything.
     """
-    memories, run = fast_memories(result), result["run"]
-    rows = means(result["rows"])
+    memories, run = fast_memories(result), result.run
+    rows = means(result.rows)
     if len(memories) < 2 or not _holds_all(memories[-1], run) or too_small(run) is not None:
         return []
     times: dict[str, dict[Memory, float]] = {}
     for row in rows:
         if row["phase"] == rows[-1]["phase"]:
-            of_policy = times.setdefault(row["policy"], {})
-            of_policy[memory_of(row, run)] = row["mean_latency_ns"]
-    base = min(of_policy[memories[-1]] for of_policy in times.values())
-    limit = slowdown(result, declared.OPTIONS)
+            own = times.setdefault(row["policy"], {})
+            own[memory_of(row, run)] = row["mean_latency_ns"]
+    base = min(own[memories[-1]] for own in times.values())
+    most = slowdown(result.run, declared.OPTIONS)
 
     def rank(curve: MemoryCurve) -> tuple[float, float]:
-        enough = curve.enough(limit)
+        enough = curve.enough(most)
         return (math.inf if enough is None else enough.bytes, sum(time for _, time in curve.times))
 
-    curves = [MemoryCurve.of(name, t, base) for name, t in times.items() if name not in _BOUNDS]
+    curves = [MemoryCurve.of(name, own, base) for name, own in times.items() if name not in _BOUNDS]
     return sorted(curves, key=rank)
 
 
 def _holds_all(memory: Memory, run: TieringRun) -> bool:
-    """Whether fast memory of this size holds the peak resident set."""
+    """Whether fast memory of this size holds all that the program has at once."""
     if memory.fraction is not None:
         return memory.fraction >= 1
-    whole = run["peak_resident_bytes"] or run["footprint_bytes"]
-    return memory.bytes * _scale(run) >= whole
+    whole = int(run["peak_resident_bytes"] or run["footprint_bytes"])
+    return memory.bytes * memory_scale(run) >= whole
 
 
-def answers(result: Result) -> list[str]:
-    """A sentence each on the policy and on the size of fast memory, if the study covers them."""
-    comparison = standing(result)
-    if comparison is None:
-        return ["No policy was run but a bound." if result["rows"] else "The result has no rows."]
-    small = too_small(result["run"])
+def answers(result: TieringResult) -> list[str]:
+    """A sentence each: which policy, how much fast memory, as far as studied."""
+    found = standing(result)
+    if found is None:
+        return ["No policy was run but a bound." if result.rows else "The result has no rows."]
+    small = too_small(result.run)
     if small is not None:
         return [small]
-    lines = [_standing(comparison, several=len(fast_memories(result)) > 1)]
+    lines = [_standing(found, several=len(fast_memories(result)) > 1)]
     curves = policy_curves(result)
     if curves:
-        lines.append(_fast_memory(curves, slowdown(result, declared.OPTIONS)))
+        lines.append(_fast_memory(curves, slowdown(result.run, declared.OPTIONS)))
     return lines
 
 
-def _standing(comparison: Standing, several: bool) -> str:
-    """The fastest policy, and how much slower the others are."""
-    memory = comparison.memory
-    where = f"With {memory.label} of its memory fast, " if several else ""
-    if several and memory.fraction is None:
-        where = f"With {memory.label} of fast memory, "
-    basis = "" if comparison.phase == "trace" else comparison.phase
-    if comparison.seeds > 1:
-        basis += f"{', ' if basis else ''}{comparison.seeds} seeds: mean, min to max"
-    elif basis:
-        basis += ", one seed"
-    basis = f" ({basis})" if basis else ""
-    names = _listed(comparison.best)
-    if not comparison.behind:
-        if len(comparison.best) == 1:
+def _standing(found: Standing, several: bool) -> str:
+    """Which policy is fastest, and by how much."""
+    where = f"With {found.memory.label} of its memory fast, " if several else ""
+    if several and found.memory.fraction is None:
+        where = f"With {found.memory.label} of fast memory, "
+    said = "" if found.phase == "trace" else found.phase
+    if found.seeds > 1:
+        said += f"{', ' if said else ''}{found.seeds} seeds: mean, least to most"
+    elif said:
+        said += ", one seed"
+    said = f" ({said})" if said else ""
+    names = _listed(found.best)
+    if not found.behind:
+        if len(found.best) == 1:
             return f"{where}{names} alone was run: nothing to compare it with."
         no = "no" if where else "No"
-        return f"{where}{no} difference shown between {names}{basis}."
-    behind = ", ".join(_behind(*policy, seeds=comparison.seeds) for policy in comparison.behind)
-    if len(comparison.best) == 1:
-        return f"{where}{names} is fastest: {behind}{basis}."
-    return f"{where}{names} are fastest, with no difference shown between them: {behind}{basis}."
+        return f"{where}{no} difference shown between {names}{said}."
+    behind = ", ".join(_behind(*one, seeds=found.seeds) for one in found.behind)
+    if len(found.best) == 1:
+        return f"{where}{names} is fastest: {behind}{said}."
+    return f"{where}{names} are fastest, with no difference shown between them: {behind}{said}."
 
 
-def _behind(name: str, ratio: float, low: float, high: float, seeds: int) -> str:
-    """How much slower a policy is: ``4 % ahead of nomad``, ``2x none``."""
+def _behind(name: str, ratio: float, least: float, most: float, seeds: int) -> str:
+    """By how much a policy is slower: ``4 % ahead of nomad``, ``2x none``."""
     if ratio < 1.5:
-        spread = f" ({units.percent(low - 1)} to {units.percent(high - 1)})" if seeds > 1 else ""
+        spread = f" ({units.percent(least - 1)} to {units.percent(most - 1)})" if seeds > 1 else ""
         return f"{units.percent(ratio - 1)}{spread} ahead of {name}"
-    spread = f" ({units.digits(low)} to {units.digits(high)})" if seeds > 1 else ""
+    spread = f" ({units.digits(least)} to {units.digits(most)})" if seeds > 1 else ""
     return f"{units.digits(ratio, 2)}x{spread} {name}"
 
 
-def _fast_memory(curves: Sequence[MemoryCurve], limit: float) -> str:
-    """The smallest fast memory that is enough, by policy; ``limit``: the allowed slowdown."""
-    whole, within = curves[0].whole, f"within {units.percent(limit)} of having all of it fast"
-    enough = {curve.name: curve.enough(limit) for curve in curves}
+def _fast_memory(curves: Sequence[MemoryCurve], most: float) -> str:
+    """The smallest fast memory that is enough, by policy."""
+    whole, within = curves[0].whole, f"within {units.percent(most)} of having all of it fast"
+    enough = {curve.name: curve.enough(most) for curve in curves}
     found = in_order(memory for memory in enough.values() if memory is not None)
     if not found or found[0] == whole:
         return (
             f"Fast memory: with less than all of it ({units.size(whole.bytes)}) none runs {within}."
         )
 
-    def policies(memory: Memory | None) -> list[str]:
-        return [name for name, needed in enough.items() if needed == memory]
+    def those(memory: Memory | None) -> list[str]:
+        return [name for name, own in enough.items() if own == memory]
 
     first, *others = found
-    rest = [f"{_listed(policies(memory))} with {units.size(memory.bytes)}" for memory in others]
-    if never := policies(None):
+    rest = [f"{_listed(those(memory))} with {units.size(memory.bytes)}" for memory in others]
+    if never := those(None):
         rest.append(f"{_listed(never)} never")
     part = "" if first.fraction is None else f" ({first.label} of the program's memory)"
-    names = _listed(policies(first))
-    verb = "runs" if len(policies(first)) == 1 else "run"
+    verb = "runs" if len(those(first)) == 1 else "run"
     behind = f"; {', '.join(rest)}" if rest else ""
     return (
-        f"Fast memory: with {units.size(first.bytes)}{part} {names} {verb} {within}"
+        f"Fast memory: with {units.size(first.bytes)}{part} {_listed(those(first))} {verb} {within}"
         f" ({units.size(whole.bytes)}){behind}."
     )
 
 
 def _listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``, safe for a terminal."""
+    """``a``, ``a and b``, ``a, b and c``, fit for a terminal."""
     *first, last = map(units.clean, names)
     return f"{', '.join(first)} and {last}" if first else last
