@@ -89,7 +89,7 @@ def transparent(arch: str) -> tuple[Settable, ...]:
 def neighbours(arch: str, page_bytes: int) -> list[Settable]:
     """The settable size itself, or the nearest below and above (only above under the smallest)."""
     sizes = settable(arch)
-    same = [size for size in sizes if size.page_bytes == page_bytes]
+    exact = [size for size in sizes if size.page_bytes == page_bytes]
     below = [size for size in sizes if size.page_bytes < page_bytes]
     above = [size for size in sizes if size.page_bytes > page_bytes]
-    return same or [*below[-1:], *above[:1]]
+    return exact or [*below[-1:], *above[:1]]

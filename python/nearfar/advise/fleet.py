@@ -113,8 +113,8 @@ def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
         if not isinstance(section, dict):
             raise NearfarError(f"{file}: vm.{name} is not a section; write [vm.{name}]")
         _check_keys(file, where, section, _VM_KEYS)
-        own = {key: _text(file, where + key, value) for key, value in section.items()}
-        vms.append(_vm(file, where, name, {**defaults, **top, **own}))
+        values = {key: _text(file, where + key, value) for key, value in section.items()}
+        vms.append(_vm(file, where, name, {**defaults, **top, **values}))
     return vms
 
 

@@ -397,9 +397,10 @@ def _bridge(
     crossing = float(np.log2(memory_bytes / entries))
     knots, heights = x, faults
     if x[0] < crossing < x[-1] and float(np.abs(x - crossing).min()) > _NEAR:
-        there = np.array([crossing])
+        at_crossing = np.array([crossing])
         height = max(
-            float(_line(there, x, misses, _MISS_SLOPES)[0]), float(_pages(there, x, pages)[0])
+            float(_line(at_crossing, x, misses, _MISS_SLOPES)[0]),
+            float(_pages(at_crossing, x, pages)[0]),
         )
         # The bytes read do not fall, neither from the size before nor to the size after.
         height = max(height, float((faults - (crossing - x))[x < crossing].max()))
@@ -458,5 +459,5 @@ def _column(points: Sequence[Point], name: str) -> Array:
 
 def _entries(tlb: str) -> int:
     """Entries of the last level of ``64``, ``64x4`` or ``64+1536x12``."""
-    found = re.match(r"\d+", tlb.rpartition("+")[2].strip())
-    return max(int(found[0]), 1) if found else 64
+    match = re.match(r"\d+", tlb.rpartition("+")[2].strip())
+    return max(int(match[0]), 1) if match else 64

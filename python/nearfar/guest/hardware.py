@@ -115,9 +115,11 @@ class Hardware:
         hosts = [number for number, node in enumerate(self.nodes) if node.cpus]
         cores = self.nodes[0].cpus
         sockets = sorted({self.nodes[host].socket for host in hosts})
-        on = [[host for host in hosts if self.nodes[host].socket == each] for each in sockets]
-        dies = len(on[0]) if on else 0
-        if hosts[:1] != [0] or any(len(there) != dies for there in on):
+        by_socket = [
+            [host for host in hosts if self.nodes[host].socket == socket] for socket in sockets
+        ]
+        dies = len(by_socket[0]) if by_socket else 0
+        if hosts[:1] != [0] or any(len(members) != dies for members in by_socket):
             raise NearfarError("guest: QEMU needs processors on node 0, and equal sockets")
         if any(self.nodes[host].cpus != cores for host in hosts):
             raise NearfarError("guest: QEMU needs the same number of processors on each node")
@@ -141,8 +143,8 @@ class Hardware:
             if node.added:
                 words += ["-object", f"memory-backend-ram,id=a{number},size={node.added >> 20}M"]
                 words += ["-device", f"pc-dimm,memdev=a{number},node={number}"]
-        for socket, there in enumerate(on):
-            for group, host in enumerate(there):
+        for socket, members in enumerate(by_socket):
+            for group, host in enumerate(members):
                 place = f",{architecture.groups[:-1]}-id={group}" if dies > 1 else ""
                 words += ["-numa", f"cpu,node-id={host},socket-id={socket}{place}"]
         numbers = range(len(self.nodes))

@@ -111,8 +111,8 @@ class Packages:
         def uris() -> str:
             for name in names:
                 listed = self._apt("apt-cache", "depends", name, may_fail=True)
-                found = re.search(r"Depends: (linux-image-[^:\s]+)", listed)
-                image = found[1] if found else name
+                match = re.search(r"Depends: (linux-image-[^:\s]+)", listed)
+                image = match[1] if match else name
                 line = self._apt("apt-get", "--print-uris", "download", image, may_fail=True)
                 if line:
                     return line

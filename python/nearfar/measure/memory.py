@@ -117,21 +117,21 @@ def _capacity(bench: Bench, section: Section, name: str, lines: int, bound: floa
             return any(loads.run() < bound for _ in range(_TRIES))
 
     # The whole cache would not fit, because lines are not spread evenly over the sets.
-    most = cache.size * 3 // 4 // LINE
+    limit = cache.size * 3 // 4 // LINE
     ways = cache.ways or 1
     step = max(cache.size // 32 // LINE // ways, 1) * ways
 
-    def held() -> int:
+    def fitting() -> int:
         """The lines that fit, in steps, by bisection."""
-        low, high = lines, most
+        low, high = lines, limit
         while high - low > step:
             middle = (low + high) // 2
             low, high = (middle, high) if holds(middle) else (low, middle)
         return max(low // step, 1)
 
-    if lines >= most or holds(most):
+    if lines >= limit or holds(limit):
         return
-    steps = Samples(tuple(held() for _ in range(1 if bench.quick else _CAPACITY_RUNS)))
+    steps = Samples(tuple(fitting() for _ in range(1 if bench.quick else _CAPACITY_RUNS)))
     how = (
         "from the number of lines at which loads become as slow as memory; others may share the "
         f"{size(cache.size)} that the kernel reports"
@@ -198,15 +198,15 @@ def _timing(bench: Bench, key: str, node: Node, host: int) -> tuple[Samples, Sec
     bench.say(key)
     bytes_ = beyond_caches(bench)
     bound = node.node if len(bench.system.nodes) > 1 else None
-    with bench.pinned(host) as one:
+    with bench.pinned(host) as pinned:
         loads = Loads(bench, bytes_ // LINE, node=bound)
         latency = bench.repeat(loads.run)
         del loads
         how = f"dependent loads over {size(bytes_)}"
         section: Section = {"read_latency": bench.time(f"{key}.read_latency", latency, how)}
         cpus = bench.system.node_cpus.get(host) or bench.system.cpus
-        several = [cpu for cpu in cpus if cpu in bench.system.one_a_core] or [one]
-        for threads, prefix in ((several, ""), ([one], "thread_")):
+        several = [cpu for cpu in cpus if cpu in bench.system.one_a_core] or [pinned]
+        for threads, prefix in ((several, ""), ([pinned], "thread_")):
             each = max(min(bytes_, bench.system.available // 8 // len(threads)) // LARGE, 2) * LARGE
             for access in ("read", "write"):
                 rates = _engine.measure_bandwidth(

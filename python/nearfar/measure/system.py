@@ -194,7 +194,7 @@ def _core(folder: Path, cpu: int) -> tuple[str, str]:
 
 
 def _caches(folder: Path, cpu: int, places: dict[int, tuple[str, str]]) -> dict[str, Cache]:
-    found = {}
+    caches = {}
     for index in sorted((folder / f"cpu{cpu}" / "cache").glob("index*")):
         level, kind = text_of(index / "level"), text_of(index / "type")
         size = re.fullmatch(r"(\d+)K", text_of(index / "size"))
@@ -206,10 +206,10 @@ def _caches(folder: Path, cpu: int, places: dict[int, tuple[str, str]]) -> dict[
             continue
         shared = numbers_of(text_of(index / "shared_cpu_list")) or [cpu]
         name = _CACHES.get((level, kind), f"l{level}")
-        cores = len({places.get(one, ("", str(one))) for one in shared})
+        cores = len({places.get(other, ("", str(other))) for other in shared})
         associative = int(ways) if ways.isdigit() and int(ways) else None
-        found[name] = Cache(int(size[1]) * 1024, associative, int(line), cores, str(folder))
-    return found
+        caches[name] = Cache(int(size[1]) * 1024, associative, int(line), cores, str(folder))
+    return caches
 
 
 def _of_cpuid(processor: Processor | None) -> dict[str, Cache]:
@@ -232,11 +232,11 @@ def _nodes(root: Path, total: int, cpus: tuple[int, ...]) -> list[Node]:
 
 def _node_cpus(root: Path, cpus: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
     folder = root / "sys/devices/system/node"
-    found = {}
+    by_node = {}
     for node in folder.glob("node[0-9]*"):
         ours = set(numbers_of(text_of(node / "cpulist"))) & set(cpus)
-        found[int(node.name[4:])] = tuple(sorted(ours))
-    return found or {0: cpus}
+        by_node[int(node.name[4:])] = tuple(sorted(ours))
+    return by_node or {0: cpus}
 
 
 def _limits(root: Path) -> list[int]:

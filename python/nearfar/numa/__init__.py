@@ -311,16 +311,16 @@ def _result(
     arguments: Sequence[str | PathLike[str]] = (),
 ) -> NumaResult[Any]:
     """The result of the engine's JSON text."""
-    answer = json.loads(text)
+    result = json.loads(text)
     run = provenance(
         "numa",
         question=question,
         arguments=arguments,
         options=options,
-        values=answer["options"],
+        values=result["options"],
         machine=machine,
     )
-    return NumaResult(run, answer["rows"])
+    return NumaResult(run, result["rows"])
 
 
 def _flat(row: Mapping[str, object]) -> Mapping[str, object]:

@@ -37,9 +37,9 @@ def read(path: Path) -> list[Node]:
         module = importlib.import_module(f"{__name__}.{name}")
         if module.knows(path, text):
             try:
-                found: list[Node] = module.read(path, text)
+                nodes: list[Node] = module.read(path, text)
             # Deep nesting, huge numbers, digits of other scripts.
             except (ValueError, RecursionError) as error:
                 raise NearfarError(f"{path}: damaged ({name}): {error}; save it again") from None
-            return found
+            return nodes
     raise NearfarError(f"{path}: unknown format; known are {', '.join(names())}")

@@ -22,7 +22,7 @@ def knows(path: Path, text: str) -> bool:
 def read(path: Path, text: str) -> list[Node]:
     """Read every node that has memory."""
     numbers = {number for number, _ in _nodes(path)}
-    found = []
+    nodes = []
     for number, folder in _nodes(path):
         size = _size(folder)
         if size == 0:
@@ -31,7 +31,7 @@ def read(path: Path, text: str) -> list[Node]:
         row = [int(word) for word in text_of(folder / "distance").split() if word.isdigit()]
         distances = dict(zip(sorted(numbers), row, strict=False))
         best = folder / "access0" / "initiators"
-        found.append(
+        nodes.append(
             Node(
                 node=number,
                 size=size,
@@ -46,7 +46,7 @@ def read(path: Path, text: str) -> list[Node]:
                 write_bandwidth=_mega(_number(best / "write_bandwidth")),
             )
         )
-    return found
+    return nodes
 
 
 def _nodes(path: Path) -> list[tuple[int, Path]]:
@@ -73,10 +73,10 @@ def _mega(value: int | None) -> int | None:
 
 
 def _size(folder: Path) -> int:
-    found = re.search(r"MemTotal:\s*(\d+) kB", text_of(folder / "meminfo"))
-    if not found:
+    match = re.search(r"MemTotal:\s*(\d+) kB", text_of(folder / "meminfo"))
+    if not match:
         raise NearfarError(f"{folder / 'meminfo'}: no MemTotal; copy the folder again")
-    return int(found[1]) * 1024
+    return int(match[1]) * 1024
 
 
 def numbers_of(text: str) -> list[int]:
