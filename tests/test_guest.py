@@ -169,7 +169,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for guest, said in (
         (Guest("sparc"), "no architecture sparc; use x86_64 or aarch64"),
         (Guest("x86_64", Hardware([Node(MIB)])), "processors on node 0"),
-        (Guest("x86_64", Hardware([node, Node(MIB, 2)])), "as many processors on every node"),
+        (Guest("x86_64", Hardware([node, Node(MIB, 2)])), "same number of processors on each node"),
         (
             Guest("x86_64", Hardware([node, Node(MIB, 1, 1), Node(MIB, 1, 1)])),
             "equal sockets",
@@ -291,7 +291,7 @@ def test_without_qemu_the_package_is_named(
 
 
 def test_files_that_do_not_fit_are_refused(pretended: Path, scratch: Path) -> None:
-    with pytest.raises(NearfarError, match="256 MiB of memory do not hold .* give it 328 MiB"):
+    with pytest.raises(NearfarError, match="do not fit into 256 MiB of memory; .* 328 MiB"):
         Guest("x86_64", Hardware([Node(256 * MIB, 1)])).run(
             ["true"], files={"big": bytes(100 * MIB)}
         )
