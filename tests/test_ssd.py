@@ -135,7 +135,7 @@ def test_help_names_every_policy(nearfar: Run) -> None:
     shown = nearfar("ssd", "--help").stdout
     assert "Example: nearfar ssd" in " ".join(shown.split())
     policies = ", ".join(name for name, _ in names.EPF)
-    assert f"Policies for embedded page faults: {policies}." in " ".join(shown.split())
+    assert f"(`smart:50us`): {policies}." in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
