@@ -35,9 +35,9 @@ def build() -> typer.Typer:
 
 #: The groups of commands in `nearfar --help`, in order; each command file names its own.
 GROUPS: Final = {
-    "Record": "make a trace",
-    "Ask": "what a trace says: page size, tier, device, placement",
-    "Run": "try it on a real program",
+    "Record": "write a trace",
+    "Ask": "page size, memory size, tier, device and placement for a trace",
+    "Run": "run a real program with that choice",
     "Compare": "runs with each other and with the papers",
     "Tools": "machines, formats, set-up",
 }
