@@ -8,7 +8,7 @@ use nearfar_hardware::{AccessTimes, Machine as Hardware, Storage};
 use nearfar_schema::Options as _;
 use nearfar_study::lifetimes;
 use nearfar_study::paging::explain::{self, OnMachine, explain};
-use nearfar_study::paging::{Asked, Counted, Options, PageCache, Prices, View, rows};
+use nearfar_study::paging::{Options, PageCache, Prices, Request, StudyPart, View, rows};
 use nearfar_trace::{Error, Reader, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -27,15 +27,15 @@ struct Host {
 
 /// The storages of a machine that a study is of: all, or those that were named. Of several machines each
 /// has its own.
-fn storages(machine: &Hardware, asked: &Asked, alone: bool) -> Result<Vec<Storage>> {
-    let found = match &asked.storage {
+fn storages(machine: &Hardware, request: &Request, alone: bool) -> Result<Vec<Storage>> {
+    let found = match &request.storage {
         Some(names) => {
             let own = names.0.iter().filter(|name| alone || machine.storage.contains_key(*name));
             own.map(|name| machine.storage(name)).collect::<Result<_>>()?
         }
         None => machine.storages()?,
     };
-    if let (true, Some(names)) = (found.is_empty(), &asked.storage) {
+    if let (true, Some(names)) = (found.is_empty(), &request.storage) {
         let what = format!("machine {} has no {}", machine.name, names.0.join(" or "));
         let fix = "of several machines each has its own; leave it out, or give one --machine";
         return Err(Error::input("--storage", what, fix));
@@ -48,34 +48,34 @@ fn storages(machine: &Hardware, asked: &Asked, alone: bool) -> Result<Vec<Storag
     Ok(found)
 }
 
-/// A study as it was asked for, checked.
+/// A study as it was request for, checked.
 struct Study {
-    asked: Asked,
+    request: Request,
     options: Options,
     hosts: Vec<Host>,
 }
 
 impl Study {
     fn read(machines: &[PyRef<'_, Machine>], options: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let mut asked: Asked = crate::given::read(options)?;
+        let mut request: Request = crate::given::read(options)?;
         // Times of two views are no comparison.
         let spends =
-            |machine: &PyRef<'_, Machine>| asked.view_on(machine.hardware()) == View::Machine;
+            |machine: &PyRef<'_, Machine>| request.view_on(machine.hardware()) == View::Machine;
         let view = if machines.iter().all(spends) { View::Machine } else { View::Paper };
-        asked.view = Some(view);
+        request.view = Some(view);
         let read = |machine: &Hardware| {
             let times = machine.access_times()?;
-            let storages = storages(machine, &asked, machines.len() == 1)?;
+            let storages = storages(machine, &request, machines.len() == 1)?;
             Ok((times, storages))
         };
         let read: Result<Vec<_>> =
             machines.iter().map(|machine| read(machine.hardware())).collect();
         let read = read.map_err(raise)?;
-        let options = Options::try_from(&asked).map_err(raise)?;
+        let options = Options::try_from(&request).map_err(raise)?;
         let mut hosts = Vec::new();
         for (machine, (times, storages)) in machines.iter().zip(read) {
             let machine = machine.hardware();
-            let nested = asked.nested.map(|size| size.0);
+            let nested = request.nested.map(|size| size.0);
             let processor = (view == View::Machine).then(|| machine.processor(nested)).transpose();
             hosts.push(Host {
                 name: machine.name.clone(),
@@ -85,7 +85,7 @@ impl Study {
                 faults: options.lifetimes.then(|| machine.fault_times()),
             });
         }
-        Ok(Self { asked, options, hosts })
+        Ok(Self { request, options, hosts })
     }
 
     /// The prices of faults on each host, where pages end.
@@ -99,18 +99,18 @@ impl Study {
         &mut self,
         trace: &Path,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<(Counted, Vec<Option<FaultTimes>>)> {
+    ) -> Result<(StudyPart, Vec<Option<FaultTimes>>)> {
         let reader = Reader::open(trace)?;
         let lives = self.options.lifetimes && lifetimes::known(&reader)?;
         // Refused before hours of simulation.
         let faults = self.faults(lives)?;
         let processors = self.hosts.iter().map(|host| host.processor.as_ref());
-        Ok((Counted::new(&reader, &self.options, processors, on_progress)?, faults))
+        Ok((StudyPart::new(&reader, &self.options, processors, on_progress)?, faults))
     }
 
     /// The answer of [`paging`].
-    fn answer(&self, counted: &Counted, faults: Vec<Option<FaultTimes>>) -> Result<String> {
-        let Self { asked, options, hosts } = self;
+    fn answer(&self, counted: &StudyPart, faults: Vec<Option<FaultTimes>>) -> Result<String> {
+        let Self { request, options, hosts } = self;
         let simulated = &counted.simulated;
         let mut found = Vec::new();
         for ((host, faults), times) in hosts.iter().zip(faults).zip(&counted.times) {
@@ -121,14 +121,14 @@ impl Study {
                     times: host.times,
                     faults,
                     storages: &host.storages,
-                    write_back: asked.write_back,
-                    warm: asked.page_cache == PageCache::Warm,
+                    write_back: request.write_back,
+                    warm: request.page_cache == PageCache::Warm,
                     machine: times.as_deref(),
                 },
             )?);
         }
         let left_out = simulated.left_out.iter();
-        let left_out: Vec<_> = left_out.map(|size| (size.page_bytes, size.least)).collect();
+        let left_out: Vec<_> = left_out.map(|size| (size.page_bytes, size.min_rate)).collect();
         let answer = serde_json::json!({
             "rows": found,
             "records": simulated.records,
@@ -138,7 +138,7 @@ impl Study {
                 (simulated.lifetimes && options.has_fractions()).then_some(simulated.whole_bytes),
             "left_out": left_out,
             "too_few_frames": simulated.too_few_frames,
-            "options": asked.plain(),
+            "options": request.plain(),
         });
         Ok(answer.to_string())
     }
@@ -165,7 +165,7 @@ fn paging(
     })
 }
 
-/// What the study is asked, without running it: `{"options", "page_sizes"}` as JSON text, the options
+/// What the study is request, without running it: `{"options", "page_sizes"}` as JSON text, the options
 /// as they are read and the page sizes in bytes that rows are of.
 #[pyfunction]
 #[pyo3(signature = (machines, *, options))]
@@ -173,8 +173,8 @@ fn paging_options(
     machines: Vec<PyRef<'_, Machine>>,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<String> {
-    let Study { asked, options, .. } = Study::read(&machines, options)?;
-    let answer = serde_json::json!({"options": asked.plain(), "page_sizes": options.page_sizes});
+    let Study { request, options, .. } = Study::read(&machines, options)?;
+    let answer = serde_json::json!({"options": request.plain(), "page_sizes": options.page_sizes});
     Ok(answer.to_string())
 }
 
@@ -207,10 +207,10 @@ fn paging_joined(
     let mut study = Study::read(&machines, options)?;
     let damaged =
         |error: serde_json::Error| Error::input("parts", error.to_string(), "count them again");
-    let parts: Result<Vec<Counted>> =
+    let parts: Result<Vec<StudyPart>> =
         parts.iter().map(|part| serde_json::from_str(part).map_err(damaged)).collect();
     let answer = parts.and_then(|parts| {
-        let counted = Counted::join(parts)?;
+        let counted = StudyPart::join(parts)?;
         let faults = study.faults(counted.simulated.lifetimes)?;
         study.answer(&counted, faults)
     });
@@ -221,8 +221,8 @@ fn paging_joined(
 #[pyfunction]
 #[pyo3(signature = (*, options))]
 fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
-    let asked: explain::Asked = crate::given::read(options)?;
-    Ok(serde_json::Value::Object(asked.plain()).to_string())
+    let request: explain::Request = crate::given::read(options)?;
+    Ok(serde_json::Value::Object(request.plain()).to_string())
 }
 
 /// Where the misses of the first page size and memory size of `options` come from; returns
@@ -237,13 +237,13 @@ fn paging_explain(
     progress: Option<Py<PyAny>>,
     on: Option<(PyRef<'_, Machine>, u64)>,
 ) -> PyResult<String> {
-    let asked: Asked = crate::given::read(options)?;
-    let nested = asked.nested.map(|size| size.0);
+    let request: Request = crate::given::read(options)?;
+    let nested = request.nested.map(|size| size.0);
     let on = on
         .map(|(machine, page_bytes)| Ok((machine.hardware().processor(nested)?, page_bytes)))
         .transpose()
         .map_err(raise)?;
-    let options = Options::try_from(&asked).map_err(raise)?;
+    let options = Options::try_from(&request).map_err(raise)?;
     crate::progress::run(py, progress, move |on_progress| {
         let machine =
             on.as_ref().map(|&(ref processor, page_bytes)| OnMachine { processor, page_bytes });

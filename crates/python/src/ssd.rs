@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nearfar_schema::Options as _;
-use nearfar_study::ssd::{Asked, Options, simulate};
+use nearfar_study::ssd::{Options, Request, simulate};
 use nearfar_trace::Reader;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -23,8 +23,8 @@ fn ssd(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let machine = machine.hardware();
-    let asked: Asked = crate::given::read(options)?;
-    let options = Options::asked(&asked, machine).map_err(raise)?;
+    let request: Request = crate::given::read(options)?;
+    let options = Options::request(&request, machine).map_err(raise)?;
     crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
         let (rows, details): (Vec<_>, Vec<_>) =
@@ -32,7 +32,7 @@ fn ssd(
         let answer = serde_json::json!({
             "rows": rows,
             "details": details,
-            "options": asked.plain(),
+            "options": request.plain(),
         });
         Ok(answer.to_string())
     })

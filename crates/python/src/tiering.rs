@@ -8,7 +8,7 @@ use nearfar_kernel::tiering::{POLICIES, Settings, find, make};
 use nearfar_schema::Options as _;
 use nearfar_study::filter::Filter;
 use nearfar_study::lifetimes::Lifetimes;
-use nearfar_study::tiering::options::Asked;
+use nearfar_study::tiering::options::Request;
 use nearfar_study::tiering::trace::{Numbering, TracePages};
 use nearfar_study::tiering::workload::{Prepared, generated};
 use nearfar_study::tiering::{Options, PolicySource, run};
@@ -72,8 +72,9 @@ fn tiering_run(
     progress: Option<Py<PyAny>>,
     only: Option<Vec<u64>>,
 ) -> PyResult<String> {
-    let asked: Asked = crate::given::read(options)?;
-    let mut options = Options::asked(machine.hardware(), &asked, trace.is_some()).map_err(raise)?;
+    let request: Request = crate::given::read(options)?;
+    let mut options =
+        Options::request(machine.hardware(), &request, trace.is_some()).map_err(raise)?;
     let python = policies.iter().any(|(_, _, object, _)| object.is_some());
     if python {
         options.threads = 1;
@@ -83,24 +84,24 @@ fn tiering_run(
     let work = move |on_progress: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
         let prepared = match &trace {
             Some(path) => {
-                let rounds = asked.rounds.map_or(1, |rounds| rounds.0 as u32);
+                let rounds = request.rounds.map_or(1, |rounds| rounds.0 as u32);
                 if rounds < 1 {
                     let what = "0 rounds of a trace; give 1 to 1000";
                     return Err(Error::input("--rounds", what, ""));
                 }
                 let numbering = Numbering {
-                    huge: asked.huge,
+                    huge: request.huge,
                     private: false,
                     // A line may be written back when its page has ended.
-                    lives: asked.lifetimes == Lifetimes::On
-                        && asked.filter != Filter::CacheWriteBacks,
-                    filtered: asked.filter != Filter::None,
+                    lives: request.lifetimes == Lifetimes::On
+                        && request.filter != Filter::CacheWriteBacks,
+                    filtered: request.filter != Filter::None,
                 };
                 let pages = TracePages::open(path, numbering, on_progress)?
-                    .copied(asked.copies.0 as u32)?;
-                Prepared::trace(asked.workload.0.clone(), pages, rounds)
+                    .copied(request.copies.0 as u32)?;
+                Prepared::trace(request.workload.0.clone(), pages, rounds)
             }
-            None => generated(&asked.workload.0, &asked.shape())?,
+            None => generated(&request.workload.0, &request.shape())?,
         };
         let prepared = Arc::new(prepared);
         // A trace comes as it is: the policies' times and sizes shrink to it, as if it were the
@@ -108,7 +109,7 @@ fn tiering_run(
         let tuned = 27.0 * f64::from(1 << 18);
         let shrink = policy_scale.unwrap_or(match trace {
             Some(_) => (f64::from(prepared.resident) / tuned).min(1.0),
-            None => asked.scale.share,
+            None => request.scale.share,
         });
         // Of several sizes, with the last.
         let frames = match options.fast_sizes().last() {
@@ -145,7 +146,7 @@ fn tiering_run(
             inner.stop()?;
             on_progress(count)
         };
-        let mut seeds = asked.seeds.from(asked.seed.0);
+        let mut seeds = request.seeds.from(request.seed.0);
         if let Some(only) = only {
             seeds.retain(|seed| only.contains(seed));
         }
@@ -161,7 +162,7 @@ fn tiering_run(
             "policy_scale": shrink,
             "nodes": nodes,
             "node_bytes": bytes,
-            "options": asked.plain(),
+            "options": request.plain(),
         });
         Ok(answer.to_string())
     };
@@ -176,7 +177,7 @@ fn tiering_run(
     }
 }
 
-/// What a study on this machine is asked, without running it: `{"options", "seeds"}` as JSON text, the
+/// What a study on this machine is request, without running it: `{"options", "seeds"}` as JSON text, the
 /// options as they are read and every seed. `traced`: of a trace.
 #[pyfunction]
 #[pyo3(signature = (machine, *, options, traced))]
@@ -185,10 +186,10 @@ fn tiering_options(
     options: &Bound<'_, PyDict>,
     traced: bool,
 ) -> PyResult<String> {
-    let asked: Asked = crate::given::read(options)?;
-    Options::asked(machine.hardware(), &asked, traced).map_err(raise)?;
-    let seeds = asked.seeds.from(asked.seed.0);
-    Ok(serde_json::json!({"options": asked.plain(), "seeds": seeds}).to_string())
+    let request: Request = crate::given::read(options)?;
+    Options::request(machine.hardware(), &request, traced).map_err(raise)?;
+    let seeds = request.seeds.from(request.seed.0);
+    Ok(serde_json::json!({"options": request.plain(), "seeds": seeds}).to_string())
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -30,7 +30,7 @@ type Made = std::result::Result<Box<dyn Epf>, String>;
 
 /// A policy's name, what it is, and how it is made of what follows the name's colon.
 #[derive(Clone, Copy)]
-pub struct Named {
+pub struct PolicyEntry {
     /// The name on the command line.
     pub name: &'static str,
     /// How it is written, with an example of its argument.
@@ -42,7 +42,7 @@ pub struct Named {
 }
 
 /// Every policy.
-pub const POLICIES: &[Named] = &[none::NAMED, all::NAMED, smart::NAMED];
+pub const POLICIES: &[PolicyEntry] = &[none::POLICY, all::POLICY, smart::POLICY];
 
 /// The policy written as `text`: `none`, `all`, `smart:50us`.
 ///
@@ -76,7 +76,7 @@ impl Value for Written {
         "epf"
     }
     fn choices() -> Vec<Entry> {
-        let entry = |policy: &Named| {
+        let entry = |policy: &PolicyEntry| {
             let what = match policy.usage == policy.name {
                 true => policy.what.to_owned(),
                 false => format!("{}, as in {}", policy.what, policy.usage),

@@ -3,7 +3,7 @@
 
 use nearfar_hardware::units::Time;
 
-use super::{Epf, Fault, Named};
+use super::{Epf, Fault, PolicyEntry};
 
 /// See the module.
 pub struct Smart {
@@ -17,7 +17,7 @@ impl Epf for Smart {
     }
 }
 
-pub(super) const NAMED: Named = Named {
+pub(super) const POLICY: PolicyEntry = PolicyEntry {
     name: "smart",
     usage: "smart:50us",
     what: "those predicted to take the stated time or longer go to the kernel",

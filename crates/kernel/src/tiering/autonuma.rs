@@ -9,7 +9,7 @@
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
 use super::scan::{ScanKnobs, Scanner};
-use super::{Memory, Named, Next, NodeId, Page, Policy, Thread, Time};
+use super::{Memory, PolicyEntry, Next, NodeId, Page, Policy, Thread, Time};
 use crate::knobs;
 
 knobs! {
@@ -33,7 +33,7 @@ const STEPS: u64 = 16;
 const TICK: u32 = 20;
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency",
     follows: "Linux 6.3, should_numa_migrate_memory (kernel/sched/fair.c); lists of Linux 5.13",
     leaves_out: "file pages, swap, more than one task's scan",

@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::knobs::{Frames, Knobs};
 use super::lists::Lists;
 use super::{
-    Capability, Context, HUGE, Memory, Named, Next, NodeId, Page, Policy, Refused, Thread, Time,
+    Capability, Context, HUGE, Memory, PolicyEntry, Next, NodeId, Page, Policy, Refused, Thread, Time,
     need,
 };
 use crate::knobs;
@@ -53,7 +53,7 @@ knobs! {
 }
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Memtis: sampled access histogram, periodic migration, huge-page split",
     follows: "Memtis (SOSP'23), its kernel for Linux 5.15",
     leaves_out: "the cap on sampling's processor time, promotion of warm pages, collapsing of base pages",

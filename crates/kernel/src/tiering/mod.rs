@@ -5,7 +5,7 @@
 //! reference implementation (`testing`, for tests) are two such worlds; a runtime under a real
 //! program is meant to be a third. The contract is in [`memory`](Memory) and [`policy`](Policy).
 //!
-//! To add a policy: one file here with a [`Named`], one line in the registry below, a test in its
+//! To add a policy: one file here with a [`PolicyEntry`], one line in the registry below, a test in its
 //! file of what it is known for. What policies share of the kernel has files of its own: [`lists`]
 //! (active and inactive lists, two-touch activation), [`reclaim`] (watermarks, kswapd), [`scan`]
 //! (hint-fault scanning). [`layered`] makes a policy of hooks that are not built in, over a base.
@@ -38,7 +38,7 @@ pub use reclaim::usual_min_free;
 pub type Made = (Box<dyn Policy>, Vec<(Thread, Time)>);
 
 /// A policy of the registry.
-pub struct Named {
+pub struct PolicyEntry {
     /// What it is, in one line.
     pub what: &'static str,
     /// The publication or program that it follows; empty if none.
@@ -56,9 +56,9 @@ pub struct Named {
     pub make: fn(&Settings, &mut dyn Memory) -> Result<Made>,
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for PolicyEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Named").field("what", &self.what).finish_non_exhaustive()
+        f.debug_struct("PolicyEntry").field("what", &self.what).finish_non_exhaustive()
     }
 }
 
@@ -68,7 +68,7 @@ macro_rules! policies {
         $(pub mod $name;)*
 
         /// Every policy, by name.
-        pub static POLICIES: &[(&str, &Named)] = &[$((stringify!($name), &$name::POLICY),)*];
+        pub static POLICIES: &[(&str, &PolicyEntry)] = &[$((stringify!($name), &$name::POLICY),)*];
     };
 }
 
@@ -86,7 +86,7 @@ policies! {
 ///
 /// # Errors
 /// An input error with the nearest name.
-pub fn find(name: &str) -> Result<&'static Named> {
+pub fn find(name: &str) -> Result<&'static PolicyEntry> {
     POLICIES.iter().find(|(known, _)| *known == name).map(|(_, policy)| *policy).ok_or_else(|| {
         let names: Vec<_> = POLICIES.iter().map(|(name, _)| *name).collect();
         Error::input(
@@ -101,7 +101,7 @@ pub fn find(name: &str) -> Result<&'static Named> {
 ///
 /// # Errors
 /// Input errors: no such policy, no such knob (with the nearest name), or a value out of place.
-pub fn check(name: &str, settings: &Settings) -> Result<&'static Named> {
+pub fn check(name: &str, settings: &Settings) -> Result<&'static PolicyEntry> {
     let policy = find(name)?;
     settings.check(name, &(policy.knobs)())?;
     Ok(policy)

@@ -27,7 +27,7 @@ use super::pages::PageSet;
 use super::reclaim::{Demotion, Reclaim, ReclaimKnobs, arm_demoted};
 use super::scan::{ScanKnobs, Scanner};
 use super::{
-    Commit, Context, DropReason, Made, Memory, Named, Next, NodeId, Page, Policy, Refused, Tenant,
+    Commit, Context, DropReason, Made, Memory, PolicyEntry, Next, NodeId, Page, Policy, Refused, Tenant,
     Thread,
 };
 use crate::knobs;
@@ -50,7 +50,7 @@ knobs! {
 }
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "NOMAD: transactional promotion, a shadow kept for every promoted page",
     follows: "NOMAD (OSDI'24), kernel module and patch for Linux 5.13",
     leaves_out: "file and shared pages",

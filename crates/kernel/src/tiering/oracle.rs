@@ -10,10 +10,10 @@
 use std::cmp::Reverse;
 
 use super::pages::PageSet;
-use super::{Memory, Named, NodeId, Page, Policy, Refused};
+use super::{Memory, PolicyEntry, NodeId, Page, Policy, Refused};
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "clairvoyant placement at the start of each phase, free of charge: a bound",
     follows: "",
     leaves_out: "",

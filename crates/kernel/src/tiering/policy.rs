@@ -49,7 +49,7 @@ pub enum Next {
     Idle,
 }
 
-/// A tiering policy, made whole by its [`Named::make`](super::Named::make).
+/// A tiering policy, made whole by its [`PolicyEntry::make`](super::PolicyEntry::make).
 ///
 /// Hooks are called one at a time, each at one moment ([`Memory::now`]). What a hook's actions cost
 /// is charged to the program, or to the thread that works. Where a hook names a page, it is mapped
@@ -105,7 +105,7 @@ pub trait Policy: Send {
         let _ = (mem, thread);
         Next::Idle
     }
-    /// For a policy whose [`Named::foresees`](super::Named::foresees): how often each base page
+    /// For a policy whose [`PolicyEntry::foresees`](super::PolicyEntry::foresees): how often each base page
     /// will be referenced in the phase (of a trace: the fortieth of it) that begins now, by page
     /// number. Its actions cost no time.
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {

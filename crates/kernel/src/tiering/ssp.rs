@@ -21,7 +21,7 @@
 use super::knobs::{KnobValue, Knobs, Settings};
 use super::nomad::{self, Nomad, ShadowRule};
 use super::pages::PageSet;
-use super::{Capability, Memory, Named, Page, need};
+use super::{Capability, Memory, PolicyEntry, Page, need};
 use crate::knobs;
 
 /// How a write to a page without a shadow is noticed.
@@ -57,7 +57,7 @@ knobs! {
 }
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Selective Shadow Paging: NOMAD, a shadow only for pages that stayed clean last time",
     follows: "Selective Shadow Paging (SSP, 003), on NOMAD (OSDI'24)",
     leaves_out: "file and shared pages",

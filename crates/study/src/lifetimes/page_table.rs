@@ -22,7 +22,7 @@ pub enum Action {
     /// What a frame holds is not wanted, until it is rewritten.
     Discard(u32),
     /// A frame is wanted again: the next reference is a write to it, or the first to a block of it.
-    Keep(u32),
+    UndoDiscard(u32),
 }
 
 #[derive(Clone, Copy, Default)]
@@ -385,7 +385,11 @@ impl PageTable {
         let own = known.object.is_none() && known.pages == 1;
         let discarded = live == lazy && (known.discarded || own);
         if std::mem::replace(&mut known.discarded, discarded) != discarded && known.taken {
-            self.actions.push(if discarded { Action::Discard(frame) } else { Action::Keep(frame) });
+            self.actions.push(if discarded {
+                Action::Discard(frame)
+            } else {
+                Action::UndoDiscard(frame)
+            });
         }
     }
 

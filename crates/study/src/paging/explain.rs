@@ -4,6 +4,7 @@
 //! Slower than the study, which sees windows and not references, and exact in the same way: the
 //! sums over regions, and over ranges, are the study's counts (`tests` below).
 
+mod memory;
 mod pages;
 mod spent;
 mod tally;
@@ -14,8 +15,8 @@ use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
 use serde::Serialize;
 
 use super::options::{ClockInsert, Options};
-use super::resident::{Make, Resident};
 use super::simulate::{footprint_bytes, whole_bytes};
+use memory::{NewMemory, TlbAndMemory};
 use pages::Pages;
 use spent::Spent;
 use tally::Tally;
@@ -28,7 +29,7 @@ const PROGRESS_STEP: u64 = 1 << 22;
 
 nearfar_schema::options! {
     /// The options of `nearfar explain` as they are written: which row of a run.
-    pub struct Asked {
+    pub struct Request {
         /// Page size of the row.
         page: Option<Bytes> = none("the fastest one"),
         /// Memory size of the row, as given to the run.
@@ -171,8 +172,8 @@ pub fn explain(
     let frames = (options.memory_bytes(whole)[0].0 / page_bytes).max(1);
     let loads_set = options.clock_insert == ClockInsert::Set;
     let setup = options.setup(frames, page_bytes, lives);
-    let memory = options.replacement.visit(Make { setup, loads_set });
-    let mut resident = Resident::new(options.tlb, memory);
+    let memory = options.replacement.visit(NewMemory { setup, loads_set });
+    let mut resident = TlbAndMemory::new(options.tlb, memory);
     let mut pages = match lives {
         true => Pages::lives(reader, options.spaces(reader), shift, options.files)?,
         false => Pages::endless(shift),

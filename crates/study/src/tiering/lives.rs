@@ -269,7 +269,7 @@ impl Builder {
                     }
                     // It keeps its place: what the kernel would do under pressure, take it in place
                     // of demoting it, no policy here does.
-                    Action::Discard(_) | Action::Keep(_) => {}
+                    Action::Discard(_) | Action::UndoDiscard(_) => {}
                 }
             }
             lives.peak = lives.peak.max(table.used() << self.shift);

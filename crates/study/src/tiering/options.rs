@@ -18,7 +18,7 @@ use crate::lifetimes::Lifetimes;
 
 nearfar_schema::options! {
     /// The options of a tiering study as they are written.
-    pub struct Asked {
+    pub struct Request {
         /// A generated workload, or a trace folder.
         workload: Load = "nomad-medium",
         /// Policies: names with commas between, or all.
@@ -219,7 +219,7 @@ impl Value for Seeds {
     }
 }
 
-impl Asked {
+impl Request {
     /// The shape of a generated workload.
     pub fn shape(&self) -> Shape {
         let gib = |bytes: &Bytes| bytes.0 as f64 / f64::from(1 << 30);
@@ -236,7 +236,7 @@ impl Asked {
     }
 }
 
-/// The sizes of the fastest node that a trace is run with unless others are asked for: machines are made
+/// Default sizes of the fastest node for traces: machines are made
 /// for programs that are larger.
 const FAST_SIZES: &str = "10%,...,100%";
 
@@ -295,16 +295,16 @@ impl Options {
         })
     }
 
-    /// What was asked, on `machine`; `trace`: of a trace, which is never scaled.
+    /// Check a request for `machine`. `trace`: of a trace, which is never scaled.
     ///
     /// # Errors
     /// As [`Options::new`]; copies of a generated workload.
-    pub fn asked(machine: &Machine, asked: &Asked, trace: bool) -> Result<Self> {
-        if !trace && asked.copies.0 > 1 {
+    pub fn request(machine: &Machine, request: &Request, trace: bool) -> Result<Self> {
+        if !trace && request.copies.0 > 1 {
             let what = "a generated workload has one instance; copies are of a trace";
             return Err(Error::input("--copies", what, "give a larger --scale instead"));
         }
-        let fast = match &asked.fast {
+        let fast = match &request.fast {
             Some(fast) => fast.sizes.clone(),
             None if trace => units::parse_memory(FAST_SIZES)
                 .map_err(|wrong| Error::input("--fast", wrong, ""))?,
@@ -312,12 +312,12 @@ impl Options {
         };
         Ok(Self {
             fast,
-            slow: asked.slow.as_ref().map(|slow| slow.size),
-            scale: if trace { 1.0 } else { asked.scale.share },
-            huge: asked.huge,
-            threads: asked.threads.0.0 as usize,
-            points: asked.points.0 as u32,
-            ..Self::new(machine, asked.cost_scale)?
+            slow: request.slow.as_ref().map(|slow| slow.size),
+            scale: if trace { 1.0 } else { request.scale.share },
+            huge: request.huge,
+            threads: request.threads.0.0 as usize,
+            points: request.points.0 as u32,
+            ..Self::new(machine, request.cost_scale)?
         })
     }
 
@@ -348,7 +348,7 @@ impl Options {
     pub fn frames(&self, pages: u32, fast: Option<MemorySize>) -> Result<Vec<u64>> {
         let last = self.nodes.len().saturating_sub(1);
         let frames = self.nodes.iter().enumerate().map(|(index, node)| {
-            let asked = if index == 0 {
+            let request = if index == 0 {
                 fast
             } else if index == last {
                 self.slow
@@ -356,7 +356,7 @@ impl Options {
                 None
             };
             let bytes = |bytes: u64| (bytes as f64 * self.scale / FRAME as f64) as u64;
-            let frames = match asked {
+            let frames = match request {
                 Some(MemorySize::Fraction(part)) => (f64::from(pages) * part).ceil() as u64,
                 Some(MemorySize::Bytes(size)) => bytes(size),
                 None => bytes(node.available()),

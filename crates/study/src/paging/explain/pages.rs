@@ -4,7 +4,7 @@ use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Reader, Result};
 
 use crate::lifetimes::{self, Action, Blocks, Events, PageTable, Spaces};
-use crate::paging::resident::{Reached, Resident};
+use crate::paging::explain::memory::{Target, TlbAndMemory};
 
 /// Pages of one size.
 pub enum Pages {
@@ -61,7 +61,7 @@ impl Pages {
     }
 
     /// Apply the events that come before record number `at`.
-    pub fn events(&mut self, at: u64, resident: &mut Resident) {
+    pub fn events(&mut self, at: u64, resident: &mut TlbAndMemory) {
         let Pages::Lives(lives) = self else { return };
         while let Some(event) = lives.events.before(at) {
             lives.blocks.apply(&event);
@@ -70,7 +70,7 @@ impl Pages {
         }
     }
 
-    /// The number that an address of this thread is known by. Asked for every record, in order.
+    /// The number that an address of this thread is known by. Request for every record, in order.
     pub fn place(&mut self, thread: u32, addr: u64) -> u64 {
         let Pages::Lives(lives) = self else { return addr };
         if lives.running != Some(thread) {
@@ -81,7 +81,7 @@ impl Pages {
     }
 
     /// What a reference to a block reaches; what it changes is told to `resident` first.
-    pub fn reach(&mut self, block: u64, write: bool, resident: &mut Resident) -> Reached {
+    pub fn reach(&mut self, block: u64, write: bool, resident: &mut TlbAndMemory) -> Target {
         match self {
             Pages::Endless { ids, .. } => {
                 let fresh = ids.len() as u32;
@@ -91,21 +91,21 @@ impl Pages {
                     let frame = page;
                     resident.apply(Action::Begin { frame, number: block, of_file, executable });
                 }
-                Reached { page, number: block, frame: page }
+                Target { page, number: block, frame: page }
             }
             Pages::Lives(lives) => {
                 let id = lives.blocks.reference(block, write);
                 lives.take_changes(resident);
                 let page = lives.table.page(id);
                 let (number, frame) = (lives.table.number(page), lives.table.frame(page));
-                Reached { page, number, frame }
+                Target { page, number, frame }
             }
         }
     }
 }
 
 impl Lives {
-    fn take_changes(&mut self, resident: &mut Resident) {
+    fn take_changes(&mut self, resident: &mut TlbAndMemory) {
         for change in self.blocks.changes() {
             self.table.apply(&change);
             self.table.actions().for_each(|action| resident.apply(action));

@@ -46,7 +46,7 @@ impl Tally {
         })
     }
 
-    /// Record number `at` is of `thread`. Asked for every record, in order, before all else of it.
+    /// Record number `at` is of `thread`. Request for every record, in order, before all else of it.
     pub fn record(&mut self, at: u64, thread: u32) {
         if self.names.next_event() <= at {
             let process = &self.process;

@@ -6,7 +6,6 @@ use nearfar_trace::{Kind, KindSet, Reader, Record, last_byte};
 
 use super::clusters::{CLUSTER, Schedule};
 use super::*;
-use crate::paging::Thresholds;
 use crate::paging::options::{ClockInsert, MemorySize};
 use crate::paging::simulate;
 use crate::paging::tests::{plain_clock, plain_lru, plain_lru_misses, store};
@@ -52,7 +51,7 @@ fn options(policy: &str, tlb: &str, rate: Option<f64>, seed: u64) -> Options {
     Options {
         sample_seed: seed,
         min_frames: 1,
-        thresholds: Thresholds::SMALL,
+        prefetch_pages: 8,
         ..options.sampled(rate).unwrap()
     }
 }
@@ -175,7 +174,7 @@ fn intervals_hold_in_19_of_20_cells() {
     }
 }
 
-/// A page size with too few pages has no cells, and the least rate that would do does.
+/// A page size with too few pages has no cells, and its minimum rate gives it cells.
 #[test]
 fn too_few_pages_are_left_out() {
     let records = references(Program::Uniform, 100_000, 6000, 2);
@@ -184,11 +183,12 @@ fn too_few_pages_are_left_out() {
     let found = |rate| simulate(&reader, &options("clock", "64", Some(rate), 0), &mut |_| Ok(()));
     let sampled = found(0.2).unwrap();
     assert!(sampled.cells.iter().all(|cell| cell.page_bytes == 4096));
-    let [LeftOut { page_bytes: 16_384, least: Some(least) }] = sampled.left_out[..] else {
+    let [OmittedSize { page_bytes: 16_384, min_rate: Some(min_rate) }] = sampled.left_out[..]
+    else {
         panic!("{:?}", sampled.left_out)
     };
-    assert!(least > 0.2);
-    assert!(found(least).unwrap().left_out.is_empty());
+    assert!(min_rate > 0.2);
+    assert!(found(min_rate).unwrap().left_out.is_empty());
     let refused = found(0.01).unwrap_err().to_string();
     let words: Vec<&str> = refused.split_whitespace().collect();
     let rate = words.iter().position(|&word| word == "give").unwrap() + 1;

@@ -143,7 +143,7 @@ fn check_inserting(
         KindSet::ALL,
     )
     .unwrap();
-    let options = Options { min_frames: 1, thresholds: Thresholds::SMALL, ..options };
+    let options = Options { min_frames: 1, prefetch_pages: 8, ..options };
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
     // One page size a pass, and everything in one, are the same.
     let alone = Options { max_memory: 0, ..options.clone() };
@@ -244,7 +244,7 @@ proptest! {
         let (tlb, policy) = ("4".parse().unwrap(), Choice::of(policy).unwrap());
         let (set, kinds) = (ClockInsert::Set, KindSet::ALL);
         let all = Options::new(PAGES.to_vec(), memory.to_vec(), tlb, policy, set, kinds).unwrap();
-        let all = Options { min_frames: 1, thresholds: Thresholds::SMALL, ..all };
+        let all = Options { min_frames: 1, prefetch_pages: 8, ..all };
         let some = Options { min_frames, ..all.clone() };
         let [all, some] =
             [all, some].map(|options| simulate(&reader, &options, &mut |_| Ok(())).unwrap());

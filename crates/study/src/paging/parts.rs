@@ -1,9 +1,7 @@
-//! What a study counts, before anything is priced: all at once, or some page sizes here and the others
-//! elsewhere.
+//! A study in parts: some page sizes in each, simulated in different processes and joined.
 //!
-//! A page size is counted as if it were alone: what is shared is the decoding. Prices are not so
-//! ([`super::rows`] reads from storage by the smallest pages of a study), so parts are put together
-//! before them.
+//! Page sizes are simulated independently and share only the decoding. Rows are not independent
+//! ([`super::rows`] reads from storage by the smallest pages of a study), so parts are joined first.
 
 use nearfar_hardware::processor::Processor;
 use nearfar_trace::{Error, Reader, Result};
@@ -13,20 +11,20 @@ use super::machine::{self, Time};
 use super::options::Options;
 use super::simulate::{Simulated, simulate};
 
-/// What a study comes to, or a part of it. As JSON it loses nothing.
+/// The simulation of all or some page sizes of a study. Conversion to JSON is lossless.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Counted {
-    /// Of the memories and the TLB.
+pub struct StudyPart {
+    /// Counts of the memories and the TLB.
     pub simulated: Simulated,
-    /// Times of each machine's processor, where it has one.
+    /// Times of each machine's processor, if it has one.
     pub times: Vec<Option<Vec<Time>>>,
 }
 
-impl Counted {
-    /// Count the page sizes of `options`, and the times of each of `processors`.
+impl StudyPart {
+    /// Simulate the page sizes of `options`, with the times of each of `processors`.
     ///
     /// # Errors
-    /// The trace cannot be read; the error of `on_progress`.
+    /// If the trace cannot be read; errors of `on_progress`.
     pub fn new<'a>(
         reader: &Reader,
         options: &Options,
@@ -40,43 +38,48 @@ impl Counted {
         let mut times = Vec::new();
         for processor in processors {
             let lives = simulated.lifetimes;
-            let of = |processor| match pages.is_empty() {
+            let times_of = |processor| match pages.is_empty() {
                 true => Ok(Vec::new()),
                 false => machine::times(reader, &options, processor, lives, on_progress),
             };
-            times.push(processor.map(of).transpose()?);
+            times.push(processor.map(times_of).transpose()?);
         }
         Ok(Self { simulated, times })
     }
 
-    /// The whole of parts that have different page sizes, in any order.
+    /// Join parts that have different page sizes, in any order.
     ///
     /// # Errors
-    /// There is no part, or they are of different traces.
+    /// If there is no part, or the parts are of different traces or machines.
     pub fn join(parts: impl IntoIterator<Item = Self>) -> Result<Self> {
         let wrong = |what: &str| Error::input("parts", what, "count them again");
         let mut parts = parts.into_iter();
         let mut whole = parts.next().ok_or_else(|| wrong("there are none"))?;
         for part in parts {
-            let (all, own) = (&mut whole.simulated, part.simulated);
-            let common = |one: &Simulated| {
-                (one.records, one.footprint_bytes, one.lifetimes, one.whole_bytes)
+            let (joined, part_simulated) = (&mut whole.simulated, part.simulated);
+            let trace = |simulated: &Simulated| {
+                (
+                    simulated.records,
+                    simulated.footprint_bytes,
+                    simulated.lifetimes,
+                    simulated.whole_bytes,
+                )
             };
-            if common(all) != common(&own) || whole.times.len() != part.times.len() {
+            if trace(joined) != trace(&part_simulated) || whole.times.len() != part.times.len() {
                 return Err(wrong("are of different traces"));
             }
-            all.cells.extend(own.cells);
-            all.left_out.extend(own.left_out);
-            all.too_few_frames.extend(own.too_few_frames);
-            for (all, own) in whole.times.iter_mut().zip(part.times) {
-                match (all, own) {
-                    (Some(all), Some(own)) => all.extend(own),
+            joined.cells.extend(part_simulated.cells);
+            joined.left_out.extend(part_simulated.left_out);
+            joined.too_few_frames.extend(part_simulated.too_few_frames);
+            for times in whole.times.iter_mut().zip(part.times) {
+                match times {
+                    (Some(joined), Some(part)) => joined.extend(part),
                     (None, None) => {}
                     _ => return Err(wrong("are of different machines")),
                 }
             }
         }
-        // Stable: the memory sizes of a page size stay in their order.
+        // A stable sort keeps the order of memory sizes.
         whole.simulated.cells.sort_by_key(|cell| cell.page_bytes);
         whole.simulated.too_few_frames.sort_by_key(|cell| cell.page_bytes);
         for times in whole.times.iter_mut().flatten() {

@@ -1,7 +1,7 @@
-//! Page tables with the pages that were loaded: what they know is the same for all memories of a page size.
+//! Page tables of the loaded pages, shared by all memories of a page size.
 //!
-//! A trace has none. A page lies where it was in its address space when it began, in a table of 512 pages
-//! whatever their size.
+//! A trace has no page tables. Here a page is at the address at which it began, in a table of 512 pages of
+//! any size.
 
 use nearfar_hardware::table::{grow, prefetch};
 use nearfar_trace::hash::PageMap;
@@ -10,37 +10,37 @@ use super::Shared;
 
 /// log2 of the pages of a table.
 const TABLE: u32 = 9;
-/// The same of a part of one that is kept as a whole.
+/// log2 of the pages of a part, which is allocated as a whole.
 const PART: u32 = 6;
 
-/// Pages that [`PageTables::around`] looks at.
+/// Pages that [`PageTables::around`] examines.
 pub const AROUND: usize = 1 << PART;
 
-/// In the place of a page: it was loaded.
+/// Flag in a place: the page was loaded.
 const LOADED: u64 = 1 << 63;
 
-/// A table with a page that began.
+/// A page table.
 #[derive(Clone, Debug, Default)]
 struct Table {
-    /// Pages in it that were ever loaded.
+    /// Loaded pages.
     loaded: u32,
-    /// Its parts, each an index + 1; 0 where no page of the part was loaded.
+    /// Index of each part, + 1; 0 if none of its pages was loaded.
     parts: [u32; 1 << (TABLE - PART)],
 }
 
-/// The places of a part of a table.
+/// A part of a table.
 #[derive(Clone, Debug)]
 struct Part {
-    /// Those whose page was loaded, a bit each.
+    /// Bit mask of the places with a loaded page.
     loaded: u64,
-    /// The page in each.
+    /// Page in each place.
     pages: [u32; 1 << PART],
 }
 
-/// The tables.
+/// All page tables.
 #[derive(Clone, Debug, Default)]
 pub struct PageTables {
-    /// Where each page is: the index of its table, times 2^[`TABLE`], and its place there; [`LOADED`].
+    /// By page: index of the table << [`TABLE`] | place in it, and [`LOADED`].
     places: Vec<u64>,
     table_at: PageMap<u32>,
     tables: Vec<Table>,
@@ -48,7 +48,7 @@ pub struct PageTables {
 }
 
 impl PageTables {
-    /// A page's table: tables count from 0.
+    /// Index of a page's table.
     #[inline]
     pub fn table(&self, page: u32) -> u32 {
         (self.place_of(page) >> TABLE) as u32
@@ -59,29 +59,28 @@ impl PageTables {
         self.places[page as usize] & !LOADED
     }
 
-    /// How many tables there are.
+    /// Number of tables.
     #[inline]
     pub fn count(&self) -> usize {
         self.tables.len()
     }
 
-    /// Pages in a table that were ever loaded.
+    /// Number of loaded pages of a table.
     #[inline]
     pub fn loaded(&self, table: u32) -> u32 {
         self.tables[table as usize].loaded
     }
 
-    /// Ask for the place of a page.
+    /// Prefetch a page's place.
     #[inline]
-    pub fn expect(&self, page: u32) {
+    pub fn prefetch(&self, page: u32) {
         prefetch(&self.places, page as usize);
     }
 
-    /// The pages that were loaded among the [`AROUND`] of its table that are around this one, and itself, if
-    /// it was: `found` gets them in order, with their number as the answer. Of a table, the first or the last
-    /// ones are around those at its ends.
+    /// Write the loaded pages among the [`AROUND`] places around `page`, within its table, to `neighbours`, in
+    /// order and with `page` itself. Returns their number.
     #[inline]
-    pub fn around(&self, page: u32, found: &mut [u32; AROUND]) -> usize {
+    pub fn around(&self, page: u32, neighbours: &mut [u32; AROUND]) -> usize {
         let within = (self.place_of(page) % (1 << TABLE)) as usize;
         let from = within.saturating_sub(AROUND / 2).min((1 << TABLE) - AROUND);
         let mut count = 0;
@@ -90,18 +89,18 @@ impl PageTables {
             let index = self.tables[self.table(page) as usize].parts[part];
             let Some(index) = index.checked_sub(1) else { continue };
             let Part { loaded, pages } = &self.parts[index as usize];
-            let mut left = loaded & u64::MAX << from.saturating_sub(begin);
-            left &= u64::MAX >> begin.saturating_sub(from);
-            while left != 0 {
-                found[count] = pages[left.trailing_zeros() as usize];
-                left &= left - 1;
+            let mut places = loaded & u64::MAX << from.saturating_sub(begin);
+            places &= u64::MAX >> begin.saturating_sub(from);
+            while places != 0 {
+                neighbours[count] = pages[places.trailing_zeros() as usize];
+                places &= places - 1;
                 count += 1;
             }
         }
         count
     }
 
-    /// A page's table, the part of it that the page is in, and its place there.
+    /// A page's table and part, and its place in the part.
     fn place(&mut self, page: u32) -> (&mut Table, &mut Part, usize) {
         let place = self.place_of(page);
         let table = &mut self.tables[(place >> TABLE) as usize];
@@ -159,12 +158,11 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Pages begin at numbers of three tables, are loaded and end; each number holds the page that was
-        /// loaded there last.
+        /// Pages begin in three tables, are loaded and end. Each number has the page last loaded there.
         #[test]
-        fn tables_are_maps(steps in prop::collection::vec((0u32..300, 0u64..1536, 0u8..4), 1..1500)) {
+        fn tables_equal_a_map(steps in prop::collection::vec((0u32..300, 0u64..1536, 0u8..4), 1..1500)) {
             let mut tables = PageTables::default();
-            // The number of each page that began, and whether it was loaded; the page at each number.
+            // Number and loaded flag of each page; the page at each number.
             let mut pages: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
             let mut at: BTreeMap<u64, u32> = BTreeMap::new();
             for (page, number, what) in steps {
@@ -195,9 +193,9 @@ mod tests {
                     let first = number >> TABLE << TABLE;
                     let from = number.saturating_sub(32).clamp(first, first + 512 - 64);
                     let expected: Vec<u32> = at.range(from..from + 64).map(|(_, page)| *page).collect();
-                    let mut found = [0; AROUND];
-                    let count = tables.around(page, &mut found);
-                    prop_assert_eq!(&found[..count], &expected);
+                    let mut neighbours = [0; AROUND];
+                    let count = tables.around(page, &mut neighbours);
+                    prop_assert_eq!(&neighbours[..count], &expected);
                 }
             }
         }

@@ -1,59 +1,59 @@
-//! One TLB and one memory at one page size, reference by reference: what [`super::explain`] asks.
+//! One TLB and one memory at one page size, reference by reference.
 
 use nearfar_hardware::list::{Links, List};
 use nearfar_hardware::tlb::{Buffer, TlbSpec};
 use nearfar_kernel::replacement::{AccessBits, Replacement, Setup, Shared, Visitor};
 
-use super::explain::Counts;
+use super::Counts;
 use crate::lifetimes::{Action, NO_FRAME};
 
-/// What a reference reaches.
+/// The target of a reference.
 #[derive(Clone, Copy, Debug)]
-pub struct Reached {
+pub struct Target {
     /// Id of the page.
     pub page: u32,
-    /// Its number, which sets of a TLB are chosen by.
+    /// Number of the page, which selects the set of a TLB.
     pub number: u64,
-    /// What memory holds of it, or [`NO_FRAME`].
+    /// The page's frame, or [`NO_FRAME`].
     pub frame: u32,
 }
 
-/// What is known of a frame.
+/// State of a frame.
 #[derive(Clone, Copy, Default)]
-struct Held {
-    /// The next reference to it is its first.
-    fresh: bool,
+struct Frame {
+    /// The next reference is the first.
+    is_new: bool,
     of_file: bool,
-    /// A fault finds nothing that was swapped out.
+    /// The next fault is not a swap-in, because the content was discarded.
     void: bool,
-    /// The next fault is the last such.
-    kept: bool,
+    /// `void` ends with the next fault.
+    void_once: bool,
 }
 
 /// A TLB and a memory.
-pub struct Resident {
+pub struct TlbAndMemory {
     first: Buffer,
     second: Option<Buffer>,
     memory: Box<dyn Memory>,
-    /// By frame.
-    held: Vec<Held>,
-    /// The frame of the reference before.
+    /// By frame id.
+    frames: Vec<Frame>,
+    /// The frame of the previous reference.
     previous: u32,
 }
 
-impl Resident {
-    /// Nothing was referenced yet.
+impl TlbAndMemory {
+    /// Before the first reference.
     pub fn new(tlb: TlbSpec, memory: Box<dyn Memory>) -> Self {
         Self {
             first: Buffer::new(tlb.first),
             second: tlb.second.map(Buffer::new),
             memory,
-            held: Vec::new(),
+            frames: Vec::new(),
             previous: NO_FRAME,
         }
     }
 
-    /// What a page table says comes before the next reference.
+    /// Apply an action of the page table.
     pub fn apply(&mut self, action: Action) {
         match action {
             Action::Shootdown { page, number } => {
@@ -62,10 +62,10 @@ impl Resident {
                 }
             }
             Action::Begin { frame, number, of_file, executable } => {
-                if self.held.len() <= frame as usize {
-                    self.held.resize(frame as usize + 1, Held::default());
+                if self.frames.len() <= frame as usize {
+                    self.frames.resize(frame as usize + 1, Frame::default());
                 }
-                self.held[frame as usize] = Held { fresh: true, of_file, ..Held::default() };
+                self.frames[frame as usize] = Frame { is_new: true, of_file, ..Frame::default() };
                 self.memory.begin(frame, number);
                 if of_file {
                     self.memory.begin_file(frame, executable);
@@ -74,103 +74,103 @@ impl Resident {
             Action::Free(frame) => self.memory.free(frame),
             Action::Discard(frame) => {
                 self.memory.discard(frame);
-                let held = &mut self.held[frame as usize];
-                (held.void, held.kept) = (true, false);
+                let frame = &mut self.frames[frame as usize];
+                (frame.void, frame.void_once) = (true, false);
             }
-            Action::Keep(frame) => {
-                self.memory.keep(frame);
-                let holds = self.memory.holds(frame);
-                let held = &mut self.held[frame as usize];
-                (held.void, held.kept) = (!holds, !holds);
+            Action::UndoDiscard(frame) => {
+                self.memory.undo_discard(frame);
+                let evicted = !self.memory.is_resident(frame);
+                let frame = &mut self.frames[frame as usize];
+                (frame.void, frame.void_once) = (evicted, evicted);
             }
         }
     }
 
-    /// One reference, of the `same` record as the one before or another. What it meets; references
-    /// are not counted.
-    pub fn reference(&mut self, reached: Reached, same: bool) -> Counts {
-        let Reached { page, number, frame } = reached;
-        let mut met = Counts::default();
+    /// Apply a reference. `same_record`: the previous reference is of the same record. Returns the events of
+    /// this reference; `references` stays 0.
+    pub fn reference(&mut self, target: Target, same_record: bool) -> Counts {
+        let Target { page, number, frame } = target;
+        let mut events = Counts::default();
         if !self.first.access(page, number) {
-            let held = self.second.as_mut().is_some_and(|level| level.access(page, number));
-            if held { met.tlb_second_hits = 1 } else { met.tlb_misses = 1 }
+            let hit = self.second.as_mut().is_some_and(|level| level.access(page, number));
+            if hit { events.tlb_second_hits = 1 } else { events.tlb_misses = 1 }
         }
         // A record references a frame once.
-        let again = same && frame == self.previous;
+        let again = same_record && frame == self.previous;
         self.previous = frame;
         if frame != NO_FRAME && !again && self.memory.reference(frame) {
-            met.faults = 1;
-            let held = &mut self.held[frame as usize];
-            let Held { fresh, of_file, void, kept } = *held;
-            *match (of_file, fresh) {
-                (true, true) => &mut met.file_reads,
-                (true, false) => &mut met.file_rereads,
-                (false, false) if !void => &mut met.swap_ins,
-                (false, _) => &mut met.zero_fills,
+            events.faults = 1;
+            let frame = &mut self.frames[frame as usize];
+            let Frame { is_new, of_file, void, void_once } = *frame;
+            *match (of_file, is_new) {
+                (true, true) => &mut events.file_reads,
+                (true, false) => &mut events.file_rereads,
+                (false, false) if !void => &mut events.swap_ins,
+                (false, _) => &mut events.zero_fills,
             } = 1;
-            met.first_touches = u64::from(fresh);
-            held.fresh = false;
-            if kept {
-                (held.void, held.kept) = (false, false);
+            events.first_touches = u64::from(is_new);
+            frame.is_new = false;
+            if void_once {
+                (frame.void, frame.void_once) = (false, false);
             }
         }
-        met
+        events
     }
 }
 
 /// A memory that sees every reference to its pages, which are frames of a page table.
 pub trait Memory {
-    /// The next reference to this page is its first, at this number.
+    /// The next reference to `page` is its first, at this page number.
     fn begin(&mut self, _page: u32, _number: u64) {}
-    /// This page, which has just begun, is one of a file, and whether it is code.
+    /// A page that has just begun belongs to a file, and may be executable.
     fn begin_file(&mut self, _page: u32, _executable: bool) {}
-    /// One reference; true when it faults.
+    /// Apply a reference. Returns whether it faults.
     fn reference(&mut self, page: u32) -> bool;
-    /// A page is freed, wherever it is.
+    /// The program freed a page.
     fn free(&mut self, page: u32);
-    /// What a page holds is not wanted.
+    /// The content of a page was discarded.
     fn discard(&mut self, _page: u32) {}
-    /// A discarded page is wanted again.
-    fn keep(&mut self, _page: u32) {}
+    /// The next reference makes a discarded page an ordinary one.
+    fn undo_discard(&mut self, _page: u32) {}
     /// Whether a page is resident.
-    fn holds(&self, page: u32) -> bool;
+    fn is_resident(&self, page: u32) -> bool;
 }
 
-/// Makes a memory of a policy.
-pub struct Make {
-    /// The memory.
+/// Creates the memory of a policy.
+pub struct NewMemory {
+    /// Parameters of the memory.
     pub setup: Setup,
     /// Pages are loaded with their accessed bit set.
     pub loads_set: bool,
 }
 
-impl Visitor for Make {
+impl Visitor for NewMemory {
     type Output = Box<dyn Memory>;
 
     fn faults<P: Replacement>(self) -> Self::Output {
         let policy = P::new(self.setup);
         let (shared, bits) = (P::Shared::default(), Bits(Vec::new()));
-        Box::new(ByFaults { policy, shared, bits, loads_set: self.loads_set })
+        Box::new(PolicyMemory { policy, shared, bits, loads_set: self.loads_set })
     }
 
     fn lru(self) -> Self::Output {
         let (links, list) = (Links::default(), List::default());
-        Box::new(Recency { frames: self.setup.frames, used: 0, links, list })
+        Box::new(LruMemory { frames: self.setup.frames, used: 0, links, list })
     }
 }
 
-/// Pages in the order of their last references. The word of a link is 1 for a resident page. Grows
-/// with the pages, not with the frames.
-struct Recency {
+/// LRU: a list of pages by last reference. The word of a link is 1 for a resident page. The size grows with
+/// the pages, not with the frames.
+struct LruMemory {
     frames: u64,
     used: u64,
     links: Links,
     list: List,
 }
 
-impl Memory for Recency {
+impl Memory for LruMemory {
     fn reference(&mut self, page: u32) -> bool {
-        if self.holds(page) {
+        if self.is_resident(page) {
             self.links.remove(&mut self.list, page);
             self.links.push(&mut self.list, page);
             return false;
@@ -189,28 +189,28 @@ impl Memory for Recency {
     }
 
     fn free(&mut self, page: u32) {
-        if self.holds(page) {
+        if self.is_resident(page) {
             self.links.remove(&mut self.list, page);
             self.links[page] = 0;
             self.used -= 1;
         }
     }
 
-    fn holds(&self, page: u32) -> bool {
+    fn is_resident(&self, page: u32) -> bool {
         (page as usize) < self.links.len() && self.links[page] != 0
     }
 }
 
-/// Pages resident under a policy that sees faults only.
-struct ByFaults<P: Replacement> {
+/// A memory under a policy that sees faults only.
+struct PolicyMemory<P: Replacement> {
     policy: P,
     shared: P::Shared,
     bits: Bits,
-    /// A page is loaded with its accessed bit set.
+    /// Pages are loaded with their accessed bit set.
     loads_set: bool,
 }
 
-impl<P: Replacement> Memory for ByFaults<P> {
+impl<P: Replacement> Memory for PolicyMemory<P> {
     fn begin(&mut self, page: u32, number: u64) {
         self.shared.begin(page, number);
     }
@@ -220,24 +220,24 @@ impl<P: Replacement> Memory for ByFaults<P> {
     }
 
     fn reference(&mut self, page: u32) -> bool {
-        let place = page as usize;
-        if self.bits.0.len() <= place {
-            self.bits.0.resize(place + 1, 0);
+        let index = page as usize;
+        if self.bits.0.len() <= index {
+            self.bits.0.resize(index + 1, 0);
         }
-        if self.bits.0[place] & PRESENT != 0 {
-            self.bits.0[place] |= REFERENCED;
+        if self.bits.0[index] & PRESENT != 0 {
+            self.bits.0[index] |= REFERENCED;
             return false;
         }
         for victim in self.policy.fault(page, &self.shared, &mut self.bits) {
             self.bits.0[victim as usize] = 0;
         }
         self.shared.load(page);
-        self.bits.0[place] = if self.loads_set { PRESENT | REFERENCED } else { PRESENT };
+        self.bits.0[index] = if self.loads_set { PRESENT | REFERENCED } else { PRESENT };
         true
     }
 
     fn free(&mut self, page: u32) {
-        let resident = self.holds(page);
+        let resident = self.is_resident(page);
         if let Some(bits) = self.bits.0.get_mut(page as usize) {
             *bits = 0;
         }
@@ -246,16 +246,16 @@ impl<P: Replacement> Memory for ByFaults<P> {
     }
 
     fn discard(&mut self, page: u32) {
-        if self.policy.discard(page, self.holds(page)) {
+        if self.policy.discard(page, self.is_resident(page)) {
             self.bits.clear(page);
         }
     }
 
-    fn keep(&mut self, page: u32) {
-        self.policy.keep(page);
+    fn undo_discard(&mut self, page: u32) {
+        self.policy.undo_discard(page);
     }
 
-    fn holds(&self, page: u32) -> bool {
+    fn is_resident(&self, page: u32) -> bool {
         self.bits.0.get(page as usize).is_some_and(|bits| bits & PRESENT != 0)
     }
 }
