@@ -24,7 +24,7 @@ fn ssd(
 ) -> PyResult<String> {
     let machine = machine.hardware();
     let request: Request = crate::given::read(options)?;
-    let options = Options::request(&request, machine).map_err(raise)?;
+    let options = Options::from_request(&request, machine).map_err(raise)?;
     crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
         let (rows, details): (Vec<_>, Vec<_>) =

@@ -6,11 +6,7 @@ use std::sync::Arc;
 
 use nearfar_kernel::tiering::{POLICIES, Settings, find, make};
 use nearfar_schema::Options as _;
-use nearfar_study::filter::Filter;
-use nearfar_study::lifetimes::Lifetimes;
 use nearfar_study::tiering::options::Request;
-use nearfar_study::tiering::trace::{Numbering, TracePages};
-use nearfar_study::tiering::workload::{Prepared, generated};
 use nearfar_study::tiering::{Options, PolicySource, run};
 use nearfar_trace::Error;
 use pyo3::prelude::*;
@@ -74,7 +70,7 @@ fn tiering_run(
 ) -> PyResult<String> {
     let request: Request = crate::given::read(options)?;
     let mut options =
-        Options::request(machine.hardware(), &request, trace.is_some()).map_err(raise)?;
+        Options::from_request(machine.hardware(), &request, trace.is_some()).map_err(raise)?;
     let python = policies.iter().any(|(_, _, object, _)| object.is_some());
     if python {
         options.threads = 1;
@@ -82,43 +78,16 @@ fn tiering_run(
     let raised = Raised::default();
     let inner = raised.clone();
     let work = move |on_progress: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
-        let prepared = match &trace {
-            Some(path) => {
-                let rounds = request.rounds.map_or(1, |rounds| rounds.0 as u32);
-                if rounds < 1 {
-                    let what = "0 rounds of a trace; give 1 to 1000";
-                    return Err(Error::input("--rounds", what, ""));
-                }
-                let numbering = Numbering {
-                    huge: request.huge,
-                    private: false,
-                    // A line may be written back when its page has ended.
-                    lives: request.lifetimes == Lifetimes::On
-                        && request.filter != Filter::CacheWriteBacks,
-                    filtered: request.filter != Filter::None,
-                };
-                let pages = TracePages::open(path, numbering, on_progress)?
-                    .copied(request.copies.0 as u32)?;
-                Prepared::trace(request.workload.0.clone(), pages, rounds)
-            }
-            None => generated(&request.workload.0, &request.shape())?,
-        };
-        let prepared = Arc::new(prepared);
-        // A trace comes as it is: the policies' times and sizes shrink to it, as if it were the
-        // 27 GiB program that they were tuned with.
-        let tuned = 27.0 * f64::from(1 << 18);
-        let shrink = policy_scale.unwrap_or(match trace {
-            Some(_) => (f64::from(prepared.resident) / tuned).min(1.0),
-            None => request.scale.share,
-        });
-        // Of several sizes, with the last.
+        let prepared = Arc::new(request.prepare(trace.as_deref(), on_progress)?);
+        let scale = policy_scale.unwrap_or_else(|| request.policy_scale(&prepared));
+        // With several sizes, the result has the last one.
         let frames = match options.fast_sizes().last() {
             Some(fast) => options.frames(prepared.resident, *fast)?,
             None => Vec::new(),
         };
         let mut sources = Vec::new();
         for (label, name, object, values) in policies {
-            let settings = Settings { values, scale: shrink };
+            let settings = Settings { values, scale };
             let raised = inner.clone();
             let foresees = match &name {
                 Some(name) => find(name)?.foresees,
@@ -159,7 +128,7 @@ fn tiering_run(
             "footprint_bytes": prepared.footprint * 4096,
             "peak_resident_bytes":
                 prepared.has_lives().then_some(u64::from(prepared.resident) * 4096),
-            "policy_scale": shrink,
+            "policy_scale": scale,
             "nodes": nodes,
             "node_bytes": bytes,
             "options": request.plain(),
@@ -177,8 +146,8 @@ fn tiering_run(
     }
 }
 
-/// What a study on this machine is request, without running it: `{"options", "seeds"}` as JSON text, the
-/// options as they are read and every seed. `traced`: of a trace.
+/// Check the options without running the study; returns `{"options", "seeds"}` as JSON text: the parsed options
+/// and all seeds. `traced`: for a trace.
 #[pyfunction]
 #[pyo3(signature = (machine, *, options, traced))]
 fn tiering_options(
@@ -187,7 +156,7 @@ fn tiering_options(
     traced: bool,
 ) -> PyResult<String> {
     let request: Request = crate::given::read(options)?;
-    Options::request(machine.hardware(), &request, traced).map_err(raise)?;
+    Options::from_request(machine.hardware(), &request, traced).map_err(raise)?;
     let seeds = request.seeds.from(request.seed.0);
     Ok(serde_json::json!({"options": request.plain(), "seeds": seeds}).to_string())
 }

@@ -1,11 +1,9 @@
 //! `oracle`: clairvoyant placement, a bound.
 //!
-//! At the start of each phase it learns how often every page will be referenced in it and puts
-//! the pages of most references per frame into the fast node, free of charge: no policy that keeps
-//! a page where it is throughout a phase has a higher share of references to fast memory. Not a
-//! policy anyone can run; it says how far each of the others is from the limit. One that moves a
-//! page before the reference that asked for it is over (TPP) may have a higher share, at the price
-//! of those moves.
+//! At the start of each phase, it places the pages with most references per frame in that phase in the fast
+//! node, at no cost. No policy that does not move pages within a phase has a higher share of references to fast
+//! memory. A policy that moves a page before the faulting reference completes (TPP) can exceed it, at the cost
+//! of the moves.
 
 use std::cmp::Reverse;
 
@@ -37,11 +35,11 @@ impl Policy for Oracle {
         NodeId::all(mem.nodes()).skip(first).find(room).unwrap_or(NodeId::FAST)
     }
 
-    // What is foretold of a number holds for the page that it becomes.
+    // The prediction of a page number applies to its next page.
     fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
 
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
-        // What is not referenced is not chosen: it matters only where it is in the way.
+        // Pages without references are never chosen, only evicted.
         let (mut heat, mut cold) = (Vec::new(), Vec::new());
         let mut number = 0;
         while (number as usize) < counts.len() {
@@ -54,7 +52,7 @@ impl Policy for Oracle {
             match sum / u64::from(span) {
                 0 if there => cold.push(page),
                 0 => {}
-                // Among equals those that are there already, so that they do not move.
+                // Ties: pages that are already in the fast node, to avoid moves.
                 mean => heat.push((Reverse(mean), !there, page, span)),
             }
             number += span;
@@ -74,13 +72,13 @@ impl Policy for Oracle {
                 unwanted.push(page);
             }
         }
-        // The coldest are given up first.
+        // The coldest pages are evicted first.
         unwanted.extend(cold);
         let down = |mem: &mut dyn Memory, page: Page| {
             NodeId::all(mem.nodes()).skip(1).any(|node| mem.move_page(page, node).is_ok())
         };
         for page in wanted {
-            // A page that cannot be moved stays; one without room needs a victim.
+            // If the node is full, evict a victim first; pages that cannot be moved stay.
             while mem.move_page(page, NodeId::FAST) == Err(Refused::NoFrame) {
                 let Some(victim) = unwanted.pop() else { return };
                 if !down(mem, victim) {
@@ -88,7 +86,7 @@ impl Policy for Oracle {
                 }
             }
         }
-        // Room for chosen pages that are yet to be mapped.
+        // Free frames for chosen pages that are not mapped yet.
         let room = room_wanted(mem, &self.chosen, counts.len() as u32);
         while mem.free(NodeId::FAST) < room {
             let Some(victim) = unwanted.pop() else { return };

@@ -1,4 +1,4 @@
-//! What the questions of the numa study are request. Where two questions share an option they share its
+//! Options of the numa commands. Where two commands share an option they share its
 //! words.
 
 use nearfar_hardware::Topology;

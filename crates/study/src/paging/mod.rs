@@ -14,6 +14,7 @@ mod sample;
 mod simulate;
 mod source;
 mod stack;
+mod study;
 mod table;
 mod window;
 
@@ -22,6 +23,7 @@ pub use options::{ClockInsert, Lifetimes, MemorySize, Options, PageCache, Reques
 pub use parts::StudyPart;
 pub use sample::OmittedSize;
 pub use simulate::{Simulated, simulate};
+pub use study::Study;
 pub use table::{Prices, Row, rows};
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ fn add(windower: &mut Windower, events: &mut Events, batch: &mut Batch, chunk: &
             Next::Event(event) => windower.event(&event, chunk),
             Next::Records(range) => {
                 if let Some(blocks) = windower.lives() {
-                    blocks.spaces().tell_apart(batch, range.clone());
+                    blocks.spaces().place_records(batch, range.clone());
                 }
                 windower.add(batch, range, chunk);
             }

@@ -11,7 +11,7 @@ use super::feed::{Chunk, Reference};
 use super::options::{Host, L2p};
 
 const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
-/// Pages whose numbers a core finds without the table of all.
+/// Size of a core's direct-mapped cache of page numbers.
 const DIRECTORY: usize = 256;
 
 /// A core, and where its time went.
@@ -139,7 +139,7 @@ pub struct Thread {
     pub chunk: Chunk,
     /// The present one.
     pub at: usize,
-    /// What it waits for.
+    /// The event that it waits for.
     pub waits: Waits,
     /// The instructions of the present reference are paid for.
     charged: bool,

@@ -28,7 +28,7 @@ pub struct Disk {
     /// Pages of a read.
     read_pages: u64,
     free_at: u64,
-    /// The page after those of the last read.
+    /// The page after the last read.
     head: Option<u64>,
     /// Latest reads; oldest first.
     recent: VecDeque<Read>,
@@ -36,7 +36,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An idle disk, or none, for pages of `page_bytes`.
+    /// An idle disk, if any, for pages of `page_bytes`.
     pub fn new(storage: Option<&Storage>, page_bytes: u64) -> Self {
         Self {
             read_ns: storage.map(|storage| {
@@ -76,7 +76,7 @@ impl Disk {
         now.max(there)
     }
 
-    /// Ask for the pages from `first` on; returns when they are in memory.
+    /// Read the pages from `first`. Returns when they are in memory.
     fn submit(&mut self, first: u64, now: u64, [read_ns, next_ns]: [u64; 2]) -> u64 {
         let ns = if self.head == Some(first) { next_ns } else { read_ns };
         self.free_at = now.max(self.free_at) + ns;

@@ -15,7 +15,7 @@ use super::options::{FirstTouch, Host, Replay};
 use super::scheduler::Scheduler;
 use super::timeline::State;
 
-/// How far a page has come to the device.
+/// State of a page at the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     No,
@@ -28,7 +28,7 @@ enum Known {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Again {
     No,
-    /// It slept and woke before the page was there.
+    /// The thread slept and woke before the page arrived.
     Early,
     /// It slept, and the page came and went.
     Lost,
@@ -59,7 +59,7 @@ pub struct Faults<'a> {
 }
 
 impl<'a> Faults<'a> {
-    /// Nothing touched yet.
+    /// Before the first reference.
     pub fn new(host: &'a Host, policy: Box<dyn Epf>, replay: Replay, umd: Umd) -> Self {
         let page_bytes = umd.ftl().geometry().page_bytes;
         Self {
@@ -222,7 +222,7 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// The page is there: the TLB learns where.
+    /// The page is in memory: fill the TLB.
     fn translate(&mut self, scheduler: &mut Scheduler<'_>, at: At, page: u32) {
         scheduler.cores[at.core].learn(at.miss.side, at.miss.page, page);
         let thread = &mut scheduler.threads[at.thread];

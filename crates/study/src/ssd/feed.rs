@@ -58,7 +58,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Nothing read yet.
+    /// Before the first record.
     pub fn new(window: u64) -> Self {
         Self { window, ..Self::default() }
     }
@@ -83,7 +83,7 @@ impl Feed {
         self.streams.get(thread as usize).is_some_and(|stream| !stream.is_empty())
     }
 
-    /// Whether there is room to read on.
+    /// Whether the window has room for more references.
     pub fn room(&self) -> bool {
         !self.ended && self.in_flight < self.window
     }

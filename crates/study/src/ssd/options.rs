@@ -36,7 +36,7 @@ pub struct Host {
     pub cores: u32,
     /// Picoseconds of an instruction that misses no cache.
     pub instruction_ps: u64,
-    /// Caches of a core; every reference goes to memory where there are none.
+    /// Caches of a core; without any, every reference goes to memory.
     pub caches: Option<Caches>,
     /// Entries of the TLB for data, and of the one for instructions (0: data's serves both).
     pub tlb_entries: u32,
@@ -61,9 +61,9 @@ pub struct Host {
     /// A thread that wakes takes the core from one that has run longer by more than this; `None`: it
     /// waits its turn.
     pub wakeup_ns: Option<u64>,
-    /// How long a thread runs while others are ready; `None`: until it blocks.
+    /// Time slice while other threads are ready; `None` = until the thread blocks.
     pub time_slice_ns: Option<u64>,
-    /// Where pages come from that the device does not hold; `None`: no time is charged for it.
+    /// Source of pages that are not on the device; `None` = they take no time.
     pub disk: Option<Storage>,
 }
 
@@ -286,7 +286,7 @@ impl Options {
     ///
     /// # Errors
     /// As [`Self::new`] and [`Host::new`].
-    pub fn request(request: &Request, machine: &Machine) -> Result<Self> {
+    pub fn from_request(request: &Request, machine: &Machine) -> Result<Self> {
         let mut host = Host { l2p: request.l2p, ..Host::new(machine, request.disk.as_deref())? };
         if let Some(time) = request.sleep_granularity {
             host.sleep_granularity_ns = time.0;

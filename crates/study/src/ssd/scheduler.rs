@@ -55,7 +55,7 @@ impl<'a> Scheduler<'a> {
         self.cores.iter().any(|core| core.stalled.is_some())
     }
 
-    /// The turn that comes first; `None` where no core has anything to run.
+    /// The next turn; `None` if no core has a thread to run.
     pub fn next_turn(&self) -> Option<Turn> {
         let ready = self.queue.ready_at();
         let mut turn: Option<Turn> = None;
@@ -143,7 +143,7 @@ impl<'a> Scheduler<'a> {
         Some(thread)
     }
 
-    /// The core's thread stays ready, but gives up the core.
+    /// Preempt the core's thread, which stays ready.
     fn yield_core(&mut self, core: usize) {
         let now = self.cores[core].time;
         if let Some(thread) = self.release(core, now) {

@@ -26,7 +26,7 @@ pub(super) struct Copies {
     slice: u64,
 }
 
-/// Whose turn it is.
+/// The copy that runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Turn {
     copy: u32,
@@ -37,7 +37,7 @@ pub(super) struct Turn {
 }
 
 impl Copies {
-    /// Most accesses of a copy: they are held in memory, 4 bytes each.
+    /// Maximum number of accesses per copy; they are in memory, 4 bytes each.
     pub(super) const MAX_ACCESSES: u64 = 1 << 30;
 
     /// `count` copies of a program that does `whole`, to page numbers below `pages`.
@@ -45,13 +45,13 @@ impl Copies {
         Self { whole, count, pages, lives, slice: SLICE }
     }
 
-    /// The same with other turns.
+    /// The same copies with another schedule.
     #[cfg(test)]
     pub(super) fn with_slice(self, slice: u64) -> Self {
         Self { slice, ..self }
     }
 
-    /// How many there are.
+    /// Number of copies.
     pub(super) fn count(&self) -> u32 {
         self.count
     }
@@ -84,7 +84,7 @@ impl Copies {
     }
 
     /// What `copy` does after its first `done` accesses: up to `most`, and not beyond the end of the
-    /// trace. Answers how many.
+    /// trace. Returns their number.
     fn part(&self, copy: u32, done: u64, most: u64, out: &mut Block) -> u64 {
         let (first, length) = (copy * self.pages, self.length());
         let from = (self.begin(copy) + done) % length;

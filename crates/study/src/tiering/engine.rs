@@ -19,7 +19,7 @@ use super::world::{World, mapping};
 pub struct Access(u32);
 
 impl Access {
-    /// Most pages: 31 bits, less one number.
+    /// Maximum number of pages: 31 bits minus one reserved number.
     pub const MAX_PAGES: u32 = (1 << 31) - 1;
     /// In place of a page: the kernel's page of zeros, which all memory that was never written
     /// shares. It lies in the fastest node, and no policy knows it.
@@ -47,11 +47,11 @@ impl Access {
 /// What ends between accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A page: what it held is gone, its number may come again.
+    /// A page was freed; its number may be reused.
     Page(Page),
     /// What TLBs hold of a page, which stays: it was unmapped, or is shared from now on.
     Translation(Page),
-    /// All that there is of so many pages, from this one on.
+    /// Free all mapped pages of a range: first page and count.
     Pages(Page, u32),
 }
 
@@ -77,7 +77,7 @@ const METER_PERIOD: Time = Time::from_ps(1_000_000_000);
 /// Lines of one access that miss when they are loaded: those after are there already, fetched ahead
 /// by the processor's streamer. Assumption: it follows after three lines in a row.
 const DEMAND_LINES: i64 = 3;
-/// Accesses from one to that whose page-table entry is asked for meanwhile.
+/// How many accesses ahead page-table entries are prefetched.
 const AHEAD: usize = 32;
 /// Hint faults of one access after which the policy is at fault.
 const MAX_FAULTS: u32 = 10_000;
@@ -190,7 +190,7 @@ impl Engine {
         self.end_pages(Page::new(0), Access::MAX_PAGES);
     }
 
-    /// All that there is of `count` pages, from `first` on, ends.
+    /// Free all mapped pages among `count` pages from `first`.
     fn end_pages(&mut self, first: Page, count: u32) {
         let end = first.skip(count);
         let mut next = self.world.next_mapped(first);
@@ -274,7 +274,7 @@ impl Engine {
         self.world.workers.iter().map(|worker| worker.due).fold(self.meter, Time::min)
     }
 
-    /// The tight loop. Answers how many accesses are done and why it ended.
+    /// The fast path. Returns how many accesses were done and why it stopped.
     ///
     /// The node comes from the page-table entry even of a page that hits the TLB, as a page that moves
     /// is flushed; the entry was asked for [`AHEAD`] accesses ago.
@@ -427,7 +427,7 @@ impl Engine {
         self.world.meter();
     }
 
-    /// Let the policy know the future.
+    /// Pass the coming reference counts to the policy.
     pub fn foresee(&mut self, counts: &[u32]) {
         self.world.event = self.world.clock;
         self.world.free_of_charge = true;

@@ -43,7 +43,7 @@ pub(super) struct Lives {
     pub steps: Vec<Step>,
     /// Page numbers are below.
     pub pages: u64,
-    /// Base pages that there are at once, at most.
+    /// Peak number of base pages.
     pub peak: u64,
     /// 4 KiB pages that are referenced, mapped or not.
     pub footprint: u64,
@@ -115,7 +115,7 @@ struct Builder {
     place_of: Vec<u32>,
     /// Of what TLBs may hold, by the id of the page.
     translated: Vec<u32>,
-    /// What a replay knows: places by block number, spaces by thread.
+    /// State of a replay: places by block number, spaces by thread.
     known: PageMap<u32>,
     spaces: Vec<u32>,
     /// With places for pages.
@@ -157,11 +157,11 @@ pub(super) fn lives(
                 Next::Event(event) => {
                     builder.blocks.apply(&event);
                     if builder.changed() || private {
-                        builder.recent.forget();
+                        builder.recent.clear();
                     }
                 }
                 Next::Records(range) => {
-                    builder.blocks.spaces().tell_apart(&mut batch, range.clone());
+                    builder.blocks.spaces().place_records(&mut batch, range.clone());
                     builder.records(&batch, range);
                 }
             }
@@ -195,7 +195,7 @@ impl Builder {
                 self.switch(batch.thread[index], addr);
             }
             for number in addr >> PAGE..=last_byte(addr, batch.size[index]) >> PAGE {
-                if !self.recent.holds(number) {
+                if !self.recent.contains(number) {
                     let write = KindSet::WRITES.0 >> batch.kind[index] & 1 == 1;
                     self.reference(number, write);
                 }
@@ -209,15 +209,15 @@ impl Builder {
             if self.known.insert(number, NO_PLACE) != Some(NO_PLACE) {
                 self.step(What::Page { number, page: Page::new(NO_PLACE) });
             }
-            return self.recent.note(number);
+            return self.recent.insert(number);
         }
         let block = self.blocks.reference(number, write);
         if self.changed() && self.shift > 0 {
             // Other blocks of the page may lie elsewhere now.
-            self.recent.forget();
+            self.recent.clear();
         }
         if !self.blocks.watched(block) {
-            self.recent.note(number);
+            self.recent.insert(number);
         }
         let page = self.table.page(block);
         let place = match self.table.frame(page) {

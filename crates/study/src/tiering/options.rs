@@ -1,4 +1,6 @@
-//! What to simulate, checked once.
+//! Options of a tiering study: parsed and checked.
+
+use std::path::Path;
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::machine::MachineName;
@@ -12,7 +14,8 @@ use nearfar_trace::{Error, Result};
 use serde_json::Value as Json;
 
 use super::counters::Hardware;
-use super::workload::{Mix, Pattern, Placement, Shape, Workloads};
+use super::trace::{Numbering, TracePages};
+use super::workload::{Mix, Pattern, Placement, Prepared, Shape, Workloads, generated};
 use crate::filter::Filter;
 use crate::lifetimes::Lifetimes;
 
@@ -174,7 +177,7 @@ pub enum Seeds {
     These(Vec<u64>),
 }
 
-/// Most seeds of one study.
+/// Maximum number of seeds.
 const MAX_SEEDS: usize = 10_000;
 
 impl Seeds {
@@ -265,6 +268,45 @@ pub struct Options {
     pub points: u32,
 }
 
+/// Resident frames of the 27 GiB program that the policies were tuned with.
+const TUNED_FRAMES: f64 = 27.0 * (1 << 18) as f64;
+
+impl Request {
+    /// Prepare the program: a replay of `trace`, or the generated workload.
+    ///
+    /// # Errors
+    /// If the trace cannot be read or an option is invalid; errors of `on_progress`.
+    pub fn prepare(
+        &self,
+        trace: Option<&Path>,
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Prepared> {
+        let Some(path) = trace else { return generated(&self.workload.0, &self.shape()) };
+        let rounds = self.rounds.map_or(1, |rounds| rounds.0 as u32);
+        if rounds < 1 {
+            return Err(Error::input("--rounds", "0 rounds of a trace; give 1 to 1000", ""));
+        }
+        let numbering = Numbering {
+            huge: self.huge,
+            private: false,
+            // A line may be written back after its page was freed.
+            lives: self.lifetimes == Lifetimes::On && self.filter != Filter::CacheWriteBacks,
+            filtered: self.filter != Filter::None,
+        };
+        let pages = TracePages::open(path, numbering, on_progress)?.copied(self.copies.0 as u32)?;
+        Ok(Prepared::trace(self.workload.0.clone(), pages, rounds))
+    }
+
+    /// Default scale of the policies' times and sizes. A trace is not scaled, so policies shrink to its size
+    /// relative to the program that they were tuned with.
+    pub fn policy_scale(&self, prepared: &Prepared) -> f64 {
+        match prepared.is_trace() {
+            true => (f64::from(prepared.resident) / TUNED_FRAMES).min(1.0),
+            false => self.scale.share,
+        }
+    }
+}
+
 impl Options {
     /// The nodes and costs of `machine`, costs times `cost_scale`.
     ///
@@ -299,7 +341,7 @@ impl Options {
     ///
     /// # Errors
     /// As [`Options::new`]; copies of a generated workload.
-    pub fn request(machine: &Machine, request: &Request, trace: bool) -> Result<Self> {
+    pub fn from_request(machine: &Machine, request: &Request, trace: bool) -> Result<Self> {
         if !trace && request.copies.0 > 1 {
             let what = "a generated workload has one instance; copies are of a trace";
             return Err(Error::input("--copies", what, "give a larger --scale instead"));
@@ -348,7 +390,7 @@ impl Options {
     pub fn frames(&self, pages: u32, fast: Option<MemorySize>) -> Result<Vec<u64>> {
         let last = self.nodes.len().saturating_sub(1);
         let frames = self.nodes.iter().enumerate().map(|(index, node)| {
-            let request = if index == 0 {
+            let requested = if index == 0 {
                 fast
             } else if index == last {
                 self.slow
@@ -356,7 +398,7 @@ impl Options {
                 None
             };
             let bytes = |bytes: u64| (bytes as f64 * self.scale / FRAME as f64) as u64;
-            let frames = match request {
+            let frames = match requested {
                 Some(MemorySize::Fraction(part)) => (f64::from(pages) * part).ceil() as u64,
                 Some(MemorySize::Bytes(size)) => bytes(size),
                 None => bytes(node.available()),

@@ -150,7 +150,7 @@ impl TracePages {
         Ok(self)
     }
 
-    /// How many of it there are.
+    /// Number of copies.
     fn count(&self) -> u32 {
         self.copies.as_ref().map_or(1, Copies::count)
     }
@@ -165,7 +165,7 @@ impl TracePages {
         self.lives.is_some()
     }
 
-    /// Pages that there are at once, at most; at least 1. Of copies, the sum of what each has at most.
+    /// Peak number of pages, at least 1. For copies, the sum of their peaks.
     pub fn resident(&self) -> u32 {
         self.lives.as_ref().map_or(self.pages, |lives| (lives.peak as u32).max(1)) * self.count()
     }

@@ -180,7 +180,7 @@ pub struct Prepared {
     pub mix: &'static str,
     /// Page numbers are below.
     pub pages: u32,
-    /// Pages that there are at once, at most: what memory must hold, and sizes are parts of.
+    /// Peak number of pages: the memory size of 100 %.
     pub resident: u32,
     /// 4 KiB pages that are ever used.
     pub footprint: u64,
@@ -328,12 +328,13 @@ impl Prepared {
         matches!(self.kind, Kind::Trace(_))
     }
 
-    /// Whether its pages end. Those that are left end with a phase: the next is the program again.
+    /// Whether its pages have lifetimes. Remaining pages are freed at the end of a phase, because the next phase
+    /// runs the program again.
     pub fn has_lives(&self) -> bool {
         matches!(&self.kind, Kind::Trace(pages) if pages.has_lives())
     }
 
-    /// The accesses of a phase, from its beginning. Every round of a seed has the same.
+    /// The accesses of a phase. All rounds of a seed have the same accesses.
     ///
     /// # Errors
     /// The trace cannot be read.

@@ -12,19 +12,19 @@ use super::last::{Last, NO_PAGE, Page, Put};
 use super::{LARGE, SMALL};
 use crate::lifetimes::{Backing, Blocks, Change, Events, Next};
 
-/// Records of a chunk, at least.
+/// Minimum number of records per chunk.
 const CHUNK: u64 = 1 << 18;
 /// Touches between two looks at the ages of the caches.
 pub const AGED: usize = 1 << 10;
 /// log2 of what the kernel maps of a file at one fault (`fault_around_bytes`).
 const AROUND: u32 = 16;
-/// Blocks that are known to be settled, by some bits of their numbers.
+/// Size of the direct-mapped cache of settled blocks.
 const SLOTS: usize = 1 << 12;
 
 /// What a touch is for the TLBs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Nothing: the first level has the page, whatever its size.
+    /// Nothing: the first level contains the page, at any page size.
     Nothing,
     /// A page is used, and stays one of the last of the thread until it leaves.
     Enter,
@@ -43,9 +43,9 @@ pub struct Touch {
     pub instructions: u64,
     /// References so far.
     pub now: u64,
-    /// Of those 4 KiB.
+    /// Block of these 4 KiB.
     pub block: u32,
-    /// The line of each page table that has the entry of those 4 KiB: lines are numbered as they come.
+    /// Cache line of the page-table entry of these 4 KiB; lines are numbered in the order of first use.
     pub line: u32,
     /// Index of the thread.
     pub thread: u32,
@@ -55,7 +55,7 @@ pub struct Touch {
     pub fetch: bool,
     /// A write.
     pub write: bool,
-    /// What the TLBs must know.
+    /// What the TLBs must look up.
     pub ask: Ask,
 }
 
@@ -73,7 +73,7 @@ pub struct Chunk {
     pub ages: Vec<Ages>,
 }
 
-/// What is known of a thread.
+/// State of a thread.
 #[derive(Clone)]
 struct Thread {
     instructions: u64,
@@ -96,7 +96,7 @@ pub struct Touches {
     settled: Vec<Page>,
     /// Numbers of lines of the page table.
     lines: PageMap<u32>,
-    /// Blocks whose next write may take a translation away.
+    /// Blocks whose next write may remove a translation.
     loud: Vec<bool>,
     surroundings: Surroundings,
     records: u64,
@@ -140,7 +140,7 @@ impl Touches {
         self.records
     }
 
-    /// Instructions so far, of all threads, and faults that mapped what is in the page cache.
+    /// Instructions of all threads so far, and faults that mapped pages of the page cache.
     pub fn totals(&self) -> (u64, u64) {
         let instructions = self.threads.iter().map(|thread| thread.instructions).sum();
         (instructions, self.surroundings.maps())
@@ -176,7 +176,7 @@ impl Touches {
                     self.settled.fill(NO_PAGE);
                 }
                 Next::Records(range) => {
-                    self.blocks.spaces().tell_apart(batch, range.clone());
+                    self.blocks.spaces().place_records(batch, range.clone());
                     for at in range {
                         self.record(batch, at, chunk);
                     }
@@ -236,7 +236,7 @@ impl Touches {
         self.touch(thread, page, (found, fetch, write, ask), chunk);
     }
 
-    /// A page that is not known to be settled.
+    /// Touch a page that is not in the cache of settled pages.
     fn page(&mut self, number: u64, write: bool, chunk: &mut Chunk) -> Page {
         let slot = number as usize % SLOTS;
         if self.settled[slot].number == number {
@@ -322,7 +322,7 @@ impl Touches {
     }
 }
 
-/// What lies around blocks that are born.
+/// Finds the private memory around new blocks.
 #[derive(Default)]
 pub struct Surroundings {
     /// Parts of files that were mapped at one fault.
@@ -330,7 +330,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// What became of blocks since this was last asked.
+    /// Take the changes of blocks since the last call.
     pub fn of(&mut self, blocks: &mut Blocks) -> impl Iterator<Item = Changed> {
         let changes: Vec<Change> = blocks.changes().collect();
         for change in &changes {
@@ -353,7 +353,7 @@ impl Surroundings {
         changes.into_iter().zip(around)
     }
 
-    /// Faults that mapped what is in the page cache.
+    /// Faults that mapped pages of the page cache.
     pub fn maps(&self) -> u64 {
         self.mapped.len() as u64
     }

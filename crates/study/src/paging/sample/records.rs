@@ -143,7 +143,7 @@ impl TraceSample {
                             }
                             Next::Records(range) => {
                                 if lives {
-                                    blocks.spaces().tell_apart(&mut batch, range.clone());
+                                    blocks.spaces().place_records(&mut batch, range.clone());
                                 }
                                 sample.clusters.records(&batch, range.clone(), at);
                                 at += range.len() as u64;

@@ -1,34 +1,34 @@
-//! What a machine spends, reference by reference, and the private memory of each region.
+//! Costs on a machine, reference by reference, and the private memory of each region.
 
 use nearfar_trace::{Batch, Reader, Result};
 
 use super::tally::Tally;
 use super::{Counts, OnMachine};
 use crate::lifetimes::Change;
-use crate::paging::machine::SoFar;
+use crate::paging::machine::Costs;
 use crate::paging::machine::reference::{OneByOne, Watch};
 use crate::paging::options::Options;
 
 /// TLBs, caches and pages of a processor, at one page size.
-pub struct Spent<'a> {
+pub struct MachineCosts<'a> {
     machine: OneByOne<'a>,
-    held: Held,
+    memory: RegionMemory,
 }
 
-/// Whose private memory is there.
+/// Private memory by region.
 #[derive(Default)]
-struct Held {
-    /// Region that each block was born in.
+struct RegionMemory {
+    /// Region of the first reference to each block.
     region_of: Vec<u32>,
-    /// Bytes now and the most at once, by region.
+    /// Current and peak bytes by region.
     bytes: Vec<(i64, i64)>,
 }
 
-impl<'a> Spent<'a> {
-    /// Nothing was referenced yet.
+impl<'a> MachineCosts<'a> {
+    /// Before the first reference.
     ///
     /// # Errors
-    /// The events cannot be read.
+    /// If the events cannot be read.
     pub fn new(
         reader: &Reader,
         options: &Options,
@@ -37,35 +37,36 @@ impl<'a> Spent<'a> {
     ) -> Result<Self> {
         let OnMachine { processor, page_bytes } = machine;
         let machine = OneByOne::new(reader, options, processor, lives, page_bytes)?;
-        Ok(Self { machine, held: Held::default() })
+        Ok(Self { machine, memory: RegionMemory::default() })
     }
 
-    /// Apply the events that come before record number `at`.
+    /// Apply the events before record number `at`.
     pub fn events(&mut self, at: u64) {
-        self.machine.events(at, &mut self.held);
+        self.machine.events(at, &mut self.memory);
     }
 
-    /// The record at this place of a batch.
+    /// Apply the record at index `at` of a batch.
     pub fn record(&mut self, batch: &Batch, at: usize, tally: &mut Tally) {
-        let (thread, held) = (batch.thread[at], &mut self.held);
-        self.machine.record(batch, at, &mut Here { thread, addr: 0, region: 0, tally, held });
+        let (thread, memory) = (batch.thread[at], &mut self.memory);
+        let mut current = CurrentReference { thread, addr: 0, region: 0, tally, memory };
+        self.machine.record(batch, at, &mut current);
     }
 
-    /// The most bytes of private memory of each region.
+    /// Peak bytes of private memory by region.
     pub fn into_resident(self) -> Vec<u64> {
-        self.held.bytes.into_iter().map(|(_, most)| most as u64).collect()
+        self.memory.bytes.into_iter().map(|(_, peak)| peak as u64).collect()
     }
 }
 
-impl Held {
+impl RegionMemory {
     fn add(&mut self, region: u32, bytes: i64) {
         let index = region as usize;
         if self.bytes.len() <= index {
             self.bytes.resize(index + 1, (0, 0));
         }
-        let (now, most) = &mut self.bytes[index];
+        let (now, peak) = &mut self.bytes[index];
         *now += bytes;
-        *most = (*now).max(*most);
+        *peak = (*now).max(*peak);
     }
 
     fn region(&mut self, block: u32) -> &mut u32 {
@@ -77,8 +78,8 @@ impl Held {
     }
 }
 
-impl Watch for Held {
-    /// Blocks that end or move together are of one region, but where a process ends.
+impl Watch for RegionMemory {
+    /// Assumes that blocks which end or move together are of one region (not exact when a process ends).
     fn changed(&mut self, change: &Change, bytes: i64) {
         let first = match change {
             Change::Ended { blocks, .. } | Change::Freed(blocks) => blocks.first().copied(),
@@ -100,35 +101,35 @@ impl Watch for Held {
     }
 }
 
-/// Where a reference is made.
-struct Here<'a> {
+/// The current reference.
+struct CurrentReference<'a> {
     thread: u32,
     addr: u64,
     region: u32,
     tally: &'a mut Tally,
-    held: &'a mut Held,
+    memory: &'a mut RegionMemory,
 }
 
-impl Watch for Here<'_> {
+impl Watch for CurrentReference<'_> {
     fn begins(&mut self, addr: u64) {
-        (self.addr, self.region) = (addr, self.tally.at(addr));
+        (self.addr, self.region) = (addr, self.tally.enter(addr));
     }
 
     fn changed(&mut self, change: &Change, bytes: i64) {
         if let Change::Born { block, .. } = change {
-            *self.held.region(*block) = self.region;
+            *self.memory.region(*block) = self.region;
         }
-        self.held.changed(change, bytes);
+        self.memory.changed(change, bytes);
     }
 
-    fn met(&mut self, met: SoFar) {
+    fn ends(&mut self, costs: Costs) {
         let counts = Counts {
-            tlb_misses: met.walks,
-            tlb_second_hits: met.second_hits,
-            given: met.given,
-            given_ps: met.given_ps,
-            walk_ps: met.walk_ps,
-            tlb_ps: met.tlb_ps,
+            tlb_misses: costs.walks,
+            tlb_second_hits: costs.second_hits,
+            given: costs.given,
+            given_ps: costs.given_ps,
+            walk_ps: costs.walk_ps,
+            tlb_ps: costs.tlb_ps,
             ..Counts::default()
         };
         self.tally.reference(self.thread, self.addr, counts, 0);
