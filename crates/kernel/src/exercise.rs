@@ -1,4 +1,5 @@
-//! Entry points of the fuzz targets (`fuzz/`) and of the replay of their corpus: parsers of user text.
+//! Entry points of the fuzz targets (`fuzz/`) and of the replay of their corpus: parsers of user
+//! text.
 //!
 //! The functions panic if a parser violates its contract. Errors are fine, but must have one line.
 
@@ -11,8 +12,8 @@ use nearfar_trace::Error;
 use crate::tiering::{Settings, check};
 use crate::{epf, replacement};
 
-/// Check the knobs of a tiering policy: its name on the first line of `text`, `knob=value` on the others. Returns
-/// whether they are valid.
+/// Check the knobs of a tiering policy: its name on the first line of `text`, `knob=value` on the
+/// others. Returns whether they are valid.
 pub fn knobs(text: &str) -> bool {
     let mut lines = text.lines();
     let name = lines.next().unwrap_or_default();

@@ -16,7 +16,7 @@ fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
     py.detach(|| to_json(Reader::open(&trace)?.info())).map_err(raise)
 }
 
-/// What a trace holds, its heat map if request for, and the files of `whole`, the trace that `trace`
+/// What a trace holds, its heat map if requested, and the files of `whole`, the trace that `trace`
 /// is a view of, if they are to be verified, as JSON texts.
 #[pyfunction]
 #[pyo3(signature = (trace, whole, *, options, heat_map, progress))]

@@ -1,5 +1,5 @@
-//! Views of a trace: filtered traces. A study reads a view like any other trace. [`cache`] selects the
-//! references that miss the caches of a core.
+//! Views of a trace: filtered traces. A study reads a view like any other trace. [`cache`] selects
+//! the references that miss the caches of a core.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -34,8 +34,8 @@ nearfar_schema::options! {
     }
 }
 
-/// Write the view `filter` of the trace `from` to `to`, with the caches of `machine`. Returns a description of
-/// its references. [`Filter::None`] writes nothing.
+/// Write the view `filter` of the trace `from` to `to`, with the caches of `machine`. Returns a
+/// description of its references. [`Filter::None`] writes nothing.
 ///
 /// # Errors
 /// If the machine has no caches or the trace is damaged.
@@ -57,8 +57,8 @@ pub fn view(
     Ok(format!("references that miss the CPU caches of {name} ({caches}){more}"))
 }
 
-/// Write the references of the trace `from` that reach memory (see [`nearfar_hardware::cache`]) to `to`. Returns
-/// its `trace.json`. Instructions, processes and events are those of `from`.
+/// Write the references of the trace `from` that reach memory (see [`nearfar_hardware::cache`]) to
+/// `to`. Returns its `trace.json`. Instructions, processes and events are those of `from`.
 ///
 /// `on_progress` is called periodically with the records read so far; its error ends the run.
 ///

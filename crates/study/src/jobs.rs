@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use nearfar_trace::{Error, Result};
 
-/// A job calls this with the work done since its last call (references, accesses), and returns its error.
+/// A job calls this with the work done since its last call (references, accesses), and returns its
+/// error.
 pub type Advance<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Time between two calls of `on_progress`.
@@ -147,8 +148,8 @@ mod tests {
         }
     }
 
-    /// Three jobs at once. The second fails and stops the third, which has no end; the first runs on,
-    /// and if it fails later, its error is the one reported.
+    /// Three jobs at once. The second fails and stops the third, which has no end; the first runs
+    /// on, and if it fails later, its error is the one reported.
     #[test]
     fn the_first_error_in_order_wins_and_stops_later_jobs() {
         for first_fails in [true, false] {

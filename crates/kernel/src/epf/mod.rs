@@ -1,9 +1,9 @@
-//! Embedded page faults (UMD, 002, section 2.3): faults while a DRAM-interface SSD moves a page from its flash
-//! to its DRAM.
+//! Embedded page faults (UMD, 002, section 2.3): faults while a DRAM-interface SSD moves a page
+//! from its flash to its DRAM.
 //!
-//! One file per policy. A policy decides whether the fault is passed to the kernel as an exception; the kernel
-//! then puts the thread to sleep for the predicted time, unless the thread must not sleep. For other faults
-//! the core waits. Thresholds are set by the user.
+//! One file per policy. A policy decides whether the fault is passed to the kernel as an exception;
+//! the kernel then puts the thread to sleep for the predicted time, unless the thread must not
+//! sleep. For other faults the core waits. Thresholds are set by the user.
 
 use nearfar_schema::{Entry, Given, Value};
 

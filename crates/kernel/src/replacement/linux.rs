@@ -1,25 +1,25 @@
 //! Linux's active and inactive lists under a memory limit, as in `mm/vmscan.c`, `mm/swap.c` and
-//! `mm/workingset.c` of 5.9 to 6.18 without multi-generational LRU: one active and one inactive list
-//! for anonymous pages, two more for file pages.
+//! `mm/workingset.c` of 5.9 to 6.18 without multi-generational LRU: one active and one inactive
+//! list for anonymous pages, two more for file pages.
 //!
-//! A new page enters the head of its inactive list in a batch of 31 (`folio_add_lru`), or earlier if
-//! reclaim starts. When memory is full, reclaim (`do_try_to_free_pages`) frees a batch of 32 pages
-//! (`SWAP_CLUSTER_MAX`). It scans the lists with a priority that falls from 12 to 0, until the batch is
-//! free. At priority `k` it scans length / 2^k pages of each list, or a share of that (see
-//! [below](#anonymous-or-file-pages)), 32 at a time from each list in turn (`shrink_lruvec`):
+//! A new page enters the head of its inactive list in a batch of 31 (`folio_add_lru`), or earlier
+//! if reclaim starts. When memory is full, reclaim (`do_try_to_free_pages`) frees a batch of 32
+//! pages (`SWAP_CLUSTER_MAX`). It scans the lists with a priority that falls from 12 to 0, until
+//! the batch is free. At priority `k` it scans length / 2^k pages of each list, or a share of that
+//! (see [below](#anonymous-or-file-pages)), 32 at a time from each list in turn (`shrink_lruvec`):
 //!
-//! * **Inactive tail** (`shrink_inactive_list`, `folio_check_references`): a page referenced since the
-//!   last scan is marked (`PG_referenced`) and stays: at the inactive head, or in the active list if it
-//!   was already marked or is executable. Any other page is evicted. Pages that stay are put back after
-//!   each 32.
-//! * **Active tail** (`shrink_active_list`), only if the inactive list of that type is low or a page of
-//!   that type was activated at refault since the last reclaim (`prepare_scan_control`): pages move to
-//!   the inactive head; their accessed bits are cleared, their marks stay. Referenced executable pages
-//!   go to the active head instead.
-//! * When the batch is free, the type with fewer pages left to scan is skipped, and the other is scanned
-//!   to the same share of its target, at most 32 more pages of each list.
-//! * After each priority, 32 more pages of the anonymous active tail if the anonymous inactive list is
-//!   low (`inactive_is_low`: inactive x max(1, sqrt(10 x both lists in GiB)) < active).
+//! * **Inactive tail** (`shrink_inactive_list`, `folio_check_references`): a page referenced since
+//!   the last scan is marked (`PG_referenced`) and stays: at the inactive head, or in the active
+//!   list if it was already marked or is executable. Any other page is evicted. Pages that stay are
+//!   put back after each 32.
+//! * **Active tail** (`shrink_active_list`), only if the inactive list of that type is low or a
+//!   page of that type was activated at refault since the last reclaim (`prepare_scan_control`):
+//!   pages move to the inactive head; their accessed bits are cleared, their marks stay. Referenced
+//!   executable pages go to the active head instead.
+//! * When the batch is free, the type with fewer pages left to scan is skipped, and the other is
+//!   scanned to the same share of its target, at most 32 more pages of each list.
+//! * After each priority, 32 more pages of the anonymous active tail if the anonymous inactive list
+//!   is low (`inactive_is_low`: inactive x max(1, sqrt(10 x both lists in GiB)) < active).
 //!
 //! Evictions and activations of both types advance one clock (`nonresident_age`). An evicted page
 //! records the time. If it returns before more ticks have passed than there are pages in the other
@@ -27,51 +27,52 @@
 //!
 //! # Statistics
 //!
-//! Reclaim reads list lengths and activations at refault from the statistics of the control group. The
-//! kernel updates them every two seconds (`FLUSH_TIME` in `mm/memcontrol.c`), or when `memory.stat` is
-//! read. Scan targets use the exact length (`lruvec_lru_size`). Here, statistics are updated every
-//! [`statistics_every`](Setup::statistics_every) faults. While they are stale, the active list may grow
-//! to all pages. If the kernel then finds nothing to scan, it kills the program; here, reclaim updates
-//! the statistics and continues.
+//! Reclaim reads list lengths and activations at refault from the statistics of the control group.
+//! The kernel updates them every two seconds (`FLUSH_TIME` in `mm/memcontrol.c`), or when
+//! `memory.stat` is read. Scan targets use the exact length (`lruvec_lru_size`). Here, statistics
+//! are updated every [`statistics_every`](Setup::statistics_every) faults. While they are stale,
+//! the active list may grow to all pages. If the kernel then finds nothing to scan, it kills the
+//! program; here, reclaim updates the statistics and continues.
 //!
 //! # Anonymous or file pages
 //!
 //! `get_scan_count` decides between the two types:
 //!
-//! * With swappiness 0, only file pages are scanned. If there are none, the kernel kills the program;
-//!   here, anonymous pages are scanned.
+//! * With swappiness 0, only file pages are scanned. If there are none, the kernel kills the
+//!   program; here, anonymous pages are scanned.
 //! * At priority 0, all pages of all lists.
-//! * Only file pages if 1 / 2^k of their inactive list is at least one page, the list is not low, and no
-//!   file page was activated at refault since the last reclaim (`cache_trim_mode`).
+//! * Only file pages if 1 / 2^k of their inactive list is at least one page, the list is not low,
+//!   and no file page was activated at refault since the last reclaim (`cache_trim_mode`).
 //! * Otherwise anonymous pages have weight swappiness / (anonymous cost + total cost), file pages
-//!   (200 - swappiness) / (file cost + total cost) (`calculate_pressure_balance`). The cost of a type
-//!   (`lru_note_cost`) is 32 for each page that reclaim writes and each refault of a formerly active
-//!   page, 1 for each scanned page that stays. Both costs are halved when their sum exceeds a quarter of
-//!   all pages. Every evicted anonymous page is written, as on zram, where swapping in frees the slot.
+//!   (200 - swappiness) / (file cost + total cost) (`calculate_pressure_balance`). The cost of a
+//!   type (`lru_note_cost`) is 32 for each page that reclaim writes and each refault of a formerly
+//!   active page, 1 for each scanned page that stays. Both costs are halved when their sum exceeds
+//!   a quarter of all pages. Every evicted anonymous page is written, as on zram, where swapping in
+//!   frees the slot.
 //!
-//! A freed page leaves its list and its history is dropped. A discarded page (`MADV_FREE`) moves to the
-//! head of the inactive file list, unreferenced, and is evicted from there without a shadow entry. If it
-//! was rewritten by then, it becomes an active anonymous page.
+//! A freed page leaves its list and its history is dropped. A discarded page (`MADV_FREE`) moves to
+//! the head of the inactive file list, unreferenced, and is evicted from there without a shadow
+//! entry. If it was rewritten by then, it becomes an active anonymous page.
 //!
-//! Batches have the kernel's size from 4096 frames (16 MiB of 4 KiB pages). Below that they are 1/128 of
-//! the frames, so that a batch remains a small part of memory when a small trace represents a large
-//! program. The kernel itself always uses 32.
+//! Batches have the kernel's size from 4096 frames (16 MiB of 4 KiB pages). Below that they are
+//! 1/128 of the frames, so that a batch remains a small part of memory when a small trace
+//! represents a large program. The kernel itself always uses 32.
 //!
-//! Not modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim, huge
-//! pages, read-ahead of swap and files. Differences for files:
+//! Not modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim,
+//! huge pages, read-ahead of swap and files. Differences for files:
 //!
 //! * System calls count as references, like accesses to mapped pages. The kernel counts calls
-//!   (`folio_mark_accessed`): a page read once is evicted at the first scan, here at the second; a page
-//!   read twice is activated at once, here at the next scan. Unmapping a page does not turn its accessed
-//!   bit into a mark.
-//! * The number of mappings that referenced a page is ignored; in the kernel, two activate it at the first
-//!   scan. References through `MADV_RANDOM` or `MADV_SEQUENTIAL` mappings count, and the neighbours that
-//!   the kernel maps as referenced on a fault (`fault_around_bytes`) do not.
-//! * Write-back: a dirty page is evicted as if it were clean. The kernel sets it aside until the flusher
-//!   has written it.
+//!   (`folio_mark_accessed`): a page read once is evicted at the first scan, here at the second; a
+//!   page read twice is activated at once, here at the next scan. Unmapping a page does not turn
+//!   its accessed bit into a mark.
+//! * The number of mappings that referenced a page is ignored; in the kernel, two activate it at
+//!   the first scan. References through `MADV_RANDOM` or `MADV_SEQUENTIAL` mappings count, and the
+//!   neighbours that the kernel maps as referenced on a fault (`fault_around_bytes`) do not.
+//! * Write-back: a dirty page is evicted as if it were clean. The kernel sets it aside until the
+//!   flusher has written it.
 //!
-//! Compared with a running kernel, for anonymous pages, in `bench/cases/kernel_faults.py`. Do not use
-//! it for kernels with multi-generational LRU (`/sys/kernel/mm/lru_gen/enabled` other than 0).
+//! Compared with a running kernel, for anonymous pages, in `bench/cases/kernel_faults.py`. Do not
+//! use it for kernels with multi-generational LRU (`/sys/kernel/mm/lru_gen/enabled` other than 0).
 
 mod reclaim;
 
@@ -85,8 +86,8 @@ use super::{AccessBits, Replacement, Setup};
 pub const WHAT: &str =
     "Linux's active and inactive lists, of files and of anonymous pages, with refault activation";
 
-/// `SWAP_CLUSTER_MAX`: pages freed by one reclaim, pages scanned together, and the cost of a written
-/// page.
+/// `SWAP_CLUSTER_MAX`: pages freed by one reclaim, pages scanned together, and the cost of a
+/// written page.
 const BATCH: u64 = 32;
 
 /// `DEF_PRIORITY`: reclaim starts with 1 / 2^12 of each list.
@@ -101,8 +102,8 @@ const ACTIVE: u16 = 1;
 const FILE: u16 = 2;
 /// The index of the page's list.
 const LIST: u16 = ACTIVE | FILE;
-/// `PG_referenced`: a scan found the page referenced while it was inactive. Cleared when a scan finds it
-/// unreferenced, not by activation or deactivation.
+/// `PG_referenced`: a scan found the page referenced while it was inactive. Cleared when a scan
+/// finds it unreferenced, not by activation or deactivation.
 const MARKED: u16 = 4;
 /// `PG_workingset`: the page has been active. Survives eviction.
 const WORKINGSET: u16 = 8;
@@ -142,11 +143,11 @@ struct Statistics {
 pub struct Lists {
     setup: Setup,
     batch: u64,
-    /// A page's time is `age` just after its last eviction, 0 if never evicted: the shadow entry plus its
-    /// own tick.
+    /// A page's time is `age` just after its last eviction, 0 if never evicted: the shadow entry
+    /// plus its own tick.
     pages: PageInfo,
-    /// In kernel order: inactive anonymous, active anonymous, inactive file, active file. Newest page at
-    /// the head.
+    /// In kernel order: inactive anonymous, active anonymous, inactive file, active file. Newest
+    /// page at the head.
     lists: [Queue; 4],
     /// `nonresident_age`: evictions and activations so far.
     age: u64,

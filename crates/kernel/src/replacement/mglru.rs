@@ -9,54 +9,57 @@
 //! When memory is full, reclaim (`do_try_to_free_pages`) frees at least 32 pages
 //! (`SWAP_CLUSTER_MAX`), with a priority that falls from 12 to 0. At priority `k` it scans at least
 //! all pages / 2^k (`try_to_shrink_lruvec`), in batches (`evict_folios`). If old pages are few
-//! (`should_run_aging`), it ages once instead: with two generations left, or with three if the youngest
-//! has over a half of the pages or the oldest less than a quarter. It does not age at priority 12.
+//! (`should_run_aging`), it ages once instead: with two generations left, or with three if the
+//! youngest has over a half of the pages or the oldest less than a quarter. It does not age at
+//! priority 12.
 //!
-//! * **Aging** (`try_to_inc_max_seq`) walks the page tables, clears accessed bits, moves the referenced
-//!   pages to the youngest generation and starts a new one. It skips a page table unless, since the
-//!   previous walk, that walk (`walk_pte_range`) or an eviction (`lru_gen_look_around`) found at least an
-//!   eighth of the pages that it examined there referenced. The kernel uses Bloom filters for this; here
-//!   there are no false positives.
-//! * **A batch** is up to 64 pages from the tail of the oldest generation of one type, out of at most
-//!   4096 scanned (`scan_folios`). Pages that a walk made younger go to the head of their generation. Of
-//!   the others, a referenced page goes to the head of the youngest generation, with the referenced ones
-//!   of the 64 pages around it in its page table (`lru_gen_look_around`). Any other page is evicted.
-//! * **Type** (`isolate_folios`): the one with the older generation; if equal, file pages with swappiness
-//!   1, anonymous pages with 200, only file pages with 0. Otherwise (`get_type_to_scan`) file pages,
-//!   unless their refaults, weighted by 200 - swappiness : swappiness, exceed those of anonymous pages.
-//!   Counts are of the oldest generation plus half of the previous average (`reset_ctrl_pos`). If nothing
-//!   of one type can be evicted, the other is scanned. With swappiness 0 and no file page left, the kernel
-//!   kills the program; here, reclaim continues with swappiness 1.
+//! * **Aging** (`try_to_inc_max_seq`) walks the page tables, clears accessed bits, moves the
+//!   referenced pages to the youngest generation and starts a new one. It skips a page table
+//!   unless, since the previous walk, that walk (`walk_pte_range`) or an eviction
+//!   (`lru_gen_look_around`) found at least an eighth of the pages that it examined there
+//!   referenced. The kernel uses Bloom filters for this; here there are no false positives.
+//! * **A batch** is up to 64 pages from the tail of the oldest generation of one type, out of at
+//!   most 4096 scanned (`scan_folios`). Pages that a walk made younger go to the head of their
+//!   generation. Of the others, a referenced page goes to the head of the youngest generation, with
+//!   the referenced ones of the 64 pages around it in its page table (`lru_gen_look_around`). Any
+//!   other page is evicted.
+//! * **Type** (`isolate_folios`): the one with the older generation; if equal, file pages with
+//!   swappiness 1, anonymous pages with 200, only file pages with 0. Otherwise (`get_type_to_scan`)
+//!   file pages, unless their refaults, weighted by 200 - swappiness : swappiness, exceed those of
+//!   anonymous pages. Counts are of the oldest generation plus half of the previous average
+//!   (`reset_ctrl_pos`). If nothing of one type can be evicted, the other is scanned. With
+//!   swappiness 0 and no file page left, the kernel kills the program; here, reclaim continues with
+//!   swappiness 1.
 //! * **Tiers** protect no page here, as in the kernel for pages used through page tables: each is
 //!   counted in the first tier when evicted (`isolate_folio`), so no higher tier ever refaults.
 //!
-//! A freed page leaves its generation and its history is dropped. A discarded page (`MADV_FREE`) moves to
-//! one of the two oldest file generations, unreferenced, and is evicted from there without a shadow entry.
-//! If it was rewritten by then, it becomes a young anonymous page.
+//! A freed page leaves its generation and its history is dropped. A discarded page (`MADV_FREE`)
+//! moves to one of the two oldest file generations, unreferenced, and is evicted from there without
+//! a shadow entry. If it was rewritten by then, it becomes a young anonymous page.
 //!
-//! Batches have the kernel's size from 4096 frames (16 MiB of 4 KiB pages). Below that they are 1/64 of
-//! the frames, and reclaim frees at least half as many, so that a batch remains a small part of memory
-//! when a small trace represents a large program.
+//! Batches have the kernel's size from 4096 frames (16 MiB of 4 KiB pages). Below that they are
+//! 1/64 of the frames, and reclaim frees at least half as many, so that a batch remains a small
+//! part of memory when a small trace represents a large program.
 //!
 //! A trace has no page tables. Walks here examine the accessed bits of resident pages, grouped into
 //! tables of 512 pages, of any page size, by the address at which each page began. Therefore:
 //!
-//! * Untouched pages of a table do not count as unreferenced, and mappings do not limit the 64 pages. A
-//!   page that is moved, or shared by a fork, stays in its first table.
-//! * The kernel walks all tables of a process that is new since the last walk, and none of a process that
-//!   has not been scheduled since (`lru_gen_use_mm`). Here only the first walk covers all tables, and
-//!   every process counts as scheduled. A process with a processor of its own is hardly ever walked by
-//!   the kernel, and may fault several times as often.
-//! * A file page that is not mapped, or was read by a system call, has an accessed bit like others. In
-//!   the kernel, the number of calls selects its tier.
+//! * Untouched pages of a table do not count as unreferenced, and mappings do not limit the 64
+//!   pages. A page that is moved, or shared by a fork, stays in its first table.
+//! * The kernel walks all tables of a process that is new since the last walk, and none of a
+//!   process that has not been scheduled since (`lru_gen_use_mm`). Here only the first walk covers
+//!   all tables, and every process counts as scheduled. A process with a processor of its own is
+//!   hardly ever walked by the kernel, and may fault several times as often.
+//! * A file page that is not mapped, or was read by a system call, has an accessed bit like others.
+//!   In the kernel, the number of calls selects its tier.
 //!
 //! Compared with a running kernel, for anonymous pages, in `bench/cases/mglru_guest.py`. Not
-//! modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim, several
-//! control groups, huge pages, read-ahead, `MADV_RANDOM` and `MADV_SEQUENTIAL` (such pages enter an old
-//! generation), `min_ttl_ms`, write-back of files, and the delay of up to 30 pages found by
-//! `lru_gen_look_around` until the next reclaim. Do not use it for aarch64 processors without hardware
-//! accessed bits (the kernel does not walk there), nor for kernels after 6.13, which age whenever three
-//! generations are left.
+//! modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim,
+//! several control groups, huge pages, read-ahead, `MADV_RANDOM` and `MADV_SEQUENTIAL` (such pages
+//! enter an old generation), `min_ttl_ms`, write-back of files, and the delay of up to 30 pages
+//! found by `lru_gen_look_around` until the next reclaim. Do not use it for aarch64 processors
+//! without hardware accessed bits (the kernel does not walk there), nor for kernels after 6.13,
+//! which age whenever three generations are left.
 
 mod evict;
 mod walk;
@@ -79,8 +82,8 @@ const GENERATIONS: u64 = 4;
 /// `MIN_NR_GENS`: generations that are never evicted from.
 const MIN_GENERATIONS: u64 = 2;
 
-/// `MIN_LRU_BATCH`: pages evicted together, pages around a referenced one, and the number of refaults
-/// below which they are ignored.
+/// `MIN_LRU_BATCH`: pages evicted together, pages around a referenced one, and the number of
+/// refaults below which they are ignored.
 const BATCH: u64 = 64;
 
 /// `MAX_LRU_BATCH / MIN_LRU_BATCH`: scanned pages per page of a batch.
@@ -89,8 +92,8 @@ const SCANS_PER_PAGE: u64 = 64;
 /// `DEF_PRIORITY`: reclaim starts with 1 / 2^12 of the pages.
 const PRIORITY: u32 = 12;
 
-/// A table is walked again if at least one in this many pages was referenced: the number of page-table
-/// entries in a cache line.
+/// A table is walked again if at least one in this many pages was referenced: the number of
+/// page-table entries in a cache line.
 const DENSITY: u32 = 8;
 
 /// Types of pages.
@@ -144,8 +147,8 @@ pub struct Generations {
     batch: u64,
     /// Pages that a reclaim should free.
     goal: u64,
-    /// A page's time is the oldest generation at its last eviction, + 1; 0 if never evicted: the shadow
-    /// entry.
+    /// A page's time is the oldest generation at its last eviction, + 1; 0 if never evicted: the
+    /// shadow entry.
     pages: PageInfo,
     /// By generation and type. Newest page at the head.
     lists: [[Queue; 2]; GENERATIONS as usize],

@@ -1,11 +1,11 @@
 //! Page replacement: which resident page is evicted for a new one.
 //!
-//! A policy sees page faults only. A reference to a resident page sets its accessed bit, as the MMU does; the
-//! policy tests and clears these bits. This is what makes it cheap to simulate many memory sizes: a
-//! reference to a page that is resident and marked in all of them changes nothing.
+//! A policy sees page faults only. A reference to a resident page sets its accessed bit, as the MMU
+//! does; the policy tests and clears these bits. This is what makes it cheap to simulate many
+//! memory sizes: a reference to a page that is resident and marked in all of them changes nothing.
 //!
-//! To add a policy: one file here with its `WHAT` and the trait, one line in `replacements!`, one test. A
-//! policy that must see every reference (exact LRU) does not fit the trait; see [`stack`].
+//! To add a policy: one file here with its `WHAT` and the trait, one line in `replacements!`, one
+//! test. A policy that must see every reference (exact LRU) does not fit the trait; see [`stack`].
 
 pub mod page_tables;
 mod queue;
@@ -35,8 +35,8 @@ pub struct Setup {
 
 /// State of a policy that all memories of a page size share.
 pub trait Shared: Default + Send {
-    /// The next reference to `page` is its first, at this page number. Neighbours in an address space have
-    /// successive numbers; address spaces do not overlap.
+    /// The next reference to `page` is its first, at this page number. Neighbours in an address
+    /// space have successive numbers; address spaces do not overlap.
     fn begin(&mut self, _page: u32, _number: u64) {}
     /// `page` was made resident in every memory for the first time.
     fn load(&mut self, _page: u32) {}
@@ -49,12 +49,12 @@ impl Shared for () {}
 
 /// A replacement policy over one memory of a fixed number of frames.
 ///
-/// Pages are dense ids. The caller calls [`fault`](Replacement::fault) for each reference to a page that is
-/// not resident, in order, and sets the accessed bit of every referenced page, including the page that
-/// faulted, after the call. Released ids may be reused.
+/// Pages are dense ids. The caller calls [`fault`](Replacement::fault) for each reference to a page
+/// that is not resident, in order, and sets the accessed bit of every referenced page, including
+/// the page that faulted, after the call. Released ids may be reused.
 pub trait Replacement: Sized + Send + 'static {
-    /// Pages that one fault evicts: an `Option` for policies that evict one page at a time, an iterator over
-    /// an internal list for those that reclaim in batches.
+    /// Pages that one fault evicts: an `Option` for policies that evict one page at a time, an
+    /// iterator over an internal list for those that reclaim in batches.
     type Evicted<'a>: IntoIterator<Item = u32>;
     /// State shared by the memories of a page size; `()` for most policies.
     type Shared: Shared;
@@ -67,11 +67,11 @@ pub trait Replacement: Sized + Send + 'static {
         shared: &Self::Shared,
         bits: &mut impl AccessBits,
     ) -> Self::Evicted<'_>;
-    /// Forget `page`, which the program freed. If it is `resident`, its frame becomes free; this is not an
-    /// eviction.
+    /// Forget `page`, which the program freed. If it is `resident`, its frame becomes free; this is
+    /// not an eviction.
     fn release(&mut self, page: u32, resident: bool);
-    /// `page` belongs to a file, and may be `executable`. Called before its first reference; other pages are
-    /// anonymous.
+    /// `page` belongs to a file, and may be `executable`. Called before its first reference; other
+    /// pages are anonymous.
     fn begin_file(&mut self, _page: u32, _executable: bool) {}
     /// The program discarded the content of anonymous `page` (`MADV_FREE`), until
     /// [`Replacement::undo_discard`]. Returns whether the caller must clear its accessed bit.
@@ -82,8 +82,8 @@ pub trait Replacement: Sized + Send + 'static {
     fn undo_discard(&mut self, _page: u32) {}
 }
 
-/// A generic operation on the type of a policy: [`PolicyEntry::visit`] calls the method that the registry
-/// names for the policy.
+/// A generic operation on the type of a policy: [`PolicyEntry::visit`] calls the method that the
+/// registry names for the policy.
 pub trait Visitor: Sized {
     /// Result of the operation.
     type Output;

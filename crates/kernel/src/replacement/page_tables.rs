@@ -1,7 +1,7 @@
 //! Page tables of the loaded pages, shared by all memories of a page size.
 //!
-//! A trace has no page tables. Here a page is at the address at which it began, in a table of 512 pages of
-//! any size.
+//! A trace has no page tables. Here a page is at the address at which it began, in a table of 512
+//! pages of any size.
 
 use nearfar_hardware::table::{grow, prefetch};
 use nearfar_trace::hash::PageMap;
@@ -77,8 +77,8 @@ impl PageTables {
         prefetch(&self.places, page as usize);
     }
 
-    /// Write the loaded pages among the [`AROUND`] places around `page`, within its table, to `neighbours`, in
-    /// order and with `page` itself. Returns their number.
+    /// Write the loaded pages among the [`AROUND`] places around `page`, within its table, to
+    /// `neighbours`, in order and with `page` itself. Returns their number.
     #[inline]
     pub fn around(&self, page: u32, neighbours: &mut [u32; AROUND]) -> usize {
         let within = (self.place_of(page) % (1 << TABLE)) as usize;
@@ -158,7 +158,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Pages begin in three tables, are loaded and end. Each number has the page last loaded there.
+        /// Pages begin in three tables, are loaded and end. Each number has the page last loaded
+        /// there.
         #[test]
         fn tables_equal_a_map(steps in prop::collection::vec((0u32..300, 0u64..1536, 0u8..4), 1..1500)) {
             let mut tables = PageTables::default();

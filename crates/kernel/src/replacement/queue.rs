@@ -1,6 +1,6 @@
-//! Queues of pages, most of which leave at the oldest end. A queue is an array, so the pages that leave soon
-//! are known and their metadata can be prefetched; a linked list ([`nearfar_hardware::list`]) would load
-//! one link after the other.
+//! Queues of pages, most of which leave at the oldest end. A queue is an array, so the pages that
+//! leave soon are known and their metadata can be prefetched; a linked list
+//! ([`nearfar_hardware::list`]) would load one link after the other.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -85,8 +85,9 @@ struct Node {
     low: u32,
 }
 
-/// Metadata of pages, each of which is in at most one [`Queue`]; the caller knows in which. `info[page]` are
-/// the page's flags, initially 0. A page outside all queues has a time, initially 0.
+/// Metadata of pages, each of which is in at most one [`Queue`]; the caller knows in which.
+/// `info[page]` are the page's flags, initially 0. A page outside all queues has a time, initially
+/// 0.
 #[derive(Clone, Debug, Default)]
 pub struct PageInfo {
     nodes: Vec<Node>,

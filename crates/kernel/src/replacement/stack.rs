@@ -1,15 +1,15 @@
 //! Exact LRU for every memory size at once, by stack distance (Mattson, Gecsei, Slutz, Traiger,
 //! IBM Systems Journal 9(2), 1970).
 //!
-//! The LRU stack has two parts. Its top [`FRONT`] pages are a ring in recency order: most references of
-//! real programs hit there, and their distance is the place in the ring. The other pages have slots,
-//! numbered in the order in which they left the ring. A bit mask marks the live slots, with counts per 512
-//! slots, per 64 x 512 and per 64 x 64 x 512.
+//! The LRU stack has two parts. Its top [`FRONT`] pages are a ring in recency order: most
+//! references of real programs hit there, and their distance is the place in the ring. The other
+//! pages have slots, numbered in the order in which they left the ring. A bit mask marks the live
+//! slots, with counts per 512 slots, per 64 x 512 and per 64 x 64 x 512.
 //!
-//! A freed page leaves a *hole*, which occupies a place in the stack: a free frame in every memory that is
-//! large enough to include it. A reference to a page below the topmost hole, or to a new page, fills that
-//! hole: pages above the hole move down by one, those below stay. The page's old place, if any, becomes a
-//! hole: memories that contained it have their free frame further down.
+//! A freed page leaves a *hole*, which occupies a place in the stack: a free frame in every memory
+//! that is large enough to include it. A reference to a page below the topmost hole, or to a new
+//! page, fills that hole: pages above the hole move down by one, those below stay. The page's old
+//! place, if any, becomes a hole: memories that contained it have their free frame further down.
 //!
 //! CLOCK and Linux's lists are not stack algorithms.
 
@@ -50,8 +50,8 @@ pub struct StackDistance {
     live: Live,
     next: usize,
     below: usize,
-    /// References by stack distance (distinct other pages since the last reference), of unmarked and of
-    /// marked pages.
+    /// References by stack distance (distinct other pages since the last reference), of unmarked
+    /// and of marked pages.
     distances: [Histogram; 2],
     /// First references.
     first: [u64; 2],
@@ -65,8 +65,8 @@ pub struct StackDistance {
     holes: BTreeSet<u32>,
 }
 
-/// Counts by value. Counts of large values are prefetched and incremented some values later, because
-/// they miss the cache.
+/// Counts by value. Counts of large values are prefetched and incremented some values later,
+/// because they miss the cache.
 #[derive(Clone, Debug, Default)]
 struct Histogram {
     /// Counts of values below [`FRONT`].
@@ -194,8 +194,8 @@ impl StackDistance {
         (word >> (page % 64) & 1) as usize
     }
 
-    /// Free `page`: it leaves a hole, and its next reference is a first one. Its last write counts only in
-    /// memories that have evicted the page since.
+    /// Free `page`: it leaves a hole, and its next reference is a first one. Its last write counts
+    /// only in memories that have evicted the page since.
     pub fn release(&mut self, page: u32) {
         let Some(distance) = self.distance(page) else { return };
         self.clean(page, distance);
@@ -215,8 +215,8 @@ impl StackDistance {
         }
     }
 
-    /// Make `page` clean without a flush; it keeps its place. Returns its stack distance, `None` for a page
-    /// that is not in the stack.
+    /// Make `page` clean without a flush; it keeps its place. Returns its stack distance, `None`
+    /// for a page that is not in the stack.
     pub fn discard(&mut self, page: u32) -> Option<u64> {
         let distance = self.distance(page)?;
         self.clean(page, distance);
@@ -255,8 +255,8 @@ impl StackDistance {
         [0, 1].map(|kind| self.first[kind] + self.distances[kind].at_least(frames))
     }
 
-    /// Evictions of dirty unmarked and marked pages from LRU memories of these numbers of frames. A write is
-    /// flushed if the page is evicted before the next write or the end of the trace.
+    /// Evictions of dirty unmarked and marked pages from LRU memories of these numbers of frames. A
+    /// write is flushed if the page is evicted before the next write or the end of the trace.
     pub fn dirty_evictions(&self, frames: &[u64]) -> Vec<[u64; 2]> {
         let mut written = self.written.clone();
         let mut depth = 0u32;

@@ -1,7 +1,8 @@
 //! Knobs: the constants of a policy.
 //!
-//! [`knobs!`](crate::knobs) declares a group once: name, type, default, meaning and source of each knob. It
-//! generates the struct that the policy reads, the list for help and docs, and the parser of settings.
+//! [`knobs!`](crate::knobs) declares a group once: name, type, default, meaning and source of each
+//! knob. It generates the struct that the policy reads, the list for help and docs, and the parser
+//! of settings.
 
 use std::collections::BTreeMap;
 
@@ -155,7 +156,8 @@ pub fn value<V: KnobValue>(name: &str, default: &str, settings: &Settings) -> Re
         .map_err(|why| Error::input(format!("knob {name}"), format!("{:?}: {why}", clip(text)), ""))
 }
 
-/// Declare a group of knobs: `name: type = default (in tests value), meaning, source of the default;`.
+/// Declare a group of knobs: `name: type = default (in tests value), meaning, source of the
+/// default;`.
 #[macro_export]
 macro_rules! knobs {
     (

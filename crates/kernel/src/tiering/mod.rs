@@ -1,13 +1,14 @@
 //! Tiering: which pages are in fast memory and which in slow memory.
 //!
-//! A [`Policy`] reacts to events with actions on a [`Memory`]. It has no time constants and does not depend on
-//! who executes its actions: the simulator (`nearfar-study`), the runtime of real programs (`nearfar-live`) or
-//! the reference implementation for tests (`testing`). [`Memory`] and [`Policy`] document the contract.
+//! A [`Policy`] reacts to events with actions on a [`Memory`]. It has no time constants and does
+//! not depend on who executes its actions: the simulator (`nearfar-study`), the runtime of real
+//! programs (`nearfar-live`) or the reference implementation for tests (`testing`). [`Memory`] and
+//! [`Policy`] document the contract.
 //!
-//! To add a policy: one file here with a [`PolicyEntry`], one line in the registry below, and a test of its
-//! characteristic behaviour in its file. Shared parts of the kernel: [`lists`] (active and inactive lists,
-//! two-touch activation), [`reclaim`] (watermarks, kswapd), [`scan`] (hint-fault scanning). [`layered`] builds
-//! a policy from external hooks over a base policy.
+//! To add a policy: one file here with a [`PolicyEntry`], one line in the registry below, and a
+//! test of its characteristic behaviour in its file. Shared parts of the kernel: [`lists`] (active
+//! and inactive lists, two-touch activation), [`reclaim`] (watermarks, kswapd), [`scan`]
+//! (hint-fault scanning). [`layered`] builds a policy from external hooks over a base policy.
 
 use std::fmt;
 
@@ -50,8 +51,8 @@ pub struct PolicyEntry {
     pub foresees: bool,
     /// Its knobs, with the defaults of their sources.
     pub knobs: fn() -> Vec<Knob>,
-    /// Create the policy for a memory without mapped pages: check its [`Capability`]s, allocate tables,
-    /// [spawn](Memory::spawn) threads. The settings have passed [`check`].
+    /// Create the policy for a memory without mapped pages: check its [`Capability`]s, allocate
+    /// tables, [spawn](Memory::spawn) threads. The settings have passed [`check`].
     pub make: fn(&Settings, &mut dyn Memory) -> Result<Made>,
 }
 

@@ -1,9 +1,9 @@
 //! `oracle`: clairvoyant placement, a bound.
 //!
-//! At the start of each phase, it places the pages with most references per frame in that phase in the fast
-//! node, at no cost. No policy that does not move pages within a phase has a higher share of references to fast
-//! memory. A policy that moves a page before the faulting reference completes (TPP) can exceed it, at the cost
-//! of the moves.
+//! At the start of each phase, it places the pages with most references per frame in that phase in
+//! the fast node, at no cost. No policy that does not move pages within a phase has a higher share
+//! of references to fast memory. A policy that moves a page before the faulting reference completes
+//! (TPP) can exceed it, at the cost of the moves.
 
 use std::cmp::Reverse;
 
@@ -48,12 +48,12 @@ impl Policy for Oracle {
             let span = if mapped { mem.span(page) } else { 1 };
             let inner = counts.get(page.index()..page.index() + span as usize).unwrap_or_default();
             let sum: u64 = inner.iter().map(|count| u64::from(*count)).sum();
-            let there = mapped && mem.node_of(page) == NodeId::FAST;
+            let in_fast = mapped && mem.node_of(page) == NodeId::FAST;
             match sum / u64::from(span) {
-                0 if there => cold.push(page),
+                0 if in_fast => cold.push(page),
                 0 => {}
                 // Ties: pages that are already in the fast node, to avoid moves.
-                mean => heat.push((Reverse(mean), !there, page, span)),
+                mean => heat.push((Reverse(mean), !in_fast, page, span)),
             }
             number += span;
         }

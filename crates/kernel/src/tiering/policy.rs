@@ -1,4 +1,5 @@
-//! The trait of tiering policies: hooks that are called by a world (what executes a policy), and threads.
+//! The trait of tiering policies: hooks that are called by a world (what executes a policy), and
+//! threads.
 
 use super::{DropReason, Memory, NodeId, Page, Tenant, Time};
 
@@ -51,34 +52,36 @@ pub enum Next {
 
 /// A tiering policy, created by its [`PolicyEntry::make`](super::PolicyEntry::make).
 ///
-/// Hooks are called one at a time, at [`Memory::now`]. The cost of their actions is charged to the program or,
-/// in [`work`](Policy::work), to the thread. The page of a hook is mapped (except in [`place`](Policy::place)
-/// and [`released`](Policy::released)) and is the first page of its mapping.
+/// Hooks are called one at a time, at [`Memory::now`]. The cost of their actions is charged to the
+/// program or, in [`work`](Policy::work), to the thread. The page of a hook is mapped (except in
+/// [`place`](Policy::place) and [`released`](Policy::released)) and is the first page of its
+/// mapping.
 pub trait Policy: Send {
-    /// Choose the node for a page that is about to be touched for the first time and needs `frames`. If it is
-    /// full, the slower nodes are tried, then the faster ones.
+    /// Choose the node for a page that is about to be touched for the first time and needs
+    /// `frames`. If it is full, the slower nodes are tried, then the faster ones.
     fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
         let _ = page;
         NodeId::all(mem.nodes())
             .find(|node| mem.free(*node) >= u64::from(frames))
             .unwrap_or(NodeId::FAST)
     }
-    /// A page was mapped for the first time, or again after it was released. During set-up, nothing is charged.
+    /// A page was mapped for the first time, or again after it was released. During set-up, nothing
+    /// is charged.
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         let _ = (mem, page);
     }
-    /// The program unmapped a page of `span` frames. Its frame, its shadow and any copy in progress are freed.
-    /// The policy must forget the page; its number may be reused. There is no default, because every policy with
-    /// tables of pages must handle this.
+    /// The program unmapped a page of `span` frames. Its frame, its shadow and any copy in progress
+    /// are freed. The policy must forget the page; its number may be reused. There is no default,
+    /// because every policy with tables of pages must handle this.
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32);
-    /// The program referenced an armed page (`write`: with a store). The reference is retried and faults again
-    /// while the page is armed, so a policy must eventually disarm it.
+    /// The program referenced an armed page (`write`: with a store). The reference is retried and
+    /// faults again while the page is armed, so a policy must eventually disarm it.
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, write: bool) {
         let _ = write;
         mem.disarm_hint(page);
     }
-    /// The program writes a write-protected page. The hook must make it writable and drop its shadow, if any.
-    /// The write is retried.
+    /// The program writes a write-protected page. The hook must make it writable and drop its
+    /// shadow, if any. The write is retried.
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
         // Refused without a shadow.
         let _ = mem.drop_shadow(page, DropReason::Written);
@@ -89,18 +92,20 @@ pub trait Policy: Send {
     fn sample(&mut self, mem: &mut dyn Memory, page: Page, at: Page, write: bool) {
         let _ = (mem, page, at, write);
     }
-    /// A new page of `tenant` did not fit on `node`. The allocation is retried once, then on other nodes.
+    /// A new page of `tenant` did not fit on `node`. The allocation is retried once, then on other
+    /// nodes.
     fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, tenant: Tenant) {
         let _ = (mem, node, tenant);
     }
-    /// Run one step of a thread, a small piece of work. The program and other threads may run for the duration
-    /// of its cost, at least [`MIN_STEP`]. Wake-ups may be spurious.
+    /// Run one step of a thread, a small piece of work. The program and other threads may run for
+    /// the duration of its cost, at least [`MIN_STEP`]. Wake-ups may be spurious.
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
         let _ = (mem, thread);
         Next::Idle
     }
-    /// For policies with [`PolicyEntry::foresees`](super::PolicyEntry::foresees): the number of references to
-    /// each base page, by page number, in the coming phase (for traces: 1/40 of the trace). Actions cost no time.
+    /// For policies with [`PolicyEntry::foresees`](super::PolicyEntry::foresees): the number of
+    /// references to each base page, by page number, in the coming phase (for traces: 1/40 of the
+    /// trace). Actions cost no time.
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
         let _ = (mem, counts);
     }

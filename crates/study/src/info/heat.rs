@@ -1,5 +1,5 @@
-//! The heat map: touches by address and time. Its rows are the touched pages in ascending order, merged to
-//! at most [`ROWS`].
+//! The heat map: touches by address and time. Its rows are the touched pages in ascending order,
+//! merged to at most [`ROWS`].
 
 use nearfar_trace::reader::Batches;
 use nearfar_trace::{Batch, Columns, Error, Reader, Result};
@@ -30,7 +30,8 @@ pub struct HeatMap {
     pub time_bins: usize,
     /// Rows of `counts`, by ascending address.
     pub address_bins: Vec<AddressBin>,
-    /// `counts[row][time]`: records that touched the row; a record that crosses a border counts in both rows.
+    /// `counts[row][time]`: records that touched the row; a record that crosses a border counts in
+    /// both rows.
     pub counts: Vec<Vec<u64>>,
     /// Records per column; the last one may have fewer.
     pub records_per_bin: u64,
@@ -38,9 +39,9 @@ pub struct HeatMap {
     pub seconds: Option<Vec<f64>>,
 }
 
-/// Divide touched pages, given as (page, region) in ascending order of pages, into at most [`ROWS`] rows.
-/// Returns the number of pages of each row. A row has one region, unless there are more runs of regions than
-/// rows.
+/// Divide touched pages, given as (page, region) in ascending order of pages, into at most [`ROWS`]
+/// rows. Returns the number of pages of each row. A row has one region, unless there are more runs
+/// of regions than rows.
 pub fn divide(pages: &[(u64, u32)]) -> Vec<usize> {
     let runs: Vec<usize> = pages.chunk_by(|a, b| a.1 == b.1).map(<[_]>::len).collect();
     if runs.len() > ROWS {
@@ -114,8 +115,8 @@ impl Rows {
 
 const _: () = assert!(ROWS.is_power_of_two());
 
-/// Fill the map in one pass over the trace. `touched` has (page, region) of every page; `name` returns the
-/// name of a region.
+/// Fill the map in one pass over the trace. `touched` has (page, region) of every page; `name`
+/// returns the name of a region.
 ///
 /// # Errors
 /// If the trace cannot be read or has changed; errors of `on_progress`.
@@ -175,8 +176,8 @@ fn changed(reader: &Reader) -> Error {
     Error::input(place, "changed while it was read", "run again when it is finished")
 }
 
-/// Count the records of `batch`; the first is number `from`. Returns `None` for a page or time outside the
-/// map.
+/// Count the records of `batch`; the first is number `from`. Returns `None` for a page or time
+/// outside the map.
 fn count(
     rows: &mut Rows,
     batch: &Batch,

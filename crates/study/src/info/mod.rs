@@ -1,8 +1,8 @@
 //! Contents of a trace: counts, footprint, working set, hottest regions, reuse, heat map.
 //!
-//! One streaming pass, and a second one for the heat map. Memory grows with the distinct pages, not with the
-//! records. A record touches every 4 KiB page it overlaps and is counted in the region of its first byte. See
-//! `docs/info.md`.
+//! One streaming pass, and a second one for the heat map. Memory grows with the distinct pages, not
+//! with the records. A record touches every 4 KiB page it overlaps and is counted in the region of
+//! its first byte. See `docs/info.md`.
 
 mod heat;
 pub(crate) mod names;
@@ -98,7 +98,8 @@ pub struct Summary {
     pub mix: Mix,
     /// Bytes of the distinct 4 KiB pages touched.
     pub footprint_bytes: u64,
-    /// Peak resident set in bytes of 4 KiB frames ([`lifetimes::peak_resident`]); `None` without lifetimes.
+    /// Peak resident set in bytes of 4 KiB frames ([`lifetimes::peak_resident`]); `None` without
+    /// lifetimes.
     pub peak_resident_bytes: Option<u64>,
     /// Footprint by kind; a page touched by two kinds counts in both.
     pub footprint_by_kind_bytes: BTreeMap<Kind, u64>,
@@ -110,8 +111,8 @@ pub struct Summary {
     pub working_set: Vec<WorkingSet>,
     /// Hottest first; at most [`REGIONS`], then the sum of all others.
     pub regions: Vec<Region>,
-    /// Page touches by stack distance (Mattson et al. 1970): distinct pages since the last touch of this
-    /// page, including itself, so 1 is a repeat. Empty unless requested.
+    /// Page touches by stack distance (Mattson et al. 1970): distinct pages since the last touch of
+    /// this page, including itself, so 1 is a repeat. Empty unless requested.
     pub reuse: Vec<ReuseBin>,
 }
 

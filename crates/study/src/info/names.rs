@@ -59,8 +59,8 @@ impl Names {
         }
     }
 
-    /// Apply the events up to record number `at`. `process_of` returns a thread's process; `running`
-    /// is the process of the last record: a fork inherits its mappings.
+    /// Apply the events up to record number `at`. `process_of` returns a thread's process;
+    /// `running` is the process of the last record: a fork inherits its mappings.
     pub fn advance(&mut self, at: u64, process_of: impl Fn(u32) -> u32, running: u32) {
         if let Names::Mapped(mapped) = self {
             while let Some(event) = mapped.events.next_if(|event| event.at <= at) {
@@ -97,7 +97,8 @@ impl Names {
         }
     }
 
-    /// The programs that [`Code::program`] counts; the first, which the trace was begun with, is empty.
+    /// The programs that [`Code::program`] counts; the first, which the trace was begun with, is
+    /// empty.
     pub fn programs(&self) -> &[String] {
         match self {
             Names::Mapped(mapped) => &mapped.programs,

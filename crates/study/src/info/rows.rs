@@ -10,8 +10,8 @@ nearfar_schema::columns! {
         bytes: u64 ["bytes"] as "bytes touched",
         /// Bytes of the distinct 4 KiB pages touched since the start.
         footprint_bytes: u64 ["bytes"],
-        /// Bytes of 4 KiB frames that the program has at the end of the interval; null where the trace
-        /// does not say when pages end.
+        /// Bytes of 4 KiB frames that the program has at the end of the interval; null where the
+        /// trace does not say when pages end.
         resident_bytes: Option<u64> ["bytes"] as "bytes resident",
     }
     keys [record]
@@ -23,10 +23,11 @@ nearfar_schema::columns! {
     /// One named part of the address space.
     #[derive(Eq)]
     pub struct Region {
-        /// File, `[heap]`, `[stack]`, `(anonymous) 0x...`, `page cache: FILE`, `(unnamed)`, or a range.
+        /// File, `[heap]`, `[stack]`, `(anonymous) 0x...`, `page cache: FILE`, `(unnamed)`, or a
+        /// range.
         name: String as "region",
-        /// First byte of the lowest page last touched under this name; null where regions were taken
-        /// together.
+        /// First byte of the lowest page last touched under this name; null where regions were
+        /// taken together.
         addr_low: Option<u64>,
         /// Byte after the highest one; may be 2^64.
         addr_high: Option<u128>,

@@ -24,7 +24,8 @@ pub enum Change {
     },
     /// The next reference is the first write since the block was born, shared or freed.
     Written(u32),
-    /// Blocks ended, in ascending order of addresses; if `removed`, with the content of their object.
+    /// Blocks ended, in ascending order of addresses; if `removed`, with the content of their
+    /// object.
     Ended { blocks: Vec<u32>, removed: bool },
     /// Blocks are discarded until they are written (`MADV_FREE`).
     Freed(Vec<u32>),
@@ -69,8 +70,8 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Before the first reference. Blocks have 2^`shift` bytes, at most 4 KiB; pages at most 2^`largest`
-    /// bytes.
+    /// Before the first reference. Blocks have 2^`shift` bytes, at most 4 KiB; pages at most
+    /// 2^`largest` bytes.
     pub fn new(shift: u32, largest: u32, spaces: Spaces) -> Self {
         assert!(shift <= PAGE && shift <= largest, "blocks of 2^{shift} bytes");
         Self {
@@ -137,7 +138,8 @@ impl Blocks {
             _ => 0,
         };
         let backing = self.spaces.backing(space, super::address(number << self.shift));
-        // Traces do not record mprotect: a write to a read-only mapping counts as a write to the file.
+        // Traces do not record mprotect: a write to a read-only mapping counts as a write to the
+        // file.
         let written =
             written && !matches!(backing, Backing::Object { private: true, writable: false, .. });
         let block = self.new_block(number);

@@ -8,8 +8,8 @@ use super::{Backing, Change};
 /// No frame: the shared zero page, or a page that is not simulated.
 pub const NO_FRAME: u32 = u32::MAX;
 
-/// A change that TLBs and memories must apply before the next reference. Pages and frames share one id space;
-/// ids are reused.
+/// A change that TLBs and memories must apply before the next reference. Pages and frames share one
+/// id space; ids are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A translation is removed.
@@ -20,7 +20,8 @@ pub enum Action {
     Free(u32),
     /// The content of a frame is discarded (`MADV_FREE`).
     Discard(u32),
-    /// A discarded frame is in use again: the next reference writes it, or is the first to one of its blocks.
+    /// A discarded frame is in use again: the next reference writes it, or is the first to one of
+    /// its blocks.
     UndoDiscard(u32),
 }
 
@@ -81,8 +82,8 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// An empty table of pages of 2^`shift` bytes and blocks of 2^`block_shift` bytes. `taken` selects the
-    /// simulated frames; `None` for all.
+    /// An empty table of pages of 2^`shift` bytes and blocks of 2^`block_shift` bytes. `taken`
+    /// selects the simulated frames; `None` for all.
     pub fn new(shift: u32, block_shift: u32, taken: Option<Box<Taken>>) -> Self {
         Self {
             shift,
@@ -376,8 +377,8 @@ impl PageTable {
         self.update_discarded(page);
     }
 
-    /// Update whether a page's frame is discarded. It becomes so if it has one page and all touched blocks
-    /// are discarded, until any block of any of its pages is not.
+    /// Update whether a page's frame is discarded. It becomes so if it has one page and all touched
+    /// blocks are discarded, until any block of any of its pages is not.
     fn update_discarded(&mut self, page: u32) {
         let Page { frame, live, lazy, .. } = self.pages[page as usize];
         let Some(known) = self.frames.get_mut(frame as usize) else { return };

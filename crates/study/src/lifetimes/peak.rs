@@ -7,16 +7,16 @@ use nearfar_trace::{Batch, Columns, KindSet, Reader, RegionEvent, RegionKind, Re
 
 use super::{Blocks, Change, Events, Next, PAGE, PageTable, Recent, Spaces};
 
-/// Counts the 4 KiB frames of a program. File pages count from their first reference to the end of the trace,
-/// because they stay in the page cache, or not at all.
+/// Counts the 4 KiB frames of a program. File pages count from their first reference to the end of
+/// the trace, because they stay in the page cache, or not at all.
 pub struct Peak {
     table: PageTable,
     frames: u64,
 }
 
 impl Peak {
-    /// Before the first reference. Blocks have 2^`block_shift` bytes. Without `files`, file pages do not
-    /// count.
+    /// Before the first reference. Blocks have 2^`block_shift` bytes. Without `files`, file pages
+    /// do not count.
     pub fn new(block_shift: u32, files: bool) -> Self {
         Self { table: PageTable::new(PAGE, block_shift, None).with_files(files), frames: 0 }
     }
@@ -63,8 +63,8 @@ impl ResidentSet {
         self.blocks.spaces()
     }
 
-    /// Apply a reference to a page, by the number of its [`super::place`]. Until the next event, further reads
-    /// of the page have no effect; returns whether writes have none either.
+    /// Apply a reference to a page, by the number of its [`super::place`]. Until the next event,
+    /// further reads of the page have no effect; returns whether writes have none either.
     pub fn reference(&mut self, number: u64, write: bool) -> bool {
         let block = self.blocks.reference(number, write);
         self.apply_changes();
@@ -87,8 +87,8 @@ impl ResidentSet {
     }
 }
 
-/// The peak resident set of a trace in bytes ([`Peak`]), for the pages that records of `kinds` touch. A memory
-/// of this size evicts nothing.
+/// The peak resident set of a trace in bytes ([`Peak`]), for the pages that records of `kinds`
+/// touch. A memory of this size evicts nothing.
 ///
 /// # Errors
 /// If the trace cannot be read; errors of `on_progress`.

@@ -107,8 +107,8 @@ impl Spaces {
         spaces
     }
 
-    /// For traces without the stores that hit CPU caches: private memory has a frame from its first reference,
-    /// because any page could have been written.
+    /// For traces without the stores that hit CPU caches: private memory has a frame from its first
+    /// reference, because any page could have been written.
     pub fn filtered(self, filtered: bool) -> Self {
         Self { filtered, ..self }
     }
@@ -183,8 +183,8 @@ impl Spaces {
         found.unwrap_or(Backing::Unknown)
     }
 
-    /// First and last page of the contiguous private memory around a private page (a [`place`] >> [`PAGE`]),
-    /// within its aligned 2^`order` pages. Unmapped pages count as private memory.
+    /// First and last page of the contiguous private memory around a private page (a [`place`] >>
+    /// [`PAGE`]), within its aligned 2^`order` pages. Unmapped pages count as private memory.
     pub fn private_around(&self, number: u64, order: u32) -> (u64, u64) {
         let start = number >> order << order;
         let end = start + (1 << order) - 1;

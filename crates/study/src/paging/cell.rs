@@ -83,8 +83,8 @@ pub struct FaultKinds {
 }
 
 impl FaultKinds {
-    /// Classify an outcome for `pages` referenced pages, `files` of them file pages. Saturates, because
-    /// rounded estimates of a sample may be inconsistent.
+    /// Classify an outcome for `pages` referenced pages, `files` of them file pages. Saturates,
+    /// because rounded estimates of a sample may be inconsistent.
     pub fn of(outcome: Outcome, pages: u64, files: u64) -> Self {
         let zero_fills = (pages - files + outcome.void_faults).min(outcome.faults);
         let file_reads = files.min(outcome.faults - zero_fills);

@@ -1,8 +1,8 @@
 //! CLOCK that loads pages with a clear accessed bit, reference by reference.
 //!
-//! A second reference right after a fault matters here, so windows are not exact, and the windower must keep
-//! repeats. (A record that crosses a border of small pages is one reference at larger page sizes.) Slower,
-//! and not the default: hardware sets the bit when it retries the access.
+//! A second reference right after a fault matters here, so windows are not exact, and the windower
+//! must keep repeats. (A record that crosses a border of small pages is one reference at larger
+//! page sizes.) Slower, and not the default: hardware sets the bit when it retries the access.
 
 use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::{AccessBits, Replacement, Setup};

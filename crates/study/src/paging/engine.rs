@@ -20,8 +20,9 @@ pub struct Outcome {
     pub void_faults: u64,
 }
 
-/// Simulates some memory sizes at one page size. Its pages are frames (see [`crate::lifetimes`]), which are
-/// the pages of address spaces if no page is freed. Ids are dense; the id of a freed page may be reused.
+/// Simulates some memory sizes at one page size. Its pages are frames (see [`crate::lifetimes`]),
+/// which are the pages of address spaces if no page is freed. Ids are dense; the id of a freed page
+/// may be reused.
 pub trait Engine: Send {
     /// Prefetch the state of `page`, which a later window contains.
     fn prefetch(&self, _page: u32) {}
@@ -33,8 +34,8 @@ pub trait Engine: Send {
     fn begin_file(&mut self, page: u32, executable: bool);
     /// The program freed a page.
     fn free(&mut self, page: u32);
-    /// The content of a page was discarded, until [`Engine::undo_discard`]: the page is clean, and a fault
-    /// on it is not a swap-in.
+    /// The content of a page was discarded, until [`Engine::undo_discard`]: the page is clean, and
+    /// a fault on it is not a swap-in.
     fn discard(&mut self, page: u32);
     /// The next reference makes a discarded page an ordinary one.
     fn undo_discard(&mut self, page: u32);

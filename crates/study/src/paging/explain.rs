@@ -1,7 +1,7 @@
 //! Attribution of the misses of one row to regions, address ranges and code.
 //!
-//! The simulation is that of the study, but reference by reference, and therefore slower. The sums over regions,
-//! and over ranges, equal the study's counts (see the tests).
+//! The simulation is that of the study, but reference by reference, and therefore slower. The sums
+//! over regions, and over ranges, equal the study's counts (see the tests).
 
 mod machine_costs;
 mod memory;
@@ -22,7 +22,8 @@ use tally::Tally;
 
 /// Maximum number of address ranges in a result; neighbours are merged.
 pub const RANGES: usize = 256;
-/// Maximum number of code sites in a result; the rest are summed up. Enough to group them by function.
+/// Maximum number of code sites in a result; the rest are summed up. Enough to group them by
+/// function.
 pub const SITES: usize = 1 << 16;
 const PROGRESS_STEP: u64 = 1 << 22;
 
@@ -35,8 +36,8 @@ nearfar_schema::options! {
         memory: Option<OneMemory> = none("the largest; by the papers' model the middle one"),
         /// Storage of the row.
         storage: Option<String> = none("the run's first"),
-        /// Files and folders with symbols: programs and libraries as they were captured, their debug
-        /// files, perf maps.
+        /// Files and folders with symbols: programs and libraries as they were captured, their
+        /// debug files, perf maps.
         symbols: Option<List<String>> = none("what the trace names, where it still is the same"),
         /// Also show which page size suits which region; needs a run with `--view machine`.
         by_region: bool = false,
@@ -56,8 +57,8 @@ pub struct Counts {
     pub faults: u64,
     /// Faults on pages never touched before, which no memory size can avoid.
     pub first_touches: u64,
-    /// Faults that zero-fill or copy a page; without lifetimes all memory counts as private. `zero_fills`,
-    /// `file_reads`, `swap_ins` and `file_rereads` add up to `faults`.
+    /// Faults that zero-fill or copy a page; without lifetimes all memory counts as private.
+    /// `zero_fills`, `file_reads`, `swap_ins` and `file_rereads` add up to `faults`.
     pub zero_fills: u64,
     /// Faults that read a file page for the first time.
     pub file_reads: u64,
@@ -127,8 +128,8 @@ pub struct Site {
     pub program: String,
     /// Offset in its file, if the region is a file.
     pub offset: Option<u64>,
-    /// Address of the thread's last instruction fetch: in a capture, the start of a basic block. `None` for the
-    /// sum of all further sites and for references before any fetch.
+    /// Address of the thread's last instruction fetch: in a capture, the start of a basic block.
+    /// `None` for the sum of all further sites and for references before any fetch.
     pub addr: Option<u64>,
     /// Counts of this site; `references` is 0.
     #[serde(flatten)]
@@ -152,8 +153,8 @@ pub struct Explained {
 
 /// Simulate the first page size and the first memory size of `options`, and attribute the misses.
 ///
-/// A reference counts in the region of its address, as mapped at that time, so a page larger than a region can
-/// count in several.
+/// A reference counts in the region of its address, as mapped at that time, so a page larger than a
+/// region can count in several.
 ///
 /// # Errors
 /// If the trace cannot be read or has no such records; errors of `on_progress`.

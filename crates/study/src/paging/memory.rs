@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use super::engine::{Engine, Outcome, SIZES, View};
 use super::window::WRITE;
 
-/// State of a page in up to [`SIZES`] memories, packed into one word: a bit mask of memories each for
-/// [`PRESENT`], [`REFERENCED`] and [`DIRTY`], and the flag [`OF_FILE`].
+/// State of a page in up to [`SIZES`] memories, packed into one word: a bit mask of memories each
+/// for [`PRESENT`], [`REFERENCED`] and [`DIRTY`], and the flag [`OF_FILE`].
 #[derive(Clone, Copy, Debug, Default)]
 struct State(u32);
 
@@ -45,10 +45,10 @@ impl State {
 
 /// Up to [`SIZES`] memories under a fault-driven policy.
 ///
-/// A memory in which every page of a window is resident cannot fault: its pages are only marked. The other
-/// memories replay the window segment by segment. Between faults, only unreferenced pages (`unmarked`) and
-/// clean pages that are written (`clean`) matter. The single references of a segment are replayed only if
-/// one of these pages is not resident.
+/// A memory in which every page of a window is resident cannot fault: its pages are only marked.
+/// The other memories replay the window segment by segment. Between faults, only unreferenced pages
+/// (`unmarked`) and clean pages that are written (`clean`) matter. The single references of a
+/// segment are replayed only if one of these pages is not resident.
 pub struct Memories<P: Replacement> {
     /// Bit mask of all memories.
     all: u16,
@@ -56,7 +56,8 @@ pub struct Memories<P: Replacement> {
     policies: Vec<P>,
     shared: P::Shared,
     outcomes: Vec<Outcome>,
-    /// Discarded pages: whether they still are, and the memories in which the next fault is not a swap-in.
+    /// Discarded pages: whether they still are, and the memories in which the next fault is not a
+    /// swap-in.
     void: FxHashMap<u32, (bool, u16)>,
 }
 

@@ -85,13 +85,13 @@ nearfar_schema::options! {
         /// The kernel's vm.swappiness, for `linux` and `mglru`: how readily anonymous pages go in
         /// place of those of files, from 0 to 200.
         swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
-        /// For `linux`: faults between two updates of the statistics that it compares its lists by, which
-        /// the kernel makes every two seconds; 0: none, as for a program that ends sooner.
+        /// For `linux`: faults between two updates of the statistics that it compares its lists by,
+        /// which the kernel makes every two seconds; 0: none, as for a program that ends sooner.
         statistics_every: Count = STATISTICS_EVERY,
         /// Machine name or file; several, with commas between, are compared as whole hosts.
         machine: Option<MachineNames> = none("here, if this machine was measured, else nvme"),
-        /// Storages of the machine; one that it lacks is borrowed from the built-in machine that has it,
-        /// but not where several machines are compared.
+        /// Storages of the machine; one that it lacks is borrowed from the built-in machine that
+        /// has it, but not where several machines are compared.
         storage: Option<List<String>> = none("all"),
         /// Kinds of references to include.
         kinds: Option<List<Choice<Kinds>>> = none("all"),
@@ -111,8 +111,8 @@ nearfar_schema::options! {
         /// Slowdown to accept in the answer on memory, against having all the memory that the
         /// program uses.
         slowdown: Share = crate::SLOWDOWN,
-        /// Simulate only this share of the trace (0 to 1): pages for memories, references for the TLB.
-        /// Rows then have 95 % intervals.
+        /// Simulate only this share of the trace (0 to 1): pages for memories, references for the
+        /// TLB. Rows then have 95 % intervals.
         sample: Option<f64> = none(""),
         /// Threads; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,
@@ -122,8 +122,8 @@ nearfar_schema::options! {
 }
 
 impl Request {
-    /// The requested view. By default the machine's, if its file describes the processor and no option
-    /// requires the papers' view.
+    /// The requested view. By default the machine's, if its file describes the processor and no
+    /// option requires the papers' view.
     pub fn view_on(&self, machine: &Machine) -> View {
         let supports_machine_view = || {
             self.tlb.to_string() == TLB
@@ -148,8 +148,8 @@ impl Request {
 pub struct Options {
     /// Page sizes, bytes: powers of two, ascending, each once.
     pub page_sizes: Vec<u64>,
-    /// The smallest page size of the whole study, of which these page sizes may be a part. With lifetimes it
-    /// determines the block size.
+    /// The smallest page size of the whole study, of which these page sizes may be a part. With
+    /// lifetimes it determines the block size.
     pub finest: u64,
     /// Memory sizes.
     pub memory: Vec<MemorySize>,
@@ -234,7 +234,8 @@ impl TryFrom<&Request> for Options {
 }
 
 impl Options {
-    /// Check and normalise these options; others have defaults: no sample, all cores, no memory limit.
+    /// Check and normalise these options; others have defaults: no sample, all cores, no memory
+    /// limit.
     ///
     /// # Errors
     /// If an option is invalid.
@@ -377,7 +378,8 @@ impl Options {
         ))
     }
 
-    /// The setup of a memory. Without lifetimes all pages are anonymous, so swappiness is at its maximum.
+    /// The setup of a memory. Without lifetimes all pages are anonymous, so swappiness is at its
+    /// maximum.
     pub fn setup(&self, frames: u64, page_bytes: u64, lives: bool) -> Setup {
         let swappiness = if lives { self.swappiness } else { MAX_SWAPPINESS };
         Setup { frames, page_bytes, swappiness, statistics_every: self.statistics_every }

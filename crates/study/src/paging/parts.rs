@@ -1,7 +1,8 @@
 //! A study in parts: some page sizes in each, simulated in different processes and joined.
 //!
 //! Page sizes are simulated independently and share only the decoding. Rows are not independent
-//! ([`super::rows`] reads from storage by the smallest pages of a study), so parts are joined first.
+//! ([`super::rows`] reads from storage by the smallest pages of a study), so parts are joined
+//! first.
 
 use nearfar_hardware::processor::Processor;
 use nearfar_trace::{Error, Reader, Result};

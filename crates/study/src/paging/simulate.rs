@@ -90,8 +90,8 @@ pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
     Ok(reader.info().footprint_pages(options.kinds).max(1).saturating_mul(4096))
 }
 
-/// Whether pages have lifetimes, and the memory size of 100 %: with lifetimes the peak resident set, which
-/// takes a pass over the trace if any memory size is a fraction; else the footprint.
+/// Whether pages have lifetimes, and the memory size of 100 %: with lifetimes the peak resident
+/// set, which takes a pass over the trace if any memory size is a fraction; else the footprint.
 ///
 /// # Errors
 /// If the trace cannot be read; errors of `on_progress`.
@@ -181,8 +181,8 @@ const IDENTITY_BYTES: u64 = 20;
 /// Additional bytes per page with lifetimes.
 const LIFE_BYTES: u64 = 120;
 
-/// Split page sizes into passes over the trace: as many per pass as should fit in `options.max_memory`, at
-/// least one.
+/// Split page sizes into passes over the trace: as many per pass as should fit in
+/// `options.max_memory`, at least one.
 fn passes<'a>(study: &Study<'a>, page_sizes: &'a [u64], records: u64) -> Vec<&'a [u64]> {
     let Study { options, footprint_bytes: footprint, .. } = *study;
     let memory = options.memory_bytes(study.whole_bytes);
@@ -263,7 +263,8 @@ impl<'a> Study<'a> {
         memory: &[(u64, Option<f64>)],
     ) -> Option<Size> {
         let memories = self.options.memories(page_bytes, memory);
-        // Memories with the same number of frames are simulated once: large pages leave few different ones.
+        // Memories with the same number of frames are simulated once: large pages leave few
+        // different ones.
         let mut frames: Vec<u64> = memories.iter().map(|memory| memory.frames).collect();
         frames.sort_unstable();
         frames.dedup();

@@ -118,8 +118,8 @@ pub struct CachedChunks {
 }
 
 impl CachedChunks {
-    /// Read all of `source`. Returns `None` if the windows of all `records` would take more than a quarter of
-    /// `--max-memory`, or [`MAX_CACHED`].
+    /// Read all of `source`. Returns `None` if the windows of all `records` would take more than a
+    /// quarter of `--max-memory`, or [`MAX_CACHED`].
     ///
     /// # Errors
     /// If the trace cannot be read; errors of `on_progress`.

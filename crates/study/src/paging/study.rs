@@ -90,8 +90,8 @@ impl Study {
         StudyPart::new(&reader, &self.options, processors, on_progress)
     }
 
-    /// The result: `{"rows", "records", "footprint_bytes", "lifetimes", "peak_resident_bytes", "left_out",
-    /// "too_few_frames", "options"}`.
+    /// The result: `{"rows", "records", "footprint_bytes", "lifetimes", "peak_resident_bytes",
+    /// "left_out", "too_few_frames", "options"}`.
     ///
     /// # Errors
     /// Those of [`rows`]; a machine has no fault times.
@@ -130,8 +130,8 @@ impl Study {
     }
 }
 
-/// The storages of a machine: all, or the requested ones. `single`: there is one machine, which may borrow
-/// storages of built-in machines.
+/// The storages of a machine: all, or the requested ones. `single`: there is one machine, which may
+/// borrow storages of built-in machines.
 fn storages(machine: &Machine, request: &Request, single: bool) -> Result<Vec<Storage>> {
     let storages = match &request.storage {
         Some(names) => {

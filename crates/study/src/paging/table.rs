@@ -16,8 +16,8 @@ nearfar_schema::columns! {
         page_bytes: u64 ["bytes"],
         /// Memory size.
         memory_bytes: u64 ["bytes"],
-        /// Memory size where it was given as a part of the peak resident set (of the 4 KiB footprint
-        /// where pages never end), or null.
+        /// Memory size where it was given as a part of the peak resident set (of the 4 KiB
+        /// footprint where pages never end), or null.
         memory_fraction: Option<f64> ["of the peak resident set"],
         /// Frames: memory / page, at least 8.
         frames: u64 ["pages"],
@@ -48,8 +48,8 @@ nearfar_schema::columns! {
         data_ns: f64 ["ns per reference"],
         /// T_A + T_D.
         total_ns: f64 ["ns per reference"],
-        /// Faults on pages that the kernel filled with zeros, or with a copy. Where pages never end all
-        /// memory counts as private.
+        /// Faults on pages that the kernel filled with zeros, or with a copy. Where pages never end
+        /// all memory counts as private.
         zero_fills: u64,
         /// Faults that read a page of a file for the first time.
         file_reads: u64,
@@ -124,8 +124,8 @@ pub struct Prices<'a> {
     pub machine: Option<&'a [Time]>,
 }
 
-/// Number and size of the pages that a machine reads from storage. They are the smallest pages of the study,
-/// because Linux reads swap and files in 4 KiB pages.
+/// Number and size of the pages that a machine reads from storage. They are the smallest pages of
+/// the study, because Linux reads swap and files in 4 KiB pages.
 fn storage_reads(simulated: &Simulated, cell: &Cell, warm: bool) -> (u64, u64) {
     let same_memory = simulated.cells.iter().filter(|other| {
         other.memory_bytes == cell.memory_bytes && other.memory_fraction == cell.memory_fraction
@@ -161,15 +161,16 @@ impl Spent {
 ///
 /// T_A = (1-e) t_TLB + e (t_TLB + t_DRAM), T_D = (1-d) t_DRAM + d (t_DRAM + t_IO(p)).
 ///
-/// With lifetimes, the cost of a fault depends on its kind: the kernel's time, plus clearing the page for
-/// zero-fills, plus t_IO(p) for files and swap. If files start in the page cache, their first references cost
-/// the kernel's time and do not count as faults.
+/// With lifetimes, the cost of a fault depends on its kind: the kernel's time, plus clearing the
+/// page for zero-fills, plus t_IO(p) for files and swap. If files start in the page cache, their
+/// first references cost the kernel's time and do not count as faults.
 ///
-/// With `prices.machine`, T_A is the time of TLBs and walks, T_D all other time ([`super::machine`]).
+/// With `prices.machine`, T_A is the time of TLBs and walks, T_D all other time
+/// ([`super::machine`]).
 ///
 /// # Errors
-/// If every memory has too few frames, if a two-level TLB was simulated and the machine has no time for the
-/// second level, or if fault times are missing.
+/// If every memory has too few frames, if a two-level TLB was simulated and the machine has no time
+/// for the second level, or if fault times are missing.
 pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
     let Prices { name, times, faults, storages, write_back, warm, machine } = prices;
     let kernel = match (simulated.lifetimes, faults) {

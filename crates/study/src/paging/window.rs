@@ -1,13 +1,15 @@
-//! Windows: runs of records with at most 64 distinct blocks, which are simulated once per window instead
-//! of once per reference.
+//! Windows: runs of records with at most 64 distinct blocks, which are simulated once per window
+//! instead of once per reference.
 //!
-//! A block is the smallest page size of the study. A window lists its blocks in order of first reference.
-//! Segment j of a window runs from the first reference to block j up to that of block j + 1; one 64-bit
-//! mask has the blocks that are referenced again in it, another those that are written. The references are
-//! stored too, one byte each, for the few segments in which the order matters.
+//! A block is the smallest page size of the study. A window lists its blocks in order of first
+//! reference. Segment j of a window runs from the first reference to block j up to that of block j
+//! + 1; one 64-bit mask has the blocks that are referenced again in it, another those that are
+//! written. The references are stored too, one byte each, for the few segments in which the order
+//! matters.
 //!
-//! This is exact: only a fault changes which pages are resident or marked, and the LRU order at the end of a
-//! window is the order of last references (see `clock.rs` and `nearfar_hardware::tlb::FullLru`).
+//! This is exact: only a fault changes which pages are resident or marked, and the LRU order at the
+//! end of a window is the order of last references (see `clock.rs` and
+//! `nearfar_hardware::tlb::FullLru`).
 
 use std::ops::Range;
 
@@ -36,7 +38,8 @@ const _: () = assert!(MIN_PAGE >> LOCAL_BITS > 0);
 /// Not the byte of a reference: precedes the first one of a window.
 const NO_REF: u8 = u8::MAX;
 
-/// A sequence of whole windows, flattened. Index `j` below counts the distinct blocks of all windows.
+/// A sequence of whole windows, flattened. Index `j` below counts the distinct blocks of all
+/// windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// First `j` of each window, and the end.
@@ -53,15 +56,16 @@ pub struct Chunk {
     pub segment: Vec<u32>,
     /// Local numbers of each window's blocks by last reference, oldest first.
     pub last: Vec<u8>,
-    /// Local number of each reference, with [`WRITE`]. Consecutive repeats are stored once, unless the
-    /// windower keeps them.
+    /// Local number of each reference, with [`WRITE`]. Consecutive repeats are stored once, unless
+    /// the windower keeps them.
     pub refs: Vec<u8>,
-    /// Block numbers (address >> block shift) of the ids assigned in this chunk, in order; empty with
-    /// lifetimes.
+    /// Block numbers (address >> block shift) of the ids assigned in this chunk, in order; empty
+    /// with lifetimes.
     pub new_blocks: Vec<u64>,
     /// Changes of blocks, each with the window before which it happens.
     pub changes: Vec<(u32, Change)>,
-    /// References beyond one per record, for records that cross page borders, by log2 of the page size.
+    /// References beyond one per record, for records that cross page borders, by log2 of the page
+    /// size.
     pub crossings: Vec<u64>,
     /// Records of the selected kinds.
     pub records: u64,
@@ -110,12 +114,14 @@ pub struct Windower {
     lives: Option<Box<Lives>>,
     /// By block: its last local number, valid only if the window has the block there.
     local: Vec<u8>,
-    /// By slot: the block last seen and its local number. An empty slot has a block of another slot.
+    /// By slot: the block last seen and its local number. An empty slot has a block of another
+    /// slot.
     tags: Box<[u64; SLOTS]>,
     previous: u8,
     again: u64,
     again_written: u64,
-    /// Records of this chunk in two blocks, by log2 of the largest page size at which they are in two pages.
+    /// Records of this chunk in two blocks, by log2 of the largest page size at which they are in
+    /// two pages.
     borders: [u64; 64],
 }
 
@@ -141,8 +147,8 @@ fn slot_of(block: u64) -> usize {
 }
 
 impl Windower {
-    /// Blocks of 2^`shift` bytes, windows of at most `max_blocks` (1..=64) distinct blocks, only records of
-    /// `kinds`.
+    /// Blocks of 2^`shift` bytes, windows of at most `max_blocks` (1..=64) distinct blocks, only
+    /// records of `kinds`.
     pub fn new(shift: u32, max_blocks: usize, kinds: KindSet) -> Self {
         Self {
             shift,
@@ -269,8 +275,8 @@ impl Windower {
         }
     }
 
-    /// The local number of a block of this window that lost its tag; `None` for a first reference, which is
-    /// added.
+    /// The local number of a block of this window that lost its tag; `None` for a first reference,
+    /// which is added.
     #[cold]
     fn look_up(
         &mut self,
@@ -324,8 +330,8 @@ impl Windower {
         None
     }
 
-    /// The id of a block with a lifetime, and whether its next write must be reported. Ends the window if this
-    /// reference gives, or may give, a page another frame.
+    /// The id of a block with a lifetime, and whether its next write must be reported. Ends the
+    /// window if this reference gives, or may give, a page another frame.
     fn look_up_life(
         &mut self,
         block: u64,

@@ -58,8 +58,8 @@ pub struct Host {
     pub page_fault_ns: u64,
     /// Sleeping threads wake at multiples of this.
     pub sleep_granularity_ns: u64,
-    /// A thread that wakes takes the core from one that has run longer by more than this; `None`: it
-    /// waits its turn.
+    /// A thread that wakes takes the core from one that has run longer by more than this; `None`:
+    /// it waits its turn.
     pub wakeup_ns: Option<u64>,
     /// Time slice while other threads are ready; `None` = until the thread blocks.
     pub time_slice_ns: Option<u64>,

@@ -1,9 +1,9 @@
-//! Pages of a trace that end ([`crate::lifetimes`]): worked out once, as a list of steps beside the
-//! records that every run of the study reads.
+//! Lifetimes of a trace's pages ([`crate::lifetimes`]), computed once as a list of steps that every
+//! run of the study applies.
 //!
-//! The pages of the study are the *frames* of a [`PageTable`], as they are what lies in a tier. A frame
-//! has the number of the address at which it began, so that numbers follow addresses; frames that begin
-//! there while it is in use (by a forked child, say) have the numbers next to it.
+//! The pages of the study are the *frames* of a [`PageTable`]. A frame's number is derived from the
+//! address at which it began, so that numbers follow addresses. Frames that begin there while it is
+//! in use (for example by a forked child) have adjacent numbers.
 
 use std::ops::Range;
 
@@ -18,43 +18,43 @@ use crate::lifetimes::{
     address,
 };
 
-/// What changes before an access.
+/// A change before an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// A thread now runs in this address space.
     Space { thread: u32, space: u32 },
-    /// References to the 4 KiB of this number (address and space) are now to this page.
+    /// References to the 4 KiB of this number (address and space) now access this page.
     Page { number: u64, page: Page },
-    /// A page ended, or what TLBs hold of it.
+    /// A page or its TLB entries are removed.
     End(End),
 }
 
-/// What changes, and before which access to a 4 KiB page.
+/// A change, with the number of the next access to a 4 KiB page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub at: u64,
     pub what: What,
 }
 
-/// The lives of a trace's pages.
+/// The lifetimes of a trace's pages.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// In order.
+    /// Changes, in order.
     pub steps: Vec<Step>,
-    /// Page numbers are below.
+    /// Upper bound of page numbers.
     pub pages: u64,
     /// Peak number of base pages.
     pub peak: u64,
-    /// 4 KiB pages that are referenced, mapped or not.
+    /// Referenced 4 KiB pages, mapped or not.
     pub footprint: u64,
     /// References to 4 KiB pages.
     pub accesses: u64,
 }
 
-/// In place of the place of a frame.
+/// Sentinel: a frame without a place.
 const NO_PLACE: u32 = u32::MAX;
 
-/// Where frames lie: places at the address where they began, as many as were in use at once.
+/// Places of frames, by the address at which they began; as many as were in use at once.
 #[derive(Default)]
 struct Places {
     first: PageMap<u32>,

@@ -42,8 +42,8 @@ nearfar_schema::options! {
         seeds: Seeds = 1,
         /// The first seed.
         seed: Count<0, { 1 << 63 }> = 1,
-        /// Sizes of the fastest node: 30% of the program's memory, or bytes at full scale; `...` for equal
-        /// steps.
+        /// Sizes of the fastest node: 30% of the program's memory, or bytes at full scale; `...`
+        /// for equal steps.
         fast: Option<Memory> = none("the machine's; of a trace 10%,...,100%"),
         /// Size of the slowest node: the same, one size.
         slow: Option<OneMemory> = none("the machine's"),
@@ -61,8 +61,8 @@ nearfar_schema::options! {
         lifetimes: Lifetimes = "on",
         /// Instances of a traced program side by side, each with pages of its own.
         copies: Count<1, 1_000_000> = 1,
-        /// How much longer than with all its memory fast the program may take, in the answer to how much
-        /// fast memory it needs.
+        /// How much longer than with all its memory fast the program may take, in the answer to how
+        /// much fast memory it needs.
         slowdown: Share = crate::SLOWDOWN,
         /// Points of the time series in each phase; the table shows them if it is not 40.
         points: Count<1, 100_000> = 40,
@@ -297,8 +297,8 @@ impl Request {
         Ok(Prepared::trace(self.workload.0.clone(), pages, rounds))
     }
 
-    /// Default scale of the policies' times and sizes. A trace is not scaled, so policies shrink to its size
-    /// relative to the program that they were tuned with.
+    /// Default scale of the policies' times and sizes. A trace is not scaled, so policies shrink to
+    /// its size relative to the program that they were tuned with.
     pub fn policy_scale(&self, prepared: &Prepared) -> f64 {
         match prepared.is_trace() {
             true => (f64::from(prepared.resident) / TUNED_FRAMES).min(1.0),

@@ -123,8 +123,8 @@ impl Lists {
 
     /// Evict at least one page, and a whole batch if possible.
     pub(super) fn reclaim(&mut self, bits: &mut impl AccessBits) {
-        // Terminates: no accessed bit is set during reclaim, and with new statistics an empty inactive
-        // list is low, so repeated scans make every page inactive and unreferenced.
+        // Terminates: no accessed bit is set during reclaim, and with new statistics an empty
+        // inactive list is low, so repeated scans make every page inactive and unreferenced.
         loop {
             let skipped = self.free_pages(false, bits);
             if self.evicted.is_empty() && skipped {
@@ -140,7 +140,8 @@ impl Lists {
         }
     }
 
-    /// `do_try_to_free_pages`; `force` is `force_deactivate`. Returns whether an active list was skipped.
+    /// `do_try_to_free_pages`; `force` is `force_deactivate`. Returns whether an active list was
+    /// skipped.
     fn free_pages(&mut self, force: bool, bits: &mut impl AccessBits) -> bool {
         let (mut skipped, mut priority) = (false, PRIORITY);
         loop {

@@ -143,7 +143,8 @@ impl Generations {
     pub(super) fn reclaim(&mut self, tables: &PageTables, bits: &mut impl AccessBits) {
         let files: u64 = self.sizes.iter().map(|sizes| sizes[FILES]).sum();
         let mut swappiness = self.setup.swappiness.max(u64::from(files == 0));
-        // Terminates: no accessed bit is set during reclaim, and each round ages until pages are old.
+        // Terminates: no accessed bit is set during reclaim, and each round ages until pages are
+        // old.
         loop {
             let mut priority = PRIORITY;
             loop {
@@ -160,8 +161,8 @@ impl Generations {
         }
     }
 
-    /// `try_to_shrink_lruvec` at one priority. Returns the highest priority at which the next call has an
-    /// effect.
+    /// `try_to_shrink_lruvec` at one priority. Returns the highest priority at which the next call
+    /// has an effect.
     fn shrink_all(&mut self, priority: u32, swappiness: u64, tables: &PageTables, bits: &mut impl AccessBits) -> u32 {
         let mut scanned = 0;
         loop {

@@ -1,7 +1,7 @@
 //! The slots of the stack below its top: which are live, and the rank of a slot among them.
 //!
-//! Counts at fixed widths instead of a Fenwick tree: a rank is then a branch-free sum, while the loops of a
-//! tree have a different length each time, which processors mispredict.
+//! Counts at fixed widths instead of a Fenwick tree: a rank is then a branch-free sum, while the
+//! loops of a tree have a different length each time, which processors mispredict.
 
 use nearfar_simd::Avx2;
 

@@ -79,7 +79,8 @@ impl RegionMemory {
 }
 
 impl Watch for RegionMemory {
-    /// Assumes that blocks which end or move together are of one region (not exact when a process ends).
+    /// Assumes that blocks which end or move together are of one region (not exact when a process
+    /// ends).
     fn changed(&mut self, change: &Change, bytes: i64) {
         let first = match change {
             Change::Ended { blocks, .. } | Change::Freed(blocks) => blocks.first().copied(),

@@ -86,8 +86,8 @@ impl TlbAndMemory {
         }
     }
 
-    /// Apply a reference. `same_record`: the previous reference is of the same record. Returns the events of
-    /// this reference; `references` stays 0.
+    /// Apply a reference. `same_record`: the previous reference is of the same record. Returns the
+    /// events of this reference; `references` stays 0.
     pub fn reference(&mut self, target: Target, same_record: bool) -> Counts {
         let Target { page, number, frame } = target;
         let mut events = Counts::default();
@@ -159,8 +159,8 @@ impl Visitor for NewMemory {
     }
 }
 
-/// LRU: a list of pages by last reference. The word of a link is 1 for a resident page. The size grows with
-/// the pages, not with the frames.
+/// LRU: a list of pages by last reference. The word of a link is 1 for a resident page. The size
+/// grows with the pages, not with the frames.
 struct LruMemory {
     frames: u64,
     used: u64,

@@ -70,7 +70,8 @@ impl Pages {
         }
     }
 
-    /// The [`lifetimes::place`] of an address of this thread. Must be called for every record, in order.
+    /// The [`lifetimes::place`] of an address of this thread. Must be called for every record, in
+    /// order.
     pub fn place(&mut self, thread: u32, addr: u64) -> u64 {
         let Pages::Lives(lives) = self else { return addr };
         if lives.running != Some(thread) {

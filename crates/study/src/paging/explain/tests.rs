@@ -81,7 +81,8 @@ fn of_cell(cell: &Cell) -> Counts {
     }
 }
 
-/// On a processor: walks, hits of the second level and memory given are those of the view, and add up.
+/// On a processor: walks, hits of the second level and memory given are those of the view, and add
+/// up.
 fn check_on_machine(steps: &[Step], lives: bool) {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());

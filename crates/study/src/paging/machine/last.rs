@@ -17,9 +17,9 @@ pub const NO_PAGE: Page = Page { number: u64::MAX, block: 0, line: 0, settled: t
 /// Size of the direct-mapped table of positions.
 const HINTS: usize = 256;
 
-/// The most recently used 4 KiB pages of a thread, as many as the smallest first TLB level has entries. Every
-/// first level contains them, at any page size. They leave in the order of their last uses, which gives the
-/// order of the TLB's other entries.
+/// The most recently used 4 KiB pages of a thread, as many as the smallest first TLB level has
+/// entries. Every first level contains them, at any page size. They leave in the order of their
+/// last uses, which gives the order of the TLB's other entries.
 #[derive(Clone)]
 pub struct Last {
     /// Pages with the time of their last use.

@@ -1,13 +1,15 @@
-//! The machine's view (`--view machine`): time of a processor's TLBs, page walks, caches and faults.
+//! The machine's view (`--view machine`): time of a processor's TLBs, page walks, caches and
+//! faults.
 //!
-//! One pass over the trace. The data caches are simulated once, because they do not depend on the page size
-//! ([`touches`]). The rest remains for each page size: *touches*, which are references to another page than the
-//! thread's previous one ([`last`]) and misses of the first cache level. Each page size tracks which of its
-//! pages are large ([`pages`]), simulates TLBs and walks, and adds up the waiting time of threads ([`waits`]).
+//! One pass over the trace. The data caches are simulated once, because they do not depend on the
+//! page size ([`touches`]). The rest remains for each page size: *touches*, which are references to
+//! another page than the thread's previous one ([`last`]) and misses of the first cache level. Each
+//! page size tracks which of its pages are large ([`pages`]), simulates TLBs and walks, and adds up
+//! the waiting time of threads ([`waits`]).
 //!
-//! The cache lines of page tables depend on the page size, so they do not go through the simulated caches.
-//! Whether a level contains such a line is estimated from its last use and the age of the lines that the level
-//! evicts ([`nearfar_hardware::processor::Ages`]).
+//! The cache lines of page tables depend on the page size, so they do not go through the simulated
+//! caches. Whether a level contains such a line is estimated from its last use and the age of the
+//! lines that the level evicts ([`nearfar_hardware::processor::Ages`]).
 //!
 //! Memory is unlimited here; the cost of smaller memories is added from the faults of the study.
 

@@ -1,12 +1,13 @@
 //! Which pages are large, at one page size.
 //!
-//! With a page size enabled for anonymous memory (`hugepages-*/enabled` is `always`), the kernel allocates a
-//! page of that size on the first reference, if the whole page is in one private anonymous mapping and no
-//! part of it is mapped yet (`do_anonymous_page`, `do_huge_pmd_anonymous_page`). All other memory has 4 KiB
-//! pages: files, shared memory, mappings that are too small at that time, and pages that were partly unmapped,
-//! moved to an unaligned address, or written after a fork. khugepaged and fragmentation are not modelled. A
-//! large page that is partly unmapped stays large here, in the TLB and in the resident set; the kernel maps the
-//! rest with small pages and frees the unmapped part under memory pressure.
+//! With a page size enabled for anonymous memory (`hugepages-*/enabled` is `always`), the kernel
+//! allocates a page of that size on the first reference, if the whole page is in one private
+//! anonymous mapping and no part of it is mapped yet (`do_anonymous_page`,
+//! `do_huge_pmd_anonymous_page`). All other memory has 4 KiB pages: files, shared memory, mappings
+//! that are too small at that time, and pages that were partly unmapped, moved to an unaligned
+//! address, or written after a fork. khugepaged and fragmentation are not modelled. A large page
+//! that is partly unmapped stays large here, in the TLB and in the resident set; the kernel maps
+//! the rest with small pages and frees the unmapped part under memory pressure.
 
 use nearfar_hardware::table::prefetch;
 use nearfar_trace::hash::PageMap;

@@ -1,13 +1,13 @@
-//! Reference implementation of the machine's view: one page size, reference by reference, with the cache lines of
-//! page tables in the simulated caches. Shows the error of the fast implementation, and provides `nearfar
-//! explain` with the costs of each reference.
+//! Reference implementation of the machine's view: one page size, reference by reference, with the
+//! cache lines of page tables in the simulated caches. Shows the error of the fast implementation,
+//! and provides `nearfar explain` with the costs of each reference.
 
 use nearfar_hardware::processor::{Found, Hierarchy, Line, Processor};
 use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
 
 use super::super::options::Options;
-use super::touches::{Ask, Surroundings, Touch};
+use super::touches::{Surroundings, TlbOp, Touch};
 use super::waits::{Costs, Lines, PageSize};
 use super::{LARGE, SMALL, Time};
 use crate::lifetimes::{self, Blocks, Change, Events};
@@ -126,7 +126,7 @@ impl<'a> OneByOne<'a> {
                 found,
                 fetch,
                 write,
-                ask: Ask::Once,
+                tlb: TlbOp::Once,
             };
             self.size.touch(&touch, &mut Coupled(&mut self.hierarchy));
             watch.ends(self.costs().since(&before));

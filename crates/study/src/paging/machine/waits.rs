@@ -7,7 +7,7 @@ use nearfar_hardware::table::{grow, prefetch};
 use nearfar_trace::hash::PageMap;
 
 use super::pages::Pages;
-use super::touches::{AGED, Ask, Changed, Chunk, Touch};
+use super::touches::{AGED, Changed, Chunk, TlbOp, Touch};
 use super::{SMALL, Time};
 
 /// How many touches ahead page state is prefetched.
@@ -67,8 +67,8 @@ pub trait Lines {
 /// Estimates by the last use of each line and the ages of the caches.
 #[derive(Default)]
 struct Aged {
-    /// Last use of lines with entries of 4 KiB pages, in the guest's and the host's table, by line number; 0 =
-    /// never.
+    /// Last use of lines with entries of 4 KiB pages, in the guest's and the host's table, by line
+    /// number; 0 = never.
     small: [Vec<u64>; 2],
     others: PageMap<u64>,
     ages: Ages,
@@ -139,7 +139,7 @@ impl<'a> PageSize<'a> {
             }
             aged.ages = chunk.ages[index / AGED];
             if let Some(soon) =
-                chunk.touches.get(index + AHEAD).filter(|soon| soon.ask != Ask::Nothing)
+                chunk.touches.get(index + AHEAD).filter(|soon| soon.tlb != TlbOp::None)
             {
                 self.pages.prefetch(soon.block);
                 aged.small.iter().for_each(|small| prefetch(small, soon.line as usize));
@@ -184,14 +184,14 @@ impl<'a> PageSize<'a> {
             Found::Streamed | Found::Memory => self.terms.dram += ps,
         }
         let thread = &mut self.threads[index];
-        if touch.ask != Ask::Nothing {
+        if touch.tlb != TlbOp::None {
             let entry = self.entries[usize::from(self.pages.is_large(touch.block))];
             let place = touch.number << SMALL;
-            if touch.ask == Ask::Leave {
+            if touch.tlb == TlbOp::Leave {
                 return thread.translation.leave(place, entry, touch.fetch);
             }
             let answer = thread.translation.enter(place, entry, touch.fetch);
-            if touch.ask == Ask::Once {
+            if touch.tlb == TlbOp::Once {
                 thread.translation.leave(place, entry, touch.fetch);
             }
             match answer {

@@ -1,14 +1,15 @@
 //! TLBs by clusters of references (SMARTS: Wunderlich, Wenisch, Falsafi, Hoe, ISCA 2003).
 //!
-//! The trace is divided into strata of equal length. In each, a cluster of [`CLUSTER`] records is measured at
-//! a random place, after a warm-up that starts with an empty TLB. All entries of this TLB are also in one that
-//! has seen the whole trace, so a hit is certain. A miss is certain if its set is full, otherwise it is
-//! *uncertain*. The interval extends from no uncertain miss being real to all being real, plus two standard
-//! errors of the mean over clusters on both sides; the estimate is the middle. For the second level of a
-//! TLB, this assumes that the first level passes on the same references.
+//! The trace is divided into strata of equal length. In each, a cluster of [`CLUSTER`] records is
+//! measured at a random place, after a warm-up that starts with an empty TLB. All entries of this
+//! TLB are also in one that has seen the whole trace, so a hit is certain. A miss is certain if its
+//! set is full, otherwise it is *uncertain*. The interval extends from no uncertain miss being real
+//! to all being real, plus two standard errors of the mean over clusters on both sides; the
+//! estimate is the middle. For the second level of a TLB, this assumes that the first level passes
+//! on the same references.
 //!
-//! A trace too short for enough clusters is simulated completely. Clusters ignore events, so a page that is
-//! unmapped and mapped again within one stays in the TLB.
+//! A trace too short for enough clusters is simulated completely. Clusters ignore events, so a page
+//! that is unmapped and mapped again within one stays in the TLB.
 
 use std::ops::Range;
 

@@ -1,15 +1,16 @@
 //! Sampling: estimates from a part of the trace, with their errors.
 //!
-//! **Memories** sample pages (SHARDS: Waldspurger, Park, Garthwaite, Ahmad, FAST 2015): those with the hash
-//! of their number in a range. The range is split into [`GROUPS`] groups, which are simulated separately. The
-//! number of distinct pages is counted over the whole trace ([`block_set`]), so the share of each group is
-//! known: its memory has this share of the frames, and its counts are divided by it. A memory large enough
-//! for all pages is therefore exact. The estimate is the mean of the groups; their variance gives the error.
+//! **Memories** sample pages (SHARDS: Waldspurger, Park, Garthwaite, Ahmad, FAST 2015): those with
+//! the hash of their number in a range. The range is split into [`GROUPS`] groups, which are
+//! simulated separately. The number of distinct pages is counted over the whole trace
+//! ([`block_set`]), so the share of each group is known: its memory has this share of the frames,
+//! and its counts are divided by it. A memory large enough for all pages is therefore exact. The
+//! estimate is the mean of the groups; their variance gives the error.
 //!
 //! **TLBs** sample clusters of references with warm-up ([`clusters`]).
 //!
-//! A page size with fewer than [`MIN_GROUP_PAGES`] pages per group is omitted; the result has the minimum rate
-//! for it.
+//! A page size with fewer than [`MIN_GROUP_PAGES`] pages per group is omitted; the result has the
+//! minimum rate for it.
 
 mod block_set;
 pub mod clusters;
@@ -85,8 +86,8 @@ pub struct Candidates {
     too_few: Vec<(u64, u64)>,
 }
 
-/// The page sizes of `options` that may have enough pages at `rate`: at most footprint / page size pages,
-/// twice that for large pages, which may be partly used.
+/// The page sizes of `options` that may have enough pages at `rate`: at most footprint / page size
+/// pages, twice that for large pages, which may be partly used.
 ///
 /// # Errors
 /// If no page size has enough pages.
@@ -151,12 +152,13 @@ pub struct Sampled<'a> {
 }
 
 impl Sampled<'_> {
-    /// The cells of the page sizes with enough pages, and the other page sizes. `job` creates the simulation
-    /// of a page size, block size and group of pages, for memories of these numbers of frames.
+    /// The cells of the page sizes with enough pages, and the other page sizes. `job` creates the
+    /// simulation of a page size, block size and group of pages, for memories of these numbers of
+    /// frames.
     ///
     /// # Errors
-    /// If the trace cannot be read, or the sample is too large for memory or has too few pages; errors of
-    /// `on_progress`.
+    /// If the trace cannot be read, or the sample is too large for memory or has too few pages;
+    /// errors of `on_progress`.
     pub fn cells(
         &self,
         candidates: &Candidates,
@@ -236,8 +238,8 @@ impl Sampled<'_> {
                 file_dirty_evictions: sum_of(|outcome| outcome.file_dirty_evictions),
                 void_faults: sum_of(|outcome| outcome.void_faults),
             };
-            // The rule of three, for events that no sampled page had. Without lifetimes, a memory for all
-            // pages is exact.
+            // The rule of three, for events that no sampled page had. Without lifetimes, a memory
+            // for all pages is exact.
             let is_exact = !self.lives && frames >= pages;
             let rare = if is_exact { 0.0 } else { 3.0 / shares.iter().sum::<f64>() };
             let min_faults = if self.lives { 0.0 } else { pages as f64 };

@@ -93,7 +93,8 @@ pub struct TraceSample {
     pub clusters: Clusters,
     /// Records of the selected kinds.
     pub records: u64,
-    /// References beyond one per record, for records that cross page borders, by log2 of the page size.
+    /// References beyond one per record, for records that cross page borders, by log2 of the page
+    /// size.
     pub crossings: [u64; 64],
 }
 

@@ -8,7 +8,7 @@ use super::clusters::{CLUSTER, Schedule};
 use super::*;
 use crate::paging::options::{ClockInsert, MemorySize};
 use crate::paging::simulate;
-use crate::paging::tests::{plain_clock, plain_lru, plain_lru_misses, store};
+use crate::paging::tests::{naive_clock, naive_lru, naive_lru_misses, store};
 
 /// References of one kind of program each.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ fn a_sample_is_what_it_says() {
     let records = references(Program::Skewed, 400_000, 12_000, 3);
     let folder = tempfile::tempdir().unwrap();
     let reader = store(&records, folder.path());
-    for (policy, plain) in [("clock", plain_clock as fn(&_, _) -> _), ("lru", plain_lru)] {
+    for (policy, plain) in [("clock", naive_clock as fn(&_, _) -> _), ("lru", naive_lru)] {
         let options = options(policy, "16x4", Some(0.4), 5);
         for cell in cells(&reader, &options) {
             let refs = touched(&records, cell.page_bytes);
@@ -117,7 +117,7 @@ fn a_sample_is_what_it_says() {
                         refs.iter().map(|of| of.0).collect()
                     };
                     // A warm-up of 2000 at random fills every set: no miss is open.
-                    let count = |to| plain_lru_misses(&numbers(whole.start, to), 16, 4).len();
+                    let count = |to| naive_lru_misses(&numbers(whole.start, to), 16, 4).len();
                     (count(whole.end) - count(measured)) as f64
                 })
                 .sum();
@@ -127,9 +127,9 @@ fn a_sample_is_what_it_says() {
     }
 }
 
-/// Of all cells the true value is inside the interval in about 95 of a hundred, over 20 seeds and four
-/// programs. What is too many or too few for chance fails: intervals that are too narrow, and those that
-/// hold everything.
+/// Of all cells the true value is inside the interval in about 95 of a hundred, over 20 seeds and
+/// four programs. What is too many or too few for chance fails: intervals that are too narrow, and
+/// those that hold everything.
 #[test]
 fn intervals_hold_in_19_of_20_cells() {
     let (mut faults, mut walks) = ((0, 0), (0, 0));

@@ -1,7 +1,7 @@
 //! The simulated machine: page table, frames, TLB, and what every action costs.
 //!
-//! The page table takes a byte per page ([`entry`]). Frames are counted, not numbered: which frame a
-//! page has makes no difference to anyone here. Time is in picoseconds.
+//! The page table takes a byte per page ([`entry`]). Frames are counted, not numbered: which frame
+//! a page has makes no difference to anyone here. Time is in picoseconds.
 
 use nearfar_hardware::table::on_huge_pages;
 use nearfar_kernel::tiering::{Action, Context, HUGE, Memory, NodeId, Page, Refused, Thread, Time};

@@ -144,7 +144,8 @@ fn linux_and_mglru_in_whole_batches_of_both_types() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Windows that are kept until the peak is known come to the same as a pass for the peak before.
+    /// Windows that are kept until the peak is known come to the same as a pass for the peak
+    /// before.
     #[test]
     fn kept_windows_change_nothing(
         steps in steps(),
