@@ -100,7 +100,7 @@ def test_missing_loader(tmp_path: Path) -> None:
     program = tmp_path / "arm"
     program.write_bytes(head + name)
     program.chmod(0o755)
-    with pytest.raises(NearfarError, match="loader /no/such/ld.so is not there") as raised:
+    with pytest.raises(NearfarError, match="loader /no/such/ld.so does not exist") as raised:
         capture.capture([program], tmp_path / "x.trace")
     assert raised.value.exit_code == 3
 

@@ -58,7 +58,7 @@ pub use spaces::{Backing, Spaces};
 /// The events cannot be read.
 pub fn known(reader: &Reader) -> Result<bool> {
     let maps = |event: &RegionEvent| matches!(event.event, RegionKind::Map | RegionKind::Brk);
-    Ok(reader.info().events_tell_lives() && reader.regions()?.iter().any(maps))
+    Ok(reader.info().has_lifetimes() && reader.regions()?.iter().any(maps))
 }
 
 /// log2 of the bytes of the pages that events speak of.
