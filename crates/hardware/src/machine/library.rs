@@ -13,8 +13,8 @@ pub fn builtin() -> &'static [(&'static str, &'static str)] {
     LIST
 }
 
-/// What to do about a machine that a study cannot use: the built-in ones that `serve` it, or `change`,
-/// made in its file. A built-in machine has no file until its user writes one.
+/// What to do about a machine that a study cannot use: the built-in ones that `serve` it, or
+/// `change`, made in its file. A built-in machine has no file until its user writes one.
 pub fn remedy(machine: &str, change: &str, serve: impl Fn(&Machine) -> bool) -> String {
     let serving: Vec<&str> = builtin()
         .iter()

@@ -1,8 +1,8 @@
 //! Other values at some keys of a machine file: `node.slow.read_latency=200ns`.
 //!
 //! The text of the file is edited and read again, so that a value is held to what the file is held
-//! to. Keys are looked up in the JSON Schema, which has those that the file leaves out. A level of a
-//! key may be left out where the machine has only one that fits: `node.slow.read_latency` is
+//! to. Keys are looked up in the JSON Schema, which has those that the file leaves out. A level of
+//! a key may be left out where the machine has only one that fits: `node.slow.read_latency` is
 //! `node.slow.local.read_latency` unless there is a `remote` too.
 
 use nearfar_trace::{Error, Result};
