@@ -1,4 +1,4 @@
-//! What `cpuid` says of caches and TLBs (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E).
+//! Caches and TLBs from `cpuid` (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E).
 
 #[cfg(test)]
 mod tests;

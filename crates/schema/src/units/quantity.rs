@@ -1,4 +1,4 @@
-//! Quantities with their units spelled out, as files hold them.
+//! Quantities with full units, as in files.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fault, MAX_SIZE, SIZE, TIME, Units, scaled, shown, split};
 
-/// What a kind of value says of itself in error messages.
+/// Texts about a type of values for error messages.
 pub trait Value {
     /// What is measured: "a time", "a size", ...
     const WHAT: &'static str;
-    /// A right value, as it is written in a file.
+    /// A valid value, as in a file.
     const EXAMPLE: &'static str;
 }
 
-/// Read `"7.6GB/s"`-like text exactly. `Err` says what is wrong and what would be right.
+/// Parse text such as `"7.6GB/s"` exactly. An error says what is wrong and what would be correct.
 fn parse(text: &str, what: &str, units: Units, range: (u64, u64)) -> Result<u64, String> {
     let known = || units.iter().map(|unit| unit.0).collect::<Vec<_>>().join(", ");
     let shown = shown(text);
@@ -145,7 +145,7 @@ macro_rules! quantity {
     };
 }
 
-/// What to say of a number that should have been text with a unit.
+/// The message for a number without a unit.
 fn bare_number<V: Value>(value: impl fmt::Display) -> String {
     format!("{value} is a number without a unit; write for example {}", V::EXAMPLE)
 }
