@@ -1,4 +1,4 @@
-//! Values of a machine file: each with where it comes from; counts, ratios and lists beside the
+//! Values of a machine file with their sources; counts, ratios and lists, in addition to the
 //! quantities of [`nearfar_schema::units`].
 
 use std::borrow::Cow;
@@ -38,7 +38,7 @@ impl<'de, V: Deserialize<'de> + Value> Deserialize<'de> for Sourced<V> {
 struct SourcedVisitor<V>(PhantomData<V>);
 
 impl<V: Value> SourcedVisitor<V> {
-    /// The value stands alone; say so, and also what is wrong with it when it has no unit.
+    /// The error for a value without a source.
     fn bare<E: de::Error, T>(what: &str) -> Result<T, E> {
         Err(E::custom(format!(
             "{what} without a source; write for example {{ value = {}, source = \"data sheet of \
@@ -208,7 +208,7 @@ impl JsonSchema for Ratio {
     }
 }
 
-/// Reads a whole number of at most 65,535, the largest that a list of small numbers may hold.
+/// Parses a whole number of at most 65,535.
 struct Small(u64);
 
 impl<'de> Deserialize<'de> for Small {
