@@ -184,7 +184,7 @@ mod tests {
             ("[0, 0, 1, 1, 0, 0, 1, 1]", "[0, 0, 1, 1]", "has 4 items for 8 nodes"),
             ("[12, 12, 12, 12, 0,", "[0, 0, 0, 0, 0,", "gives no node a core"),
             ("[10, 11,", "[12, 11,", "10 for a node itself"),
-            ("[10, 11,", "[10, -1,", "-1 does not lie within"),
+            ("[10, 11,", "[10, -1,", "-1 is not within"),
             ("\"1GiB\"", "\"4TiB\"", "less than the node's size"),
         ] {
             assert!(text.contains(from), "{from}");

@@ -41,7 +41,7 @@ impl TemporaryFile {
     /// Rename it to its final name.
     pub(crate) fn commit(self) -> Result<()> {
         std::fs::rename(&self.path, &self.to)
-            .map_err(|e| Error::io(&self.to, "cannot rename into parent", &e))
+            .map_err(|e| Error::io(&self.to, "cannot rename into place", &e))
     }
 }
 
@@ -83,7 +83,7 @@ pub fn remove(path: &Path) -> Result<()> {
 /// # Errors
 /// A rename fails.
 pub fn exchange(temporary: &Path, path: &Path) -> Result<()> {
-    let failed = |e: io::Error| Error::io(path, "cannot rename into parent", &e);
+    let failed = |e: io::Error| Error::io(path, "cannot rename into place", &e);
     if !path.exists() {
         return std::fs::rename(temporary, path).map_err(failed);
     }
@@ -165,7 +165,7 @@ mod tests {
     fn a_failed_rename_is_reported() {
         let parent = tempfile::tempdir().unwrap();
         let error = replace(&parent.path().join("nothing"), &parent.path().join("a")).unwrap_err();
-        assert!(error.to_string().contains("cannot rename into parent"), "{error}");
+        assert!(error.to_string().contains("cannot rename into place"), "{error}");
         assert!(hidden_sibling(Path::new("/"), "partial").is_err());
     }
 }

@@ -138,7 +138,7 @@ pub(super) fn fork_child(program: Option<Command>) {
         }
         child => {
             stream.after_fork(Some(child.cast_unsigned()));
-            // SAFETY: our child, whose status nobody wants.
+            // SAFETY: our child; its status is ignored.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             stream.begin_fence();
             stream.event(&[what::WAITED, u64::from(child.cast_unsigned())], b"");

@@ -29,10 +29,10 @@ pub fn remedy(machine: &str, change: &str, serve: impl Fn(&Machine) -> bool) -> 
     if !builtin().iter().any(|(name, _)| *name == machine) {
         return format!("{other}; or {change} in its file");
     }
-    let own = format!("my-{machine}.toml");
+    let copy = format!("my-{machine}.toml");
     format!(
-        "{other}; or `nearfar machine show {machine} --format toml > {own}`, {change} there, and use \
-         --machine {own}"
+        "{other}; or `nearfar machine show {machine} --format toml > {copy}`, {change} there, and use \
+         --machine {copy}"
     )
 }
 

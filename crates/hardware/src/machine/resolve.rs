@@ -268,10 +268,10 @@ fn check_topology(
     }
     let rows = &topology.distances.value.0;
     let square = rows.len() == count && rows.iter().all(|row| row.len() == count);
-    let own = |(index, row): (usize, &Vec<u64>)| {
+    let is_valid = |(index, row): (usize, &Vec<u64>)| {
         row.iter().enumerate().all(|(other, d)| if other == index { *d == 10 } else { *d > 10 })
     };
-    if !square || !rows.iter().enumerate().all(own) {
+    if !square || !rows.iter().enumerate().all(is_valid) {
         let what = format!(
             "is not {count} rows of {count} distances, 10 for a node itself and more for others"
         );
@@ -292,7 +292,7 @@ fn check_tlb(path: &str, level: &TlbLevel) -> std::result::Result<(), Contradict
     match &level.large_entries {
         Some(entries) => divide(entries.value.0, &level.large_ways, "large_ways"),
         None if level.large_ways.is_some() => {
-            let what = "stands without `large_entries`; add that, or leave it out";
+            let what = "requires `large_entries`; add that, or omit it";
             Err((format!("{path}.large_ways"), what.into()))
         }
         None => Ok(()),
@@ -315,13 +315,13 @@ fn check_linear(name: &str, kind: &str, linear: &Linear) -> std::result::Result<
     let unit = linear.unit.value.bytes();
     for (key, cost) in [("read_latency", read_cost(linear)), ("write_latency", write_cost(linear))]
     {
-        let least = cost.fixed_ns + cost.unit_ns;
-        if least <= 0.0 {
+        let unit_ns = cost.fixed_ns + cost.unit_ns;
+        if unit_ns <= 0.0 {
             return Err((
                 format!("storage.{name}.{kind}.{key}.value"),
                 format!(
                     "with {} bytes at {key} and this bandwidth, a transfer of {unit} bytes would \
-                     take {least} ns; raise the latency or the bandwidth",
+                     take {unit_ns} ns; raise the latency or the bandwidth",
                     linear.measured_at.value.bytes()
                 ),
             ));

@@ -48,8 +48,8 @@ pub(super) fn take(machine: &str, from: &str, into: &str, name: &str) -> Result<
     };
     let mut storages = Table::new();
     storages.set_implicit(true);
-    let own = into.entry("storage").or_insert(Item::Table(storages));
-    if let Some(table) = own.as_table_like_mut() {
+    let storages = into.entry("storage").or_insert(Item::Table(storages));
+    if let Some(table) = storages.as_table_like_mut() {
         table.insert(name, section.clone());
     }
     Ok(into.to_string())
@@ -130,17 +130,17 @@ fn children<'a>(schema: &'a Json, rule: &'a Json, item: Option<&Item>) -> Vec<(S
             .as_object()
             .into_iter()
             .flatten()
-            .map(|(name, rule)| (name.clone(), followed(schema, rule)))
+            .map(|(name, rule)| (name.clone(), resolve_reference(schema, rule)))
     };
     let chosen = |name: &str| item.is_some_and(|item| item.get(name).is_some());
-    let more = &rule["additionalProperties"];
-    if more.is_object() {
+    let any_name = &rule["additionalProperties"];
+    if any_name.is_object() {
         let names =
             item.and_then(Item::as_table_like).map(|table| table.iter().map(|(name, _)| name));
         return names
             .into_iter()
             .flatten()
-            .map(|name| (name.to_owned(), followed(schema, more)))
+            .map(|name| (name.to_owned(), resolve_reference(schema, any_name)))
             .collect();
     }
     let kinds = rule["oneOf"].as_array().into_iter().flatten();
@@ -149,11 +149,11 @@ fn children<'a>(schema: &'a Json, rule: &'a Json, item: Option<&Item>) -> Vec<(S
 }
 
 /// Resolve a reference or an optional value to its schema.
-fn followed<'a>(schema: &'a Json, rule: &'a Json) -> &'a Json {
+fn resolve_reference<'a>(schema: &'a Json, rule: &'a Json) -> &'a Json {
     if let Some(name) = rule["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
-        return followed(schema, &schema["$defs"][name]);
+        return resolve_reference(schema, &schema["$defs"][name]);
     }
-    rule["anyOf"].get(0).map_or(rule, |some| followed(schema, some))
+    rule["anyOf"].get(0).map_or(rule, |some| resolve_reference(schema, some))
 }
 
 fn is_sourced(rule: &Json) -> bool {

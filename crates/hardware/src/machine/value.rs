@@ -61,15 +61,15 @@ impl<'de, V: Deserialize<'de> + Value> Visitor<'de> for SourcedVisitor<V> {
     }
 
     fn visit_str<E: de::Error>(self, _: &str) -> Result<Self::Value, E> {
-        Self::bare(&format!("{} stands", V::WHAT))
+        Self::bare(&format!("{}", V::WHAT))
     }
 
     fn visit_i64<E: de::Error>(self, _: i64) -> Result<Self::Value, E> {
-        Self::bare("a bare number stands")
+        Self::bare("a bare number")
     }
 
     fn visit_f64<E: de::Error>(self, _: f64) -> Result<Self::Value, E> {
-        Self::bare("a bare number stands")
+        Self::bare("a bare number")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
@@ -135,7 +135,7 @@ impl<'de> Deserialize<'de> for Count {
                 match u64::try_from(value) {
                     Ok(count @ 1..=0x100_0000_0000) => Ok(Count(count)),
                     _ => Err(E::custom(format!(
-                        "{value} is absurd; a count lies within 1 to 2^40; write for example {}",
+                        "{value} is out of range; a count is within 1 to 2^40; write for example {}",
                         Count::EXAMPLE
                     ))),
                 }
@@ -188,7 +188,7 @@ impl<'de> Deserialize<'de> for Ratio {
                     Ok(Ratio(value))
                 } else {
                     Err(E::custom(format!(
-                        "{value} is absurd; a ratio is above 0 and at most 1000000; write for \
+                        "{value} is out of range; a ratio is above 0 and at most 1000000; write for \
                          example {}",
                         Ratio::EXAMPLE
                     )))
@@ -215,7 +215,7 @@ impl<'de> Deserialize<'de> for Small {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match i64::deserialize(deserializer)? {
             value @ 0..=65_535 => Ok(Small(value as u64)),
-            value => Err(de::Error::custom(format!("{value} does not lie within 0 to 65535"))),
+            value => Err(de::Error::custom(format!("{value} is not within 0 to 65535"))),
         }
     }
 }

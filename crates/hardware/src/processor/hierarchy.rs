@@ -70,16 +70,16 @@ impl Tags {
         let set = if sets.is_power_of_two() { line & (sets - 1) } else { line % sets };
         let start = set as usize * self.ways;
         let set = &mut self.lines[start..start + self.ways];
-        let wanted = line + 1;
-        if set[0].0 == wanted {
+        let target = line + 1;
+        if set[0].0 == target {
             set[0].1 = now;
             return true;
         }
-        let found = set.iter().position(|(tag, _)| *tag == wanted);
-        let place = found.unwrap_or(set.len() - 1);
-        let (tag, used) = set[place];
-        set.copy_within(0..place, 1);
-        set[0] = (wanted, now);
+        let found = set.iter().position(|(tag, _)| *tag == target);
+        let position = found.unwrap_or(set.len() - 1);
+        let (tag, used) = set[position];
+        set.copy_within(0..position, 1);
+        set[0] = (target, now);
         if found.is_none() && tag != 0 {
             let age = now - used;
             self.age = match self.age {
@@ -114,10 +114,10 @@ impl Streams {
     fn miss(&mut self, line: u64) -> bool {
         let page = line >> self.lines;
         let found = self.pages.iter().position(|known| known.0 == page);
-        let place = found.unwrap_or(STREAMS - 1);
-        let (_, last, running) = self.pages[place];
+        let position = found.unwrap_or(STREAMS - 1);
+        let (_, last, running) = self.pages[position];
         let next = found.is_some() && line.abs_diff(last) == 1;
-        self.pages.copy_within(0..place, 1);
+        self.pages.copy_within(0..position, 1);
         self.pages[0] = (page, line, next);
         next && running
     }

@@ -13,7 +13,7 @@ pub struct Overlap {
     /// Sum of the longest misses of all windows, picoseconds.
     alone: u64,
     /// Sum of all other misses, picoseconds.
-    beside: u64,
+    others: u64,
 }
 
 impl Overlap {
@@ -30,13 +30,13 @@ impl Overlap {
 
     fn close(&mut self) {
         self.alone += self.longest;
-        self.beside += self.sum - self.longest;
+        self.others += self.sum - self.longest;
         (self.longest, self.sum) = (0, 0);
     }
 
     /// Total wait in nanoseconds, with this share of dependent misses.
     pub fn ns(mut self, dependent: f64) -> f64 {
         self.close();
-        (self.alone as f64 + dependent * self.beside as f64) / 1e3
+        (self.alone as f64 + dependent * self.others as f64) / 1e3
     }
 }

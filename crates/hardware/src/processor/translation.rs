@@ -277,9 +277,9 @@ impl Translation {
     /// host limit.
     pub fn entry(tlbs: &Tlbs, host_shift: Option<u32>, shift: u32) -> Entry {
         let large = shift >= LARGE;
-        let own = if large { LARGE } else { shift.min(tlbs.coalesced).max(SMALL) };
-        let host = host_shift.map_or(own, |host| host.max(tlbs.coalesced.max(SMALL)));
-        Entry { shift: own.min(host), large }
+        let range = if large { LARGE } else { shift.min(tlbs.coalesced).max(SMALL) };
+        let host = host_shift.map_or(range, |host| host.max(tlbs.coalesced.max(SMALL)));
+        Entry { shift: range.min(host), large }
     }
 
     /// The tag of a page in a TLB.
