@@ -61,7 +61,7 @@ impl<'de, V: Deserialize<'de> + Value> Visitor<'de> for SourcedVisitor<V> {
     }
 
     fn visit_str<E: de::Error>(self, _: &str) -> Result<Self::Value, E> {
-        Self::bare(&format!("{}", V::WHAT))
+        Self::bare(V::WHAT)
     }
 
     fn visit_i64<E: de::Error>(self, _: i64) -> Result<Self::Value, E> {
