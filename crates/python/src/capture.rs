@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use nearfar_capture::{Asked, Options, Request, probe, run};
+use nearfar_capture::{Action, Options, Request, probe, run};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -24,20 +24,20 @@ fn capture_run(
     force: bool,
     progress: Py<PyAny>,
 ) -> PyResult<String> {
-    let asked: Asked = crate::given::read(options)?;
-    let (start, stop_after, max_refs) = asked.limits().map_err(raise)?;
+    let request: Request = crate::given::read(options)?;
+    let (start, stop_after, max_refs) = request.limits().map_err(raise)?;
     let options = Options {
         command,
         output,
         plugin,
         force,
-        fetch: asked.fetch,
-        skip_refs: asked.skip_refs.0,
+        fetch: request.fetch,
+        skip_refs: request.skip_refs.0,
         max_refs,
         start,
         stop_after,
-        arch: asked.arch,
-        follow_forks: asked.follow_forks,
+        arch: request.arch,
+        follow_forks: request.follow_forks,
     };
     let mut raised: Option<PyErr> = None;
     let outcome = py.detach(|| {
@@ -45,14 +45,14 @@ fn capture_run(
             Python::attach(|py| {
                 let result = py.check_signals().and_then(|()| progress.call1(py, (records,)));
                 match result {
-                    Ok(_) => Request::Continue,
+                    Ok(_) => Action::Continue,
                     Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
                         let number = error.value(py).getattr("number");
-                        Request::End(number.and_then(|number| number.extract()).ok())
+                        Action::End(number.and_then(|number| number.extract()).ok())
                     }
                     Err(error) => {
                         raised = Some(error);
-                        Request::Kill
+                        Action::Kill
                     }
                 }
             })

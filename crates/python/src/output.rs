@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nearfar_trace::file;
-use nearfar_trace::output::{self, Form, Wanted};
+use nearfar_trace::output::{self, Form, OutputRequest};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -22,7 +22,7 @@ fn output_check(
     force: bool,
     inputs: Vec<PathBuf>,
 ) -> PyResult<()> {
-    let wanted = Wanted { path: &path, form: form(holds), force, inputs: &inputs };
+    let wanted = OutputRequest { path: &path, form: form(holds), force, inputs: &inputs };
     wanted.check().map(drop).map_err(raise)
 }
 
@@ -41,7 +41,7 @@ impl Output {
         force: bool,
         inputs: Vec<PathBuf>,
     ) -> PyResult<Self> {
-        let wanted = Wanted { path: &path, form: form(holds), force, inputs: &inputs };
+        let wanted = OutputRequest { path: &path, form: form(holds), force, inputs: &inputs };
         py.detach(|| output::Output::claim(&wanted)).map(|output| Self(Some(output))).map_err(raise)
     }
 

@@ -49,11 +49,11 @@ pub const COMMANDS: &[Command] = &[
             ("series", column::to_json::<tiering::Point>),
         ],
     },
-    Command { name: "generate", options: generate::Asked::specs, rows: &[] },
-    Command { name: "import", options: import::Asked::specs, rows: &[] },
+    Command { name: "generate", options: generate::Request::specs, rows: &[] },
+    Command { name: "import", options: import::Request::specs, rows: &[] },
     Command {
         name: "export",
-        options: || [export::Asked::specs(), View::specs()].concat(),
+        options: || [export::Request::specs(), View::specs()].concat(),
         rows: &[],
     },
     Command {

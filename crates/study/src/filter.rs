@@ -74,7 +74,7 @@ pub fn cache(
     let info = from.info();
     let detail = format!("{}; misses of {geometry}", info.source.detail);
     let source = Source { detail, ..info.source.clone() };
-    let options = WriterOptions { lives: info.events_tell_lives(), ..WriterOptions::default() };
+    let options = WriterOptions { lifetimes: info.has_lifetimes(), ..WriterOptions::default() };
     let mut writer = Writer::create(to, source, options)?;
     for thread in &info.threads {
         writer.thread_process(thread.index, thread.process);

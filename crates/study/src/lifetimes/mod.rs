@@ -56,7 +56,7 @@ pub use spaces::{Backing, Spaces};
 /// If the events cannot be read.
 pub fn known(reader: &Reader) -> Result<bool> {
     let maps = |event: &RegionEvent| matches!(event.event, RegionKind::Map | RegionKind::Brk);
-    Ok(reader.info().events_tell_lives() && reader.regions()?.iter().any(maps))
+    Ok(reader.info().has_lifetimes() && reader.regions()?.iter().any(maps))
 }
 
 /// log2 of the page size of events.

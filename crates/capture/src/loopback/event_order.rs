@@ -1,5 +1,5 @@
-//! Events in order: scripts of steps that threads of one process do one after the other, so that the
-//! order is known; and what the trace has to keep of it.
+//! Order of events. The threads of a process execute a script of steps one after another, so that
+//! the order is known, and the trace must respect it.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -10,22 +10,22 @@ use nearfar_trace::{RegionEvent, RegionKind};
 use proptest::prelude::*;
 
 use super::stream::Stream;
-use super::{Received, forks, received, recorder, reopen, start};
+use super::{Received, child_can_start_threads, received, recorder, reopen, start};
 use crate::layout::{CHUNK_WORDS, SIZE_SHIFT, origin, what};
 use crate::shared::Shared;
 
-/// What a thread does in a step.
+/// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
-    /// Write so many words.
+    /// Write this many words.
     Touch(u64),
-    /// Begin the moment of an event.
+    /// Begin the fence of an event.
     Begin,
-    /// Report it, and end the moment.
+    /// Write the event, and end the fence.
     End,
-    /// Both at once.
+    /// `Begin` and `End`.
     Event,
-    /// End, and go on as another thread.
+    /// End, and continue as another thread.
     Restart,
 }
 
@@ -56,17 +56,17 @@ fn decode(text: &str) -> Vec<Step> {
     text.split_whitespace().map(step).collect()
 }
 
-/// The word of a load of step `step`: its address says which.
+/// The word of a load in step `step`, which its address encodes.
 fn load(step: usize) -> u64 {
     3 << SIZE_SHIFT | (step as u64) << 3
 }
 
 fn event(stream: &mut Stream, step: usize) {
     stream.event(&[what::MAP, (step as u64) << 12, 4096], b"");
-    stream.done();
+    stream.end_fence();
 }
 
-/// In the writing process: do the steps, then end the process or kill it.
+/// In the writing process: execute the steps, then end the process or kill it.
 pub(super) fn perform(text: &str, killed: bool) {
     let steps = decode(text);
     let turn = AtomicUsize::new(0);
@@ -76,7 +76,7 @@ pub(super) fn perform(text: &str, killed: bool) {
             let (steps, turn) = (&steps, &turn);
             reopen(thread as u32);
             scope.spawn(move || {
-                recorder::this_is(thread as u32);
+                recorder::set_current_vcpu(thread as u32);
                 let mut vcpu = thread as u32;
                 // SAFETY: opened above, and only this thread has the number.
                 let mut stream = unsafe { Stream::of(vcpu) };
@@ -86,10 +86,10 @@ pub(super) fn perform(text: &str, killed: bool) {
                     }
                     match act {
                         Act::Touch(words) => (0..*words).for_each(|_| stream.put(load(number))),
-                        Act::Begin => stream.moment(),
+                        Act::Begin => stream.begin_fence(),
                         Act::End => event(&mut stream, number),
                         Act::Event => {
-                            stream.moment();
+                            stream.begin_fence();
                             event(&mut stream, number);
                         }
                         Act::Restart => {
@@ -115,49 +115,49 @@ pub(super) fn perform(text: &str, killed: bool) {
     }
 }
 
-/// In the writing process: a child that is forked between two touches, touches, and ends, or has
-/// another program take its place; the parent waits for it and touches.
-pub(super) fn family(heir: Option<Command>) {
+/// In the writing process: fork a child, which writes words and then ends or executes another
+/// program. The parent writes before the fork, and again after it has waited for the child.
+pub(super) fn fork_child(program: Option<Command>) {
     let mut stream = reopen(0);
     (0..100).for_each(|_| stream.put(load(0)));
-    stream.forks(origin::VFORK);
+    stream.before_fork(origin::VFORK);
     // SAFETY: the child only writes to memory that it has, and exits.
     match unsafe { libc::fork() } {
         0 => {
-            recorder::Recorder::installed().unwrap().forked_child();
+            recorder::Recorder::installed().unwrap().after_fork_in_child();
             // SAFETY: opened anew, and the parent's handle is not used here.
             let mut stream = unsafe { Stream::of(0) };
             (0..100_000).for_each(|_| stream.put(load(1)));
-            if let Some(mut heir) = heir {
-                stream.note(what::EXEC, b"heir");
-                panic!("{}", heir.exec());
+            if let Some(mut program) = program {
+                stream.note(what::EXEC, b"program");
+                panic!("{}", program.exec());
             }
-            stream.ends(true);
+            stream.end(true);
             // SAFETY: ends the process.
             unsafe { libc::_exit(0) }
         }
         child => {
-            stream.forked(Some(child.cast_unsigned()));
-            // SAFETY: our child, whose status nobody wants.
+            stream.after_fork(Some(child.cast_unsigned()));
+            // SAFETY: our child; its status is ignored.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-            stream.moment();
+            stream.begin_fence();
             stream.event(&[what::WAITED, u64::from(child.cast_unsigned())], b"");
-            stream.done();
+            stream.end_fence();
             (0..100_000).for_each(|_| stream.put(load(2)));
-            stream.ends(true);
+            stream.end(true);
         }
     }
 }
 
-/// In the process of the child: the program that has taken its place touches, and is killed.
-pub(super) fn heir() {
+/// In the child's process: the program that it executes writes words, and is killed.
+pub(super) fn child_program() {
     let mut stream = reopen(0);
     (0..1000).for_each(|_| stream.put(load(3)));
     // SAFETY: ends this process.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
-/// Have the steps done and received: meanwhile, or only once the writer has ended.
+/// Execute and receive the steps: at the same time or, with `later`, one after the other.
 fn run(steps: &[Step], later: bool, killed: bool) -> Received {
     let shared = Shared::create(0).unwrap();
     let name = if killed { "steps-killed " } else { "steps " };
@@ -168,7 +168,7 @@ fn run(steps: &[Step], later: bool, killed: bool) -> Received {
     received(&shared, child, false)
 }
 
-/// The plain model: whether an event is where the steps say, beside every record.
+/// Compare the order of all events and records with that of the steps.
 fn check(steps: &[Step], got: &Received) {
     let maps: Vec<&RegionEvent> =
         got.regions.iter().filter(|event| event.event == RegionKind::Map).collect();
@@ -200,8 +200,8 @@ fn check(steps: &[Step], got: &Received) {
     }
 }
 
-/// One thread maps, the other touches, the first unmaps; then the other way around. Read thread by
-/// thread, every touch would come before or after all events.
+/// One thread maps, the other touches, the first unmaps; then the other way around. If streams were
+/// read one after another, all touches of a thread would precede or follow all events.
 #[test]
 fn a_mapping_that_is_handed_over_lives_as_long_as_it_is_touched() {
     use Act::{Event, Touch};
@@ -212,7 +212,7 @@ fn a_mapping_that_is_handed_over_lives_as_long_as_it_is_touched() {
     }
 }
 
-/// While a call has not returned, others go on: further than their rings reach.
+/// Until a call returns, other threads continue, by more than their rings hold.
 #[test]
 fn a_call_that_does_not_return_holds_nobody_up() {
     let words = 20 * CHUNK_WORDS as u64;
@@ -220,7 +220,7 @@ fn a_call_that_does_not_return_holds_nobody_up() {
     check(&steps, &run(&steps, false, false));
 }
 
-/// Of two that overlap, the one that began first comes first.
+/// Overlapping events are ordered by their beginnings.
 #[test]
 fn events_come_in_the_order_in_which_they_began() {
     use Act::{Begin, End, Event, Touch};
@@ -231,7 +231,7 @@ fn events_come_in_the_order_in_which_they_began() {
     }
 }
 
-/// A writer that is killed in a call has not done it; nothing of the others is missing.
+/// If a writer is killed in a call, the call has no effect, and no word of other threads is lost.
 #[test]
 fn a_call_that_a_kill_ended_did_nothing() {
     use Act::{Begin, Event, Touch};
@@ -244,15 +244,16 @@ fn a_call_that_a_kill_ended_did_nothing() {
     }
 }
 
-/// A child begins after what its parent did before the fork, and has ended when the parent knows.
+/// A child begins after its parent's words before the fork, and ends before the parent's words
+/// after the wait.
 #[test]
 fn a_child_lives_between_its_fork_and_its_end() {
-    if !forks() {
+    if !child_can_start_threads() {
         return;
     }
     for later in [false, true] {
         let shared = Shared::create(crate::layout::FOLLOW).unwrap();
-        let child = start(&shared, "family");
+        let child = start(&shared, "fork child");
         if later {
             super::await_end(child.id());
         }
@@ -268,16 +269,16 @@ fn a_child_lives_between_its_fork_and_its_end() {
     }
 }
 
-/// What a child became before it ended is recorded, and before what its parent did then: also when
-/// all of it is there before anything is read.
+/// The program that a child executes precedes what its parent does after the wait, even if
+/// everything is written before anything is read.
 #[test]
 fn a_program_that_a_child_became_comes_before_its_end() {
-    if !forks() {
+    if !child_can_start_threads() {
         return;
     }
     for later in [false, true] {
         let shared = Shared::create(crate::layout::FOLLOW).unwrap();
-        let child = start(&shared, "heir");
+        let child = start(&shared, "fork child that execs");
         if later {
             super::await_end(child.id());
         }
@@ -293,7 +294,7 @@ fn a_program_that_a_child_became_comes_before_its_end() {
     }
 }
 
-/// Steps that make sense: a thread whose moment has begun does nothing until it ends it.
+/// Valid scripts: a thread does nothing between the beginning and the end of a fence.
 fn scripts() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((0..4usize, 0..12, 1..400u64), 1..60).prop_map(|choices| {
         let mut within = [false; 4];
@@ -321,7 +322,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..<_>::default() })]
     #[test]
     fn any_interleaving_is_kept(steps in scripts(), later: bool) {
-        // What is received later has to fit the rings.
+        // If received later, all words must fit the rings.
         let words = |act: &Act| if let Act::Touch(words) = act { *words } else { 0 };
         let fits = steps.iter().map(|(_, act)| words(act) + 40).sum::<u64>() < 50_000;
         check(&steps, &run(&steps, later && fits, false));

@@ -1,18 +1,19 @@
-//! What a process has mapped, by the events so far: `mremap` and `shmdt` do not say all themselves.
+//! The mappings of a process, from the events so far. `mremap` and `shmdt` do not name what they
+//! affect.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What a range is a mapping of.
+/// What is mapped in a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// Offset in the file of the range's first byte.
     pub offset: u64,
-    /// Rights, as a region event has them.
+    /// Protection, as in a region event.
     pub prot: Rc<str>,
-    /// Name, as a region event has it.
+    /// Name, as in a region event.
     pub name: Rc<str>,
-    /// The file: device and inode, both 0 where there is none.
+    /// Device and inode of the file, both 0 if there is none.
     pub file: (u64, u64),
 }
 
@@ -27,21 +28,21 @@ impl Mapping {
 
 /// Ranges that do not overlap: end and mapping by start.
 #[derive(Clone, Debug, Default)]
-pub struct Space(BTreeMap<u64, (u64, Mapping)>);
+pub struct AddressSpace(BTreeMap<u64, (u64, Mapping)>);
 
-impl Space {
-    /// How many ranges there are.
+impl AddressSpace {
+    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The mapping of `addr`: start, end, and what.
+    /// The mapping at `addr`: start, end and mapping.
     pub fn at(&self, addr: u64) -> Option<(u64, u64, &Mapping)> {
         let (&start, (end, mapping)) = self.0.range(..=addr).next_back()?;
         (addr < *end).then_some((start, *end, mapping))
     }
 
-    /// Map a range in place of what is there.
+    /// Map a range, replacing earlier mappings.
     pub fn map(&mut self, addr: u64, length: u64, mapping: Mapping) {
         self.unmap(addr, length);
         if length > 0 {
@@ -49,12 +50,12 @@ impl Space {
         }
     }
 
-    /// Unmap a range; answers the pieces that were mapped: start, length and what.
+    /// Unmap a range. Returns the parts that were mapped: start, length and mapping.
     pub fn unmap(&mut self, addr: u64, length: u64) -> Vec<(u64, u64, Mapping)> {
         let end = addr.saturating_add(length);
-        let mut pieces = Vec::new();
+        let mut parts = Vec::new();
         if addr == end {
-            return pieces;
+            return parts;
         }
         let first = self.at(addr).map_or(addr, |(start, ..)| start);
         let found: Vec<u64> = self.0.range(first..end).map(|(&start, _)| start).collect();
@@ -67,27 +68,27 @@ impl Space {
             if until < last {
                 self.0.insert(until, (last, mapping.after(until - start)));
             }
-            pieces.push((from, until - from, mapping.after(from - start)));
+            parts.push((from, until - from, mapping.after(from - start)));
         }
-        pieces
+        parts
     }
 
-    /// The pieces of a range that are mapped, as [`Self::unmap`] answers them.
-    pub fn pieces(&self, addr: u64, length: u64) -> Vec<(u64, u64, Mapping)> {
-        let (mut pieces, end) = (Vec::new(), addr.saturating_add(length));
+    /// The mapped parts of a range, as returned by [`Self::unmap`].
+    pub fn mappings(&self, addr: u64, length: u64) -> Vec<(u64, u64, Mapping)> {
+        let (mut parts, end) = (Vec::new(), addr.saturating_add(length));
         let first = self.at(addr).map_or(addr, |(start, ..)| start);
         for (&start, (last, mapping)) in self.0.range(first..end.max(first)) {
             let (from, until) = (start.max(addr), end.min(*last));
-            pieces.push((from, until - from, mapping.after(from - start)));
+            parts.push((from, until - from, mapping.after(from - start)));
         }
-        pieces
+        parts
     }
 
-    /// Move a range to `to`, in place of what is there.
+    /// Move a range to `to`, replacing earlier mappings.
     pub fn shift(&mut self, addr: u64, length: u64, to: u64) {
-        let pieces = self.unmap(addr, length);
+        let parts = self.unmap(addr, length);
         self.unmap(to, length);
-        for (start, length, mapping) in pieces {
+        for (start, length, mapping) in parts {
             self.map(to.wrapping_add(start - addr), length, mapping);
         }
     }
@@ -104,10 +105,10 @@ mod tests {
         Mapping { offset: number << 20, prot: "rw-p".into(), name: number.to_string().into(), file }
     }
 
-    /// Byte by byte, what is mapped there and which offset it has.
-    type Plain = Vec<Option<(Rc<str>, u64)>>;
+    /// For each byte, the name and offset of its mapping.
+    type ByteMap = Vec<Option<(Rc<str>, u64)>>;
 
-    fn plain(space: &Space) -> Plain {
+    fn byte_map(space: &AddressSpace) -> ByteMap {
         let byte = |addr| {
             let (start, _, mapping) = space.at(addr)?;
             Some((mapping.name.clone(), mapping.after(addr - start).offset))
@@ -117,13 +118,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_space_is_what_each_byte_is(
+        fn a_space_agrees_with_a_map_of_bytes(
             steps in prop::collection::vec((0..3, 0..32u64, 0..16u64, 0..32u64), 0..40),
         ) {
-            let (mut space, mut bytes) = (Space::default(), vec![None; 64]);
-            for (number, (what, addr, length, to)) in (1..).zip(steps) {
+            let (mut space, mut bytes) = (AddressSpace::default(), vec![None; 64]);
+            for (number, (step, addr, length, to)) in (1..).zip(steps) {
                 let range = addr as usize..(addr + length) as usize;
-                match what {
+                match step {
                     0 => {
                         let new = mapping(number);
                         for at in range {
@@ -133,9 +134,9 @@ mod tests {
                         space.map(addr, length, new);
                     }
                     1 => {
-                        let there = bytes[range.clone()].iter().flatten().count() as u64;
-                        let pieces = space.unmap(addr, length);
-                        prop_assert_eq!(pieces.iter().map(|piece| piece.1).sum::<u64>(), there);
+                        let mapped = bytes[range.clone()].iter().flatten().count() as u64;
+                        let parts = space.unmap(addr, length);
+                        prop_assert_eq!(parts.iter().map(|part| part.1).sum::<u64>(), mapped);
                         bytes[range].fill(None);
                     }
                     _ => {
@@ -145,7 +146,7 @@ mod tests {
                         space.shift(addr, length, to);
                     }
                 }
-                prop_assert_eq!(plain(&space), bytes.clone());
+                prop_assert_eq!(byte_map(&space), bytes.clone());
             }
         }
     }
