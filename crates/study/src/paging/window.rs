@@ -2,8 +2,8 @@
 //! instead of once per reference.
 //!
 //! A block is the smallest page size of the study. A window lists its blocks in order of first
-//! reference. Segment j of a window runs from the first reference to block j up to that of block j
-//! + 1; one 64-bit mask has the blocks that are referenced again in it, another those that are
+//! reference. Segment j of a window runs from the first reference to block j up to that of the next
+//! block. One 64-bit mask has the blocks that are referenced again in it, another those that are
 //! written. The references are stored too, one byte each, for the few segments in which the order
 //! matters.
 //!
