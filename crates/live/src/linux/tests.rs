@@ -10,12 +10,12 @@ use nearfar_kernel::tiering::testing::settings;
 use super::*;
 use crate::far::{TIERS, argument};
 use crate::tests::not_run;
-use crate::world::is;
-use crate::{Manager, Sizes, Turn, World};
+use crate::world::FAR_NODE;
+use crate::{Event, Manager, NewRegion, Sizes, Turn, World};
 
 /// The kernel, or why it cannot be asked.
-fn linux(lot: u32) -> Option<Linux> {
-    match Linux::open(lot) {
+fn linux(places: u32) -> Option<Linux> {
+    match Linux::open(places) {
         Ok(kernel) => Some(kernel),
         Err(error) => {
             let text = error.to_string();
@@ -28,15 +28,15 @@ fn linux(lot: u32) -> Option<Linux> {
 
 #[test]
 fn a_kernel_of_other_pages_is_refused() {
-    assert!(has_our_pages(4096).is_ok());
-    let refused = has_our_pages(65536).unwrap_err().to_string();
+    assert!(check_page_size(4096).is_ok());
+    let refused = check_page_size(65536).unwrap_err().to_string();
     assert!(refused.starts_with("kernel: its pages are of 65536 bytes; use one "), "{refused}");
 }
 
 /// A kernel, and a mapping of the test, which plays the program. The kernel is dropped first: with it
 /// nobody waits for messages to be read.
-fn with_program(lot: u32, pages: u64) -> Option<(Linux, Mapping, Range)> {
-    let kernel = linux(lot)?;
+fn with_program(places: u32, pages: u64) -> Option<(Linux, Mapping, Range)> {
+    let kernel = linux(places)?;
     let mapping = Mapping::new(pages).unwrap();
     let range = mapping.range();
     kernel.program.register(mapping.address(), pages * PAGE as u64, true).unwrap();
@@ -72,7 +72,7 @@ fn requests_answer_as_the_model_does() {
     assert_eq!(kernel.place(a, &page_of(8), false), Err(Fail::Exists));
     assert_eq!(read_at(a), 7);
     write_at(a, 9);
-    // Parked it is in the lot as it was written, and comes back.
+    // Parked it is in the parking area as it was written, and comes back.
     assert_eq!(kernel.park(a, p), Ok(()));
     assert_eq!(kernel.frame(p), page_of(9));
     assert_eq!(kernel.park(a, q), Err(Fail::Missing));
@@ -106,9 +106,9 @@ fn what_has_moved_is_seen_where_it_is() {
         assert_eq!(kernel.park(range.from.plus(number), Frame::new(number as u32)), Ok(()));
     }
     let (page, from) = (PAGE as u64, range.from.address());
-    let to = kernel.lot.at(Frame::new(0)).addr() as u64;
+    let to = kernel.parking.at(Frame::new(0)).addr() as u64;
     let mut moved = |done, number: u64, pages| {
-        kernel.really_moved(done, to + number * page, from + number * page, pages)
+        kernel.check_moved(done, to + number * page, from + number * page, pages)
     };
     assert_eq!(moved(Err(Fail::Exists), 0, 1), Ok(page));
     assert_eq!(moved(Ok(page), 0, 4), Ok(3 * page));
@@ -150,7 +150,7 @@ fn a_mapping_of_one_page_is_found() {
     let mut found = Vec::new();
     kernel.discover(&Regions::default(), &mut found);
     let present = vec![memory.range().from];
-    assert_eq!(found, [Found { range: memory.range(), present }]);
+    assert_eq!(found, [NewRegion { range: memory.range(), present }]);
     drop(kernel);
     drop(memory);
 }
@@ -272,7 +272,7 @@ fn unread_messages_refuse_every_request() {
 
 impl Linux {
     fn frame_is_there(&mut self, frame: Frame) -> bool {
-        let at = Va::of(self.lot.at(frame).addr() as u64);
+        let at = Va::of(self.parking.at(frame).addr() as u64);
         !self.pagemap.present(Range::new(at, at.plus(1))).is_empty()
     }
 }
@@ -283,7 +283,7 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     let (name, tier) = TIERS.iter().find(|(name, _)| *name == far).unwrap();
     let (argument, mapped) = (argument(tier, folder.path()), tier.is_mapped);
     let sizes = Sizes { fast, far: 4 * pages, window: 4, spare: 8, pages: 1 << 20, mapped };
-    let Some(mut kernel) = linux(sizes.lot()) else { return };
+    let Some(mut kernel) = linux(sizes.parking()) else { return };
     if mapped && let Err(error) = kernel.use_node(&argument) {
         return not_run(&format!("{policy}, {name}: {error}"));
     }
@@ -312,7 +312,7 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     if mapped {
         check_nodes(&manager.world);
     }
-    let used = manager.world.used;
+    let used = manager.world.budget.used;
     let seen = manager.world.counters;
     // A page that could not be put on its node is fast.
     assert!(used[0] <= fast + seen.over_budget, "{used:?}");
@@ -325,19 +325,19 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
 fn check_nodes(world: &World<Linux>) {
     let kernel = world.kernel();
     let nodes = kernel.nodes.as_ref().unwrap();
-    let (mut next, mut pages) = (world.mapped_from(Page::new(0)), [0, 0]);
+    let (mut next, mut pages) = (world.next_mapped_page(Page::new(0)), [0, 0]);
     while let Some(page) = next {
-        let at = match world.has(page, is::PARKED) {
-            true => kernel.lot.at(world.frame(page)),
+        let at = match world.pages.state(page).is_parked() {
+            true => kernel.parking.at(world.pages.frame(page)),
             false => world.numbers.place(page).address() as *const u8,
         };
-        let node = world.node(page);
+        let node = world.pages.state(page).node();
         assert_eq!(nodes.has(at), node != NodeId::FAST, "{page:?}");
-        if let Some(shadow) = world.slot(page) {
-            assert!(nodes.has(kernel.lot.at(Frame::new(shadow.number()))), "{page:?}");
+        if let Some(shadow) = world.pages.slot(page) {
+            assert!(nodes.has(kernel.parking.at(Frame::new(shadow.number()))), "{page:?}");
         }
         pages[node.index()] += 1;
-        next = world.mapped_from(page.skip(1));
+        next = world.next_mapped_page(page.skip(1));
     }
     assert!(pages.iter().all(|pages| *pages > 0), "{pages:?}");
 }
@@ -353,17 +353,17 @@ fn frames_are_on_the_node_that_is_asked_for() {
     let far = |kernel: &Linux, at: u64| kernel.nodes.as_ref().unwrap().has(at as *const u8);
     let [a, b] = [range.from, range.from.plus(1)];
     let [p, q] = [Frame::new(0), Frame::new(1)];
-    let place = |kernel: &Linux, frame| kernel.lot.at(frame).addr() as u64;
+    let place = |kernel: &Linux, frame| kernel.parking.at(frame).addr() as u64;
     assert_eq!(kernel.place(a, &page_of(7), false), Ok(()));
     assert!(!far(&kernel, a.address()));
     assert_eq!(kernel.park(a, p), Ok(()));
     assert_eq!(kernel.copy_to_far_node(p, q), Ok(()));
     assert!(!far(&kernel, place(&kernel, p)) && far(&kernel, place(&kernel, q)));
     assert_eq!((kernel.frame(p), kernel.frame(q)), (&page_of(7)[..], &page_of(7)[..]));
-    // A new frame in the program, on either node; and the one in the lot, which keeps its node.
+    // A new frame in the program, on either node; and the one in the parking area, which keeps its node.
     assert_eq!(kernel.place_copy(b, q, true, NodeId::FAST), Ok(()));
     assert!(!far(&kernel, b.address()));
-    assert_eq!(kernel.place_copy(range.from.plus(2), q, false, SLOW_NODE), Ok(()));
+    assert_eq!(kernel.place_copy(range.from.plus(2), q, false, FAR_NODE), Ok(()));
     assert!(far(&kernel, range.from.plus(2).address()));
     assert_eq!(kernel.restore(q, a), Ok(()));
     assert!(far(&kernel, a.address()) && read_at(a) == 7);

@@ -15,7 +15,7 @@ use nearfar_kernel::tiering::{
 use nearfar_trace::Result;
 use proptest::prelude::*;
 
-use super::socket::LONGEST;
+use super::socket::MAX_MESSAGE;
 use super::*;
 use crate::tests::{Present, Whole, remotely, served};
 
@@ -110,8 +110,8 @@ proptest! {
                 memory = memory.lacking(Capability::DirtyBits);
             }
             let answers = Arc::default();
-            let offer = Curious { seed, answers: Arc::clone(&answers), rule: Always };
-            let mut policy = memory.start_made(|mem| at_hand_or_not(remote, offer, mem)).unwrap();
+            let source = Curious { seed, answers: Arc::clone(&answers), rule: Always };
+            let mut policy = memory.start_made(|mem| at_hand_or_not(remote, source, mem)).unwrap();
             testing::drive(&mut memory, &mut *policy, &steps);
             let answers: &Mutex<Vec<String>> = &answers;
             let answers = std::mem::take(&mut *answers.lock().unwrap());
@@ -125,14 +125,14 @@ proptest! {
 
 fn at_hand_or_not(
     remote: bool,
-    mut offer: impl Offer + Send + 'static,
+    mut source: impl PolicySource + Send + 'static,
     mem: &mut dyn Memory,
 ) -> Result<Made> {
     let settings = Settings::default();
     if remote {
-        return make(served(Box::new(offer)).0, &settings, mem, Present);
+        return make(served(Box::new(source)).0, &settings, mem, Present);
     }
-    layered(&offer.declared(), &settings, mem, Always, |mem| offer.start(mem))
+    layered(&source.declared(), &settings, mem, Always, |mem| source.start(mem))
 }
 
 /// A policy that looks at anything and does anything, and keeps what it is answered.
@@ -148,7 +148,7 @@ struct Begun {
     threads: [Thread; 2],
 }
 
-impl Offer for Curious {
+impl PolicySource for Curious {
     fn declared(&self) -> Declared {
         let hooks =
             Hooks::named(|name| name != "foresee" && !Hooks::RULE.names().any(|r| r == name));
@@ -322,8 +322,8 @@ fn a_rule_is_asked_at_the_other_end() {
         let mut policy = memory
             .start_made(|mem| {
                 if remote {
-                    let offer = Ruled { declared, rule };
-                    return make(served(Box::new(offer)).0, &settings, mem, Present);
+                    let source = Ruled { declared, rule };
+                    return make(served(Box::new(source)).0, &settings, mem, Present);
                 }
                 layered(&declared, &settings, mem, rule, nothing)
             })
@@ -343,7 +343,7 @@ struct Ruled {
     rule: Evens,
 }
 
-impl Offer for Ruled {
+impl PolicySource for Ruled {
     fn declared(&self) -> Declared {
         self.declared.clone()
     }
@@ -391,11 +391,11 @@ fn without_the_other_end_nothing_is_decided() {
     let mut memory = reference(false);
     let settings = testing::settings("tpp").unwrap();
     let (ours, theirs) = Socket::pair().unwrap();
-    let kept = ours.again().unwrap();
-    let offer = Whole::named("tpp", &settings);
+    let kept = ours.try_clone().unwrap();
+    let source = Whole::named("tpp", &settings);
     let server = thread::spawn(move || {
         let gone = Arc::default();
-        serve(theirs, &mut { offer }, &gone, Box::new(|wait| wait()));
+        serve(theirs, &mut { source }, &gone, Box::new(|wait| wait()));
         gone.load(std::sync::atomic::Ordering::Acquire)
     });
     let mut policy = memory.start_made(|mem| make(ours, &settings, mem, Present)).unwrap();
@@ -414,7 +414,7 @@ fn without_the_other_end_nothing_is_decided() {
 struct Waits(Arc<Mutex<i32>>, bool);
 
 impl Program for Waits {
-    fn waits(&mut self, on: bool) {
+    fn set_waits(&mut self, on: bool) {
         *self.0.lock().unwrap() += if on { 1 } else { -1 };
     }
     fn has_ended(&mut self) -> bool {
@@ -428,7 +428,7 @@ fn a_hook_ends_with_its_program() {
     let mut memory = reference(false);
     let (ours, theirs) = Socket::pair().unwrap();
     let launcher = thread::spawn(move || {
-        let mut message = vec![0; LONGEST];
+        let mut message = vec![0; MAX_MESSAGE];
         assert!(theirs.receive(&mut message).is_some(), "a call, which is not answered");
         assert!(theirs.receive(&mut message).is_none(), "nobody waits any more");
     });
@@ -444,7 +444,7 @@ fn a_hook_ends_with_its_program() {
 #[test]
 fn a_policy_that_fails_is_not_asked_again() {
     struct Fails(Arc<Mutex<u32>>, Always);
-    impl Offer for Fails {
+    impl PolicySource for Fails {
         fn declared(&self) -> Declared {
             Declared { hooks: Hooks::ALLOCATED, ..Default::default() }
         }
@@ -472,7 +472,7 @@ fn a_policy_that_fails_is_not_asked_again() {
         }
     }
     let (ours, theirs) = Socket::pair().unwrap();
-    let (waiting, kept) = (Arc::new(Mutex::new(0)), theirs.again().unwrap());
+    let (waiting, kept) = (Arc::new(Mutex::new(0)), theirs.try_clone().unwrap());
     let waits = Waits(Arc::clone(&waiting), false);
     let program = thread::spawn(move || {
         let mut memory = reference(false);

@@ -11,13 +11,13 @@ use shuttle::{Config, MaxSteps, Runner, thread};
 
 use super::{Plain, remotely, sizes};
 use crate::ends::{Step, Watcher};
-use crate::manager::{LOST, UNCLEAR};
+use crate::manager::{AMBIGUOUS, LOST};
 use crate::model::{ALL, Access, FIRST, Model, ModelKernel, Process, Processes, Rules, Share, end};
 use crate::numbers::GROUP;
 use crate::{Child, Event, Manager, Range, Turn, Va, World};
 
 /// Runs that ended as their messages did not tell where memory was.
-static UNCLEAR_RUNS: AtomicUsize = AtomicUsize::new(0);
+static AMBIGUOUS_RUNS: AtomicUsize = AtomicUsize::new(0);
 /// Pages of the program's address space.
 const PAGES: u64 = 12;
 
@@ -158,21 +158,21 @@ impl Shared {
                         let waited = self.wait_for(id);
                         self.with(|model| match model.is_read(id) {
                             true => model.zap(range, id),
-                            false => model.zap_untold(range),
+                            false => model.zap_unsent(range),
                         });
                         waited?;
                     }
                 }
                 // Who is killed between a change and its message must not leave others that use the memory.
                 1 if alone => {
-                    let gone = self.act(|model| model.unmap_untold(range))?;
+                    let gone = self.act(|model| model.unmap_unsent(range))?;
                     self.say(gone)?;
                 }
                 2 => self.act(|model| model.map(range))?,
                 3 if alone => {
                     let _place = self.places.lock().unwrap();
                     let to = Va::new(thread_rng().gen_range(0..PAGES));
-                    let moved = self.act(|model| model.remap_untold(range, to))?.flatten();
+                    let moved = self.act(|model| model.remap_unsent(range, to))?.flatten();
                     self.say(moved)?;
                     self.say(moved.map(|_| Event::Unmapped(range)))?;
                 }
@@ -210,7 +210,7 @@ impl Shared {
             let at = own.from.plus(thread_rng().gen_range(0..2));
             match thread_rng().gen_range(0..6) {
                 0 => {
-                    let gone = self.act(|model| model.unmap_untold(own))?;
+                    let gone = self.act(|model| model.unmap_unsent(own))?;
                     self.say(gone)?;
                     own = self.act(|model| model.map_somewhere(2))?;
                 }
@@ -218,8 +218,8 @@ impl Shared {
                     let to = self.act(|model| model.map_somewhere(2))?;
                     // Two mappings cannot be moved at once: then it is `to` that goes.
                     let (gone, moved, place) = self.act(|model| {
-                        let gone = model.unmap_untold(to);
-                        match model.remap_untold(own, to.from) {
+                        let gone = model.unmap_unsent(to);
+                        match model.remap_unsent(own, to.from) {
                             Some(moved) => (gone, moved, to),
                             None => (gone, None, own),
                         }
@@ -241,7 +241,7 @@ impl Shared {
     /// Tell this, if there is anything to tell, and wait until it was read.
     fn say(&self, event: Option<Event>) -> Result<(), Dead> {
         let Some(event) = event else { return Ok(()) };
-        let told = self.act(|model| model.tell(event))?;
+        let told = self.act(|model| model.send(event))?;
         self.wait_for(told)
     }
 
@@ -324,8 +324,8 @@ impl Shared {
             }
             let turn = match manager.turn() {
                 Ok(turn) => turn,
-                Err(why) if why.starts_with(UNCLEAR) || why.starts_with(LOST) => {
-                    UNCLEAR_RUNS.fetch_add(1, Ordering::Relaxed);
+                Err(why) if why.starts_with(AMBIGUOUS) || why.starts_with(LOST) => {
+                    AMBIGUOUS_RUNS.fetch_add(1, Ordering::Relaxed);
                     self.processes(Processes::fail);
                     return self.ring();
                 }
@@ -405,7 +405,7 @@ fn run_under(
         // Numbers run out.
         sizes.pages = GROUP;
     }
-    let kernel = ModelKernel::new(shared.clone(), sizes.lot());
+    let kernel = ModelKernel::new(shared.clone(), sizes.parking());
     let slow = thread_rng().gen_range(0..2) == 0;
     let world = World::new(kernel, Plain::of(20, slow), sizes);
     let around = thread_rng().gen_range(1..4);
@@ -475,8 +475,8 @@ fn no_order_of_moves_loses_a_write() {
     shuttle::check_random(move || moves(true), 500);
     shuttle::check_pct(move || moves(true), 1000, 5);
     // The orders are the worst that there are: of some thousands a few tell too little.
-    let unclear = UNCLEAR_RUNS.load(Ordering::Relaxed);
-    assert!(unclear < 100, "{unclear} runs");
+    let ambiguous = AMBIGUOUS_RUNS.load(Ordering::Relaxed);
+    assert!(ambiguous < 100, "{ambiguous} runs");
 }
 
 /// With a kernel that lacks a rule that the runtime rests on, the same tests fail.
