@@ -15,6 +15,7 @@ mod sample;
 mod simulate;
 mod source;
 mod stack;
+mod study;
 mod table;
 mod window;
 
@@ -24,6 +25,7 @@ pub use engine::Thresholds;
 pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache, View};
 pub use sample::LeftOut;
 pub use simulate::{Simulated, simulate};
+pub use study::Study;
 pub use table::{Prices, Row, rows};
 
 #[cfg(test)]
