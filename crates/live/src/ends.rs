@@ -1,11 +1,12 @@
-//! The order in which a run is killed if a manager fails, as a state machine for the model. On the real kernel, this
-//! is the launcher (`supervise/`), the keeper (`preload/src/keeper.rs`) and `family.rs`.
+//! The order in which a run is killed if a manager fails, as a state machine for the model. On the real
+//! kernel, this is the launcher (`supervise/`), the keeper (`preload/src/keeper.rs`) and `family.rs`.
 //!
-//! A missing page reads as zeros once the last descriptor of its userfaultfd is closed. The manager and the keeper
-//! share one table of descriptors, so both hold those of children from their creation; the launcher holds copies of
-//! the programs' own. While the manager or the keeper exists, a reference to a missing page waits. So the processes
-//! of the program are killed first and waited for, as a process may run for a moment after a signal. Then the
-//! holders are killed. The **watcher** does this: the launcher, or without a launcher, the keeper.
+//! A missing page reads as zeros once the last descriptor of its userfaultfd is closed. The manager and the
+//! keeper share one table of descriptors, so both hold those of children from their creation; the launcher
+//! holds copies of the programs' own. While the manager or the keeper exists, a reference to a missing page
+//! waits. So the processes of the program are killed first and waited for, as a process may run for a moment
+//! after a signal. Then the holders are killed. The **watcher** does this: the launcher, or without a
+//! launcher, the keeper.
 //!
 //! The next step depends only on the observed state, so a watcher can take over from another.
 

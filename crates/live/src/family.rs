@@ -19,14 +19,14 @@ use crate::shared::{Block, NAME, NOBODY, Shared};
 const POLL: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Kill every process of a run except the caller, the launcher and `root`: the descendants of `root`, and those
-/// that map the run's file.
+/// Kill every process of a run except the caller, the launcher and `root`: the descendants of `root`, and
+/// those that map the run's file.
 ///
-/// The order guarantees that no process reads a wrong byte. Managers are stopped first: a managed process cannot
-/// complete a fork until its manager has read the message. Otherwise a process that forks and ends after the list
-/// of processes was made would leave an unseen child. A fork whose message was read may still do that once, so the
-/// list must be empty twice. Managers and keepers are killed last: while one of them holds a userfaultfd, a
-/// reference to a missing page waits.
+/// The order guarantees that no process reads a wrong byte. Managers are stopped first: a managed process
+/// cannot complete a fork until its manager has read the message. Otherwise a process that forks and ends
+/// after the list of processes was made would leave an unseen child. A fork whose message was read may still
+/// do that once, so the list must be empty twice. Managers and keepers are killed last: while one of them
+/// holds a userfaultfd, a reference to a missing page waits.
 pub fn kill(shared: &Shared, root: u32) {
     let find = || {
         let mut found = descendants(root);
@@ -78,8 +78,8 @@ pub fn program(shared: &Shared) -> Vec<u32> {
     found
 }
 
-/// Remove the caller, the launcher, managers and keepers. These must be read after `found`: a program that has
-/// started meanwhile has a manager by then.
+/// Remove the caller, the launcher, managers and keepers. These must be read after `found`: a program that
+/// has started meanwhile has a manager by then.
 fn without_servers(shared: &Shared, found: &mut Vec<u32>) {
     let spared = [std::process::id(), shared.head().launcher.load(Ordering::Relaxed)];
     let [managers, keepers] =
@@ -111,8 +111,8 @@ fn is_running(pid: u32) -> bool {
 }
 
 /// Whether this holds for any number among the names in a folder. `None` if the folder cannot be read.
-/// `read_dir` would allocate with libc, whose memory belongs to a program that has ended, or whose lock was held
-/// when the keeper was created.
+/// `read_dir` would allocate with libc, whose memory belongs to a program that has ended, or whose lock was
+/// held when the keeper was created.
 pub(crate) fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> Option<bool> {
     let folder = File::open(folder).ok()?;
     let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];

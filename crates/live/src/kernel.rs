@@ -63,33 +63,33 @@ pub struct NewRegion {
 
 /// The kernel.
 ///
-/// **The rule that makes this safe.** While a message about mappings (all but [`Event::Fault`]) is unread, each
-/// request fails with [`Fail::Again`]. All messages that were read are applied before a request is made. So a
-/// request that succeeds acted on the mappings that the runtime knows. This requires that the parking area is
-/// registered with the same descriptor as the program's memory: `UFFDIO_MOVE` checks only the changes of its own
-/// descriptor, and would otherwise move a page that the program has just mapped anew.
+/// **The rule that makes this safe.** While a message about mappings (all but [`Event::Fault`]) is unread,
+/// each request fails with [`Fail::Again`]. All messages that were read are applied before a request is made.
+/// So a request that succeeds acted on the mappings that the runtime knows. This requires that the parking
+/// area is registered with the same descriptor as the program's memory: `UFFDIO_MOVE` checks only the changes
+/// of its own descriptor, and would otherwise move a page that the program has just mapped anew.
 ///
-/// The calling thread must never touch a page of the program, nor a place of the parking area without a frame:
-/// it would wait for itself.
+/// The calling thread must never touch a page of the program, nor a place of the parking area without a
+/// frame: it would wait for itself.
 pub trait Kernel {
     /// Read all messages, or as many as one read returns: in order, but faults first.
     fn events(&mut self, into: &mut Vec<Event>);
     /// Register memory of the program that is not in `known` yet.
     fn discover(&mut self, known: &Regions, into: &mut Vec<NewRegion>);
-    /// Place a new frame with this content at a missing page, and wake the threads that wait there. Nothing else
-    /// can hold the frame yet.
+    /// Place a new frame with this content at a missing page, and wake the threads that wait there. Nothing
+    /// else can hold the frame yet.
     ///
     /// # Errors
     /// [`Fail`].
     fn place(&mut self, at: Va, content: &[u8], protect: bool) -> Result<(), Fail>;
-    /// [`place`](Kernel::place) with the content of the frame that is parked at `from`, which stays there. The
-    /// new frame is on this node: fast memory, or that of a far tier that stays mapped.
+    /// [`place`](Kernel::place) with the content of the frame that is parked at `from`, which stays there.
+    /// The new frame is on this node: fast memory, or that of a far tier that stays mapped.
     ///
     /// # Errors
     /// [`Fail`].
     fn place_copy(&mut self, at: Va, from: Frame, protect: bool, node: NodeId) -> Result<(), Fail>;
-    /// Copy the frame that is parked at `from` to a new frame on the node of a far tier that stays mapped, in an
-    /// empty place of the parking area.
+    /// Copy the frame that is parked at `from` to a new frame on the node of a far tier that stays mapped, in
+    /// an empty place of the parking area.
     ///
     /// # Errors
     /// [`Fail`]; [`Fail::NoRoom`] if the node is full.
@@ -100,8 +100,8 @@ pub trait Kernel {
     /// # Errors
     /// [`Fail`], if not even the first could be placed.
     fn place_zeros(&mut self, at: Va, pages: u64) -> Result<u64, Fail>;
-    /// Move the page's frame to an empty place of the parking area, where neither program nor device can reach
-    /// it. The next reference to the page is a fault.
+    /// Move the page's frame to an empty place of the parking area, where neither program nor device can
+    /// reach it. The next reference to the page is a fault.
     ///
     /// # Errors
     /// [`Fail`]; [`Fail::Pinned`] also if the page is shared with a child or used for I/O.

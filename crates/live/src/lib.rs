@@ -1,9 +1,9 @@
 //! The runtime of `nearfar run`: a real program in two tiers of memory.
 //!
 //! An unmodified program has a part of its memory in fast memory, within a budget, and the rest in a far tier
-//! ([`far`]). The policies of `nearfar_kernel::tiering`, which the simulator runs too, decide where pages are. The
-//! kernel reports the program's faults through userfaultfd ([`Kernel`]). A [`Manager`] serves them from a process that
-//! shares the program's memory.
+//! ([`far`]). The policies of `nearfar_kernel::tiering`, which the simulator runs too, decide where pages
+//! are. The kernel reports the program's faults through userfaultfd ([`Kernel`]). A [`Manager`] serves them
+//! from a process that shares the program's memory.
 //!
 //! The program always reads what it last wrote. [`Kernel`] and `world.rs` explain why; `model/` tests it.
 

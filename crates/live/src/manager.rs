@@ -24,7 +24,8 @@ const MAX_POLICY_CALLS: usize = 100;
 const MAX_REFUSALS: u32 = 10_000;
 
 /// Why a program is ended if the order of its messages is ambiguous.
-pub(crate) const AMBIGUOUS: &str = "its threads move memory to and from the same place at once, in an order that the kernel does not report";
+pub(crate) const AMBIGUOUS: &str = "its threads move memory to and from the same place at once, \
+    in an order that the kernel does not report";
 
 /// Why a child is ended if the location of its memory is unknown.
 pub(crate) const LOST: &str =
@@ -127,8 +128,8 @@ impl<K: Kernel> Manager<K> {
         self
     }
 
-    /// Register the memory that the program has mapped since the last call, and map its pages. Returns whether
-    /// there was any.
+    /// Register the memory that the program has mapped since the last call, and map its pages. Returns
+    /// whether there was any.
     pub fn discover(&mut self) -> bool {
         self.can_discover() && self.discover_now()
     }
@@ -167,8 +168,8 @@ impl<K: Kernel> Manager<K> {
         any
     }
 
-    /// Read and apply all messages, or run one step of a policy's thread. Threads also run in some of the turns
-    /// with messages, as a program may fault without end.
+    /// Read and apply all messages, or run one step of a policy's thread. Threads also run in some of the
+    /// turns with messages, as a program may fault without end.
     ///
     /// # Errors
     /// Why the program cannot go on.
@@ -425,8 +426,8 @@ impl<K: Kernel> Manager<K> {
         self.policy.write_fault(&mut self.world, page);
     }
 
-    /// A page is missing that should be resident: a second message about a fault that was served, or the program
-    /// released the page while it was touched.
+    /// A page is missing that should be resident: a second message about a fault that was served, or the
+    /// program released the page while it was touched.
     fn refill(&mut self, page: Page, at: Va) -> std::result::Result<(), Refused> {
         self.world.place_zeros(at, 1)?;
         debug_assert!(self.world.pages.state(page).is_mapped());

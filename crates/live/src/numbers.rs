@@ -1,9 +1,9 @@
 //! The page numbers by which a policy knows the program's pages.
 //!
-//! An address has 36 bits of page number, a policy's page 32, and a policy's tables are as long as the highest
-//! number. So an aligned group of 8 pages gets 8 numbers when the first of them is used, and frees them when none
-//! is. With larger groups, a program with sparse accesses would run out of numbers; with smaller ones, the entries of
-//! groups would cost more.
+//! An address has 36 bits of page number, a policy's page 32, and a policy's tables are as long as the
+//! highest number. So an aligned group of 8 pages gets 8 numbers when the first of them is used, and frees
+//! them when none is. With larger groups, a program with sparse accesses would run out of numbers; with
+//! smaller ones, the entries of groups would cost more.
 
 use std::collections::BTreeMap;
 
@@ -133,7 +133,8 @@ mod tests {
     }
 
     proptest! {
-        /// Pages and numbers map one to one, up to the limit of groups, and a range has the numbers of its pages.
+        /// Pages and numbers map one to one, up to the limit of groups, and a range has the numbers of its
+        /// pages.
         #[test]
         fn numbers_go_both_ways(
             steps in prop::collection::vec((0..6u64, 0..u64::from(GROUP), any::<bool>()), 0..200),

@@ -24,9 +24,11 @@ const MIN_FAST: u64 = 1 << 20;
 nearfar_schema::options! {
     /// The options of `nearfar run` as given.
     pub struct RunOptions {
-        /// Fast memory of each process: 512M, or 50% of the peak resident set of the program's largest process.
+        /// Fast memory of each process: 512M, or 50% of the peak resident set of the program's largest
+        /// process.
         fast: OneMemory = required(),
-        /// Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, umd:MACHINE, or node:N for memory node N.
+        /// Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, umd:MACHINE, or node:N
+        /// for memory node N.
         far: Tier = "zstd",
         /// Policy that decides what lies where.
         policy: Policy = "ssp",
@@ -118,8 +120,8 @@ impl Value for Tier {
 }
 
 impl RunOptions {
-    /// Resolve a percentage as `--fast` to bytes, for a program with a peak resident set of `resident` bytes. The
-    /// option is still recorded as given.
+    /// Resolve a percentage as `--fast` to bytes, for a program with a peak resident set of `resident` bytes.
+    /// The option is still recorded as given.
     ///
     /// # Errors
     /// The result is less than the minimum.
@@ -166,7 +168,8 @@ impl RunOptions {
         Ok(setup)
     }
 
-    /// The setup of a run with a policy that is not built in: its name and declaration, and knobs of its base.
+    /// The setup of a run with a policy that is not built in: its name and declaration, and knobs of its
+    /// base.
     ///
     /// # Errors
     /// As [`setup`](Self::setup).

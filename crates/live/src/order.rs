@@ -1,13 +1,13 @@
 //! The order in which the program has changed its mappings.
 //!
-//! The kernel sends a message some time after the change: `munmap` and `mremap` have released the address space
-//! by then, and other threads may have reused it and sent their messages first. While a message is in flight,
-//! requests are refused. So messages are collected until none is in flight, and then applied in a possible
-//! order: the source of a move is mapped, its destination is free.
+//! The kernel sends a message some time after the change: `munmap` and `mremap` have released the address
+//! space by then, and other threads may have reused it and sent their messages first. While a message is in
+//! flight, requests are refused. So messages are collected until none is in flight, and then applied in a
+//! possible order: the source of a move is mapped, its destination is free.
 //!
-//! There may be two such orders. If memory was moved to a range in use, and several messages say that this range
-//! was vacated, one of them came first. If any of them moved the pages, the order is ambiguous, and the program
-//! must not continue.
+//! There may be two such orders. If memory was moved to a range in use, and several messages say that this
+//! range was vacated, one of them came first. If any of them moved the pages, the order is ambiguous, and the
+//! program must not continue.
 
 use crate::{Event, Range, Regions, Va};
 
@@ -16,8 +16,8 @@ use crate::{Event, Range, Regions, Va};
 pub(crate) struct Order {
     /// In the order in which they were received.
     waiting: Vec<Event>,
-    /// Sources of moves whose unmap event is expected: `mremap` sends a second message for its source, which may
-    /// be in use again afterwards.
+    /// Sources of moves whose unmap event is expected: `mremap` sends a second message for its source, which
+    /// may be in use again afterwards.
     echoes: Vec<Range>,
 }
 
@@ -54,8 +54,8 @@ impl Order {
         })
     }
 
-    /// The next message to apply. `known` is mapped after the messages that were applied before. Call this only
-    /// when no message is in flight.
+    /// The next message to apply. `known` is mapped after the messages that were applied before. Call this
+    /// only when no message is in flight.
     ///
     /// # Errors
     /// [`Ambiguous`] if there is more than one order.

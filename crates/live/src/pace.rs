@@ -5,9 +5,9 @@ const INTERVAL_NS: (u64, u64) = (20_000_000, 40_000_000);
 /// Scans take at most 1/SHARE of the time.
 const SHARE: u64 = 50;
 
-/// Nanoseconds until the next scan, after one that took `took_ns` and has `found` something, `last_ns` after the
-/// previous one. A scan reads the whole list of mappings, so a program with tens of thousands of them is scanned
-/// less often.
+/// Nanoseconds until the next scan, after one that took `took_ns` and has `found` something, `last_ns` after
+/// the previous one. A scan reads the whole list of mappings, so a program with tens of thousands of them is
+/// scanned less often.
 #[must_use]
 pub fn next_look_ns(last_ns: u64, found: bool, took_ns: u64) -> u64 {
     let (shortest, longest) = INTERVAL_NS;

@@ -1,8 +1,8 @@
 //! The reaper: a process between the launcher and the program, which waits for all processes of a run.
 //!
-//! Managers outlive the processes that they serve, and keepers the managers, so they become orphans. The nearest
-//! subreaper adopts orphans. It is this process, because the launcher may be a Python process with other children,
-//! and process 1 of a container often does not wait.
+//! Managers outlive the processes that they serve, and keepers the managers, so they become orphans. The
+//! nearest subreaper adopts orphans. It is this process, because the launcher may be a Python process with
+//! other children, and process 1 of a container often does not wait.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use crate::linux::block_all_signals;
 use crate::shared::{self, Head};
 
-/// Called between fork and exec: the caller becomes the reaper, and its child returns to become the program. Both
-/// are killed when their parent ends. The reaper rings the bell when the program has ended.
+/// Called between fork and exec: the caller becomes the reaper, and its child returns to become the program.
+/// Both are killed when their parent ends. The reaper rings the bell when the program has ended.
 ///
 /// # Errors
 /// Those of the system.

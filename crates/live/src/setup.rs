@@ -104,8 +104,8 @@ impl Setup {
         let mapped = self.is_mapped();
         let window = if mapped { 0 } else { (all / 64).clamp(8, 4096) };
         let spare = (all / 128).clamp(8, 512);
-        // A page without neighbours takes a group of numbers. The tables by number are zeros at first, and take
-        // memory only for numbers in use.
+        // A page without neighbours takes a group of numbers. The tables by number are zeros at first, and
+        // take memory only for numbers in use.
         let numbers = u64::from(GROUP) * (all + pages(self.far_size)) + (1 << 16);
         Sizes {
             fast: all.saturating_sub(window + spare).max(64),

@@ -1,7 +1,7 @@
 //! The view of a run from another process.
 //!
-//! The launcher holds the file of [`Shared`], so its user or root can open it through `/proc/PID/fd` and read what the
-//! managers publish. This does not disturb the run.
+//! The launcher holds the file of [`Shared`], so its user or root can open it through `/proc/PID/fd` and read
+//! what the managers publish. This does not disturb the run.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

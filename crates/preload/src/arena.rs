@@ -1,5 +1,5 @@
-//! The manager's allocator. The program's allocator is unusable for the manager: its memory may be missing, and its
-//! lock may be held by a thread that waits for a page.
+//! The manager's allocator. The program's allocator is unusable for the manager: its memory may be missing,
+//! and its lock may be held by a thread that waits for a page.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ops::Range;
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_live::linux::MADV_DONTNEED_LOCKED;
 
-/// Bytes of reserved address space. It is inaccessible until it is used, so that `mlockall` does not fill it, and the
-/// kernel skips it when it walks a process page by page, as Linux up to 6.18 does when `PR_SET_MEMORY_MERGE` is
-/// switched off (8 s for all of it).
+/// Bytes of reserved address space. It is inaccessible until it is used, so that `mlockall` does not fill it,
+/// and the kernel skips it when it walks a process page by page, as Linux up to 6.18 does when
+/// `PR_SET_MEMORY_MERGE` is switched off (8 s for all of it).
 const RESERVED: usize = 1 << 38;
 /// Bytes that are made accessible at a time.
 const STEP: usize = 1 << 20;

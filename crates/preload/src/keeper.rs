@@ -1,8 +1,9 @@
 //! The keeper: a process that shares the manager's descriptors, but not its memory.
 //!
-//! If the manager is killed, its userfaultfds stay open in the keeper: those of children from their creation. A
-//! reference to a missing page waits, and never reads zeros. The keeper then has the launcher kill the run, or kills
-//! it itself. Because it has its own memory, the kernel does not kill it with the program when memory runs out.
+//! If the manager is killed, its userfaultfds stay open in the keeper: those of children from their creation.
+//! A reference to a missing page waits, and never reads zeros. The keeper then has the launcher kill the run,
+//! or kills it itself. Because it has its own memory, the kernel does not kill it with the program when
+//! memory runs out.
 
 use std::fs::File;
 use std::io::{Error, Write};

@@ -1,7 +1,7 @@
 //! The library that `nearfar run` loads into a program.
 //!
-//! Before the program's `main`, it starts the **manager**, a separate process that shares the program's memory
-//! ([`process`]). Memory that is mapped by then stays unmanaged; later mappings are managed.
+//! Before the program's `main`, it starts the **manager**, a separate process that shares the program's
+//! memory ([`process`]). Memory that is mapped by then stays unmanaged; later mappings are managed.
 
 use std::fs::File;
 use std::io::Write;
@@ -133,8 +133,8 @@ fn begin(text: &str) -> Result<(), String> {
     let manager = manager.map_err(say)?;
     let manager = manager.with_epf(nearfar_kernel::epf::parse(&setup.epf)?);
 
-    // Nothing is managed before the launcher has a copy of the descriptor: without one, missing pages would read
-    // as zeros if this process lost its own.
+    // Nothing is managed before the launcher has a copy of the descriptor: without one, missing pages would
+    // read as zeros if this process lost its own.
     if !is_acknowledged(State::Ready) {
         return Ok(());
     }

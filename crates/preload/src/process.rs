@@ -1,13 +1,13 @@
 //! The manager as a separate process that shares the program's memory.
 //!
-//! A thread of the program would end with it and close the userfaultfds of children that still lack pages: they would
-//! read zeros. So the manager is created with `CLONE_VM` and without `CLONE_THREAD`: a process with the program's
-//! address space, but its own descriptors, signals, limits, credentials and session. It survives exit, kill and exec
-//! of the program, and the program has no thread that it does not know of.
+//! A thread of the program would end with it and close the userfaultfds of children that still lack pages:
+//! they would read zeros. So the manager is created with `CLONE_VM` and without `CLONE_THREAD`: a process
+//! with the program's address space, but its own descriptors, signals, limits, credentials and session. It
+//! survives exit, kill and exec of the program, and the program has no thread that it does not know of.
 //!
-//! libc cannot create such a process. The process needs thread-local memory, which only `pthread_create` allocates.
-//! So a thread is started that is never joined. It creates the process, which uses the thread's thread-local memory,
-//! and ends. libc never frees the memory of a thread that is not joined.
+//! libc cannot create such a process. The process needs thread-local memory, which only `pthread_create`
+//! allocates. So a thread is started that is never joined. It creates the process, which uses the thread's
+//! thread-local memory, and ends. libc never frees the memory of a thread that is not joined.
 
 use std::fs::File;
 use std::io::Error;
@@ -110,8 +110,8 @@ pub(crate) fn start(stacks: Stacks, parts: Parts) -> Result<(), String> {
 
 /// Start the thread with all signals blocked, as the processes that it creates inherit the mask.
 fn spawn(stack: *mut c_void, start: *mut Start) -> c_int {
-    // SAFETY: variables of this function, written before they are read; nothing else uses the stack, and the thread
-    // owns `start`.
+    // SAFETY: variables of this function, written before they are read; nothing else uses the stack, and the
+    // thread owns `start`.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
@@ -127,7 +127,8 @@ fn spawn(stack: *mut c_void, start: *mut Start) -> c_int {
     }
 }
 
-/// The thread. It creates the manager through another process, so that the manager is no child of the program.
+/// The thread. It creates the manager through another process, so that the manager is no child of the
+/// program.
 extern "C" fn make(start: *mut c_void) -> *mut c_void {
     // SAFETY: made by `start` for this thread; system calls, and a stack that nothing else uses.
     unsafe {
@@ -207,8 +208,8 @@ extern "C" fn run(start: *mut c_void) -> c_int {
             | libc::CLONE_THREAD
             | libc::CLONE_SYSVSEM;
         let post = Box::into_raw(Box::new(post)).cast();
-        // SAFETY: a stack that nothing else uses. The thread shares this one's thread-local memory, but does not
-        // use it.
+        // SAFETY: a stack that nothing else uses. The thread shares this one's thread-local memory, but does
+        // not use it.
         if unsafe { libc::clone(stand_in, top(stack, STAND_IN_STACK), flags, post) } < 0 {
             STATUS.store(last_error(), Ordering::Release);
             keeper.release();

@@ -1,9 +1,9 @@
 //! `mremap` over what would be one mapping without the manager.
 //!
-//! If the program maps a part of a mapping anew with `MAP_FIXED`, the part is registered some 20 ms later than
-//! the rest. Until then the kernel has several mappings instead of one; if the part is written meanwhile, it
-//! keeps them. `mremap` refuses more than one mapping. So the manager is asked to look for new memory at once,
-//! and the call is repeated. If that fails too, the mappings are moved one by one.
+//! If the program maps a part of a mapping anew with `MAP_FIXED`, the part is registered some 20 ms later
+//! than the rest. Until then the kernel has several mappings instead of one; if the part is written
+//! meanwhile, it keeps them. `mremap` refuses more than one mapping. So the manager is asked to look for new
+//! memory at once, and the call is repeated. If that fails too, the mappings are moved one by one.
 
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -18,7 +18,8 @@ static DOORBELL: AtomicU64 = AtomicU64::new(0);
 
 /// Maximum number of mappings that one call moves.
 const MAX_PARTS: usize = 64;
-/// Maximum number of reads of the list of mappings: if the manager joins some during a read, they are missing.
+/// Maximum number of reads of the list of mappings: if the manager joins some during a read, they are
+/// missing.
 const READINGS: usize = 5;
 
 /// Record this process and the address of its doorbell.
@@ -44,8 +45,8 @@ extern "C" fn mremap(
         // SAFETY: a page of the library, which the manager places when it is referenced.
         unsafe { doorbell.read_volatile() };
     };
-    // Linux 6.17 and later move several mappings at once to a given address: first unregistered ones, and then
-    // fail at a registered one with a part moved (`remap_move` in mm/mremap.c).
+    // Linux 6.17 and later move several mappings at once to a given address: first unregistered ones, and
+    // then fail at a registered one with a part moved (`remap_move` in mm/mremap.c).
     if is_managed && flags & libc::MREMAP_FIXED != 0 {
         ring();
     }

@@ -1,4 +1,4 @@
-//! `nearfar_study::info` as functions; what a trace holds crosses as JSON text.
+//! `nearfar_study::info` as functions. Results are JSON text.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,14 @@ use serde::Serialize;
 
 use crate::raise;
 
-/// `trace.json` of a trace that agrees with itself and with the footers of its parts, as JSON text.
+/// Open a trace, check it against the footers of its parts, and return `trace.json` as JSON text.
 #[pyfunction]
 fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
     py.detach(|| to_json(Reader::open(&trace)?.info())).map_err(raise)
 }
 
-/// What a trace holds, its heat map if asked for, and the files of `whole`, the trace that `trace`
-/// is a view of, if they are to be verified, as JSON texts.
+/// The summary of a trace, with `heat_map` its heat map, and with the option `verify` the checked files of
+/// `whole`, the trace of which `trace` is a view. Each as JSON text.
 #[pyfunction]
 #[pyo3(signature = (trace, whole, *, options, heat_map, progress))]
 fn info_summarize(

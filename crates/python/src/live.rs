@@ -62,11 +62,11 @@ fn result_json(asked: &RunOptions, setup: &Setup, summary: &Summary) -> String {
     whole.to_string()
 }
 
-/// Run a program. Returns `{"summary", "options", "setup"}` as JSON: the result, the options as read, and the sizes
-/// that follow from them. `progress` is called a few times a second with the result so far, and kills the run by
-/// raising. `policy`: a name and a callable that returns an object (`nearfar.tiering.Policy`), in place of the option;
-/// each process has an object, called in its own thread. `resident`: bytes of the program's peak resident set, for a
-/// percentage as fast memory.
+/// Run a program. Returns `{"summary", "options", "setup"}` as JSON: the result, the options as read, and the
+/// sizes that follow from them. `progress` is called a few times a second with the result so far, and kills
+/// the run by raising. `policy`: a name and a callable that returns an object (`nearfar.tiering.Policy`), in
+/// place of the option; each process has an object, called in its own thread. `resident`: bytes of the
+/// program's peak resident set, for a percentage as fast memory.
 #[pyfunction]
 #[pyo3(signature = (command, library, *, options, knobs, progress, policy=None, resident=None))]
 #[allow(clippy::too_many_arguments)]
@@ -105,8 +105,8 @@ fn live_run(
     }
 }
 
-/// Raise the errors that [`live_run`] would raise for these arguments, without running anything: used before the
-/// program is run alone to measure it. A percentage as fast memory is taken as the minimum.
+/// Raise the errors that [`live_run`] would raise for these arguments, without running anything: used before
+/// the program is run alone to measure it. A percentage as fast memory is taken as the minimum.
 #[pyfunction]
 #[pyo3(signature = (command, *, options, knobs, policy=None))]
 fn live_check(

@@ -18,10 +18,10 @@ fn read(machines: &[PyRef<'_, Machine>], options: &Bound<'_, PyDict>) -> PyResul
 }
 
 /// Run the study on each machine. Returns `{"rows": [...], "records", "footprint_bytes", "lifetimes",
-/// "peak_resident_bytes", "left_out", "too_few_frames", "options"}` as JSON text: the options as read, the peak
-/// resident set if memory sizes are shares of it, the page sizes of which a sample has too few pages, each with the
-/// minimum rate, and the page and memory sizes that are not simulated because the memory has too few frames. Counts
-/// that do not depend on the machine are made once.
+/// "peak_resident_bytes", "left_out", "too_few_frames", "options"}` as JSON text: the options as read, the
+/// peak resident set if memory sizes are shares of it, the page sizes of which a sample has too few pages,
+/// each with the minimum rate, and the page and memory sizes that are not simulated because the memory has
+/// too few frames. Counts that do not depend on the machine are made once.
 #[pyfunction]
 #[pyo3(signature = (trace, machines, *, options, progress))]
 fn paging(
@@ -38,8 +38,8 @@ fn paging(
     })
 }
 
-/// Read the options without running the study. Returns `{"options", "page_sizes"}` as JSON text: the options as read,
-/// and the page sizes of the rows in bytes.
+/// Read the options without running the study. Returns `{"options", "page_sizes"}` as JSON text: the options
+/// as read, and the page sizes of the rows in bytes.
 #[pyfunction]
 #[pyo3(signature = (machines, *, options))]
 fn paging_options(
@@ -93,9 +93,9 @@ fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
     Ok(serde_json::Value::Object(asked.plain()).to_string())
 }
 
-/// Where the misses of the first page size and memory size of `options` come from. Returns `{"lifetimes", "total",
-/// "regions", "ranges", "sites"}` as JSON text. With `on` (a machine and a page size), TLB misses are those of its
-/// processor.
+/// Where the misses of the first page size and memory size of `options` come from. Returns `{"lifetimes",
+/// "total", "regions", "ranges", "sites"}` as JSON text. With `on` (a machine and a page size), TLB misses
+/// are those of its processor.
 #[pyfunction]
 #[pyo3(signature = (trace, *, options, progress, on=None))]
 fn paging_explain(

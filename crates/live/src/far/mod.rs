@@ -1,8 +1,8 @@
 //! Far tiers: storage for pages that are not in fast memory.
 //!
-//! Except for `node`, far tiers are not mapped: a reference to one of their pages is a fault. To add one: a file
-//! with a [`TierEntry`], a line in the registry below, and a row in `docs/run.md`. The tests here run with every
-//! tier of the registry.
+//! Except for `node`, far tiers are not mapped: a reference to one of their pages is a fault. To add one: a
+//! file with a [`TierEntry`], a line in the registry below, and a row in `docs/run.md`. The tests here run
+//! with every tier of the registry.
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -55,8 +55,8 @@ pub struct Arrival {
 /// A far tier.
 ///
 /// Order of calls for a page that takes time to load: [`fetch`](Far::fetch) returns [`Fetch::Pending`],
-/// [`arrived`](Far::arrived) reports the page, then it is loaded. Tiers that only copy need neither. Times are
-/// nanoseconds of CLOCK_MONOTONIC.
+/// [`arrived`](Far::arrived) reports the page, then it is loaded. Tiers that only copy need neither. Times
+/// are nanoseconds of CLOCK_MONOTONIC.
 ///
 /// A stored page is loaded unchanged until it is freed. No call may touch memory of the program or use its
 /// allocator.
@@ -73,9 +73,9 @@ pub trait Far: Send {
     fn load(&mut self, slot: Slot, page: &mut [u8]) -> std::result::Result<(), Fault>;
     /// Free a slot. It may be reused.
     fn free(&mut self, slot: Slot);
-    /// Start to read a page that will be loaded. [`arrived`](Far::arrived) reports a pending page once, regardless
-    /// of the number of calls, and even if it was freed meanwhile. Afterwards it is ready, unless it was stored
-    /// anew or displaced by others.
+    /// Start to read a page that will be loaded. [`arrived`](Far::arrived) reports a pending page once,
+    /// regardless of the number of calls, and even if it was freed meanwhile. Afterwards it is ready, unless
+    /// it was stored anew or displaced by others.
     ///
     /// # Errors
     /// [`Fault::Broken`].
@@ -84,8 +84,8 @@ pub trait Far: Send {
     }
     /// The pages that have arrived since the last call.
     fn arrived(&mut self, _now_ns: u64, _into: &mut Vec<Arrival>) {}
-    /// When the next page may arrive; a time in the past if one has arrived; `u64::MAX` if none is pending, or if
-    /// the [`descriptor`](Far::descriptor) will become readable.
+    /// When the next page may arrive; a time in the past if one has arrived; `u64::MAX` if none is pending,
+    /// or if the [`descriptor`](Far::descriptor) will become readable.
     fn due(&self) -> u64 {
         u64::MAX
     }

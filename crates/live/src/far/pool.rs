@@ -1,7 +1,7 @@
 //! A pool of compressed pages in memory, as in zram and zswap.
 //!
-//! A page takes one run of chunks of 64 bytes. There is a free list for each length of runs. Without compaction, a
-//! pool never shrinks, but free runs are reused for pages of the same length.
+//! A page takes one run of chunks of 64 bytes. There is a free list for each length of runs. Without
+//! compaction, a pool never shrinks, but free runs are reused for pages of the same length.
 
 use super::slots::Slots;
 use super::{Far, Fault, is_zero};
@@ -14,7 +14,8 @@ const CHUNK: usize = 64;
 pub(super) trait Codec: Send {
     /// Size of the output buffer of `compress`.
     const ROOM: usize = PAGE;
-    /// Compress to `into`, [`ROOM`](Codec::ROOM) bytes. Returns the length, or `None` if the buffer is too small.
+    /// Compress to `into`, [`ROOM`](Codec::ROOM) bytes. Returns the length, or `None` if the buffer is too
+    /// small.
     fn compress(&mut self, page: &[u8], into: &mut [u8]) -> Option<usize>;
     /// Decompress; `None` if these bytes are not a page.
     fn decompress(&mut self, bytes: &[u8], page: &mut [u8]) -> Option<()>;

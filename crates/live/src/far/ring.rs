@@ -30,8 +30,8 @@ impl Buffer {
     }
 }
 
-/// Buffers of one page, and requests that read into them or write from them. While a request is in flight, only
-/// the kernel accesses its buffer.
+/// Buffers of one page, and requests that read into them or write from them. While a request is in flight,
+/// only the kernel accesses its buffer.
 pub(super) struct Ring {
     ring: IoUring,
     buffers: Box<[Aligned]>,

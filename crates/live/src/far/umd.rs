@@ -1,10 +1,10 @@
 //! `umd`: the device of UMD (paper 002), with a file in place of its flash.
 //!
-//! A stored page goes to the device's small DRAM, and to flash when it is the least recently used. nearfar's flash
-//! translation layer places and collects pages; the file has the content of the flash at the same offsets. The
-//! device of the `ssd` study ([`nearfar_hardware::umd`]) determines how long a service takes: the file is in the
-//! page cache and faster, and the tier waits for the device's time. The host does not tell the device which pages
-//! are free, so these are programmed and collected too, as in the paper.
+//! A stored page goes to the device's small DRAM, and to flash when it is the least recently used. nearfar's
+//! flash translation layer places and collects pages; the file has the content of the flash at the same
+//! offsets. The device of the `ssd` study ([`nearfar_hardware::umd`]) determines how long a service takes:
+//! the file is in the page cache and faster, and the tier waits for the device's time. The host does not tell
+//! the device which pages are free, so these are programmed and collected too, as in the paper.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -235,8 +235,8 @@ impl Device {
         Ok(loading.service.is_some())
     }
 
-    /// Apply the flash commands of the last load to the file. The evicted page is in `frame`, and the loaded page
-    /// replaces it.
+    /// Apply the flash commands of the last load to the file. The evicted page is in `frame`, and the loaded
+    /// page replaces it.
     fn carry_out(&mut self, frame: u32) -> std::result::Result<(), Fault> {
         let frame = &mut self.dram[frame as usize * PAGE..][..PAGE];
         let mut moves = false;

@@ -79,7 +79,8 @@ pub struct Linux {
 }
 
 impl Linux {
-    /// Open userfaultfd with a parking area of this many places. Everything that is mapped now stays unmanaged.
+    /// Open userfaultfd with a parking area of this many places. Everything that is mapped now stays
+    /// unmanaged.
     ///
     /// # Errors
     /// What is missing, and how to get it.
@@ -144,8 +145,8 @@ impl Linux {
         self.stand_ins = Some(threads);
     }
 
-    /// Use this memory node as the far tier. Frames come from the nodes that the calling thread prefers, so all
-    /// requests must come from one thread.
+    /// Use this memory node as the far tier. Frames come from the nodes that the calling thread prefers, so
+    /// all requests must come from one thread.
     ///
     /// # Errors
     /// The node cannot be used.
@@ -171,8 +172,8 @@ impl Linux {
         self.heartbeat = Some(heartbeat);
     }
 
-    /// Wait for a message, for one of the other descriptors to be readable, or for this time. Returns whether the
-    /// second descriptor is readable.
+    /// Wait for a message, for one of the other descriptors to be readable, or for this time. Returns whether
+    /// the second descriptor is readable.
     pub fn wait(&mut self, others: [Option<RawFd>; 2], nanoseconds: u64) -> bool {
         let [first, second] = others;
         let discard = Some(self.discard_uffd.as_raw_fd());
@@ -215,8 +216,8 @@ impl Linux {
     }
 
     /// Handle a reference to an empty place of the parking or discard area: `mlockall` references all memory,
-    /// and a debugger may read it. No page can be placed there, so both areas are unreachable for a moment, which
-    /// makes the reference fail.
+    /// and a debugger may read it. No page can be placed there, so both areas are unreachable for a moment,
+    /// which makes the reference fail.
     fn fail_references(&mut self) {
         self.unreachable_for = (2 * self.unreachable_for).clamp(UNREACHABLE.0, UNREACHABLE.1);
         let own = [(&self.program, &self.parking), (&self.discard_uffd, &self.discard_area)];
@@ -240,10 +241,11 @@ impl Linux {
         }
     }
 
-    /// The number of bytes that a move of `pages` pages has moved, whatever it returned. Linux 6.17 and later keep
-    /// the error of an attempt at a page that was changing when the next attempt succeeds (`move_pages` in
-    /// mm/userfaultfd.c), and report `EEXIST` or a shorter move. A page that is no longer at its source has moved:
-    /// nothing else removes a page during a request, as the messages about that are read by the caller.
+    /// The number of bytes that a move of `pages` pages has moved, whatever it returned. Linux 6.17 and later
+    /// keep the error of an attempt at a page that was changing when the next attempt succeeds (`move_pages`
+    /// in mm/userfaultfd.c), and report `EEXIST` or a shorter move. A page that is no longer at its source
+    /// has moved: nothing else removes a page during a request, as the messages about that are read by the
+    /// caller.
     fn check_moved(
         &mut self,
         done: std::result::Result<u64, Fail>,

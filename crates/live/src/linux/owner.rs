@@ -49,8 +49,8 @@ impl Owner {
         self.has_left
     }
 
-    /// Whether the program has left, and no other process uses its memory, such as a child of `vfork` before its
-    /// exec. Allocates nothing from the program's allocator, which is unusable after the program's end.
+    /// Whether the program has left, and no other process uses its memory, such as a child of `vfork` before
+    /// its exec. Allocates nothing from the program's allocator, which is unusable after the program's end.
     pub fn memory_is_unused(&mut self) -> bool {
         self.has_left() && !self.memory_has_others()
     }

@@ -62,8 +62,8 @@ impl Pagemap {
         }
     }
 
-    /// The pages of `range` that are present or swapped, as far as they can be read. The kernel skips empty page
-    /// tables.
+    /// The pages of `range` that are present or swapped, as far as they can be read. The kernel skips empty
+    /// page tables.
     pub(super) fn present(&mut self, range: Range) -> Vec<Va> {
         let mut present = Vec::new();
         self.each_run(range, |run| present.extend(run.each()));
@@ -108,8 +108,8 @@ impl Pagemap {
             return_mask: any,
             ..Scan::default()
         };
-        // SAFETY: the kernel reads and writes the argument, which has the given size, and writes at most `runs_len`
-        // runs, for which any bytes are valid, to `self.runs`.
+        // SAFETY: the kernel reads and writes the argument, which has the given size, and writes at most
+        // `runs_len` runs, for which any bytes are valid, to `self.runs`.
         let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut scan) };
         if count < 0 {
             return Err(io::Error::last_os_error());

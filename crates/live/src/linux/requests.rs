@@ -171,8 +171,8 @@ impl Kernel for Linux {
     }
 
     fn frame(&self, at: Frame) -> &[u8] {
-        // SAFETY: a place of the parking area that has a frame. Nothing else writes it: it is in no mapping of
-        // the program, and was not used for I/O when it was parked.
+        // SAFETY: a place of the parking area that has a frame. Nothing else writes it: it is in no mapping
+        // of the program, and was not used for I/O when it was parked.
         unsafe { std::slice::from_raw_parts(self.parking.at(at), PAGE) }
     }
 

@@ -1,9 +1,9 @@
 //! Threads that keep processors busy for threads that wait for a page.
 //!
-//! A faulting thread sleeps in the kernel until its page arrives, and frees its processor. To emulate a core that
-//! stalls (`--epf none`), another thread keeps the processor busy. The alternative is a signal at the fault whose
-//! handler waits (`UFFD_FEATURE_SIGBUS`). It makes system calls with missing memory fail, also those that wait for a
-//! lock, so most programs would fail (`tests.rs` has a test).
+//! A faulting thread sleeps in the kernel until its page arrives, and frees its processor. To emulate a core
+//! that stalls (`--epf none`), another thread keeps the processor busy. The alternative is a signal at the
+//! fault whose handler waits (`UFFD_FEATURE_SIGBUS`). It makes system calls with missing memory fail, also
+//! those that wait for a lock, so most programs would fail (`tests.rs` has a test).
 
 use std::fs;
 use std::sync::Arc;
@@ -76,8 +76,8 @@ impl StandIns {
 }
 
 impl Post {
-    /// Run the stand-in. It does not allocate, and makes system calls without libc, because its thread may share its
-    /// thread-local memory with another.
+    /// Run the stand-in. It does not allocate, and makes system calls without libc, because its thread may
+    /// share its thread-local memory with another.
     pub fn take(self) -> ! {
         let own = &self.0[self.1];
         own.thread.store(rustix::thread::gettid().as_raw_pid() as u32, Ordering::Release);

@@ -1,5 +1,5 @@
-//! Requests of userfaultfd, from `include/uapi/linux/userfaultfd.h` of Linux 6.8. The headers of many machines are
-//! older.
+//! Requests of userfaultfd, from `include/uapi/linux/userfaultfd.h` of Linux 6.8. The headers of many
+//! machines are older.
 
 use std::io::{self, Error};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -78,8 +78,8 @@ impl Uffd {
     }
 
     fn request<const N: usize>(&self, request: u64, words: &mut [u64; N]) -> io::Result<()> {
-        // SAFETY: the request reads and writes this number of words. The addresses in them are of memory that the
-        // request may read or replace.
+        // SAFETY: the request reads and writes this number of words. The addresses in them are of memory that
+        // the request may read or replace.
         let done = unsafe { libc::ioctl(self.as_raw_fd(), request as _, words.as_mut_ptr()) };
         if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
     }
@@ -96,7 +96,8 @@ impl Uffd {
         let _ = self.request(request(false, 0x02, 16), &mut [start, length]);
     }
 
-    /// Copy to missing pages. Returns the number of bytes, which is less than `length` at the first present page.
+    /// Copy to missing pages. Returns the number of bytes, which is less than `length` at the first present
+    /// page.
     pub(super) fn copy(
         &self,
         to: u64,

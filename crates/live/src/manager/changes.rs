@@ -33,8 +33,8 @@ impl<K: Kernel> Manager<K> {
         }
     }
 
-    /// Copy to a child all pages that were not in the program's memory at the fork, and release the child: it is
-    /// not managed, and its memory is not limited.
+    /// Copy to a child all pages that were not in the program's memory at the fork, and release the child: it
+    /// is not managed, and its memory is not limited.
     fn forked(&mut self, child: Child) {
         // A message that arrived later may be about an earlier change.
         let mut later = Moves::default();
@@ -57,8 +57,8 @@ impl<K: Kernel> Manager<K> {
     }
 
     /// Check the pages that children lack, after all messages were applied. Usually the program excluded them
-    /// from its children (`MADV_DONTFORK`). But if a thread is killed after it has moved memory and before its
-    /// message, a child of another thread has the pages at an unknown address.
+    /// from its children (`MADV_DONTFORK`). But if a thread is killed after it has moved memory and before
+    /// its message, a child of another thread has the pages at an unknown address.
     pub(super) fn check_lacking(&mut self) {
         while let Some((child, mut lacking)) = self.lacking.pop() {
             while let Some(at) = lacking.pop() {

@@ -1,10 +1,11 @@
 //! A model of the kernel, with a program that checks that it reads what it last wrote.
 //!
-//! It has the rules of userfaultfd in `fs/userfaultfd.c` and `mm/userfaultfd.c` (Linux 6.8 and later): faults are
-//! read before other messages; while a message about mappings is unread, every request fails with `EAGAIN`; the
-//! message of `madvise` precedes the removal of pages, those of `munmap` and `mremap` follow it; a request wakes the
-//! threads that wait at its pages; frames pinned for I/O cannot be moved. `linux/tests.rs` checks these rules on the
-//! real kernel. `processes.rs` has the rules of processes that end.
+//! It has the rules of userfaultfd in `fs/userfaultfd.c` and `mm/userfaultfd.c` (Linux 6.8 and later): faults
+//! are read before other messages; while a message about mappings is unread, every request fails with
+//! `EAGAIN`; the message of `madvise` precedes the removal of pages, those of `munmap` and `mremap` follow
+//! it; a request wakes the threads that wait at its pages; frames pinned for I/O cannot be moved.
+//! `linux/tests.rs` checks these rules on the real kernel. `processes.rs` has the rules of processes that
+//! end.
 
 mod kernel;
 mod processes;
@@ -27,8 +28,8 @@ struct Pte {
     protected: bool,
     /// What the program last wrote: a number that increases with every write.
     truth: u64,
-    /// The alternative value: the page was written while it was released, and the first read decides which came
-    /// last.
+    /// The alternative value: the page was written while it was released, and the first read decides which
+    /// came last.
     or: Option<u64>,
     /// It is being released, and was not written since: it may be zeros already.
     leaving: bool,
@@ -246,8 +247,8 @@ impl Model {
         self.send(event)
     }
 
-    /// Send the message of an earlier change, which has blocked requests since. Messages of later changes may be
-    /// sent before it.
+    /// Send the message of an earlier change, which has blocked requests since. Messages of later changes may
+    /// be sent before it.
     pub(crate) fn send(&mut self, event: Event) -> u64 {
         let id = self.id();
         self.note(format!("message {id}: {event:?}"));
@@ -272,8 +273,8 @@ impl Model {
         range.each().any(|at| self.pages[at.number() as usize].registered)
     }
 
-    /// `madvise(DONTNEED)`: wait for the message, if there is one, then [`zap`](Model::zap). Without a message the
-    /// pages are removed at once, as they cannot be registered meanwhile.
+    /// `madvise(DONTNEED)`: wait for the message, if there is one, then [`zap`](Model::zap). Without a
+    /// message the pages are removed at once, as they cannot be registered meanwhile.
     pub(crate) fn advise(&mut self, range: Range) -> Option<u64> {
         if !self.any_registered(range) {
             self.zap(range, 0);
@@ -304,8 +305,8 @@ impl Model {
         }
     }
 
-    /// [`zap`](Model::zap) of a process that was killed before its message was read. The message is dropped, and a
-    /// page that is not in memory may keep its content.
+    /// [`zap`](Model::zap) of a process that was killed before its message was read. The message is dropped,
+    /// and a page that is not in memory may keep its content.
     pub(crate) fn zap_unsent(&mut self, range: Range) {
         let before: Vec<u64> =
             range.each().map(|at| self.pages[at.number() as usize].truth).collect();
@@ -336,8 +337,9 @@ impl Model {
         })
     }
 
-    /// `mremap` to free pages. Once its message was read, [`send`](Model::send) that the old pages were unmapped; they
-    /// may be in use again by then. `None` if the destination is not free, or the source is not one mapping.
+    /// `mremap` to free pages. Once its message was read, [`send`](Model::send) that the old pages were
+    /// unmapped; they may be in use again by then. `None` if the destination is not free, or the source is
+    /// not one mapping.
     pub(crate) fn remap(&mut self, range: Range, to: Va) -> Option<Option<u64>> {
         let message = self.remap_unsent(range, to)?;
         Some(message.map(|event| self.send(event)))
@@ -407,8 +409,8 @@ impl Model {
         }
     }
 
-    /// Fork. Returns the child, with the program's current pages, and the message to wait for; `None` if nothing is
-    /// registered.
+    /// Fork. Returns the child, with the program's current pages, and the message to wait for; `None` if
+    /// nothing is registered.
     pub(crate) fn fork(&mut self, number: u32) -> (Model, Option<u64>) {
         let mut child = Model::new(self.pages.len(), u64::from(number), self.rules);
         child.next = self.next;
@@ -449,8 +451,8 @@ impl Model {
         children
     }
 
-    /// A process that uses this memory has a fatal signal: its threads stop waiting, and the messages of their
-    /// changes are dropped.
+    /// A process that uses this memory has a fatal signal: its threads stop waiting, and the messages of
+    /// their changes are dropped.
     fn abort(&mut self, process: u32) {
         self.note(format!("process {process} ends"));
         let theirs = self.waiting.extract_if(.., |_, (_, by)| *by == process);

@@ -1,9 +1,9 @@
 //! The model of processes, and of the holders of userfaultfds.
 //!
-//! The **manager** shares the program's address space, and its table of files with the **keeper**, which has its own
-//! memory. The kernel puts a child's userfaultfd into that table when the message of the fork is read. The
-//! **launcher** has a copy of the program's own. When the last descriptor of a userfaultfd is closed, waiting threads
-//! are woken, and missing pages read as zeros from then on.
+//! The **manager** shares the program's address space, and its table of files with the **keeper**, which has
+//! its own memory. The kernel puts a child's userfaultfd into that table when the message of the fork is
+//! read. The **launcher** has a copy of the program's own. When the last descriptor of a userfaultfd is
+//! closed, waiting threads are woken, and missing pages read as zeros from then on.
 
 use std::collections::BTreeSet;
 

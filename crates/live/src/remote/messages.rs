@@ -1,9 +1,9 @@
-//! The messages between the two ends, declared once for both: their fields, their replies, and how the other end
-//! handles them.
+//! The messages between the two ends, declared once for both: their fields, their replies, and how the other
+//! end handles them.
 //!
-//! The program's end calls a hook. Until the hook returns, the launcher's end may send requests about the memory.
-//! A message of the launcher has one or more requests, of which only the last may have a reply. The last message
-//! is [`DONE`] and the hook's result.
+//! The program's end calls a hook. Until the hook returns, the launcher's end may send requests about the
+//! memory. A message of the launcher has one or more requests, of which only the last may have a reply. The
+//! last message is [`DONE`] and the hook's result.
 
 use nearfar_kernel::tiering::layered::Declared;
 use nearfar_kernel::tiering::{Capability, Memory, Next, NodeId, Page, Refused, Thread, Time};
@@ -137,8 +137,8 @@ pub(super) trait Call {
     }
 }
 
-/// Declare messages: their fields, the page that they are about, their reply, and the expression that computes it.
-/// In this, `?` rejects an invalid message.
+/// Declare messages: their fields, the page that they are about, their reply, and the expression that
+/// computes it. In this, `?` rejects an invalid message.
 macro_rules! calls {
     (
         $(#[$doc:meta])*

@@ -44,12 +44,12 @@ pub trait PolicySource {
     }
 }
 
-/// Runs the function that waits for a message, for example without the interpreter's lock. The function does not
-/// touch the policy.
+/// Runs the function that waits for a message, for example without the interpreter's lock. The function does
+/// not touch the policy.
 pub type WaitHook = Box<dyn Fn(&mut (dyn FnMut() + Send))>;
 
-/// Run the policy for the memory at the other end of `socket` until the socket is closed or the policy has failed.
-/// Sets `gone` when the socket is closed. Waits for replies within a hook through `wait_hook`.
+/// Run the policy for the memory at the other end of `socket` until the socket is closed or the policy has
+/// failed. Sets `gone` when the socket is closed. Waits for replies within a hook through `wait_hook`.
 pub fn serve(
     socket: Socket,
     source: &mut dyn PolicySource,
@@ -104,8 +104,9 @@ impl Host<'_> {
 
 /// The memory in the other process.
 ///
-/// While a hook runs, nothing else changes the memory. So page states are cached until an action, whose reply has
-/// the new state of its page and the free frames. An action without a reply is sent with the next message.
+/// While a hook runs, nothing else changes the memory. So page states are cached until an action, whose reply
+/// has the new state of its page and the free frames. An action without a reply is sent with the next
+/// message.
 pub(super) struct RemoteMemory {
     constants: Constants,
     now: Time,

@@ -74,8 +74,8 @@ impl Socket {
         self.receive_until(into, || false)
     }
 
-    /// Wait for a message. `None` if the other end is closed, or once `is_over` is true, which is checked after each
-    /// timeout ([`Self::set_receive_timeout`]).
+    /// Wait for a message. `None` if the other end is closed, or once `is_over` is true, which is checked
+    /// after each timeout ([`Self::set_receive_timeout`]).
     pub(super) fn receive_until<'a>(
         &self,
         into: &'a mut [u8],

@@ -1,4 +1,4 @@
-//! A policy at the other end of a socket beside the same one at hand: everything is the same.
+//! A policy at the other end of a socket has the same results as a local one.
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -39,7 +39,7 @@ impl Subject for Apart {
 }
 
 impl Drop for Apart {
-    /// What the policy has found to be wrong is not lost at the other end.
+    /// Failures of the policy at the other end are reported.
     fn drop(&mut self) {
         drop(self.policy.take());
         let found = self.other_end.take().map(JoinHandle::join);
@@ -72,7 +72,7 @@ fn reference(huge: bool) -> ReferenceMemory {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Every policy with every choice of its knobs, at the same moments.
+    /// Every policy with every choice of its knobs.
     #[test]
     fn a_policy_decides_as_it_does_at_hand(
         small in testing::steps(),
@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// Whatever a policy looks at and does, in any order: every answer is the same.
+    /// Whatever a policy reads and does, in any order: all results are the same.
     #[test]
     fn every_answer_is_what_it_is_at_hand(
         steps in testing::steps(),
@@ -135,7 +135,7 @@ fn at_hand_or_not(
     layered(&source.declared(), &settings, mem, Always, |mem| source.start(mem))
 }
 
-/// A policy that looks at anything and does anything, and keeps what it is answered.
+/// A policy that reads and does random things, and records the results.
 struct Curious {
     seed: u64,
     answers: Arc<Mutex<Vec<String>>>,
@@ -180,7 +180,7 @@ impl Begun {
         ((mixed ^ mixed >> 31) % u64::from(below)) as u32
     }
 
-    /// Some page, most often the one that is spoken of or one that is mapped.
+    /// A random page, usually that of the hook or a mapped one.
     fn page(&mut self, mem: &dyn Memory, about: Page) -> Page {
         let any = Page::new(self.draw(mem.page_limit() + 2));
         match self.draw(3) {
@@ -306,7 +306,7 @@ impl Policy for Begun {
     }
 }
 
-/// NOMAD at hand, which asks about shadows at the other end, beside all of it at hand.
+/// A local NOMAD with a shadow rule at the other end, compared with a local rule.
 #[test]
 fn a_rule_is_asked_at_the_other_end() {
     let [direct, remote]: [(Actions, Vec<String>); 2] = [false, true].map(|remote| {
@@ -355,7 +355,7 @@ impl PolicySource for Ruled {
     }
 }
 
-/// Pages of even number keep a shadow.
+/// Pages with even numbers keep a shadow.
 struct Evens(Arc<Mutex<Vec<String>>>);
 
 impl ShadowRule for Evens {
@@ -385,7 +385,7 @@ fn what_a_policy_lacks_is_said_by_the_program() {
     assert!(error.to_string().contains("samples"), "{error}");
 }
 
-/// The run is over, and what it started goes on: the memory is managed, by nobody's decisions.
+/// After the run, its processes continue: the memory is managed without decisions of a policy.
 #[test]
 fn without_the_other_end_nothing_is_decided() {
     let mut memory = reference(false);
@@ -410,7 +410,7 @@ fn without_the_other_end_nothing_is_decided() {
     assert!(server.join().unwrap(), "the other end knows");
 }
 
-/// Counts who waits, and has ended when it is asked for the first time.
+/// Counts waits, and has ended at the first check.
 struct Waits(Arc<Mutex<i32>>, bool);
 
 impl Program for Waits {
@@ -422,7 +422,7 @@ impl Program for Waits {
     }
 }
 
-/// Nobody waits for a hook of a program that has ended, and the hook hears that.
+/// A hook of a program that has ended is abandoned, and its connection closed.
 #[test]
 fn a_hook_ends_with_its_program() {
     let mut memory = reference(false);
@@ -440,7 +440,7 @@ fn a_hook_ends_with_its_program() {
     assert_eq!(*waiting.lock().unwrap(), 0);
 }
 
-/// A policy that fails is not answered for: who has called waits until the program is ended.
+/// A policy that fails sends no reply: the caller waits until the program is killed.
 #[test]
 fn a_policy_that_fails_is_not_asked_again() {
     struct Fails(Arc<Mutex<u32>>, Always);

@@ -1,4 +1,5 @@
-//! The encoding of values in messages: little-endian numbers, one after the other. Both ends are of the same build.
+//! The encoding of values in messages: little-endian numbers, one after the other. Both ends are of the same
+//! build.
 
 use nearfar_kernel::tiering::layered::{Declared, Hooks};
 use nearfar_kernel::tiering::{

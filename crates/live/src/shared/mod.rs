@@ -1,5 +1,5 @@
-//! Memory that managers, `nearfar run` and its viewers share: a memfd with a head, and a block for each managed
-//! process image.
+//! Memory that managers, `nearfar run` and its viewers share: a memfd with a head, and a block for each
+//! managed process image.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -171,7 +171,8 @@ impl Shared {
         Some(index)
     }
 
-    /// Free the block of a process image that has ended, and add its counters to the head. Only for the launcher.
+    /// Free the block of a process image that has ended, and add its counters to the head. Only for the
+    /// launcher.
     pub fn retire(&self, index: usize) {
         let (head, block) = (self.head(), &self.blocks()[index]);
         head.past_images.fetch_add(1, Ordering::Relaxed);

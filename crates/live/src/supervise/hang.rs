@@ -11,8 +11,8 @@ use crate::shared::Block;
 
 /// Maximum time without a heartbeat while the manager could run. It sends at least ten per second.
 pub(super) const HANG: Duration = Duration::from_secs(2);
-/// [`HANG`] while the manager waits for its policy in the launcher. It is longer because a policy may compute for
-/// long, and many processes may wait for one interpreter.
+/// [`HANG`] while the manager waits for its policy in the launcher. It is longer because a policy may compute
+/// for long, and many processes may wait for one interpreter.
 pub(super) const POLICY_HANG: Duration = Duration::from_secs(30);
 /// The time since a manager's latest heartbeat.
 #[derive(Default)]

@@ -34,9 +34,9 @@ const REAP_CHECKS: u32 = 200;
 /// Time between two checks of all processes without a call.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Run `command` with the library at `library`. `progress` is called a few times a second, and kills the run by
-/// returning false. `provider` has the policy of each process if the setup is `remote`; if a policy fails, the run
-/// is killed.
+/// Run `command` with the library at `library`. `progress` is called a few times a second, and kills the run
+/// by returning false. `provider` has the policy of each process if the setup is `remote`; if a policy fails,
+/// the run is killed.
 ///
 /// # Errors
 /// The program cannot be run or started.
@@ -99,7 +99,8 @@ pub fn run(
     Ok(summary)
 }
 
-/// An eventfd that calls the launcher. Unlike with a pipe, a write raises no SIGPIPE if the launcher has ended.
+/// An eventfd that calls the launcher. Unlike with a pipe, a write raises no SIGPIPE if the launcher has
+/// ended.
 fn bell() -> IoResult<File> {
     // SAFETY: a system call that takes numbers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };

@@ -1,4 +1,5 @@
-//! Sequential tests with a program and its children whose processes end between any two requests of the manager.
+//! Sequential tests with a program and its children whose processes end between any two requests of the
+//! manager.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -234,9 +235,9 @@ impl Far for Lost {
 }
 
 impl Case {
-    /// Run until the program has ended and every remaining child has read all its pages. A read that does not return
-    /// the last write panics. Returns the number of processes that launcher and keeper have killed, and whether the
-    /// manager has failed.
+    /// Run until the program has ended and every remaining child has read all its pages. A read that does not
+    /// return the last write panics. Returns the number of processes that launcher and keeper have killed,
+    /// and whether the manager has failed.
     fn run(&self) -> (u32, bool) {
         let settings = testing::settings(self.policy).unwrap();
         let make = |mem: &mut dyn Memory| make(self.policy, &settings, mem);
@@ -329,7 +330,8 @@ fn no_end_of_a_process_loses_a_page() {
     all_ends(ALL);
 }
 
-/// If the manager ends with the program, or is the only holder of the children's userfaultfds, children read zeros.
+/// If the manager ends with the program, or is the only holder of the children's userfaultfds, children read
+/// zeros.
 #[test]
 fn who_outlives_whom_matters() {
     for rules in [Rules { outlives: false, ..ALL }, Rules { keeper: false, ..ALL }] {
@@ -340,8 +342,8 @@ fn who_outlives_whom_matters() {
     }
 }
 
-/// A thread has moved memory, and the program is killed before its message. The child of another thread, which has
-/// the memory at an unknown address, is killed too.
+/// A thread has moved memory, and the program is killed before its message. The child of another thread,
+/// which has the memory at an unknown address, is killed too.
 #[test]
 fn a_child_whose_pages_nobody_can_find_is_ended() {
     let mut failures = 0;
@@ -357,8 +359,8 @@ fn a_child_whose_pages_nobody_can_find_is_ended() {
     assert!(failures > 0);
 }
 
-/// A known exception: a process that shares memory without being a thread is killed while it unmaps. The manager gets
-/// no message, and takes what the other process has mapped there since.
+/// A known exception: a process that shares memory without being a thread is killed while it unmaps. The
+/// manager gets no message, and takes what the other process has mapped there since.
 #[test]
 fn who_is_killed_while_it_unmaps_takes_memory_from_who_shares_it() {
     let settings = testing::settings("ssp").unwrap();

@@ -215,8 +215,8 @@ fn the_live_memory_keeps_to_the_contract() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Every policy that runs live, with every choice of its knobs: no lost write, all invariants. The others refuse
-    /// the memory because of a missing capability.
+    /// Every policy that runs live, with every choice of its knobs: no lost write, all invariants. The others
+    /// refuse the memory because of a missing capability.
     #[test]
     fn nothing_is_lost(
         steps in testing::steps(), seed: u64, around in 1..5u64, mapped: bool, few: bool,

@@ -8,9 +8,9 @@ use crate::children::Moves;
 use crate::{Child, Event, Fail, Kernel, Va};
 
 impl<K: Kernel> World<K> {
-    /// Copy to a child the pages that were not in the program's memory. A page that is not mapped in the child
-    /// may have moved before the fork, in `later` messages. Returns the pages that are not mapped in the child
-    /// without a message that explains it.
+    /// Copy to a child the pages that were not in the program's memory. A page that is not mapped in the
+    /// child may have moved before the fork, in `later` messages. Returns the pages that are not mapped in
+    /// the child without a message that explains it.
     pub(crate) fn copy_all_to_child(
         &mut self,
         child: Child,

@@ -10,7 +10,8 @@
 //!
 //! A page moves by a copy from the parking area, where nobody can write it. `move_pages(2)` would not need
 //! parking, but for each request it first drains the page lists of every processor (`lru_cache_disable` in
-//! mm/migrate.c). Without a shadow the old frame is freed afterwards; otherwise it stays parked as the shadow.
+//! mm/migrate.c). Without a shadow the old frame is freed afterwards; otherwise it stays parked as the
+//! shadow.
 
 use nearfar_kernel::tiering::{NodeId, Page, Refused};
 
@@ -18,8 +19,8 @@ use super::{FAR_NODE, PageFlags, World};
 use crate::{Frame, Kernel, Slot};
 
 impl<K: Kernel> World<K> {
-    /// Charge a new page that is in the program's fast memory. If `node` is the far one, move it there; if that
-    /// fails it counts as fast.
+    /// Charge a new page that is in the program's fast memory. If `node` is the far one, move it there; if
+    /// that fails it counts as fast.
     pub(super) fn map_on_node(&mut self, page: Page, node: NodeId, accessed: bool) {
         self.budget.charge(NodeId::FAST);
         if node != NodeId::FAST {

@@ -72,8 +72,8 @@ impl<K: Kernel> World<K> {
         Ok(())
     }
 
-    /// Park a page, store it unless its slot has its content, and free its frame. If there is no room, it stays
-    /// parked.
+    /// Park a page, store it unless its slot has its content, and free its frame. If there is no room, it
+    /// stays parked.
     pub(super) fn store(&mut self, page: Page) -> Result<(), Refused> {
         let frame = self.park(page)?;
         if self.pages.slot(page).is_none() {

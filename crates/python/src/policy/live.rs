@@ -1,5 +1,5 @@
-//! Python policies of a run of a real program. Each process has its own policy object, here in the launcher, which is
-//! called over a socket.
+//! Python policies of a run of a real program. Each process has its own policy object, here in the launcher,
+//! which is called over a socket.
 
 use std::ffi::c_long;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,8 @@ use pyo3::{PyTypeInfo as _, ffi};
 
 use super::{Methods, Prepared, PyPolicy, PyRule, Raised};
 
-/// How long to wait for running hooks after the run, the time between two checks, and the number of checks between
-/// two exceptions that end them.
+/// How long to wait for running hooks after the run, the time between two checks, and the number of checks
+/// between two exceptions that end them.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(2);
 const POLLS_PER_EXIT: u32 = 25;
@@ -50,8 +50,8 @@ impl Objects {
         }
     }
 
-    /// The run is over, and every socket is shut down. Hooks that still run are ended by an exception, because the
-    /// interpreter cannot end while they run.
+    /// The run is over, and every socket is shut down. Hooks that still run are ended by an exception,
+    /// because the interpreter cannot end while they run.
     pub(crate) fn end(&self, py: Python<'_>) {
         self.over.store(true, Ordering::Release);
         let began = Instant::now();

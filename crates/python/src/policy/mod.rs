@@ -1,9 +1,9 @@
-//! Tiering policies written in Python: an object with the hooks of `nearfar_kernel::tiering::Policy`, and the memory
-//! on which it acts.
+//! Tiering policies written in Python: an object with the hooks of `nearfar_kernel::tiering::Policy`, and the
+//! memory on which it acts.
 //!
 //! Its `base`, a built-in policy, or the trait's defaults handle the hooks that the object does not define
-//! ([`layered`]). On the base `nomad`, it may also decide which promoted pages keep a shadow. With a real program, the
-//! object is in the launcher, and its base in the program ([`live`]).
+//! ([`layered`]). On the base `nomad`, it may also decide which promoted pages keep a shadow. With a real
+//! program, the object is in the launcher, and its base in the program ([`live`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -188,8 +188,8 @@ impl Prepared {
     }
 }
 
-/// Make the policy of a Python object for `mem`. Its hook `start` makes its threads and returns their first wake-ups.
-/// An exception is stored in `raised`.
+/// Make the policy of a Python object for `mem`. Its hook `start` makes its threads and returns their first
+/// wake-ups. An exception is stored in `raised`.
 pub(crate) fn policy(
     object: &Bound<'_, PyAny>,
     settings: &Settings,

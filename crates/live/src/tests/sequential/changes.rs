@@ -107,7 +107,8 @@ fn late_messages_take_nothing_that_is_in_use() {
     }
 }
 
-/// A thread has moved memory away and is preempted; the message of another, which moves its own there, is first.
+/// A thread has moved memory away and is preempted; the message of another, which moves its own there, is
+/// first.
 #[test]
 fn who_has_left_first_is_heard_of_last() {
     for (name, mapped) in on_both_kinds() {
