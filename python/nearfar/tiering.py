@@ -40,10 +40,7 @@ WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
 
 
 #: Methods of a policy that nearfar calls.
-HOOKS: Final = (
-    *("start", "place", "allocated", "released", "hint_fault", "write_fault", "sample", "pressure"),
-    *("work", "foresee", "keep_shadow", "promoted", "written", "demoting"),
-)
+HOOKS: Final[Sequence[str]] = _engine.policy_hooks()
 
 
 class Policy:

@@ -1,4 +1,4 @@
-//! Running a program under QEMU and writing its trace.
+//! `nearfar_capture` as functions.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use pyo3::types::PyDict;
 
 use crate::raise;
 
-/// Capture a program; returns the outcome as JSON. `progress` is called with the number of
-/// records about ten times a second. It, or a signal handler, ends the program by raising: a
-/// `KeyboardInterrupt` by a signal (its `number`, else SIGINT), a second one by SIGKILL, as anything else.
+/// Capture a program. Returns the outcome as JSON. `progress` is called with the number of records about ten
+/// times a second. It or a signal handler ends the program by raising: a `KeyboardInterrupt` sends a signal
+/// (its `number`, or SIGINT); a second one, or any other exception, sends SIGKILL.
 #[pyfunction]
 #[pyo3(signature = (command, output, plugin, *, options, force, progress))]
 fn capture_run(
@@ -66,7 +66,7 @@ fn capture_run(
     serde_json::to_string(&outcome).map_err(unexpected)
 }
 
-/// What capturing needs and whether it is there, as JSON.
+/// The requirements of capturing and whether they are met, as JSON.
 #[pyfunction]
 fn capture_probe(py: Python<'_>, plugin: PathBuf) -> PyResult<String> {
     let found = py.detach(|| probe(&plugin));

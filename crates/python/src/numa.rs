@@ -18,13 +18,12 @@ use serde_json::json;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Nodes, distances, modes that it can be in and the kernel's fallback orders of a machine, as JSON
-/// text.
+/// Nodes, distances, possible modes and the kernel's fallback orders of a machine, as JSON text.
 #[pyfunction]
 fn numa_topology(machine: &Machine) -> PyResult<String> {
     let topology = machine.hardware().topology().map_err(raise)?;
     let shown: Vec<usize> = (0..topology.nodes.len()).collect();
-    // Nodes of other memory than DRAM are added to the running system.
+    // Nodes with memory other than DRAM are added to the running system.
     let added = topology.nodes.iter().any(|node| node.kind != NodeKind::Dram);
     let nodes: Vec<_> = topology
         .nodes
@@ -44,17 +43,17 @@ fn numa_topology(machine: &Machine) -> PyResult<String> {
             })
         })
         .collect();
-    let answer = json!({
+    let result = json!({
         "machine": topology.machine,
         "nodes": nodes,
         "distances": topology.distances,
         "modes": modes(None, &topology).iter().map(|mode| mode.name()).collect::<Vec<_>>(),
         "fallback": fallback_orders(&topology.distances, &topology.cpus, &shown, added),
     });
-    Ok(answer.to_string())
+    Ok(result.to_string())
 }
 
-/// Allocations of every size under every mode; returns `{"rows", "options"}` as JSON text.
+/// Allocations of every size under every mode. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, options))]
 fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyResult<String> {
@@ -70,8 +69,7 @@ fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyResult<String
     Ok(json!({ "rows": rows, "options": request.plain() }).to_string())
 }
 
-/// What a trace, or a stream of `bytes`, sees under every mode; returns `{"rows", "options"}` as
-/// JSON text.
+/// A trace, or a stream of `bytes`, under every mode. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, trace, bytes, options, progress))]
 fn numa_run(
@@ -106,7 +104,7 @@ fn numa_run(
     })
 }
 
-/// Two guests in memory mode, each a trace or bytes; returns `{"rows", "options"}` as JSON text.
+/// Two guests in memory mode, each a trace or bytes. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, traces, bytes, options, progress))]
 fn numa_pair(
@@ -144,7 +142,7 @@ fn numa_pair(
     })
 }
 
-/// The options of a plan as they were read, as JSON text.
+/// The options of a plan as read, as JSON text.
 #[pyfunction]
 #[pyo3(signature = (*, options))]
 fn numa_plan(options: &Bound<'_, PyDict>) -> PyResult<String> {

@@ -11,8 +11,8 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Run the study; returns `{"rows": [...], "details": [...], "options"}` as JSON text: rows and
-/// details in the same order, the options as they were read.
+/// Run the study. Returns `{"rows": [...], "details": [...], "options"}` as JSON text: rows and details in
+/// the same order, the options as read.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
 fn ssd(
@@ -29,12 +29,12 @@ fn ssd(
         let reader = Reader::open(&trace)?;
         let (rows, details): (Vec<_>, Vec<_>) =
             simulate(&reader, machine, &options, on_progress)?.into_iter().unzip();
-        let answer = serde_json::json!({
+        let result = serde_json::json!({
             "rows": rows,
             "details": details,
             "options": request.plain(),
         });
-        Ok(answer.to_string())
+        Ok(result.to_string())
     })
 }
 

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::machine::Machine;
-use crate::policy::{MemoryHandle, Raised, ThreadHandle, kept, policy};
+use crate::policy::{MemoryHandle, Raised, ThreadHandle, policy, policy_hooks, store_exception};
 use crate::raise;
 
 /// Policies as JSON text: `[{"name", "what", "follows", "leaves_out", "not_for", "foresees",
@@ -103,7 +103,7 @@ fn tiering_run(
                         class
                             .bind(py)
                             .call0()
-                            .map_err(|error| kept(error, &raised))
+                            .map_err(|error| store_exception(error, &raised))
                             .and_then(|object| policy(&object, &settings, &raised, mem))
                     }),
                     (None, None) => Err(Error::input("--policy", "none given", "give one")),
@@ -164,6 +164,7 @@ fn tiering_options(
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<MemoryHandle>()?;
     module.add_class::<ThreadHandle>()?;
+    module.add_function(wrap_pyfunction!(policy_hooks, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_policies, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_options, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_run, module)?)
