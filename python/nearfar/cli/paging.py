@@ -22,7 +22,6 @@ from nearfar.cli._study import (
 from nearfar.declared import paging as declared
 from nearfar.schema import takes
 
-#: Where `nearfar --help` lists it.
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar paging app.trace --machine optane-ssd --html app.html"}
 
@@ -37,7 +36,7 @@ def run(
     heatmap: Annotated[
         bool,
         typer.Option(
-            "--heatmap/--no-heatmap", help="Include a heat map (address x time) in the page."
+            "--heatmap/--no-heatmap", help="Include a heat map (address x time) in the HTML page."
         ),
     ] = True,
     force: Force = False,

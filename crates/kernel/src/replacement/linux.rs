@@ -84,7 +84,7 @@ use super::{AccessBits, Replacement, Setup};
 
 /// One line for lists of policies.
 pub const WHAT: &str =
-    "Linux's active and inactive lists, of files and of anonymous pages, with refault activation";
+    "Linux's active and inactive lists of file and anonymous pages, with refault activation";
 
 /// `SWAP_CLUSTER_MAX`: pages freed by one reclaim, pages scanned together, and the cost of a
 /// written page.

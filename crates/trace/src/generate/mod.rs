@@ -68,11 +68,11 @@ impl Registry for Generators {
 nearfar_schema::options! {
     /// The options of all generators.
     struct Common {
-        /// Where references go.
+        /// Order of the references.
         name: Argument<Choice<Generators>> = required(),
         /// Total number of references.
         refs: Count<1> = required(),
-        /// Number of pages that they touch.
+        /// Number of pages.
         pages: Count<1> = required(),
         /// Bytes in a page, a power of two from 8 to 2^30.
         page_bytes: Bytes = 4096,

@@ -219,11 +219,15 @@ class Page:
         self.result = result
         #: Specification and data of each chart by identifier; ``_sections`` fills it.
         self.charts: dict[str, Drawn] = {}
-        rows = result.get("rows", ())
-        if self.limit is not None and len(rows) > self.limit:
+        self.check_rows(len(result.get("rows", ())))
+
+    @classmethod
+    def check_rows(cls, rows: int) -> None:
+        """Raise a :class:`NearfarError` if the page does not take so many rows."""
+        if cls.limit is not None and rows > cls.limit:
             raise NearfarError(
-                f"--html: {len(rows)} {self.row_name} are more than one page holds; "
-                f"give at most {self.limit}"
+                f"--html: {rows} {cls.row_name} are more than one page holds; "
+                f"give at most {cls.limit}"
             )
 
     def _sections(self) -> list[str]:
