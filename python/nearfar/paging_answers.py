@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from nearfar import units
 from nearfar.declared import paging as declared
-from nearfar.gain_error import gain_error, points, worthwhile
+from nearfar.gain_error import gain_error, points, saving, worthwhile
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
 from nearfar.paging_findings import (
     USUAL_PAGE,
@@ -90,11 +90,11 @@ def _page_size(result: Result) -> str:
     error = gain_error(best.gain)
     size, usual = units.size(best.page_bytes), units.size(USUAL_PAGE)
     if best.page_bytes == USUAL_PAGE:
-        return f"stay with {usual}; no other that was tried takes less time."
-    saves = units.percent(best.gain)
+        return f"stay with {usual}; no other simulated size takes less time."
     if best.gain <= error:
         return (
-            f"stay with {usual}; {size} saves {saves}, which is within the error, {points(error)}."
+            f"stay with {usual}; {size} pages take {units.percent(best.gain)} less time, which is "
+            f"within the error ({points(error)})."
         )
     found = {
         row["page_bytes"]: replace(best, row=row)
@@ -105,13 +105,14 @@ def _page_size(result: Result) -> str:
     chosen = found[worthwhile(gains) or best.page_bytes]
     gain = chosen.gain or 0.0
     more = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
-    bloat = f", and holds {units.size(more)} more memory" if more > 0 else ""
+    bloat = f", but {units.size(more)} more memory" if more > 0 else ""
     faster = ""
     if chosen.page_bytes != best.page_bytes:
-        faster = f" ({size} saves {points(best.gain - gain)} more, which is within the error)"
+        difference = points(best.gain - gain)
+        faster = f"; {size} pages would gain {difference} more, which is within the error"
     return (
-        f"{units.size(chosen.page_bytes)} saves {units.percent(gain)} of the time with {usual}, "
-        f"give or take {points(gain_error(gain))}{bloat}{faster}."
+        f"{units.size(chosen.page_bytes)} pages take {saving(gain)} less time than {usual} pages"
+        f"{bloat}{faster}."
     )
 
 
@@ -129,14 +130,14 @@ def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
 
 
 def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, most: float) -> str:
-    """How much memory is enough, how much too little, and how much is all, in words."""
+    """How much memory is enough, too little, and the most it uses, in words."""
     text = (
-        f"with {', '.join(enough)} it runs within {units.percent(most)} of having all that it "
-        f"wants ({units.size(whole)})"
+        f"with {', '.join(enough)} it is at most {units.percent(most)} slower than with enough "
+        f"memory ({units.size(whole)})"
     )
-    return (
-        f"{text}; below {', '.join(below)} it thrashes (twice the time)." if below else f"{text}."
-    )
+    if below:
+        text += f"; below {', '.join(below)} it thrashes (takes more than twice as long)"
+    return f"{text}."
 
 
 def _sizes_on(found: Sequence[tuple[int, str]], storages: int) -> list[str]:
@@ -166,8 +167,7 @@ def _storage(curves: Sequence[MemoryCurve], most: float) -> str:
     (least, first), *others = times
     if times[-1][0] < SAME * least:
         return f"with {units.size(memory.bytes)} or more it makes no difference."
-    behind = ", ".join(f"{units.clean(name)} {time / least:.3g}x" for time, name in others)
+    slower = ", ".join(f"{units.clean(name)} takes {time / least:.3g}" for time, name in others)
     return (
-        f"with {units.size(memory.bytes)} it is fastest on {units.clean(first)}; times as long: "
-        f"{behind}."
+        f"with {units.size(memory.bytes)}, {units.clean(first)} is fastest; {slower} times as long."
     )
