@@ -45,10 +45,7 @@ Knobs = Mapping[str, str | float | bool]
 WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
 
 #: Methods of a policy that nearfar calls.
-HOOKS: Final = (
-    *("start", "place", "allocated", "released", "hint_fault", "write_fault", "sample", "pressure"),
-    *("work", "foresee", "keep_shadow", "promoted", "written", "demoting"),
-)
+HOOKS: Final[Sequence[str]] = _engine.policy_hooks()
 
 
 class Policy:

@@ -2,7 +2,6 @@
 //! faults at every page size and memory size, in one pass over the trace.
 
 mod cell;
-mod counted;
 mod direct;
 mod engine;
 pub mod explain;
@@ -10,20 +9,21 @@ pub mod machine;
 mod memory;
 pub mod options;
 mod page_size;
-mod resident;
+mod parts;
 mod sample;
 mod simulate;
 mod source;
 mod stack;
+mod study;
 mod table;
 mod window;
 
 pub use cell::{Cell, FaultKinds, TooFewFrames};
-pub use counted::Counted;
-pub use engine::Thresholds;
-pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache, View};
-pub use sample::LeftOut;
+pub use options::{ClockInsert, Lifetimes, MemorySize, Options, PageCache, Request, View};
+pub use parts::StudyPart;
+pub use sample::OmittedSize;
 pub use simulate::{Simulated, simulate};
+pub use study::Study;
 pub use table::{Prices, Row, rows};
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What an ssd study is asked, and the machine's numbers it works with: checked once, here.
+//! Options of an SSD study and the machine parameters that it uses: parsed and checked.
 
 use nearfar_hardware::cache::Geometry as Caches;
 use nearfar_hardware::flash::{Overwrite, Precondition};
@@ -36,7 +36,7 @@ pub struct Host {
     pub cores: u32,
     /// Picoseconds of an instruction that misses no cache.
     pub instruction_ps: u64,
-    /// Caches of a core; every reference goes to memory where there are none.
+    /// Caches of a core; without any, every reference goes to memory.
     pub caches: Option<Caches>,
     /// Entries of the TLB for data, and of the one for instructions (0: data's serves both).
     pub tlb_entries: u32,
@@ -58,12 +58,12 @@ pub struct Host {
     pub page_fault_ns: u64,
     /// Sleeping threads wake at multiples of this.
     pub sleep_granularity_ns: u64,
-    /// A thread that wakes takes the core from one that has run longer by more than this; `None`: it
-    /// waits its turn.
+    /// A thread that wakes takes the core from one that has run longer by more than this; `None`:
+    /// it waits its turn.
     pub wakeup_ns: Option<u64>,
-    /// How long a thread runs while others are ready; `None`: until it blocks.
+    /// Time slice while other threads are ready; `None` = until the thread blocks.
     pub time_slice_ns: Option<u64>,
-    /// Where pages come from that the device does not hold; `None`: no time is charged for it.
+    /// Source of pages that are not on the device; `None` = they take no time.
     pub disk: Option<Storage>,
 }
 
@@ -218,7 +218,7 @@ impl Value for Atomic {
 
 nearfar_schema::options! {
     /// The options of an ssd study as they are written.
-    pub struct Asked {
+    pub struct Request {
         /// Machine name or file, with `[flash]`, `[cpu]` and `[cost]`.
         machine: MachineName = "umd",
         /// Sizes of the device's DRAM.
@@ -283,26 +283,26 @@ pub struct Options {
 }
 
 impl Options {
-    /// What was asked, on this machine.
+    /// Check a request for this machine.
     ///
     /// # Errors
     /// As [`Self::new`] and [`Host::new`].
-    pub fn asked(asked: &Asked, machine: &Machine) -> Result<Self> {
-        let mut host = Host { l2p: asked.l2p, ..Host::new(machine, asked.disk.as_deref())? };
-        if let Some(time) = asked.sleep_granularity {
+    pub fn from_request(request: &Request, machine: &Machine) -> Result<Self> {
+        let mut host = Host { l2p: request.l2p, ..Host::new(machine, request.disk.as_deref())? };
+        if let Some(time) = request.sleep_granularity {
             host.sleep_granularity_ns = time.0;
         }
-        let [sequential, random] = asked.precondition.0;
-        let (overwrite, seed) = (asked.overwrite, asked.seed.0);
+        let [sequential, random] = request.precondition.0;
+        let (overwrite, seed) = (request.overwrite, request.seed.0);
         let replay = Replay {
-            atomic: asked.atomic.kinds,
-            first_touch: asked.first_touch,
-            window: asked.window.0,
+            atomic: request.atomic.kinds,
+            first_touch: request.first_touch,
+            window: request.window.0,
         };
-        let epf: Vec<String> = asked.epf.0.iter().map(|policy| policy.0.clone()).collect();
-        let dram: Vec<u64> = asked.dram.0.iter().map(|size| size.0).collect();
+        let epf: Vec<String> = request.epf.0.iter().map(|policy| policy.0.clone()).collect();
+        let dram: Vec<u64> = request.dram.0.iter().map(|size| size.0).collect();
         let precondition = Precondition { sequential, random, overwrite, seed };
-        let threads = asked.threads.0.0 as usize;
+        let threads = request.threads.0.0 as usize;
         Ok(Self { threads, ..Self::new(&epf, &dram, host, precondition, replay)? })
     }
 

@@ -1,4 +1,4 @@
-//! `sequential`: word after word through all pages, round and round; a thread starts at its share.
+//! `sequential`: word after word through all pages, repeatedly. Threads start at equal distances.
 
 use super::strided::Steps;
 use super::{Generator, Params, SIZE, Walk};

@@ -6,7 +6,6 @@ use nearfar_trace::{KindSet, Record, RegionEvent, RegionKind, Source, Writer, Wr
 use proptest::prelude::*;
 
 use super::*;
-use crate::paging::Thresholds;
 use crate::paging::machine::times;
 use crate::paging::tests::lives::{PROCESSES, Step, steps, trace};
 use crate::paging::{Cell, FaultKinds, MemorySize, simulate};
@@ -22,7 +21,7 @@ fn new_options(
 ) -> nearfar_trace::Result<Options> {
     let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
     let options = Options::new(pages, memory, tlb, policy, insert, kinds)?;
-    Ok(Options { min_frames: 1, thresholds: Thresholds::SMALL, ..options })
+    Ok(Options { min_frames: 1, prefetch_pages: 8, ..options })
 }
 
 fn store(records: &[Record], folder: &std::path::Path) -> Reader {
@@ -82,7 +81,8 @@ fn of_cell(cell: &Cell) -> Counts {
     }
 }
 
-/// On a processor: walks, hits of the second level and memory given are those of the view, and add up.
+/// On a processor: walks, hits of the second level and memory given are those of the view, and add
+/// up.
 fn check_on_machine(steps: &[Step], lives: bool) {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
