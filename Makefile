@@ -79,6 +79,7 @@ lint: env ## Formatters and linters
 	$(BIN)/ruff check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/ruff format --check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/mypy
+	git ls-files | xargs $(BIN)/codespell --dictionary - --dictionary docs/words.txt
 
 .PHONY: test-packages
 test-packages:

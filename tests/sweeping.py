@@ -30,7 +30,7 @@ replacement = {LISTED}
 [options]
 machine = "optane-ssd"
 memory = "50%,100%"
-page_sizes = "4K,64K"
+page_sizes = "4K,32K"
 """
 
 

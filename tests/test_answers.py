@@ -9,15 +9,16 @@ import pytest
 import report_fixture as fixture
 from nearfar import paging_answers as answers
 from nearfar.memory_curve import Memory
+from nearfar.paging import PagingResult
 
 MIB = 1 << 20
 #: Total time at 10, 20, ... 100 MiB.
 TIMES = (900.0, 300.0, 130.0, 250.0, 130.0, 106.0, 104.0, 103.0, 101.0, 100.0)
 
 
-def study(times: tuple[float, ...] = TIMES, **run: Any) -> dict[str, Any]:
+def study(times: tuple[float, ...] = TIMES, **run: Any) -> PagingResult:
     """Rows of 4 KiB pages whose times go with the memory, and of 64 KiB that take a tenth less."""
-    (first, *_) = fixture.paging_result()["rows"]
+    (first, *_) = fixture.paging_result().rows
     own = {"storage": "disk", "cpu_ns": 1.0, "resident_bytes": 100 * MIB, "memory_fraction": None}
     rows = [
         {
@@ -31,7 +32,8 @@ def study(times: tuple[float, ...] = TIMES, **run: Any) -> dict[str, Any]:
         for page, part, more in ((4096, 1.0, 0), (65536, 0.9, 3))
         for place, time in enumerate(times)
     ]
-    return {"run": {"peak_resident_bytes": 100 * MIB, "options": {}, **run}, "rows": rows}
+    made: Any = {"peak_resident_bytes": 100 * MIB, "options": {}, **run}
+    return PagingResult(made, rows, [])
 
 
 def test_enough_memory_is_the_least_from_which_on_all_are_quick() -> None:
@@ -48,7 +50,7 @@ def test_a_program_that_never_takes_twice_as_long_does_not_thrash() -> None:
     assert curve.thrashes_below is None
     (_, memory) = answers.answers(study((150.0, 100.0, 100.0), peak_resident_bytes=30 * MIB))
     assert memory == (
-        "Memory: with 20 MiB it runs within 5 % of having all that it wants (30 MiB)."
+        "Memory: with 20 MiB it is at most 5 % slower than with enough memory (30 MiB)."
     )
 
 
@@ -59,63 +61,69 @@ def test_nothing_is_said_of_memory_where_all_of_it_was_not_studied() -> None:
 
 def test_the_answers_of_a_study() -> None:
     assert answers.answers(study()) == [
-        "Page size: 64 KiB saves 10 % of the time with 4 KiB, give or take 5 points, and holds "
-        "3 MiB more memory.",
-        "Memory: with 70 MiB it runs within 5 % of having all that it wants (100 MiB); below "
-        "50 MiB it thrashes (twice the time).",
+        "Page size: 64 KiB pages take 10 % (5 to 15 %) less time than 4 KiB pages, but 3 MiB more "
+        "memory.",
+        "Memory: with 70 MiB it is at most 5 % slower than with enough memory (100 MiB); below "
+        "50 MiB it thrashes (takes more than twice as long).",
     ]
 
 
 @pytest.mark.parametrize(
     ("part", "sentence"),
     [
-        (0.97, "stay with 4 KiB; 64 KiB saves 3.0 %, which is within the error, 5 points."),
-        (1.2, "stay with 4 KiB; no other that was tried takes less time."),
+        (
+            0.97,
+            "stay with 4 KiB; 64 KiB pages take 3.0 % less time, which is within the error "
+            "(5 points).",
+        ),
+        (1.2, "stay with 4 KiB; no other simulated size takes less time."),
     ],
 )
 def test_a_gain_within_its_error_is_none(part: float, sentence: str) -> None:
     found = study()
-    for row in found["rows"]:
+    for row in found.rows:
         row["total_ns"] *= part / 0.9 if row["page_bytes"] == 65536 else 1
     assert answers.answers(found)[0] == f"Page size: {sentence}"
 
 
 def test_of_sizes_that_gain_alike_the_smallest() -> None:
     found = study()
-    found["rows"] += [
-        {**row, "page_bytes": 16384, "total_ns": row["total_ns"] * 0.93 / 0.9}
-        for row in found["rows"]
-        if row["page_bytes"] == 65536
-    ]
-    assert answers.answers(found)[0] == (
-        "Page size: 16 KiB saves 7.0 % of the time with 4 KiB, give or take 5 points, and holds "
-        "3 MiB more memory (64 KiB saves 3.0 points more, which is within the error)."
+    found.rows.extend(
+        [
+            {**row, "page_bytes": 16384, "total_ns": row["total_ns"] * 0.93 / 0.9}
+            for row in found.rows
+            if row["page_bytes"] == 65536
+        ]
     )
-    for row in found["rows"]:
+    assert answers.answers(found)[0] == (
+        "Page size: 16 KiB pages take 7 % (2 to 12 %) less time than 4 KiB pages, but 3 MiB more "
+        "memory; 64 KiB pages would gain 3.0 points more, which is within the error."
+    )
+    for row in found.rows:
         row["total_ns"] *= 1.025 if row["page_bytes"] == 16384 else 1
-    assert answers.answers(found)[0].startswith("Page size: 64 KiB saves 10 %")
+    assert answers.answers(found)[0].startswith("Page size: 64 KiB pages take 10 %")
 
 
 @pytest.mark.parametrize(("slowdown", "mib"), [("30%", 50), (0.06, 60)])
 def test_the_slowdown_that_was_asked_for(slowdown: str | float, mib: int) -> None:
     (_, memory) = answers.answers(study(options={"slowdown": slowdown}))
-    assert memory.startswith(f"Memory: with {mib} MiB it runs within")
+    assert memory.startswith(f"Memory: with {mib} MiB it is at most")
 
 
 def test_storages_are_compared_with_what_is_enough_on_the_best() -> None:
     found = study()
-    found["rows"] += [
-        {**row, "storage": "zram", "total_ns": row["total_ns"] ** 0.5 * 10} for row in found["rows"]
-    ]
+    found.rows.extend(
+        [{**row, "storage": "zram", "total_ns": row["total_ns"] ** 0.5 * 10} for row in found.rows]
+    )
     (_, memory, storage) = answers.answers(found)
-    assert "with 70 MiB on disk, 60 MiB on zram it runs" in memory
-    assert memory.endswith("below 50 MiB on disk, 20 MiB on zram it thrashes (twice the time).")
-    assert storage == "Storage: with 60 MiB it is fastest on zram; times as long: disk 1.03x."
+    assert "with 70 MiB on disk, 60 MiB on zram it is at most 5 % slower" in memory
+    assert "below 50 MiB on disk, 20 MiB on zram it thrashes" in memory
+    assert storage == "Storage: with 60 MiB, zram is fastest; disk takes 1.03 times as long."
 
 
 def test_storages_that_take_as_long_make_no_difference() -> None:
     found = study()
-    found["rows"] += [{**row, "storage": "zram"} for row in found["rows"]]
+    found.rows.extend([{**row, "storage": "zram"} for row in found.rows])
     assert answers.answers(found)[-1] == "Storage: with 70 MiB or more it makes no difference."
 
 

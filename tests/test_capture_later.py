@@ -126,9 +126,9 @@ def test_a_recording_that_never_began_is_incomplete(
         (["--start-after", "30"], "--start-after: '30' is not a time; write for example 30s"),
         (["--start-after", "1us"], "is not a time"),
         (["--start-on", "SIGKILL"], "--start-on"),
-        (["--start-on", "SIGUSR1", "--start-after", "1s"], "--start-on: says what --start-after"),
+        (["--start-on", "SIGUSR1", "--start-after", "1s"], "--start-on: conflicts with --start-after"),
         (["--stop-after", "0"], "--stop-after: 0 records are none"),
-        (["--stop-after", "10", "--max-refs", "10"], "--stop-after: says what --max-refs says"),
+        (["--stop-after", "10", "--max-refs", "10"], "--stop-after: conflicts with --max-refs"),
     ],
 )
 def test_what_cannot_be_is_one_line(words: list[str], says: str, tmp_path: Path) -> None:

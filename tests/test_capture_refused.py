@@ -25,10 +25,10 @@ def elf(machine: int, bits: int = 2, order: int = 1, kind: int = 2) -> bytes:
 
 
 BAD_PROGRAMS = [
-    (elf(243), "riscv64: it would need qemu-riscv64"),
-    (elf(40, bits=1), "arm: it would need qemu-arm"),
-    (elf(3, bits=1), "i386: it would need qemu-i386"),
-    (elf(183, order=2), "aarch64_be: it would need qemu-aarch64_be"),
+    (elf(243), "riscv64: it needs qemu-riscv64"),
+    (elf(40, bits=1), "arm: it needs qemu-arm"),
+    (elf(3, bits=1), "i386: it needs qemu-i386"),
+    (elf(183, order=2), "aarch64_be: it needs qemu-aarch64_be"),
     (elf(9999), "ELF machine 9999"),
     (elf(62, kind=1), "not a program (object file"),
     (b"hello", "neither an ELF program nor a `#!` script"),
@@ -100,7 +100,7 @@ def test_missing_loader(tmp_path: Path) -> None:
     program = tmp_path / "arm"
     program.write_bytes(head + name)
     program.chmod(0o755)
-    with pytest.raises(NearfarError, match="loader /no/such/ld.so is not there") as raised:
+    with pytest.raises(NearfarError, match="loader /no/such/ld.so does not exist") as raised:
         capture.capture([program], tmp_path / "x.trace")
     assert raised.value.exit_code == 3
 

@@ -26,7 +26,7 @@ TRACE = DATA / "captures" / "gzip.trace"
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Paging runs with two TLBs and two memories, tiering runs of four seeds at two costs."""
     folder = tmp_path_factory.mktemp("runs")
-    common: dict[str, Any] = {"page_sizes": "4K,64K", "machine": "optane-ssd"}
+    common: dict[str, Any] = {"page_sizes": "4K,32K", "machine": "optane-ssd"}
     paging(TRACE, memory="50%,100%", **common).write(folder / "plain")
     paging(TRACE, memory="50%,100%", tlb="16", **common).write(folder / "small-tlb")
     paging(TRACE, memory="50%,75%", **common).write(folder / "other-memory")
@@ -199,7 +199,7 @@ def test_json_is_whole(runs: Path, nearfar: Run) -> None:
 def test_sweeps(tmp_path: Path) -> None:
     shutil.copytree(TRACE, tmp_path / "gzip.trace")
     grid = {"trace": [str(tmp_path / "gzip.trace")], "replacement": ["clock", "lru"]}
-    options = {"page_sizes": "4K,64K", "memory": "50%", "storage": ["optane-ssd"],
+    options = {"page_sizes": "4K,32K", "memory": "50%", "storage": ["optane-ssd"],
                "machine": "optane-ssd"}  # fmt: skip
     sweep({"study": "paging", "grid": grid, "options": options}, tmp_path / "a", workers=1)
     options["tlb"] = "16"

@@ -28,7 +28,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(trace: Path, folder: Path, **options: Any) -> Path:
-    answer: dict[str, Any] = {"page_sizes": "4K,64K", "memory": "30%,50%", "machine": "optane-ssd"}
+    answer: dict[str, Any] = {"page_sizes": "4K,16K", "memory": "30%,50%", "machine": "optane-ssd"}
     paging(trace, **{**answer, **options}).write(folder)
     return folder
 
@@ -47,7 +47,7 @@ def made(trace: Path, folder: Path, **options: Any) -> Path:
 def test_the_sums_are_the_rows(trace: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     run = made(trace, tmp_path / "run", **options)
     memory = str(options.get("memory", "30%")).partition(",")[0]
-    found = explain(run, page="64K", memory=memory, storage="optane-ssd")
+    found = explain(run, page="16K", memory=memory, storage="optane-ssd")
     import pyarrow.parquet as pq
 
     rows = pq.read_table(run / "result.parquet").to_pylist()
@@ -55,7 +55,7 @@ def test_the_sums_are_the_rows(trace: Path, tmp_path: Path, options: dict[str, A
     right = sizes.get(memory, lambda r: r["memory_bytes"] == 200 << 10)
     (row,) = [
         r for r in rows
-        if r["page_bytes"] == 65536 and r["storage"] == "optane-ssd" and right(r)
+        if r["page_bytes"] == 16384 and r["storage"] == "optane-ssd" and right(r)
     ]  # fmt: skip
     assert sum(term["ns"] for term in found.terms) == pytest.approx(row["total_ns"], rel=1e-12)
     for part, total in (("T_A", "translation_ns"), ("T_D", "data_ns")):
@@ -120,7 +120,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory, build: Callable[..., Path]) -
         {"replacement": "lru", "page_cache": "warm"},
         {"replacement": "linux", "swappiness": 150, "write_back": True, "tlb": "8x2"},
         {"replacement": "linux", "statistics_every": 0},
-        {"memory": "64K", "page_cache": "warm"},
+        {"memory": "160K", "page_cache": "warm"},
     ],
 )
 def test_pages_that_end_are_explained_by_kind(
@@ -132,14 +132,14 @@ def test_pages_that_end_are_explained_by_kind(
     import pyarrow.parquet as pq
 
     endless = pq.read_table(run / "result.parquet").to_pylist()
-    for page, bytes_ in {"4K": 4096, "64K": 65536}.items():
+    for page, bytes_ in {"4K": 4096, "16K": 16384}.items():
         memory = options.get("memory", "50%")
         found = explain(tmp_path / "run", page=page, memory=memory, storage="optane-ssd")
         rows = pq.read_table(tmp_path / "run" / "result.parquet").to_pylist()
         (row,) = [
             r for r in rows
             if r["page_bytes"] == bytes_ and r["storage"] == "optane-ssd"
-            and (memory == "64K" or r["memory_fraction"] == 0.5)
+            and (memory == "160K" or r["memory_fraction"] == 0.5)
         ]  # fmt: skip
         assert found.run["lifetimes"]
         assert sum(term["ns"] for term in found.terms) == pytest.approx(row["total_ns"], rel=1e-12)
@@ -211,7 +211,7 @@ def test_the_memory_is_that_of_the_answer(
     trace: Path, tmp_path: Path, machine: str, answered: float
 ) -> None:
     run = made(trace, tmp_path / "run", machine=machine, memory="30%,50%,100%")
-    assert explain(run, page="64K").run["memory_fraction"] == answered
+    assert explain(run, page="16K").run["memory_fraction"] == answered
 
 
 def test_mistakes_are_one_line(trace: Path, tmp_path: Path, nearfar: Run) -> None:
@@ -223,7 +223,7 @@ def test_mistakes_are_one_line(trace: Path, tmp_path: Path, nearfar: Run) -> Non
         assert len(done.stderr.splitlines()) == 1
         return done.stderr
 
-    assert "8 KiB is not in this run; it has 4 KiB, 64 KiB" in refused(run, "--page", "8K")
+    assert "8 KiB is not in this run; it has 4 KiB, 16 KiB" in refused(run, "--page", "8K")
     assert "it has 30 %, 50 %" in refused(run, "--page", "4K", "--memory", "70%")
     assert "is not one size" in refused(run, "--page", "4K", "--memory", "30%,50%")
     assert "it has optane" in refused(run, "--page", "4K", "--storage", "hdd")

@@ -188,7 +188,8 @@ def test_json_has_what_it_promises(nearfar: Run, mixed: Path) -> None:
     assert done.returncode == 0
     found = json.loads(done.stdout)
     assert set(found) == {"run", "rows", "fits"}
-    assert len(found["rows"]) == 13 * 10 * len({row["storage"] for row in found["rows"]})
+    cells = len(found["rows"]) / len({row["storage"] for row in found["rows"]})
+    assert cells + len(found["run"]["too_few_frames"]) == 13 * 10
     promised = """page_bytes memory_bytes memory_fraction frames references tlb_misses
         tlb_miss_rate faults fault_rate dirty_evictions storage translation_ns data_ns
         total_ns""".split()  # noqa: SIM905
@@ -196,7 +197,36 @@ def test_json_has_what_it_promises(nearfar: Run, mixed: Path) -> None:
     assert len(found["fits"]) == 11
     for fit in found["fits"]:
         assert fit["verdict"] in ("good", "fair", "bad", "none")
-        assert len(fit["points"]) == 13
+        rows = [r for r in found["rows"] if fit["memory_bytes"] in (None, r["memory_bytes"])]
+        assert len(fit["points"]) == len({row["page_bytes"] for row in rows})
+
+
+def test_memories_of_fewer_than_8_pages_are_left_out(nearfar: Run, tmp_path: Path) -> None:
+    """They have no rows, and a note and the result say which; if all are, that is an error."""
+    html = tmp_path / "page.html"
+    words = ["paging", CAPTURES[0], "--storage", "nvme", "--page-sizes", "4K,64K"]
+    memory = f"{8 * 65536 - 1},{8 * 65536},32K"
+    done = nearfar(*words, "--memory", memory, "--format", "json", "--html", html)
+    found = json.loads(done.stdout)
+    cells = {(row["page_bytes"], row["memory_bytes"]): row["frames"] for row in found["rows"]}
+    assert cells == {
+        (4096, 32768): 8, (4096, 524287): 127, (4096, 524288): 128, (65536, 524288): 8,
+    }  # fmt: skip
+    assert found["run"]["too_few_frames"] == [
+        {"page_bytes": 65536, "memory_bytes": memory, "memory_fraction": None}
+        for memory in (524287, 32768)
+    ]
+    note = "left out, as memory holds fewer than 8 pages, which thrash in any program: "
+    assert f"nearfar: note: {note}64 KiB pages with 512 KiB and less\n" in done.stderr
+    assert f"L{note[1:]}" in html.read_text()
+    whole = nearfar(*words, "--memory", "1M")
+    assert "left out" not in whole.stderr
+    refused = nearfar(*words, "--memory", "32767,4K")
+    assert refused.returncode == 2 and not refused.stdout
+    assert refused.stderr == (
+        "nearfar: error: --memory: no size holds 8 pages of 4096 bytes; with fewer all thrash; "
+        "give 32768 bytes or more, or smaller --page-sizes\n"
+    )
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "parquet"])
@@ -272,7 +302,7 @@ def write_records(path: Path, records: list[tuple[int, str, int]]) -> Path:
 
 def test_one_reference(tmp_path: Path) -> None:
     trace = write_records(tmp_path / "one.trace", [(4096, "store", 8)])
-    result = paging(trace)
+    result = paging(trace, memory="16M")
     assert {(row["faults"], row["tlb_misses"], row["references"]) for row in result.rows} == {
         (1, 1, 1)
     }
@@ -280,7 +310,7 @@ def test_one_reference(tmp_path: Path) -> None:
 
 def test_top_of_the_address_space(tmp_path: Path) -> None:
     trace = write_records(tmp_path / "top.trace", [(2**64 - 1, "load", 1), (0, "load", 1)])
-    rows = paging(trace, memory="1M", machine="desktop-nvm", storage=["nvm-1x"]).rows
+    rows = paging(trace, memory="16M", machine="desktop-nvm", storage=["nvm-1x"]).rows
     assert [row["faults"] for row in rows] == [2] * 13
 
 

@@ -76,7 +76,7 @@ def test_boxes_are_set_against_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
         for phase in ("warm-up", "round-1", "round-2")
     ]  # fmt: skip
     mix = object.__new__(study._Mix)
-    mix.found = types.SimpleNamespace(rows=rows)
+    mix.result = types.SimpleNamespace(rows=rows)
     assert mix.ratio("shadow_faults")[0] == pytest.approx(16 / 30)
     ours, note = mix.apart("shadow_faults")
     assert (ours, note) == (pytest.approx(18 / 20), "NOMAD 20 to 40, SSP 15 to 18")

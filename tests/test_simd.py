@@ -44,6 +44,6 @@ def test_a_level_that_is_none_is_one_line() -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        f'nearfar: error: NEARFAR_SIMD: "avx1024" is no level; set it to one of {names}, '
+        f'nearfar: error: NEARFAR_SIMD: "avx1024" is not a level; set it to one of {names}, '
         "or unset it\n"
     )

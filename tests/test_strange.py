@@ -73,7 +73,7 @@ def test_pipes_and_devices_are_no_files(place: Path, nearfar: Run, words: str, k
         file.symlink_to("/dev/zero")
     done = nearfar(*words.split())
     if words.startswith("sweep whole"):  # a cell that fails is a note
-        assert done.returncode == 1 and "is no regular file" in done.stderr, done.stderr
+        assert done.returncode == 1 and "is not a regular file" in done.stderr, done.stderr
     else:
         one_line(done)
     assert not (place / "out").exists()

@@ -117,7 +117,7 @@ def test_a_sweep_is_the_study_cell_by_cell(folder: Path) -> None:
         folder / "sqlite.trace",
         machine="optane-ssd",
         memory="50%,100%",
-        page_sizes="4K,64K",
+        page_sizes="4K,32K",
         replacement=REPLACEMENTS[-1],
     )
     own = [

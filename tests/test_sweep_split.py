@@ -56,7 +56,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes]
 
 
 def joined(study: Any, only: list[list[int]], **options: Any) -> Any:
-    """The study of parts that have these pieces, each by way of JSON as a sweep keeps it."""
+    """The study from parts with these pieces, each through JSON as in a sweep."""
     parts = [(one, json.loads(json.dumps(study.part(one, **options)))) for one in only]
     return study.joined(parts, 1.0, **options)
 

@@ -184,7 +184,7 @@ def test_a_trace_rewritten_by_another_tool_reads_the_same(
     assert tuples(package.open(copy).table()) == before
     found = info_module.info(copy)
     assert found == expected
-    with pytest.raises(NearfarError, match="part-00000.parquet: has .* where trace.json says"):
+    with pytest.raises(NearfarError, match="part-00000.parquet: has .* in trace.json"):
         info_module.info(copy, verify=True)
 
 
@@ -268,7 +268,7 @@ DAMAGE = {
     ),
     "missing part": (
         lambda f: (f / "part-00000.parquet").unlink(),
-        "part-00000.parquet: listed in trace.json but not there",
+        "part-00000.parquet: listed in trace.json but missing",
     ),
     "not JSON": (
         lambda f: (f / "trace.json").write_text('{"schema": 1,'),
@@ -282,13 +282,13 @@ DAMAGE = {
     ),
     "records differ": (
         lambda f: change(f, records=5),
-        "trace.json: `parts` has 541547 records in all, `records` says 5",
+        "trace.json: `parts` has 541547 records in total, but `records` is 5",
     ),
     "part listed twice": (
         lambda f: change(f, parts=json.loads((f / "trace.json").read_text())["parts"] * 2),
-        "trace.json: `parts` has 1083094 records in all, `records` says 541547",
+        "trace.json: `parts` has 1083094 records in total, but `records` is 541547",
     ),
-    "part differs": (other_count, "holds 541547 records where trace.json says 541548"),
+    "part differs": (other_count, "has 541547 records, but 541548 in trace.json"),
     "no trace.json": (lambda f: (f / "trace.json").unlink(), "not a trace: it has no trace.json"),
     "no folder": (lambda f: shutil.rmtree(f), "no such trace"),
 }

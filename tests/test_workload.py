@@ -80,7 +80,7 @@ def test_a_small_capture_of_its_work_is_bundled(name: str) -> None:
         (short(small="{ skip = 1 }"), "unknown key `skip`; did you mean `skip_refs`?"),
         (short(small="{ skip_refs = 0, max_refs = 0 }"), "key small.max_refs: is not 1 or more"),
         (short(ready='"socket"'), "there is no `client`"),
-        (short() + '\n"../x" = { text = "" }', "is no plain file name"),
+        (short() + '\n"../x" = { text = "" }', "is not a plain file name"),
         (short() + "\nx = { make = 'word' }", "no generator 'word'; did you mean `words`?"),
         (short() + "\nx = { make = 'words', byte = 3 }", "did you mean `bytes`?"),
         (short() + "\nx = { make = 'words', bytes = -3 }", "`bytes` is not a whole number"),
@@ -127,7 +127,7 @@ def test_all_goes_on_and_tells_what_is_left_out(
     *each, last = done.stderr.splitlines()
     assert len(each) == len(workload.names())
     assert "nearfar: workload redis: not installed: redis-server, redis-cli; apt-get" in done.stderr
-    assert last.endswith(f"{len(each)} of {len(each)} left out, as said above")
+    assert last.endswith(f"{len(each)} of {len(each)} left out, as listed above")
     assert not list(tmp_path.glob("out/*.trace"))
 
 

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| nearfar_trace::import::exercise_guess(bytes));
+fuzz_target!(|bytes: &[u8]| nearfar_trace::import::exercise_detection(bytes));

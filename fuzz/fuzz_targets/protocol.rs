@@ -1,5 +1,5 @@
-//! The memory that a captured program shares with the capture: the plugin's half writes to it, the
-//! input writes whatever it likes, the receiver makes a trace of it that can be read.
+//! The memory that a captured program shares with the capture: the plugin writes to it, the
+//! input writes arbitrary data to it, and the receiver must make a readable trace of it.
 //!
 //! The plugin's files are GPL-2.0-or-later; what is built here is not distributed.
 #![no_main]
@@ -12,8 +12,8 @@ use nearfar_capture::layout;
 use nearfar_capture::shared::Shared;
 use nearfar_fuzz::in_folder;
 
-#[path = "../../crates/capture/src/loopback/half.rs"]
-mod half;
+#[path = "../../crates/capture/src/loopback/plugin_side.rs"]
+mod plugin_side;
 #[path = "../../capture/qemu-plugin/src/recorder.rs"]
 #[allow(dead_code)]
 mod recorder;
@@ -28,8 +28,9 @@ thread_local! {
 fuzz_target!(|bytes: &[u8]| in_folder(|folder| MEMORY.with(|memory| {
     let (shared, recorder) = memory.get_or_init(|| {
         let shared = Shared::create(0).expect("shared memory");
-        let recorder = half::install(&shared);
+        let recorder = plugin_side::install(&shared);
         (shared, recorder)
     });
-    let _ = protocol(shared, folder, bytes, &mut |input, first| half::act(recorder, input, first));
+    let mut plugin = |input: &mut _, first| plugin_side::act(recorder, input, first);
+    let _ = protocol(shared, folder, bytes, &mut plugin);
 })));

@@ -68,13 +68,12 @@ class paging:
         translation_ns: float
         data_ns: float
         total_ns: float
-        too_few_frames: bool
-        zero_fills: int | None
-        file_reads: int | None
-        swap_ins: int | None
-        file_rereads: int | None
-        swap_outs: int | None
-        write_backs: int | None
+        zero_fills: int
+        file_reads: int
+        swap_ins: int
+        file_rereads: int
+        swap_outs: int
+        write_backs: int
         cpu_ns: float | None
         tlb_ns: float | None
         walk_ns: float | None

@@ -1,9 +1,8 @@
 """Views of a trace: every reference of the program, or only those that reach memory.
 
-``cache`` runs the trace through the caches of a machine (``crates/hardware/src/cache.rs``) and
-leaves the references that miss them, one for each line. Page-size advice (000) and the TLB and
-fault models (001) studied such references. A view is written as a temporary trace, so that every
-command reads it as any other.
+``cache`` simulates the caches of a machine (``crates/hardware/src/cache.rs``) and keeps the
+references that miss, one for each line. Page-size advice (000) and the TLB and fault models (001)
+study such references. A view is a temporary trace, so every command reads it like any other.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, cast
 
 from nearfar import _engine
 from nearfar import machine as machines
@@ -22,19 +21,19 @@ from nearfar.declared import names
 from nearfar.errors import NearfarError
 from nearfar.schema import default
 
-#: The view that leaves nothing out: the trace itself. And the machine unless another is named.
+#: The view that keeps every reference, and the default machine.
 _ALL: Final[str] = default(declared.OPTIONS, "filter")
 _MACHINE: Final[str] = default(declared.OPTIONS, "machine")
 
 
 @dataclass(frozen=True)
 class View:
-    """A trace as it is to be read.
+    """A view of a trace.
 
     Attributes:
-        path: the trace folder that holds the view; gone when the view is closed.
+        path: the trace folder of the view, removed when the view is closed.
         filter: a name from ``nearfar.declared.names.FILTER``.
-        sentence: which references it holds, for people.
+        sentence: a description of its references.
     """
 
     path: Path
@@ -54,11 +53,11 @@ def view(
     Args:
         trace: a trace folder.
         filter: a name from ``nearfar.declared.names.FILTER``.
-        machine: whose caches: its ``l1i``, ``l1d`` and ``l2``.
-        progress: called now and then with the references read so far.
+        machine: the machine with the caches ``l1i``, ``l1d`` and ``l2``.
+        progress: called regularly with the number of references read.
 
     Raises:
-        NearfarError: no such filter, a machine without caches, or a damaged trace.
+        NearfarError: unknown filter, a machine without caches, or a damaged trace.
     """
     if filter == _ALL:
         yield View(trace, filter, dict(names.FILTER)[filter])
@@ -69,21 +68,21 @@ def view(
             sentence = _engine.filter_view(trace, path, machine, filter=filter, progress=progress)
             yield View(path, filter, sentence)
         except NearfarError as error:
-            answer = str(error).replace(str(path), str(trace))
-            raise NearfarError(answer, error.exit_code) from None
+            message = str(error).replace(str(path), str(trace))
+            raise NearfarError(message, error.exit_code) from None
 
 
 @contextmanager
 def view_of(
-    trace: Path, options: Mapping[str, Any], progress: Callable[[int], None] | None = None
-) -> Iterator[tuple[View, dict[str, Any]]]:
-    """Open the view that the options of a command ask for; give it and the other options.
+    trace: Path, options: Mapping[str, object], progress: Callable[[int], None] | None = None
+) -> Iterator[tuple[View, dict[str, object]]]:
+    """Open the view that the options of a command name; yields it and the other options.
 
     Raises:
         NearfarError: as :func:`view`.
     """
-    rest = dict(options)
-    name = rest.pop("filter", _ALL)
-    machine = machines.load(rest.pop("machine", _MACHINE))
-    with view(trace, name, machine, progress) as seen:
-        yield seen, rest
+    others = dict(options)
+    name = str(others.pop("filter", _ALL))
+    machine = machines.load(cast("machines.MachineLike", others.pop("machine", _MACHINE)))
+    with view(trace, name, machine, progress) as opened:
+        yield opened, others

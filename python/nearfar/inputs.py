@@ -10,7 +10,11 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing as npt
 
 
 def words(path: Path, *, seed: int = 1, bytes: int = 3_000_000, line: int = 12) -> None:  # noqa: A002
@@ -266,7 +270,7 @@ _LANGUAGE: list[str] = []
 _WEIGHTS: list[float] = []
 
 
-def _texture(seed: int, height: int, width: int, colours: int) -> Any:
+def _texture(seed: int, height: int, width: int, colours: int) -> npt.NDArray[numpy.uint8]:
     """Noise of halving size and strength, as ``uint8`` of shape (height, width, colours)."""
     import numpy
 
@@ -279,4 +283,6 @@ def _texture(seed: int, height: int, width: int, colours: int) -> Any:
         total += strength * part
         step, strength = step // 2, strength * 0.6
     low, high = total.min(), total.max()
-    return ((total - low) / max(high - low, 1e-9) * 255).astype(numpy.uint8)
+    scaled = (total - low) / max(high - low, 1e-9) * 255
+    pixels: npt.NDArray[numpy.uint8] = scaled.astype(numpy.uint8)
+    return pixels

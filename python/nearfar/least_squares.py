@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-#: A term that falls by more than this from one measured size to the next is one point, not a curve.
+#: A steeper term would fit one point only (rate times distance of two sizes).
 _STEEPEST: Final = math.log(1e6)
 _STARTS: Final = 8
 _RANDOM_STARTS: Final = 4
@@ -28,7 +28,7 @@ _FINAL_STEPS: Final = 200
 
 @dataclass(frozen=True)
 class _Projection:
-    """Best coefficients for given rates, and what the next step needs; a row for each problem."""
+    """Best coefficients for given rates, with residuals and Jacobian; a row for each problem."""
 
     rss: Array
     residuals: Array
@@ -48,7 +48,7 @@ def _project(t: Array, y: Array, weights: Array, rates: Array) -> _Projection:
     first = t[np.argmax(present, axis=1)][:, None]
     last = t[len(t) - 1 - np.argmax(present[:, ::-1], axis=1)][:, None]
     shift = np.where(rates > 0, rates * last, rates * first)
-    # Points that a problem leaves out may lie beyond its own, where the exponent is positive.
+    # Beyond a problem's own points the exponent may be positive.
     exponent = np.minimum(rates[:, :, None] * t - shift[:, :, None], 0.0)
     columns = np.exp(exponent) * weights[:, None, :]
     target = y * weights
@@ -93,7 +93,7 @@ def _dot(a: Array, b: Array) -> Array:
 
 def search(t: Array, y: Array, weights: Array, terms: int, seed: int) -> tuple[Array, Array]:
     """Least-squares coefficients and rates, (problems, terms) each, rates ascending."""
-    # Each problem has bounds and starts of its own points, as if the others had never been there.
+    # Bounds and starts of a problem depend on its own points only.
     own = [t[row > 0] for row in weights]
     limits = np.array([bounds(points) for points in own])
     starts = np.stack(
@@ -105,7 +105,7 @@ def search(t: Array, y: Array, weights: Array, terms: int, seed: int) -> tuple[A
     problems, count = starts.shape[:2]
     every = starts.reshape(-1, terms)
     rss = _project(t, y, np.repeat(weights, count, axis=0), every).rss.reshape(problems, count)
-    # The random starts come last and are always tried.
+    # The last starts are random, and always used.
     fixed = count - _RANDOM_STARTS
     best = np.argsort(rss[:, :fixed], axis=1, kind="stable")[:, :_STARTS]
     extra = np.tile(np.arange(fixed, count), (problems, 1))
@@ -127,9 +127,9 @@ def search(t: Array, y: Array, weights: Array, terms: int, seed: int) -> tuple[A
 
 
 def bounds(t: Array) -> tuple[float, float]:
-    """Steepest falling and rising rate that more than one point can show."""
+    """The steepest falling and rising rate that more than one point can show."""
     gaps = np.diff(np.unique(t))
-    # exp(300) is far from overflow, and far beyond any curve of rates.
+    # exp(300) does not overflow, and no curve of rates is that steep.
     return (
         -min(_STEEPEST / gaps[0], 300 / max(abs(t[0]), 1e-300)),
         min(_STEEPEST / gaps[-1], 300 / max(abs(t[-1]), 1e-300)),

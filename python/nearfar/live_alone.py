@@ -1,4 +1,4 @@
-"""A program run without nearfar first: how long it takes bare, and how much memory it has then.
+"""Run a program without nearfar and measure its time and memory.
 
 >>> import nearfar.live_alone
 >>> nearfar.live_alone.measure(["sort", "big.txt"]).seconds                 # doctest: +SKIP
@@ -22,30 +22,29 @@ from typing import Final
 from nearfar.errors import NearfarError, of_system
 from nearfar.processes import handling, running
 
-#: What `nearfar run` has the program load, and its variable (``crates/live/src/setup.rs``).
+#: The library that `nearfar run` preloads, and its variable (``crates/live/src/setup.rs``).
 LIBRARY: Final = Path(__file__).parent / "_live" / "libnearfar_preload.so"
 _VARIABLE: Final = "NEARFAR_RUN"
 
-#: Seconds from one look at the program's memory to the next: least, and most.
-_LOOK: Final = (0.005, 0.05)
-#: Part of a processor that looking takes at most, unless that is too seldom.
+#: Minimum and maximum seconds between samples of the program's memory.
+_INTERVAL: Final = (0.005, 0.05)
+#: Share of a processor that sampling may use, within the limits of the interval.
 _SHARE: Final = 0.02
 _STATUS: Final = re.compile(r"^(VmHWM|RssAnon|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
 
-#: Discards what is written to it, as /dev/null does. But some programs (grep, tar) recognise
-#: /dev/null and do less work there.
+#: Discards output, as /dev/null does, but some programs (grep, tar) recognise /dev/null and do less
+#: work.
 _SINK: Final = "/dev/zero"
 
 
 @dataclass(frozen=True)
 class Alone:
-    """What a program came to without nearfar.
+    """The time and memory of a program without nearfar.
 
     Attributes:
-        seconds: from start to end.
-        resident_bytes: most private memory (RssAnon) that one of its processes had at a moment that
-            was looked at.
-        exit_code: the program's; 128 + N when signal N ended it.
+        seconds: wall time.
+        resident_bytes: peak private memory (RssAnon) of one of its processes, sampled.
+        exit_code: of the program; 128 + N if signal N ended it.
     """
 
     seconds: float
@@ -57,19 +56,19 @@ def check_input(place: str) -> int | None:
     """Refuse a standard input that cannot be read twice.
 
     Args:
-        place: the option that wants the program run twice, for the message.
+        place: the option that needs to run the program twice, for the message.
 
     Returns:
-        The position in a file; None for a terminal, /dev/null, and a closed standard input.
+        The position in a file; None for a terminal, /dev/null or a closed standard input.
 
     Raises:
-        NearfarError: it is something else.
+        NearfarError: standard input is something else.
     """
     try:
-        found = os.fstat(0)
-        if stat.S_ISREG(found.st_mode):
+        status = os.fstat(0)
+        if stat.S_ISREG(status.st_mode):
             return os.lseek(0, 0, os.SEEK_CUR)
-        if os.isatty(0) or found.st_rdev == Path(os.devnull).stat().st_rdev:
+        if os.isatty(0) or status.st_rdev == Path(os.devnull).stat().st_rdev:
             return None
     except OSError:
         return None
@@ -82,30 +81,30 @@ def check_input(place: str) -> int | None:
 def measure(command: Sequence[str], place: str = "--alone") -> Alone:
     """Run ``command`` without nearfar and measure it.
 
-    Its standard input is this process's, and is rewound. What it prints is discarded.
+    It inherits standard input, which is rewound afterwards. Its output is discarded.
 
     Args:
         command: program (a path, or a name in ``PATH``) and arguments.
-        place: the option that asks for it, for messages.
+        place: the option that needs this, for messages.
 
     Raises:
-        NearfarError: it cannot be run; standard input cannot be read twice.
-        KeyboardInterrupt: Ctrl-C came meanwhile, and the program has ended.
+        NearfarError: the program cannot be run, or standard input cannot be read twice.
+        KeyboardInterrupt: Ctrl-C was pressed; the program has ended.
     """
     position = check_input(place)
     interrupts = []
 
-    # Ctrl-C is the program's, which the terminal sends it to.
+    # The terminal sends Ctrl-C to the program as well, which handles it.
     def note(number: int, _frame: FrameType | None) -> None:
         interrupts.append(number)
 
     with handling([signal.SIGINT], note):
-        found = _run(command)
+        alone = _run(command)
     if interrupts:
         raise KeyboardInterrupt
     if position is not None:
         os.lseek(0, position, os.SEEK_SET)
-    return found
+    return alone
 
 
 def _run(command: Sequence[str]) -> Alone:
@@ -127,7 +126,7 @@ def _run(command: Sequence[str]) -> Alone:
 
 
 def _or_null(stream: int, sink: int) -> int | None:
-    """The sink; None, for leave it as it is, where a stream is /dev/null or closed already."""
+    """The sink; None, to inherit the stream, if it is /dev/null or closed."""
     try:
         is_null = os.fstat(stream).st_rdev == Path(os.devnull).stat().st_rdev
     except OSError:
@@ -136,69 +135,72 @@ def _or_null(stream: int, sink: int) -> int | None:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, less what an outer ``nearfar run`` has put into it."""
-    found = {name: value for name, value in os.environ.items() if name != _VARIABLE}
-    libraries = [one for one in found.pop("LD_PRELOAD", "").split(":") if one]
-    kept = [one for one in libraries if Path(one).name != LIBRARY.name]
-    return found | ({"LD_PRELOAD": ":".join(kept)} if kept else {})
+    """The environment, without what an outer ``nearfar run`` added to it."""
+    environment = {name: value for name, value in os.environ.items() if name != _VARIABLE}
+    libraries = [path for path in environment.pop("LD_PRELOAD", "").split(":") if path]
+    others = [path for path in libraries if Path(path).name != LIBRARY.name]
+    return environment | ({"LD_PRELOAD": ":".join(others)} if others else {})
 
 
 def _watch(pid: int) -> int:
-    """Wait for the end of a process; the most private memory that it, or one it started, had."""
-    ended = os.pidfd_open(pid)
-    known = {pid: _Memory()}
-    most, rest = 0, 0.0
+    """Wait for a process to end; returns the peak private memory of it or of a descendant."""
+    process = os.pidfd_open(pid)
+    processes = {pid: _Memory()}
+    peak, interval = 0, 0.0
     try:
-        waiting = select.poll()
-        waiting.register(ended, select.POLLIN)
-        while not waiting.poll(1000 * rest):
-            used = time.thread_time()
-            for one, memory in tuple(known.items()):
-                if not memory.look(one):
-                    most = max(most, known.pop(one).most)
-                for child in _children(one):
-                    known.setdefault(child, _Memory())
-            wanted = (time.thread_time() - used) / _SHARE
-            rest = min(max(_LOOK[0], wanted), _LOOK[1])
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        while not poll.poll(1000 * interval):
+            began = time.thread_time()
+            for number, memory in tuple(processes.items()):
+                if not memory.sample(number):
+                    peak = max(peak, processes.pop(number).private)
+                for child in _children(number):
+                    processes.setdefault(child, _Memory())
+            wanted = (time.thread_time() - began) / _SHARE
+            interval = min(max(_INTERVAL[0], wanted), _INTERVAL[1])
     finally:
-        os.close(ended)
-    return max(most, *(memory.most for memory in known.values())) if known else most
+        os.close(process)
+    return max([peak, *(memory.private for memory in processes.values())])
 
 
 @dataclass
 class _Memory:
-    """Memory of a process, in bytes."""
+    """Peaks of a process's memory, in bytes.
 
-    seen: int = 0
-    """Most private memory at a look."""
+    Attributes:
+        sampled: private memory, of all samples.
+        files: memory of files and shared memory, of all samples.
+        total: both, as the kernel counts it (VmHWM).
+    """
+
+    sampled: int = 0
     files: int = 0
-    """Most memory of files and shared memory at a look."""
-    peak: int = 0
-    """Most of both at any moment, which the kernel keeps while the process runs."""
+    total: int = 0
 
     @property
-    def most(self) -> int:
-        """Most private memory, of what passed between two looks as well."""
-        return max(self.seen, self.peak - self.files)
+    def private(self) -> int:
+        """Peak private memory, between samples too."""
+        return max(self.sampled, self.total - self.files)
 
-    def look(self, pid: int) -> bool:
-        """Look at a process; whether it is there."""
+    def sample(self, pid: int) -> bool:
+        """Sample a process; returns whether it exists."""
         try:
             text = Path(f"/proc/{pid}/status").read_text(errors="replace")
         except OSError:
             return False
-        found = {name: 1024 * int(number) for name, number in _STATUS.findall(text)}
-        # One that has ended has none of these until it is waited for.
-        if "VmHWM" in found:
-            # The peak is that of the program it runs now.
-            self.peak = found["VmHWM"]
-            self.seen = max(self.seen, found.get("RssAnon", 0))
-            self.files = max(self.files, found.get("RssFile", 0) + found.get("RssShmem", 0))
+        values = {name: 1024 * int(number) for name, number in _STATUS.findall(text)}
+        # A zombie has none of these.
+        if "VmHWM" in values:
+            # The kernel resets VmHWM on execve.
+            self.total = values["VmHWM"]
+            self.sampled = max(self.sampled, values.get("RssAnon", 0))
+            self.files = max(self.files, values.get("RssFile", 0) + values.get("RssShmem", 0))
         return True
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Processes that the threads of a process have started and that run."""
+    """The children of all threads of a process."""
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):

@@ -1,21 +1,29 @@
-"""What a run came to as a result like any other: one row, and the record of how it was made."""
+"""The result of a run under ``nearfar run``: one row, its record, a summary in lines."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, ClassVar, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from nearfar import _engine
 from nearfar.declared import run as declared
 from nearfar.provenance import Run, provenance
-from nearfar.result import FolderResult, load
+from nearfar.result import FolderResult
 from nearfar.schema import Column, Rows
+from nearfar.strict import Json
+from nearfar.units import duration, size
 
-#: What the engine says of really resident memory.
-RESIDENT: Final = ("resident_bytes", "resident_processes", "unmanaged_bytes", "held_bytes")
+if TYPE_CHECKING:
+    import pyarrow
+    from rich.text import Text
+
+#: Share of the budget by which resident memory may exceed it without an explanation.
+_ABOVE: Final = 0.05
+#: Far tiers that compress.
+_COMPRESSES: Final = ("zstd", "lz4")
 
 #: The row of a run; ``make declared`` writes it as ``nearfar.declared.run``.
 TABLES: Final = {
@@ -86,7 +94,7 @@ TABLES: Final = {
 
 
 class LiveRun(Run, total=False):
-    """How a run was made: what every study says, and what its times depend on besides."""
+    """The record of a run; times depend on the kernel too."""
 
     program: list[str]
     kernel: str
@@ -94,7 +102,7 @@ class LiveRun(Run, total=False):
 
 def record(
     words: Sequence[str],
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     knobs: Mapping[str, str],
     *,
     alone: bool,
@@ -103,9 +111,9 @@ def record(
 
     Args:
         words: program and arguments.
-        options: as the engine read them.
+        options: as the engine parsed them.
         knobs: of the policy.
-        alone: whether it was asked to be run bare as well.
+        alone: whether ``--alone`` was given.
     """
     run = provenance("run", options=declared.OPTIONS, values=options)
     if alone:
@@ -119,20 +127,84 @@ def record(
     return {**run, "program": list(words), "kernel": os.uname().release}
 
 
-class LiveResult(FolderResult):
-    """What :class:`nearfar.live.Outcome` is besides its numbers: a row, JSON, a folder."""
+@dataclass(frozen=True)
+class Outcome(FolderResult):
+    """The result of a run.
+
+    Attributes:
+        run: the record of the run: command, options, version, kernel.
+        command: program and arguments.
+        options: the options.
+        counters: event counts of all processes, by name (docs/run.md).
+        images: process images that were managed; ``execve`` starts another image.
+        fast_bytes: peak of fast memory, sampled.
+        far_pages_bytes: peak of memory in the far tier, shadows included, before compression.
+        window_bytes: peak of far memory that was mapped without a promotion.
+        far_bytes: peak size of the far tier.
+        seconds: wall time.
+        user_seconds: processor time of the program and its managers.
+        system_seconds: their processor time in the kernel.
+        manager_seconds: the managers' part of both, except the last 40 ms of each.
+        budget_bytes: fast memory of each process.
+        far_size_bytes: maximum memory of each process in the far tier, before compression.
+        far_latency_ns: minimum time to move a page to or from the far tier.
+        exit_code: of the program; 128 + N if signal N ended it.
+        why: why nearfar ended the program, if it did.
+        alone_seconds: wall time without nearfar; None unless measured, as are the next two.
+        alone_exit_code: exit code without nearfar.
+        alone_bytes: peak private memory of one process without nearfar.
+        resident_bytes: peak private memory (RssAnon) of all processes, sampled; the next three are
+            of the same sample.
+        resident_processes: managed processes.
+        unmanaged_bytes: private memory in mappings that are not managed.
+        held_bytes: private memory that could not be moved: locked, held by I/O, or shared with a
+            child.
+        core_dumped: whether the program left a core file, which lacks pages that were far.
+    """
 
     columns: ClassVar[Rows] = TABLES["rows"]
 
     run: LiveRun
+    command: list[str]
+    options: Json
     counters: dict[str, int]
+    images: int
+    fast_bytes: int
+    far_pages_bytes: int
+    window_bytes: int
+    far_bytes: int
+    seconds: float
+    user_seconds: float
+    system_seconds: float
+    manager_seconds: float
+    budget_bytes: int
+    far_size_bytes: int
+    far_latency_ns: int
+    exit_code: int
+    why: str | None
+
+    alone_seconds: float | None = None
+    alone_exit_code: int | None = None
+    alone_bytes: int | None = None
+    resident_bytes: int | None = None
+    resident_processes: int | None = None
+    unmanaged_bytes: int | None = None
+    held_bytes: int | None = None
+    core_dumped: bool = False
 
     @property
-    def rows(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def slowdown(self) -> float | None:
+        """The time over that without nearfar; None if not measured, or if exit codes differ."""
+        if not self.alone_seconds or self.alone_exit_code != self.exit_code:
+            return None
+        return self.seconds / self.alone_seconds
+
+    @property
+    def rows(self) -> list[declared.Row]:  # type: ignore[override]
         """The only row."""
         options = self.run["options"]
         knobs = options.get("knobs", {})
-        own = {
+        values = {
             "command": shlex.join(self.run["program"]),
             "policy": options["policy"],
             "knobs": ",".join(f"{name}={value}" for name, value in knobs.items()),
@@ -141,20 +213,22 @@ class LiveResult(FolderResult):
             **self.counters,
         }
         names = [column.name for column in self.columns.columns]
-        return [{name: own[name] if name in own else getattr(self, name) for name in names}]
+        row = {name: values[name] if name in values else getattr(self, name) for name in names}
+        return [cast("declared.Row", row)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values."""
-        found: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
-        return found
+    def to_dict(self) -> Mapping[str, object]:
+        """The result as plain values."""
+        return asdict(self)
 
-    def view(self) -> Any:
-        """What it came to, in lines."""
-        return load("rich.text:Text")(str(self))
+    def view(self) -> Text:
+        """The summary."""
+        from rich.text import Text
+
+        return Text(str(self))
 
     @classmethod
-    def restore(cls, run: Any, tables: Mapping[str, Any]) -> Any:
-        """Read back what :meth:`write` wrote."""
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> Outcome:
+        """Read what :meth:`write` wrote."""
         rows = tables["result"].to_pylist()
         if len(rows) != 1:
             raise KeyError("row")
@@ -162,14 +236,82 @@ class LiveResult(FolderResult):
         program, options = [str(word) for word in run["program"]], dict(run["options"])
         knobs = {str(k): str(v) for k, v in dict(options.get("knobs", {})).items()}
         counters = {name: row.pop(name) for name, _ in _engine.live_counters()}
-        # What stands elsewhere too, or follows from the rest; an older run has no slowdown.
+        # Columns that are in the record too, or computed; older versions have no slowdown.
         for name in ("command", "policy", "knobs", "far", "epf", "slowdown"):
             row.pop(name, None)
         options |= {name: str(options[name]) for name in ("policy", "far", "epf")}
         options |= {"knobs": knobs} if knobs else {}
-        kept = {**run, "program": program, "options": options}
-        make: Any = cls
-        return make(command=program, options=options, counters=counters, run=kept, **row)
+        record = cast("LiveRun", {**run, "program": program, "options": options})
+        return cls(command=program, options=options, counters=counters, run=record, **row)
 
-    def _run(self) -> Mapping[str, Any]:
+    def _run(self) -> Mapping[str, object]:
         return self.run
+
+    def __str__(self) -> str:
+        """A summary in three to six lines."""
+        counters = self.counters
+        demoted = counters["demotions_copied"] + counters["demotions_remapped"]
+        lines = [
+            f"{self._time()}. Peak: {size(self.fast_bytes)} fast, {self._far()}",
+            f"Promotions: {counters['promotions']:,} ({counters['shadow_copies']:,} kept a "
+            f"shadow). Demotions: {demoted:,} ({counters['demotions_remapped']:,} to their shadow)",
+            f"Faults: {counters['faults']:,} (hint {counters['hint_faults']:,}, shadow "
+            f"{counters['shadow_faults']:,}, let through {counters['window_faults']:,}). "
+            f"Aborted copies: {counters['aborts']:,}",
+        ]
+        if counters["fetches"]:
+            predicted, actual = (
+                duration(counters[name] / counters["fetches"])
+                for name in ("fetches_predicted_ns", "fetches_ns")
+            )
+            lines.append(
+                f"Waited for the far tier {counters['fetches']:,} times, {actual} each (predicted "
+                f"{predicted}): {counters['slept']:,} slept, {counters['stalled']:,} kept a "
+                "processor busy"
+            )
+        if (above := self._above_budget()) is not None:
+            lines.append(above)
+        if self.core_dumped:
+            lines.append("Core file: pages that were far are missing in it, and read as zeros")
+        return "\n".join(lines)
+
+    def _time(self) -> str:
+        used = f"{self.seconds:.2f} s (CPU {self.user_seconds + self.system_seconds:.2f} s"
+        if self.alone_seconds is None:
+            return f"{used}; for the slowdown add --alone)"
+        if self.slowdown is None:
+            return f"{used}), bare {self.alone_seconds:.2f} s with exit code {self.alone_exit_code}"
+        return f"{used}), {self.slowdown:.2g}x as long as bare ({self.alone_seconds:.2f} s)"
+
+    def _far(self) -> str:
+        far = f"{size(self.far_pages_bytes)} far"
+        name = str(self.options["far"]).partition(":")[0]
+        if name in _COMPRESSES and self.far_pages_bytes:
+            return f"{far} (compressed to {size(self.far_bytes)})"
+        return far
+
+    def _above_budget(self) -> str | None:
+        """How far resident memory exceeded the budget, and why; None if not by much."""
+        # The number of processes is also known if there was only one process image.
+        processes = self.resident_processes or (1 if self.images == 1 else None)
+        if self.resident_bytes is None or processes is None:
+            return None
+        excess = self.resident_bytes - processes * self.budget_bytes
+        if excess <= _ABOVE * processes * self.budget_bytes:
+            return None
+        fast = str(self.options["fast"])
+        budget = f"--fast {fast}" + (f" ({size(self.budget_bytes)})" if fast.endswith("%") else "")
+        if processes > 1:
+            budget = f"{budget} of each of {processes} processes"
+        reasons = [
+            f"{size(count)} {what}"
+            for count, what in (
+                (self.unmanaged_bytes, "in mappings that are not managed"),
+                (self.held_bytes, "held in memory (locked, in I/O or shared with a child)"),
+            )
+            if count
+        ]
+        if self.counters["over_budget"]:
+            reasons.append("the far tier was full (give more --far-size)")
+        why = f": {', '.join(reasons)}" if reasons else ""
+        return f"Resident: {size(self.resident_bytes)}, {size(excess)} above {budget}{why}"

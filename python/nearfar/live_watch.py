@@ -1,9 +1,9 @@
-"""A run that is under way, seen from another process.
+"""Watch a run from another process.
 
 >>> import nearfar.live_watch
 >>> nearfar.live_watch.snapshot(1234).table                     # doctest: +SKIP
->>> for one in nearfar.live_watch.watch():                      # doctest: +SKIP
-...     print(one)
+>>> for snapshot in nearfar.live_watch.watch():                 # doctest: +SKIP
+...     print(snapshot)
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from nearfar import _engine
 from nearfar.declared import run as declared
 from nearfar.result import Result
 
-#: Seconds from one look to the next.
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Seconds between snapshots.
 SECOND: Final = 1.0
-#: How often it is seen whether the run is over meanwhile.
+#: Seconds between checks whether the run has ended.
 _STEP: Final = 0.1
 
 
 class WatchedRun(TypedDict):
-    """The run as a whole (``crates/live/src/watch.rs``)."""
+    """A run as a whole (``crates/live/src/watch.rs``)."""
 
     launcher: int
     seconds: float
@@ -39,14 +42,20 @@ class WatchedRun(TypedDict):
     why: str | None
 
 
+class _Look(WatchedRun, total=False):
+    """What ``_engine.LiveWatch.look`` returns."""
+
+    rows: list[declared.WatchRow]
+
+
 @dataclass(frozen=True)
 class Snapshot(Result):
-    """What a run looked like at a moment.
+    """The state of a run at one moment.
 
     Attributes:
-        run: launcher, seconds since it began, policy, far tier, budgets of a process, process
-            images so far; whether it is over, and how it ended.
-        rows: the whole run, then each process that runs now (docs/run.md names the keys).
+        run: launcher, seconds since the start, policy, far tier, budgets of a process, number of
+            process images so far; whether and how the run has ended.
+        rows: the whole run, then each running process (docs/run.md describes the keys).
     """
 
     shown = "nearfar.report.live:watch"
@@ -55,55 +64,53 @@ class Snapshot(Result):
     rows: list[declared.WatchRow]
 
     @property
-    def table(self) -> Any:
+    def table(self) -> pyarrow.Table:
         """The rows as a ``pyarrow.Table``."""
         return declared.WATCH_ROWS.table(self.rows)
 
 
 def watch(pid: int | None = None, every: float = SECOND) -> Iterator[Snapshot]:
-    """Look at a run until it is over; rates are over the time from one look to the next.
-
-    The run does not notice.
+    """Snapshots of a run until it ends, with rates since the one before. The run is not disturbed.
 
     Args:
-        pid: its launcher, or a program that it manages; None for the only run there is.
-        every: seconds from one look to the next.
+        pid: the launcher or a managed process of the run; None if there is only one run.
+        every: seconds between snapshots.
 
     Yields:
-        What it looks like at once, then every so many seconds, and at its end.
+        A snapshot at once, then regularly, and at the end of the run.
 
     Raises:
-        NearfarError: no such run, several, another user's or another version's.
+        NearfarError: there is no such run, or several; it is another user's or another version's.
     """
-    # At once, not at the first look.
-    return _looks(_engine.LiveWatch(pid), every)
+    # Not a generator itself, so that errors are raised by the call.
+    return _snapshots(_engine.LiveWatch(pid), every)
 
 
 def snapshot(pid: int | None = None) -> Snapshot:
-    """What a run looks like now, with its rates over a second.
+    """The state of a run, with rates over a second.
 
     Args:
-        pid: as :func:`watch` takes it.
+        pid: as for :func:`watch`.
 
     Raises:
         NearfarError: as :func:`watch`.
     """
-    looks = watch(pid)
-    first = next(looks)
-    return next(looks, first)
+    snapshots = watch(pid)
+    first = next(snapshots)
+    return next(snapshots, first)
 
 
 def runs() -> dict[int, str]:
-    """Runs that are under way: launchers and their command lines."""
+    """The active runs: launchers and their command lines."""
     return dict(_engine.live_runs())
 
 
-def _looks(watched: _engine.LiveWatch, every: float) -> Iterator[Snapshot]:
+def _snapshots(watched: _engine.LiveWatch, every: float) -> Iterator[Snapshot]:
     while True:
-        found = json.loads(watched.look())
-        rows = found.pop("rows")
-        yield Snapshot(found, rows)
-        if found["is_over"]:
+        look: _Look = json.loads(watched.look())
+        rows = look.pop("rows")
+        yield Snapshot(look, rows)
+        if look["is_over"]:
             return
         due = time.monotonic() + every
         while not watched.is_over() and (left := due - time.monotonic()) > 0:

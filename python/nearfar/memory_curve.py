@@ -1,6 +1,6 @@
-"""How much longer a program takes with less memory, and how much is enough.
+"""Time against memory size: the slowdown with less memory, and how much memory is enough.
 
-For all its memory (:mod:`nearfar.paging_answers`), and for that part of it which is fast
+Used for all memory of a program (:mod:`nearfar.paging_answers`), and for its fast memory
 (:mod:`nearfar.tiering_answers`).
 """
 
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from nearfar import units
+from nearfar.provenance import Run
 from nearfar.schema import Option, default
 
-#: Times that differ by less are the same.
+#: Times whose ratio is smaller count as equal.
 SAME: Final = 1.01
-#: A program that takes so many times as long as with all its memory mostly waits for storage.
+#: A program thrashes if it takes more than this many times as long as with enough memory.
 THRASHES: Final = 2.0
 
 
@@ -25,7 +26,7 @@ class Memory:
 
     Attributes:
         bytes: its size.
-        fraction: the share of the program's memory it was asked as; None for one in bytes.
+        fraction: the size as a share of the program's memory; None if it was given in bytes.
     """
 
     bytes: int
@@ -33,7 +34,7 @@ class Memory:
 
     @property
     def label(self) -> str:
-        """``50 %`` or ``12 MiB``, whichever way it was asked for."""
+        """``50 %`` or ``12 MiB``, as it was given."""
         return units.size(self.bytes) if self.fraction is None else units.percent(self.fraction)
 
     @property
@@ -43,17 +44,17 @@ class Memory:
 
     @property
     def phrase(self) -> str:
-        """The label as it stands in a sentence."""
+        """The label in a sentence."""
         return f"{self.label} memory" if self.fraction is not None else f"{self.label} of memory"
 
 
 def in_order(memories: Iterable[Memory]) -> list[Memory]:
-    """Each memory size once, smallest first."""
+    """The distinct memory sizes, smallest first."""
     return sorted(set(memories), key=lambda memory: (memory.bytes, memory.fraction or 0.0))
 
 
 def middle(memories: Sequence[Memory]) -> Memory | None:
-    """The memory size to show first: nearest to half the program's, else the middle of the list."""
+    """The memory size to show first: nearest to 50 %, or the middle of the list."""
     shares = [memory for memory in memories if memory.fraction is not None]
     if shares:
         return min(shares, key=lambda memory: abs((memory.fraction or 0.0) - 0.5))
@@ -65,9 +66,9 @@ class MemoryCurve:
     """Time against memory size.
 
     Attributes:
-        name: what it is of: a storage, or a tiering policy.
+        name: a storage or a tiering policy.
         times: memory sizes, smallest first, and nanoseconds per reference.
-        base: the time that others are compared with; None for that with the largest memory.
+        base: the time that slowdowns refer to; None for that of the largest memory.
     """
 
     name: str
@@ -76,12 +77,12 @@ class MemoryCurve:
 
     @classmethod
     def of(cls, name: str, times: Mapping[Memory, float], base: float | None = None) -> MemoryCurve:
-        """A curve through times in any order."""
+        """A curve from times in any order."""
         return cls(name, tuple((memory, times[memory]) for memory in in_order(times)), base)
 
     @property
     def slowdowns(self) -> list[tuple[Memory, float]]:
-        """Memory sizes, smallest first, and how much longer it takes than the base."""
+        """Memory sizes, smallest first, and their slowdowns as a share of the base."""
         base = self.times[-1][1] if self.base is None else self.base
         return [(memory, time / base - 1) for memory, time in self.times]
 
@@ -91,28 +92,26 @@ class MemoryCurve:
         return self.times[-1][0]
 
     def enough(self, slowdown: float) -> Memory | None:
-        """The smallest memory from which on it takes at most ``slowdown`` longer; None: none does.
+        """The smallest memory such that it and all larger ones have at most this slowdown.
 
-        Without a base of its own the largest always does.
+        None if the largest has more, which requires a ``base``.
         """
-        found = None
+        smallest = None
         for memory, slower in reversed(self.slowdowns):
-            # 130 / 100 - 1 is more than 0.3.
+            # Tolerance for rounding: 130 / 100 - 1 > 0.3.
             if slower > slowdown + 1e-9:
                 break
-            found = memory
-        return found
+            smallest = memory
+        return smallest
 
     @property
     def thrashes_below(self) -> Memory | None:
-        """The smallest memory from which on it takes less than twice as long; None if it always
-        does, or never."""
-        found = self.enough(THRASHES - 1)
-        return None if found == self.times[0][0] else found
+        """The smallest memory with which it takes at most twice as long; None if all or none do."""
+        smallest = self.enough(THRASHES - 1)
+        return None if smallest == self.times[0][0] else smallest
 
 
-def slowdown(result: Mapping[str, Any], options: Iterable[Option]) -> float:
-    """How much longer the program may take, as it was asked."""
-    known: Mapping[str, Any] = result["run"].get("options", {})
-    asked = known.get("slowdown", default(options, "slowdown"))
-    return float(asked.rstrip("%")) / 100 if isinstance(asked, str) else float(asked)
+def slowdown(run: Run, options: Iterable[Option]) -> float:
+    """The slowdown that the options of a run allow: 0.05 is 5 %."""
+    value = run.get("options", {}).get("slowdown", default(options, "slowdown"))
+    return float(value.rstrip("%")) / 100 if isinstance(value, str) else float(value)

@@ -3,7 +3,7 @@
 The forms are those of page-size advice (000) and TLB and fault models (001).
 
 ========================  ======================  ===========================
-model                     formula                 stands for
+model                     formula                 quantity
 ========================  ======================  ===========================
 ``power``                 a p^b                   TLB miss rate
 ``exponential-2``         a e^(bp) + c e^(dp)     page fault rate
@@ -36,12 +36,13 @@ Array = npt.NDArray[np.float64]
 KIB: Final = 1024.0
 CONFIDENCE: Final = 0.95
 
-#: What a fit must reach: R2 at least; left-out sizes predicted within this share of the range (root
-#: mean square), and within this share of their own value (mean). The last matters because a small
-#: rate at a large page is multiplied by a long transfer.
+#: Limits of a fit: minimum R2; maximum error of held-out sizes, as a share of the range (root mean
+#: square) and of their own value (mean). The last matters because a small rate at a large page is
+#: multiplied by a long transfer.
 GOOD: Final = (0.95, 0.15, 0.25)
 FAIR: Final = (0.80, 0.40, 0.75)
-#: Every point within this of its value is good whatever R2 says: flat data leave it no variance.
+#: A fit with every point within this share of its value is good, whatever R2: flat data have no
+#: variance.
 CLOSE: Final = 0.02
 
 
@@ -58,7 +59,7 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model has."""
+        """The number of parameters."""
         return 2 * self.terms
 
 
@@ -86,7 +87,7 @@ QUANTITIES: Final[dict[str, str]] = {"tlb": "power", "fault": "exponential-2"}
 
 
 class _Quality(TypedDict):
-    """How far to trust a fit, as the attributes of :class:`Fit`."""
+    """Quality of a fit; see :class:`Fit`."""
 
     r2: float | None
     adjusted_r2: float | None
@@ -97,7 +98,7 @@ class _Quality(TypedDict):
 
 
 class _Solved(_Quality):
-    """What :func:`_solve` finds."""
+    """The result of :func:`_solve`."""
 
     coefficients: dict[str, float]
     intervals: dict[str, tuple[float, float]] | None
@@ -127,24 +128,24 @@ class FitDict(_Quality):
 
 @dataclass(frozen=True)
 class Fit:
-    """A model fitted to measured or simulated rates, and how far to trust it.
+    """A model fitted to measured or simulated rates, and its quality.
 
     Attributes:
         quantity: ``tlb`` or ``fault``.
         model: key of :data:`MODELS`.
-        coefficients: by name, with p in KiB; empty when there was nothing to fit.
-        intervals: 95 % confidence interval of each coefficient (linearised, Student t); None when
-            the data cannot give one.
-        page_bytes: sizes fitted to, ascending; measured: their rates.
+        coefficients: by name, with p in KiB; empty without a fit.
+        intervals: 95 % confidence interval of each coefficient (linearised, Student t); None if the
+            data do not determine it.
+        page_bytes: page sizes, ascending; measured: their rates.
         r2, adjusted_r2: share of variance explained; None for data without variance.
         rmse: root mean square residual, in rate.
-        loo_rmse, loo_mean_relative: error at each size when fitted without it, root mean square in
-            rate and mean relative (over rates above zero); None with too few sizes.
+        loo_rmse, loo_mean_relative: leave-one-out error, root mean square in rate and mean relative
+            (over rates above zero); None with too few sizes.
         aic: Akaike's criterion for normal residuals, up to a constant; None for an exact fit.
         verdict: ``good``, ``fair`` or ``bad``; reason: why, in a sentence.
-        weighting: ``absolute`` or ``relative``, as fitted; the quality figures above are of plain
-            residuals in both cases.
-        memory_bytes, memory_fraction: the memory size the rates belong to, where there is one.
+        weighting: ``absolute`` or ``relative``; the quality is that of unweighted residuals in both
+            cases.
+        memory_bytes, memory_fraction: the memory size of the rates, if known.
     """
 
     quantity: str
@@ -167,7 +168,7 @@ class Fit:
     confidence: float = field(default=CONFIDENCE)
 
     def predict(self, page_bytes: npt.ArrayLike) -> Array:
-        """Rate at each page size (bytes): the formula's value, but never below zero.
+        """Rate at each page size (bytes): the value of the formula, at least zero.
 
         Raises:
             NearfarError: the fit has no coefficients, or a size is not above zero.
@@ -230,15 +231,15 @@ def fit(
 
     Args:
         quantity: ``tlb`` (power) or ``fault`` (two-term exponential).
-        page_bytes: page sizes in bytes, any order; a size may be given several times.
-        rates: the rate at each, a fraction of references.
-        model: another model, a key of :data:`MODELS`. By default ``fault`` with two or three sizes
-            takes ``exponential-1``, and says so.
-        memory_bytes: the memory size that the rates belong to, kept in the result.
-        memory_fraction: the same, as a share of the footprint.
-        weighting: ``absolute`` weighs every point alike, as the papers' fits do; ``relative``
+        page_bytes: page sizes in bytes, in any order; sizes may repeat.
+        rates: the rate at each size, a fraction of references.
+        model: another model, a key of :data:`MODELS`. By default, ``fault`` with two or three sizes
+            uses ``exponential-1``, and the reason says so.
+        memory_bytes: the memory size of the rates, for the result.
+        memory_fraction: the memory size as a share of the footprint.
+        weighting: ``absolute`` weighs all points equally, as the papers' fits do; ``relative``
             divides each error by the measured rate (at least a millionth of the largest).
-        seed: of the additional random starts; the result must not depend on it.
+        seed: seed of the random starts; the result must not depend on it.
 
     Raises:
         NearfarError: unknown quantity or model, unequal lengths, no points, or a size or rate that
@@ -294,7 +295,7 @@ def _checked(
                 f"{quantity} fit: rate {value:g} at page size {size:g}; a rate is a number, 0 or "
                 "above"
             )
-    # Below one in 10^15 references nothing was ever counted; 5e-324 would only overflow.
+    # No study counts 10^15 references; denormal numbers would overflow.
     values = np.where(values < 1e-15, 0.0, values)
     order = np.lexsort((values, sizes))
     return sizes[order], values[order]
@@ -304,7 +305,7 @@ def _solve(
     model: Model, sizes: Array, values: Array, distinct: Array, weighting: str, seed: int
 ) -> _Solved:
     """Coefficients, intervals, quality and verdict as keyword arguments of :class:`Fit`."""
-    nothing: _Quality = {
+    unknown: _Quality = {
         "r2": None,
         "adjusted_r2": None,
         "rmse": None,
@@ -315,7 +316,7 @@ def _solve(
     if np.ptp(values) == 0 and len(distinct) >= model.parameters:
         flat = [values[0], 0.0] + [0.0, 0.0] * (model.terms - 1)
         return {
-            **nothing,
+            **unknown,
             "coefficients": dict(zip(model.names, map(float, flat), strict=True)),
             "intervals": None,
             "rmse": 0.0,
@@ -324,7 +325,7 @@ def _solve(
         }
     if len(distinct) < model.parameters:
         return {
-            **nothing,
+            **unknown,
             "coefficients": {},
             "intervals": None,
             "verdict": "bad",
@@ -334,13 +335,13 @@ def _solve(
 
     t = model.transform(sizes / KIB)
     scale = float(values.max())
-    # Row 0 fits all sizes, row i + 1 leaves the i-th distinct size out.
+    # Row 0 fits all sizes; row i + 1 leaves out the i-th distinct size.
     leave = len(distinct) - 1 >= model.parameters
     weights = np.ones((1 + (len(distinct) if leave else 0), len(sizes)))
     if leave:
         weights[1:] -= sizes[None, :] == distinct[:, None]
     if weighting == "relative":
-        # A rate of zero has no relative error, and a minute one would outweigh all others.
+        # Zero rates have no relative error, and tiny rates would outweigh all others.
         point = np.maximum(values, 1e-6 * scale)
         weights *= float(np.median(point)) / point
     coefficients, rates = search(t, values / scale, weights, model.terms, seed)
@@ -352,7 +353,7 @@ def _solve(
     residuals = values - at(0)
     count, free = len(sizes), len(sizes) - model.parameters
     rss = float(residuals @ residuals)
-    # Below this the residual is rounding, not information.
+    # A smaller residual is rounding.
     exact = rss <= (1e-12 * scale) ** 2 * count
     spread = float(np.sum((values - values.mean()) ** 2))
     r2 = 1 - rss / spread if spread > 0 else None
@@ -369,7 +370,7 @@ def _solve(
         for row in range(1, len(weights)):
             out = weights[row] == 0
             errors[out] = (values - at(row))[out]
-        # A left-out size may be extrapolated beyond all numbers.
+        # Extrapolation to a held-out size may overflow.
         with np.errstate(over="ignore"):
             quality["loo_rmse"] = _finite(float(np.sqrt(np.mean(errors**2))))
         seen = values > 0
@@ -377,7 +378,7 @@ def _solve(
     intervals = None
     if len(distinct) > model.parameters:
         low, high = bounds(t)
-        # A rate at its limit makes a term of one point: the data bound it on one side only.
+        # A rate at its limit fits one point; the data bound it on one side only.
         if (rates[0] > low).all() and (rates[0] < high).all():
             intervals = _intervals(model, t, coefficients[0], rates[0], residuals, weights[0], free)
     verdict, reason = _judge(model, values, residuals, quality, len(distinct), intervals)
@@ -401,8 +402,8 @@ def _judge(
 ) -> tuple[str, str]:
     if sizes <= model.parameters:
         return "bad", (
-            f"{sizes} page sizes for {model.parameters} coefficients: it cannot but pass through "
-            f"them, which shows nothing; measure {model.parameters + 1} or more"
+            f"{sizes} page sizes for {model.parameters} coefficients: the curve passes through "
+            f"them in any case; measure {model.parameters + 1} or more"
         )
     r2, loo = quality["r2"], quality["loo_rmse"]
     share = math.inf if loo is None else loo / float(np.ptp(values))
@@ -410,7 +411,7 @@ def _judge(
     relative = math.inf if relative is None else relative
     closest = bool((np.abs(residuals) <= CLOSE * values).all())
 
-    # A TLB miss costs the same at every page size: its error counts as it is, not as a share.
+    # A TLB miss costs the same at every page size, so its relative error does not matter.
     weighed = 0.0 if model.name == "power" else relative
 
     def reaches(least: tuple[float, float, float]) -> bool:
@@ -434,7 +435,7 @@ def _judge(
     if closest:
         reason += f"; every point within {100 * CLOSE:.0f} %"
     if not closest and relative > FAIR[2]:
-        # Whatever it costs there, who is told "good" will predict by it.
+        # Users predict with a "good" fit, so all sizes must be predicted well.
         verdict = "fair" if verdict == "good" else verdict
     fitted = values - residuals
     if (fitted < -0.01 * float(np.ptp(values))).any():
@@ -468,7 +469,7 @@ def _intervals(
         return None
     variance = np.sum((rotation / singular[:, None]) ** 2, axis=0) / norms**2
     rss = float(np.sum((weights * residuals) ** 2))
-    from scipy import special  # takes 0.2 s, which nothing else here has to wait for
+    from scipy import special  # 0.2 s to import
 
     half = special.stdtrit(free, (1 + CONFIDENCE) / 2) * np.sqrt(variance * rss / free)
     centre = np.column_stack((coefficients, rates)).ravel()
@@ -482,7 +483,7 @@ def _evaluate(model: Model, coefficients: Array, rates: Array, sizes: Array) -> 
     t = model.transform(sizes / KIB)
     total = np.zeros_like(t)
     for coefficient, rate in zip(coefficients, rates, strict=True):
-        # Far outside the data two terms may both overflow, and their difference be no number.
+        # Far outside the data two terms may overflow, and their difference would be NaN.
         total += coefficient * np.exp(np.minimum(rate * t, 600.0))
     return total
 

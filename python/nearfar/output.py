@@ -1,4 +1,4 @@
-"""Files that are whole or not there; who is looking at what is printed."""
+"""Atomic output files; colours and progress on terminals."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from nearfar.errors import of_system
+from nearfar.errors import NearfarError, of_system
 
-#: What ``--color`` and ``--progress`` may be.
+#: Values of ``--color`` and ``--progress``.
 WHEN: Final = ("auto", "always", "never")
 
 _when = {"color": "auto", "progress": "auto"}
-#: What the command reads.
+#: Inputs of the command.
 _inputs: list[Path] = []
 
 
 def choose(what: str, when: str) -> None:
-    """Set ``color`` or ``progress`` to one of :data:`WHEN`, for this process alone.
+    """Set ``color`` or ``progress`` to one of :data:`WHEN`, for this process.
 
-    The environment stays as it is: a program that is captured or measured inherits it.
+    The environment does not change, as captured and measured programs inherit it.
     """
     _when[what] = when
 
 
 def coloured(stream: IO[str]) -> bool:
-    """Whether text for ``stream`` carries colours.
+    """Whether to colour text for ``stream``.
 
-    ``--color`` decides; with ``auto`` a ``NO_COLOR`` that is not empty forbids them
-    (https://no-color.org), and else a terminal has them.
+    With ``--color auto``: on a terminal, unless ``NO_COLOR`` is set (https://no-color.org).
     """
     if _when["color"] != "auto":
         return _when["color"] == "always"
@@ -39,38 +38,43 @@ def coloured(stream: IO[str]) -> bool:
 
 
 def watched() -> bool:
-    """Whether progress is shown on standard error: to a terminal, unless ``--progress`` differs."""
+    """Whether to show progress on standard error; with ``--progress auto``, on a terminal."""
     if _when["progress"] != "auto":
         return _when["progress"] == "always"
     return sys.stderr.isatty()
 
 
 def add_inputs(paths: Iterable[str | Path]) -> None:
-    """Note what this command reads: no output takes its place, whatever is forced."""
+    """Register inputs of the command, which outputs never replace, even with ``force``."""
     _inputs.extend(path for path in map(Path, paths) if path.exists())
 
 
 def check_output(path: Path, *, force: bool, holds: str | None = None) -> None:
-    """Refuse before the work what :func:`claimed` would refuse after it."""
+    """Raise the errors of :func:`claimed` before the work."""
     from nearfar import _engine  # help and completion need no engine
 
     _engine.output_check(path, holds=holds, force=force, inputs=_inputs)
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    if not folder.is_dir():
+        raise NearfarError(f"{path}: {folder} is not a folder; choose another place")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise NearfarError(f"{path}: {folder} is not writable; choose another place")
 
 
 @contextmanager
 def claimed(path: Path, *, force: bool, holds: str | None = None) -> Iterator[Path]:
-    """Give a temporary file or folder, which becomes ``path`` when the block is left.
+    """Yield a temporary file or folder, which is renamed to ``path`` at the end of the block.
 
-    If the block fails, nothing is left of it. One writer at a time has a path.
+    If the block fails, it is removed. A path has one writer at a time.
 
     Args:
-        path: what is to be made.
-        force: replace a file, or a folder that holds a file of the name ``holds``. An input is
-            never replaced, nor anything in a trace.
-        holds: a file that such folders hold; None for a file.
+        path: the output.
+        force: replace a file, or a folder with a file ``holds``. Inputs and files in traces are
+            never replaced.
+        holds: a file in every such folder; None if ``path`` is a file.
 
     Raises:
-        NearfarError: the path may not be taken, or cannot be written.
+        NearfarError: the path is not allowed or not writable.
     """
     from nearfar import _engine
 
@@ -85,16 +89,16 @@ def claimed(path: Path, *, force: bool, holds: str | None = None) -> Iterator[Pa
 
 
 def write_whole(path: Path, text: str, *, force: bool) -> None:
-    """Write ``text`` to a temporary file and give it the name ``path``; as :func:`claimed`."""
+    """Write a text file atomically; as :func:`claimed`."""
     with claimed(path, force=force) as temporary:
-        # A name in the text may have bytes that are no text.
+        # Names in the text may not be UTF-8.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
         _flush(temporary)
     _flush(path.parent)
 
 
 def commit(temporary: Path, path: Path) -> None:
-    """Rename ``temporary`` to ``path``: after a power cut it is there whole or not at all."""
+    """Rename ``temporary`` to ``path``, durably and atomically."""
     _flush(temporary)
     temporary.replace(path)
     _flush(path.parent)

@@ -1,8 +1,8 @@
 """The ``paging`` study: TLB misses, page faults and access time over page size and memory size.
 
 The study of page-size advice (000) and TLB and fault models (001). The engine simulates every
-page size and memory size in one pass over the trace (docs/paging.md); this module adds times and
-fits the models.
+page size and memory size in one pass over the trace (docs/paging.md) and computes times; this
+module fits the models.
 
 >>> result = paging("app.trace", machine="optane-ssd")      # doctest: +SKIP
 >>> result.best(memory_fraction=0.5)["page_bytes"]          # doctest: +SKIP
@@ -17,49 +17,66 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, Unpack, cast
 
 from nearfar import _engine, units
 from nearfar import machine as machines
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
+from nearfar.info import HeatMap
+from nearfar.memory_curve import Memory, in_order
 from nearfar.models import Fit
-from nearfar.paging_findings import ALL_REFERENCES
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows, takes
+from nearfar.schema import Rows, default, takes
 from nearfar.sizes import list_of
+from nearfar.strict import Json
 
-#: How much longer the smallest page size takes than the largest, about: 512 bytes against 2 MiB on
-#: a Zipf trace.
+if TYPE_CHECKING:
+    import pyarrow
+
+#: The time for the smallest page size over that for the largest, about: 512 bytes and 2 MiB on a
+#: Zipf trace.
 _SMALLEST = 3.0
-#: Points of a fitted curve that go into results, between the smallest and largest page size.
+#: Points of a fitted curve in results, between the smallest and largest page size.
 _CURVE = 49
-
-
-class PagingRun(Run, total=False):
-    """How a paging study was made."""
-
-    references: int
-    footprint_bytes: int
-    #: Whether pages ended, as the trace's events say.
-    pages_end: bool
-    #: The peak resident set, where memory sizes are parts of it.
-    peak_resident_bytes: int | None
-    #: Page sizes that a sample had too few pages of, each with the least rate that would do.
-    left_out: list[LeftOut]
+#: The filter that passes every reference.
+ALL_REFERENCES: Final[str] = default(declared.OPTIONS, "filter")
 
 
 class LeftOut(TypedDict):
-    """A page size without rows; ``least_sample`` is ``None`` where only all pages would do."""
+    """A page size without rows; ``least_sample`` is None if only a full run has enough pages."""
 
     page_bytes: int
     least_sample: float | None
 
 
+class TooFewFrames(TypedDict):
+    """A page size and memory size without a row."""
+
+    page_bytes: int
+    memory_bytes: int
+    memory_fraction: float | None
+
+
+class PagingRun(Run, total=False):
+    """The record of a paging run."""
+
+    references: int
+    footprint_bytes: int
+    #: Whether pages end, according to the events of the trace.
+    pages_end: bool
+    #: The peak resident set, if memory sizes are shares of it.
+    peak_resident_bytes: int | None
+    #: Page sizes of which the sample has too few pages, with the lowest rate that has enough.
+    left_out: list[LeftOut]
+    #: Page and memory sizes without rows, as the memory has fewer than 8 frames.
+    too_few_frames: list[TooFewFrames]
+
+
 class Interval(TypedDict):
-    """A fitted coefficient; ``low`` and ``high`` bound it with the fit's confidence."""
+    """A fitted coefficient and its confidence interval."""
 
     value: float | None
     low: float | None
@@ -67,7 +84,7 @@ class Interval(TypedDict):
 
 
 class PlainFit(TypedDict):
-    """A fit of :class:`nearfar.models.Fit` as results carry it."""
+    """A :class:`nearfar.models.Fit` in a result."""
 
     quantity: str
     model: str
@@ -84,19 +101,56 @@ class PlainFit(TypedDict):
     verdict: str
     reason: str
     loo_error: float | None
+    #: Page size, measured rate, predicted rate (may be None).
     points: list[list[float | None]]
+    #: Page size and predicted rate.
     curve: list[list[float]]
+
+
+class Plain(TypedDict):
+    """A paging result as plain values, as ``nearfar paging --format json`` prints it."""
+
+    run: PagingRun
+    rows: list[declared.Row]
+    fits: list[PlainFit]
+
+
+class _Settings(TypedDict):
+    """What ``_engine.paging_options`` returns."""
+
+    options: Json
+    page_sizes: list[int]
+
+
+class _Answer(TypedDict):
+    """What ``_engine.paging`` and ``_engine.paging_joined`` return."""
+
+    options: Json
+    rows: list[declared.Row]
+    records: int
+    footprint_bytes: int
+    lifetimes: bool
+    peak_resident_bytes: int | None
+    left_out: list[tuple[int, float | None]]
+    too_few_frames: list[TooFewFrames]
+
+
+class Part(TypedDict):
+    """The result of :func:`part`: what the engine counted, and a description of the references."""
+
+    counted: str
+    view: str
 
 
 @dataclass(frozen=True)
 class PagingResult(FolderResult):
-    """What a paging study found.
+    """The result of a paging study.
 
     Attributes:
-        run: how it was made: trace, machine, options, version; no times of day.
-        rows: one mapping per page size x memory size x storage (docs/paging.md names the keys).
-        fits: the models of the TLB miss rate and of the fault rate at each memory size.
-        wall_seconds: how long it took; kept out of everything that must be the same every time.
+        run: the record of the run: trace, machine, options, version.
+        rows: one per page size x memory size x storage (docs/paging.md describes the keys).
+        fits: the models of the TLB miss rate, and of the fault rate at each memory size.
+        wall_seconds: duration of the run; not part of any reproducible output.
     """
 
     run: PagingRun
@@ -107,17 +161,20 @@ class PagingResult(FolderResult):
     shown = "nearfar.report.tables:paging"
     page = "nearfar.report.html.paging:PagingPage"
     chart = "nearfar.report.plots.paging:draw"
-    plain = ("run", "rows", "fits")
     columns: ClassVar[Rows] = declared.ROWS
 
-    @classmethod
-    def restore(cls, run: Any, tables: Mapping[str, Any]) -> PagingResult:
-        """Read back what :meth:`write` wrote."""
-        kept: Any = dict(run)
-        fits, seconds = kept.pop("fits"), kept.pop("wall_seconds")
-        return cls(kept, tables["result"].to_pylist(), fits, seconds)
+    def to_dict(self) -> Plain:
+        """The result as plain values, as ``--format json`` prints it."""
+        return {"run": self.run, "rows": self.rows, "fits": self.fits}
 
-    def _run(self) -> Mapping[str, Any]:
+    @classmethod
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> PagingResult:
+        """Read what :meth:`write` wrote."""
+        run = run.copy()
+        fits, seconds = run.pop("fits"), run.pop("wall_seconds")
+        return cls(cast("PagingRun", run), tables["result"].to_pylist(), fits, seconds)
+
+    def _run(self) -> Mapping[str, object]:
         return {**self.run, "fits": self.fits, "wall_seconds": round(self.wall_seconds, 3)}
 
     def best(
@@ -127,7 +184,7 @@ class PagingResult(FolderResult):
         memory_fraction: float | None = None,
         machine: str | None = None,
     ) -> declared.Row:
-        """Return the row of least total time among those of a storage, memory size and machine.
+        """The row with the shortest total time, of a storage, memory size and machine if given.
 
         Raises:
             NearfarError: there is no such row.
@@ -143,8 +200,8 @@ class PagingResult(FolderResult):
             raise NearfarError("best: no such storage, memory fraction or machine in this result")
         return min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
 
-    def html(self, heatmap: Mapping[str, Any] | None = None) -> str:
-        """Draw a self-contained page of the result."""
+    def html(self, heatmap: HeatMap | None = None) -> str:
+        """A self-contained page of the result."""
         return self._html(heatmap=heatmap)
 
 
@@ -159,39 +216,38 @@ def paging(
 
     Args:
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
-        progress: called now and then with the records done.
+        progress: called regularly with the number of records done.
         {options}
 
     Raises:
-        NearfarError: bad input; the message says what, where and what to do.
+        NearfarError: bad input.
     """
-    asked, path, began = _Asked.of(options), Path(trace), time.monotonic()
-    with view(path, asked.filtered, asked.hosts[0], progress) as seen:
-        text = _engine.paging(seen.path, asked.hosts, options=asked.values, progress=progress)
-    return _result(asked, path, seen.sentence, text, time.monotonic() - began)
+    request, path, began = _Request.of(options), Path(trace), time.monotonic()
+    with view(path, request.filtered, request.hosts[0], progress) as seen:
+        text = _engine.paging(seen.path, request.hosts, options=request.values, progress=progress)
+    return _result(request, path, seen.sentence, text, time.monotonic() - began)
 
 
-# --- in parts: a study whose page sizes are studied apart, by several processes
+# --- parts: groups of page sizes, simulated by several processes
 
 
 def pieces(
     trace: str | PathLike[str],  # noqa: ARG001
     **options: Unpack[declared.Options],
 ) -> dict[int, float]:
-    """What a study can be split into: its page sizes, and about how much work each is.
+    """The page sizes of a study, which may run in parts, with the approximate work of each.
 
-    Every part decodes the trace, and serves all memory sizes of its page sizes in that one pass.
-    Memory sizes are not worth parts of their own: ten take 1.5 to 4 times as long as one,
-    not ten times. None where there is little to do besides decoding: for a sample, or behind a
-    filter.
+    Every part decodes the trace once for all memory sizes. Splitting by memory size does not pay:
+    ten sizes take 1.5 to 4 times as long as one. Empty if most time is spent on decoding: for a
+    sample, or with a filter.
 
     Raises:
-        NearfarError: bad input, as :func:`paging`.
+        NearfarError: as :func:`paging`.
     """
-    asked = _Asked.of(options)
-    found = json.loads(_engine.paging_options(asked.hosts, options=asked.values))
-    sizes: list[int] = found["page_sizes"]
-    if asked.filtered != ALL_REFERENCES or found["options"]["sample"] is not None:
+    request = _Request.of(options)
+    settings: _Settings = json.loads(_engine.paging_options(request.hosts, options=request.values))
+    sizes = settings["page_sizes"]
+    if request.filtered != ALL_REFERENCES or settings["options"]["sample"] is not None:
         return {}
     last = max(len(sizes) - 1, 1)
     return {size: _SMALLEST + (1 - _SMALLEST) * at / last for at, size in enumerate(sizes)}
@@ -199,42 +255,42 @@ def pieces(
 
 def part(
     only: Sequence[int], trace: str | PathLike[str], **options: Unpack[declared.Options]
-) -> dict[str, Any]:
-    """Run a study of some of its :func:`pieces` alone; gives plain values for :func:`joined`."""
-    asked = _Asked.of(options)
-    with view(Path(trace), asked.filtered, asked.hosts[0]) as seen:
-        text = _engine.paging_part(seen.path, asked.hosts, options=asked.values, only=only)
+) -> Part:
+    """Run a study for some of its :func:`pieces`."""
+    request = _Request.of(options)
+    with view(Path(trace), request.filtered, request.hosts[0]) as seen:
+        text = _engine.paging_part(seen.path, request.hosts, options=request.values, only=only)
     return {"counted": text, "view": seen.sentence}
 
 
 def joined(
-    parts: Sequence[tuple[Sequence[int], Mapping[str, Any]]],
+    parts: Sequence[tuple[Sequence[int], Part]],
     seconds: float,
     trace: str | PathLike[str],
     **options: Unpack[declared.Options],
 ) -> PagingResult:
-    """What :func:`paging` gives, of parts that have every page size of the study once.
+    """The result of :func:`paging`, from parts that contain every page size once.
 
     Args:
-        parts: the page sizes of each, and what :func:`part` gave.
-        seconds: how long they took together.
+        parts: the page sizes of each part, and the result of :func:`part`.
+        seconds: the sum of their durations.
     """
-    asked, counted = _Asked.of(options), [one["counted"] for _, one in parts]
-    text = _engine.paging_joined(asked.hosts, options=asked.values, parts=counted)
-    return _result(asked, Path(trace), parts[0][1]["view"], text, seconds)
+    request, counted = _Request.of(options), [answer["counted"] for _, answer in parts]
+    text = _engine.paging_joined(request.hosts, options=request.values, parts=counted)
+    return _result(request, Path(trace), parts[0][1]["view"], text, seconds)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """The options of a study: its machines, and what the engine reads."""
+class _Request:
+    """The resolved options of a study: machines, options for the engine, the filter."""
 
     hosts: list[machines.Machine]
-    values: dict[str, Any]
+    values: dict[str, object]
     filtered: str
 
     @classmethod
-    def of(cls, options: declared.Options) -> _Asked:
-        values: dict[str, Any] = dict(options)
+    def of(cls, options: declared.Options) -> _Request:
+        values: dict[str, object] = dict(options)
         storage = options.get("storage") or ()
         wanted = list_of(storage) if isinstance(storage, str) else storage
         hosts = machines.paging_machines(options.get("machine"), wanted)
@@ -242,21 +298,22 @@ class _Asked:
         filtered = options.get("filter", ALL_REFERENCES)
         if len(hosts) > 1 and filtered != ALL_REFERENCES:
             raise NearfarError(
-                f"--filter {filtered}: {len(hosts)} machines have caches of their own, and no "
-                "references in common; give one machine"
+                f"--filter {filtered}: {len(hosts)} machines have different caches; "
+                "give one machine"
             )
         return cls(hosts, values, filtered)
 
 
-def _result(asked: _Asked, path: Path, seen: str, text: str, seconds: float) -> PagingResult:
-    """The result of what the engine says, of references that were seen so."""
+def _result(request: _Request, path: Path, seen: str, text: str, seconds: float) -> PagingResult:
+    """The result from the engine's answer; ``seen`` describes the references."""
     from nearfar.fit import fit_rows
 
-    hosts, answer = asked.hosts, json.loads(text)
-    rows: list[declared.Row] = answer["rows"]
-    # Rates are those of the first machine: in the papers' view, of all.
+    hosts = request.hosts
+    answer: _Answer = json.loads(text)
+    rows = answer["rows"]
+    # The first machine; with `--view paper`, all machines have equal rates.
     first = [row for row in rows if row["machine"] == hosts[0].name]
-    fits = [_plain(fit, answer["options"]["page_sizes"]) for fit in fit_rows(first)]
+    fits = [plain_fit(fit) for fit in fit_rows(first)]
     run = provenance(
         "paging",
         arguments=[path],
@@ -276,32 +333,31 @@ def _result(asked: _Asked, path: Path, seen: str, text: str, seconds: float) -> 
             {"page_bytes": page_bytes, "least_sample": least}
             for page_bytes, least in answer["left_out"]
         ],
+        "too_few_frames": answer["too_few_frames"],
     }
     return PagingResult(whole, rows, fits, seconds)
 
 
 def warnings(result: PagingResult) -> list[str]:
-    """What a reader of the result should know: lines of plain text."""
+    """Warnings for the user of a result, one line each."""
     run = result.run
-    lines = [*trace_warnings(run), *machine_warnings(run), *sample_warnings(run)]
-    if any(row["too_few_frames"] for row in result.rows):
-        fewest = min(row["frames"] for row in result.rows)
-        lines.append(
-            f"some memories hold only {fewest} page(s) of the largest sizes: those rows thrash "
-            "and say little about a larger program"
-        )
-    return lines
+    return [
+        *trace_warnings(run),
+        *machine_warnings(run),
+        *sample_warnings(run),
+        *too_few_frames(run),
+    ]
 
 
-def machine_warnings(run: Mapping[str, Any]) -> list[str]:
-    """What a reader should know of the machines of a run, where their files are the user's own."""
+def machine_warnings(run: Run) -> list[str]:
+    """Warnings about the machines of a run whose files the user wrote."""
     from nearfar.measure.system import elsewhere
 
     lines = []
     hosts = run.get("machines") or {run["machine"]: run["machine_description"]}
-    parsed = [machines.Machine.from_json(name, json.dumps(one)) for name, one in hosts.items()]
-    lacking = {one.name: one.processor_lacks() for one in parsed}
-    # One that lacks it makes the times of all those of the papers' model.
+    parsed = [machines.Machine.from_json(name, json.dumps(host)) for name, host in hosts.items()]
+    lacking = {host.name: host.processor_lacks() for host in parsed}
+    # If one machine lacks its processor, the papers' model gives the times of all.
     mixed = None in lacking.values()
     for name, described in hosts.items():
         own = name not in machines.names()
@@ -316,11 +372,12 @@ def machine_warnings(run: Mapping[str, Any]) -> list[str]:
 
 
 def sample_warnings(run: PagingRun) -> list[str]:
-    """The page sizes that a sample left out, and the least rates that would do."""
+    """A warning about the page sizes that a sample left out, with the rates that they need."""
     if not (left := run.get("left_out")):
         return []
     sizes = [
-        f"{units.size(one['page_bytes'])} ({one['least_sample'] or 'all of them'})" for one in left
+        f"{units.size(size['page_bytes'])} ({size['least_sample'] or 'all of them'})"
+        for size in left
     ]
     return [
         f"--sample {run['options']['sample']:g} takes too few pages of {', '.join(sizes)}: they "
@@ -328,8 +385,37 @@ def sample_warnings(run: PagingRun) -> list[str]:
     ]
 
 
-def trace_warnings(run: Mapping[str, Any]) -> list[str]:
-    """What a reader should know of the trace of a run."""
+def too_few_frames(run: PagingRun) -> list[str]:
+    """Which cells the study left out, because their memory has too few frames: one line, or none.
+
+    Runs of older versions have rows for such cells instead.
+    """
+    cells: dict[int, list[Memory]] = {}
+    for cell in run.get("too_few_frames") or ():
+        memory = Memory(cell["memory_bytes"], cell["memory_fraction"])
+        cells.setdefault(cell["page_bytes"], []).append(memory)
+    if not cells:
+        return []
+    # Adjacent page sizes that lack the same memory sizes are named together.
+    groups: list[tuple[str, list[int]]] = []
+    for page, memories in sorted(cells.items()):
+        largest = in_order(memories)[-1].label
+        which = largest if len(memories) == 1 else f"{largest} and less"
+        if not groups or groups[-1][0] != which:
+            groups.append((which, []))
+        groups[-1][1].append(page)
+    named = []
+    for which, pages in groups:
+        sizes = [units.size(page) for page in dict.fromkeys((pages[0], pages[-1]))]
+        named.append(f"{' to '.join(sizes)} pages with {which}")
+    return [
+        f"left out, as memory holds fewer than 8 pages, which thrash in any program: "
+        f"{', '.join(named)}"
+    ]
+
+
+def trace_warnings(run: Run) -> list[str]:
+    """Warnings about the trace of a run."""
     lines = []
     if not run["trace_complete"]:
         lines.append(f"{run['trace']}: the trace is incomplete; this is what it holds so far")
@@ -338,13 +424,13 @@ def trace_warnings(run: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _plain(fit: Fit, sizes: Sequence[int]) -> PlainFit:
-    """Lay out a fit as results carry it: coefficients with their intervals, points and curve."""
+def plain_fit(fit: Fit) -> PlainFit:
+    """A fit as results have it: coefficients with their intervals, points and curve."""
     plain = fit.to_dict()
     fitted: Sequence[float | None] = plain["fitted"] or [None] * len(plain["measured"])
     curve: list[list[float]] = []
     if fit.coefficients:
-        low, high = min(sizes), max(sizes)
+        low, high = min(fit.page_bytes), max(fit.page_bytes)
         steps = [low * (high / low) ** (i / (_CURVE - 1)) for i in range(_CURVE)]
         curve = [[p, float(rate)] for p, rate in zip(steps, fit.predict(steps), strict=True)]
     return {

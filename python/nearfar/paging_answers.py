@@ -1,6 +1,6 @@
 """What a person asks of a paging result: which page size, how much memory, which storage.
 
-The input is the dict that ``nearfar paging --format json`` prints.
+Results of several machines have been through :func:`nearfar.paging_findings.by_place`.
 """
 
 from __future__ import annotations
@@ -10,35 +10,33 @@ from dataclasses import replace
 
 from nearfar import units
 from nearfar.declared import paging as declared
-from nearfar.gain_error import gain_error, points, worthwhile
+from nearfar.gain_error import gain_error, points, saving, worthwhile
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
+from nearfar.paging import PagingResult
 from nearfar.paging_findings import (
     USUAL_PAGE,
     Best,
-    Result,
     answered_memory,
     best_pages,
-    by_place,
     machines,
     memories,
     memory_of,
     of_machine,
     page_sizes,
-    rows,
     storages,
 )
 
 
-def memory_curves(result: Result) -> list[MemoryCurve]:
+def memory_curves(result: PagingResult) -> list[MemoryCurve]:
     """Time against memory size, on each storage; empty where all the memory was not studied."""
-    if not rows(result) or not _has_all(result):
+    if not result.rows or not _has_all(result):
         return []
     page = curve_page(result)
     found = []
     for storage in storages(result):
         times = {
             memory_of(row): row["total_ns"]
-            for row in rows(result)
+            for row in result.rows
             if row["storage"] == storage and row["page_bytes"] == page
         }
         if len(times) > 1:
@@ -46,40 +44,40 @@ def memory_curves(result: Result) -> list[MemoryCurve]:
     return found
 
 
-def curve_page(result: Result) -> int:
+def curve_page(result: PagingResult) -> int:
     """The page size of the curves: the usual one, or the smallest where that was not studied."""
     sizes = page_sizes(result)
     return USUAL_PAGE if USUAL_PAGE in sizes else min(sizes)
 
 
-def _has_all(result: Result) -> bool:
+def _has_all(result: PagingResult) -> bool:
     """Whether the largest memory size that was studied holds all that the program had at once."""
-    run = result["run"]
+    run = result.run
     whole = run.get("peak_resident_bytes") or run.get("footprint_bytes") or 0
     most = max((memory.bytes for memory in memories(result)), default=0)
     return most >= whole
 
 
-def answers(result: Result) -> list[str]:
+def answers(result: PagingResult) -> list[str]:
     """A sentence each: which page size, how much memory, which storage, as far as studied."""
-    if not rows(result):
+    if not result.rows:
         return ["The result has no rows."]
-    hosts, result = machines(result), by_place(result)
+    hosts = machines(result)
     found = [f"Page size on {name}: {_page_size(of_machine(result, name))}" for name in hosts]
     found = found or [f"Page size: {_page_size(result)}"]
     curves = memory_curves(result)
     if curves:
-        found.append(f"Memory: {_memory(curves, slowdown(result, declared.OPTIONS))}")
+        found.append(f"Memory: {_memory(curves, slowdown(result.run, declared.OPTIONS))}")
         if len(curves) > 1:
             what = "Machine" if hosts else "Storage"
-            sentence = _storage(curves, slowdown(result, declared.OPTIONS))
+            sentence = _storage(curves, slowdown(result.run, declared.OPTIONS))
             found.append(f"{what}: {sentence}")
     if hosts:
         found.append(f"Latency of memory: {_latencies(result)}.")
     return found
 
 
-def _page_size(result: Result) -> str:
+def _page_size(result: PagingResult) -> str:
     """The page size with the least time; where what misses cost is known, with the most memory, and
     of sizes that gain alike the smallest."""
     best: Best = best_pages(result)[answered_memory(result), storages(result)[0]]
@@ -90,28 +88,29 @@ def _page_size(result: Result) -> str:
     error = gain_error(best.gain)
     size, usual = units.size(best.page_bytes), units.size(USUAL_PAGE)
     if best.page_bytes == USUAL_PAGE:
-        return f"stay with {usual}; no other that was tried takes less time."
-    saves = units.percent(best.gain)
+        return f"stay with {usual}; no other simulated size takes less time."
     if best.gain <= error:
         return (
-            f"stay with {usual}; {size} saves {saves}, which is within the error, {points(error)}."
+            f"stay with {usual}; {size} pages take {units.percent(best.gain)} less time, which is "
+            f"within the error ({points(error)})."
         )
     found = {
         row["page_bytes"]: replace(best, row=row)
-        for row in rows(result)
+        for row in result.rows
         if (memory_of(row), row["storage"]) == (best.memory, best.storage)
     }
     gains = {page: one.gain or 0.0 for page, one in found.items()}
     chosen = found[worthwhile(gains) or best.page_bytes]
     gain = chosen.gain or 0.0
     more = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
-    bloat = f", and holds {units.size(more)} more memory" if more > 0 else ""
+    bloat = f", but {units.size(more)} more memory" if more > 0 else ""
     faster = ""
     if chosen.page_bytes != best.page_bytes:
-        faster = f" ({size} saves {points(best.gain - gain)} more, which is within the error)"
+        difference = points(best.gain - gain)
+        faster = f"; {size} pages would gain {difference} more, which is within the error"
     return (
-        f"{units.size(chosen.page_bytes)} saves {units.percent(gain)} of the time with {usual}, "
-        f"give or take {points(gain_error(gain))}{bloat}{faster}."
+        f"{units.size(chosen.page_bytes)} pages take {saving(gain)} less time than {usual} pages"
+        f"{bloat}{faster}."
     )
 
 
@@ -129,14 +128,14 @@ def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
 
 
 def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, most: float) -> str:
-    """How much memory is enough, how much too little, and how much is all, in words."""
+    """How much memory is enough, too little, and the most it uses, in words."""
     text = (
-        f"with {', '.join(enough)} it runs within {units.percent(most)} of having all that it "
-        f"wants ({units.size(whole)})"
+        f"with {', '.join(enough)} it is at most {units.percent(most)} slower than with enough "
+        f"memory ({units.size(whole)})"
     )
-    return (
-        f"{text}; below {', '.join(below)} it thrashes (twice the time)." if below else f"{text}."
-    )
+    if below:
+        text += f"; below {', '.join(below)} it thrashes (takes more than twice as long)"
+    return f"{text}."
 
 
 def _sizes_on(found: Sequence[tuple[int, str]], storages: int) -> list[str]:
@@ -148,9 +147,9 @@ def _sizes_on(found: Sequence[tuple[int, str]], storages: int) -> list[str]:
     return [f"{size} on {units.clean(storage)}" for size, (_, storage) in named]
 
 
-def _latencies(result: Result) -> str:
+def _latencies(result: PagingResult) -> str:
     """The latency of each machine's DRAM: hosts differ in more than storage."""
-    known: dict[str, float] = result["run"]["dram_ns"]
+    known = result.run["dram_ns"]
     return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in known.items())
 
 
@@ -166,8 +165,7 @@ def _storage(curves: Sequence[MemoryCurve], most: float) -> str:
     (least, first), *others = times
     if times[-1][0] < SAME * least:
         return f"with {units.size(memory.bytes)} or more it makes no difference."
-    behind = ", ".join(f"{units.clean(name)} {time / least:.3g}x" for time, name in others)
+    slower = ", ".join(f"{units.clean(name)} takes {time / least:.3g}" for time, name in others)
     return (
-        f"with {units.size(memory.bytes)} it is fastest on {units.clean(first)}; times as long: "
-        f"{behind}."
+        f"with {units.size(memory.bytes)}, {units.clean(first)} is fastest; {slower} times as long."
     )

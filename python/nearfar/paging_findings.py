@@ -1,29 +1,23 @@
-"""What a paging result says, in numbers and in sentences: used by tables, plots and pages alike.
-
-The input is the dict that ``nearfar paging --format json`` prints.
-"""
+"""What a paging result says, in numbers and in sentences: used by tables, plots and pages alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypedDict, get_args
 
 from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.memory_curve import Memory, in_order, middle
-from nearfar.schema import default
+from nearfar.paging import ALL_REFERENCES, Interval, PagingResult, PagingRun, PlainFit
+from nearfar.provenance import Run
 
 USUAL_PAGE: Final = 4096
 """Bytes of the page that x86-64 and most arm64 systems use by default."""
 
-ALL_REFERENCES: Final[str] = default(declared.OPTIONS, "filter")
-"""The filter that leaves nothing out."""
-
-PARTS: Final = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns")
+Part = Literal["cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns"]
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
 """Columns that make up the time of a reference, with ``--view machine``."""
-
-Result = Mapping[str, Any]
 
 #: Columns that are rates, each with a chart.
 Rate = Literal["fault_rate", "tlb_miss_rate"]
@@ -77,70 +71,70 @@ class Best:
         return f"{text}: {saved} less time per reference than 4 KiB ({time} instead of {usual})."
 
 
-def filtered(result: Result) -> bool:
+def filtered(run: Run) -> bool:
     """Whether the study saw only a part of the program's references (``--filter``)."""
-    options = result["run"].get("options", {})
-    return bool(options.get("filter", ALL_REFERENCES) != ALL_REFERENCES)
+    return bool(run.get("options", {}).get("filter", ALL_REFERENCES) != ALL_REFERENCES)
 
 
-def rows(result: Result) -> Sequence[declared.Row]:
-    """The rows of a result."""
-    found: Sequence[declared.Row] = result["rows"]
-    return found
+def machines(result: PagingResult) -> list[str]:
+    """The machines that were compared; empty for a single machine."""
+    return list(result.run.get("machines", ()))
 
 
-def machines(result: Result) -> list[str]:
-    """The machines that were compared; empty where there is but one."""
-    return list(result["run"].get("machines", ()))
+def of_machine(result: PagingResult, name: str) -> PagingResult:
+    """The part of the result for one of the machines."""
+    run: PagingRun = {**result.run}
+    del run["machines"]
+    return replace(result, run=run, rows=[r for r in result.rows if r["machine"] == name])
 
 
-def of_machine(result: Result, name: str) -> Result:
-    """What was found on one of the machines."""
-    run = {key: value for key, value in result["run"].items() if key != "machines"}
-    return {**result, "run": run, "rows": [r for r in rows(result) if r["machine"] == name]}
+def by_place(result: PagingResult) -> PagingResult:
+    """The result with storages named ``machine/storage`` if several machines were compared.
 
-
-def by_place(result: Result) -> Result:
-    """The same with storages named ``machine/storage``, where several machines were compared.
-
-    Where each has one storage, its name is the machine's. So whatever is shown by storage tells
-    them apart. One that went through it is left as it is.
+    If each machine has one storage, its name is the machine's. So storage names are unique.
     """
-    if not machines(result) or result.get("by_place"):
+    hosts = machines(result)
+    if not hosts:
         return result
-    places = {(row["machine"], row["storage"]) for row in rows(result)}
-    alone = len(places) == len(machines(result))
-    named = [
+    alone = len({(row["machine"], row["storage"]) for row in result.rows}) == len(hosts)
+    rows: list[declared.Row] = [
         {**row, "storage": row["machine"] if alone else f"{row['machine']}/{row['storage']}"}
-        for row in rows(result)
+        for row in result.rows
     ]
-    return {**result, "rows": named, "by_place": True}
+    return replace(result, rows=rows)
 
 
-def memories(result: Result) -> list[Memory]:
+def memories(result: PagingResult) -> list[Memory]:
     """The memory sizes, smallest first."""
-    return in_order(map(memory_of, rows(result)))
+    return in_order(map(memory_of, result.rows))
 
 
-def memory_of(row: Mapping[str, Any]) -> Memory:
+class OfMemory(TypedDict):
+    """The columns of a row, or of a run of ``explain``, that say its memory size."""
+
+    memory_bytes: int
+    memory_fraction: float | None
+
+
+def memory_of(row: OfMemory) -> Memory:
     """The memory size of one row."""
     return Memory(row["memory_bytes"], row["memory_fraction"])
 
 
-def storages(result: Result) -> list[str]:
+def storages(result: PagingResult) -> list[str]:
     """The storages, in the order in which the rows name them."""
-    return list(dict.fromkeys(row["storage"] for row in rows(result)))
+    return list(dict.fromkeys(row["storage"] for row in result.rows))
 
 
-def page_sizes(result: Result) -> list[int]:
+def page_sizes(result: PagingResult) -> list[int]:
     """The page sizes in bytes, smallest first."""
-    return sorted({row["page_bytes"] for row in rows(result)})
+    return sorted({row["page_bytes"] for row in result.rows})
 
 
-def best_pages(result: Result) -> dict[tuple[Memory, str], Best]:
+def best_pages(result: PagingResult) -> dict[tuple[Memory, str], Best]:
     """The best page of every memory size and storage, keyed by both."""
     groups: dict[tuple[Memory, str], list[declared.Row]] = {}
-    for row in rows(result):
+    for row in result.rows:
         groups.setdefault((memory_of(row), row["storage"]), []).append(row)
     return {
         key: Best(
@@ -153,18 +147,18 @@ def best_pages(result: Result) -> dict[tuple[Memory, str], Best]:
     }
 
 
-def middle_memory(result: Result) -> Memory | None:
+def middle_memory(result: PagingResult) -> Memory | None:
     """The memory size to show first: nearest to half the footprint, else the middle of the list."""
     return middle(memories(result))
 
 
-def answered_memory(result: Result) -> Memory:
+def answered_memory(result: PagingResult) -> Memory:
     """The memory size that the answer on page sizes is for: of one memory size or more.
 
     The largest where the time is as the machine spends it, else the middle.
     """
     known = memories(result)
-    spent = rows(result)[0].get("cpu_ns") is not None
+    spent = result.rows[0].get("cpu_ns") is not None
     return known[-1] if spent else middle_memory(result) or known[-1]
 
 
@@ -177,122 +171,15 @@ def spread(items: Sequence[Memory], most: int) -> list[Memory]:
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
-@dataclass(frozen=True)
-class FitView:
-    """One fit of a result, as shown.
-
-    Attributes:
-        quantity: ``tlb`` or ``fault``.
-        memory: the memory size it belongs to; None for the TLB, or where it is not known.
-        formula: the model over the page size p; unit: the unit of p.
-        coefficients: ``(name, value, low, high)``; what is unknown is None.
-        r2, rmse, loo_error: how well it fits (rates); None where unknown.
-        verdict: ``good``, ``fair`` or ``bad``; reason: why.
-        points: ``(page_bytes, measured, predicted)``, predicted None where there is no prediction.
-        curve: ``(page_bytes, predicted)`` to draw a line through.
-    """
-
-    quantity: str
-    memory: Memory | None
-    formula: str
-    unit: str
-    coefficients: tuple[tuple[str, float | None, float | None, float | None], ...]
-    r2: float | None
-    rmse: float | None
-    loo_error: float | None
-    verdict: str
-    reason: str
-    points: tuple[tuple[int, float, float | None], ...]
-    curve: tuple[tuple[float, float], ...]
-
-    @property
-    def title(self) -> str:
-        """What the fit is of."""
-        return QUANTITIES.get(self.quantity, units.clean(self.quantity))
-
-    @property
-    def memory_label(self) -> str:
-        """The memory size as a cell of a table."""
-        if self.quantity == "tlb":
-            return "any"
-        return self.memory.label if self.memory else "?"
+def memory_of_fit(fit: PlainFit) -> Memory | None:
+    """The memory size of a fit of the fault rate; None for the TLB miss rate."""
+    size = fit["memory_bytes"]
+    return None if size is None else Memory(size, fit["memory_fraction"])
 
 
-def fits(result: Result) -> list[FitView]:
-    """The fits of a result, in its order.
-
-    A fit names its memory by ``memory_bytes``, ``memory_fraction`` or both; with neither, the
-    measured points say which rows it was made from. Two spellings are read: coefficients as
-    ``{name: {"value", "low", "high"}}`` with ``points`` and ``curve``, and those of
-    :meth:`nearfar.models.Fit.to_dict`, with ``intervals``, ``page_bytes``, ``measured`` and
-    ``fitted`` beside them. Without a ``curve`` the line goes through the predicted points.
-    """
-    rates: dict[Memory, dict[int, float]] = {}
-    for row in rows(result):
-        rates.setdefault(memory_of(row), {})[row["page_bytes"]] = row["fault_rate"]
-    return [_view(fit, rates) for fit in result.get("fits") or []]
-
-
-def _view(fit: Mapping[str, Any], rates: Mapping[Memory, Mapping[int, float]]) -> FitView:
-    points = fit.get("points")
-    if points is None:
-        sizes = fit.get("page_bytes") or []
-        predicted = fit.get("fitted") or [None] * len(sizes)
-        points = list(zip(sizes, fit.get("measured") or [], predicted, strict=True))
-    curve = fit.get("curve")
-    if curve is None:
-        curve = [(size, value) for size, _, value in points if value is not None]
-    model, quantity = str(fit["model"]), str(fit["quantity"])
-    intervals = fit.get("intervals") or {}
-    coefficients = []
-    for name, given in (fit.get("coefficients") or {}).items():
-        if isinstance(given, Mapping):
-            interval = (given["value"], given.get("low"), given.get("high"))
-        else:
-            interval = (given, *(intervals.get(name) or (None, None)))
-        coefficients.append((str(name), *interval))
-    loo = fit.get("loo_error")
-    return FitView(
-        quantity=quantity,
-        memory=_memory_of_fit(fit, points, rates) if quantity == "fault" else None,
-        formula=str(fit.get("formula") or MODELS.get(model, model)),
-        unit=str(fit.get("page_unit") or "bytes"),
-        coefficients=tuple(coefficients),
-        r2=fit.get("r2"),
-        rmse=fit.get("rmse"),
-        loo_error=fit.get("loo_rmse") if loo is None else loo,
-        verdict=str(fit["verdict"]),
-        reason=str(fit.get("reason") or ""),
-        points=tuple((int(p[0]), float(p[1]), p[2]) for p in points),
-        curve=tuple((float(c[0]), float(c[1])) for c in curve if c[1] is not None),
-    )
-
-
-def _memory_of_fit(
-    fit: Mapping[str, Any],
-    points: Sequence[Sequence[Any]],
-    rates: Mapping[Memory, Mapping[int, float]],
-) -> Memory | None:
-    size, fraction = fit.get("memory_bytes"), fit.get("memory_fraction")
-    if size is not None or fraction is not None:
-        return next(
-            (
-                memory
-                for memory in rates
-                if size in (None, memory.bytes) and fraction in (None, memory.fraction)
-            ),
-            None,
-        )
-    made_from = {int(p[0]): float(p[1]) for p in points}
-    return next((m for m, known in rates.items() if made_from.items() <= known.items()), None)
-
-
-MODELS = {"power": "a p^b", "exponential2": "a exp(b p) + c exp(d p)"}
-"""Formula of each model over the page size p, for a fit that does not bring its own."""
-
-
-def interval(value: float | None, low: float | None, high: float | None) -> str:
+def interval(coefficient: Interval) -> str:
     """A coefficient with its confidence interval."""
+    value, low, high = coefficient["value"], coefficient["low"], coefficient["high"]
     if value is None:
         return "unknown"
     if low is None or high is None:
@@ -300,10 +187,10 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return f"{units.digits(value)} ({units.digits(low)} to {units.digits(high)})"
 
 
-def page_unit(shown: Sequence[FitView]) -> str:
+def page_unit(fits: Sequence[PlainFit]) -> str:
     """The unit of p in the formulas of these fits."""
-    return " or ".join(sorted({fit.unit for fit in shown})) or "bytes"
+    return " or ".join(sorted({fit["page_unit"] for fit in fits})) or "bytes"
 
 
-QUANTITIES = {"tlb": "TLB miss rate", "fault": "fault rate"}
+QUANTITIES: Final = {"tlb": "TLB miss rate", "fault": "fault rate"}
 """What a fit's ``quantity`` means."""

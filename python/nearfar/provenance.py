@@ -1,6 +1,6 @@
-"""How a result was made: one record for every study, kept as ``run.json``.
+"""The record of a run, written to ``run.json``: everything that its result depends on.
 
-It holds what a run depends on and no time of day: the same inputs give the same record.
+It has no time of day, so equal inputs give equal records.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from nearfar import machine as machines
 from nearfar.machine import Machine
 from nearfar.schema import Option, command_line
-from nearfar.strict import read_trace
+from nearfar.strict import Json, read_trace
 
 
 class Run(TypedDict, total=False):
-    """How a result was made. A study adds what is its own."""
+    """The record of a run; studies add keys."""
 
     study: str
     question: str
@@ -31,11 +31,11 @@ class Run(TypedDict, total=False):
     trace_complete: bool
     sampled_trace: bool
     machine: str
-    machine_description: dict[str, Any]
-    #: In place of that, where several machines were compared; and the latency of their DRAM.
-    machines: dict[str, dict[str, Any]]
+    machine_description: Json
+    #: Instead, if several machines were compared: their descriptions and DRAM latencies.
+    machines: dict[str, Json]
     dram_ns: dict[str, float]
-    options: dict[str, Any]
+    options: Json
     view: str
     version: str
 
@@ -45,7 +45,7 @@ def provenance(
     *,
     arguments: Sequence[str | PathLike[str]] = (),
     options: Iterable[Option] = (),
-    values: Mapping[str, Any],
+    values: Mapping[str, object],
     trace: Path | None = None,
     machine: Machine | Sequence[Machine] | None = None,
     question: str = "",
@@ -54,14 +54,14 @@ def provenance(
     """The record of a run.
 
     Args:
-        study: its name.
-        arguments: of the command, without a flag.
-        options: what it may be given.
-        values: what it was given, or the defaults: as the engine read them.
-        trace: the trace that was studied.
-        machine: the machine as it was used, with every override; or those that were compared.
-        question: which of several questions of one study was asked.
-        view: which references of the trace there were, in words.
+        study: the name of the study.
+        arguments: positional arguments of the command.
+        options: options of the command.
+        values: values of all options, as the engine parsed them.
+        trace: the trace.
+        machine: the machine with its overrides, or the machines that were compared.
+        question: the question, for a study that has several.
+        view: a description of the references that were used.
     """
     from nearfar import _engine
 

@@ -1,4 +1,4 @@
-"""What the result of every study can do: JSON, tables, a chart, a folder on disk."""
+"""Base classes of results: JSON, tables, a chart, a folder on disk."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import importlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from nearfar.errors import NearfarError
 from nearfar.output import claimed
 from nearfar.schema import Rows
+from nearfar.strict import Json
 
-#: Lines of what ``repr`` gives, at most.
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+#: Maximum number of lines of ``repr``.
 LINES: Final = 20
-#: The file that makes a folder a result.
+#: The file that marks a folder as a result.
 RUN: Final = "run.json"
 
 
@@ -24,44 +30,42 @@ def load(entry: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def read_table(path: Path) -> Any:
-    """Read a Parquet file as a ``pyarrow.Table``.
-
-    In this thread alone: a thread of Arrow's that still has the Python file when the interpreter
-    ends takes the process down with it.
+def read_table(path: Path) -> pyarrow.Table:
+    """Read a Parquet file.
 
     Raises:
         pyarrow.ArrowException, OSError: it cannot be read.
     """
     import pyarrow.parquet
 
-    # Arrow takes no names that are no text.
+    # Arrow opens no path that is not UTF-8. A thread of Arrow that still uses the Python file when
+    # the interpreter ends would crash the process, so it reads in this thread.
     with path.open("rb") as file, pyarrow.parquet.ParquetFile(file, pre_buffer=False) as parquet:
         return parquet.read(use_threads=False)
 
 
 class Result:
-    """Base of the results: a study adds fields, ``table`` and what it is asked."""
+    """Base of results; a study adds fields, ``table`` and methods."""
 
-    # A result names what shows it as text, `module:name`, loaded when one asks for it. Reports are
-    # made from results, so an import here would close a circle, and be slow.
-    #: The function of :meth:`to_dict` that gives what a terminal shows; None for the first rows.
+    # `module:name` of the code that shows a result. Reports import results, so importing reports
+    # here would be circular, and slow.
+    #: The function that renders it for a terminal; None: its first rows.
     shown: ClassVar[str | None] = None
-    #: The class of the page (:class:`nearfar.report.html.page.Page`); None where there is none.
+    #: The class of its page (:class:`nearfar.report.html.page.Page`), if it has one.
     page: ClassVar[str | None] = None
-    #: The function that draws the chart; None where there is none.
+    #: The function that draws its chart, if it has one.
     chart: ClassVar[str | None] = None
 
-    #: Its fields that ``to_dict`` has.
+    #: The fields of :meth:`to_dict`.
     plain: ClassVar[tuple[str, ...]] = ("run", "rows")
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        """Keep dataclasses, lists and dicts from printing all that they hold."""
-        super().__init_subclass__(**more)
+    def __init_subclass__(cls) -> None:
+        """Replace the long ``repr`` of dataclasses, lists and dicts."""
+        super().__init_subclass__()
         cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
-        """The answer and a small table, as a terminal of 80 columns shows them."""
+        """The finding and a small table, for a terminal of 80 columns."""
         more = f"{self._made()}: .table, .to_polars(), .plot()"
         printed = load("nearfar.report.tables:text")(self.view(), 80, elsewhere=".table has them")
         lines = printed.splitlines()
@@ -72,49 +76,49 @@ class Result:
     def view(self) -> Any:
         """What a terminal shows of it: a renderable of Rich."""
         if self.shown is not None:
-            return load(self.shown)(self.to_dict())
+            return load(self.shown)(self)
         return load("nearfar.report.tables:first_rows")(self.table)
 
     def _made(self) -> str:
-        """Its class, and how large its table is."""
+        """Its class and the size of its table."""
         table = self.table
         return f"{self._name}, {table.num_rows:,} rows, {table.num_columns} columns"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
+    def to_dict(self) -> Mapping[str, object]:
+        """The result as plain values, as ``--format json`` prints it."""
         return {name: getattr(self, name) for name in self.plain}
 
     @property
-    def table(self) -> Any:
+    def table(self) -> pyarrow.Table:
         """The rows as a ``pyarrow.Table``."""
         raise NotImplementedError
 
     def to_json(self) -> str:
-        """Everything as JSON text."""
+        """The result as JSON text."""
         return json.dumps(self.to_dict(), indent=1, allow_nan=False)
 
-    def to_arrow(self) -> Any:
-        """The rows as a ``pyarrow.Table``: the same as :attr:`table`."""
+    def to_arrow(self) -> pyarrow.Table:
+        """:attr:`table`."""
         return self.table
 
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The rows for any library that reads Arrow: ``polars.DataFrame(result)``, DuckDB, ..."""
         return self.table.__arrow_c_stream__(requested_schema)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """The rows as a pandas data frame."""
         try:
             return self.table.to_pandas()
         except ImportError:
             raise NearfarError("pandas: not installed; pip install pandas", 3) from None
 
-    def to_polars(self) -> Any:
+    def to_polars(self) -> polars.DataFrame:
         """The rows as a Polars data frame."""
         try:
             import polars
         except ImportError:
             raise NearfarError("polars: not installed; pip install 'nearfar[polars]'", 3) from None
-        return polars.from_arrow(self.table)
+        return polars.DataFrame(self.table)
 
     def plot(self) -> Any:
         """The first chart of the study's page, as an ``altair.Chart``.
@@ -127,10 +131,10 @@ class Result:
         return load(self.chart)(self)
 
     def html(self) -> str:
-        """A self-contained page of the result, to be written as UTF-8.
+        """A self-contained page of the result; write it as UTF-8.
 
         Raises:
-            NearfarError: the study has no page, or the result has more rows than a page takes.
+            NearfarError: the study has no page, or the result has too many rows for one.
         """
         return self._html()
 
@@ -138,38 +142,42 @@ class Result:
         """The page, with what it shows besides the result."""
         if self.page is None:
             raise NearfarError(f"html: {self._name} has no page of its own; use .plot() or .table")
-        return str(load(self.page)(self.to_dict(), **more).html())
+        return str(load(self.page)(self, **more).html())
 
     @property
     def _name(self) -> str:
         return type(self).__name__
 
     def _repr_html_(self) -> str:
-        """Show the answer, its tables and the chart in a notebook."""
+        """The finding, its tables and the chart, for a notebook."""
         try:
             chart = self.plot()
-        except NearfarError:  # nothing to draw
+        except NearfarError:  # it has no chart
             chart = None
         more = f"{self._made()}: .table has all"
         return str(load("nearfar.report.notebook:html")(self.view(), chart, more))
 
 
 class FolderResult(Result):
-    """A result that can be kept as a folder."""
+    """A result that can be written to a folder."""
 
-    #: What the columns of ``table`` mean; by question, for a study that has several.
+    #: The columns of ``table``; by question, for a study that has several.
     columns: ClassVar[Rows | Mapping[str, Rows]]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, object]]
 
     @property
-    def table(self) -> Any:
+    def table(self) -> pyarrow.Table:
         """The rows as a ``pyarrow.Table``, without lists."""
-        columns: Any = self.columns
-        return columns.table(self.rows)
+        assert isinstance(self.columns, Rows)
+        return self.columns.table(self.rows)
 
     @classmethod
-    def restore(cls, run: Any, tables: Mapping[str, Any]) -> Self:
-        """Read back what :meth:`write` wrote, from ``run.json`` and the folder's tables.
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> Self:
+        """Read what :meth:`write` wrote.
+
+        Args:
+            run: the content of ``run.json``.
+            tables: the tables of the folder, by file name.
 
         Raises:
             KeyError: something is missing.
@@ -183,22 +191,22 @@ class FolderResult(Result):
         force: bool = False,
         texts: Mapping[str, str] | None = None,
     ) -> Path:
-        """Write ``result.parquet``, further tables and ``run.json``, whole or not at all.
+        """Write ``result.parquet``, further tables and ``run.json``, atomically.
 
         Args:
-            folder: to be made.
-            force: replace an earlier result; it is there until this one takes its place.
+            folder: the folder to create.
+            force: replace an earlier result, once this one is complete.
             texts: further files, by name.
 
         Raises:
-            NearfarError: there is something already, or it cannot be written.
+            NearfarError: the folder exists or cannot be written.
         """
         import pyarrow.parquet
 
         path = Path(folder)
         with claimed(path, force=force, holds=RUN) as temporary:
             for name, table in self._tables().items():
-                # Arrow takes no names that are no text.
+                # Arrow opens no path that is not UTF-8.
                 with (temporary / f"{name}.parquet").open("wb") as file:
                     pyarrow.parquet.write_table(table, file, compression="zstd")
             run = json.dumps(self._run(), indent=1) + "\n"
@@ -206,10 +214,10 @@ class FolderResult(Result):
                 (temporary / name).write_text(text, encoding="utf-8", errors="backslashreplace")
         return path
 
-    def _tables(self) -> Mapping[str, Any]:
-        """The tables of the folder by file name."""
+    def _tables(self) -> Mapping[str, pyarrow.Table]:
+        """The tables of the folder, by file name."""
         return {"result": self.table}
 
-    def _run(self) -> Mapping[str, Any]:
-        """What ``run.json`` holds."""
+    def _run(self) -> Mapping[str, object]:
+        """The content of ``run.json``."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Folders of results, read again: any study's run, or a sweep.
+"""Read folders of results: of any study, or of a sweep.
 
 >>> run = open_run("app.run")                       # doctest: +SKIP
 >>> run.study.name, run.columns.metrics             # doctest: +SKIP
@@ -24,9 +24,9 @@ class Run:
 
     Attributes:
         path: the folder.
-        study: whose rows it holds; of a sweep, the study that it ran.
-        result: the study's own result, or the sweep.
-        columns: what the columns of the result's table mean.
+        study: the study, or that of the sweep.
+        result: the result of the study, or the sweep.
+        columns: the columns of the result's table.
     """
 
     path: Path
@@ -36,7 +36,7 @@ class Run:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether it is a sweep's."""
+        """Whether it is a sweep."""
         return isinstance(self.result, SweepResult)
 
     @property
@@ -46,29 +46,28 @@ class Run:
 
 
 def open_run(folder: str | Path) -> Run:
-    """Read what ``-o`` of a study, or a sweep, has written.
+    """Read a folder that ``-o`` of a study, or a sweep, has written.
 
     Raises:
-        NearfarError: there is no such folder, or it holds something else or is damaged.
+        NearfarError: there is no such folder, or it is something else or damaged.
     """
     import pyarrow
 
     path = Path(folder)
-    try:
-        there = (path / RUN).exists()
-        run = read_json(path / RUN) if there else None
-    except ValueError:
-        raise NearfarError(f"{path / RUN}: is damaged; run the study again") from None
-    if not there:
+    if not (path / RUN).exists():
         raise NearfarError(
             f"{path}: no run there (no run.json); name a folder that a study's -o or "
             "`nearfar sweep` made"
-        ) from None
+        )
+    try:
+        run = read_json(path / RUN)
+    except ValueError:
+        raise NearfarError(f"{path / RUN}: is damaged; run the study again") from None
     if not isinstance(run, dict):
         raise NearfarError(f"{path / RUN}: is damaged; run the study again")
     if run.get("study") == "sweep":
-        found = load(path)
-        return Run(path, found.study, found, found.columns)
+        sweep = load(path)
+        return Run(path, sweep.study, sweep, sweep.columns)
     try:
         study = studies.of_run(run)
     except NearfarError as error:

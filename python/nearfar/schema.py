@@ -1,10 +1,10 @@
-"""Options and columns as data: what ``nearfar.declared`` is made of, and what is made of that.
+"""Options and columns as data.
 
-Every option and column is declared once, beside the study that uses it: in the engine, or in Python
-for commands whose home is there (such as ``advise`` and ``diff``). ``make declared`` writes the
-declarations as Python source (:mod:`nearfar.declared`), so that neither help nor a type checker
-loads the engine or the study. From there come signatures, docstrings, the command line's options,
-completion, command lines that repeat a run, Arrow schemas and the docs' tables.
+Every option and column is declared once, next to the study that uses it: in the engine, or in
+Python for commands that are written in Python (such as ``advise`` and ``diff``). ``make declared``
+collects the declarations in :mod:`nearfar.declared`, so that neither help nor a type checker loads
+the engine or the study. Signatures, docstrings, the command line's options, completion, command
+lines that repeat a run, Arrow schemas and tables of the docs are made from them.
 """
 
 from __future__ import annotations
@@ -17,29 +17,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from nearfar.errors import NearfarError
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
+Value = TypeVar("Value")
+Values = TypeVar("Values", bound=Mapping[str, object])
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from nearfar._engine import Machine
 
-    #: A machine as an option takes it: a name, the path of a file, or a machine already loaded.
+    #: A machine as an option takes it: a name, the path of a file, or a loaded machine.
     MachineLike: TypeAlias = str | Path | Machine
-else:  # the engine is not loaded for a type
+else:  # a type must not load the engine
     MachineLike = str | Path
 
 #: A tiering policy as an option takes it: a name, or a class or object of
 #: :class:`nearfar.tiering.Policy`.
 PolicyLike: TypeAlias = "str | object"
 
-#: The unit at the end of a column's name, which the values show.
+#: The unit at the end of a column's name; values show it as well.
 _UNIT: Final = re.compile(r"_(bytes|ns)$")
 
-#: Names that a help text lists; more are left to completion and docs.
-_LISTED: Final = 10
+#: A help text lists at most so many names; completion and docs have more.
+_MAX_LISTED: Final = 10
 
 
 @dataclass(frozen=True)
@@ -47,17 +51,17 @@ class Option:
     """The declaration of an option.
 
     Attributes:
-        name: in Python, in files and in the record of a run.
-        type: in a Python signature.
-        what: what it is, in a sentence or two.
-        default: what it is unless given.
-        shown: what help says of a default that is None.
-        required: whether it must be given.
-        metavar: how its value is called in help; empty for a flag.
-        choices: names that may be written, each with a line on it.
-        open: whether other values than ``choices`` are taken.
-        recorded: whether results depend on it, so that the record of a run holds it.
-        argument: whether a command takes it without a flag, in its place.
+        name: its name in Python, in files and in the record of a run.
+        type: its type in a Python signature.
+        what: a description, in a sentence or two.
+        default: its default.
+        shown: how help describes a default of None.
+        required: whether it has no default.
+        metavar: the name of its value in help; empty for a flag.
+        choices: allowed names, each with a line of description.
+        open: whether values other than ``choices`` are allowed.
+        recorded: whether results depend on it; if so, the record of a run has it.
+        argument: whether it is a positional argument of the command.
     """
 
     name: str
@@ -74,26 +78,26 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """How it is written on a command line; ``from_``, as Python has ``from``, is ``--from``."""
+        """The flag on the command line; ``from_``, a keyword of Python, is ``--from``."""
         return "--" + self.name.rstrip("_").replace("_", "-")
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is on or off."""
+        """Whether it is a flag without a value."""
         return not self.metavar
 
     @property
     def help(self) -> str:
-        """What it is, the names to choose from, and a default that its value does not say."""
+        """The description, the choices, and the default if it is None."""
         text = self.what
-        if self.choices and len(self.choices) <= _LISTED:
+        if self.choices and len(self.choices) <= _MAX_LISTED:
             text = f"{text.rstrip('.')}: {', '.join(name for name, _ in self.choices)}."
         return f"{text} [default: {self.shown}]" if self.shown else text
 
     @property
-    def annotation(self) -> Any:
-        """The type as Python has it."""
-        names: dict[str, Any] = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path}
+    def annotation(self) -> object:
+        """The type, evaluated."""
+        names: dict[str, object] = {"Sequence": Sequence, "Mapping": Mapping, "Path": Path}
         names |= {"MachineLike": str | Path, "PolicyLike": str}
         return eval(self.type, names)  # noqa: S307  our own source
 
@@ -105,12 +109,12 @@ class Column:
     Attributes:
         name: its name.
         arrow: its type in Arrow.
-        nullable: whether a row may lack it.
+        nullable: whether it may be null.
         unit: its unit; empty for counts, shares and names.
-        what: what it means.
-        title: its head, where the name does not say it: see :attr:`head`.
-        python: its type in Python, where that is not the usual one of ``arrow``: lists, say, which
-            a table holds as text.
+        what: its meaning.
+        title: its heading, unless that follows from the name (:attr:`head`).
+        python: its type in Python if that does not follow from ``arrow``: lists, for example, are
+            text in a table.
     """
 
     name: str
@@ -123,7 +127,7 @@ class Column:
 
     @property
     def head(self) -> str:
-        """Its head in tables and plots: the title, or the name without its unit.
+        """Its heading in tables and plots: the title, or the name without its unit.
 
         >>> Column("page_bytes", "int64", False, "bytes", "Page size.").head
         'page'
@@ -132,7 +136,7 @@ class Column:
 
     @property
     def axis(self) -> str:
-        """The title of an axis whose labels show no unit: the head and the unit."""
+        """The title of an axis whose labels show no unit: the heading and the unit."""
         if not self.unit or self.unit == self.head:
             return self.head
         return f"{self.head}{' ' if self.unit.startswith('per ') else ', '}{self.unit}"
@@ -143,12 +147,12 @@ class Rows:
     """The declaration of a table.
 
     Attributes:
-        columns: in order.
-        keys: columns that say what a row is of, so that rows of two runs are paired by them; of
-            a tuple the first that is not null counts (a memory size as a share, or else in bytes).
-        metrics: what a row found, each ``less`` or ``more``: what of it is better. The first is
-            what is compared and drawn unless another is named.
-        seed: a column over which rows are repetitions of each other, where there is one.
+        columns: the columns, in order.
+        keys: columns that identify a row, by which rows of two runs are paired. Of a tuple, the
+            first column that is not null counts (a memory size as a share, or else in bytes).
+        metrics: measured columns, each with ``less`` or ``more``: which is better. The first is
+            compared and drawn by default.
+        seed: the column that numbers repetitions, if there is one.
     """
 
     keys: tuple[str | tuple[str, ...], ...]
@@ -161,15 +165,15 @@ class Rows:
         return next(column for column in self.columns if column.name == name)
 
     def head(self, name: str) -> str:
-        """The head of the column of this name (:attr:`Column.head`)."""
+        """The heading of a column (:attr:`Column.head`)."""
         return self.column(name).head
 
     def heads(self, *names: str) -> list[str]:
-        """The heads of these columns."""
+        """The headings of columns."""
         return [self.head(name) for name in names]
 
-    def arrow(self) -> Any:
-        """The ``pyarrow.Schema``."""
+    def arrow(self) -> pyarrow.Schema:
+        """The Arrow schema."""
         import pyarrow
 
         types = {"bool": pyarrow.bool_(), "decimal128": pyarrow.decimal128(20)}
@@ -177,40 +181,39 @@ class Rows:
             [(c.name, types.get(c.arrow) or pyarrow.type_for_alias(c.arrow)) for c in self.columns]
         )
 
-    def table(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """The rows as a ``pyarrow.Table``."""
+    def table(self, rows: Sequence[Mapping[str, object]]) -> pyarrow.Table:
+        """The rows as a table."""
         import pyarrow
 
         try:
             return pyarrow.Table.from_pylist(list(rows), schema=self.arrow())
         except UnicodeEncodeError:
-            # A path with bytes that are no text; tables hold text alone.
+            # A path that is not UTF-8.
             texts = [{name: as_text(value) for name, value in row.items()} for row in rows]
             return pyarrow.Table.from_pylist(texts, schema=self.arrow())
 
 
-def as_text(value: Any) -> Any:
-    """A value as tables hold it: bytes of a path that are no text, escaped."""
+def as_text(value: Value) -> Value | str:
+    """A value for a table: bytes of a path that are not UTF-8 are escaped."""
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "backslashreplace").decode()
 
 
 def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
-    """Make a function that ends in ``**options`` one that takes these, for introspection too.
+    """Declare the ``**options`` of a function.
 
-    Its signature lists them, after those that it names itself, as it does what must be given;
-    ``{options}`` in its docstring becomes a line or two on each; its
-    attribute ``options`` holds the declarations, for the command line and for sweeps. The function
-    is the same otherwise: what is not given is not passed. An argument, which has no flag, is a
-    parameter that the function has itself.
+    The signature lists them after the function's own parameters, which include required options and
+    positional arguments. ``{options}`` in the docstring becomes their descriptions. The attribute
+    ``options`` of the function holds the declarations, for the command line and for sweeps. Calls
+    do not change: options that the caller omits are not passed.
     """
     declared = tuple(options)
 
     def change(function: Function) -> Function:
-        own = inspect.signature(function)
-        kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        more = [
+        signature = inspect.signature(function)
+        named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        added = [
             inspect.Parameter(
                 option.name,
                 inspect.Parameter.KEYWORD_ONLY,
@@ -218,9 +221,10 @@ def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
                 annotation=option.type,
             )
             for option in declared
-            if option.name not in own.parameters
+            if option.name not in signature.parameters
         ]
-        function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+        signature = signature.replace(parameters=[*named, *added])
+        function.__signature__ = signature  # type: ignore[attr-defined]
         function.options = declared  # type: ignore[attr-defined]
         if function.__doc__:
             function.__doc__ = _described(function.__doc__, declared)
@@ -229,48 +233,47 @@ def takes(options: Iterable[Option]) -> Callable[[Function], Function]:
     return change
 
 
-def complete(options: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, and the defaults for the rest, of a command whose home is Python.
+def complete(options: Sequence[Option], given: Values) -> Values:
+    """The values of all options, with defaults, for a command that is written in Python.
 
     Raises:
-        NearfarError: there is no such option.
+        NearfarError: an option is unknown.
     """
-    declared = tuple(options)
-    values = {option.name: option.default for option in declared}
+    values = {option.name: option.default for option in options}
     unknown = next((name for name in given if name not in values), None)
     if unknown is not None:
         raise NearfarError(
             f"--{unknown[:40].replace('_', '-')}: there is no such option; there are: "
-            + ", ".join(option.flag for option in declared)
+            + ", ".join(option.flag for option in options)
         )
-    return values | dict(given)
+    return cast("Values", values | dict(given))
 
 
-def count(flag: str, value: str | int, least: int = 0, most: int | None = None) -> int:
-    """The whole number of an option; a command line gives it as text.
+def count(flag: str, value: str | int, low: int = 0, high: int | None = None) -> int:
+    """The whole number that an option has; a command line passes it as text.
 
     Raises:
-        NearfarError: naming ``flag``, if it is none or out of range.
+        NearfarError: naming ``flag``, if it is not a number or out of range.
     """
     try:
         number = int(str(value))
     except ValueError:
-        number = least - 1
-    if number < least or (most is not None and number > most):
-        fix = f"of at least {least}" if most is None else f"from {least} to {most}"
+        number = low - 1
+    if number < low or (high is not None and number > high):
+        fix = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise NearfarError(f"{flag}: {value} is out of range; give a whole number {fix}")
     return number
 
 
 def default(options: Iterable[Option], name: str) -> Any:
-    """The default of the option of this name."""
+    """The default of an option."""
     return next(option.default for option in options if option.name == name)
 
 
-def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
-    """The options that :func:`takes` has given to a function."""
-    found: tuple[Option, ...] = getattr(function, "options", ())
-    return found
+def options_of(function: Callable[..., object]) -> tuple[Option, ...]:
+    """The options that :func:`takes` declared for a function."""
+    options: tuple[Option, ...] = getattr(function, "options", ())
+    return options
 
 
 def _described(doc: str, options: Sequence[Option]) -> str:
@@ -289,9 +292,9 @@ def _described(doc: str, options: Sequence[Option]) -> str:
 
 
 def written(value: object) -> str:
-    """A value as it is written on a command line."""
+    """A value as a command line has it."""
     if isinstance(value, list | tuple):
-        return ",".join(written(one) for one in value)
+        return ",".join(map(written, value))
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
@@ -304,15 +307,15 @@ def command_line(
     command: str,
     arguments: Sequence[str | PathLike[str]],
     options: Iterable[Option],
-    values: Mapping[str, Any],
+    values: Mapping[str, object],
 ) -> str:
     """The command line that repeats a run: its arguments, and every value that is not the default.
 
     Args:
-        command: as it is typed after ``nearfar``.
-        arguments: what comes without a flag.
-        options: the command's.
-        values: by name, as the record of the run holds them.
+        command: the words after ``nearfar``.
+        arguments: positional arguments.
+        options: the options of the command.
+        values: their values by name, from the record of the run.
     """
     words = ["nearfar", *command.split(), *map(str, arguments)]
     for option in options:

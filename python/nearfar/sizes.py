@@ -1,7 +1,7 @@
 """Sizes, times and shares as people write them: ``4K``, ``50MB``, ``512,1K,...,2M``, ``1.5ms``.
 
-The grammar is the engine's (``crates/schema/src/units``; docs/shell.md has its table). Functions
-load the engine when they are called: help and completion import this module without it.
+The engine parses them (``crates/schema/src/units``; docs/shell.md has the grammar). Functions load
+the engine when they are called, since help and completion import this module without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Memory:
 
 
 def list_of(text: str) -> list[str]:
-    """The words of a list as it is written.
+    """The words of a comma-separated list.
 
     >>> list_of("zram, nvme")
     ['zram', 'nvme']
@@ -48,7 +48,7 @@ def parse_bytes(text: str, flag: str) -> int:
 
 
 def parse_page_sizes(text: str, flag: str = "--page-sizes") -> list[int]:
-    """Page sizes of a list in which ``...`` stands for the doublings between its neighbours.
+    """Page sizes of a list; ``...`` is the doublings between its neighbours.
 
     >>> parse_page_sizes("512,1K,...,8K")
     [512, 1024, 2048, 4096, 8192]
@@ -62,9 +62,9 @@ def parse_page_sizes(text: str, flag: str = "--page-sizes") -> list[int]:
 
 
 def parse_memory(text: str, flag: str = "--memory") -> list[Memory]:
-    """Memory sizes, each ``10%`` of the peak resident set or bytes; ``...`` goes on in equal steps.
+    """Memory sizes, each ``10%`` of the peak resident set or bytes; ``...`` continues a series.
 
-    The step is the difference of the two sizes before ``...``, or the one size before it.
+    The step is the difference of the two sizes before ``...``, or the only size before it.
 
     >>> [m.value for m in parse_memory("10%,...,50%")]
     [0.1, 0.2, 0.3, 0.4, 0.5]

@@ -1,7 +1,7 @@
-"""The ``ssd`` study: a DRAM-interface SSD as memory, and what to do while it moves a page.
+"""The ``ssd`` study: a DRAM-interface SSD as memory, and what a core does during a page transfer.
 
 UMD (002). The engine replays a trace on the machine once for each policy and each size of the
-device's DRAM (docs/ssd.md); this module packages the result.
+device's DRAM (docs/ssd.md); this module makes the result.
 
 >>> result = ssd("app.trace", dram=["100M", "150M"])            # doctest: +SKIP
 >>> result.best(dram_bytes=100 << 20)["epf"]                    # doctest: +SKIP
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack, cast
 
 from nearfar import _engine
 from nearfar import machine as machines
@@ -25,13 +25,17 @@ from nearfar.errors import NearfarError
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
+from nearfar.strict import Json
+
+if TYPE_CHECKING:
+    import pyarrow
 
 #: The default machine.
 MACHINE: str = default(declared.OPTIONS, "machine")
 
 
 class Conditioned(TypedDict):
-    """The state that the flash was left in (``crates/hardware/src/flash/condition.rs``)."""
+    """The preconditioned state of the flash (``crates/hardware/src/flash/condition.rs``)."""
 
     sequential_writes: int
     random_writes: int
@@ -45,7 +49,7 @@ class Conditioned(TypedDict):
 
 
 class Bin(TypedDict):
-    """Services whose time is in this bin, predicted and actual."""
+    """Numbers of services whose predicted and actual time is in this bin."""
 
     low_ns: int
     high_ns: int
@@ -61,7 +65,7 @@ class Timeline(TypedDict):
 
 
 class Detail(TypedDict):
-    """What is too long for a row."""
+    """Details of a row: the flash at the start, histograms of times and errors, a timeline."""
 
     conditioned: Conditioned | None
     service: list[Bin]
@@ -69,16 +73,31 @@ class Detail(TypedDict):
     timeline: Timeline
 
 
+class Result(TypedDict):
+    """An ssd result as plain values."""
+
+    run: Run
+    rows: list[declared.Row]
+    details: list[Detail]
+
+
+class _Answer(TypedDict):
+    """What ``_engine.ssd`` returns."""
+
+    options: Json
+    rows: list[declared.Row]
+    details: list[Detail]
+
+
 @dataclass(frozen=True)
 class SsdResult(FolderResult):
-    """What an ssd study found.
+    """The result of an ssd study.
 
     Attributes:
-        run: how it was made: trace, machine, options, version; no times of day.
-        rows: one mapping per size of DRAM x policy (docs/ssd.md names the keys).
-        details: for each row the state of the flash at the start, histograms of predicted and
-            actual service times and of the error, and a timeline of the threads.
-        wall_seconds: how long it took; kept out of everything that must be the same every time.
+        run: the record of the run: trace, machine, options, version.
+        rows: one per size of DRAM x policy (docs/ssd.md describes the keys).
+        details: one per row.
+        wall_seconds: duration of the run; not part of any reproducible output.
     """
 
     run: Run
@@ -89,24 +108,27 @@ class SsdResult(FolderResult):
     shown = "nearfar.report.ssd:ssd"
     page = "nearfar.report.html.ssd:SsdPage"
     chart = "nearfar.report.plots.ssd:draw"
-    plain = ("run", "rows", "details")
     columns: ClassVar[Rows] = declared.ROWS
 
-    @classmethod
-    def restore(cls, run: Any, tables: Mapping[str, Any]) -> SsdResult:
-        """Read back what :meth:`write` wrote."""
-        kept: Any = dict(run)
-        details, seconds = kept.pop("details"), kept.pop("wall_seconds")
-        return cls(kept, tables["result"].to_pylist(), details, seconds)
+    def to_dict(self) -> Result:
+        """The result as plain values, as ``--format json`` prints it."""
+        return {"run": self.run, "rows": self.rows, "details": self.details}
 
-    def _run(self) -> Mapping[str, Any]:
+    @classmethod
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> SsdResult:
+        """Read what :meth:`write` wrote."""
+        run = run.copy()
+        details, seconds = run.pop("details"), run.pop("wall_seconds")
+        return cls(cast("Run", run), tables["result"].to_pylist(), details, seconds)
+
+    def _run(self) -> Mapping[str, object]:
         return {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
 
     def best(self, *, dram_bytes: int | None = None) -> declared.Row:
-        """Return the row of least time among those of a size of DRAM.
+        """The row with the shortest time, of a size of DRAM if given.
 
         Raises:
-            NearfarError: no row is of that size.
+            NearfarError: no row has that size.
         """
         rows = [row for row in self.rows if dram_bytes in (None, row["dram_bytes"])]
         if not rows:
@@ -125,31 +147,28 @@ def ssd(
 
     Args:
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
-        progress: called now and then with the references done in all cells.
+        progress: called regularly with the number of references done in all cells.
         {options}
 
     Raises:
-        NearfarError: bad input; the message says what, where and what to do.
+        NearfarError: bad input.
     """
-    values = dict(options)
-    described = machines.load(options.get("machine", MACHINE))
-    values.pop("machine", None)
-    path = Path(trace)
-    began = time.monotonic()
-    answer = json.loads(_engine.ssd(path, described, options=values, progress=progress))
+    path, began = Path(trace), time.monotonic()
+    machine = machines.load(options.pop("machine", MACHINE))
+    answer: _Answer = json.loads(_engine.ssd(path, machine, options=options, progress=progress))
     run = provenance(
         "ssd",
         arguments=[path],
         options=declared.OPTIONS,
         values=answer["options"],
         trace=path,
-        machine=described,
+        machine=machine,
     )
     return SsdResult(run, answer["rows"], answer["details"], time.monotonic() - began)
 
 
 def warnings(result: SsdResult) -> list[str]:
-    """What a reader of the result should know: lines of plain text."""
+    """Warnings for the user of a result, one line each."""
     from nearfar.paging import trace_warnings
 
     lines = trace_warnings(result.run)

@@ -1,6 +1,6 @@
-"""Files read strictly: the user's TOML, with bounds, errors name file, line and key.
+"""Strict readers: TOML files of the user, and JSON that nearfar wrote and anybody may have changed.
 
-And JSON that nearfar wrote itself, which anybody may have changed since.
+Sizes are bounded; an error names the file, the line and the key.
 """
 
 from __future__ import annotations
@@ -12,31 +12,35 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from nearfar import _engine
 from nearfar.errors import NearfarError
 
-#: Such a file is some pages of text; anything much larger is a mistake.
-_LARGEST: Final = 4 << 20
-#: What nearfar wrote may list millions of cells or threads.
-_LARGEST_MADE: Final = 1 << 30
+#: An object of a JSON or TOML text, not yet checked.
+Json: TypeAlias = dict[str, Any]
+
+#: Bytes of a file that people write: some pages of text.
+_MAX_WRITTEN: Final = 4 << 20
+#: Bytes of a file that nearfar wrote, which may list millions of cells or threads.
+_MAX_MADE: Final = 1 << 30
 
 
-def read_file(file: Path, what: str, most: int = _LARGEST) -> bytes:
-    """The bytes of a file of at most ``most``; ``what`` is what it should be.
+def read_file(file: Path, what: str, limit: int = _MAX_WRITTEN) -> bytes:
+    """The bytes of a file; ``what`` says in messages what it should be.
 
     Raises:
-        NearfarError: it cannot be read, is no regular file (a pipe, a device) or is larger.
+        NearfarError: it cannot be read, is not a regular file, or is larger than ``limit`` bytes.
     """
-    return _engine.file_read(file, what, most)
+    from nearfar import _engine  # help and completion need no engine
+
+    return _engine.file_read(file, what, limit)
 
 
 def read_text(file: Path, what: str) -> str:
-    """The text of a TOML file; ``what`` is what it should be, such as ``a fleet file``.
+    """The text of a file; ``what`` as in :func:`read_file`, such as ``a fleet file``.
 
     Raises:
-        NearfarError: as :func:`read_file`; it is not UTF-8.
+        NearfarError: as :func:`read_file`, or it is not UTF-8.
     """
     try:
         return read_file(file, what).decode()
@@ -44,26 +48,26 @@ def read_text(file: Path, what: str) -> str:
         raise NearfarError(f"{file}: byte {error.start} is not UTF-8; save it as UTF-8") from None
 
 
-def parse_toml(file: Path, text: str, see: str) -> dict[str, Any]:
-    """The tables of a TOML text; ``see`` is the page with an example.
+def parse_toml(file: Path, text: str, see: str) -> Json:
+    """The tables of a TOML text; ``see`` names the page of the docs that has an example.
 
     Raises:
         NearfarError: it is not TOML.
     """
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # TOML errors, huge numbers, deep nesting
+    except (ValueError, RecursionError) as error:  # also huge numbers and deep nesting
         raise NearfarError(f"{file}: not TOML: {error}; see the example in {see}") from None
 
 
-def read_toml(file: Path, what: str, see: str) -> dict[str, Any]:
-    """Both: the tables of a TOML file. Raises as they do."""
+def read_toml(file: Path, what: str, see: str) -> Json:
+    """The tables of a TOML file: :func:`read_text`, then :func:`parse_toml`."""
     return parse_toml(file, read_text(file, what), see)
 
 
 def read_trace(trace: Path) -> bytes:
-    """The bytes of the ``trace.json`` of a trace. Raises as :func:`read_file`."""
-    return read_file(trace / "trace.json", "trace.json", _LARGEST_MADE)
+    """The bytes of a trace's ``trace.json``. Raises as :func:`read_file`."""
+    return read_file(trace / "trace.json", "trace.json", _MAX_MADE)
 
 
 def read_json(file: Path) -> Any:
@@ -73,14 +77,14 @@ def read_json(file: Path) -> Any:
         NearfarError: as :func:`read_file`.
         ValueError: as :func:`parse_json`.
     """
-    return parse_json(read_file(file, "such a file", _LARGEST_MADE))
+    return parse_json(read_file(file, "such a file", _MAX_MADE))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text in which every number is finite, as in all that nearfar writes.
+    """The value of a JSON text.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not JSON, is nested too deeply, or has a number that is not finite.
     """
 
     def finite(number: str) -> float:
@@ -96,14 +100,14 @@ def parse_json(text: str | bytes) -> Any:
 
 
 class Complaint:
-    """Makes the error that names the file, the line and the key."""
+    """Makes errors that name the file, the line and the key."""
 
     def __init__(self, name: str, text: str) -> None:
-        """Keep the name of the file and its text, in which lines are looked for."""
+        """Take the name of the file and its text, to find lines in."""
         self.name, self.lines = name, text.splitlines()
 
     def __call__(self, key: str, what: str) -> NearfarError:
-        """The error that says ``what`` of the dotted ``key``."""
+        """The error for the dotted ``key``, which ``what`` describes."""
         *table, last = key.split(".", 1)
         wanted = [re.escape(last), re.escape(f'"{last}"')]
         line_of = re.compile(rf"\s*(\[{re.escape(key)}\]|({'|'.join(wanted)})\s*=)")
@@ -113,8 +117,8 @@ class Complaint:
         line = f" line {numbers[0]}" if numbers else ""
         return NearfarError(f"{self.name}{line} key {key}: {what}")
 
-    def unless_known(self, path: str, key: str, known: Mapping[str, Any]) -> None:
-        """Raise if ``key`` is none of ``known``, with the nearest of them."""
+    def unless_known(self, path: str, key: str, known: Mapping[str, object]) -> None:
+        """Raise unless ``known`` has ``key``; the message suggests the nearest known key."""
         if key not in known:
             meant = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean `{meant[0]}`?" if meant else ""

@@ -1,7 +1,7 @@
-"""The studies: what a sweep may run, and how a folder of results is read again.
+"""The registry of studies, for sweeps and for reading folders of results.
 
-One more study is one entry of :data:`STUDIES`. Its parameters are those of its function: names,
-defaults and annotations are the schema of a sweep's file, so nothing is declared twice.
+A study is an entry of :data:`STUDIES`. Its parameters are those of its function: names, defaults
+and annotations are the schema of a sweep's file.
 
 >>> find("paging").parameters()["replacement"].default
 'clock'
@@ -12,15 +12,21 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import operator
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 from nearfar.errors import NearfarError
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, options_of
+from nearfar.strict import Json
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 @dataclass(frozen=True)
@@ -30,16 +36,16 @@ class Parameter:
     Attributes:
         name: its name.
         annotation: its type, resolved.
-        default: what it is unless given; ``inspect.Parameter.empty`` where it must be given.
+        default: its default; ``inspect.Parameter.empty`` if it is required.
     """
 
     name: str
-    annotation: Any
-    default: Any
+    annotation: object
+    default: object
 
     @property
     def required(self) -> bool:
-        """Whether there is no default."""
+        """Whether it has no default."""
         return self.default is inspect.Parameter.empty
 
 
@@ -48,20 +54,24 @@ class Study:
     """One study.
 
     Attributes:
-        name: as a sweep's file and messages name it.
-        function: ``module:function`` that runs it.
-        result: ``module:class`` of its result.
+        name: its name in a sweep's file and in messages; after a ``-``, the question.
+        module_name: the module, which is imported on first use. The function is named after the
+            study, or after the question.
+        result: the class of its result, in the module.
         traces: parameters that may name trace folders.
         machines: parameters that name machines.
-        in_columns: parameters that its rows have as columns already.
-        threads: the parameter that says how many threads the engine may use, where there is one.
-        records_per_second: records of a trace that one core takes a second with usual options, to
-            say how long a sweep may take before a cell is finished (measured, docs/validation.md);
-            None where time does not follow the trace.
+        in_columns: parameters that are columns of its rows already.
+        threads: the parameter that limits the threads of the engine, if there is one.
+        records_per_second: records of a trace that one core processes per second with usual
+            options, to estimate a sweep before its first cell is finished (measured,
+            docs/validation.md); None if the time does not depend on the trace.
+        splits: whether it can run in parts, in several processes. Its module then has the functions
+            ``pieces`` (what to split into, and the work of each piece), ``part`` (run some pieces)
+            and ``joined`` (the result, from all parts).
     """
 
     name: str
-    function: str
+    module_name: str
     result: str
     traces: tuple[str, ...]
     machines: tuple[str, ...] = ("machine",)
@@ -70,184 +80,116 @@ class Study:
     records_per_second: float | None = None
     splits: bool = False
 
-    def run(self, parameters: Mapping[str, Any]) -> FolderResult:
-        """Run it with these parameters."""
-        found: FolderResult = _import(self.function)(**parameters)
-        return found
+    @property
+    def module(self) -> ModuleType:
+        """The module of the study."""
+        return importlib.import_module(self.module_name)
 
-    def pieces(self, parameters: Mapping[str, Any]) -> dict[int, float]:
-        """What it can be split into with these parameters, in order, and how much work each is.
-
-        Nothing where it cannot be split.
-
-        Raises:
-            NearfarError: bad input.
-        """
-        found: dict[int, float] = self._in_parts("pieces")(**parameters) if self.splits else {}
-        return found
-
-    def part(self, only: Sequence[int], parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Run some of its pieces alone: plain values for :meth:`joined`."""
-        found: dict[str, Any] = self._in_parts("part")(only, **parameters)
-        return found
-
-    def joined(
-        self,
-        parts: Sequence[tuple[Sequence[int], Mapping[str, Any]]],
-        seconds: float,
-        parameters: Mapping[str, Any],
-    ) -> FolderResult:
-        """The result that :meth:`run` gives, of parts that have all pieces between them."""
-        found: FolderResult = self._in_parts("joined")(parts, seconds, **parameters)
-        return found
-
-    def _in_parts(self, name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] = _import(f"{self.function.partition(':')[0]}:{name}")
-        return found
+    @property
+    def function(self) -> Callable[..., FolderResult]:
+        """The function that runs it."""
+        function: Callable[..., FolderResult] = getattr(self.module, self.name.rpartition("-")[2])
+        return function
 
     def parameters(self) -> dict[str, Parameter]:
-        """What a sweep may set, by name, in the order of the function."""
-        return _parameters(self.function, self.threads)
+        """The parameters that a sweep may set, by name, in the order of the function."""
+        hints: dict[str, object] = typing.get_type_hints(self.function)
+        hints |= {option.name: option.annotation for option in options_of(self.function)}
+        internal = ("progress", "max_memory", self.threads)
+        return {
+            name: Parameter(name, hints[name], parameter.default)
+            for name, parameter in inspect.signature(self.function).parameters.items()
+            if parameter.kind is not parameter.POSITIONAL_ONLY and name not in internal
+        }
 
     @property
     def columns(self) -> Rows:
-        """What the columns of its table mean."""
-        kind: type[FolderResult] = _import(self.result)
-        declared = kind.columns
-        return declared if isinstance(declared, Rows) else declared[self.question]
+        """The columns of its table."""
+        columns = self._result.columns
+        return columns if isinstance(columns, Rows) else columns[self.question]
 
     @property
     def question(self) -> str:
-        """Which of several questions of one study it asks; empty where there is but one."""
+        """The question, for a study that has several; else empty."""
         return self.name.partition("-")[2]
 
-    def restore(self, run: Any, tables: Mapping[str, Any]) -> FolderResult:
-        """The result that a folder holds."""
-        kind: type[FolderResult] = _import(self.result)
-        return kind.restore(run, tables)
+    def restore(self, run: Json, tables: Mapping[str, pyarrow.Table]) -> FolderResult:
+        """Read a result from the ``run.json`` and the tables of its folder."""
+        return self._result.restore(run, tables)
 
+    @property
+    def _result(self) -> type[FolderResult]:
+        result: type[FolderResult] = operator.attrgetter(self.result)(self.module)
+        return result
 
-_NUMA: Final = "nearfar.numa:NumaResult"
 
 #: Every study, by name.
 STUDIES: Final = {
     study.name: study
     for study in (
         Study(
-            "paging",
-            "nearfar.paging:paging",
-            "nearfar.paging:PagingResult",
-            traces=("trace",),
-            in_columns=("page_sizes", "memory", "storage", "machine"),
-            records_per_second=5e6,
-            splits=True,
+            "paging", "nearfar.paging", "PagingResult", traces=("trace",), splits=True,
+            in_columns=("page_sizes", "memory", "storage", "machine"), records_per_second=5e6,
         ),
         Study(
-            "advise",
-            "nearfar.advise:advise",
-            "nearfar.advise:AdviseResult",
-            traces=("traces",),
+            "advise", "nearfar.advise", "AdviseResult", traces=("traces",), records_per_second=5e6,
             in_columns=("memory", "machine", "storage", "arch", "min_gain"),
-            records_per_second=5e6,
         ),
         Study(
-            "ssd",
-            "nearfar.ssd:ssd",
-            "nearfar.ssd:SsdResult",
-            traces=("trace",),
-            in_columns=("dram", "epf"),
+            "ssd", "nearfar.ssd", "SsdResult", traces=("trace",), in_columns=("dram", "epf"),
             records_per_second=1e6,
         ),
         Study(
-            "tiering",
-            "nearfar.tiering:tiering",
-            "nearfar.tiering:TieringResult",
-            traces=("workload",),
+            "tiering", "nearfar.tiering", "TieringResult", traces=("workload",), splits=True,
             in_columns=("workload", "policy", "mix", "seeds", "fast"),
-            splits=True,
         ),
         Study(
-            "numa-alloc",
-            "nearfar.numa:alloc",
-            _NUMA,
-            traces=(),
-            in_columns=("size", "mode"),
+            "numa-alloc", "nearfar.numa", "NumaResult", traces=(), in_columns=("size", "mode"),
             threads=None,
         ),
-        Study("numa-run", "nearfar.numa:run", _NUMA, ("load",), in_columns=("mode",), threads=None),
         Study(
-            "numa-pair",
-            "nearfar.numa:pair",
-            _NUMA,
-            traces=("first", "second"),
-            in_columns=("overlap",),
+            "numa-run", "nearfar.numa", "NumaResult", traces=("load",), in_columns=("mode",),
             threads=None,
         ),
-        Study("numa-plan", "nearfar.numa.plan:plan", _NUMA, traces=(), threads=None),
         Study(
-            "run",
-            "nearfar.live:run",
-            "nearfar.live:Outcome",
-            traces=(),
-            machines=(),
-            in_columns=(
-                "command",
-                "fast",
-                "alone",
-                "knobs",
-                "far",
-                "policy",
-                "far_size",
-                "far_latency",
-                "epf",
-            ),
-            threads=None,
+            "numa-pair", "nearfar.numa", "NumaResult", traces=("first", "second"),
+            in_columns=("overlap",), threads=None,
+        ),
+        Study("numa-plan", "nearfar.numa.plan", "numa.NumaResult", traces=(), threads=None),
+        Study(
+            "run", "nearfar.live", "Outcome", traces=(), machines=(), threads=None,
+            in_columns=("command", "fast", "alone", "knobs", "far", "policy", "far_size",
+                        "far_latency", "epf"),
         ),
     )
-}
+}  # fmt: skip
 
 
 def find(name: object) -> Study:
     """The study of this name.
 
     Raises:
-        NearfarError: there is none; the message names the nearest.
+        NearfarError: the name is unknown; the message suggests the nearest.
     """
-    found = STUDIES.get(name) if isinstance(name, str) else None
-    if found is None:
+    study = STUDIES.get(name) if isinstance(name, str) else None
+    if study is None:
         near = difflib.get_close_matches(str(name), STUDIES, 1, 0.0)
         raise NearfarError(
             f"study: no study {str(name)[:40]!r}; did you mean `{near[0]}`? "
             f"(there are: {', '.join(STUDIES)})"
         )
-    return found
+    return study
 
 
-def of_run(run: Mapping[str, Any]) -> Study:
-    """The study that ``run.json`` is of. Raises as :func:`find`."""
+def of_run(run: Json) -> Study:
+    """The study of a ``run.json``. Raises as :func:`find`."""
     inner = run["run"] if isinstance(run.get("run"), Mapping) else run
     question = inner.get("question")
     return find(f"{inner.get('study')}-{question}" if question else inner.get("study"))
 
 
-def _import(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-def _parameters(place: str, threads: str | None) -> dict[str, Parameter]:
-    function: Callable[..., Any] = _import(place)
-    hints = typing.get_type_hints(function)
-    hints |= {option.name: option.annotation for option in options_of(function)}
-    found: dict[str, Parameter] = {}
-    for name, one in inspect.signature(function).parameters.items():
-        if one.kind is not one.POSITIONAL_ONLY and name not in ("progress", "max_memory", threads):
-            found[name] = Parameter(name, hints[name], one.default)
-    return found
-
-
-def fits(annotation: Any, value: Any) -> bool:
-    """Whether a value read from TOML is one of an annotated type."""
+def fits(annotation: object, value: object) -> bool:
+    """Whether a value of TOML has an annotated type."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Any:
         return True
@@ -255,7 +197,7 @@ def fits(annotation: Any, value: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if annotation in (str, bool):
+    if annotation is str or annotation is bool:
         return isinstance(value, annotation)
     if annotation is Path:
         return isinstance(value, str)
@@ -269,31 +211,36 @@ def fits(annotation: Any, value: Any) -> bool:
         return isinstance(value, dict) and all(fits(arguments[1], v) for v in value.values())
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return isinstance(value, list) and all(fits(arguments[0], v) for v in value)
-    return any(fits(one, value) for one in arguments)
+    return any(fits(argument, value) for argument in arguments)
 
 
-def describe(annotation: Any) -> str:
+def describe(annotation: object) -> str:
     """The type of a parameter in words, for messages."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    words = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+    words: dict[object, str] = {
+        str: "text",
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+    }
     if annotation in words:
         return words[annotation]
     if annotation is Path:
         return "a path"
     if origin is tuple:
-        return f"a list of {len(arguments)}: " + ", ".join(describe(one) for one in arguments)
+        return f"a list of {len(arguments)}: " + ", ".join(map(describe, arguments))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a table of {describe(arguments[1])}"
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return f"a list of {describe(arguments[0])}"
-    texts = [describe(one) for one in arguments if one is not type(None) and _writable(one)]
+    texts = [describe(kind) for kind in arguments if kind is not type(None) and _writable(kind)]
     return " or ".join(dict.fromkeys(texts))
 
 
-def _writable(annotation: Any) -> bool:
-    """Whether a value of the type can be written in TOML at all."""
+def _writable(annotation: object) -> bool:
+    """Whether TOML can express a value of the type."""
     if isinstance(annotation, type):
         return annotation in (str, bool, int, float, Path)
     if typing.get_origin(annotation) is type:
         return False
-    return any(_writable(one) for one in typing.get_args(annotation))
+    return any(map(_writable, typing.get_args(annotation)))

@@ -1,7 +1,7 @@
 """The ``tiering`` study: policies that move pages between fast and slow memory.
 
 SSP (003, Selective Shadow Paging) and what it builds on. The engine simulates a machine with an
-event clock (docs/tiering.md); this module asks it and packages the result.
+event clock (docs/tiering.md); this module resolves options and makes the result.
 
 >>> result = tiering("nomad-medium", policy="nomad,ssp", mix="write", scale="1/256", rounds=1)
 >>> [(row["policy"], row["phase"]) for row in result.rows]
@@ -15,58 +15,60 @@ import difflib
 import json
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
 
 from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.declared import names
 from nearfar.declared import tiering as declared
 from nearfar.errors import NearfarError
-from nearfar.filter import View, view
+from nearfar.filter import view
+from nearfar.memory_curve import Memory, in_order, middle
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows, default, knob_text, takes
+from nearfar.schema import PolicyLike, Rows, default, knob_text, takes
 from nearfar.sizes import list_of
-from nearfar.strict import read_toml
-from nearfar.tiering_answers import of_memory
+from nearfar.strict import Json, read_toml
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Knobs as a caller gives them, by ``policy.knob``.
+Knobs = Mapping[str, str | float | bool]
 
 #: The default workload.
 WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
 
-
 #: Methods of a policy that nearfar calls.
-HOOKS: Final = (
-    *("start", "place", "allocated", "released", "hint_fault", "write_fault", "sample", "pressure"),
-    *("work", "foresee", "keep_shadow", "promoted", "written", "demoting"),
-)
+HOOKS: Final[Sequence[str]] = _engine.policy_hooks()
 
 
 class Policy:
-    """What a policy written in Python inherits from; docs/tiering.md has the hooks.
+    """Base class of a policy in Python; docs/tiering.md describes the hooks.
 
-    A hook that the class does not define is done by ``base``. A policy is made for the memory of a
-    run: its ``start`` asks what that memory can do, makes the policy's threads and returns when
-    they run first.
+    Hooks that the class does not define are those of ``base``. Every run creates a policy and calls
+    its ``start``, which checks the capabilities of the memory, spawns the policy's threads and
+    returns when they run first.
 
     Attributes:
-        base: a built-in policy whose mechanisms are kept, or None to start from nothing.
+        base: the built-in policy to derive from; None: none.
         knobs: knobs of the base, as text by name.
-        watch_unshadowed: on the base ``nomad``, whether a page promoted without a shadow is
-            write-protected, so that ``written`` is called at its first write.
+        watch_unshadowed: with the base ``nomad``, whether a page promoted without a shadow is
+            write-protected, so that its first write calls ``written``.
     """
 
     base: ClassVar[str | None] = None
     knobs: ClassVar[Mapping[str, str]] = {}
     watch_unshadowed: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        """Refuse a method that looks like a misspelt hook: nobody would call it."""
-        super().__init_subclass__(**more)
+    def __init_subclass__(cls, **arguments: object) -> None:
+        """Refuse a method whose name looks like a misspelt hook."""
+        super().__init_subclass__(**arguments)
         for name, value in vars(cls).items():
             if not callable(value) or name in HOOKS or name.startswith("_"):
                 continue
@@ -75,7 +77,7 @@ class Policy:
 
 
 class Knob(TypedDict):
-    """A knob of a policy; its ``kind`` says how a value is written."""
+    """A knob of a policy; ``kind`` is the type of its value."""
 
     name: str
     kind: str
@@ -85,7 +87,7 @@ class Knob(TypedDict):
 
 
 class PolicyInfo(TypedDict):
-    """What the registry says of a policy."""
+    """The registry's description of a policy."""
 
     name: str
     what: str
@@ -98,25 +100,53 @@ class PolicyInfo(TypedDict):
 
 
 class TieringRun(Run, total=False):
-    """How a tiering study was made; bytes of each node by its name."""
+    """The record of a tiering run."""
 
     workload: str
     footprint_bytes: int
-    #: Null where pages never end.
+    #: None if pages never end.
     peak_resident_bytes: int | None
     policy_scale: float
+    #: By name of the node.
     node_bytes: dict[str, int]
+
+
+class Plain(TypedDict):
+    """A tiering result as plain values, as ``nearfar tiering --format json`` prints it."""
+
+    run: TieringRun
+    rows: list[declared.Row]
+    series: list[declared.SeriesRow]
+
+
+class _Answer(TypedDict):
+    """What ``_engine.tiering_run`` returns."""
+
+    options: Json
+    rows: list[declared.Row]
+    series: list[declared.SeriesRow]
+    footprint_bytes: int
+    peak_resident_bytes: int | None
+    policy_scale: float
+    nodes: list[str]
+    node_bytes: list[int]
+
+
+class Part(_Answer):
+    """The result of :func:`part`; ``view`` describes the references, None for a workload."""
+
+    view: str | None
 
 
 @dataclass(frozen=True)
 class TieringResult(FolderResult):
-    """What a tiering study found.
+    """The result of a tiering study.
 
     Attributes:
-        run: how it was made: workload, machine, options, version; no times of day.
-        rows: one mapping per policy x seed x phase (docs/tiering.md names the keys).
+        run: the record of the run: workload, machine, options, version.
+        rows: one per policy x seed x phase (docs/tiering.md describes the keys).
         series: points over the progress of each run.
-        wall_seconds: how long it took; kept out of everything that must be the same every time.
+        wall_seconds: duration of the run; not part of any reproducible output.
     """
 
     run: TieringRun
@@ -127,66 +157,101 @@ class TieringResult(FolderResult):
     shown = "nearfar.report.tiering:tiering"
     page = "nearfar.report.html.tiering:TieringPage"
     chart = "nearfar.report.plots.tiering:draw"
-    plain = ("run", "rows", "series")
     columns: ClassVar[Rows] = declared.ROWS
 
-    @classmethod
-    def restore(cls, run: Any, tables: Mapping[str, Any]) -> TieringResult:
-        """Read back what :meth:`write` wrote."""
-        kept: Any = dict(run)
-        seconds = kept.pop("wall_seconds")
-        return cls(kept, tables["result"].to_pylist(), tables["series"].to_pylist(), seconds)
+    def to_dict(self) -> Plain:
+        """The result as plain values, as ``--format json`` prints it."""
+        return {"run": self.run, "rows": self.rows, "series": self.series}
 
-    def _run(self) -> Mapping[str, Any]:
+    @classmethod
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> TieringResult:
+        """Read what :meth:`write` wrote."""
+        run = run.copy()
+        seconds = run.pop("wall_seconds")
+        rows, series = (tables[name].to_pylist() for name in ("result", "series"))
+        return cls(cast("TieringRun", run), rows, series, seconds)
+
+    def _run(self) -> Mapping[str, object]:
         return {**self.run, "wall_seconds": round(self.wall_seconds, 3)}
 
-    def _tables(self) -> Mapping[str, Any]:
+    def _tables(self) -> Mapping[str, pyarrow.Table]:
         return {"result": self.table, "series": self.series_table}
 
     @property
-    def series_table(self) -> Any:
+    def series_table(self) -> pyarrow.Table:
         """The time series as a ``pyarrow.Table``."""
         return declared.SERIES_ROWS.table(self.series)
 
     def total(self, policy: str, count: str, *, rounds_only: bool = False) -> float:
-        """Return a count summed over the phases of ``policy``, the mean over seeds.
+        """A count summed over the phases of ``policy``, the mean over seeds.
 
-        With several sizes of fast memory: with the one that :meth:`view` shows.
+        With several sizes of fast memory, at the size that :meth:`view` shows.
 
         Raises:
-            NearfarError: no row is of that policy.
+            NearfarError: no row has that policy.
         """
-        rows: list[Mapping[str, Any]] = [
+        rows = [
             row
-            for row in of_memory(self.to_dict(), self.rows)
+            for row in of_memory(self, self.rows)
             if row["policy"] == policy and not (rounds_only and row["phase"] == "warm-up")
         ]
         if not rows:
             raise NearfarError(f"total: no policy {policy!r} in this result")
-        return sum(float(row[count]) for row in rows) / len({row["seed"] for row in rows})
+        counts = [cast("Mapping[str, float]", row)[count] for row in rows]
+        return sum(map(float, counts)) / len({row["seed"] for row in rows})
+
+
+#: A row of a result, or of its series.
+_Row = TypeVar("_Row", declared.Row, declared.SeriesRow)
+
+
+def memory_scale(run: TieringRun) -> float:
+    """The scale of a generated workload's memory; 1 for a trace, which is never scaled."""
+    return 1.0 if "trace" in run else run.get("policy_scale", 1.0)
+
+
+def memory_of(row: declared.Row | declared.SeriesRow, run: TieringRun) -> Memory:
+    """The size of fast memory of a row; of a generated workload at full scale."""
+    return Memory(round(row["fast_node_bytes"] / memory_scale(run)), row["fast_fraction"])
+
+
+def fast_memories(result: TieringResult) -> list[Memory]:
+    """The sizes of fast memory, smallest first."""
+    return in_order(memory_of(row, result.run) for row in result.rows)
+
+
+def shown_memory(result: TieringResult) -> Memory | None:
+    """The size of fast memory that is shown first; None if there are no rows."""
+    return middle(fast_memories(result))
+
+
+def of_memory(result: TieringResult, rows: Iterable[_Row]) -> list[_Row]:
+    """Those of ``rows`` with the size of fast memory that is shown first."""
+    memory = shown_memory(result)
+    return [row for row in rows if memory_of(row, result.run) == memory]
 
 
 def policies() -> list[PolicyInfo]:
-    """Every built-in policy, in the order of the registry.
+    """The built-in policies, in the order of the registry.
 
-    Each has its ``name``, ``what`` it is, what it ``follows`` and ``leaves_out``, what it is
-    ``not_for``, why it cannot run under a real program (``refused_live``, None if it can), and its
-    ``knobs`` with their defaults and sources.
+    ``follows`` is the paper or kernel source, ``leaves_out`` what of it is missing, ``not_for``
+    when not to use the policy, ``refused_live`` why it cannot manage a real program (None if it
+    can).
     """
-    found: list[PolicyInfo] = json.loads(_engine.tiering_policies())
-    return found
+    known: list[PolicyInfo] = json.loads(_engine.tiering_policies())
+    return known
 
 
 def workloads() -> dict[str, str]:
-    """Names of the generated workloads, each with a one-line summary."""
+    """The generated workloads, each with a one-line summary."""
     return dict(names.WORKLOAD)
 
 
 def trace_of(load: str | PathLike[str]) -> Path | None:
-    """The trace that is meant; None where it is the name of a generated workload."""
+    """The trace that ``load`` names; None if it names a generated workload."""
     path = Path(load)
-    looks_so = "/" in fspath(load) or path.suffix == ".trace" or path.is_dir()
-    return path if looks_so or not isinstance(load, str) else None
+    is_path = "/" in fspath(load) or path.suffix == ".trace" or path.is_dir()
+    return path if is_path or not isinstance(load, str) else None
 
 
 @takes(declared.OPTIONS)
@@ -194,170 +259,172 @@ def tiering(
     load: str | PathLike[str] | None = None,
     /,
     *,
-    knobs: Mapping[str, str | float | bool] | None = None,
+    knobs: Knobs | None = None,
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
 ) -> TieringResult:
     """Run the tiering study.
 
     Args:
-        load: the option ``workload``. A trace is never scaled, but policies are: as if the trace
-            were the 27 GiB that they were tuned with.
-        knobs: values by ``policy.knob``, as the policy writes them or as text.
-        progress: called now and then with the accesses done.
+        load: the option ``workload``. A trace is not scaled; policies are, as if the trace were
+            the 27 GiB that they are tuned for.
+        knobs: values by ``policy.knob``.
+        progress: called regularly with the number of accesses done.
         {options}
 
-    A policy is a name, or a class or object that follows :class:`Policy`.
+    A policy is a name, or a class or object that implements :class:`Policy`.
 
     Raises:
-        NearfarError: bad input; the message says what, where and what to do.
+        NearfarError: bad input.
     """
-    asked, began = _Asked.of(load, options, knobs), time.monotonic()
-    answer = _answer(asked, None, progress)
-    return _result(asked, answer, answer["rows"], answer["series"], time.monotonic() - began)
+    request, began = _Request.of(load, options, knobs), time.monotonic()
+    answer = _answer(request, None, progress)
+    return _result(request, answer, answer["rows"], answer["series"], time.monotonic() - began)
 
 
-# --- in parts: a study whose seeds are run apart, by several processes
+# --- parts: groups of seeds, run by several processes
 
 
-def pieces(
-    *,
-    knobs: Mapping[str, str | float | bool] | None = None,
-    **options: Unpack[declared.Options],
-) -> dict[int, float]:
-    """What a study can be split into: its seeds, and how much work each is.
+def pieces(*, knobs: Knobs | None = None, **options: Unpack[declared.Options]) -> dict[int, float]:
+    """The seeds of a study, which may run in parts, with the work of each.
 
     Raises:
-        NearfarError: bad input, as :func:`tiering`.
+        NearfarError: as :func:`tiering`.
     """
-    asked = _Asked.of(None, options, knobs)
+    request = _Request.of(None, options, knobs)
+    traced = request.trace is not None
     seeds: list[int] = json.loads(
-        _engine.tiering_options(asked.machine, options=asked.values, traced=asked.trace is not None)
+        _engine.tiering_options(request.machine, options=request.values, traced=traced)
     )["seeds"]
-    # One that is named twice would be one piece, and has two runs.
+    # A repeated seed would be one piece with two runs.
     return dict.fromkeys(seeds, 1.0) if len(set(seeds)) == len(seeds) else {}
 
 
 def part(
-    only: Sequence[int],
-    *,
-    knobs: Mapping[str, str | float | bool] | None = None,
-    **options: Unpack[declared.Options],
-) -> dict[str, Any]:
-    """Run a study of some of its :func:`pieces` alone; gives plain values for :func:`joined`."""
-    return _answer(_Asked.of(None, options, knobs), only, None)
+    only: Sequence[int], *, knobs: Knobs | None = None, **options: Unpack[declared.Options]
+) -> Part:
+    """Run a study for some of its :func:`pieces`."""
+    return _answer(_Request.of(None, options, knobs), only, None)
 
 
 def joined(
-    parts: Sequence[tuple[Sequence[int], Mapping[str, Any]]],
+    parts: Sequence[tuple[Sequence[int], Part]],
     seconds: float,
     *,
-    knobs: Mapping[str, str | float | bool] | None = None,
+    knobs: Knobs | None = None,
     **options: Unpack[declared.Options],
 ) -> TieringResult:
-    """What :func:`tiering` gives, of parts that have every seed of the study once.
+    """The result of :func:`tiering`, from parts that contain every seed once.
 
     Args:
-        parts: the seeds of each, and what :func:`part` gave.
-        seconds: how long they took together.
+        parts: the seeds of each part, and the result of :func:`part`.
+        seconds: the sum of their durations.
     """
-    asked = _Asked.of(None, options, knobs)
+    request = _Request.of(None, options, knobs)
     seeds = list(pieces(knobs=knobs, **options))
-    rows, series = (_in_order(seeds, parts, name) for name in ("rows", "series"))
-    return _result(asked, parts[0][1], rows, series, seconds)
+    rows = _in_order(seeds, [(only, answer, answer["rows"]) for only, answer in parts])
+    series = _in_order(seeds, [(only, answer, answer["series"]) for only, answer in parts])
+    return _result(request, parts[0][1], rows, series, seconds)
 
 
 def _in_order(
-    seeds: Sequence[int], parts: Sequence[tuple[Sequence[int], Mapping[str, Any]]], name: str
-) -> list[Any]:
-    """The rows of all parts as the study has them: seeds are what varies fastest but for phases."""
-    runs: dict[int, list[list[Any]]] = {}
-    for only, answer in parts:
-        own = [seed for seed in seeds if seed in set(only)]
-        rows, phases = answer[name], {row["phase"] for row in answer["rows"]}
-        # Every run of a study has equally many.
-        each = len(rows) * len(phases) // len(answer["rows"])
-        cut = [rows[at : at + each] for at in range(0, len(rows), each)]
-        runs |= {seed: cut[at :: len(own)] for at, seed in enumerate(own)}
+    seeds: Sequence[int], parts: Sequence[tuple[Sequence[int], Part, list[_Row]]]
+) -> list[_Row]:
+    """The rows of all parts in the order of the whole study: by policy, seed, phase.
+
+    Every run of a study has equally many rows.
+    """
+    runs: dict[int, list[list[_Row]]] = {}
+    for only, answer, rows in parts:
+        of_part = [seed for seed in seeds if seed in set(only)]
+        phases = {row["phase"] for row in answer["rows"]}
+        count = len(rows) * len(phases) // len(answer["rows"])
+        cut = [rows[start : start + count] for start in range(0, len(rows), count)]
+        runs |= {seed: cut[index :: len(of_part)] for index, seed in enumerate(of_part)}
     ordered = zip(*(runs[seed] for seed in seeds), strict=True)
     return [row for of_seeds in ordered for run in of_seeds for row in run]
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What a study is asked: its machine, its load, its policies, and what the engine reads."""
+class _Request:
+    """The resolved options of a study, with what the engine parses in ``values``."""
 
     machine: machines.Machine
     trace: Path | None
     workload: str
     knobs: dict[str, str]
-    policies: list[_Made]
+    policies: list[_EnginePolicy]
     filtered: str
-    values: dict[str, Any]
+    values: dict[str, object]
 
     @classmethod
     def of(
         cls,
         load: str | PathLike[str] | None,
         options: declared.Options,
-        knobs: Mapping[str, str | float | bool] | None,
-    ) -> _Asked:
+        knobs: Knobs | None,
+    ) -> _Request:
         load = options.get("workload", WORKLOAD) if load is None else load
-        values: dict[str, Any] = dict(options)
+        values: dict[str, object] = {**options, "workload": fspath(load)}
         machine = machines.load(options.get("machine", default(declared.OPTIONS, "machine")))
         values.pop("machine", None)
-        given = {name: knob_text(value) for name, value in (knobs or {}).items()}
-        labelled = _policies(values.pop("policy", "all"), _knobs(given))
+        values.pop("policy", None)
+        texts = {name: knob_text(value) for name, value in (knobs or {}).items()}
+        policies = _policies(options.get("policy", "all"), _by_policy(texts))
         filtered = options.get("filter", default(declared.OPTIONS, "filter"))
-        values["workload"] = fspath(load)
-        return cls(machine, trace_of(load), fspath(load), given, labelled, filtered, values)
+        return cls(machine, trace_of(load), fspath(load), texts, policies, filtered, values)
 
 
 def _answer(
-    asked: _Asked, only: Sequence[int] | None, progress: Callable[[int], None] | None
-) -> dict[str, Any]:
-    """What the engine says, of some seeds alone or of all."""
-    seen: View | None = None
-    with ExitStack() as opened:
-        if asked.trace is not None:
-            seen = opened.enter_context(view(asked.trace, asked.filtered, asked.machine, progress))
+    request: _Request, only: Sequence[int] | None, progress: Callable[[int], None] | None
+) -> Part:
+    """The engine's answer for the seeds ``only``; None: for all."""
+    path = sentence = None
+    with ExitStack() as stack:
+        if request.trace is not None:
+            seen = stack.enter_context(
+                view(request.trace, request.filtered, request.machine, progress)
+            )
+            path, sentence = seen.path, seen.sentence
         text = _engine.tiering_run(
-            asked.machine,
-            policies=asked.policies,
-            trace=None if seen is None else seen.path,
+            request.machine,
+            policies=request.policies,
+            trace=path,
             policy_scale=None,
-            options=asked.values,
+            options=request.values,
             progress=progress,
             only=only,
         )
-    return {**json.loads(text), "view": None if seen is None else seen.sentence}
+    answer: _Answer = json.loads(text)
+    return {**answer, "view": sentence}
 
 
 def _result(
-    asked: _Asked,
-    answer: Mapping[str, Any],
+    request: _Request,
+    answer: Part,
     rows: list[declared.Row],
     series: list[declared.SeriesRow],
     seconds: float,
 ) -> TieringResult:
-    """The result of what the engine said; but for the rows, each part of a study says the same."""
-    values = answer["options"] | {"policy": [label for label, *_ in asked.policies]}
+    """The result from the engine's answer, or from any part and the rows of all."""
+    values = answer["options"] | {"policy": [label for label, *_ in request.policies]}
     del values["workload"]
+    trace, workload = request.trace, request.workload
     run = provenance(
         "tiering",
-        arguments=[asked.trace] if asked.trace is not None else ["--workload", asked.workload],
+        arguments=["--workload", workload] if trace is None else [trace],
         options=declared.OPTIONS,
         values=values,
-        trace=asked.trace,
-        machine=asked.machine,
+        trace=trace,
+        machine=request.machine,
         view=answer["view"],
     )
-    for key, value in asked.knobs.items():
+    for key, value in request.knobs.items():
         run["command"] += f" --knob {shlex.quote(f'{key}={value}')}"
-    run["options"]["knobs"] = asked.knobs
+    run["options"]["knobs"] = request.knobs
     whole: TieringRun = {
         **run,
-        "workload": asked.workload,
+        "workload": workload,
         "footprint_bytes": answer["footprint_bytes"],
         "peak_resident_bytes": answer["peak_resident_bytes"],
         "policy_scale": answer["policy_scale"],
@@ -370,7 +437,7 @@ def read_knobs(path: str | Path) -> dict[str, str]:
     """Read a TOML file of ``[policy]`` tables into values by ``policy.knob``.
 
     Raises:
-        NearfarError: the file cannot be read or holds something else.
+        NearfarError: the file cannot be read or has another form.
     """
     tables = read_toml(Path(path), "a file of knobs", "docs/tiering.md")
     values: dict[str, str] = {}
@@ -384,52 +451,52 @@ def read_knobs(path: str | Path) -> dict[str, str]:
     return values
 
 
-_Made = tuple[str, str | None, Callable[[], Any] | None, dict[str, str]]
+#: A policy as the engine takes it: label, name of a built-in one or constructor of one in Python,
+#: and knobs.
+_EnginePolicy = tuple[str, str | None, Callable[[], object] | None, dict[str, str]]
 
 
-def _policies(given: Any, knobs: dict[str, dict[str, str]]) -> list[_Made]:
-    items = given if isinstance(given, list | tuple) else [given]
-    made: list[_Made] = []
-    for item in items:
+def _policies(
+    policy: PolicyLike | Sequence[PolicyLike], knobs: dict[str, dict[str, str]]
+) -> list[_EnginePolicy]:
+    policies: list[_EnginePolicy] = []
+    for item in policy if isinstance(policy, list | tuple) else [policy]:
         if isinstance(item, str):
             words = list_of(item)
             chosen = [name for name, _ in names.POLICY] if words == ["all"] else words
-            made.extend((name, name, None, knobs.get(name, {})) for name in chosen)
+            policies.extend((name, name, None, knobs.get(name, {})) for name in chosen)
             continue
-        label, make, own = made_of(item)
-        made.append((label, None, make, own | knobs.get(label, {})))
-    labels = [label for label, *_ in made]
+        label, make, defaults = constructor_of(item)
+        policies.append((label, None, make, defaults | knobs.get(label, {})))
+    labels = [label for label, *_ in policies]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise NearfarError(f"--policy: {twice!r} is given twice")
-    unknown = next((policy for policy in knobs if policy not in labels), None)
+    unknown = next((name for name in knobs if name not in labels), None)
     if unknown is not None:
         raise NearfarError(
             f"--knob {unknown}: no such policy in this run; it has {', '.join(labels)}"
         )
-    return made
+    return policies
 
 
-def made_of(policy: Any) -> tuple[str, Callable[[], Any], dict[str, str]]:
-    """What a class or object that follows :class:`Policy` is called, what makes it, and its knobs.
+def constructor_of(policy: object) -> tuple[str, Callable[[], object], dict[str, str]]:
+    """The label, constructor and knobs of a class or object that implements :class:`Policy`.
 
-    Whatever it is asked for, a run or a process, begins with an object of its own.
+    Every run and every process gets a new object.
     """
     kind = policy if isinstance(policy, type) else type(policy)
     label = str(getattr(policy, "name", kind.__name__.lower()))
-    own = {str(k): str(v) for k, v in getattr(policy, "knobs", {}).items()}
-    return label, policy if isinstance(policy, type) else _copier(policy), own
+    knobs = {str(k): str(v) for k, v in getattr(policy, "knobs", {}).items()}
+    return label, kind if policy is kind else lambda: copy.deepcopy(policy), knobs
 
 
-def _copier(item: Any) -> Callable[[], Any]:
-    return lambda: copy.deepcopy(item)
-
-
-def _knobs(values: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+def _by_policy(values: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Knobs by policy and name, from knobs by ``policy.knob``."""
+    knobs: dict[str, dict[str, str]] = {}
     for key, value in values.items():
         policy, dot, name = key.partition(".")
         if not (policy and dot and name):
             raise NearfarError(f"--knob {key!r}: write policy.knob=value, as in tpp.pagevec=15")
-        found.setdefault(policy, {})[name] = value
-    return found
+        knobs.setdefault(policy, {})[name] = value
+    return knobs

@@ -1,88 +1,68 @@
-"""What a person asks of a tiering result: which policy, and how much fast memory.
-
-The input is the dict that ``nearfar tiering --format json`` prints.
-"""
+"""What a person asks of a tiering result: which policy, and how much fast memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, cast
 
 from nearfar import units
 from nearfar.declared import tiering as declared
-from nearfar.memory_curve import SAME, Memory, MemoryCurve, in_order, middle, slowdown
-
-Result = Mapping[str, Any]
-Row = Mapping[str, Any]
+from nearfar.memory_curve import SAME, Memory, MemoryCurve, in_order, slowdown
+from nearfar.tiering import (
+    TieringResult,
+    TieringRun,
+    fast_memories,
+    memory_of,
+    memory_scale,
+    of_memory,
+    shown_memory,
+)
 
 #: The least scale at which policies can be compared: queues and batches do not shrink with memory
 #: and time, and below it they decide.
-LEAST_SCALE: Final = 1 / 256
+MIN_SCALE: Final = 1 / 256
 #: Bounds, which no policy that a kernel can have is compared with.
 _BOUNDS: Final = ("oracle",)
 
 
-def too_small(run: Mapping[str, Any]) -> str | None:
-    """Why a run says nothing of its policies, and what would; None where it does."""
+def too_small(run: TieringRun) -> str | None:
+    """Why a run is too small to compare policies, and what to do; None if it is not."""
     scale = run.get("policy_scale", 1.0)
-    if scale >= LEAST_SCALE:
+    if scale >= MIN_SCALE:
         return None
-    least = f"1/{round(1 / LEAST_SCALE)}"
+    least = f"1/{round(1 / MIN_SCALE)}"
     text = (
-        f"No comparison: this is 1/{units.count(round(1 / scale))} of the program that the "
-        f"policies are tuned for, and below {least} their queues and batches decide; give "
+        f"The program is too small to compare policies: it has 1/{units.count(round(1 / scale))} "
+        f"of the size that they are tuned for, and needs {least}."
     )
     if "trace" not in run:
-        return f"{text}--scale {least} or more."
-    copies = run["options"].get("copies", 1) * LEAST_SCALE / scale
-    # A ratio of whole numbers may come out a little above the whole number that it is.
+        return f"{text} Use --scale {least} or more."
+    copies = run["options"].get("copies", 1) * MIN_SCALE / scale
+    # Rounding may lift a whole number a little.
     needed = math.ceil(copies * (1 - 1e-9))
-    return f"{text}--copies {needed} (instances side by side), or the capture of a larger program."
+    return f"{text} Add --copies {needed} (instances side by side), or capture a larger program."
 
 
-def memory_of(row: Row, run: Mapping[str, Any]) -> Memory:
-    """The size of fast memory of a row; of a generated workload at full scale."""
-    return Memory(round(row.get("fast_node_bytes", 0) / _shrunk(run)), row.get("fast_fraction"))
-
-
-def _shrunk(run: Mapping[str, Any]) -> float:
-    """What part of full size the memory of a run is; a trace comes as it is."""
-    return 1.0 if "trace" in run else float(run.get("policy_scale", 1.0))
-
-
-def fast_memories(result: Result) -> list[Memory]:
-    """The sizes of fast memory, smallest first."""
-    return in_order(memory_of(row, result["run"]) for row in result["rows"])
-
-
-def shown_memory(result: Result) -> Memory | None:
-    """The size of fast memory that is shown first; None where there are no rows."""
-    return middle(fast_memories(result))
-
-
-def of_memory(result: Result, rows: Iterable[Row]) -> list[Row]:
-    """Those of ``rows`` with the size of fast memory that is shown first."""
-    memory = shown_memory(result)
-    return [row for row in rows if memory_of(row, result["run"]) == memory]
-
-
-def means(rows: Iterable[Row]) -> list[Row]:
-    """Each size of fast memory, policy and phase, with the mean over seeds of all numbers."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+def means(rows: Iterable[declared.Row]) -> list[declared.Row]:
+    """The mean over seeds of each number, by size of fast memory, policy and phase."""
+    groups: dict[tuple[int, float | None, str, str], list[declared.Row]] = {}
     for row in rows:
-        key = (row.get("fast_node_bytes"), row.get("fast_fraction"), row["policy"], row["phase"])
+        key = (row["fast_node_bytes"], row["fast_fraction"], row["policy"], row["phase"])
         groups.setdefault(key, []).append(row)
-    return [
-        {
-            key: sum(row[key] for row in alike) / len(alike)
-            if isinstance(value, int | float)
-            else value
-            for key, value in alike[0].items()
-        }
-        for alike in groups.values()
-    ]
+    return [_mean(rows) for rows in groups.values()]
+
+
+def _mean(rows: Sequence[declared.Row]) -> declared.Row:
+    """A row of means; counts are no longer whole numbers."""
+    mean = {
+        key: sum(row[key] for row in rows) / len(rows)  # type: ignore[literal-required]
+        if isinstance(value, int | float)
+        else value
+        for key, value in rows[0].items()
+    }
+    return cast("declared.Row", mean)
 
 
 @dataclass(frozen=True)
@@ -104,13 +84,13 @@ class Standing:
     behind: tuple[tuple[str, float, float, float], ...]
 
 
-def standing(result: Result) -> Standing | None:
+def standing(result: TieringResult) -> Standing | None:
     """How policies compare with the fast memory that is shown first; None: bounds alone were run.
 
     One of several seeds is slower if no run of it is as fast as one of the fastest; of one seed, if
     it takes 1 % longer.
     """
-    rows = [row for row in of_memory(result, result["rows"]) if row["policy"] not in _BOUNDS]
+    rows = [row for row in of_memory(result, result.rows) if row["policy"] not in _BOUNDS]
     memory = shown_memory(result)
     if not rows or memory is None:
         return None
@@ -134,14 +114,14 @@ def standing(result: Result) -> Standing | None:
     return Standing(memory, phase, len(runs[first]), tuple(best), tuple(behind))
 
 
-def policy_curves(result: Result) -> list[MemoryCurve]:
+def policy_curves(result: TieringResult) -> list[MemoryCurve]:
     """Time in the last phase against fast memory, of each policy; the best policy first.
 
     Compared with the least time that any takes with all the program's memory fast. Empty where that
     was not run, or one size alone, or the run is too small to say anything.
     """
-    memories, run = fast_memories(result), result["run"]
-    rows = means(result["rows"])
+    memories, run = fast_memories(result), result.run
+    rows = means(result.rows)
     if len(memories) < 2 or not _holds_all(memories[-1], run) or too_small(run) is not None:
         return []
     times: dict[str, dict[Memory, float]] = {}
@@ -150,7 +130,7 @@ def policy_curves(result: Result) -> list[MemoryCurve]:
             own = times.setdefault(row["policy"], {})
             own[memory_of(row, run)] = row["mean_latency_ns"]
     base = min(own[memories[-1]] for own in times.values())
-    most = slowdown(result, declared.OPTIONS)
+    most = slowdown(result.run, declared.OPTIONS)
 
     def rank(curve: MemoryCurve) -> tuple[float, float]:
         enough = curve.enough(most)
@@ -160,26 +140,26 @@ def policy_curves(result: Result) -> list[MemoryCurve]:
     return sorted(curves, key=rank)
 
 
-def _holds_all(memory: Memory, run: Mapping[str, Any]) -> bool:
+def _holds_all(memory: Memory, run: TieringRun) -> bool:
     """Whether fast memory of this size holds all that the program has at once."""
     if memory.fraction is not None:
         return memory.fraction >= 1
     whole = int(run["peak_resident_bytes"] or run["footprint_bytes"])
-    return memory.bytes * _shrunk(run) >= whole
+    return memory.bytes * memory_scale(run) >= whole
 
 
-def answers(result: Result) -> list[str]:
+def answers(result: TieringResult) -> list[str]:
     """A sentence each: which policy, how much fast memory, as far as studied."""
     found = standing(result)
     if found is None:
-        return ["No policy was run but a bound." if result["rows"] else "The result has no rows."]
-    small = too_small(result["run"])
+        return ["No policy was run but a bound." if result.rows else "The result has no rows."]
+    small = too_small(result.run)
     if small is not None:
         return [small]
     lines = [_standing(found, several=len(fast_memories(result)) > 1)]
     curves = policy_curves(result)
     if curves:
-        lines.append(_fast_memory(curves, slowdown(result, declared.OPTIONS)))
+        lines.append(_fast_memory(curves, slowdown(result.run, declared.OPTIONS)))
     return lines
 
 

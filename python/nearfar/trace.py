@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearfar import _engine, units
 from nearfar.errors import NearfarError
+from nearfar.strict import Json
 
 if TYPE_CHECKING:
     import polars
@@ -28,14 +29,14 @@ _PAGE = 4096
 
 
 class Trace:
-    """A trace folder whose parts were all found whole.
+    """A trace folder whose parts are complete.
 
     Attributes:
         path: the folder.
         info: contents of ``trace.json``.
     """
 
-    def __init__(self, path: Path, info: dict[str, Any]) -> None:
+    def __init__(self, path: Path, info: Json) -> None:
         """Use :func:`open` instead, which checks the folder."""
         self.path = path
         self.info = info
@@ -59,7 +60,7 @@ class Trace:
         return int(self.info["records"])
 
     def arrow(self) -> pyarrow.dataset.Dataset:
-        """Give a pyarrow Dataset over the parts, in order; nothing is read yet.
+        """A dataset of the parts, in order, which are read on demand.
 
         Columns: ``addr`` uint64, ``kind`` dictionary of string (plain string in parts that another
         tool rewrote with a delta encoding), ``size`` uint16, ``thread`` and ``instr`` uint32.
@@ -79,7 +80,7 @@ class Trace:
             ]
             return ds.dataset(pyarrow.schema(fields).empty_table())
         with _reading(self.path):
-            # pyarrow makes no dictionary of delta-encoded strings.
+            # pyarrow cannot read delta-encoded strings as a dictionary.
             delta = any("DELTA" in encoding for encoding in self._kind_encodings())
             options = ds.ParquetReadOptions(dictionary_columns=[] if delta else ["kind"])
             return ds.dataset(
@@ -118,7 +119,7 @@ class Trace:
             return dataset.to_table(columns=wanted)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
-        """Give the records in order, a pyarrow RecordBatch at a time, in little memory.
+        """The records in order, in batches, which need little memory.
 
         Args:
             columns: names of the columns to read; all by default.
@@ -129,7 +130,7 @@ class Trace:
         wanted = _columns(columns)
         dataset = self.arrow()
         with _reading(self.path):
-            # Read ahead little: a batch can be as large as a row group.
+            # A batch can be as large as a row group, so the readahead is small.
             scanner = dataset.scanner(columns=wanted, batch_readahead=2, fragment_readahead=1)
             found = iter(scanner.to_batches())
         while True:
@@ -141,7 +142,7 @@ class Trace:
                 yield batch
 
     def polars(self) -> polars.LazyFrame:
-        """Give a Polars LazyFrame over the parts, in order; nothing is read yet.
+        """A lazy frame of the parts, in order.
 
         Raises:
             NearfarError: Polars is not installed (exit code 3).
@@ -160,7 +161,7 @@ class Trace:
 
     @property
     def regions(self) -> pyarrow.Table:
-        """What was mapped where and when, an event a row; empty where that is not known.
+        """The events of the address space, one per row; empty if unknown.
 
         Columns: ``at`` (records before it), ``thread``, ``event``, ``addr``, ``length``,
         ``offset``, ``prot``, ``name``; and of schema 2 ``device``, ``inode``, ``to``.
@@ -182,13 +183,13 @@ class Trace:
             return pq.read_table(path, page_checksum_verification=True)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Give the single numbers of the trace as (name, value) texts."""
+        """The scalar properties of the trace, as names and values."""
         source = self.info["source"]
         rows = facts({**self.info, "footprint_bytes": self.footprint_bytes})
         return [("source", f"{source['kind']} {source['detail']}".strip()), *rows]
 
     def __repr__(self) -> str:
-        """Give the path and the main numbers."""
+        """The path and the main numbers."""
         info = self.info
         end = "" if info["complete"] else ", incomplete"
         pages, threads = self.footprint_bytes // _PAGE, len(info["threads"])
@@ -209,18 +210,18 @@ class Trace:
 
 
 def open(path: str | PathLike[str]) -> Trace:
-    """Open the trace folder ``path``; every part is checked to be there and whole at its end.
+    """Open the trace folder ``path``; checks that every part exists and is not truncated.
 
     Raises:
-        NearfarError: no such trace, not a trace, a newer schema, a ``trace.json`` that contradicts
-            itself, or a damaged part; the message names the file and says what to do.
+        NearfarError: no such trace, not a trace, a newer schema, an inconsistent ``trace.json``, or
+            a damaged part.
     """
     folder = Path(path)
     return Trace(folder, json.loads(_engine.trace_open(folder)))
 
 
 def facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The single numbers of ``trace.json`` or of an info as ``(name, value)`` texts."""
+    """The scalar values of ``trace.json`` or of an info, as names and values."""
     rows = [("records", units.count(found["records"]))]
     if found.get("instructions"):
         rows.append(("instructions", units.count(found["instructions"])))
@@ -250,7 +251,7 @@ def _columns(columns: Sequence[str] | None) -> list[str]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what pyarrow raises into one line."""
+    """Turn errors of pyarrow into a NearfarError."""
     import pyarrow
 
     try:

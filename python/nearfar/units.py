@@ -1,7 +1,7 @@
-"""Numbers and names as people read them.
+"""Numbers and names for people.
 
-Everything here is ASCII, so that it prints under any locale; the page replaces ``us`` by its
-proper sign. Inputs are plain numbers in the base unit (bytes, nanoseconds, shares of one).
+Texts are ASCII, for any locale; pages replace ``us`` by its proper sign. Inputs are in the base
+unit (bytes, nanoseconds, shares of one).
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-# Spaces that do not break, and the joiner that keeps a line together, are not "printable" to
-# Python, but they are harmless.
+# No-break spaces and the word joiner: harmless, but not "printable" to Python.
 _SPACES = "\u00a0\u202f\u2060"
 _WITHIN = re.compile(r"(?<=\d) (?=(?:\d{3}(?!\d)|(?:%|ns|us|ms|s|[KMGTP]?i?B)(?:\W|$)))")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -58,11 +57,11 @@ def rate(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share of one as whole percent; one decimal where whole percent would say too little."""
+    """A share of one in percent, with one decimal below 10 % unless it is whole."""
     scaled = value * 100
     if scaled == round(scaled) or abs(scaled) >= 9.95:
         return f"{scaled:.0f} %"
-    # Without the sign of what rounds to nothing.
+    # Adding 0.0 avoids "-0.0".
     return f"{round(scaled, 1) + 0.0:.1f} %"
 
 
@@ -72,14 +71,14 @@ def count(value: float) -> str:
 
 
 def joined(text: str, by: str) -> str:
-    """``text`` with ``by`` for the spaces within numbers, and between them and their units."""
+    """``text`` with ``by`` instead of spaces in numbers, and between numbers and units."""
     return _WITHIN.sub(by, text)
 
 
 def clean(text: object) -> str:
-    """``text`` on one line with control characters shown, not obeyed.
+    """``text`` on one line, with control characters escaped.
 
-    Names come from traces and file systems; an escape sequence in one must not reach a terminal.
+    Names come from traces and file systems, and may have terminal escape sequences.
     """
     return "".join(
         c
@@ -93,19 +92,19 @@ _FRAME = str.maketrans("─│┌┐└┘├┤┬┴┼╶╴…", "-|++++||++
 
 
 def ascii_frame(text: str) -> str:
-    """``text`` with the lines of frames drawn in ASCII, for pipes, files and plain locales."""
+    """``text`` with frames in ASCII, for pipes, files and plain locales."""
     return text.translate(_FRAME)
 
 
 def keyed(name: str, value: object) -> str:
-    """The value of a key column ``name``: sizes with their unit, ``-`` for none."""
+    """The value of a key column ``name``: sizes with their unit, ``-`` for None."""
     if name.endswith("_bytes") and isinstance(value, int):
         return size(value)
     return "-" if value is None else str(value)
 
 
 def wait(seconds: float) -> str:
-    """A time that someone waits, with a unit that keeps it short: ``40 s``, ``3 min``."""
+    """A waiting time, rounded: ``40 s``, ``3 min``."""
     for long, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * long:
             return f"{seconds / long:.0f} {unit}"
@@ -113,9 +112,9 @@ def wait(seconds: float) -> str:
 
 
 def rest(done: float, total: float, seconds: float) -> str:
-    """How much of ``total`` is done after so many seconds, and how long the rest may take."""
+    """Progress after ``seconds``: the share of ``total`` that is done, and the time left."""
     text = f", {100 * min(done / total, 1):.0f} %"
-    # What the first moments say of the rest is mostly wrong.
+    # Estimates from the first second are mostly wrong.
     if seconds < 1 or not 0 < done < total:
         return text
     return f"{text}, about {wait(seconds * (total - done) / done)} left"

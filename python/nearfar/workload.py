@@ -1,7 +1,7 @@
-"""Workloads: real programs doing real work, described by a file each and captured by one command.
+"""Workloads: real programs with real inputs, each described by a file and captured by one command.
 
-``workloads/NAME.toml`` says what a workload stands for, what it needs, which inputs the project
-makes for it, and what runs. ``docs/workload.md`` describes the keys.
+``workloads/NAME.toml`` says what the workload represents, what it needs, which inputs are generated
+for it, and what runs. ``docs/workload.md`` describes the keys.
 
 >>> load("sqlite").packages
 ['sqlite3']
@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Final, Unpack
 
 from nearfar import _engine
 from nearfar.declared import workload as declared
@@ -34,16 +34,16 @@ from nearfar.inputs import INPUTS
 from nearfar.output import check_output, claimed
 from nearfar.processes import running
 from nearfar.schema import Option, complete, takes
-from nearfar.strict import Complaint, read_text
+from nearfar.strict import Complaint, Json, read_text
 
 #: Folder in which a workload given by name is looked for before the built-in ones.
 SEARCH: Final = Path("workloads")
-#: Debian puts games there, and root's PATH leaves them out.
+#: Where Debian puts games; not in root's PATH.
 GAMES: Final = "/usr/games"
-#: Seconds in which what a client waits for must have come.
+#: Seconds to wait for a program that has clients.
 PATIENCE: Final = 300.0
 
-#: What ``capture`` takes; ``make declared`` writes it as ``nearfar.declared.workload``.
+#: The options of ``capture``; ``make declared`` writes them to ``nearfar.declared.workload``.
 OPTIONS: Final = (
     Option(
         "small",
@@ -56,28 +56,28 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True)
 class Workload:
-    """One workload, already checked. Commands run in a folder that holds the inputs.
+    """One checked workload. Commands run in a folder with the inputs.
 
     Attributes:
-        name: its file's stem.
+        name: the stem of its file.
         description: what the program does, in a sentence.
-        stands_for: the program of a paper, or the kind of server, that it stands for.
+        stands_for: the program of a paper, or the kind of server, that it represents.
         differs: how it differs from that.
         papers: the papers concerned (``000``); empty for a server.
         packages: Debian packages.
-        command: the program that is captured, and its arguments.
-        expected: ``records``, ``pages`` (of 4 KiB) and ``seconds`` of a full capture, about.
+        command: the program to capture, and its arguments.
+        expected: approximate ``records``, ``pages`` (of 4 KiB) and ``seconds`` of a full capture.
         small: ``skip_refs`` and ``max_refs`` of the small capture.
-        max_refs: most records of a full capture; all when ``None``.
-        files: what is made first: by name ``{"text": ...}`` or ``{"make": GENERATOR, ...}``.
-        prepare: commands that run before, unrecorded.
-        stdin: the file that the program reads; nothing by default.
-        environment: variables set for it.
-        needs: files that must be there beside the programs of the commands.
-        display: whether it needs a display, which is made for it (Xvfb).
-        ready: a file that the program makes when clients may start.
-        client: commands that run beside it; the last one makes it end. A client's standard input
-            may be named after ``<``.
+        max_refs: maximum records of a full capture; None: no limit.
+        files: inputs to create, by name: ``{"text": ...}`` or ``{"make": GENERATOR, ...}``.
+        prepare: commands to run first, not captured.
+        stdin: the file for standard input; None: empty.
+        environment: environment variables.
+        needs: required files besides the programs of the commands.
+        display: whether it needs a display; Xvfb provides it.
+        ready: a file that the program creates when clients may start.
+        client: commands that run beside the program; the last one ends it. ``<`` and a file name
+            redirect standard input.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Workload:
     expected: dict[str, int]
     small: dict[str, int]
     max_refs: int | None = None
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, Json] = field(default_factory=dict)
     prepare: list[list[str]] = field(default_factory=list)
     stdin: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -99,12 +99,12 @@ class Workload:
     ready: str | None = None
     client: list[list[str]] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values for JSON."""
         return asdict(self)
 
     def missing(self) -> list[str]:
-        """Programs and files that are not here."""
+        """Programs and files that are not installed."""
         programs = [self.command[0], *(words[0] for words in (*self.prepare, *self.client))]
         programs += ["Xvfb"] if self.display else []
         wanted = dict.fromkeys([program for program in programs if program not in self.files])
@@ -112,7 +112,7 @@ class Workload:
         return gone + [name for name in self.needs if not Path(name).exists()]
 
     def check_there(self) -> None:
-        """Raise the one line (exit code 3) that says what to install, if something is missing."""
+        """Raise an error (exit code 3) that says what to install, if something is missing."""
         gone = self.missing()
         if gone:
             what = f"workload {self.name}: not installed: {', '.join(gone)}"
@@ -122,14 +122,14 @@ class Workload:
 
 @dataclass(frozen=True)
 class Captured:
-    """What came of capturing one workload.
+    """The capture of one workload.
 
     Attributes:
         name: the workload.
         trace: the trace folder.
-        records: records in it.
+        records: number of records.
         pages: distinct pages of 4 KiB.
-        seconds: how long it took; kept out of everything that must be the same every time.
+        seconds: duration; not part of any reproducible output.
     """
 
     name: str
@@ -148,9 +148,9 @@ def load(path_or_name: str, search: Path = SEARCH) -> Workload:
     """Load a workload.
 
     Args:
-        path_or_name: a path (it holds a ``/`` or ends in ``.toml``), or a name, looked for as
-            ``search/NAME.toml`` and then among the built-in workloads.
-        search: the folder to look in.
+        path_or_name: a path (it has a ``/`` or ends in ``.toml``), or the name of
+            ``search/NAME.toml`` or of a built-in workload.
+        search: the folder to search first.
 
     Raises:
         NearfarError: there is no such workload, or its file is wrong; the message names the file,
@@ -176,81 +176,81 @@ def parse(name: str, text: str) -> Workload:
     """Check the text of a workload file; ``name`` is used in messages. Raises as :func:`load`."""
     try:
         table = tomllib.loads(text)
-    # Huge numbers and deep nesting are no TOML errors to Python.
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also huge numbers and deep nesting
         raise NearfarError(f"{name}: not TOML: {error}") from None
     wrong = Complaint(name, text)
     known = {one.name: one for one in fields(Workload) if one.name != "name"}
     for key in table:
         wrong.unless_known(key, key, known)
-    for key, one in known.items():
+    for key, declared_key in known.items():
         if key in table:
-            _SHAPES[str(one.type)](wrong, key, table[key])
-        elif one.default is MISSING and one.default_factory is MISSING:
+            what, is_valid = _CHECKS[str(declared_key.type)]
+            if not is_valid(table[key]):
+                raise wrong(key, f"is not {what}")
+        elif declared_key.default is MISSING and declared_key.default_factory is MISSING:
             raise wrong(key, "is missing")
-    found = Workload(name=Path(name).name.removesuffix(".toml"), **table)
-    _check(found, wrong)
-    return found
+    workload = Workload(name=Path(name).name.removesuffix(".toml"), **table)
+    _check(workload, wrong)
+    return workload
 
 
-def _shape(what: str, holds: Callable[[Any], bool]) -> Callable[[Complaint, str, Any], None]:
-    def check(wrong: Complaint, key: str, value: Any) -> None:
-        if not holds(value):
-            raise wrong(key, f"is not {what}")
-
-    return check
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _table(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, dict) and all(map(holds, value.values()))
+def _is_table(value: object, of: Callable[[object], bool]) -> bool:
+    return isinstance(value, dict) and all(map(of, value.values()))
 
 
-#: How a value of each type of :class:`Workload` is checked.
-_SHAPES: Final = {
-    "str": _shape("a text that says something", lambda v: isinstance(v, str) and bool(v.strip())),
-    "str | None": _shape("a text", lambda value: isinstance(value, str)),
-    "bool": _shape("true or false", lambda value: isinstance(value, bool)),
-    "int | None": _shape("a whole number from 1", lambda value: _count(value) and value > 0),
-    "list[str]": _shape("a list of texts", _texts),
-    "list[list[str]]": _shape(
+#: For each type of a field of :class:`Workload`: what a value should be, and a check.
+_CHECKS: Final[dict[str, tuple[str, Callable[[object], bool]]]] = {
+    "str": ("a text that says something", lambda v: isinstance(v, str) and bool(v.strip())),
+    "str | None": ("a text", _is_text),
+    "bool": ("true or false", lambda v: isinstance(v, bool)),
+    "int | None": ("a whole number from 1", lambda v: _is_count(v) and v != 0),
+    "list[str]": ("a list of texts", _is_texts),
+    "list[list[str]]": (
         "a list of commands, each a list of texts",
-        lambda v: isinstance(v, list) and all(_texts(one) and one for one in v),
+        lambda v: isinstance(v, list) and all(_is_texts(words) and words for words in v),
     ),
-    "dict[str, int]": _shape("a table of whole numbers", _table(_count)),
-    "dict[str, str]": _shape("a table of texts", _table(lambda value: isinstance(value, str))),
-    "dict[str, dict[str, Any]]": _shape("a table of files", _table(lambda v: isinstance(v, dict))),
+    "dict[str, int]": ("a table of whole numbers", lambda v: _is_table(v, _is_count)),
+    "dict[str, str]": ("a table of texts", lambda v: _is_table(v, _is_text)),
+    "dict[str, Json]": (
+        "a table of files",
+        lambda v: _is_table(v, lambda file: isinstance(file, dict)),
+    ),
 }
 
 
-def _check(found: Workload, wrong: Complaint) -> None:
-    """What concerns several keys at once."""
-    if not found.command:
+def _check(workload: Workload, wrong: Complaint) -> None:
+    """Check what concerns several keys."""
+    if not workload.command:
         raise wrong("command", "is empty; give the program and its arguments")
     for key, wanted in (("expected", ("records", "pages", "seconds")),
                         ("small", ("skip_refs", "max_refs"))):  # fmt: skip
-        table = getattr(found, key)
-        for one in table:
-            wrong.unless_known(f"{key}.{one}", one, dict.fromkeys(wanted))
-        for one in wanted:
-            if one not in table:
-                raise wrong(key, f"lacks `{one}`")
-    if found.small["max_refs"] < 1:
+        table = getattr(workload, key)
+        for name in table:
+            wrong.unless_known(f"{key}.{name}", name, dict.fromkeys(wanted))
+        for name in wanted:
+            if name not in table:
+                raise wrong(key, f"lacks `{name}`")
+    if workload.small["max_refs"] < 1:
         raise wrong("small.max_refs", "is not 1 or more")
-    for name, made in found.files.items():
+    for name, file in workload.files.items():
         path = f"files.{name}"
         if Path(name).name != name or name in ("", ".", ".."):
-            raise wrong(path, "is no plain file name")
-        if made.keys() == {"text"} and isinstance(made["text"], str):
+            raise wrong(path, "is not a plain file name")
+        if file.keys() == {"text"} and isinstance(file["text"], str):
             continue
-        make = made.get("make")
+        make = file.get("make")
         if not isinstance(make, str):
             raise wrong(path, 'has neither `text = "..."` nor `make = "GENERATOR"`')
         if make not in INPUTS:
@@ -258,11 +258,11 @@ def _check(found: Workload, wrong: Complaint) -> None:
             hint = f"; did you mean `{meant[0]}`?" if meant else ""
             raise wrong(path, f"no generator {make[:60]!r}{hint} (there are: {', '.join(INPUTS)})")
         taken = [key for key in inspect.signature(INPUTS[make]).parameters if key != "path"]
-        for key, value in made.items():
+        for key, value in file.items():
             wrong.unless_known(path, key, dict.fromkeys(["make", *taken]))
-            if key != "make" and not _count(value):
+            if key != "make" and not _is_count(value):
                 raise wrong(path, f"`{key}` is not a whole number from 0")
-    if found.ready is not None and not found.client:
+    if workload.ready is not None and not workload.client:
         raise wrong("ready", "says when clients may start, but there is no `client`")
 
 
@@ -278,13 +278,13 @@ def capture(
 
     Args:
         workload: from :func:`load`.
-        out: the folder to write to, made if it is not there.
+        out: the folder to write to, created if missing.
         force: replace an existing trace.
         {options}
 
     Raises:
         NearfarError: something is missing (exit code 3), a command failed, or the program did
-            not do its work.
+            not complete its work.
     """
     small = complete(OPTIONS, options)["small"]
     workload.check_there()
@@ -321,7 +321,7 @@ def capture(
             child = stack.enter_context(captured)
         _clients(workload, folder, surroundings, child)
         try:
-            # A window that missed what was typed would stay.
+            # A window that missed its input would never close.
             code = child.wait(PATIENCE if workload.client else None)
         except subprocess.TimeoutExpired:
             late = f"did not end within {PATIENCE:.0f} s of its last client"
@@ -360,9 +360,9 @@ def _path() -> str:
 
 
 def _environment(workload: Workload, folder: Path) -> dict[str, str]:
-    """Nothing of the user's settings; the same surroundings everywhere."""
-    theirs = ("QEMU_LD_PREFIX", "LD_LIBRARY_PATH")
-    kept = {key: os.environ[key] for key in theirs if key in os.environ}
+    """A reproducible environment, without the user's settings."""
+    names = ("QEMU_LD_PREFIX", "LD_LIBRARY_PATH")
+    inherited = {key: os.environ[key] for key in names if key in os.environ}
     plain = {
         "PATH": _path(),
         "HOME": str(folder),
@@ -371,11 +371,11 @@ def _environment(workload: Workload, folder: Path) -> dict[str, str]:
         "TZ": "UTC",
         "PYTHONHASHSEED": "0",
     }
-    return {**kept, **plain, **workload.environment}
+    return {**inherited, **plain, **workload.environment}
 
 
 def _run(workload: Workload, words: list[str], folder: Path, environment: dict[str, str]) -> None:
-    """Run a command natively, with what follows ``<`` as its standard input."""
+    """Run a command natively; ``<`` and a file name redirect its standard input."""
     typed = Path(os.devnull)
     if "<" in words:
         at = words.index("<")
@@ -426,7 +426,7 @@ def _clients(
 
 @contextlib.contextmanager
 def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
-    """Make a display of its own, without a screen; gives its name (``:7``)."""
+    """Start a virtual display; yields its name (``:7``)."""
     reads, writes = os.pipe()
     command = [
         "Xvfb",
@@ -458,10 +458,10 @@ def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
 
 
 def bundled(kind: str = "captures") -> Path:
-    """A folder of what comes with the sources: the small ``captures``, or ``views`` of whole ones.
+    """A data folder of the sources: small ``captures``, or ``views`` of full ones.
 
     Raises:
-        NearfarError: it is not there (3), as in an installed package.
+        NearfarError: it is missing (3), as in an installed package.
     """
     folder = Path(__file__).resolve().parents[2] / "tests" / "data" / kind
     if not folder.is_dir():

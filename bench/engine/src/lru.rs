@@ -39,7 +39,7 @@ fn by_stack(references: &[u32]) -> StackDistance {
     let mut stack = StackDistance::new();
     let ahead = references.iter().skip(AHEAD).chain(references.last().into_iter().cycle());
     for (&page, &soon) in references.iter().zip(ahead) {
-        stack.expect(soon);
+        stack.prefetch(soon);
         black_box(stack.access(page, false));
     }
     stack

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_schema::Options as _;
-use nearfar_study::paging::{Asked, Options, simulate};
+use nearfar_study::paging::{Options, Request, simulate};
 use nearfar_trace::{Columns, Error, Result};
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     if let Some(threads) = arguments.option::<u64>("--threads")? {
         given.insert("threads".to_owned(), threads.into());
     }
-    let mut options = Options::try_from(&Asked::read(&given).map_err(Error::refused)?)?;
+    let mut options = Options::try_from(&Request::read(&given).map_err(Error::refused)?)?;
     options.sample_seed = arguments.option("--sample-seed")?.unwrap_or(0);
     let reader = arguments.open()?;
     let with_decode = arguments.option("--decode")?.unwrap_or(0) == 1;

@@ -6,7 +6,7 @@ use std::path::Path;
 use nearfar_hardware::Machine;
 use nearfar_schema::Options as _;
 use nearfar_study::paging::machine::{Time, reference, times};
-use nearfar_study::paging::{Asked, Options, simulate};
+use nearfar_study::paging::{Options, Request, simulate};
 use nearfar_trace::{Error, Result};
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
         let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
         given.insert("page_sizes".to_owned(), sizes.join(",").as_str().into());
     }
-    let options = Options::try_from(&Asked::read(&given).map_err(Error::refused)?)?;
+    let options = Options::try_from(&Request::read(&given).map_err(Error::refused)?)?;
     let name: String = arguments.option("--machine")?.unwrap_or_default();
     let processor = Machine::load(&name, Path::new(""))?.processor(None)?;
     let reader = arguments.open()?;

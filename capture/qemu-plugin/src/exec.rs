@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `execve`: QEMU would let the host run the new program, unrecorded. So the plugin replaces the
-//! process by QEMU with the new program itself, before QEMU sees the call.
+//! `execve`: QEMU would let the host run the new program, unrecorded. The plugin therefore executes
+//! QEMU with the new program itself, before QEMU sees the call.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -14,24 +14,24 @@ use crate::recorder::Recorder;
 use crate::stream::Stream;
 use crate::{guest, reach, syscall};
 
-/// What the kernel would do with a file.
+/// What the kernel does with a file on `execve`.
 enum Program {
     /// Run it under this QEMU.
     Ours,
-    /// Run this interpreter (with an argument, perhaps) on it.
+    /// Run this interpreter on it, perhaps with an argument.
     Script(Vec<u8>, Option<Vec<u8>>),
-    /// Not for us: another architecture, or not a program at all.
+    /// Run it natively (another architecture), or fail (not a program).
     Other,
-    /// Nothing: only files are executed.
-    Nothing,
+    /// Fail: not a regular file.
+    NotAFile,
 }
 
 fn inspect(path: &[u8]) -> Option<Program> {
     let name = std::ffi::OsString::from_vec(path.to_vec());
-    // Nobody may be there to open the other end of a pipe.
+    // Do not block on a pipe without a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(name).ok()?;
     if !file.metadata().ok()?.is_file() {
-        return Some(Program::Nothing);
+        return Some(Program::NotAFile);
     }
     let mut head = Vec::new();
     file.take(256).read_to_end(&mut head).ok()?;
@@ -47,13 +47,13 @@ fn inspect(path: &[u8]) -> Option<Program> {
     Some(if ours { Program::Ours } else { Program::Other })
 }
 
-/// Run the program that `execve(path, argv, envp)` names under this QEMU. Returns when that
-/// cannot be done: QEMU then does what it would have done.
+/// Run the program of `execve(path, argv, envp)` under this QEMU. Returns if that fails; QEMU then
+/// proceeds with the call.
 pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
     if !Recorder::installed().is_some_and(Recorder::recording) {
         return;
     }
-    let Some(named) = guest::text(path) else { return };
+    let Some(name) = guest::text(path) else { return };
     let executable = |path: &[u8]| {
         CString::new(path).is_ok_and(|path| {
             // SAFETY: a C string.
@@ -61,8 +61,8 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
         })
     };
     let unprivileged = reach::Unprivileged::new();
-    let mut lost = |why| stream.event(&[what::EXEC_LOST, why], &named);
-    let mut path = named.clone();
+    let mut lost = |why| stream.event(&[what::EXEC_LOST, why], &name);
+    let mut path = name.clone();
     if path == b"/proc/self/exe" {
         path = guest::program().into_bytes();
     }
@@ -83,18 +83,18 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
                 arguments.extend(rest);
                 path = interpreter;
             }
-            Some(Program::Nothing) => return,
+            Some(Program::NotAFile) => return,
             None => return lost(lost::UNREADABLE),
             _ => return lost(lost::OTHER),
         }
     }
-    let Some(handed) = reach::hand_on() else { return lost(lost::REACH) };
+    let Some(handover) = reach::prepare_handover() else { return lost(lost::REACH) };
     let zeroth = if arguments.is_empty() { path.clone() } else { arguments.remove(0) };
     if path.starts_with(b"-") {
         path = [b"./".as_slice(), &path].concat();
     }
     let mut line: Vec<Vec<u8>> =
-        ["qemu", "-plugin", &handed.option, "-0"].map(|word| word.as_bytes().to_vec()).to_vec();
+        ["qemu", "-plugin", &handover.option, "-0"].map(|word| word.as_bytes().to_vec()).to_vec();
     line.extend([zeroth, path]);
     line.extend(arguments);
     let strings = |list: Vec<Vec<u8>>| -> Vec<CString> {
@@ -106,9 +106,9 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
     };
     let (line, environment) = (pointers(&line), pointers(&environment));
     drop(unprivileged);
-    stream.note(what::EXEC, &named);
-    // SAFETY: lists of C strings that end in null; the strings live until the end.
+    stream.note(what::EXEC, &name);
+    // SAFETY: lists of C strings that end in null; the strings outlive the call.
     unsafe { libc::execve(c"/proc/self/exe".as_ptr(), line.as_ptr(), environment.as_ptr()) };
-    stream.note(what::EXEC_FAILED, &named);
-    stream.event(&[what::EXEC_LOST, lost::START], &named);
+    stream.note(what::EXEC_FAILED, &name);
+    stream.event(&[what::EXEC_LOST, lost::START], &name);
 }

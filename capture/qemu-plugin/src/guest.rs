@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The guest's memory as seen from inside QEMU: reading it safely, and what is mapped at the start.
+//! The guest's memory as seen from inside QEMU: safe reads, and the initial mappings.
 
 use std::ffi::CStr;
 use std::fs;
@@ -13,9 +13,9 @@ use crate::layout::{SHARED, what};
 use crate::stream::Stream;
 use crate::syscall;
 
-/// What is added to a guest address to get the host's. QEMU takes 0 for ordinary programs.
+/// Host address of guest address 0. QEMU chooses 0 for ordinary programs.
 static BASE: AtomicU64 = AtomicU64::new(0);
-/// Ranges that were QEMU's own before it loaded the guest.
+/// Ranges that QEMU had mapped before it loaded the guest.
 static HOST: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
 struct Range {
@@ -28,7 +28,7 @@ struct Range {
     name: String,
 }
 
-fn ranges() -> Vec<Range> {
+fn host_mappings() -> Vec<Range> {
     let text = fs::read("/proc/self/maps").unwrap_or_default();
     let parse = |line: &str| -> Option<Range> {
         let (bounds, rest) = line.split_once(' ')?;
@@ -56,9 +56,9 @@ fn ranges() -> Vec<Range> {
     String::from_utf8_lossy(&text).lines().filter_map(parse).collect()
 }
 
-/// Note what is mapped before there is a guest. Answers the files of which QEMU is made.
-pub fn remember_host() -> impl Iterator<Item = String> {
-    let ranges = ranges();
+/// Record what is mapped before QEMU loads the guest. Returns the files of QEMU's code.
+pub fn record_host_mappings() -> impl Iterator<Item = String> {
+    let ranges = host_mappings();
     if let Ok(mut host) = HOST.lock() {
         *host = ranges.iter().map(|range| (range.start, range.end)).collect();
     }
@@ -66,9 +66,9 @@ pub fn remember_host() -> impl Iterator<Item = String> {
     code.map(|range| range.name).filter(|name| name.starts_with('/'))
 }
 
-/// The program's own file, as QEMU knows it.
+/// Path of the program, as QEMU knows it.
 pub fn program() -> String {
-    // SAFETY: QEMU gives a string that the caller frees, or null.
+    // SAFETY: QEMU returns a string that the caller frees, or null.
     unsafe {
         let path = qemu::qemu_plugin_path_to_binary();
         if path.is_null() {
@@ -80,14 +80,15 @@ pub fn program() -> String {
     }
 }
 
-/// Report what the loader has mapped for the program: called when its first block is translated,
-/// before any of it has run.
+/// Report what the loader has mapped for the program. To be called when the first block is
+/// translated, before any of it has run.
 pub fn announce(stream: &mut Stream) {
     let program = program();
-    // SAFETY: takes nothing, gives a number.
+    // SAFETY: only returns a number.
     let code = unsafe { qemu::qemu_plugin_start_code() };
-    let all = ranges();
-    // The program's text is at `code` for the guest; where it is for us gives the distance.
+    let all = host_mappings();
+    // The guest address of the program's text is `code`; the difference to its host address is the
+    // base.
     let at_code =
         |range: &&Range| range.name == program && (range.start..range.end).contains(&code);
     if !all.iter().any(|range| at_code(&range))
@@ -97,7 +98,7 @@ pub fn announce(stream: &mut Stream) {
     }
     let base = BASE.load(Relaxed);
     let host = HOST.lock().map(|host| host.clone()).unwrap_or_default();
-    // QEMU places the guest below itself; anything new above that is QEMU's.
+    // QEMU places the guest below itself; new ranges above that are QEMU's.
     let own = fs::read_link("/proc/self/exe").unwrap_or_default();
     let ceiling = all
         .iter()
@@ -116,18 +117,19 @@ pub fn announce(stream: &mut Stream) {
         .filter(|range| range.name.is_empty() && range.prot & 2 != 0)
         .max_by_key(|range| range.end - range.start)
         .map(|range| range.start);
-    stream.moment();
+    stream.begin_fence();
     let mut before: Option<(u64, String)> = None;
     let mut heap = 0;
     for range in guest {
         let name = match &before {
             _ if !range.name.is_empty() => range.name.clone(),
-            // What follows a file without a gap is its zero-initialised data.
+            // A range that follows a file without a gap is its zero-initialised data.
             Some((end, name)) if *end == range.start => name.clone(),
             _ if stack == Some(range.start) => "[stack]".to_owned(),
             _ => String::new(),
         };
-        // As `fstat` has it, which the other events are from; an overlay shows another here.
+        // From `stat`, as in the other events: on an overlay file system, `maps` shows another
+        // device.
         let (device, inode) = match range.inode {
             0 => (0, 0),
             inode => fs::metadata(&range.name)
@@ -148,27 +150,27 @@ pub fn announce(stream: &mut Stream) {
         }
         before = Some((range.end, name)).filter(|(_, name)| name.starts_with('/'));
     }
-    // QEMU lets the heap begin where the program's data ends, zero-initialised data included.
+    // In QEMU, the heap begins at the end of the program's data, including zero-initialised data.
     if heap != 0 {
-        syscall::heap_starts(stream, heap);
+        syscall::begin_heap(stream, heap);
     }
-    stream.done();
+    stream.end_fence();
 }
 
-/// Fill `into` from guest memory; false when it is not all readable.
+/// Fill `into` from guest memory. Returns false if part of it is not readable.
 pub fn read(addr: u64, into: &mut [u8]) -> bool {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec {
         iov_base: addr.wrapping_add(BASE.load(Relaxed)) as *mut _,
         iov_len: into.len(),
     };
-    // The kernel checks every page, which a plain read could not survive.
+    // The kernel checks every page, whereas a plain load could fault.
     // SAFETY: writes at most `into.len()` bytes to `into`.
-    let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    got == into.len() as isize
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    read == into.len() as isize
 }
 
-/// `count` 8-byte words of guest memory.
+/// Read `count` 8-byte words of guest memory.
 pub fn words(addr: u64, count: usize) -> Option<Vec<u64>> {
     let mut bytes = vec![0; count * 8];
     read(addr, &mut bytes).then(|| {
@@ -179,7 +181,7 @@ pub fn words(addr: u64, count: usize) -> Option<Vec<u64>> {
     })
 }
 
-/// A string of guest memory, without its end.
+/// Read a C string of guest memory, without the null byte.
 pub fn text(addr: u64) -> Option<Vec<u8>> {
     let mut found = Vec::new();
     let mut at = addr;
@@ -199,7 +201,7 @@ pub fn text(addr: u64) -> Option<Vec<u8>> {
     None
 }
 
-/// A list of strings that ends in a null pointer, as `argv` is; empty for a null list.
+/// Read a list of strings that ends in a null pointer, such as `argv`. Empty if the list is null.
 pub fn texts(addr: u64) -> Option<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     let mut at = addr;

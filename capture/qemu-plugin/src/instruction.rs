@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Instructions whose references QEMU tells of in another way than of those of others.
+//! Instructions whose references need special treatment, because of how QEMU reports them.
 
-/// What to do with the references of an instruction.
+/// How an instruction's references are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Each is told of when it happens.
+    /// Each as it happens.
     Usual,
-    /// It can be one that reads and writes at once.
+    /// Loads and stores at once, perhaps.
     Atomic,
     /// aarch64 `stxr` and the like.
     StoreExclusive,
@@ -18,7 +18,7 @@ pub enum Kind {
     Call,
 }
 
-/// What the instruction `code` is, for ELF machine `machine`.
+/// Classify the instruction `code` of ELF machine `machine`.
 pub fn kind(machine: u16, code: &[u8]) -> Kind {
     match (machine, code) {
         (62, _) => x86(code),
@@ -33,7 +33,7 @@ fn x86(code: &[u8]) -> Kind {
         match byte {
             0xf0 => locked = true,
             0xf2 | 0xf3 => repeated = true,
-            // Sizes, segments, REX.
+            // Size, segment and REX prefixes.
             0x66 | 0x67 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0x40..=0x4f => {}
             // String instructions: `movs`, `cmps`; `stos`, `lods`, `scas`.
             0xa4..=0xa7 | 0xaa..=0xaf if repeated => return Kind::Repeat,
@@ -49,8 +49,8 @@ fn aarch64(code: u32) -> Kind {
     // Arm Architecture Reference Manual, C4.1: loads and stores, exclusive and ordered; atomic
     // memory operations; system instructions.
     let exclusive = code & 0x3f00_0000 == 0x0800_0000;
-    // Neither ordered (bit 23) nor a load (bit 22); the pair form of a compare and swap has bit 21
-    // where bit 31 is clear.
+    // Neither ordered (bit 23) nor a load (bit 22); bit 21 set with bit 31 clear is a compare and
+    // swap of a pair.
     let stores = exclusive && code & 0x00c0_0000 == 0 && code & 0x8020_0000 != 0x0020_0000;
     if code & 0xffff_ffe0 == 0xd50b_7420 {
         Kind::Zero((code & 31) as u8)

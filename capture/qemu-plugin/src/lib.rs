@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! QEMU TCG plugin (API version 1, user mode): writes every block executed and every load and
-//! store into memory shared with the capture process. The hot path is two small functions; see
-//! `layout.rs` for what the words mean.
+//! QEMU TCG plugin (API version 1, user mode): writes every executed block and every load and store
+//! to memory shared with the capture process. The hot path is two small functions. `layout.rs`
+//! defines the words.
 //!
-//! Arguments: `shm=PATH`, the shared memory; it is mapped and closed at once, so that the program
-//! finds the file descriptors it would find without us. `plugin=PATH`, this plugin.
-//! `descriptors=PLUGIN:MEMORY`, both of them open, as the program before this one hands them on.
-//! `process=NUMBER`, what the receiver calls this process. `zva=BYTES`, what an aarch64 `dc zva` zeroes.
+//! Arguments:
+//!
+//! * `shm=PATH`: the shared memory. Its file is closed once it is mapped, so that the program gets
+//!   the same file descriptors as without the plugin.
+//! * `plugin=PATH`: this plugin.
+//! * `descriptors=PLUGIN:MEMORY`: open descriptors of both, passed on by the previous program.
+//! * `process=NUMBER`: pid of this process in the receiver's namespace.
+//! * `zva=BYTES`: what an aarch64 `dc zva` zeroes.
 
 mod exec;
 mod guest;
@@ -33,8 +37,8 @@ use layout::{BLOCK, INDEX_SHIFT, SIZE_SHIFT, STORE};
 use recorder::Recorder;
 use stream::Stream;
 
-/// Which version of the plugin API this is built for; QEMU looks for this symbol.
-// SAFETY: nothing else has this name.
+/// Version of the plugin API that this is built for; QEMU reads this symbol.
+// SAFETY: the name is unique.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 pub static qemu_plugin_version: c_int = qemu::QEMU_PLUGIN_VERSION as c_int;
@@ -42,98 +46,99 @@ pub static qemu_plugin_version: c_int = qemu::QEMU_PLUGIN_VERSION as c_int;
 const NO_REGS: qemu::qemu_plugin_cb_flags = qemu::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
 const READ_WRITE: qemu::qemu_plugin_mem_rw = qemu::qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_RW;
 
-/// A block starts. `word` is its ready-made control word.
-extern "C" fn block_starts(vcpu: c_uint, word: *mut c_void) {
-    // SAFETY: QEMU calls this on the thread of `vcpu`, which `vcpu_starts` has opened.
+/// Called when a block begins. `word` is its encoded word.
+extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
+    // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
     unsafe { Stream::of(vcpu) }.put(word as u64);
 }
 
-/// A load or store. `index` is the instruction's index in its block, shifted into place.
+/// Called on a load or store. `index` is the instruction's index in its block, shifted into place.
 extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
-    // SAFETY: as in `block_starts`.
-    unsafe { Stream::of(vcpu) }.put(quick(info) | index as u64 | (addr & ADDR_MASK));
+    // SAFETY: as in `on_block`.
+    unsafe { Stream::of(vcpu) }.put(unpack_fast(info) | index as u64 | (addr & ADDR_MASK));
 }
 
-/// The same where QEMU packs `info` otherwise than expected.
+/// `reference` for a QEMU that packs `info` in another way.
 extern "C" fn reference_by_api(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
-    // SAFETY: as in `block_starts`.
-    unsafe { Stream::of(vcpu) }.put(by_api(info) | index as u64 | (addr & ADDR_MASK));
+    // SAFETY: as in `on_block`.
+    unsafe { Stream::of(vcpu) }.put(unpack_by_api(info) | index as u64 | (addr & ADDR_MASK));
 }
 
-/// A reference by an instruction that reads and writes at once: where threads run side by side,
-/// QEMU calls once for both.
+/// Called on a reference of an instruction that loads and stores: with several threads, QEMU calls
+/// once for both.
 extern "C" fn atomic_reference(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
-    // SAFETY: as in `block_starts`.
+    // SAFETY: as in `on_block`.
     let mut stream = unsafe { Stream::of(vcpu) };
-    let word = by_api(info) | index as u64 | (addr & ADDR_MASK);
-    if reads_and_writes(info) {
+    let word = unpack_by_api(info) | index as u64 | (addr & ADDR_MASK);
+    if loads_and_stores(info) {
         stream.put(word & !STORE);
     }
     stream.put(word);
 }
 
-/// A reference by a store that depends on a load before it (`stxr`): QEMU compares and exchanges, but
-/// the instruction only stores.
+/// Called on a reference of a store exclusive (`stxr`): QEMU compares and exchanges, but the
+/// instruction only stores.
 extern "C" fn exclusive_store(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
-    let word = by_api(info) | index as u64 | (addr & ADDR_MASK);
+    let word = unpack_by_api(info) | index as u64 | (addr & ADDR_MASK);
     if word & STORE != 0 {
-        // SAFETY: as in `block_starts`.
+        // SAFETY: as in `on_block`.
         unsafe { Stream::of(vcpu) }.put(word);
     }
 }
 
-/// Whether `info` is of a load and a store in one. The API tells of the store alone; the two bits
-/// are where they are in every version of its first edition, which [`packed_as_expected`] checks.
-fn reads_and_writes(info: u32) -> bool {
-    QUICK.load(Relaxed) && info >> 16 & 3 == 3
+/// Whether `info` is a load and a store in one. The API reports only the store. The two bits have
+/// this position in every release with API version 1, as far as [`is_packed_as_expected`] can
+/// check.
+fn loads_and_stores(info: u32) -> bool {
+    FAST_UNPACK.load(Relaxed) && info >> 16 & 3 == 3
 }
 
 const ADDR_MASK: u64 = (1 << layout::ADDR_BITS) - 1;
 
-/// Size and direction from `info` as QEMU 7.2 packs it: two calls into QEMU less per reference.
-/// Checked against the API when the plugin is installed.
+/// Unpack size and direction from `info` as QEMU 7.2 packs it, which saves two calls into QEMU per
+/// reference. [`is_packed_as_expected`] checks it when the plugin is installed.
 #[inline(always)]
-fn quick(info: u32) -> u64 {
+fn unpack_fast(info: u32) -> u64 {
     ((u64::from(info >> 4) & 7) << SIZE_SHIFT) | ((u64::from(info >> 17) & 1) * STORE)
 }
 
-fn by_api(info: u32) -> u64 {
-    // SAFETY: these look at the bits of `info` alone.
+fn unpack_by_api(info: u32) -> u64 {
+    // SAFETY: these only read the bits of `info`.
     let (shift, store) =
         unsafe { (qemu::qemu_plugin_mem_size_shift(info), qemu::qemu_plugin_mem_is_store(info)) };
     ((u64::from(shift) & 7) << SIZE_SHIFT) | (u64::from(store) * STORE)
 }
 
-fn packed_as_expected() -> bool {
+fn is_packed_as_expected() -> bool {
     let infos = (0..8u32).flat_map(|size| (0..4u32).map(move |rw| size << 4 | rw << 16));
-    infos.flat_map(|info| [info, info | 0xf]).all(|info| quick(info) == by_api(info))
+    infos.flat_map(|info| [info, info | 0xf]).all(|info| unpack_fast(info) == unpack_by_api(info))
 }
 
-static QUICK: AtomicBool = AtomicBool::new(false);
+static FAST_UNPACK: AtomicBool = AtomicBool::new(false);
 static STARTED: AtomicBool = AtomicBool::new(false);
 static BLOCKS: Mutex<Option<HashMap<(u64, u64), u32>>> = Mutex::new(None);
 
-/// Index in the shared table of a block that does not fit a word. One translated again gets the
-/// index it had, so that the table grows with the program's code and not with its running time.
+/// Index in the shared table of a block that does not fit a word. A block that is translated again
+/// gets the same index, so that the table grows with the program's code and not with its run time.
 fn block_index(recorder: &Recorder, addr: u64, bytes: u64, instructions: u64) -> u32 {
     let shape = instructions << 32 | bytes;
     let Ok(mut guard) = BLOCKS.lock() else { return 0 };
     let known = guard.get_or_insert_with(HashMap::new);
-    *known.entry((addr, shape)).or_insert_with(|| recorder.new_block(addr, shape))
+    *known.entry((addr, shape)).or_insert_with(|| recorder.add_block(addr, shape))
 }
 
-extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugin_tb) {
+extern "C" fn on_translation(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugin_tb) {
     let Some(recorder) = Recorder::installed() else { return };
     if !STARTED.swap(true, Relaxed) {
         recorder.started();
-        // SAFETY: the first block is translated by the first thread, between its callbacks.
+        // SAFETY: the first thread translates the first block, outside of other callbacks.
         guest::announce(&mut unsafe { Stream::of(0) });
     }
-    // SAFETY: QEMU's block, and instructions below its number of them.
+    // SAFETY: the block is valid, and every index is below its number of instructions.
     unsafe {
         let count = qemu::qemu_plugin_tb_n_insns(block);
-        let usual = if QUICK.load(Relaxed) { reference } else { reference_by_api };
-        let (mut bytes, mut repeats) = (0, false);
+        let usual = if FAST_UNPACK.load(Relaxed) { reference } else { reference_by_api };
+        let (mut bytes, mut is_repeat) = (0, false);
         for index in 0..count {
             let instruction = qemu::qemu_plugin_tb_get_insn(block, index);
             let size = qemu::qemu_plugin_insn_size(instruction);
@@ -148,16 +153,16 @@ extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugi
                 Kind::StoreExclusive => exclusive_store,
                 Kind::Repeat => {
                     let addr = qemu::qemu_plugin_insn_vaddr(instruction);
-                    data = repeat::place(addr, word);
-                    repeats = count == 1;
+                    data = repeat::instruction(addr, word);
+                    is_repeat = count == 1;
                     repeat::reference
                 }
                 Kind::Zero(register) => {
-                    zero::watch(block, index, count, register, word);
+                    zero::instrument(block, index, count, register, word);
                     usual
                 }
                 Kind::Call => {
-                    zero::watch_call(instruction);
+                    zero::instrument_call(instruction);
                     usual
                 }
             };
@@ -174,39 +179,39 @@ extern "C" fn translated(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugi
             .unwrap_or_else(|| BLOCK | u64::from(block_index(recorder, addr, bytes, count)));
         qemu::qemu_plugin_register_vcpu_tb_exec_cb(
             block,
-            Some(if repeats { repeat::starts } else { block_starts }),
+            Some(if is_repeat { repeat::on_block } else { on_block }),
             NO_REGS,
             word as *mut c_void,
         );
     }
 }
 
-extern "C" fn vcpu_starts(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
+extern "C" fn on_vcpu_start(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
     if let Some(recorder) = Recorder::installed() {
         recorder.open(vcpu);
     }
 }
 
-extern "C" fn vcpu_ends(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
-    // SAFETY: QEMU calls this on the thread of `vcpu`, which `vcpu_starts` has opened.
+extern "C" fn on_vcpu_end(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
+    // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
     unsafe { Stream::of(vcpu) }.close();
 }
 
 extern "C" fn before_fork() {
-    syscall::forks();
+    syscall::before_fork();
 }
 
 extern "C" fn after_fork_in_child() {
     if let Some(recorder) = Recorder::installed() {
-        recorder.forked_child();
+        recorder.after_fork_in_child();
     }
 }
 
-/// Called by QEMU when it loads the plugin; anything but 0 stops QEMU with a message.
+/// Called by QEMU when it loads the plugin. A result other than 0 stops QEMU with a message.
 ///
 /// # Safety
-/// QEMU gives valid pointers.
-// SAFETY: nothing else has this name.
+/// All pointers must be valid.
+// SAFETY: the name is unique.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qemu_plugin_install(
     id: qemu::qemu_plugin_id_t,
@@ -214,7 +219,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argc: c_int,
     argv: *mut *mut c_char,
 ) -> c_int {
-    // SAFETY: QEMU gives valid pointers, and the callbacks have the types that it expects.
+    // SAFETY: QEMU passes valid pointers, and the callbacks have the types that it expects.
     unsafe {
         let target = CStr::from_ptr((*info).target_name).to_str().unwrap_or("");
         let words = || {
@@ -226,21 +231,21 @@ pub unsafe extern "C" fn qemu_plugin_install(
             eprintln!("nearfar plugin: no shm=PATH argument; start it with `nearfar capture`");
             return 1;
         };
-        if (*info).system_emulation || !syscall::choose(target) {
+        if (*info).system_emulation || !syscall::set_target(target) {
             eprintln!("nearfar plugin: only qemu-x86_64 and qemu-aarch64 in user mode");
             return 1;
         }
         let number = |text: &str| text.parse().ok();
-        let handed = words().find_map(|word| word.strip_prefix("descriptors=")?.split_once(':'));
-        let handed = handed.and_then(|(plugin, memory)| number(plugin).zip(number(memory)));
-        let (from, held) = handed.unwrap_or((-1, -1));
+        let passed = words().find_map(|word| word.strip_prefix("descriptors=")?.split_once(':'));
+        let passed = passed.and_then(|(plugin, memory)| number(plugin).zip(number(memory)));
+        let (plugin_fd, memory_fd) = passed.unwrap_or((-1, -1));
         let zva = words().find(|word| word.starts_with("zva="));
         if let Some(process) = words().find_map(|word| word.strip_prefix("process=")?.parse().ok())
         {
-            recorder::this_process_is(process);
+            recorder::set_process_id(process);
         }
-        let more = zva.map_or(String::new(), |word| format!(",{word}"));
-        let memory = reach::install((path, held), (plugin, from), more);
+        let extra = zva.map_or(String::new(), |word| format!(",{word}"));
+        let memory = reach::install((path, memory_fd), (plugin, plugin_fd), extra);
         match memory.and_then(Recorder::install) {
             Ok(recorder) => recorder.watch(),
             Err(error) => {
@@ -248,15 +253,15 @@ pub unsafe extern "C" fn qemu_plugin_install(
                 return 1;
             }
         }
-        reach::image(guest::remember_host());
-        zero::blocks_of(zva.and_then(|word| word.strip_prefix("zva=")?.parse().ok()));
-        QUICK.store(packed_as_expected(), Relaxed);
+        reach::set_image(guest::record_host_mappings());
+        zero::set_block_size(zva.and_then(|word| word.strip_prefix("zva=")?.parse().ok()));
+        FAST_UNPACK.store(is_packed_as_expected(), Relaxed);
         libc::pthread_atfork(Some(fork_hook()), None, Some(child_hook()));
-        qemu::qemu_plugin_register_vcpu_init_cb(id, Some(vcpu_starts));
-        qemu::qemu_plugin_register_vcpu_exit_cb(id, Some(vcpu_ends));
-        qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(translated));
-        qemu::qemu_plugin_register_vcpu_syscall_cb(id, Some(syscall::starts));
-        qemu::qemu_plugin_register_vcpu_syscall_ret_cb(id, Some(syscall::returns));
+        qemu::qemu_plugin_register_vcpu_init_cb(id, Some(on_vcpu_start));
+        qemu::qemu_plugin_register_vcpu_exit_cb(id, Some(on_vcpu_end));
+        qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(on_translation));
+        qemu::qemu_plugin_register_vcpu_syscall_cb(id, Some(syscall::on_call));
+        qemu::qemu_plugin_register_vcpu_syscall_ret_cb(id, Some(syscall::on_return));
     }
     0
 }

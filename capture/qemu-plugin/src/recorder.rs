@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The recorder of this process: the shared memory, and which thread writes to which stream.
+//! The recorder of this process: the shared memory, and the stream of each thread.
 
 use std::cell::Cell;
 use std::io;
@@ -11,64 +11,64 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 use super::layout::{BLOCKS, CHUNK, FOLLOW, Header, MAGIC, Memory, Slot, TOTAL, origin, state};
 
-/// QEMU numbers virtual processors upwards for ever when threads come and go; two threads that
-/// are alive together would have to be this many apart to be mistaken for each other.
+/// QEMU never reuses the number of a virtual CPU. Two threads that exist at the same time collide
+/// only if their numbers differ by a multiple of this.
 const VCPUS: usize = 1 << 22;
 
-/// What writes for this process.
+/// Writes the streams of this process.
 pub struct Recorder {
     memory: Memory,
-    /// For each virtual processor, the slot of its stream; null before it is opened.
-    places: &'static [AtomicPtr<Slot>; VCPUS],
-    /// Takes the words that nobody wants: its ring is one chunk, written over and over.
+    /// For each virtual CPU, the slot of its stream; null before it is opened.
+    slot_pointers: &'static [AtomicPtr<Slot>; VCPUS],
+    /// Receives words that are to be dropped: its ring is one chunk, overwritten again and again.
     scratch: &'static Slot,
-    /// This process is not recorded (any more).
+    /// This process is not recorded, or no longer.
     off: AtomicBool,
-    /// What the next stream to be opened is, one of [`origin`].
+    /// One of [`origin`], for the next stream to be opened.
     origin: AtomicU32,
 }
 
 static RECORDER: OnceLock<Recorder> = OnceLock::new();
-/// This process as the receiver numbers it, which a process namespace does otherwise; 0 is none.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Pid of this process in the receiver's namespace, which can differ from its own; 0 if unknown.
+static PROCESS_ID: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The virtual processor whose system call this thread is in.
-    static CURRENT: Cell<u32> = const { Cell::new(0) };
-    /// The stream kept for the child that this thread forks.
-    static CHILD: Cell<Option<&'static Slot>> = const { Cell::new(None) };
+    /// The virtual CPU of this thread.
+    static CURRENT_VCPU: Cell<u32> = const { Cell::new(0) };
+    /// The stream reserved for the child that this thread forks.
+    static RESERVED: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
-/// Note which virtual processor the calling thread is.
-pub fn this_is(vcpu: u32) {
-    CURRENT.set(vcpu);
+/// Set the virtual CPU of the calling thread.
+pub fn set_current_vcpu(vcpu: u32) {
+    CURRENT_VCPU.set(vcpu);
 }
 
-/// This process has this number for the receiver.
-pub fn this_process_is(number: u32) {
-    PROCESS.store(number, Relaxed);
+/// Set the pid of this process in the receiver's namespace.
+pub fn set_process_id(pid: u32) {
+    PROCESS_ID.store(pid, Relaxed);
 }
 
-/// The number of this process for the receiver.
-pub fn process() -> u32 {
-    PROCESS.load(Relaxed)
+/// The pid of this process in the receiver's namespace.
+pub fn process_id() -> u32 {
+    PROCESS_ID.load(Relaxed)
 }
 
-/// The same, newly asked for. `/proc` is the one of the receiver's namespace, unless the program has
-/// mounted another one.
-fn number() -> u32 {
-    let own = std::fs::read_link("/proc/self").ok();
-    own.and_then(|own| own.to_str()?.parse().ok()).unwrap_or_else(std::process::id)
+/// Query that pid. `/proc` belongs to the receiver's namespace unless the program has mounted
+/// another.
+fn query_process_id() -> u32 {
+    let target = std::fs::read_link("/proc/self").ok();
+    target.and_then(|target| target.to_str()?.parse().ok()).unwrap_or_else(std::process::id)
 }
 
-/// The virtual processor that the calling thread is.
-pub fn current() -> u32 {
-    CURRENT.get()
+/// The virtual CPU of the calling thread.
+pub fn current_vcpu() -> u32 {
+    CURRENT_VCPU.get()
 }
 
 impl Recorder {
-    /// Map the shared memory, close the streams that an earlier program of this process had, and
-    /// become the recorder of this process.
+    /// Map the shared memory, close the streams of an earlier program of this process, and become
+    /// the recorder of this process.
     pub fn install(file: OwnedFd) -> io::Result<&'static Self> {
         let memory = map_shared(file)?;
         if memory.header().magic.load(Relaxed) != MAGIC {
@@ -76,26 +76,26 @@ impl Recorder {
                 "the plugin and nearfar are of different versions; run `make env`",
             ));
         }
-        let places =
+        let slot_pointers =
             map(size_of::<[AtomicPtr<Slot>; VCPUS]>(), libc::PROT_READ | libc::PROT_WRITE)?;
-        // SAFETY: mapped for ever, aligned to a page and all zero: null pointers.
-        let places = unsafe { places.cast().as_ref() };
+        // SAFETY: never unmapped, aligned to a page, and zero: null pointers.
+        let slot_pointers = unsafe { slot_pointers.cast().as_ref() };
         let chunk = map(2 * CHUNK, libc::PROT_READ | libc::PROT_WRITE)?;
         let chunk = chunk.as_ptr().expose_provenance().next_multiple_of(CHUNK) as u64;
         let scratch: &Slot = Box::leak(Box::default());
         scratch.ring.store(chunk, Relaxed);
         scratch.cursor.store(chunk, Relaxed);
-        if process() == 0 {
-            this_process_is(number());
+        if process_id() == 0 {
+            set_process_id(query_process_id());
         }
-        let pid = process();
+        let pid = process_id();
         for slot in memory.slots() {
             if slot.state.load(Acquire) == state::OPEN && slot.pid.load(Relaxed) == pid {
                 slot.state.store(state::CLOSED, Release);
             }
         }
         let (off, origin) = (AtomicBool::new(false), AtomicU32::new(origin::PROGRAM));
-        let recorder = Self { memory, places, scratch, off, origin };
+        let recorder = Self { memory, slot_pointers, scratch, off, origin };
         let twice = || io::Error::other("the plugin is loaded twice");
         RECORDER.set(recorder).map_err(|_| twice())?;
         Self::installed().ok_or_else(twice)
@@ -107,13 +107,13 @@ impl Recorder {
         RECORDER.get()
     }
 
-    /// Where the slot of `vcpu` is noted.
+    /// The slot of `vcpu`.
     #[inline(always)]
-    pub fn place(&self, vcpu: u32) -> &AtomicPtr<Slot> {
-        &self.places[vcpu as usize % VCPUS]
+    pub fn slot_pointer(&self, vcpu: u32) -> &AtomicPtr<Slot> {
+        &self.slot_pointers[vcpu as usize % VCPUS]
     }
 
-    /// The slot that takes the words that nobody wants.
+    /// The slot of words that are to be dropped.
     pub fn scratch(&self) -> &'static Slot {
         self.scratch
     }
@@ -127,28 +127,28 @@ impl Recorder {
         !self.off.load(Relaxed)
     }
 
-    /// Record this process no more.
+    /// Stop recording this process.
     pub fn turn_off(&self) {
         self.off.store(true, Relaxed);
     }
 
     /// Whether child processes are recorded.
-    pub fn follows(&self) -> bool {
+    pub fn follows_children(&self) -> bool {
         self.header().flags.load(Relaxed) & FOLLOW != 0
     }
 
-    /// Whether the receiver has all that it wants.
+    /// Whether the receiver has stopped recording.
     pub fn stopped(&self) -> bool {
         self.header().stop.load(Relaxed) != 0
     }
 
-    /// End this process if the receiver has ended: nobody would record it any more, and it would run
-    /// on at a fraction of its speed.
+    /// End this process if the receiver has ended: unrecorded, it would run on at a fraction of its
+    /// speed.
     pub fn end_with_receiver(&self) {
         if self.header().receiver_gone() {
-            // The kernel has woken one of those that watch.
+            // The kernel has woken only one waiter.
             futex_wake(&self.header().receiver, i32::MAX);
-            // SAFETY: ends this process. The first one of a process namespace is not killed so.
+            // SAFETY: ends this process. `kill` does not end the first process of a pid namespace.
             unsafe {
                 libc::kill(libc::getpid(), libc::SIGKILL);
                 libc::_exit(128 + libc::SIGKILL);
@@ -156,7 +156,7 @@ impl Recorder {
         }
     }
 
-    /// Have a thread watch for the end of the receiver: whatever the others do, wherever they wait.
+    /// Start a thread that watches for the end of the receiver, even while the other threads block.
     pub fn watch(&'static self) {
         let watch = || loop {
             let seen = self.header().receiver.load(Acquire);
@@ -165,11 +165,12 @@ impl Recorder {
         };
         // SAFETY: signal sets are filled in before they are read.
         unsafe {
-            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-            libc::sigfillset(&mut all);
-            // QEMU knows nothing of the thread, and could handle no signal there.
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-            // Where there can be no more threads, those that wait for room see it.
+            let (mut every_signal, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut every_signal);
+            // QEMU does not know the thread and cannot handle signals on it.
+            libc::pthread_sigmask(libc::SIG_SETMASK, &every_signal, &mut before);
+            // Without this thread, the receiver's end is still noticed by threads that wait for
+            // room.
             let _ = std::thread::Builder::new().stack_size(1 << 17).spawn(watch);
             libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
         }
@@ -177,18 +178,17 @@ impl Recorder {
 
     /// Give `vcpu` a stream.
     pub fn open(&self, vcpu: u32) {
-        let place = self.place(vcpu);
-        place.store(std::ptr::from_ref(self.scratch).cast_mut(), Relaxed);
+        self.write_to_scratch(vcpu);
         if !self.recording() || self.stopped() {
             return;
         }
         let origin = self.origin.swap(origin::THREAD, Relaxed);
         if let Some(slot) = self.claim(origin, 0) {
-            self.adopt(slot, vcpu);
+            self.assign(slot, vcpu);
         }
     }
 
-    /// An empty stream for somebody who does not write yet; counted as lost when there is none.
+    /// Claim an empty stream. If none is free, count it as lost.
     fn claim(&self, origin: u32, parent: u64) -> Option<&Slot> {
         for (index, slot) in self.memory.slots().iter().enumerate() {
             let claimed =
@@ -212,54 +212,57 @@ impl Recorder {
         None
     }
 
-    /// `vcpu`, of this process, writes to `slot` from now on.
-    fn adopt(&self, slot: &Slot, vcpu: u32) {
-        slot.pid.store(process(), Relaxed);
+    /// Let `vcpu` write to `slot` from now on.
+    fn assign(&self, slot: &Slot, vcpu: u32) {
+        slot.pid.store(process_id(), Relaxed);
         slot.state.store(state::OPEN, Release);
-        self.place(vcpu).store(std::ptr::from_ref(slot).cast_mut(), Relaxed);
+        self.slot_pointer(vcpu).store(std::ptr::from_ref(slot).cast_mut(), Relaxed);
     }
 
-    /// Before a fork by the thread that writes to the stream `parent`: keep a stream for the child,
-    /// so that one is there as soon as the child is.
-    pub fn keep_for_child(&'static self, origin: u32, parent: u64) {
-        CHILD.set(self.claim(origin, parent));
+    fn write_to_scratch(&self, vcpu: u32) {
+        self.slot_pointer(vcpu).store(std::ptr::from_ref(self.scratch).cast_mut(), Relaxed);
     }
 
-    /// After the fork, in the parent: the stream that was kept, if one was.
-    pub fn kept_for_child(&self) -> Option<&'static Slot> {
-        CHILD.take()
+    /// Before a fork by the thread of the stream `parent`: reserve a stream for the child, so that
+    /// it has one from its beginning.
+    pub fn reserve_for_child(&'static self, origin: u32, parent: u64) {
+        RESERVED.set(self.claim(origin, parent));
     }
 
-    /// In the child of a fork, whose only thread is the one that forked. The parent goes on writing
-    /// to the stream that the child's thread had.
-    pub fn forked_child(&'static self) {
-        this_process_is(number());
-        let place = self.place(current());
-        match CHILD.take() {
+    /// After the fork, in the parent: the reserved stream, if any.
+    pub fn take_reserved(&self) -> Option<&'static Slot> {
+        RESERVED.take()
+    }
+
+    /// After a fork, in the child, which has only the thread that forked. The parent continues to
+    /// write to that thread's stream.
+    pub fn after_fork_in_child(&'static self) {
+        set_process_id(query_process_id());
+        match RESERVED.take() {
             Some(slot) => {
-                self.adopt(slot, current());
+                self.assign(slot, current_vcpu());
                 self.watch();
             }
             None => {
                 self.turn_off();
-                place.store(std::ptr::from_ref(self.scratch).cast_mut(), Relaxed);
+                self.write_to_scratch(current_vcpu());
             }
         }
     }
 
-    /// A ticket, then order and position of every stream of this process but `own`: what others have
-    /// written before some moment. The ticket is taken first.
-    pub fn moment(&self, own: &Slot) -> Vec<u64> {
+    /// The words of a fence: a ticket, then order and position of every stream of this process
+    /// except `own`.
+    pub fn fence_words(&self, own: &Slot) -> Vec<u64> {
         let mut words = vec![self.header().tickets.fetch_add(1, SeqCst)];
         let used = self.header().used.load(Acquire) as usize;
-        let pid = process();
+        let pid = process_id();
         for slot in self.memory.slots().iter().take(used) {
             if slot.pid.load(Relaxed) != pid || std::ptr::eq(slot, own) {
                 continue;
             }
             let order = slot.order.load(Acquire);
             let position = slot.position();
-            // In this order: once a stream is freed, its slot gets another number before it is open.
+            // Check the order last: a freed slot gets another order before it is opened again.
             let known = matches!(slot.state.load(Acquire), state::OPEN | state::CLOSED);
             if known && slot.order.load(Relaxed) == order {
                 words.extend([order, position]);
@@ -268,10 +271,10 @@ impl Recorder {
         words
     }
 
-    /// Whether `own` is the only stream that this process writes to.
-    pub fn alone(&self, own: &Slot) -> bool {
+    /// Whether `own` is the only open stream of this process.
+    pub fn is_last_stream(&self, own: &Slot) -> bool {
         let used = self.header().used.load(Acquire) as usize;
-        let pid = process();
+        let pid = process_id();
         !self.memory.slots().iter().take(used).any(|slot| {
             slot.state.load(Acquire) == state::OPEN
                 && slot.pid.load(Relaxed) == pid
@@ -279,14 +282,14 @@ impl Recorder {
         })
     }
 
-    /// The program is about to begin: the receiver shall know before anything else can happen.
+    /// Tell the receiver that the program is about to begin.
     pub fn started(&self) {
         self.header().started.store(1, Relaxed);
         self.ring_bell();
     }
 
-    /// Add a block to the shared table; 0 when it is full.
-    pub fn new_block(&self, addr: u64, shape: u64) -> u32 {
+    /// Add a block to the shared table. Returns its index, or 0 if the table is full.
+    pub fn add_block(&self, addr: u64, shape: u64) -> u32 {
         let index = self.header().blocks.fetch_add(1, Relaxed);
         let Some(block) = self.memory.blocks().get(index as usize) else {
             self.header().blocks.store(BLOCKS as u32, Relaxed);
@@ -298,7 +301,7 @@ impl Recorder {
         index
     }
 
-    /// Call for the receiver's attention.
+    /// Wake the receiver.
     pub fn ring_bell(&self) {
         let header = self.header();
         header.bell.fetch_add(1, SeqCst);
@@ -308,44 +311,44 @@ impl Recorder {
     }
 }
 
-/// The shared memory, mapped so that its rings, and with them chunks, are aligned to a chunk. Its
-/// file is closed again, so that the program finds the descriptors that it would find without us.
+/// Map the shared memory with rings aligned to a chunk. Closes its file, so that the program gets
+/// the same descriptors as without the plugin.
 fn map_shared(file: OwnedFd) -> io::Result<Memory> {
-    let spread = map(TOTAL + CHUNK, libc::PROT_NONE)?;
-    let padding = spread.as_ptr().align_offset(CHUNK);
-    // SAFETY: less than a chunk, which is what was mapped beyond the total.
-    let start = unsafe { spread.add(padding) };
+    let reserved = map(TOTAL + CHUNK, libc::PROT_NONE)?;
+    let padding = reserved.as_ptr().align_offset(CHUNK);
+    // SAFETY: less than a chunk, and the mapping is a chunk longer than the total.
+    let start = unsafe { reserved.add(padding) };
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let how = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: takes the place of pages mapped above, which nobody else knows.
+    // SAFETY: replaces pages mapped above, which no other code uses.
     let mapped =
         unsafe { libc::mmap(start.as_ptr().cast(), TOTAL, protection, how, file.as_raw_fd(), 0) };
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: mapped for ever; the receiver made the file so long and accesses it as agreed.
+    // SAFETY: never unmapped; the receiver gave the file this length and follows the protocol.
     Ok(unsafe { Memory::new(start) })
 }
 
-/// A new private mapping of `bytes` zeros, which stays for ever. Untouched pages take no memory.
+/// Map `bytes` of private zeros, which are never unmapped. Untouched pages take no memory.
 fn map(bytes: usize, protection: i32) -> io::Result<NonNull<u8>> {
     let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, wherever the system has room.
+    // SAFETY: a new mapping at any address.
     let start = unsafe { libc::mmap(null_mut(), bytes, protection, how, -1, 0) };
     NonNull::new(start.cast::<u8>())
         .filter(|_| start != libc::MAP_FAILED)
         .ok_or_else(io::Error::last_os_error)
 }
 
-/// Wait until `word` is woken, if it is `seen`, for so long at most.
+/// If `word` is `seen`, wait until it is woken, for at most this time.
 pub fn futex_wait(word: &AtomicU32, seen: u32, milliseconds: i64) {
     let (tv_sec, tv_nsec) = (milliseconds / 1000, milliseconds % 1000 * 1_000_000);
     let time = libc::timespec { tv_sec, tv_nsec };
-    // SAFETY: a word and a time that are there during the call.
+    // SAFETY: word and time outlive the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &time) };
 }
 
-fn futex_wake(word: &AtomicU32, most: i32) {
-    // SAFETY: a word that is there during the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, most) };
+fn futex_wake(word: &AtomicU32, waiters: i32) {
+    // SAFETY: the word outlives the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, waiters) };
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! x86 string instructions with a repeat prefix. QEMU runs one turn of them at a time, and once more
-//! to find that the count is 0: that one is no instruction, as the processor sees it.
+//! x86 string instructions with a repeat prefix. QEMU executes them once per iteration, and once
+//! more to find that the count is 0, which is not an instruction for the processor.
 //!
-//! A turn that is reached by the turn before it is written down with its first reference. The one
-//! without turns, which is reached from elsewhere, is written at once.
+//! An iteration that follows another one of the same instruction is written with its first
+//! reference. A first iteration is written at once, even if the count is 0.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -12,67 +12,68 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 
 use crate::stream::Stream;
-use crate::{ADDR_MASK, by_api};
+use crate::{ADDR_MASK, unpack_by_api};
 
-/// A repeated instruction: its address and the index of it in its block, shifted into place.
-struct Place {
+/// A repeated instruction: its address, and its index in its block, shifted into instruction.
+struct Instruction {
     addr: u64,
     index: u64,
 }
 
-/// A thread's last turn.
+/// A thread's last iteration.
 #[derive(Clone, Copy, Default)]
-struct Turn {
-    /// Which instruction.
+struct Iteration {
+    /// Address of the instruction.
     addr: u64,
-    /// How far the stream was after it: nothing else has happened while it is there.
+    /// Position of the stream after it: unchanged as long as the thread does nothing else.
     position: u64,
-    /// The word of the block of the next turn, if that has begun.
-    begun: u64,
+    /// Word of the next iteration's block, if that has next_block; otherwise 0.
+    next_block: u64,
 }
 
 thread_local! {
-    static TURN: Cell<Turn> = const { Cell::new(Turn { addr: 0, position: 0, begun: 0 }) };
+    static LAST: Cell<Iteration> = const { Cell::new(Iteration { addr: 0, position: 0, next_block: 0 }) };
 }
 
-static PLACES: Mutex<Option<HashMap<(u64, u64), usize>>> = Mutex::new(None);
+static INSTRUCTIONS: Mutex<Option<HashMap<(u64, u64), usize>>> = Mutex::new(None);
 
-/// What [`reference`] is given for the instruction at `addr`; each is made once, and stays.
-pub fn place(addr: u64, index: u64) -> *mut c_void {
-    let Ok(mut places) = PLACES.lock() else { return null_mut() };
-    let places = places.get_or_insert_with(HashMap::new);
-    let made = places.entry((addr, index)).or_insert_with(|| {
-        std::ptr::from_ref(Box::leak(Box::new(Place { addr, index }))).expose_provenance()
+/// The data for [`reference`] of the instruction at `addr`. Allocated once per instruction and
+/// never freed.
+pub fn instruction(addr: u64, index: u64) -> *mut c_void {
+    let Ok(mut instructions) = INSTRUCTIONS.lock() else { return null_mut() };
+    let instructions = instructions.get_or_insert_with(HashMap::new);
+    let data = instructions.entry((addr, index)).or_insert_with(|| {
+        std::ptr::from_ref(Box::leak(Box::new(Instruction { addr, index }))).expose_provenance()
     });
-    std::ptr::with_exposed_provenance_mut(*made)
+    std::ptr::with_exposed_provenance_mut(*data)
 }
 
-/// A block starts that is such an instruction alone. `word` is its ready-made control word.
-pub extern "C" fn starts(vcpu: c_uint, word: *mut c_void) {
+/// Called when a block begins that consists of one such instruction. `word` is its encoded word.
+pub extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: QEMU calls this on the thread of `vcpu`, which has been opened.
     let mut stream = unsafe { Stream::of(vcpu) };
     let word = word as u64;
-    let turn = TURN.get();
-    if turn.addr == word & ADDR_MASK && turn.position == stream.position() {
-        TURN.set(Turn { begun: word, ..turn });
+    let last = LAST.get();
+    if last.addr == word & ADDR_MASK && last.position == stream.position() {
+        LAST.set(Iteration { next_block: word, ..last });
     } else {
         stream.put(word);
     }
 }
 
-/// A load or store of such an instruction.
-pub extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, place: *mut c_void) {
-    if place.is_null() {
+/// Called on a load or store of such an instruction.
+pub extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
+    if data.is_null() {
         return;
     }
-    // SAFETY: made by `place`, and never changed.
-    let place = unsafe { &*place.cast::<Place>() };
-    // SAFETY: as in `starts`.
+    // SAFETY: from `instruction`, and never changed.
+    let instruction = unsafe { &*data.cast::<Instruction>() };
+    // SAFETY: as in `on_block`.
     let mut stream = unsafe { Stream::of(vcpu) };
-    let turn = TURN.get();
-    if turn.begun != 0 && turn.addr == place.addr && turn.position == stream.position() {
-        stream.put(turn.begun);
+    let last = LAST.get();
+    if last.next_block != 0 && last.addr == instruction.addr && last.position == stream.position() {
+        stream.put(last.next_block);
     }
-    stream.put(by_api(info) | place.index | (addr & ADDR_MASK));
-    TURN.set(Turn { addr: place.addr, position: stream.position(), begun: 0 });
+    stream.put(unpack_by_api(info) | instruction.index | (addr & ADDR_MASK));
+    LAST.set(Iteration { addr: instruction.addr, position: stream.position(), next_block: 0 });
 }

@@ -1,31 +1,31 @@
-//! What the fuzz target `protocol`, the replay of its corpus and a property test run: the receiver on
-//! shared memory that a program has written to as it likes.
+//! Runs the receiver on shared memory with arbitrary contents: for the fuzz target `protocol`, the
+//! replay of its corpus, and a property test.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use nearfar_trace::{Batch, Columns, Reader, Result, Source, Writer, WriterOptions};
 
-use crate::events::Recording;
-use crate::interrupt::{Request, Watch};
+use crate::interrupt::{Action, Interrupter};
 use crate::layout::{CHUNK_WORDS, CONTROL, RING_WORDS, RINGS_AT, SLOTS_AT, Slot, state};
+use crate::recording::Recording;
 use crate::schedule::Schedule;
 use crate::shared::Shared;
-use crate::streams::{Left, Streams};
+use crate::streams::{Remaining, Streams};
 
-/// Streams that are written to.
+/// Streams that inputs write to.
 const STREAMS: usize = 4;
-/// Most records that are made of an input.
+/// Maximum records per input.
 const MAX_RECORDS: u64 = 1 << 16;
-/// Turns of the receiver after which nothing can be left.
+/// Turns within which the receiver must finish.
 const TURNS: usize = 64;
 
-/// The rest of an input; zeros follow its end.
+/// The unread part of an input; zeros follow its end.
 pub struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
-    /// Whether all of it is read.
-    pub fn is_over(&self) -> bool {
+    /// Whether all of it was read.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -36,7 +36,7 @@ impl Input<'_> {
         *first
     }
 
-    /// A number, small ones in a byte.
+    /// The next number; small numbers take one byte.
     pub fn number(&mut self) -> u64 {
         match self.byte() {
             byte @ 0..200 => byte.into(),
@@ -47,12 +47,12 @@ impl Input<'_> {
     }
 }
 
-/// Receive a trace into the folder `dir` from `shared`, which is emptied first, while `bytes` say what
-/// is written there. `plugin` does what the plugin's half does: first, before anything else is written
-/// (`true`), and at the end. Answers whether there was nothing but what a plugin writes.
+/// Clear `shared`, write what `bytes` say to it, and receive a trace into the folder `dir`.
+/// `plugin` acts as the plugin, before anything else is written (`true`) and at the end. Returns
+/// whether the plugin could have written it all.
 ///
 /// # Panics
-/// What comes of it is no trace that can be read.
+/// The trace cannot be read.
 pub fn protocol(
     shared: &Shared,
     dir: &Path,
@@ -78,14 +78,19 @@ fn receive(
     let pid = std::process::id();
     let options = WriterOptions { overwrite: true, part_records: 1000, ..<_>::default() };
     let writer = Writer::create(&path, Source::default(), options)?;
-    let mut go_on = |_| Request::Continue;
-    let watch = Watch::new(0, None, &mut go_on);
+    let mut go_on = |_| Action::Continue;
+    let interrupter = Interrupter::new(0, None, &mut go_on);
     let fetch = input.byte() & 1 == 0;
-    let recording =
-        Recording::new(shared, writer, fetch, (0, Some(MAX_RECORDS), Schedule::whole()), watch);
+    let recording = Recording::new(
+        shared,
+        writer,
+        fetch,
+        (0, Some(MAX_RECORDS), Schedule::whole()),
+        interrupter,
+    );
     let mut streams = Streams::new(shared, recording, follows);
     let mut orders = 1000;
-    while !input.is_over() {
+    while !input.is_empty() {
         let slot = usize::from(input.byte()) % STREAMS;
         let at = SLOTS_AT + slot * size_of::<Slot>();
         match input.byte() % 8 {
@@ -110,8 +115,8 @@ fn receive(
             }
             4 => publish(shared, slot, input.number()),
             5 => {
-                let all = input.byte() & 1 == 1;
-                streams.drain(pid, &mut |process, _| all && process != pid)?;
+                let others_gone = input.byte() & 1 == 1;
+                streams.drain(pid, &mut |process, _| others_gone && process != pid)?;
             }
             6 => shared.slots()[slot].state.store(u32::from(input.byte() & 3), Relaxed),
             _ => shared
@@ -120,13 +125,13 @@ fn receive(
         }
     }
     plugin(input, false);
-    // As `drive` does: what is forged is not waited for.
+    // As in `drive`, forged streams are not waited for.
     let ended = (0..TURNS).try_fold(false, |ended, _| {
-        let left = streams.drain(pid, &mut |_, _| true)?;
-        Ok(ended || left == Left::Nothing || streams.recording.out.cut.is_some())
+        let remaining = streams.drain(pid, &mut |_, _| true)?;
+        Ok(ended || remaining == Remaining::None || streams.recording.out.stop_reason.is_some())
     })?;
     assert!(ended, "the capture never ends");
-    let sound = streams.recording.out.cut.is_none();
+    let sound = streams.recording.out.stop_reason.is_none();
     let info = streams.into_writer().finish(None)?;
     let reader = Reader::open(&path)?;
     let (mut batches, mut batch, mut read) = (reader.batches(Columns::ALL), Batch::default(), 0);
@@ -137,7 +142,7 @@ fn receive(
     reader.regions().map(|_| sound && read > 0)
 }
 
-/// Write a word to a stream as its writer would, and publish it.
+/// Append a word to a stream as its writer does.
 fn publish(shared: &Shared, index: usize, value: u64) {
     let slot = &shared.slots()[index];
     let position = slot.position();

@@ -1,26 +1,25 @@
-//! From words to records.
+//! Expands the words of a stream into records.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use nearfar_simd::Avx512;
-use nearfar_trace::{Batch, Kind, Narrow, Record, Result};
+use nearfar_trace::{Batch, Kind, NarrowBatch, Record, Result};
 
 use crate::layout::{
     ADDR_BITS, BLOCK, BLOCKS, BYTES_SHIFT, Block, COUNT_SHIFT, INDEX_MASK, INDEX_SHIFT, OTHER,
     SIZE_SHIFT, STORE,
 };
 
-/// Where a thread is, in instructions it has executed.
+/// Position of a thread, in executed instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Index of the thread in the trace.
     pub thread: u32,
-    /// Instructions before the block that runs now.
-    block: u64,
-    /// Instructions including all of that block.
-    next: u64,
-    /// Instructions accounted for by records.
-    noted: u64,
+    /// Instructions before the current block.
+    block_start: u64,
+    /// Instructions up to the end of the current block.
+    block_end: u64,
+    /// Instructions that records account for.
+    recorded: u64,
 }
 
 impl Position {
@@ -29,38 +28,32 @@ impl Position {
         Self { thread, ..Self::default() }
     }
 
-    /// The gap of a record made after the current block, which is thereby accounted for.
-    pub fn gap(&mut self) -> u32 {
-        let gap = self.rest().min(u64::from(u32::MAX));
-        self.noted += gap;
-        gap as u32
-    }
-
     /// Instructions executed since the last record.
     pub fn rest(&self) -> u64 {
-        self.next.saturating_sub(self.noted)
+        self.block_end.saturating_sub(self.recorded)
     }
 
-    /// Append a record of the kernel working for this thread.
+    /// Append a record of the kernel, after the current block, on behalf of this thread.
     pub fn push_kernel(&mut self, kind: Kind, addr: u64, size: u16, out: &mut Batch) {
-        let instr = self.gap();
-        out.push(Record { addr, kind, size, thread: self.thread, instr });
+        let instr = self.rest().min(u64::from(u32::MAX));
+        self.recorded += instr;
+        out.push(Record { addr, kind, size, thread: self.thread, instr: instr as u32 });
     }
 }
 
-/// Takes what [`Expander::expand`] makes, in order.
+/// Receives records from [`Expander::expand`], in order.
 pub trait Sink {
     /// Records whose sizes and gaps fit a byte.
-    fn narrow(&mut self, records: Narrow<'_>) -> Result<()>;
+    fn narrow(&mut self, records: NarrowBatch<'_>) -> Result<()>;
     /// Any other records; empties the batch.
     fn wide(&mut self, records: &mut Batch) -> Result<()>;
 }
 
-/// Words expanded at a time: what they become stays in the processor's cache.
+/// Words expanded at a time: their records fit the processor's cache.
 const MAX_WORDS: usize = 1 << 11;
-/// Words whose blocks are looked up together: a bit each.
-const LANES: usize = 64;
-/// What the bits of a word above its address say of the instruction.
+/// Words expanded together, one bit each in a mask.
+const GROUP: usize = 64;
+/// Mask of the bits above the address.
 const TOP: u64 = !((1 << ADDR_BITS) - 1);
 
 /// The part of `word` above its address.
@@ -68,7 +61,7 @@ const fn top_of(word: u64) -> u16 {
     (word >> ADDR_BITS) as u16
 }
 
-/// Instructions of the current block that a reference counts as executed.
+/// Instructions of the current block up to and including a reference's.
 fn within_block(top: u16) -> u16 {
     (top >> (INDEX_SHIFT - ADDR_BITS) & INDEX_MASK as u16) + 1
 }
@@ -81,11 +74,12 @@ fn size_of(top: u16) -> u16 {
     1 << (top >> (SIZE_SHIFT - ADDR_BITS) & 7)
 }
 
-/// Bytes and instructions of a block; 0 when the table has them.
+/// Bytes of a block; 0 if they are in the block table.
 fn bytes_of(top: u16) -> u16 {
     top >> (BYTES_SHIFT - ADDR_BITS) & 0xff
 }
 
+/// Instructions of a block; 0 if they are in the block table.
 fn count_of(top: u16) -> u16 {
     top >> (COUNT_SHIFT - ADDR_BITS) & 0x7f
 }
@@ -96,58 +90,56 @@ fn count_of(top: u16) -> u16 {
 /// first instruction of its block.
 pub struct Expander {
     fetch: bool,
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    avx512: Option<Avx512>,
     columns: Box<Columns>,
     wide: Batch,
 }
 
-/// The records of some words, one for each word: column by column, so that a vector register
-/// holds what many words become and no branch depends on which of them are blocks.
+/// Records of some words, one per word. The layout by column lets compilers vectorise the loops,
+/// and no branch depends on which words are blocks.
 struct Columns {
     addr: [u64; MAX_WORDS],
     kind: [u8; MAX_WORDS],
     size: [u16; MAX_WORDS],
-    /// Instructions since the record before.
+    /// Instructions since the previous record.
     gap: [u16; MAX_WORDS],
-    /// The same with the fetches left out, which can add up.
-    carried: [u32; MAX_WORDS],
-    /// `size`, and `gap` or `carried`, where a byte holds them.
+    /// Instructions since the previous record that is not a fetch.
+    gap_without_fetch: [u32; MAX_WORDS],
+    /// `size`, and `gap` or `gap_without_fetch`, truncated to bytes.
     narrow: [[u8; MAX_WORDS]; 2],
 }
 
-/// Where the records of [`LANES`] words go.
-struct Records64<'a> {
-    addr: &'a mut [u64; LANES],
-    kind: &'a mut [u8; LANES],
-    size: &'a mut [u16; LANES],
-    gap: &'a mut [u16; LANES],
-    /// The lower bytes of sizes and gaps.
-    narrow: [&'a mut [u8; LANES]; 2],
+/// The rows of [`Columns`] for [`GROUP`] words.
+struct GroupColumns<'a> {
+    addr: &'a mut [u64; GROUP],
+    kind: &'a mut [u8; GROUP],
+    size: &'a mut [u16; GROUP],
+    gap: &'a mut [u16; GROUP],
+    narrow: [&'a mut [u8; GROUP]; 2],
 }
 
-/// Where a thread is within the words at hand.
+/// State of the current block while a thread's words are expanded.
 struct BlockState {
-    /// Instructions including the current block.
-    next: u64,
-    /// Instructions of the current block: accounted for by records, and all of them.
-    noted: u16,
-    all: u16,
-    /// Not 0: there was a block without a size, or a number that is too large.
-    odd: u32,
-    /// Every bit of every size and gap: the topmost when a gap was below 0.
+    /// Instructions up to the end of the current block.
+    end: u64,
+    /// Instructions of the current block that records account for.
+    recorded: u16,
+    /// Instructions of the current block.
+    count: u16,
+    /// Not 0: some block has no size, or too many bytes or instructions.
+    invalid: u32,
+    /// Union of the bits of all sizes and gaps. The topmost is set if a gap was negative.
     bits: u16,
 }
 
-/// Blocks of the table that have more instructions than this are expanded one by one, so that the
-/// topmost bit of a gap is its sign.
-const MANY: u32 = 1 << 14;
+/// Blocks of the table with more instructions are expanded word by word, so that the topmost bit
+/// of a gap is its sign.
+const MAX_BLOCK_COUNT: u32 = 1 << 14;
 
 impl Columns {
-    /// The records of `words` for a thread that is at `position`, which is moved on, up to the first
-    /// word that is neither a reference nor a block. Returns how many words those were, and whether a
-    /// byte holds every size and gap; `None`, with nothing moved, when their records are not one for
-    /// each or not in the order of their instructions.
+    /// Fill in the records of `words`, up to the first word that is neither a reference nor a
+    /// block, and advance `position`. Returns the number of these words, and whether all sizes and
+    /// gaps fit a byte. Returns `None`, with `position` unchanged, if some word makes no record or
+    /// the records are not in the order of their instructions.
     #[inline(always)]
     fn fill(
         &mut self,
@@ -155,155 +147,163 @@ impl Columns {
         blocks: &[Block; BLOCKS],
         position: &mut Position,
     ) -> Option<(usize, bool)> {
-        let Position { block, next, .. } = *position;
-        let (noted, all) = (position.noted.checked_sub(block)?, next - block);
-        if noted.max(all) >= u64::from(MANY) {
+        let Position { block_start, block_end, .. } = *position;
+        let recorded = position.recorded.checked_sub(block_start)?;
+        let count = block_end - block_start;
+        if recorded.max(count) >= u64::from(MAX_BLOCK_COUNT) {
             return None;
         }
-        let mut state = BlockState { next, noted: noted as u16, all: all as u16, odd: 0, bits: 0 };
+        let mut state = BlockState {
+            end: block_end,
+            recorded: recorded as u16,
+            count: count as u16,
+            invalid: 0,
+            bits: 0,
+        };
         let mut filled = 0;
-        for words in words.chunks(LANES) {
-            let to = self.piece(filled);
+        for words in words.chunks(GROUP) {
+            let to = self.group(filled);
             let count = if let Ok(words) = words.try_into() {
-                to.fill(words, LANES, blocks, &mut state)
+                to.fill(words, GROUP, blocks, &mut state)
             } else {
-                let mut piece = [0; LANES];
-                piece[..words.len()].copy_from_slice(words);
-                to.fill(&piece, words.len(), blocks, &mut state)
+                let mut padded = [0; GROUP];
+                padded[..words.len()].copy_from_slice(words);
+                to.fill(&padded, words.len(), blocks, &mut state)
             };
             filled += count;
-            if count < LANES {
+            if count < GROUP {
                 break;
             }
         }
-        if state.odd | u32::from(state.bits >> 15) != 0 {
+        if state.invalid | u32::from(state.bits >> 15) != 0 {
             return None;
         }
-        position.next = state.next;
-        position.block = state.next - u64::from(state.all);
-        position.noted = position.block + u64::from(state.noted);
+        position.block_end = state.end;
+        position.block_start = state.end - u64::from(state.count);
+        position.recorded = position.block_start + u64::from(state.recorded);
         Some((filled, state.bits <= u16::from(u8::MAX)))
     }
 
-    fn piece(&mut self, start: usize) -> Records64<'_> {
-        Records64 {
-            addr: piece(&mut self.addr, start),
-            kind: piece(&mut self.kind, start),
-            size: piece(&mut self.size, start),
-            gap: piece(&mut self.gap, start),
-            narrow: self.narrow.each_mut().map(|column| piece(column, start)),
+    fn group(&mut self, start: usize) -> GroupColumns<'_> {
+        GroupColumns {
+            addr: group(&mut self.addr, start),
+            kind: group(&mut self.kind, start),
+            size: group(&mut self.size, start),
+            gap: group(&mut self.gap, start),
+            narrow: self.narrow.each_mut().map(|column| group(column, start)),
         }
     }
 
-    /// Leave out the fetches among the first `count` records: their instructions are those of the
-    /// next record. Returns how many are left, and the instructions after the last one.
+    /// Drop the fetches among the first `count` records and add their gaps to the next record, that
+    /// of the first starting at `carried`. Returns the number of records left, and the instructions
+    /// after the last one.
     #[inline(always)]
-    fn drop_fetches(&mut self, count: usize, before: u32) -> (usize, u32) {
-        let (mut kept, mut carried) = (0, before);
-        for at in 0..count {
-            let is_kept = self.kind[at] != Kind::Fetch as u8;
-            carried += u32::from(self.gap[at]);
-            self.addr[kept] = self.addr[at];
-            self.kind[kept] = self.kind[at];
-            self.size[kept] = self.size[at];
-            self.carried[kept] = carried;
-            kept += usize::from(is_kept);
-            carried = if is_kept { 0 } else { carried };
+    fn drop_fetches(&mut self, count: usize, mut carried: u32) -> (usize, u32) {
+        let mut left = 0;
+        for i in 0..count {
+            let is_fetch = self.kind[i] == Kind::Fetch as u8;
+            carried += u32::from(self.gap[i]);
+            self.addr[left] = self.addr[i];
+            self.kind[left] = self.kind[i];
+            self.size[left] = self.size[i];
+            self.gap_without_fetch[left] = carried;
+            left += usize::from(!is_fetch);
+            carried = if is_fetch { carried } else { 0 };
         }
-        (kept, carried)
+        (left, carried)
     }
 }
 
-impl Records64<'_> {
-    /// The records of the first `count` of `words`, up to the first word that is neither a reference
-    /// nor a block. Returns how many.
+impl GroupColumns<'_> {
+    /// Fill in the records of the first `count` of `words`, up to the first word that is neither a
+    /// reference nor a block. Returns the number of records.
     #[inline(always)]
     fn fill(
         self,
-        words: &[u64; LANES],
+        words: &[u64; GROUP],
         count: usize,
         blocks: &[Block; BLOCKS],
         state: &mut BlockState,
     ) -> usize {
         let Self { addr, kind, size, gap, narrow } = self;
-        // A loop for each column: loops that compilers make wide.
-        let (mut top, mut at) = ([0; LANES], [0; LANES]);
-        for lane in 0..LANES {
-            addr[lane] = words[lane] & !TOP;
-            top[lane] = top_of(words[lane]);
+        // One loop per column: compilers vectorise these.
+        let (mut top, mut within) = ([0; GROUP], [0; GROUP]);
+        for i in 0..GROUP {
+            addr[i] = words[i] & !TOP;
+            top[i] = top_of(words[i]);
         }
         let (mut starts, mut others) = (0u64, 0u64);
-        for (lane, top) in top.iter().enumerate() {
-            starts |= u64::from(*top >= top_of(BLOCK)) << lane;
-            others |= u64::from(*top >= top_of(OTHER)) << lane;
+        for (i, top) in top.iter().enumerate() {
+            starts |= u64::from(*top >= top_of(BLOCK)) << i;
+            others |= u64::from(*top >= top_of(OTHER)) << i;
         }
         let count = count.min(others.trailing_zeros() as usize);
-        for lane in 0..LANES {
-            let of_block = top[lane] >= top_of(BLOCK);
-            kind[lane] = if of_block { Kind::Fetch } else { kind_of(top[lane]) } as u8;
-            size[lane] = if of_block { bytes_of(top[lane]) } else { size_of(top[lane]) };
-            at[lane] = if of_block { 0 } else { within_block(top[lane]) };
+        for i in 0..GROUP {
+            let is_block = top[i] >= top_of(BLOCK);
+            kind[i] = if is_block { Kind::Fetch } else { kind_of(top[i]) } as u8;
+            size[i] = if is_block { bytes_of(top[i]) } else { size_of(top[i]) };
+            within[i] = if is_block { 0 } else { within_block(top[i]) };
         }
-        gap[0] = at[0].wrapping_sub(state.noted);
-        for lane in 1..LANES {
-            gap[lane] = at[lane].wrapping_sub(at[lane - 1]);
+        gap[0] = within[0].wrapping_sub(state.recorded);
+        for i in 1..GROUP {
+            gap[i] = within[i].wrapping_sub(within[i - 1]);
         }
         if count > 0 {
-            state.noted = at[count - 1];
+            state.recorded = within[count - 1];
         }
-        // Before a block comes what is left of the one before it.
+        // A block's gap includes the rest of the previous block.
         starts &= !u64::MAX.unbounded_shl(count as u32);
         while starts != 0 {
-            let lane = starts.trailing_zeros() as usize;
+            let i = starts.trailing_zeros() as usize;
             starts &= starts - 1;
-            gap[lane] = gap[lane].wrapping_add(state.all);
-            state.all = count_of(top[lane]);
-            if state.all == 0 {
-                let entry = &blocks[words[lane] as usize & (BLOCKS - 1)];
-                let code = entry.shape.load(Relaxed);
-                let (bytes, instructions) = (code as u32, (code >> 32) as u32);
-                addr[lane] = entry.addr.load(Relaxed);
-                (size[lane], state.all) = (bytes as u16, instructions as u16);
-                // A block that found no place in the table has no size, and makes no record.
-                state.odd |= bytes.wrapping_sub(1) >> 16 | instructions / MANY;
+            gap[i] = gap[i].wrapping_add(state.count);
+            state.count = count_of(top[i]);
+            if state.count == 0 {
+                let entry = &blocks[words[i] as usize & (BLOCKS - 1)];
+                let shape = entry.shape.load(Relaxed);
+                let (bytes, instructions) = (shape as u32, (shape >> 32) as u32);
+                addr[i] = entry.addr.load(Relaxed);
+                (size[i], state.count) = (bytes as u16, instructions as u16);
+                // A block that did not fit the table has no size, and makes no record.
+                state.invalid |= bytes.wrapping_sub(1) >> 16 | instructions / MAX_BLOCK_COUNT;
             }
-            state.next += u64::from(state.all);
+            state.end += u64::from(state.count);
         }
         let [sizes, gaps] = narrow;
-        for lane in 0..LANES {
-            (sizes[lane], gaps[lane]) = (size[lane] as u8, gap[lane] as u8);
+        for i in 0..GROUP {
+            (sizes[i], gaps[i]) = (size[i] as u8, gap[i] as u8);
         }
-        for lane in 0..count {
-            state.bits |= size[lane] | gap[lane];
+        for i in 0..count {
+            state.bits |= size[i] | gap[i];
         }
         count
     }
 }
 
-/// `numbers` as bytes; false when one does not fit.
+/// Write `numbers` truncated to bytes. Returns whether all of them fit.
 #[inline(always)]
-fn narrowed<T: Copy + Into<u32>>(numbers: &[T], bytes: &mut [u8]) -> bool {
-    let mut all = 0;
+fn narrow_to_bytes<T: Copy + Into<u32>>(numbers: &[T], bytes: &mut [u8]) -> bool {
+    let mut bits = 0;
     for (number, byte) in numbers.iter().zip(bytes) {
         let number: u32 = (*number).into();
         *byte = number as u8;
-        all |= number;
+        bits |= number;
     }
-    all <= u32::from(u8::MAX)
+    bits <= u32::from(u8::MAX)
 }
 
-fn piece<T>(column: &mut [T; MAX_WORDS], start: usize) -> &mut [T; LANES] {
-    let (pieces, _) = column.as_chunks_mut();
-    &mut pieces[start / LANES]
+fn group<T>(column: &mut [T; MAX_WORDS], start: usize) -> &mut [T; GROUP] {
+    let (groups, _) = column.as_chunks_mut();
+    &mut groups[start / GROUP]
 }
 
-/// What became of some words.
+/// Result of [`Expander::fill_columns`].
 struct Expanded {
-    /// How many of them, up to a control word that is not a block.
+    /// Words expanded, up to a control word that is not a block.
     words: usize,
     /// Records made of these.
     records: usize,
-    /// A byte holds every size and gap.
+    /// All sizes and gaps fit a byte.
     narrow: bool,
 }
 
@@ -315,16 +315,15 @@ impl Expander {
             kind: [0; MAX_WORDS],
             size: [0; MAX_WORDS],
             gap: [0; MAX_WORDS],
-            carried: [0; MAX_WORDS],
+            gap_without_fetch: [0; MAX_WORDS],
             narrow: [[0; MAX_WORDS]; 2],
         };
-        let avx512 = Avx512::new();
-        Self { fetch, avx512, columns: Box::new(columns), wide: Batch::default() }
+        Self { fetch, columns: Box::new(columns), wide: Batch::default() }
     }
 
-    /// Hand the records of `words` to `sink`, up to the first control word that is not a block or
-    /// as far as is handled at once. Returns how many words that took; none only when there are
-    /// none or the first is such a control word.
+    /// Pass the records of `words` to `sink`, up to the first control word that is not a block, and
+    /// of at most [`MAX_WORDS`]. Returns the number of words expanded: 0 only if `words` is empty
+    /// or begins with such a control word.
     pub fn expand(
         &mut self,
         words: &[u64],
@@ -333,19 +332,20 @@ impl Expander {
         sink: &mut impl Sink,
     ) -> Result<usize> {
         let words = &words[..words.len().min(MAX_WORDS)];
-        let Some(Expanded { words: taken, records, narrow }) =
-            self.columns(words, blocks, position)
+        let Some(Expanded { words: expanded, records, narrow }) =
+            self.fill_columns(words, blocks, position)
         else {
-            return self.plain(words, blocks, position, sink);
+            return self.expand_each(words, blocks, position, sink);
         };
         let thread = position.thread;
-        let Columns { addr, kind, size, gap, carried, narrow: [sizes, gaps] } = &*self.columns;
+        let Columns { addr, kind, size, gap, gap_without_fetch, narrow: [sizes, gaps] } =
+            &*self.columns;
         let (addr, kind) = (&addr[..records], &kind[..records]);
         if records == 0 {
-            // Nothing, or blocks alone whose fetches are left out.
+            // No words, or only blocks whose fetches are dropped.
         } else if narrow {
             let (size, instr) = (&sizes[..records], &gaps[..records]);
-            sink.narrow(Narrow { addr, kind, size, instr, thread })?;
+            sink.narrow(NarrowBatch { addr, kind, size, instr, thread })?;
         } else {
             let wide = &mut self.wide;
             wide.addr.extend_from_slice(addr);
@@ -354,112 +354,84 @@ impl Expander {
             if self.fetch {
                 wide.instr.extend(gap[..records].iter().map(|&gap| u32::from(gap)));
             } else {
-                wide.instr.extend_from_slice(&carried[..records]);
+                wide.instr.extend_from_slice(&gap_without_fetch[..records]);
             }
             wide.thread.resize(records, thread);
             sink.wide(wide)?;
         }
-        Ok(taken)
+        Ok(expanded)
     }
 
-    /// The columns of `words`; `None`, with the position not moved, when that has to be done one by
-    /// one.
-    fn columns(
+    /// Fill in the columns of `words`. Returns `None`, with `position` unchanged, if the words must
+    /// be expanded one by one.
+    fn fill_columns(
         &mut self,
         words: &[u64],
         blocks: &[Block; BLOCKS],
         position: &mut Position,
     ) -> Option<Expanded> {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(token) = self.avx512 {
-            // SAFETY: the token says that the processor has the features.
-            return unsafe { self.columns_avx512(token, words, blocks, position) };
-        }
-        self.columns_scalar(words, blocks, position)
-    }
-
-    /// [`Self::columns_scalar`], compiled for wider registers.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
-    fn columns_avx512(
-        &mut self,
-        _: Avx512,
-        words: &[u64],
-        blocks: &[Block; BLOCKS],
-        position: &mut Position,
-    ) -> Option<Expanded> {
-        self.columns_scalar(words, blocks, position)
-    }
-
-    #[inline(always)]
-    fn columns_scalar(
-        &mut self,
-        words: &[u64],
-        blocks: &[Block; BLOCKS],
-        position: &mut Position,
-    ) -> Option<Expanded> {
-        // Blocks whose fetch is left out are not accounted for yet.
-        let behind = position.block.saturating_sub(position.noted);
+        // Instructions of earlier blocks whose fetches were dropped.
+        let behind = position.block_start.saturating_sub(position.recorded);
         if behind >> 31 != 0 || self.fetch && behind > 0 {
             return None;
         }
-        let mut moved = Position { noted: position.noted + behind, ..*position };
+        let mut advanced = Position { recorded: position.recorded + behind, ..*position };
         let columns = &mut *self.columns;
-        let (words, mut narrow) = columns.fill(words, blocks, &mut moved)?;
+        let (words, mut narrow) = columns.fill(words, blocks, &mut advanced)?;
         let mut records = words;
         if !self.fetch {
-            let (kept, behind) = columns.drop_fetches(words, behind as u32);
-            moved.noted -= u64::from(behind);
-            records = kept;
+            let (left, behind) = columns.drop_fetches(words, behind as u32);
+            advanced.recorded -= u64::from(behind);
+            records = left;
             let [sizes, gaps] = &mut columns.narrow;
-            narrow =
-                narrowed(&columns.size[..kept], sizes) & narrowed(&columns.carried[..kept], gaps);
+            narrow = narrow_to_bytes(&columns.size[..left], sizes)
+                & narrow_to_bytes(&columns.gap_without_fetch[..left], gaps);
         }
-        *position = moved;
+        *position = advanced;
         Some(Expanded { words, records, narrow })
     }
 
-    /// One word after the other: the meaning of [`Self::expand`], for what has no columns.
-    fn plain(
+    /// Expand word by word whatever does not fit the columns. This defines [`Self::expand`].
+    fn expand_each(
         &mut self,
         words: &[u64],
         blocks: &[Block; BLOCKS],
         position: &mut Position,
         sink: &mut impl Sink,
     ) -> Result<usize> {
-        let mut taken = 0;
+        let mut expanded = 0;
         for &word in words.iter().take_while(|word| **word < OTHER) {
-            taken += 1;
+            expanded += 1;
             let top = top_of(word);
             let (addr, kind, size, at) = if word >= BLOCK {
                 let (addr, bytes, count) = match count_of(top) {
                     0 => {
                         let block = &blocks[word as usize & (BLOCKS - 1)];
-                        let code = block.shape.load(Relaxed);
-                        (block.addr.load(Relaxed), code as u16, code >> 32)
+                        let shape = block.shape.load(Relaxed);
+                        (block.addr.load(Relaxed), shape as u16, shape >> 32)
                     }
                     count => (word & !TOP, bytes_of(top), u64::from(count)),
                 };
-                position.block = position.next;
-                position.next += count;
-                (addr, Kind::Fetch, bytes, position.block)
+                position.block_start = position.block_end;
+                position.block_end += count;
+                (addr, Kind::Fetch, bytes, position.block_start)
             } else {
-                let at = position.block + u64::from(within_block(top));
+                let at = position.block_start + u64::from(within_block(top));
                 (word & !TOP, kind_of(top), size_of(top), at)
             };
             if kind == Kind::Fetch && (!self.fetch || size == 0) {
                 continue;
             }
             // What does not fit the column is carried over to the next record.
-            let gap = at.saturating_sub(position.noted).min(u64::from(u32::MAX));
-            position.noted += gap;
+            let gap = at.saturating_sub(position.recorded).min(u64::from(u32::MAX));
+            position.recorded += gap;
             let (thread, instr) = (position.thread, gap as u32);
             self.wide.push(Record { addr, kind, size, thread, instr });
         }
         if !self.wide.is_empty() {
             sink.wide(&mut self.wide)?;
         }
-        Ok(taken)
+        Ok(expanded)
     }
 }
 

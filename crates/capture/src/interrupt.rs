@@ -1,63 +1,63 @@
-//! Ending a program early: the first signal reaches it once, as in a shell, and it has the time that
-//! it needs; the second one kills it.
+//! Ending a program early. The first signal is passed on once, as by a shell, and the program may
+//! take its time; the second kills it.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// How often the user is asked.
-pub(crate) const TURN: Duration = Duration::from_millis(100);
+/// Interval between polls of the user.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the user wants.
+/// What the user wants done with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum Action {
     /// Go on.
     Continue,
-    /// End the program by this signal, by default SIGINT; asked for a second time, kill it.
+    /// End the program by this signal, by default SIGINT. The second time, kill it.
     End(Option<i32>),
     /// Kill the program.
     Kill,
 }
 
-/// Asks the user what to do, and does it to the program.
-pub(crate) struct Watch<'a> {
-    poll: &'a mut dyn FnMut(u64) -> Request,
-    /// The program's process, which nobody waits for as long as this value is used.
+/// Polls the user and ends the program on demand.
+pub(crate) struct Interrupter<'a> {
+    poll: &'a mut dyn FnMut(u64) -> Action,
+    /// The program's process. It must not be reaped while this value exists.
     pid: u32,
-    witness: Option<Witness>,
-    asked: Instant,
+    witness: Option<SignalWitness>,
+    polled: Instant,
     interrupted: bool,
     killed: bool,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> Interrupter<'a> {
     /// `poll` is called with the number of records so far.
     pub fn new(
         pid: u32,
-        witness: Option<Witness>,
-        poll: &'a mut dyn FnMut(u64) -> Request,
+        witness: Option<SignalWitness>,
+        poll: &'a mut dyn FnMut(u64) -> Action,
     ) -> Self {
-        Self { poll, pid, witness, asked: Instant::now(), interrupted: false, killed: false }
+        Self { poll, pid, witness, polled: Instant::now(), interrupted: false, killed: false }
     }
 
-    /// Whether the program was told to end.
+    /// Whether the user has ended the program.
     pub fn interrupted(&self) -> bool {
         self.interrupted
     }
 
-    /// Ask, if it is time to. Answers whether the program has been killed.
-    pub fn look(&mut self, records: u64) -> bool {
-        if self.asked.elapsed() >= TURN {
-            self.ask(records);
+    /// Poll if [`POLL_INTERVAL`] has passed. Returns whether the program has been killed.
+    pub fn poll_if_due(&mut self, records: u64) -> bool {
+        if self.polled.elapsed() >= POLL_INTERVAL {
+            self.poll(records);
         }
         self.killed
     }
 
-    /// Ask now.
-    pub fn ask(&mut self, records: u64) {
-        self.asked = Instant::now();
+    /// Poll now.
+    pub fn poll(&mut self, records: u64) {
+        self.polled = Instant::now();
         match (self.poll)(records) {
-            Request::Continue => return,
-            Request::End(signal) if !self.interrupted => {
+            Action::Continue => return,
+            Action::End(signal) if !self.interrupted => {
                 let signal = signal.unwrap_or(libc::SIGINT);
                 if !self.has_received(signal) {
                     send(self.pid, signal);
@@ -71,27 +71,27 @@ impl<'a> Watch<'a> {
         self.interrupted = true;
     }
 
-    /// Whether the program has had the signal that we have had: it went to our process group, as
-    /// Ctrl-C at a terminal does, and the program is still in it.
+    /// Whether a signal that this process received has also reached the program: it went to our
+    /// process group, as Ctrl-C at a terminal does, and the program is still in that group.
     fn has_received(&self, signal: i32) -> bool {
-        // SAFETY: both only ask.
-        let together = unsafe { libc::getpgid(self.pid.cast_signed()) == libc::getpgrp() };
-        together && self.witness.as_ref().is_some_and(|witness| witness.has_received(signal))
+        // SAFETY: both only return a number.
+        let same_group = unsafe { libc::getpgid(self.pid.cast_signed()) == libc::getpgrp() };
+        same_group && self.witness.as_ref().is_some_and(|witness| witness.has_received(signal))
     }
 }
 
-/// Send a signal to a process that is not waited for, so that the number is still its own.
+/// Send a signal to a process that has not been reaped, so that its pid cannot have been reused.
 pub(crate) fn send(pid: u32, signal: i32) {
     // SAFETY: sends a signal.
     unsafe { libc::kill(pid.cast_signed(), signal) };
 }
 
-/// A process that does nothing: the signals that our process group gets stay pending there, those
-/// that were for us alone do not get there.
-pub(crate) struct Witness(libc::pid_t);
+/// An idle child process. Signals to our process group stay pending in it; signals to this process
+/// alone do not reach it.
+pub(crate) struct SignalWitness(libc::pid_t);
 
-impl Witness {
-    /// Start it.
+impl SignalWitness {
+    /// Start the process.
     pub fn start() -> Option<Self> {
         let parent = std::process::id();
         // SAFETY: the child makes system calls only.
@@ -99,11 +99,11 @@ impl Witness {
             -1 => None,
             // SAFETY: as above.
             0 => unsafe {
-                let mut all = std::mem::zeroed();
-                libc::sigfillset(&mut all);
-                libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+                let mut every_signal = std::mem::zeroed();
+                libc::sigfillset(&mut every_signal);
+                libc::sigprocmask(libc::SIG_BLOCK, &every_signal, std::ptr::null_mut());
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                // What others wait for the end of.
+                // Others may wait for the end of a pipe.
                 libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
                 while libc::getppid() as u32 == parent {
                     libc::pause();
@@ -115,11 +115,11 @@ impl Witness {
     }
 
     fn has_received(&self, signal: i32) -> bool {
-        self.shows("ShdPnd:", signal)
+        self.has_signal("ShdPnd:", signal)
     }
 
     /// Whether the signal is in this set of `/proc/PID/status` (proc(5)).
-    fn shows(&self, set: &str, signal: i32) -> bool {
+    fn has_signal(&self, set: &str, signal: i32) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap_or_default();
         let signals = status.lines().find_map(|line| line.strip_prefix(set));
         let signals = signals.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
@@ -127,10 +127,10 @@ impl Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for SignalWitness {
     fn drop(&mut self) {
         send(self.0.cast_unsigned(), libc::SIGKILL);
-        // SAFETY: our child, whose status nobody wants.
+        // SAFETY: our child; its status is ignored.
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
     }
 }
@@ -140,10 +140,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_witness_keeps_what_it_is_sent() {
-        let witness = Witness::start().unwrap();
-        // QEMU in user mode keeps some signals for itself.
-        while ![libc::SIGINT, libc::SIGTERM].iter().all(|one| witness.shows("SigBlk:", *one)) {
+    fn a_signal_stays_pending_in_the_witness() {
+        let witness = SignalWitness::start().unwrap();
+        // Wait until the signals are blocked. QEMU in user mode reserves some others.
+        while ![libc::SIGINT, libc::SIGTERM].iter().all(|&s| witness.has_signal("SigBlk:", s)) {
             std::thread::yield_now();
         }
         assert!(!witness.has_received(libc::SIGINT));

@@ -1,27 +1,28 @@
-//! From a running program to a trace: the receiving side of the QEMU plugin.
+//! The receiving side of a capture: runs a program under QEMU and writes its trace.
 //!
 //! An unmodified program runs under `qemu-user` with the plugin of `capture/qemu-plugin`, which
-//! writes 8-byte words into shared memory ([`layout`], [`shared`]); this crate expands them into
-//! records ([`expand`], [`transfer`]) and hands those to [`nearfar_trace::Writer`] ([`run`]).
+//! writes 8-byte words into shared memory ([`layout`], [`shared`]). This crate expands them into
+//! records ([`expand`], [`transfer`]) and passes those to [`nearfar_trace::Writer`] ([`run`]).
 
-mod alive;
-mod events;
+mod address_space;
 pub mod exercise;
 pub mod expand;
+mod fences;
 mod interrupt;
 pub mod layout;
+mod liveness;
 #[cfg(test)]
 mod loopback;
-mod moments;
+mod output;
 pub mod probe;
 pub mod program;
+mod recording;
 pub mod run;
 pub mod schedule;
 pub mod shared;
-mod space;
 mod streams;
 pub mod transfer;
 
-pub use interrupt::Request;
-pub use probe::{Path as CapturePath, probe};
-pub use run::{Asked, COMMAND, End, Options, Outcome, run};
+pub use interrupt::Action;
+pub use probe::probe;
+pub use run::{COMMAND, End, Options, Outcome, Request, run};

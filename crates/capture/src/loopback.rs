@@ -1,7 +1,7 @@
-//! The plugin's half writes, this crate's half reads: without QEMU, in two processes as ever.
+//! Tests of the plugin's writer and this crate's receiver in two processes, without QEMU.
 //!
-//! The writing process is this test program again, with [`writer`] as its only test; it compiles the
-//! plugin's own files (GPL-2.0-or-later; nothing of them is part of what is distributed).
+//! The writing process is this test program again, with [`writer`] as its only test. It compiles
+//! the plugin's own files (GPL-2.0-or-later; they are not part of what is distributed).
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -16,22 +16,23 @@ use nearfar_trace::{
     WriterOptions,
 };
 
-use crate::alive::{self, not_run};
-use crate::events::{Cut, Recording};
 use crate::exercise::Input;
-use crate::interrupt::{Request, Watch};
+use crate::interrupt::{Action, Interrupter};
 use crate::layout::{
     self, BLOCK, CHUNK_WORDS, CHUNKS, FOLLOW, INDEX_SHIFT, RING_WORDS, SIZE_SHIFT, STORE,
     block_word, origin, what,
 };
-use crate::run::{end_with_us, receive};
+use crate::liveness::{self, not_run};
+use crate::output::StopReason;
+use crate::recording::Recording;
+use crate::run::{kill_with_parent, receive};
 use crate::schedule::Schedule;
 use crate::shared::Shared;
 use crate::streams::Streams;
 
-mod half;
+mod event_order;
 mod hostile;
-mod orders;
+mod plugin_side;
 #[path = "../../../capture/qemu-plugin/src/recorder.rs"]
 mod recorder;
 #[path = "../../../capture/qemu-plugin/src/stream.rs"]
@@ -40,18 +41,18 @@ mod stream;
 use recorder::Recorder;
 use stream::Stream;
 
-/// Where the writer finds the shared memory, and what it is to do.
+/// Environment of the writer: path of the shared memory, and its script.
 const MEMORY: &str = "NEARFAR_LOOPBACK_PATH";
 const SCRIPT: &str = "NEARFAR_LOOPBACK_SCRIPT";
 
-/// Words of a stream that goes around its ring more than twice and ends within a chunk.
+/// Words of a stream that wraps its ring more than twice and ends within a chunk.
 const LONG: u64 = RING_WORDS as u64 * 5 / 2 + 77;
 const SHORT: u64 = 1000;
 const THREADS: u64 = 3;
-/// Events, with names of up to 3 KB: more than twice a ring.
+/// Events, with names of up to 3 KB: more than two rings.
 const EVENTS: u64 = 1500;
 
-/// Word `number` of a thread, and the record that it becomes.
+/// Word `number` of a thread, and its record.
 fn word(thread: u64, number: u64) -> (u64, (u64, Kind, u16)) {
     let addr = thread << 40 | number * 8;
     match number % 4 {
@@ -61,7 +62,7 @@ fn word(thread: u64, number: u64) -> (u64, (u64, Kind, u16)) {
     }
 }
 
-/// The name of event `number`, each of another length.
+/// The name of event `number`; lengths differ.
 fn name(number: u64) -> String {
     "x".repeat((number * 997 % 3000) as usize) + &number.to_string()
 }
@@ -69,14 +70,14 @@ fn name(number: u64) -> String {
 // The writing process.
 
 fn open(vcpu: u32) -> Stream {
-    recorder::this_is(vcpu);
+    recorder::set_current_vcpu(vcpu);
     reopen(vcpu)
 }
 
-/// A stream for `vcpu`, which has none or whose stream is closed.
+/// Open a stream for `vcpu`, which must not have an open one.
 fn reopen(vcpu: u32) -> Stream {
     Recorder::installed().unwrap().open(vcpu);
-    // SAFETY: installed and opened; each thread opens numbers of its own.
+    // SAFETY: installed and opened; threads use different numbers.
     unsafe { Stream::of(vcpu) }
 }
 
@@ -123,7 +124,7 @@ fn writer() {
         "table" => {
             let mut stream = open(0);
             for addr in [0x5000, 0x6000] {
-                let index = recorder.new_block(addr, 200 << 32 | 300);
+                let index = recorder.add_block(addr, 200 << 32 | 300);
                 stream.put(BLOCK | u64::from(index));
             }
             stream.close();
@@ -131,34 +132,35 @@ fn writer() {
         "fork" => {
             let mut stream = open(0);
             write(&mut stream, 0, SHORT);
-            stream.forks(origin::FORK);
-            // SAFETY: the child only writes to memory that it has, and exits.
+            stream.before_fork(origin::FORK);
+            // SAFETY: the child only writes to mapped memory, and exits.
             match unsafe { libc::fork() } {
                 0 => {
-                    recorder.forked_child();
-                    // SAFETY: opened anew, and the parent's handle is not used here.
-                    let mut stream = unsafe { Stream::of(recorder::current()) };
+                    recorder.after_fork_in_child();
+                    // SAFETY: opened again, and the parent's handle is not used here.
+                    let mut stream = unsafe { Stream::of(recorder::current_vcpu()) };
                     write(&mut stream, 1, SHORT);
                     stream.close();
                     // SAFETY: ends the process.
                     unsafe { libc::_exit(0) }
                 }
                 child => {
-                    stream.forked(Some(child.cast_unsigned()));
+                    stream.after_fork(Some(child.cast_unsigned()));
                     write(&mut stream, 2, LONG);
-                    // SAFETY: our child, whose status nobody wants.
+                    // SAFETY: our child; its status is ignored.
                     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
                     stream.close();
                 }
             }
         }
-        // Beside the thread that watches.
+        // In addition to the watching thread.
         "thread of a child" => {
-            // SAFETY: the child starts a thread and exits; the status is a variable of this function.
+            // SAFETY: the child starts a thread and exits; the status is a variable of this
+            // function.
             let (ended, status) = unsafe {
                 let child = libc::fork();
                 if child == 0 {
-                    // What an emulator says of it is no output of a test.
+                    // Keep an emulator's message out of the test's output.
                     libc::close(libc::STDERR_FILENO);
                     let joined = std::thread::spawn(|| ()).join();
                     libc::_exit(i32::from(joined.is_err()));
@@ -178,12 +180,12 @@ fn writer() {
             // SAFETY: ends this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
-        "family" => orders::family(None),
-        "heir" => orders::family(Some(command(&path, "heir's program"))),
-        "heir's program" => orders::heir(),
+        "fork child" => event_order::fork_child(None),
+        "fork child that execs" => event_order::fork_child(Some(command(&path, "child program"))),
+        "child program" => event_order::child_program(),
         script => match script.split_once(' ') {
-            Some(("steps", steps)) => orders::perform(steps, false),
-            Some(("steps-killed", steps)) => orders::perform(steps, true),
+            Some(("steps", steps)) => event_order::perform(steps, false),
+            Some(("steps-killed", steps)) => event_order::perform(steps, true),
             _ => panic!("no script {script}"),
         },
     }
@@ -191,11 +193,11 @@ fn writer() {
 
 // The receiving process.
 
-/// This program, started as cargo has started it: by an emulator, if it is another processor's.
+/// This program, started as by cargo: under an emulator if it is for another architecture.
 fn this_program() -> Command {
     static STARTS: LazyLock<bool> =
         LazyLock::new(|| runner_and_program().arg("--list").output().unwrap().status.success());
-    assert!(*STARTS, "this program cannot be started again; set cargo's runner in the environment");
+    assert!(*STARTS, "cannot start this program again; set cargo's runner in the environment");
     runner_and_program()
 }
 
@@ -220,56 +222,57 @@ fn command(path: &str, script: &str) -> Command {
 
 fn start(shared: &Shared, script: &str) -> Child {
     let mut command = command(&shared.path(), script);
-    end_with_us(&mut command);
+    kill_with_parent(&mut command);
     command.spawn().unwrap()
 }
 
 struct Received {
     info: Info,
-    /// By thread of the trace.
+    /// Records by thread.
     threads: Vec<Vec<Record>>,
-    /// All of them.
+    /// All records, in order.
     order: Vec<Record>,
     regions: Vec<RegionEvent>,
     lost_forks: u64,
     lost_programs: u64,
-    cut: Option<Cut>,
+    stop_reason: Option<StopReason>,
     signal: Option<i32>,
 }
 
-/// Whether a forked child can start a thread, as the plugin's does: QEMU 7.2 in user mode ends it where
-/// its parent has several. A test that needs it says that it is not run.
-fn forks() -> bool {
-    static FORKS: LazyLock<bool> = LazyLock::new(|| {
+/// Whether a forked child can start a thread, as the plugin does: QEMU 7.2 in user mode kills it if
+/// its parent has several threads. If not, prints that the calling test is not run.
+fn child_can_start_threads() -> bool {
+    static CAN_START: LazyLock<bool> = LazyLock::new(|| {
         let shared = Shared::create(0).unwrap();
         start(&shared, "thread of a child").wait().unwrap().success()
     });
-    if !*FORKS {
+    if !*CAN_START {
         not_run("a forked child cannot start a thread");
     }
-    *FORKS
+    *CAN_START
 }
 
-/// Receive all that the writer's process writes.
+/// Receive everything that the writing process writes.
 fn received(shared: &Shared, child: Child, follow: bool) -> Received {
-    received_of(shared, child, follow, u64::MAX)
+    received_with_limit(shared, child, follow, u64::MAX)
 }
 
-/// The same, with so many events at most.
-fn received_of(shared: &Shared, mut child: Child, follow: bool, events: u64) -> Received {
+/// Receive with a limit on events.
+fn received_with_limit(shared: &Shared, mut child: Child, follow: bool, max: u64) -> Received {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.trace");
     let writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
-    let mut go_on = |_| Request::Continue;
-    let watch = Watch::new(child.id(), None, &mut go_on);
-    let mut recording = Recording::new(shared, writer, true, (0, None, Schedule::whole()), watch);
-    recording.events_left = recording.events_left.min(events);
+    let mut go_on = |_| Action::Continue;
+    let interrupter = Interrupter::new(child.id(), None, &mut go_on);
+    let limits = (0, None, Schedule::whole());
+    let mut recording = Recording::new(shared, writer, true, limits, interrupter);
+    recording.events_left = recording.events_left.min(max);
     let mut streams = Streams::new(shared, recording, follow);
     receive(shared, &mut streams, &child).unwrap();
     let status = child.wait().unwrap();
     assert!(status.success() || status.signal().is_some(), "{status}");
     let Recording { lost_forks, lost_programs, .. } = streams.recording;
-    let cut = streams.recording.out.cut;
+    let stop_reason = streams.recording.out.stop_reason;
     let info = streams.into_writer().finish(None).unwrap();
     let reader = Reader::open(&path).unwrap();
     let (mut batches, mut batch) = (reader.batches(Columns::ALL), Batch::default());
@@ -280,7 +283,7 @@ fn received_of(shared: &Shared, mut child: Child, follow: bool, events: u64) -> 
     }
     let regions = reader.regions().unwrap();
     let signal = status.signal();
-    Received { info, threads, order, regions, lost_forks, lost_programs, cut, signal }
+    Received { info, threads, order, regions, lost_forks, lost_programs, stop_reason, signal }
 }
 
 fn run(script: &str, flags: u32) -> Received {
@@ -289,7 +292,7 @@ fn run(script: &str, flags: u32) -> Received {
     received(&shared, child, flags & FOLLOW != 0)
 }
 
-/// `records` are what [`word`] says of numbers `range` of `thread`.
+/// Check that `records` are the ones of [`word`] for `numbers` of `thread`.
 fn check(records: &[Record], thread: u64, numbers: impl Iterator<Item = u64>) {
     let found = records.iter().map(|record| (record.addr, record.kind, record.size));
     let expected = numbers.map(|number| word(thread, number).1);
@@ -303,18 +306,18 @@ fn await_full(shared: &Shared) {
     }
 }
 
-/// Wait until a child has ended, which is not waited for otherwise yet.
+/// Wait until a child has ended, without reaping it.
 fn await_end(child: u32) {
-    // SAFETY: fills in what is ours.
-    let answer = unsafe {
+    // SAFETY: fills in a local variable.
+    let status = unsafe {
         let mut info = std::mem::zeroed();
         libc::waitid(libc::P_PID, child, &mut info, libc::WEXITED | libc::WNOWAIT)
     };
-    assert_eq!(answer, 0);
+    assert_eq!(status, 0);
 }
 
 #[test]
-fn threads_go_around_their_rings() {
+fn streams_wrap_around_their_rings() {
     let Received { mut threads, .. } = run("threads", 0);
     threads.sort_by_key(|records| records[0].addr);
     assert_eq!(threads.len() as u64, THREADS);
@@ -323,7 +326,8 @@ fn threads_go_around_their_rings() {
     }
 }
 
-/// While nobody reads, the writer fills all chunks but one and stops; then nothing is missing.
+/// Without a reader, the writer fills all chunks except one and stops; afterwards no word is
+/// missing.
 #[test]
 fn a_full_ring_stops_the_writer() {
     let shared = Shared::create(0).unwrap();
@@ -337,7 +341,7 @@ fn a_full_ring_stops_the_writer() {
     check(&received(&shared, child, false).threads[0], 0, 0..LONG);
 }
 
-/// No control record is cut by the end of a chunk.
+/// No control record crosses the end of a chunk.
 #[test]
 fn control_records_of_any_length_arrive() {
     let Received { threads, regions, .. } = run("events", 0);
@@ -350,13 +354,14 @@ fn control_records_of_any_length_arrive() {
     check(&threads[0], 0, (0..EVENTS).flat_map(|number| 0..number % 9));
 }
 
-/// What is kept in memory until the end has a limit; the program runs on.
+/// Events, which are kept in memory, have a limit; the program runs on.
 #[test]
 fn more_events_than_a_trace_holds_end_the_recording() {
     let shared = Shared::create(0).unwrap();
     let child = start(&shared, "events");
-    let Received { threads, regions, cut, signal, .. } = received_of(&shared, child, false, 100);
-    assert_eq!((regions.len(), cut, signal), (100, Some(Cut::Events), None));
+    let received = received_with_limit(&shared, child, false, 100);
+    let Received { threads, regions, stop_reason, signal, .. } = received;
+    assert_eq!((regions.len(), stop_reason, signal), (100, Some(StopReason::TooManyEvents), None));
     // The first event is the thread's.
     check(&threads[0], 0, (0..99).flat_map(|number| 0..number % 9));
 }
@@ -370,7 +375,7 @@ fn large_blocks_are_found_in_the_table() {
 
 #[test]
 fn a_fork_is_another_process_or_is_lost() {
-    if !forks() {
+    if !child_can_start_threads() {
         return;
     }
     let Received { info, threads, lost_forks, .. } = run("fork", FOLLOW);
@@ -386,7 +391,7 @@ fn a_fork_is_another_process_or_is_lost() {
     check(&threads[0][SHORT as usize..], 2, 0..LONG);
 }
 
-/// A program that replaces itself leaves its stream open; the next one of its process closes it.
+/// A program that calls `execve` leaves its stream open; the next program of the process closes it.
 #[test]
 fn an_exec_begins_a_new_stream() {
     let Received { info, threads, .. } = run("exec", 0);
@@ -396,17 +401,16 @@ fn an_exec_begins_a_new_stream() {
 }
 
 #[test]
-fn everything_a_killed_writer_wrote_is_there() {
+fn nothing_that_a_killed_writer_wrote_is_lost() {
     let Received { threads, signal, .. } = run("killed", 0);
     assert_eq!(signal, Some(libc::SIGKILL));
     check(&threads[0], 0, 0..LONG);
 }
 
-/// A writer waits for a receiver that does not read, and ends with it: where it waits for room, and
-/// where it does something else.
+/// A writer ends with its receiver, both while it waits for room and otherwise.
 #[test]
 fn a_writer_ends_with_its_receiver() {
-    if !alive::is_marked() {
+    if !liveness::is_supported() {
         return;
     }
     for script in ["long", "idle"] {
@@ -414,7 +418,7 @@ fn a_writer_ends_with_its_receiver() {
         let mut child = command(&shared.path(), script).spawn().unwrap();
         if script == "long" {
             await_full(&shared);
-            // Longer than it waits at a time.
+            // Longer than a single wait.
             std::thread::sleep(Duration::from_millis(700));
         }
         while shared.header().started.load(SeqCst) == 0 {
@@ -426,7 +430,7 @@ fn a_writer_ends_with_its_receiver() {
     }
 }
 
-/// Another version of the words is refused.
+/// Another version of the layout is rejected.
 #[test]
 fn a_different_layout_is_refused() {
     let shared = Shared::create(0).unwrap();

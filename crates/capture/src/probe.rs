@@ -1,8 +1,8 @@
-//! Whether each way to capture is there, for `nearfar doctor`.
+//! What a capture needs, and whether this machine has it (`nearfar doctor`).
 
 use std::io::Write;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::path::Path as File;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
@@ -10,20 +10,19 @@ use serde::Serialize;
 use crate::program::{ARCHS, qemu};
 use crate::shared::Shared;
 
-/// One thing that capturing needs.
+/// Something that a capture needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Path {
-    /// Name of it.
+pub struct Requirement {
     pub name: String,
-    /// Whether it is there and works.
+    /// Whether it exists and works.
     pub available: bool,
     /// What was found, or what is wrong.
     pub why: String,
-    /// What to do when it is not available, else empty.
+    /// What to do if it is not available, otherwise empty.
     pub fix: String,
 }
 
-impl Path {
+impl Requirement {
     fn new(name: &str, found: Result<String, (String, &str)>) -> Self {
         let (available, why, fix) = match found {
             Ok(why) => (true, why, String::new()),
@@ -33,17 +32,18 @@ impl Path {
     }
 }
 
-/// Look at every QEMU, at the plugin (its shared library at `plugin`) and at shared memory.
-pub fn probe(plugin: &File) -> Vec<Path> {
-    let mut found: Vec<Path> = ARCHS.into_iter().map(|arch| emulator(arch, plugin)).collect();
-    found.push(Path::new(
+/// Check each QEMU, the plugin (whose shared library is `plugin`) and shared memory.
+pub fn probe(plugin: &Path) -> Vec<Requirement> {
+    let mut found: Vec<Requirement> =
+        ARCHS.into_iter().map(|arch| emulator(arch, plugin)).collect();
+    found.push(Requirement::new(
         "capture plugin",
         match plugin.metadata() {
             Ok(meta) => Ok(format!("{} ({} bytes)", plugin.display(), meta.len())),
             Err(e) => Err((format!("{}: {e}", plugin.display()), "make plugin")),
         },
     ));
-    found.push(Path::new(
+    found.push(Requirement::new(
         "shared memory",
         match Shared::create(0) {
             Ok(_) => Ok("memfd_create works".into()),
@@ -53,11 +53,11 @@ pub fn probe(plugin: &File) -> Vec<Path> {
     found
 }
 
-fn emulator(arch: &str, plugin: &File) -> Path {
+fn emulator(arch: &str, plugin: &Path) -> Requirement {
     let name = format!("qemu-{arch}");
     let fix = "apt-get install qemu-user";
     let Ok(path) = qemu(arch) else {
-        return Path::new(&name, Err(("not in PATH".into(), fix)));
+        return Requirement::new(&name, Err(("not in PATH".into(), fix)));
     };
     let run =
         |arguments: &[&str]| Command::new(&path).args(arguments).stdin(Stdio::null()).output();
@@ -66,21 +66,21 @@ fn emulator(arch: &str, plugin: &File) -> Path {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             text.lines().next().unwrap_or("unknown version").to_owned()
         }
-        Err(e) => return Path::new(&name, Err((format!("{}: {e}", path.display()), fix))),
+        Err(e) => return Requirement::new(&name, Err((format!("{}: {e}", path.display()), fix))),
     };
-    // Loaded without its argument, the plugin says so and refuses; a QEMU without plugins, or
-    // with another version of their interface, has something else to say.
+    // Without its argument, the plugin prints a message of its own and refuses to load. A QEMU
+    // without plugins, or with another API version, prints something else.
     let option = plugin.to_string_lossy().replace(',', ",,");
-    let said = run(&["-plugin", &option, "/proc/self/exe"])
+    let message = run(&["-plugin", &option, "/proc/self/exe"])
         .map(|output| String::from_utf8_lossy(&output.stderr).into_owned())
         .unwrap_or_default();
-    let accepted = said.contains("nearfar plugin:");
-    Path::new(
+    let accepted = message.contains("nearfar plugin:");
+    Requirement::new(
         &name,
         if accepted {
             Ok(format!("{version}, accepts the plugin"))
         } else if plugin.is_file() {
-            let why = said.lines().next().unwrap_or("no answer").to_owned();
+            let why = message.lines().next().unwrap_or("no answer").to_owned();
             Err((
                 format!("{version}, refuses the plugin: {why}"),
                 "install Debian's qemu-user 7.2 or newer",
@@ -91,9 +91,9 @@ fn emulator(arch: &str, plugin: &File) -> Path {
     )
 }
 
-/// Bytes that `dc zva` zeroes as the QEMU for aarch64 at `emulator` does it: a program of three
-/// instructions exits with what the processor says of it (`DCZID_EL0`). `None` when it cannot be run.
-pub(crate) fn zeroed_block(emulator: &File) -> Option<u64> {
+/// Bytes that `dc zva` zeroes under the aarch64 QEMU at `emulator`. A program of three instructions
+/// exits with the register that holds it (`DCZID_EL0`). `None` if it cannot be run.
+pub(crate) fn zeroed_block(emulator: &Path) -> Option<u64> {
     const CODE: [u32; 3] = [
         0xd53b_00e0, // mrs x0, dczid_el0
         0xd280_0ba8, // mov x8, #93 (exit)
@@ -104,7 +104,7 @@ pub(crate) fn zeroed_block(emulator: &File) -> Option<u64> {
     let size = HEAD + 4 * CODE.len() as u64;
     let mut program = b"\x7fELF\x02\x01\x01".to_vec();
     program.resize(16, 0);
-    // ELF header: a program for aarch64 that starts after its headers, one of which is a segment.
+    // ELF header: an aarch64 program with one segment, which starts after the headers.
     for half in [2, 183] {
         program.extend(u16::to_le_bytes(half));
     }
@@ -114,7 +114,7 @@ pub(crate) fn zeroed_block(emulator: &File) -> Option<u64> {
     for half in [64, 56, 1, 0, 0, 0] {
         program.extend(u16::to_le_bytes(half));
     }
-    // The segment: all of the file, to be read and executed.
+    // The segment: the whole file, readable and executable.
     program.extend([1u32, 5].iter().flat_map(|word| word.to_le_bytes()));
     program.extend([0, BASE, BASE, size, size, 4096].iter().flat_map(|word| word.to_le_bytes()));
     program.extend(CODE.iter().flat_map(|code| code.to_le_bytes()));
@@ -123,13 +123,13 @@ pub(crate) fn zeroed_block(emulator: &File) -> Option<u64> {
     if fd < 0 {
         return None;
     }
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and not shared.
     let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.write_all(&program).ok()?;
     let path = format!("/proc/{}/fd/{fd}", std::process::id());
     let mut command = Command::new(emulator);
     command.arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let answer = command.status().ok()?.code()?;
-    // Bit 4: the program may not use it.
-    (answer & 16 == 0).then_some(4 << (answer & 15))
+    let register = command.status().ok()?.code()?;
+    // Bit 4: the instruction is disabled.
+    (register & 16 == 0).then_some(4 << (register & 15))
 }

@@ -1,4 +1,4 @@
-//! Which program a command means, and which QEMU it needs.
+//! Finds the program of a command and the QEMU that it needs.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,19 +12,19 @@ use nearfar_trace::{Error, Result};
 nearfar_schema::choices! {
     /// Which architecture a program is taken to be of.
     pub enum Arch: "architecture" {
-        /// what the program's ELF header says
+        /// from the program's ELF header
         Auto = "auto",
-        /// x86-64 alone
+        /// x86-64 only
         X86 = "x86_64",
-        /// aarch64 alone
+        /// aarch64 only
         Arm = "aarch64",
     }
 }
 
-/// Architectures that can be captured, as in `qemu-NAME`.
+/// Supported architectures, as in `qemu-NAME`.
 pub const ARCHS: [&str; 2] = ["x86_64", "aarch64"];
 
-/// `e_machine`, class (1: 32 bits, 2: 64 bits), byte order (1: little) and QEMU's name.
+/// `e_machine`, class (1: 32 bits, 2: 64 bits), byte order (1: little) and QEMU's name for it.
 const MACHINES: [(u16, u8, u8, &str); 13] = [
     (62, 2, 1, "x86_64"),
     (183, 2, 1, "aarch64"),
@@ -41,18 +41,18 @@ const MACHINES: [(u16, u8, u8, &str); 13] = [
     (8, 2, 1, "mips64el"),
 ];
 
-/// A command made ready for QEMU.
+/// A command, resolved for QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Architecture, one of [`ARCHS`].
     pub arch: &'static str,
     /// The ELF file to load.
     pub file: PathBuf,
-    /// What the program shall see as its arguments, its own name first.
+    /// The program's `argv`.
     pub arguments: Vec<OsString>,
 }
 
-/// The file that `name` means: itself when it holds a slash, else the first in `PATH`.
+/// The program `name`: the path itself if it contains a slash, otherwise the first in `PATH`.
 pub fn find(name: &Path) -> Result<PathBuf> {
     let place = || name.display().to_string();
     if name.as_os_str().as_bytes().contains(&b'/') {
@@ -71,17 +71,19 @@ pub fn find(name: &Path) -> Result<PathBuf> {
         return Ok(name.to_owned());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let runs = |file: &PathBuf| {
+    let is_executable = |file: &PathBuf| {
         file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
     };
-    let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(runs);
+    let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(is_executable);
     found.ok_or_else(|| {
         Error::input(place(), "no such program in PATH", "check its name, or give its path")
     })
 }
 
-/// Find the program of `command`, follow `#!` lines, and see which QEMU it needs. A program
-/// of another architecture than the one `wanted` is refused.
+/// Find the program of `command`, following `#!` lines.
+///
+/// # Errors
+/// There is no such program, or it has another architecture than `wanted`.
 pub fn resolve(command: &[OsString], wanted: Arch) -> Result<Program> {
     let Some(name) = command.first() else {
         return Err(Error::input("command", "is empty", "put the program after `--`"));
@@ -115,7 +117,7 @@ pub fn resolve(command: &[OsString], wanted: Arch) -> Result<Program> {
             arguments.extend(rest);
             file = find(Path::new(&interpreter)).map_err(|_| {
                 let what = format!("its interpreter {} cannot be run", interpreter.display());
-                Error::input(&place, what, "mend the `#!` line, or install the interpreter")
+                Error::input(&place, what, "fix the `#!` line, or install the interpreter")
             })?;
             continue;
         }
@@ -127,10 +129,14 @@ pub fn resolve(command: &[OsString], wanted: Arch) -> Result<Program> {
         check_loader(&open, &head, arch, &place)?;
         return Ok(Program { arch, file, arguments });
     }
-    Err(Error::input(name.display().to_string(), "`#!` lines lead nowhere", "name the interpreter"))
+    Err(Error::input(
+        name.display().to_string(),
+        "too many levels of `#!` lines",
+        "name the interpreter",
+    ))
 }
 
-/// The architecture that the ELF header `head` is for.
+/// The architecture of the ELF header `head`.
 fn arch_of(head: &[u8], place: &str) -> Result<&'static str> {
     if !head.starts_with(b"\x7fELF") || head.len() < 64 {
         let fix = "give an ELF program, or a script whose first line names its interpreter";
@@ -153,12 +159,12 @@ fn arch_of(head: &[u8], place: &str) -> Result<&'static str> {
         return Err(Error::input(place, what, "only x86_64 and aarch64 can be captured"));
     };
     ARCHS.into_iter().find(|arch| arch == name).ok_or_else(|| {
-        let what = format!("is a program for {name}: it would need qemu-{name}");
+        let what = format!("is a program for {name}: it needs qemu-{name}");
         Error::input(place, what, "only x86_64 and aarch64 can be captured; rebuild it for one")
     })
 }
 
-/// The dynamic loader that the program asks for must be there, else QEMU's message is obscure.
+/// Check that the program's dynamic loader exists, because QEMU's own message is obscure.
 fn check_loader(file: &File, head: &[u8], arch: &str, place: &str) -> Result<()> {
     let word = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
@@ -191,7 +197,7 @@ fn check_loader(file: &File, head: &[u8], arch: &str, place: &str) -> Result<()>
                 }
                 _ => "install the program's C library, or point QEMU_LD_PREFIX at its system root",
             };
-            let what = format!("its loader {} is not there", loader.display());
+            let what = format!("its loader {} does not exist", loader.display());
             return Err(Error::missing(place, what, fix));
         }
     }

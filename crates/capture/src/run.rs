@@ -1,4 +1,4 @@
-//! Running a program under QEMU and writing its trace.
+//! Runs a program under QEMU and writes its trace.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -16,23 +16,24 @@ use nearfar_schema::{Command as Declared, Count, Options as _, none};
 use nearfar_trace::{Error, Info, Result, Source, Writer, WriterOptions, file};
 use serde::Serialize;
 
-use crate::events::{Cut, LostProgram, Recording};
-use crate::interrupt::{Request, TURN, Watch, Witness, send};
+use crate::interrupt::{Action, Interrupter, POLL_INTERVAL, SignalWitness, send};
 use crate::layout::FOLLOW;
+use crate::output::StopReason;
 use crate::probe::zeroed_block;
 use crate::program::{Arch, qemu, resolve};
-use crate::schedule::{Due, Schedule, Signal, Start, Stop, Wait};
+use crate::recording::{LostProgram, Recording};
+use crate::schedule::{Due, Schedule, Signal, Start, Stop, TimeSpan};
 use crate::shared::Shared;
-use crate::streams::{Left, Streams};
+use crate::streams::{Remaining, Streams};
 
 nearfar_schema::options! {
-    /// The options of `nearfar capture` as they are written.
-    pub struct Asked {
+    /// The options of `nearfar capture`, as given.
+    pub struct Request {
         /// Record instruction fetches, one for each block of straight-line code.
         fetch: bool = true,
         /// Start recording this long after the program starts. Earlier mappings are known, but not
         /// which of their pages were touched.
-        start_after: Option<Wait> = none("at program start"),
+        start_after: Option<TimeSpan> = none("at program start"),
         /// Start recording when nearfar receives this signal.
         start_on: Option<Signal> = none("at program start"),
         /// Stop recording after this time, or after this many records; the program keeps running.
@@ -48,40 +49,40 @@ nearfar_schema::options! {
     }
 }
 
-impl Asked {
-    /// What recording waits for, how long it lasts, and how many records it takes, at most.
+impl Request {
+    /// What recording waits for, how long it lasts, and its maximum number of records.
     ///
     /// # Errors
-    /// Two options that say the same.
-    pub fn limits(&self) -> Result<(Option<Start>, Option<Wait>, Option<u64>)> {
+    /// Two options set the same limit.
+    pub fn limits(&self) -> Result<(Option<Start>, Option<TimeSpan>, Option<u64>)> {
         let start = match (&self.start_after, self.start_on) {
-            (Some(_), Some(_)) => return Err(twice("--start-on", "--start-after")),
+            (Some(_), Some(_)) => return Err(conflict("--start-on", "--start-after")),
             (Some(wait), None) => Some(Start::After(wait.clone())),
             (None, signal) => signal.map(Start::On),
         };
-        let most = self.max_refs.map(|count| count.0);
-        match (&self.stop_after, most) {
-            (Some(Stop::Records(_)), Some(_)) => Err(twice("--stop-after", "--max-refs")),
+        let max = self.max_refs.map(|count| count.0);
+        match (&self.stop_after, max) {
+            (Some(Stop::Records(_)), Some(_)) => Err(conflict("--stop-after", "--max-refs")),
             (Some(Stop::Records(records)), None) => Ok((start, None, Some(*records))),
-            (Some(Stop::Time(wait)), _) => Ok((start, Some(wait.clone()), most)),
-            (None, _) => Ok((start, None, most)),
+            (Some(Stop::Time(wait)), _) => Ok((start, Some(wait.clone()), max)),
+            (None, _) => Ok((start, None, max)),
         }
     }
 }
 
-fn twice(one: &str, other: &str) -> Error {
-    Error::input(one, format!("says what {other} says"), "leave one of them out")
+fn conflict(option: &str, other: &str) -> Error {
+    Error::input(option, format!("conflicts with {other}"), "give only one of them")
 }
 
-/// The command, for those who write declarations as source.
-pub const COMMAND: Declared = Declared { name: "capture", options: Asked::specs, rows: &[] };
+/// The declaration of the command.
+pub const COMMAND: Declared = Declared { name: "capture", options: Request::specs, rows: &[] };
 
 /// What to capture and where to.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// The trace folder to make.
+    /// The trace folder to create.
     pub output: PathBuf,
     /// The plugin's shared library.
     pub plugin: PathBuf,
@@ -89,12 +90,11 @@ pub struct Options {
     pub force: bool,
     /// Record instruction fetches.
     pub fetch: bool,
-    /// What recording waits for; the address space is recorded from the beginning.
+    /// What recording waits for. Address spaces are recorded from the start.
     pub start: Option<Start>,
-    /// Stop recording so long after its beginning; the program runs on.
-    pub stop_after: Option<Wait>,
-    /// Leave out this many records before the first that is kept; the address space is recorded
-    /// from the beginning.
+    /// Stop recording this long after it began; the program runs on.
+    pub stop_after: Option<TimeSpan>,
+    /// Skip this many records first. Address spaces are recorded from the start.
     pub skip_refs: u64,
     /// Stop recording after this many records; the program keeps running.
     pub max_refs: Option<u64>,
@@ -112,30 +112,31 @@ pub enum End {
     Exit(i32),
     /// A signal ended it.
     Signal(i32),
-    /// The user did.
+    /// The user ended it.
     Interrupted,
 }
 
-/// What came of a capture.
+/// Result of a capture.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// How the program ended.
     pub end: End,
-    /// What `trace.json` says.
+    /// The contents of `trace.json`.
     pub info: Info,
-    /// What the user should know: programs that ran unrecorded and the like, a line each.
+    /// What the trace lacks, such as programs that ran unrecorded: one line each.
     pub warnings: Vec<String>,
 }
 
-/// Run a program and write its trace. `poll` is called about ten times a second with the number
-/// of records so far, and says whether to go on.
+/// Run a program and write its trace. `poll` is called about ten times a second with the number of
+/// records so far.
 ///
 /// # Errors
-/// Nothing to run, no QEMU, a trace that cannot be written. A program that fails is no error.
-pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Request) -> Result<Outcome> {
-    // Before anybody can be told that it is waited for.
+/// No such program, no QEMU, or the trace cannot be written. It is not an error if the program
+/// fails.
+pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Outcome> {
+    // Catch the signal before anyone can learn that it is waited for.
     let schedule =
-        Schedule::new(options.start.clone(), options.stop_after.as_ref().map(Wait::time));
+        Schedule::new(options.start.clone(), options.stop_after.as_ref().map(TimeSpan::time));
     let program = resolve(&options.command, options.arch)?;
     let emulator = qemu(program.arch)?;
     if !options.plugin.is_file() {
@@ -147,12 +148,12 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Request) -> Result<Ou
         ));
     }
     let shared = Shared::create(if options.follow_forks { FOLLOW } else { 0 }).map_err(|e| {
-        let what = format!("cannot have the shared memory that QEMU writes to: {e}");
+        let what = format!("cannot create the shared memory that QEMU writes to: {e}");
         Error::input("memory", what, "check the limits (`ulimit -v`, `ulimit -f`)")
     })?;
     let mut detail = format!("qemu-{} with the nearfar plugin", program.arch);
     let skipped = format!("recording began after {} records", options.skip_refs);
-    let start = options.start.as_ref().map(Start::words);
+    let start = options.start.as_ref().map(Start::describe);
     let started = format!("recording began {}", start.as_deref().unwrap_or_default());
     for (set, text) in [
         (!options.fetch, "without instruction fetches"),
@@ -171,14 +172,15 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Request) -> Result<Ou
         arch: program.arch.into(),
         ..Source::default()
     };
-    // The program and the expansion keep a processor each busy at most, encoding one and a half.
+    // The program and the expander use at most a processor each, encoding one and a half.
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     let threads = processors.saturating_sub(1).clamp(1, 4);
-    let written =
+    let writer_options =
         WriterOptions { overwrite: options.force, in_place: true, threads, ..<_>::default() };
-    let writer = Writer::create(&options.output, source, written)?;
+    let writer = Writer::create(&options.output, source, writer_options)?;
 
-    // Of another folder the program may want to load it, too. QEMU reads a doubled comma as a comma.
+    // An absolute path, because the program may change its directory and then call `execve`. QEMU
+    // reads a doubled comma as a comma.
     let file = std::path::absolute(&options.plugin).unwrap_or_else(|_| options.plugin.clone());
     let file = file.to_string_lossy().replace(',', ",,");
     let mut plugin = format!("{file},plugin={file},shm={}", shared.path());
@@ -194,15 +196,15 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Request) -> Result<Ou
     let mut command = Command::new(&emulator);
     command.arg0(format!("qemu-{}", program.arch));
     command.arg("-plugin").arg(plugin).arg("-0").arg(name);
-    // A relative path may begin with a dash.
+    // A relative path could begin with a dash.
     command.arg(if program.file.is_absolute() {
         program.file
     } else {
         Path::new(".").join(program.file)
     });
     command.args(rest);
-    end_with_us(&mut command);
-    let witness = Witness::start();
+    kill_with_parent(&mut command);
+    let witness = SignalWitness::start();
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(e) => {
@@ -210,31 +212,31 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Request) -> Result<Ou
             return Err(Error::io(&emulator, "cannot be started", &e));
         }
     };
-    let watch = Watch::new(child.id(), witness, poll);
+    let interrupter = Interrupter::new(child.id(), witness, poll);
     let limits = (options.skip_refs, options.max_refs, schedule);
-    let recording = Recording::new(&shared, writer, options.fetch, limits, watch);
+    let recording = Recording::new(&shared, writer, options.fetch, limits, interrupter);
     let mut streams = Streams::new(&shared, recording, options.follow_forks);
     let received = receive(&shared, &mut streams, &child);
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
     received?;
     if !streams.began() && !status.success() {
-        let interrupted = streams.recording.out.watch.interrupted();
+        let interrupted = streams.recording.out.interrupter.interrupted();
         streams.into_writer().discard();
         return Err(not_started(&emulator, status, interrupted));
     }
     let outcome = finish(&shared, streams, status)?;
-    keep_perf_map(child.id(), &options.output);
+    copy_perf_map(child.id(), &options.output);
     Ok(outcome)
 }
 
-/// Put the perf map that the program wrote, if it compiles code as it runs, beside its trace. One that
-/// cannot be had is none.
-fn keep_perf_map(pid: u32, trace: &Path) {
+/// Copy the program's perf map, which just-in-time compilers write, into its trace. Errors are
+/// ignored.
+fn copy_perf_map(pid: u32, trace: &Path) {
     let name = format!("perf-{pid}.map");
     let Ok(mut map) = file::open(&Path::new("/tmp").join(&name)) else { return };
-    // SAFETY: it takes nothing and cannot fail.
-    let own = unsafe { libc::geteuid() };
-    if !map.metadata().is_ok_and(|found| found.uid() == own) {
+    // SAFETY: cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if !map.metadata().is_ok_and(|metadata| metadata.uid() == user) {
         return;
     }
     let part = trace.join(format!(".{name}.partial"));
@@ -244,29 +246,29 @@ fn keep_perf_map(pid: u32, trace: &Path) {
     }
 }
 
-/// Let the program end when this process does, however that ends: nothing would record it any
-/// more, and it would run on at a fraction of its speed.
-pub(crate) fn end_with_us(command: &mut Command) {
+/// Have the program killed when this process ends, however it ends: unrecorded, the program would
+/// run on at a fraction of its speed.
+pub(crate) fn kill_with_parent(command: &mut Command) {
     let parent = std::process::id();
-    let tie = move || {
+    let set_signal = move || {
         // SAFETY: both are system calls that a child may make between fork and exec.
         unsafe {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // Our end may have come before the call.
+            // This process may have ended before the call.
             if libc::getppid() as u32 != parent {
                 libc::_exit(1);
             }
         }
         Ok(())
     };
-    // SAFETY: `tie` neither allocates nor takes locks.
-    unsafe { command.pre_exec(tie) };
+    // SAFETY: `set_signal` neither allocates nor takes locks.
+    unsafe { command.pre_exec(set_signal) };
 }
 
-/// Receive what `child`, which is not waited for meanwhile, and those that it forks write, until all
-/// have ended; an error ends the child.
+/// Receive the words of `child` and of the processes that it forks until all have ended. The child
+/// must not be reaped meanwhile. An error ends it.
 pub(crate) fn receive(shared: &Shared, streams: &mut Streams<'_>, child: &Child) -> Result<()> {
     let ended = AtomicBool::new(false);
     let pid = child.id();
@@ -285,98 +287,100 @@ pub(crate) fn receive(shared: &Shared, streams: &mut Streams<'_>, child: &Child)
     })
 }
 
-/// Turns in which all is taken that the program has written before it ended.
+/// Turns within which everything is read that the program wrote before its end.
 const MAX_TURNS: u32 = 100;
 
-/// Take from the streams until every recorded process has ended.
+/// Read the streams until every recorded process has ended.
 fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBool) -> Result<()> {
-    let mut alive: HashMap<u32, Instant> = HashMap::new();
-    let (mut quiet, mut stuck) = (0, 0);
+    let mut checked: HashMap<u32, Instant> = HashMap::new();
+    let (mut idle_turns, mut late_turns) = (0, 0);
     loop {
         let seen = shared.header().bell.load(Acquire);
-        let over = ended.load(Acquire);
-        let mut gone = |process: u32, now: bool| {
+        let program_ended = ended.load(Acquire);
+        let mut is_gone = |process: u32, now: bool| {
             if process == pid {
-                return over;
+                return program_ended;
             }
-            // Asking the system is slow; once a turn is enough.
-            let asked = alive.entry(process).or_insert_with(Instant::now);
-            (now || asked.elapsed() >= TURN) && {
-                *asked = Instant::now();
-                is_gone(process)
+            // The check is slow.
+            let checked = checked.entry(process).or_insert_with(Instant::now);
+            (now || checked.elapsed() >= POLL_INTERVAL) && {
+                *checked = Instant::now();
+                has_ended(process)
             }
         };
         let due = streams.recording.out.schedule.due();
-        let left = streams.drain(pid, &mut gone)?;
+        let remaining = streams.drain(pid, &mut is_gone)?;
         if streams.began() {
             streams.recording.out.schedule.program_began();
         }
         match due {
-            Due::Nothing => {}
-            Due::Beginning => streams.recording.out.schedule.begin(),
+            Due::None => {}
+            Due::Begin => streams.recording.out.schedule.begin(),
             Due::End => streams.recording.out.stop(None),
         }
-        let (records, follows) = (streams.records(), streams.follows());
+        let (records, follows) = (streams.records(), streams.follows_children());
         let out = &mut streams.recording.out;
-        // What the memory says of other processes is not believed once it is forged.
-        let forged = out.cut == Some(Cut::Forged);
-        if over && (out.watch.interrupted() || forged || left == Left::Nothing) {
-            // A child may have been forked just before its parent ended, and not yet be known.
-            quiet += 1;
-            if !follows || out.watch.interrupted() || forged || quiet > 1 {
-                // Ctrl-C goes to the program as well, which may have been the quicker one to end.
-                out.watch.ask(records);
+        // Forged memory is not trusted to name further processes.
+        let forged = out.stop_reason == Some(StopReason::Forged);
+        let interrupted = out.interrupter.interrupted();
+        if program_ended && (interrupted || forged || remaining == Remaining::None) {
+            // A child forked just before its parent's end may not be known yet.
+            idle_turns += 1;
+            if !follows || interrupted || forged || idle_turns > 1 {
+                // Ctrl-C also reaches the program, which may have ended before this poll.
+                out.interrupter.poll(records);
                 return Ok(());
             }
         } else {
-            quiet = 0;
+            idle_turns = 0;
         }
-        // Where nobody writes any more, little can be left.
-        stuck += u32::from(over && !follows);
-        if stuck > MAX_TURNS {
-            out.stop(Some(Cut::Forged));
+        // Once no process writes, a few turns read the rest.
+        late_turns += u32::from(program_ended && !follows);
+        if late_turns > MAX_TURNS {
+            out.stop(Some(StopReason::Forged));
         }
-        out.watch.look(records);
-        if over && follows {
+        out.interrupter.poll_if_due(records);
+        if program_ended && follows {
             std::thread::sleep(Duration::from_millis(50));
         } else if shared.header().bell.load(Acquire) == seen {
             let soon = Duration::from_millis(1);
-            shared.wait_bell(seen, if left == Left::Ending { soon } else { TURN });
+            shared
+                .wait_bell(seen, if remaining == Remaining::Ending { soon } else { POLL_INTERVAL });
         }
     }
 }
 
-/// Wait until the child has ended, without taking its status.
+/// Wait until the child has ended, without reaping it.
 fn wait_for(pid: u32) {
     loop {
         // SAFETY: the child is not reaped before this returns.
-        let answer = unsafe {
+        let status = unsafe {
             let mut info = std::mem::zeroed();
             libc::waitid(libc::P_PID, pid, &mut info, libc::WEXITED | libc::WNOWAIT)
         };
         let interrupted = std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted;
-        if answer == 0 || !interrupted {
+        if status == 0 || !interrupted {
             return;
         }
     }
 }
 
-/// End the program, first politely: its trace cannot be written.
+/// End the program, because its trace cannot be written: with SIGTERM, then with SIGKILL.
 fn end_program(pid: u32, ended: &AtomicBool) {
-    for (signal, patience) in [(libc::SIGTERM, 1000), (libc::SIGKILL, 0)] {
+    for (signal, milliseconds) in [(libc::SIGTERM, 1000), (libc::SIGKILL, 0)] {
         if ended.load(Acquire) {
             return;
         }
         send(pid, signal);
         let since = Instant::now();
-        while !ended.load(Acquire) && since.elapsed() < Duration::from_millis(patience) {
+        while !ended.load(Acquire) && since.elapsed() < Duration::from_millis(milliseconds) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
-/// Whether a process that is not our child has ended (a zombie has).
-fn is_gone(pid: u32) -> bool {
+/// Whether a process that is not our child has ended, perhaps as a zombie.
+fn has_ended(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     matches!(after.as_bytes().first(), None | Some(b'Z' | b'X'))
@@ -384,7 +388,7 @@ fn is_gone(pid: u32) -> bool {
 
 fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Result<Outcome> {
     let recording = &mut streams.recording;
-    let end = match (recording.out.watch.interrupted(), status.code(), status.signal()) {
+    let end = match (recording.out.interrupter.interrupted(), status.code(), status.signal()) {
         (true, ..) => End::Interrupted,
         (_, Some(code), _) => End::Exit(code),
         (_, _, signal) => End::Signal(signal.unwrap_or(0)),
@@ -399,18 +403,18 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
         warnings.push(format!("some stores of `{name}` were not seen with this QEMU"));
     }
     if streams.skipping() {
-        warnings
-            .push("the program ended before the records to skip did: nothing is recorded".into());
+        warnings.push("the program ended within the records to skip: nothing is recorded".into());
     }
-    let nothing = (!streams.began()).then(|| "nothing of the program has arrived".to_owned());
-    let waits = streams.recording.out.schedule.waits();
-    let never = waits.map(|start| {
-        format!("nothing is recorded: the program ended before recording began ({})", start.words())
+    let no_data = (!streams.began()).then(|| "no data of the program arrived".to_owned());
+    let start = streams.recording.out.schedule.waits_for();
+    let not_begun = start.map(|start| {
+        let start = start.describe();
+        format!("nothing is recorded: the program ended before recording began ({start})")
     });
-    let reason = incomplete(shared, &streams.recording, end).or(nothing).or(never);
-    let full = streams.full();
+    let reason = incomplete(shared, &streams.recording, end).or(no_data).or(not_begun);
+    let stopped = streams.stopped();
     let build_ids = build_ids(&streams.recording.files_mapped);
-    let mut clock = std::mem::take(&mut streams.recording.out.clock.1);
+    let mut clock = std::mem::take(&mut streams.recording.out.clock);
     clock.end();
     let mut writer = streams.into_writer();
     writer.build_ids(build_ids);
@@ -418,7 +422,7 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
     for warning in &warnings {
         writer.change_source(|source| source.detail = format!("{}; {warning}", source.detail));
     }
-    if full {
+    if stopped {
         let records = writer.records();
         writer.change_source(|source| {
             source.detail = format!("{}; recording stopped after {records} records", source.detail);
@@ -428,7 +432,7 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
     Ok(Outcome { end, info, warnings })
 }
 
-/// Build ids of those files that are still the ones that were mapped.
+/// Build ids of the mapped files, except files that were replaced meanwhile.
 fn build_ids(files: &BTreeMap<Rc<str>, (u64, u64)>) -> BTreeMap<String, String> {
     let unchanged = |(path, file): &(&Rc<str>, &(u64, u64))| {
         fs::metadata(&***path).is_ok_and(|now| (now.dev(), now.ino()) == **file)
@@ -440,7 +444,7 @@ fn build_ids(files: &BTreeMap<Rc<str>, (u64, u64)>) -> BTreeMap<String, String> 
     known.collect()
 }
 
-/// Why the trace does not hold all that was asked for, if it does not.
+/// Why the trace is incomplete, if it is.
 fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<String> {
     let out = &recording.out;
     let header = shared.header();
@@ -450,16 +454,16 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
     if end == End::Interrupted {
         return Some("interrupted".to_owned());
     }
-    match out.cut {
-        Some(Cut::Forged) => {
-            let what = "the program has written to the memory that it shares with the capture";
+    match out.stop_reason {
+        Some(StopReason::Forged) => {
+            let what = "the program has written to the memory of the capture";
             return Some(format!("{what}: nothing is recorded after {records} records"));
         }
-        Some(Cut::Events) => {
-            let what = "there were more events of address spaces than a trace holds";
+        Some(StopReason::TooManyEvents) => {
+            let what = "there were more events of address spaces than a trace can hold";
             return Some(format!("{what}: nothing is recorded after {records} records"));
         }
-        Some(Cut::Killed) | None => {}
+        Some(StopReason::Killed) | None => {}
     }
     if let Some(LostProgram { name, why, at }) = &recording.lost_program {
         let more = match recording.lost_programs - 1 {
@@ -469,13 +473,13 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
         return Some(format!("{name} ran unrecorded after {at} records: {why}{more}"));
     }
     match end {
-        _ if out.full => None,
+        _ if out.stopped => None,
         End::Signal(signal) => Some(format!("program killed by signal {signal}")),
         _ if threads > 0 => {
-            Some(format!("{threads} threads beyond the most that are recorded at once"))
+            Some(format!("{threads} threads exceed the maximum that is recorded at once"))
         }
         _ if blocks > 0 => {
-            Some(format!("{blocks} blocks of code beyond the most that are recorded"))
+            Some(format!("{blocks} blocks of code exceed the maximum that is recorded"))
         }
         _ => None,
     }

@@ -1,7 +1,7 @@
-//! When recording begins and ends, other than with the program: options, a clock and a signal.
+//! When recording begins and ends, if not with the program: options, a clock and a signal.
 //!
-//! What the program writes before the beginning is received and left out, as `--skip-refs` does: events
-//! of address spaces are noted all the same, so that every record finds its region.
+//! Records before the beginning are received and dropped, as by `--skip-refs`. Events of address
+//! spaces are recorded from the start, so that every record has its region.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,17 +29,17 @@ impl Signal {
     }
 }
 
-/// A time on the clock, as it was written.
+/// A duration, as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct TimeSpan {
     text: String,
     time: Duration,
 }
 
-/// What seconds, and parts and multiples of them, are called.
+/// Units and their seconds.
 const UNITS: [(&str, f64); 4] = [("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0)];
 
-impl Value for Wait {
+impl Value for TimeSpan {
     fn metavar() -> &'static str {
         "TIME"
     }
@@ -65,9 +65,9 @@ impl Value for Wait {
 /// Where recording ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// So long after its beginning.
-    Time(Wait),
-    /// After so many records.
+    /// This long after it began.
+    Time(TimeSpan),
+    /// After this many records.
     Records(u64),
 }
 
@@ -86,7 +86,7 @@ impl Value for Stop {
                 _ => Ok(Self::Records(records)),
             };
         }
-        Wait::read(given).map(Self::Time).map_err(|_| {
+        TimeSpan::read(given).map(Self::Time).map_err(|_| {
             let given = given.shown();
             format!("'{given}' is no time and no count; write for example 10s or 1000000")
         })
@@ -102,15 +102,15 @@ impl Value for Stop {
 /// What recording waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// So long after the program was started.
-    After(Wait),
+    /// This long after the program was started.
+    After(TimeSpan),
     /// A signal.
     On(Signal),
 }
 
 impl Start {
-    /// What it is, after "recording begins".
-    pub fn words(&self) -> String {
+    /// Completes the phrase "recording began ...".
+    pub fn describe(&self) -> String {
         match self {
             Start::After(wait) => format!("{} after the program", wait.text),
             Start::On(signal) => format!("on {}", signal.name()),
@@ -121,23 +121,23 @@ impl Start {
 /// The clock and the signal of one capture.
 pub(crate) struct Schedule {
     start: Option<Start>,
-    signal: Option<Caught>,
+    signal: Option<SignalHandler>,
     stop: Option<Duration>,
-    /// Since when: the beginning of the program, then that of the recording.
+    /// When the program began; once recording has begun, when that was.
     since: Option<Instant>,
 }
 
 impl Schedule {
-    /// From now on a signal that is waited for is caught.
+    /// Create a schedule. Catches its signal from now on.
     pub fn new(start: Option<Start>, stop: Option<Duration>) -> Self {
         let signal = match start {
-            Some(Start::On(signal)) => Some(Caught::new(signal.number())),
+            Some(Start::On(signal)) => Some(SignalHandler::new(signal.number())),
             _ => None,
         };
         Self { start, signal, stop, since: None }
     }
 
-    /// Recording begins with the program and ends with it.
+    /// Record the whole program.
     pub fn whole() -> Self {
         Self::new(None, None)
     }
@@ -148,85 +148,82 @@ impl Schedule {
     }
 
     /// What recording still waits for.
-    pub fn waits(&self) -> Option<&Start> {
+    pub fn waits_for(&self) -> Option<&Start> {
         self.start.as_ref()
     }
 
-    /// Look at clock and signal. What the program has written by now comes before what is due.
+    /// Check clock and signal. What the program has written by now precedes the change that is due.
     pub fn due(&self) -> Due {
         let reached = |time| self.since.is_some_and(|since| since.elapsed() >= time);
         let (due, is_due) = match &self.start {
-            Some(Start::After(wait)) => (Due::Beginning, reached(wait.time)),
+            Some(Start::After(wait)) => (Due::Begin, reached(wait.time)),
             Some(Start::On(_)) => {
-                (Due::Beginning, self.signal.as_ref().is_some_and(Caught::has_come))
+                (Due::Begin, self.signal.as_ref().is_some_and(SignalHandler::is_received))
             }
             None => (Due::End, self.stop.is_some_and(reached)),
         };
-        if is_due { due } else { Due::Nothing }
+        if is_due { due } else { Due::None }
     }
 
-    /// Recording begins.
+    /// Begin recording.
     pub fn begin(&mut self) {
         self.start = None;
         self.since = Some(Instant::now());
     }
 }
 
-/// What is to be done once everything written so far is taken.
+/// What to do once everything written so far is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Nothing.
-    Nothing,
-    /// Recording begins.
-    Beginning,
-    /// Recording ends.
+    None,
+    Begin,
     End,
 }
 
-impl Wait {
-    /// How long.
+impl TimeSpan {
+    /// Its length.
     pub fn time(&self) -> Duration {
         self.time
     }
 }
 
-static CAME: AtomicBool = AtomicBool::new(false);
+static RECEIVED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn came(_: libc::c_int) {
-    CAME.store(true, Relaxed);
+extern "C" fn on_signal(_: libc::c_int) {
+    RECEIVED.store(true, Relaxed);
 }
 
-/// A signal that does nothing but be noticed; what was there before is put back.
-struct Caught {
+/// A handler that notes the arrival of a signal. The previous handler is restored on drop.
+struct SignalHandler {
     number: i32,
-    before: libc::sigaction,
+    previous: libc::sigaction,
 }
 
-impl Caught {
+impl SignalHandler {
     fn new(number: i32) -> Self {
-        CAME.store(false, Relaxed);
-        let handler: extern "C" fn(libc::c_int) = came;
-        // SAFETY: the handler stores to an atomic alone; both structures are whole.
-        let before = unsafe {
+        RECEIVED.store(false, Relaxed);
+        let handler: extern "C" fn(libc::c_int) = on_signal;
+        // SAFETY: the handler only stores to an atomic; both structures are valid.
+        let previous = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as libc::sighandler_t;
             action.sa_flags = libc::SA_RESTART;
-            let mut before = std::mem::zeroed();
-            libc::sigaction(number, &action, &mut before);
-            before
+            let mut previous = std::mem::zeroed();
+            libc::sigaction(number, &action, &mut previous);
+            previous
         };
-        Self { number, before }
+        Self { number, previous }
     }
 
-    fn has_come(&self) -> bool {
-        CAME.load(Relaxed)
+    fn is_received(&self) -> bool {
+        RECEIVED.load(Relaxed)
     }
 }
 
-impl Drop for Caught {
+impl Drop for SignalHandler {
     fn drop(&mut self) {
-        // SAFETY: what was there before.
-        unsafe { libc::sigaction(self.number, &self.before, std::ptr::null_mut()) };
+        // SAFETY: restores the previous handler.
+        unsafe { libc::sigaction(self.number, &self.previous, std::ptr::null_mut()) };
     }
 }
 
@@ -239,10 +236,14 @@ mod tests {
         for (text, milliseconds) in
             [("30s", 30_000), ("0.5 s", 500), ("250ms", 250), ("2min", 120_000)]
         {
-            assert_eq!(Wait::read(&text.into()).unwrap().time.as_millis(), milliseconds, "{text}");
+            assert_eq!(
+                TimeSpan::read(&text.into()).unwrap().time.as_millis(),
+                milliseconds,
+                "{text}"
+            );
         }
         for text in ["", "30", "s", "-1s", "1us", "inf s", "1e400s"] {
-            assert!(Wait::read(&text.into()).is_err(), "{text}");
+            assert!(TimeSpan::read(&text.into()).is_err(), "{text}");
         }
         assert_eq!(Stop::read(&"1000".into()), Ok(Stop::Records(1000)));
         assert!(matches!(Stop::read(&"10s".into()), Ok(Stop::Time(_))));
@@ -253,22 +254,22 @@ mod tests {
 
     #[test]
     fn recording_begins_at_its_time_or_signal_and_ends_after_its_own() {
-        let wait = |text: &str| Wait::read(&text.into()).unwrap();
+        let wait = |text: &str| TimeSpan::read(&text.into()).unwrap();
         let mut schedule = Schedule::new(Some(Start::After(wait("1h"))), Some(Duration::ZERO));
         schedule.program_began();
-        assert_eq!(schedule.due(), Due::Nothing);
+        assert_eq!(schedule.due(), Due::None);
         let mut schedule = Schedule::new(Some(Start::After(wait("0s"))), Some(Duration::ZERO));
-        assert_eq!(schedule.due(), Due::Nothing);
+        assert_eq!(schedule.due(), Due::None);
         schedule.program_began();
-        assert!(schedule.due() == Due::Beginning && schedule.waits().is_some());
+        assert!(schedule.due() == Due::Begin && schedule.waits_for().is_some());
         schedule.begin();
-        assert!(schedule.due() == Due::End && schedule.waits().is_none());
+        assert!(schedule.due() == Due::End && schedule.waits_for().is_none());
         let mut schedule = Schedule::new(Some(Start::On(Signal::Usr2)), None);
-        assert_eq!(schedule.due(), Due::Nothing);
+        assert_eq!(schedule.due(), Due::None);
         // SAFETY: a signal to this thread, which is caught.
         unsafe { libc::raise(libc::SIGUSR2) };
-        assert_eq!(schedule.due(), Due::Beginning);
+        assert_eq!(schedule.due(), Due::Begin);
         schedule.begin();
-        assert_eq!((schedule.due(), Schedule::whole().due()), (Due::Nothing, Due::Nothing));
+        assert_eq!((schedule.due(), Schedule::whole().due()), (Due::None, Due::None));
     }
 }

@@ -1,8 +1,8 @@
-//! What the kernel touches for the program: pages of files, and the program's buffers.
+//! Accesses of the kernel on behalf of the program: the page cache, and the program's buffers.
 //!
-//! A page of the page cache has no address in the program. Each file (each tebibyte of it) is
-//! given an invented range of kernel addresses, announced as a region of kind `file`; the address
-//! of a page is the start of that range plus the offset in the file.
+//! A page of the page cache has no address in the program. Each file (each tebibyte of it) gets a
+//! made-up range of kernel addresses, announced by a region event `file`. The address of a page is
+//! the start of that range plus the offset in the file.
 
 use std::collections::HashMap;
 
@@ -11,14 +11,14 @@ use nearfar_trace::{Batch, Kind, RegionEvent, RegionKind};
 use crate::expand::Position;
 use crate::layout::{NO_FILE, Transfer};
 
-/// First invented address: the upper half belongs to the kernel on every architecture here.
+/// First address of these ranges. On all supported architectures, the upper half is the kernel's.
 pub const KERNEL: u64 = 1 << 63;
 const EXTENT_SHIFT: u32 = 40;
 const EXTENTS: u64 = 1 << (63 - EXTENT_SHIFT);
 const PAGE: u64 = 4096;
-/// Most bytes that Linux moves in a call (`MAX_RW_COUNT`).
+/// Maximum bytes that Linux moves per call (`MAX_RW_COUNT`).
 const MAX_BYTES: u64 = 0x7fff_f000;
-/// Names that are kept: what comes next is nearly always a transfer of the file that was named last.
+/// Names to remember. A name is nearly always followed by a transfer of its file.
 const MAX_NAMES: usize = 1 << 16;
 
 /// Files by device and inode.
@@ -29,15 +29,15 @@ pub struct Files {
 }
 
 impl Files {
-    /// Note the name of a file.
-    pub fn name(&mut self, device: u64, inode: u64, name: String) {
+    /// Set the name of a file.
+    pub fn set_name(&mut self, device: u64, inode: u64, name: String) {
         if self.names.len() >= MAX_NAMES {
             self.names.clear();
         }
         self.names.insert((device, inode), name);
     }
 
-    /// The invented address of byte `offset` of a file; new ranges are added to `events`.
+    /// The made-up address of byte `offset` of a file. Announces new ranges in `events`.
     fn address(
         &mut self,
         file: (u64, u64),
@@ -46,13 +46,13 @@ impl Files {
         events: &mut Vec<RegionEvent>,
     ) -> u64 {
         let extent = offset >> EXTENT_SHIFT;
-        let fresh = self.extents.len() as u64 % EXTENTS;
+        let unused = self.extents.len() as u64 % EXTENTS;
         let number = *self.extents.entry((file.0, file.1, extent)).or_insert_with(|| {
             events.push(RegionEvent {
                 at: 0,
                 thread,
                 event: RegionKind::File,
-                addr: KERNEL + (fresh << EXTENT_SHIFT),
+                addr: KERNEL + (unused << EXTENT_SHIFT),
                 length: 1 << EXTENT_SHIFT,
                 offset: extent << EXTENT_SHIFT,
                 prot: "rw-s".into(),
@@ -61,14 +61,14 @@ impl Files {
                 inode: file.1,
                 to: 0,
             });
-            fresh
+            unused
         });
         KERNEL + (number << EXTENT_SHIFT) + (offset & ((1 << EXTENT_SHIFT) - 1))
     }
 
-    /// Append the records of one transfer: page by page of the file, first what is read, then
-    /// what is written. `words` are those after the control word. False where they are of no call
-    /// that there can be; they make no record then.
+    /// Append the records of one transfer, one file page after another, first its loads, then its
+    /// stores. `words` are those after the control word. Returns false, and appends nothing, if no
+    /// system call can have caused them.
     pub fn expand(
         &mut self,
         words: &[u64],
@@ -86,7 +86,7 @@ impl Files {
         if bytes > MAX_BYTES {
             return false;
         }
-        let (of_file, of_buffer) = if write {
+        let (file_kind, buffer_kind) = if write {
             (Kind::KernelStore, Kind::KernelLoad)
         } else {
             (Kind::KernelLoad, Kind::KernelStore)
@@ -103,7 +103,7 @@ impl Files {
                 let mut left = step;
                 while left > 0 {
                     let Some((addr, size)) = buffers.next(left) else { break };
-                    position.push_kernel(of_buffer, addr, size, out);
+                    position.push_kernel(buffer_kind, addr, size, out);
                     left -= u64::from(size);
                 }
             };
@@ -112,7 +112,7 @@ impl Files {
             }
             if file.0 != NO_FILE {
                 let addr = self.address(file, offset.wrapping_add(at), position.thread, events);
-                position.push_kernel(of_file, addr, step as u16, out);
+                position.push_kernel(file_kind, addr, step as u16, out);
             }
             if !write {
                 copy(position, out, &mut buffers);
@@ -123,19 +123,20 @@ impl Files {
     }
 }
 
-/// The user's buffers, cut at pages.
+/// The user's buffers, split at pages.
 struct Buffers<'a> {
     left: &'a [u64],
+    /// Bytes of the first buffer that were returned.
     done: u64,
 }
 
 impl Buffers<'_> {
-    /// The next piece of at most `most` bytes: address and size, within one page.
-    fn next(&mut self, most: u64) -> Option<(u64, u16)> {
+    /// The next range of at most `limit` bytes, within one page: address and size.
+    fn next(&mut self, limit: u64) -> Option<(u64, u16)> {
         while let [addr, length, rest @ ..] = self.left {
             if self.done < *length {
                 let addr = addr.wrapping_add(self.done);
-                let size = (PAGE - addr % PAGE).min(length - self.done).min(most);
+                let size = (PAGE - addr % PAGE).min(length - self.done).min(limit);
                 self.done += size;
                 return Some((addr, size as u16));
             }

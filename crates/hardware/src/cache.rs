@@ -1,14 +1,14 @@
-//! CPU caches: which references must be answered by memory.
+//! CPU caches: which references reach memory.
 //!
-//! First-level instruction and data caches and a unified second level, set-associative, true LRU,
-//! write-back and write-allocate, as one core has them; every thread of a trace runs on that core.
-//! The levels neither include nor exclude each other: a line that misses everywhere is placed in
-//! both, and each level evicts on its own. A dirty line that leaves the first level marks its copy
-//! in the second, which does not count as a use; without a copy it is placed there as the newest.
-//! Lines are indexed by the addresses of the trace, which are virtual. No prefetching, no
-//! coherence between the first-level caches.
+//! Models the first-level instruction and data caches and the unified second level of one core,
+//! which runs all threads of a trace. They are set-associative, true LRU, write-back and
+//! write-allocate. The levels are non-inclusive and non-exclusive: a line that misses everywhere is
+//! placed in both, and each level evicts independently. A dirty line evicted from the first level
+//! marks its copy in the second dirty, which does not count as a use; without a copy it is inserted
+//! there as the newest. Lines are indexed by the virtual addresses of the trace. There is no
+//! prefetching, and no coherence between the first-level caches.
 //!
-//! Third levels are left out: what comes out are the references that leave a core.
+//! Third levels are not modelled: the results are the references that leave a core.
 
 use std::fmt;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub struct Level {
 /// The caches of a core. [`Machine::caches`](crate::Machine::caches) reads them from a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// First level for instructions; the data cache serves both when `None`.
+    /// First level for instructions; if `None`, the data cache serves both.
     pub instruction: Option<Level>,
     /// First level for data.
     pub data: Level,
@@ -54,11 +54,11 @@ impl fmt::Display for Geometry {
     }
 }
 
-/// A line as it stands in a set: (number + 1) x 2, odd when dirty; 0 is no line.
+/// A line in a set: (number + 1) x 2, plus 1 if dirty; 0 is no line.
 type Entry = u64;
 const DIRTY: Entry = 1;
 
-/// One cache, by set the newest line first.
+/// One cache; each set has the newest line first.
 #[derive(Clone, Debug)]
 struct Cache {
     sets: u64,
@@ -73,35 +73,35 @@ impl Cache {
 
     #[inline]
     fn set(&mut self, line: u64) -> &mut [Entry] {
-        // A division takes as long as the rest of a reference.
+        // Avoid the division, which takes as long as the rest of a reference.
         let sets = self.sets;
         let set = if sets.is_power_of_two() { line & (sets - 1) } else { line % sets };
         let start = set as usize * self.ways;
         &mut self.lines[start..start + self.ways]
     }
 
-    /// Use a line: `None` when it was there, else what it pushed out (0: nothing).
+    /// Use a line. Returns `None` on a hit, otherwise the evicted line (0: none).
     #[inline]
     fn access(&mut self, line: u64, dirty: Entry) -> Option<Entry> {
-        let wanted = (line + 1) << 1;
+        let tag = (line + 1) << 1;
         let set = self.set(line);
-        if set[0] & !DIRTY == wanted {
+        if set[0] & !DIRTY == tag {
             set[0] |= dirty;
             return None;
         }
-        let found = set.iter().position(|entry| entry & !DIRTY == wanted);
-        let place = found.unwrap_or(set.len() - 1);
-        let old = set[place];
-        set.copy_within(0..place, 1);
-        set[0] = wanted | dirty | if found.is_some() { old & DIRTY } else { 0 };
-        if found.is_some() { None } else { Some(old) }
+        let hit = set.iter().position(|entry| entry & !DIRTY == tag);
+        let position = hit.unwrap_or(set.len() - 1);
+        let old = set[position];
+        set.copy_within(0..position, 1);
+        set[0] = tag | dirty | if hit.is_some() { old & DIRTY } else { 0 };
+        if hit.is_some() { None } else { Some(old) }
     }
 
-    /// Take a dirty line from the level above: what it pushed out (0: nothing).
+    /// Write back a dirty line from the level above. Returns the evicted line (0: none).
     fn write_back(&mut self, line: u64) -> Entry {
-        let wanted = (line + 1) << 1;
+        let tag = (line + 1) << 1;
         let set = self.set(line);
-        match set.iter_mut().find(|entry| **entry & !DIRTY == wanted) {
+        match set.iter_mut().find(|entry| **entry & !DIRTY == tag) {
             Some(entry) => {
                 *entry |= DIRTY;
                 0
@@ -111,7 +111,7 @@ impl Cache {
     }
 }
 
-/// What one reference asks of memory.
+/// Memory traffic of a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Lines read from memory.
@@ -120,10 +120,10 @@ pub struct Traffic {
     pub write_backs: u32,
 }
 
-/// From a program's references to those that memory must answer: one for each line that no cache
-/// holds, at the line's address, of the line's size, and of the kind that missed.
+/// Reduces a program's references to those that reach memory: one for each line that misses, with
+/// the line's address and size and the kind of the reference.
 ///
-/// The instructions of references that hit go to the thread's next record, so that none is lost.
+/// The instructions of references that hit are carried over to the thread's next record.
 #[derive(Clone, Debug)]
 pub struct Filter {
     shift: u32,
@@ -137,8 +137,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Empty caches. With `write_backs`, a dirty line that goes to memory is a record too: a store
-    /// of the whole line by the thread whose miss pushed it out, after that miss.
+    /// Create empty caches. With `write_backs`, a dirty line written to memory is also a record: a
+    /// store of the whole line by the thread whose miss evicted it, after that miss.
     pub fn new(geometry: &Geometry, write_backs: bool) -> Self {
         Self {
             shift: geometry.line_bytes.trailing_zeros(),
@@ -151,11 +151,12 @@ impl Filter {
         }
     }
 
-    /// Append what memory must answer of the records `range` of `from` (every column, valid kinds).
+    /// Append the records that reach memory, of the records `range` of `from`, which must have all
+    /// columns.
     pub fn records(&mut self, from: &Batch, range: Range<usize>, out: &mut Batch) {
-        let most = from.thread[range.clone()].iter().max().map_or(0, |&thread| thread as usize + 1);
-        if self.carried.len() < most {
-            self.carried.resize(most, 0);
+        let threads = from.thread[range.clone()].iter().max().map_or(0, |&t| t as usize + 1);
+        if self.carried.len() < threads {
+            self.carried.resize(threads, 0);
         }
         for at in range {
             let (addr, kind, thread) = (from.addr[at], from.kind[at], from.thread[at]);
@@ -172,8 +173,7 @@ impl Filter {
         }
     }
 
-    /// One reference, without a record: the lines that memory supplies for it, and the dirty lines
-    /// that go to memory because of it.
+    /// A reference without a record. Returns its memory traffic.
     #[inline]
     pub fn access(&mut self, addr: u64, size: u64, kind: Kind) -> Traffic {
         let mut line = addr >> self.shift;
@@ -185,9 +185,9 @@ impl Filter {
                 _ => &mut self.data,
             };
             if let Some(old) = first.access(line, Entry::from(kind.writes())) {
-                let (memory, leaves) = self.next_level(line, old);
-                traffic.fills += u32::from(memory);
-                traffic.write_backs += leaves.map(|old| (old & DIRTY) as u32).iter().sum::<u32>();
+                let (missed, evicted) = self.next_level(line, old);
+                traffic.fills += u32::from(missed);
+                traffic.write_backs += evicted.map(|old| (old & DIRTY) as u32).iter().sum::<u32>();
             }
             if line == last {
                 return traffic;
@@ -196,16 +196,16 @@ impl Filter {
         }
     }
 
-    /// A line that a page walk reads, which the data cache and the second serve: the level that has it,
-    /// 0 or 1, and the dirty lines that go to memory because of it.
+    /// A line that a page walk reads through the data cache. Returns the level that has it (0 or
+    /// 1), if any, and the number of dirty lines written to memory.
     pub fn walk(&mut self, line: u64) -> (Option<usize>, u32) {
         let Some(old) = self.data.access(line, 0) else { return (Some(0), 0) };
-        let (memory, leaves) = self.next_level(line, old);
-        let write_backs = leaves.map(|old| (old & DIRTY) as u32).iter().sum();
-        (if memory { None } else { Some(1) }, write_backs)
+        let (missed, evicted) = self.next_level(line, old);
+        let write_backs = evicted.map(|old| (old & DIRTY) as u32).iter().sum();
+        (if missed { None } else { Some(1) }, write_backs)
     }
 
-    /// Instructions of each thread that no record has taken yet.
+    /// Instructions of each thread that are not in a record yet.
     pub fn carried(&self) -> &[u64] {
         &self.carried
     }
@@ -218,38 +218,38 @@ impl Filter {
         };
         let writes = kind == Kind::Store as u8 || kind == Kind::KernelStore as u8;
         if let Some(old) = first.access(line, Entry::from(writes)) {
-            self.beyond(line, old, kind, thread, out);
+            self.record_miss(line, old, kind, thread, out);
         }
     }
 
-    /// The first level missed `line` and pushed out `old`: whether memory supplies the line, and
-    /// what leaves the caches.
+    /// The first level missed `line` and evicted `old`. Returns whether the second level misses
+    /// too, and the lines that leave the caches.
     fn next_level(&mut self, line: u64, old: Entry) -> (bool, [Entry; 2]) {
-        let mut leaves = [0; 2];
-        let memory = match &mut self.second {
+        let mut evicted = [0; 2];
+        let missed = match &mut self.second {
             Some(second) => {
-                let missed = second.access(line, 0);
-                leaves[0] = missed.unwrap_or(0);
+                let replaced = second.access(line, 0);
+                evicted[0] = replaced.unwrap_or(0);
                 if old & DIRTY != 0 {
-                    leaves[1] = second.write_back((old >> 1) - 1);
+                    evicted[1] = second.write_back((old >> 1) - 1);
                 }
-                missed.is_some()
+                replaced.is_some()
             }
             None => {
-                leaves[0] = old;
+                evicted[0] = old;
                 true
             }
         };
-        (memory, leaves)
+        (missed, evicted)
     }
 
-    /// The first level missed `line` and pushed out `old`.
-    fn beyond(&mut self, line: u64, old: Entry, kind: u8, thread: u32, out: &mut Batch) {
-        let (memory, leaves) = self.next_level(line, old);
-        if memory {
+    /// The first level missed `line` and evicted `old`: append the records.
+    fn record_miss(&mut self, line: u64, old: Entry, kind: u8, thread: u32, out: &mut Batch) {
+        let (missed, evicted) = self.next_level(line, old);
+        if missed {
             self.push(line, Kind::from_u8(kind).unwrap_or(Kind::Load), thread, out);
         }
-        for old in leaves {
+        for old in evicted {
             if self.write_backs && old & DIRTY != 0 {
                 self.push((old >> 1) - 1, Kind::Store, thread, out);
             }
@@ -273,11 +273,11 @@ mod tests {
 
     use super::*;
 
-    /// A set as a list of (line, dirty), the oldest first; by set number.
+    /// For each set, a list of (line, dirty), oldest first.
     #[derive(Default)]
-    struct PlainCache(HashMap<u64, Vec<(u64, bool)>>);
+    struct NaiveCache(HashMap<u64, Vec<(u64, bool)>>);
 
-    impl PlainCache {
+    impl NaiveCache {
         fn holds(&self, level: Level, line: u64) -> bool {
             self.0.get(&(line % level.sets)).is_some_and(|set| set.iter().any(|l| l.0 == line))
         }
@@ -295,9 +295,9 @@ mod tests {
         }
     }
 
-    /// The module's description, with lists: records as (line, kind, thread) and instructions.
-    fn plain(records: &[Record], geometry: &Geometry, write_backs: bool) -> Vec<Record> {
-        let mut caches: [PlainCache; 3] = Default::default();
+    /// The reference implementation, with lists.
+    fn reference(records: &[Record], geometry: &Geometry, write_backs: bool) -> Vec<Record> {
+        let mut caches: [NaiveCache; 3] = Default::default();
         let mut carried: HashMap<u32, u64> = HashMap::new();
         let mut out: Vec<Record> = Vec::new();
         for r in records {
@@ -396,7 +396,7 @@ mod tests {
     }
 
     proptest! {
-        /// Record by record the same as lists and loops, however the batches are cut.
+        /// Agrees record by record with the reference implementation, however batches are split.
         #[test]
         fn equals_the_lists(
             records in records(),
@@ -406,10 +406,10 @@ mod tests {
         ) {
             let found: Vec<Record> =
                 filtered(&records, &geometry, write_backs, cut).iter().collect();
-            prop_assert_eq!(found, plain(&records, &geometry, write_backs));
+            prop_assert_eq!(found, reference(&records, &geometry, write_backs));
         }
 
-        /// The same traffic without records.
+        /// [`Filter::access`] counts the same traffic.
         #[test]
         fn traffic_is_that_of_the_records(records in records(), geometry in geometry()) {
             let found = filtered(&records, &geometry, true, 0).len() as u32;
@@ -439,7 +439,8 @@ mod tests {
             }
         }
 
-        /// LRU includes: of equally many sets, more ways never miss more (one level).
+        /// Inclusion property of LRU: with the same number of sets, more ways never miss more (one
+        /// level).
         #[test]
         fn more_ways_hold_what_fewer_do(records in records(), level in level(), more in 1usize..4) {
             let misses = |ways| {
@@ -450,10 +451,10 @@ mod tests {
             prop_assert!(misses(level.ways + more) <= misses(level.ways));
         }
 
-        /// Every line touched comes from memory at least once, and nothing else does.
+        /// Every touched line is filled at least once, and no other.
         #[test]
         fn the_lines_stay_the_same(records in records(), geometry in geometry()) {
-            let touched = plain(&records, &Geometry {
+            let touched = reference(&records, &Geometry {
                 instruction: None,
                 data: Level { sets: 1, ways: 1 },
                 second: None,

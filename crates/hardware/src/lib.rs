@@ -1,6 +1,6 @@
-//! What the hardware does: machine descriptions, memory and storage timing, TLBs, CPU caches.
+//! Models of hardware: machine descriptions, memory and storage timing, TLBs, CPU caches.
 //!
-//! No policy in here, and nothing about kernels or studies.
+//! This crate contains no policies and knows nothing of kernels or studies.
 
 pub mod cache;
 pub mod flash;

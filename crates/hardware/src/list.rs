@@ -1,12 +1,12 @@
-//! Doubly linked lists of indices, the links in one table: an index moves within a list, or from one
-//! to another, in constant time and without allocation.
+//! Doubly linked lists of indices, with all links in one table: an index moves within a list, or to
+//! another one, in constant time and without allocation.
 
 use std::ops::{Index, IndexMut};
 
 use crate::table::{on_huge_pages, prefetch};
 
-/// Of one index: its links in its list, and a word for the caller. A link is an index + 1, 0 for
-/// none: the standard library takes long tables of zeros from the allocator without writing to them.
+/// The links of an index in its list, and a word for the caller. A link is an index + 1, or 0 if
+/// there is none: the standard library allocates zeroed tables without writing to them.
 type Node = [u32; 3];
 const NEWER: usize = 0;
 const OLDER: usize = 1;
@@ -20,41 +20,41 @@ pub struct List {
 }
 
 impl List {
-    /// The index that has been in the list for longest.
+    /// The index that was added first.
     #[inline]
     pub fn oldest(&self) -> Option<u32> {
         self.oldest.checked_sub(1)
     }
 
-    /// The index that was put in the list last.
+    /// The index that was added last.
     #[inline]
     pub fn newest(&self) -> Option<u32> {
         self.newest.checked_sub(1)
     }
 }
 
-/// The links of indices from 0, each of which is in at most one of any number of [`List`]s. Beside
-/// its links each index has a word for the caller, 0 at first, which comes from memory with them:
-/// `links[index]`.
+/// The links of indices, each of which is in at most one of any number of [`List`]s. Each index
+/// also has a word for the caller, `links[index]`, initially 0 and in the same cache line as its
+/// links.
 ///
-/// Which list an index is in is the caller's to know.
+/// The caller must know which list an index is in.
 #[derive(Clone, Debug, Default)]
 pub struct Links {
     nodes: Vec<Node>,
 }
 
 impl Links {
-    /// Indices below `count`, which is below 2^32 - 1, in no list.
+    /// Create indices below `count`, which must be below 2^32 - 1, in no list.
     pub fn new(count: usize) -> Self {
         Self { nodes: on_huge_pages(vec![Node::default(); count]) }
     }
 
-    /// Let there be indices below `count`; those that are new are in no list.
+    /// Resize to indices below `count`. New ones are in no list.
     pub fn resize(&mut self, count: usize) {
         self.nodes.resize(count, Node::default());
     }
 
-    /// How many indices there are.
+    /// Number of indices.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -64,19 +64,19 @@ impl Links {
         self.nodes.is_empty()
     }
 
-    /// The index that was put in the same list just after this one.
+    /// The index that was added to the same list just after this one.
     #[inline]
     pub fn newer(&self, index: u32) -> Option<u32> {
         self.nodes[index as usize][NEWER].checked_sub(1)
     }
 
-    /// Ask for what an index has here, which is needed soon.
+    /// Prefetch the links and word of an index.
     #[inline]
     pub fn prefetch(&self, index: u32) {
         prefetch(&self.nodes, index as usize);
     }
 
-    /// Ask for the neighbours of an index, which will be taken out of its list soon.
+    /// Prefetch the neighbours of an index, which will soon be removed from its list.
     #[inline]
     pub fn prefetch_neighbours(&self, index: u32) {
         let [newer, older, _] = self.nodes[index as usize];
@@ -86,7 +86,7 @@ impl Links {
             .for_each(|at| self.prefetch(at));
     }
 
-    /// Put an index that is in no list into one, as its newest.
+    /// Add an index that is in no list to `list`, as its newest.
     #[inline]
     pub fn push(&mut self, list: &mut List, index: u32) {
         let older = std::mem::replace(&mut list.newest, index + 1);
@@ -98,7 +98,7 @@ impl Links {
         }
     }
 
-    /// Take an index out of the list that it is in.
+    /// Remove an index from `list`, which must contain it.
     #[inline]
     pub fn remove(&mut self, list: &mut List, index: u32) {
         let [newer, older, _] = self.nodes[index as usize];
@@ -112,7 +112,7 @@ impl Links {
         }
     }
 
-    /// Take out the oldest index.
+    /// Remove the oldest index.
     #[inline]
     pub fn pop(&mut self, list: &mut List) -> Option<u32> {
         let oldest = list.oldest()?;
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Three lists over one set of links, against deques, oldest first.
+        /// Compares three lists that share their links with deques.
         #[test]
         fn equals_deques(steps in prop::collection::vec((0u32..40, 0usize..3, any::<bool>()), 1..300)) {
             let mut links = Links::new(10);

@@ -1,8 +1,8 @@
-//! Memory mode's cache: DRAM in front of larger, slower memory; direct-mapped, 64 B lines,
+//! The cache of Memory Mode: DRAM in front of larger, slower memory; direct-mapped, 64 B lines,
 //! write-back, invisible to the kernel. Two physical addresses that differ by a multiple of the
-//! cache's size share a line. Each access also says how many accesses to DRAM and to the memory
-//! behind it the controller makes (Hildebrand et al., A Case Against Hardware Managed DRAM Caches,
-//! ISPASS'21, table 1: up to five for a store that misses on a dirty line).
+//! cache's size share a line. Each access returns the number of accesses to DRAM and to the far
+//! memory (Hildebrand et al., A Case Against Hardware Managed DRAM Caches, ISPASS'21, table 1: up
+//! to five for a store that misses on a dirty line).
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -14,29 +14,29 @@ const LINES: usize = (PAGE / LINE) as usize;
 /// Accesses to the two memories, in lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Read from DRAM: the tags lie beside the data, so every access looks there first.
+    /// Reads of DRAM: the tags are next to the data, so that every access reads them first.
     pub dram_reads: u64,
-    /// Written to DRAM: data, and lines taken in.
+    /// Writes of DRAM: stores and fills.
     pub dram_writes: u64,
-    /// Read from the memory behind: lines taken in.
+    /// Reads of far memory: fills.
     pub far_reads: u64,
-    /// Written to the memory behind: dirty lines put out.
+    /// Writes of far memory: write-backs.
     pub far_writes: u64,
 }
 
-/// What one access found.
+/// Outcome of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The line is in DRAM.
     Hit,
-    /// It is not, and the line in its place can be dropped.
+    /// The line is not in DRAM, and the line that it replaces is clean.
     CleanMiss,
-    /// It is not, and the line in its place must be written back first.
+    /// The line is not in DRAM, and the line that it replaces must be written back first.
     DirtyMiss,
 }
 
 impl Outcome {
-    /// What an access with this outcome costs.
+    /// Memory accesses of an access with this outcome.
     pub fn traffic(self, write: bool) -> Traffic {
         let miss = u64::from(self != Outcome::Hit);
         Traffic {
@@ -48,7 +48,7 @@ impl Outcome {
     }
 }
 
-/// Numbers are already spread by multiplication: no more is needed.
+/// A multiplicative hash, sufficient for page numbers.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -66,10 +66,10 @@ impl std::hash::Hasher for Spread {
     }
 }
 
-/// Tag + 1 shifted left by one, and the dirty bit; 0 while nothing is there.
+/// For each line (tag + 1) x 2, plus 1 if dirty; 0 if empty.
 type Frame = [u64; LINES];
 
-/// A direct-mapped cache of any size; memory is used only for the frames that were touched.
+/// A direct-mapped cache of any size. Takes memory only for touched frames.
 pub struct MemorySideCache {
     frames: u64,
     index: HashMap<u64, usize, BuildHasherDefault<Spread>>,
@@ -78,13 +78,13 @@ pub struct MemorySideCache {
 }
 
 impl MemorySideCache {
-    /// A cache of `bytes` (rounded down to whole pages, at least one), empty.
+    /// An empty cache of `bytes`, rounded down to whole pages, at least one.
     pub fn new(bytes: u64) -> Self {
         let frames = (bytes / PAGE).max(1);
         Self { frames, index: HashMap::default(), state: Vec::new(), last: None }
     }
 
-    /// Lines that fit.
+    /// Capacity in lines.
     pub fn lines(&self) -> u64 {
         self.frames * LINES as u64
     }
@@ -106,39 +106,40 @@ impl MemorySideCache {
             }
         };
         let line = &mut self.state[slot][(address / LINE) as usize % LINES];
-        let held = (tag + 1) << 1;
-        if *line >> 1 == held >> 1 {
+        let entry = (tag + 1) << 1;
+        if *line >> 1 == entry >> 1 {
             *line |= u64::from(write);
             return Outcome::Hit;
         }
         let dirty = *line & 1 == 1;
-        *line = held | u64::from(write);
+        *line = entry | u64::from(write);
         if dirty { Outcome::DirtyMiss } else { Outcome::CleanMiss }
     }
 }
 
-/// Hit rates in closed form, of a working set `load` times the cache's size.
+/// Closed forms of the hit rate for a working set of `load` times the cache's size.
 ///
-/// Uniform and cyclic references over a region that lies in one piece, or over pages spread at
-/// random, where the number of working-set lines that share a cache line is Binomial, in the limit
-/// Poisson with mean `load`.
+/// References are uniform or cyclic. The working set is contiguous, or its pages are placed at
+/// random: then the number of its lines that share a cache line is binomial, in the limit Poisson
+/// with mean `load`.
 pub mod closed_form {
-    /// Uniform references, one piece: a line shares its place with `load` others at a time.
+    /// Uniform references, contiguous: `load` lines share a cache line.
     pub fn uniform_contiguous(load: f64) -> f64 {
         (1.0 / load).min(1.0)
     }
 
-    /// Uniform references, pages at random: the expected share of occupied cache lines over `load`.
+    /// Uniform references, random pages: the expected share of occupied cache lines divided by
+    /// `load`.
     pub fn uniform_shuffled(load: f64) -> f64 {
         (1.0 - (-load).exp()) / load
     }
 
-    /// Round after round in order, one piece: only places with a single line keep it.
+    /// Cyclic references, contiguous: only cache lines with a single line hit.
     pub fn cyclic_contiguous(load: f64) -> f64 {
         ((2.0 - load) / load).clamp(0.0, 1.0)
     }
 
-    /// Round after round in order, pages at random: a line hits when it is alone in its place.
+    /// Cyclic references, random pages: a line hits if no other shares its cache line.
     pub fn cyclic_shuffled(load: f64) -> f64 {
         (-load).exp()
     }
@@ -150,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// The same by definition: an entry per set, division and remainder on lines.
+    /// The reference implementation: an entry per set, division and remainder on lines.
     struct Naive {
         tags: Vec<Option<(u64, bool)>>,
     }
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// A bundled capture, line by line; a cache of 16 pages, so that there is much to miss.
+    /// A bundled capture, line by line, with a cache of only 16 pages.
     #[test]
     fn agrees_with_the_naive_one_on_a_real_program() {
         let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/captures/gzip.trace");
@@ -224,7 +225,7 @@ mod tests {
         mixed ^ mixed >> 27
     }
 
-    /// Hit rate of the steady state; `place` gives the physical page of each page of the set.
+    /// Steady-state hit rate. `place` maps pages of the working set to physical pages.
     fn measure(pages: u64, cache_pages: u64, place: &[u64], uniform: bool) -> f64 {
         let mut cache = MemorySideCache::new(cache_pages * PAGE);
         let lines = pages * LINES as u64;

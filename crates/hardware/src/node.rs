@@ -1,5 +1,5 @@
-//! Memory nodes, as the kernel numbers them: what each is made of, how large it is, and how it looks
-//! from a core, near or far. Here too: what the kernel's primitives cost.
+//! Models of memory nodes: kind, size, and latency and bandwidth from a local or remote core. Also
+//! the costs of the kernel's primitives.
 
 use nearfar_schema::units::{Bandwidth, Time};
 use nearfar_trace::Result;
@@ -11,16 +11,16 @@ pub const LINE: u64 = 64;
 /// Bytes of a base page.
 pub const PAGE: u64 = 4096;
 
-/// One way of using a node: loads or stores.
+/// Loads or stores of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Direction {
-    /// The first line, random, idle, picoseconds.
+    /// Latency of the first line (random, idle), picoseconds.
     pub latency_ps: f64,
     /// Each further byte of the same access by one thread, picoseconds.
     pub byte_ps: f64,
-    /// The node's time that a byte takes when it is busy, picoseconds: one over its peak.
+    /// Occupancy of the node per byte, picoseconds: the inverse of its peak bandwidth.
     pub busy_ps: f64,
-    /// The same of random accesses, a line at a time.
+    /// Occupancy of the node per byte of random accesses to lines, picoseconds.
     pub random_busy_ps: f64,
 }
 
@@ -33,16 +33,16 @@ pub struct Pattern {
     pub random: bool,
 }
 
-/// How a node looks from a core: the medium and the link to it together.
+/// Performance of a node as seen from a core: the medium and the link together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View {
     /// Loads.
     pub read: Direction,
     /// Stores.
     pub write: Direction,
-    /// One line loaded in a sequential stream, picoseconds; the random one where it is not known.
+    /// Load of a line in a sequential stream, picoseconds; that of a random load if unknown.
     pub sequential_ps: f64,
-    /// GB/s of loads and stores at once, where they hinder each other.
+    /// GB/s of mixed loads and stores, if they interfere.
     pub mixed: Option<f64>,
 }
 
@@ -73,15 +73,15 @@ pub struct NodeModel {
     pub kind: NodeKind,
     /// Bytes.
     pub bytes: u64,
-    /// Bytes of them that firmware and kernel keep.
+    /// Bytes that firmware and kernel reserve.
     pub reserved: u64,
-    /// Bytes the medium moves at once.
+    /// Access granularity of the medium, bytes.
     pub access_unit: u64,
     /// Modules that its pages are interleaved over.
     pub modules: u64,
-    /// From its own socket.
+    /// As seen from its own socket.
     pub local: View,
-    /// From another one, where the machine file has it.
+    /// As seen from another socket, if the machine file has it.
     pub remote: Option<View>,
 }
 
@@ -91,10 +91,10 @@ impl NodeModel {
         self.bytes.saturating_sub(self.reserved)
     }
 
-    /// Picoseconds of one access to `bytes` adjacent bytes by one thread of its own socket, where
-    /// other traffic uses the share `busy` (0 and up) of the node: latency, then the rest at the
-    /// thread's bandwidth; when thread and others together want more than the peak, the transfer is
-    /// stretched by as much as they are over it.
+    /// Picoseconds of an access to `bytes` adjacent bytes by a local thread, while other traffic
+    /// uses the share `busy` (0 or more) of the node: the latency, then the rest at the thread's
+    /// bandwidth. If the thread and the others together exceed the peak, the transfer slows down in
+    /// proportion.
     pub fn access_ps(&self, bytes: u64, write: bool, busy: f64) -> f64 {
         let way = self.local.direction(write);
         let rest = bytes.saturating_sub(LINE) as f64 * way.byte_ps;
@@ -102,8 +102,8 @@ impl NodeModel {
         way.latency_ps + rest * (own + busy).max(1.0)
     }
 
-    /// Picoseconds to copy `bytes` from here to `to` by one thread near both, with the share of each
-    /// node that others use: the slower of reading and writing sets the pace.
+    /// Picoseconds to copy `bytes` to the node `to` by a thread local to both, with the share of
+    /// each node that other traffic uses. The slower of read and write determines the time.
     pub fn copy_ps(&self, to: &NodeModel, bytes: u64, busy_here: f64, busy_there: f64) -> f64 {
         let (read, write) = (&self.local.read, &to.local.write);
         let pace = read.byte_ps.max(write.byte_ps);
@@ -113,7 +113,7 @@ impl NodeModel {
     }
 }
 
-/// What the kernel's primitives cost, picoseconds; see [`Cost`] for what each is.
+/// Costs of the kernel's primitives, picoseconds; see [`Cost`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelCosts {
     /// A NUMA hint fault.
@@ -155,10 +155,10 @@ impl KernelCosts {
 }
 
 impl Machine {
-    /// The nodes, quickest to read from their own socket first (by name among equals).
+    /// The nodes by local read latency, then by name.
     ///
     /// # Errors
-    /// An input error when there are fewer than two or more than four, or one lacks a bandwidth.
+    /// There are fewer than two or more than four nodes, or one lacks a bandwidth.
     pub fn nodes(&self) -> Result<Vec<NodeModel>> {
         if !(2..=4).contains(&self.node.len()) {
             return Err(self.lacks_for("two to four [node.NAME] sections", Self::can_tier));
@@ -169,7 +169,7 @@ impl Machine {
         Ok(nodes)
     }
 
-    /// Whether a study of tiering is likely to find what it needs: nodes, and times of its kernel.
+    /// Whether a tiering study can probably use this machine: it has nodes and kernel costs.
     fn can_tier(&self) -> bool {
         let cost = self.cost.as_ref();
         (2..=4).contains(&self.node.len()) && cost.is_some_and(|cost| cost.hint_fault.is_some())
@@ -185,12 +185,12 @@ impl Machine {
             access_unit: node.access_unit.as_ref().map_or(LINE, |size| size.value.bytes()),
             modules: node.modules.as_ref().map_or(1, |count| count.value.0),
             local,
-            remote: node.remote.as_ref().map(|timing| beside(&local, timing)),
+            remote: node.remote.as_ref().map(|timing| with_timing(&local, timing)),
         })
     }
 
-    /// A node from its own socket. A peak stands for a thread's bandwidth and the other way round,
-    /// where one of them is missing.
+    /// The local view of a node. If the peak or the thread's bandwidth is missing, the other
+    /// replaces it.
     fn view(&self, name: &str, timing: &Timing) -> Result<View> {
         let way = |latency_ps, thread: &Option<_>, peak: &Option<_>, key| {
             let busy_ps = byte_ps(peak).or(byte_ps(thread));
@@ -206,13 +206,13 @@ impl Machine {
             sequential_ps: read_ps,
             mixed: None,
         };
-        Ok(beside(&base, timing))
+        Ok(with_timing(&base, timing))
     }
 
-    /// What the kernel's primitives cost.
+    /// The costs of the kernel's primitives.
     ///
     /// # Errors
-    /// An input error that names the key of `[cost]` that is missing.
+    /// A key of `[cost]` is missing.
     pub fn kernel_costs(&self) -> Result<KernelCosts> {
         let none = Cost::default();
         let cost = self.cost.as_ref().unwrap_or(&none);
@@ -234,14 +234,14 @@ impl Machine {
         })
     }
 
-    /// Entries of the last level of the data TLB; 0 when the machine has none.
+    /// Entries of the last level of the data TLB; 0 if the machine has none.
     pub fn tlb_reach(&self) -> u64 {
         self.tlb.as_ref().map_or(0, |tlb| tlb.second.as_ref().unwrap_or(&tlb.first).entries.value.0)
     }
 }
 
-/// `base` with what `timing` says put in its place; random access is never quicker than sequential.
-fn beside(base: &View, timing: &Timing) -> View {
+/// `base`, overridden by `timing`. Random access is never faster than sequential access.
+fn with_timing(base: &View, timing: &Timing) -> View {
     let read_ps = timing.read_latency.value.ps() as f64;
     let way = |latency_ps, known: &Direction, thread, peak, random| {
         let busy_ps = byte_ps(peak).unwrap_or(known.busy_ps);

@@ -1,14 +1,14 @@
-//! How long one page takes to come from, or go to, a storage device, by page size.
+//! Transfer times of a page from or to a storage device, by page size.
 //!
 //! Four shapes, each with the numbers of the machine file:
 //!
 //! * disk: seek + half a turn + p / bandwidth. The first two dwarf the third until p is large.
 //! * linear (flash and Optane SSDs, persistent memory, CXL memory): latency, measured at a stated
 //!   transfer size, plus the rest of the transfer at the device's bandwidth.
-//! * multiple of DRAM (page-size advice, 000; TLB and fault models, 001): k x t_DRAM for each access
-//!   unit of the page.
+//! * multiple of DRAM (page-size advice, 000; TLB and fault models, 001): k x t_DRAM for each
+//!   access unit of the page.
 //!
-//! A page smaller than the device's unit costs a whole unit; a larger one is rounded up to units.
+//! Page sizes are rounded up to multiples of the device's unit.
 
 /// A storage device with every time resolved to nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,20 +31,20 @@ pub(crate) struct Cost {
 
 impl Cost {
     fn ns(&self, bytes: u64) -> f64 {
-        // A page of no bytes still is one request.
+        // A page of 0 bytes is still a request.
         let units = bytes.div_ceil(self.unit).max(1);
         self.fixed_ns + self.unit_ns * units as f64
     }
 }
 
 impl Storage {
-    /// Nanoseconds to read a page of `page_bytes`, the device idle and the request alone (t_IO of
-    /// page-size advice, 000; TLB and fault models, 001).
+    /// Nanoseconds to read a page of `page_bytes` from an idle device (t_IO of page-size advice,
+    /// 000; TLB and fault models, 001).
     pub fn io_ns(&self, page_bytes: u64) -> f64 {
         self.read.ns(page_bytes)
     }
 
-    /// Nanoseconds to write a page of `page_bytes`, the device idle and the request alone.
+    /// Nanoseconds to write a page of `page_bytes` to an idle device.
     pub fn write_ns(&self, page_bytes: u64) -> f64 {
         self.write.ns(page_bytes)
     }

@@ -1,20 +1,19 @@
-//! Tables larger than the caches, looked up at random.
+//! Tables that are larger than the caches and accessed at random.
 
-/// Bytes from which on a table is worth huge pages: a TLB reaches less far with small ones.
-const LARGE: usize = 4 << 20;
+/// Minimum bytes of a table that benefits from huge pages: a TLB covers less with small pages.
+const MIN_HUGE: usize = 4 << 20;
 
-/// The same table, in huge pages as far as the kernel has any; those of its pages that nobody has touched
-/// yet.
+/// Advise the kernel to use huge pages for the untouched pages of a table.
 pub fn on_huge_pages<T>(mut table: Vec<T>) -> Vec<T> {
     let bytes = table.capacity() * size_of::<T>();
     #[cfg(target_os = "linux")]
-    if bytes >= LARGE {
+    if bytes >= MIN_HUGE {
         const PAGE: usize = 4096;
         let start = table.as_mut_ptr().cast::<u8>();
         let skipped = start.align_offset(PAGE).min(bytes);
         let length = (bytes - skipped) / PAGE * PAGE;
-        // SAFETY: the pages lie within the table's own memory, and what they hold stays as it is. A
-        // kernel that declines leaves all as it was.
+        // SAFETY: the pages are within the table's memory, and the advice does not change their
+        // contents. An error is ignored.
         unsafe { libc::madvise(start.add(skipped).cast(), length, libc::MADV_HUGEPAGE) };
     }
     #[cfg(not(target_os = "linux"))]
@@ -22,7 +21,7 @@ pub fn on_huge_pages<T>(mut table: Vec<T>) -> Vec<T> {
     table
 }
 
-/// Let `table` have `length` elements, if it has fewer; its memory is on huge pages as it grows.
+/// Grow `table` to `length` elements if it has fewer, on huge pages.
 #[inline]
 pub fn grow<T: Clone>(table: &mut Vec<T>, length: usize, value: T) {
     if length > table.capacity() {
@@ -34,13 +33,13 @@ pub fn grow<T: Clone>(table: &mut Vec<T>, length: usize, value: T) {
     }
 }
 
-/// Ask for an element that is needed soon.
+/// Prefetch an element.
 #[inline(always)]
 pub fn prefetch<T>(table: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]
     if let Some(element) = table.get(index) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the instruction reads nothing that the program sees.
+        // SAFETY: a prefetch has no architectural effect.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(element).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -51,10 +50,9 @@ pub fn prefetch<T>(table: &[T], index: usize) {
 mod tests {
     use super::*;
 
-    /// On huge pages or not, a table keeps what it holds and what it has room for.
     #[test]
-    fn tables_stay_as_they_are() {
-        for length in [0, 1, LARGE / 8, LARGE / 4 + 3] {
+    fn contents_and_capacity_do_not_change() {
+        for length in [0, 1, MIN_HUGE / 8, MIN_HUGE / 4 + 3] {
             let table: Vec<u64> = (0..length as u64).collect();
             let capacity = table.capacity();
             let mut grown = Vec::new();

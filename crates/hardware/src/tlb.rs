@@ -1,21 +1,21 @@
 //! Translation look-aside buffers: LRU, fully or set-associative, one level or two.
 //!
-//! Two levels behave as the usual CPU does: a first-level miss looks in the second level; a hit
-//! there, or a page walk, fills the first level; a walk fills the second too. The second level sees
-//! first-level misses only.
+//! Two levels behave as in usual CPUs: a first-level miss looks in the second level. A hit there,
+//! or a page walk, fills the first level; a walk also fills the second. The second level sees only
+//! first-level misses.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::table::{grow, prefetch};
 
-/// Most entries of one level: far beyond any hardware, small enough to allocate.
+/// Maximum entries of a level: far beyond any hardware, but small enough to allocate.
 pub const MAX_ENTRIES: u32 = 1 << 20;
 
-/// One level: `entries` in sets of `ways`, fully associative when `ways` is `None`.
+/// One level: `entries` in sets of `ways`; fully associative if `ways` is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Translations held.
+    /// Number of translations.
     pub entries: u32,
     /// Entries of a set.
     pub ways: Option<u32>,
@@ -52,7 +52,7 @@ impl FromStr for Level {
 }
 
 impl FromStr for TlbSpec {
-    /// What is wrong, and how a TLB is written.
+    /// The error and the correct notation.
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -103,26 +103,28 @@ impl fmt::Display for TlbSpec {
     }
 }
 
+/// Sentinel: no page.
+/// Sentinel: no page.
 const NONE: u32 = u32::MAX;
 
 /// A fully associative LRU buffer over pages with dense ids.
 ///
 /// [`touch`](FullLru::touch) and [`release`](FullLru::release) split a reference in two, for a
-/// caller that knows the distinct pages of a stretch of references (no more than the capacity):
-/// touch each at its first reference, release each in the order of its last. Pages of the stretch
-/// are newer than all others and so are never victims within it: hits and misses are exactly those
-/// of the single references.
+/// caller that knows the distinct pages of a window of references (no more than the capacity):
+/// touch each page at its first reference, and release the pages in the order of their last
+/// references. Pages of the window are newer than all others and never victims within it, so that
+/// hits and misses are exactly those of the single references.
 #[derive(Clone, Debug)]
 pub struct FullLru {
     capacity: u32,
-    /// Of each page, where in `order` it was put last: it is there still if that has it.
-    place_of: Places,
-    /// Pages in the order of their releases, [`NONE`] where one is gone. There is room for twice as many as
-    /// fit, so those that are left are seldom moved to its beginning.
+    /// For each page, its last position in `order`. It is valid if `order` has the page there.
+    positions: Positions,
+    /// Pages in the order of their releases, or [`NONE`] as a tombstone. It has room for twice the
+    /// capacity, so that compaction is rare.
     order: Vec<u32>,
-    /// No page comes before this place.
+    /// There are no pages before this position.
     oldest: usize,
-    /// No page comes from this place on.
+    /// There are no pages from this position on.
     next: usize,
     /// Entries in use.
     used: u32,
@@ -132,15 +134,22 @@ impl FullLru {
     /// An empty buffer of `capacity` entries.
     pub fn new(capacity: u32) -> Self {
         let order = vec![NONE; 2 * capacity as usize];
-        Self { capacity, place_of: Places::new(order.len()), order, oldest: 0, next: 0, used: 0 }
+        Self {
+            capacity,
+            positions: Positions::new(order.len()),
+            order,
+            oldest: 0,
+            next: 0,
+            used: 0,
+        }
     }
 
-    /// Entries in all.
+    /// Total number of entries.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// One whole reference; true when it hits.
+    /// A complete reference. Returns whether it hits.
     pub fn access(&mut self, page: u32) -> bool {
         let hit = self.touch(page);
         self.release(page);
@@ -150,31 +159,32 @@ impl FullLru {
     /// Whether `page` is in the buffer, and not held; changes nothing.
     #[inline]
     pub fn contains(&self, page: u32) -> bool {
-        self.order[self.place_of.get(page)] == page
+        self.order[self.positions.get(page)] == page
     }
 
     /// Drop `page`, as a shootdown does; true when it was there.
     pub fn remove(&mut self, page: u32) -> bool {
         let there = self.contains(page);
         if there {
-            self.order[self.place_of.get(page)] = NONE;
+            self.order[self.positions.get(page)] = NONE;
             self.used -= 1;
         }
         there
     }
 
-    /// Ask for what is known of `page`, which is referenced soon.
+    /// Prefetch the metadata of `page`.
     #[inline]
     pub fn expect(&self, page: u32) {
-        self.place_of.expect(page);
+        self.positions.expect(page);
     }
 
-    /// First reference to `page` in a stretch; true when it hits. The page is held until released.
+    /// The first reference to `page` in a window. Returns whether it hits. Pins the page until it
+    /// is released.
     #[inline]
     pub fn touch(&mut self, page: u32) -> bool {
-        let there = &mut self.order[self.place_of.get(page)];
-        if *there == page {
-            *there = NONE;
+        let entry = &mut self.order[self.positions.get(page)];
+        if *entry == page {
+            *entry = NONE;
             return true;
         }
         if self.used == self.capacity {
@@ -185,74 +195,78 @@ impl FullLru {
         false
     }
 
-    /// Drop the least recently used page that is not held.
+    /// Evict the least recently used page that is not pinned.
     #[inline]
     fn evict(&mut self) {
-        // No more pages are held than fit, so there is one.
+        // There is one, as fewer pages are pinned than the capacity.
         while std::mem::replace(&mut self.order[self.oldest], NONE) == NONE {
             self.oldest += 1;
         }
         self.oldest += 1;
     }
 
-    /// Last reference to `page` in a stretch: it becomes the newest.
+    /// The last reference to `page` in a window: it becomes the newest.
     #[inline]
     pub fn release(&mut self, page: u32) {
         if self.next == self.order.len() {
-            self.move_to_beginning();
+            self.compact();
         }
         self.order[self.next] = page;
-        self.place_of.set(page, self.next);
+        self.positions.set(page, self.next);
         self.next += 1;
     }
 
-    fn move_to_beginning(&mut self) {
-        let mut kept = 0;
-        for place in self.oldest..self.next {
-            let page = std::mem::replace(&mut self.order[place], NONE);
+    fn compact(&mut self) {
+        let mut next = 0;
+        for position in self.oldest..self.next {
+            let page = std::mem::replace(&mut self.order[position], NONE);
             if page != NONE {
-                self.order[kept] = page;
-                self.place_of.set(page, kept);
-                kept += 1;
+                self.order[next] = page;
+                self.positions.set(page, next);
+                next += 1;
             }
         }
-        (self.oldest, self.next) = (0, kept);
+        (self.oldest, self.next) = (0, next);
     }
 }
 
-/// A place of each page, 0 at first: in a byte where all places fit, so that the table stays in the caches for
-/// four times as many pages.
+/// A position for each page, initially 0. Uses bytes if all positions fit, so that the table fits
+/// the caches for four times as many pages.
 #[derive(Clone, Debug)]
-enum Places {
-    Few(Vec<u8>),
-    Many(Vec<u32>),
+enum Positions {
+    Bytes(Vec<u8>),
+    Words(Vec<u32>),
 }
 
-impl Places {
-    /// Places below `count`.
+impl Positions {
+    /// Create a table for positions below `count`.
     fn new(count: usize) -> Self {
-        if count <= 1 << u8::BITS { Self::Few(Vec::new()) } else { Self::Many(Vec::new()) }
+        if count <= 1 << u8::BITS { Self::Bytes(Vec::new()) } else { Self::Words(Vec::new()) }
     }
 
     #[inline]
     fn get(&self, page: u32) -> usize {
         match self {
-            Self::Few(places) => places.get(page as usize).map_or(0, |&place| place.into()),
-            Self::Many(places) => places.get(page as usize).map_or(0, |&place| place as usize),
+            Self::Bytes(positions) => {
+                positions.get(page as usize).map_or(0, |&position| position.into())
+            }
+            Self::Words(positions) => {
+                positions.get(page as usize).map_or(0, |&position| position as usize)
+            }
         }
     }
 
     #[inline]
-    fn set(&mut self, page: u32, place: usize) {
+    fn set(&mut self, page: u32, position: usize) {
         let (page, length) = (page as usize, page as usize + 1);
         match self {
-            Self::Few(places) => {
-                grow(places, length, 0);
-                places[page] = place as u8;
+            Self::Bytes(positions) => {
+                grow(positions, length, 0);
+                positions[page] = position as u8;
             }
-            Self::Many(places) => {
-                grow(places, length, 0);
-                places[page] = place as u32;
+            Self::Words(positions) => {
+                grow(positions, length, 0);
+                positions[page] = position as u32;
             }
         }
     }
@@ -260,8 +274,8 @@ impl Places {
     #[inline]
     fn expect(&self, page: u32) {
         match self {
-            Self::Few(places) => prefetch(places, page as usize),
-            Self::Many(places) => prefetch(places, page as usize),
+            Self::Bytes(positions) => prefetch(positions, page as usize),
+            Self::Words(positions) => prefetch(positions, page as usize),
         }
     }
 }
@@ -271,7 +285,7 @@ impl Places {
 pub struct SetLru {
     sets: u64,
     ways: usize,
-    /// Page number + 1 by set, newest first; 0 is empty.
+    /// Page numbers + 1 by set, newest first; 0 is empty.
     tags: Vec<u64>,
 }
 
@@ -285,14 +299,14 @@ impl SetLru {
         }
     }
 
-    /// One reference; true when it hits.
+    /// A reference. Returns whether it hits.
     #[inline]
     pub fn access(&mut self, page_number: u64) -> bool {
-        // No page number is 2^64 - 1: pages have at least two bytes.
+        // A page number is never 2^64 - 1: pages have at least two bytes.
         let tag = page_number + 1;
         let start = (page_number % self.sets) as usize * self.ways;
         let set = &mut self.tags[start..start + self.ways];
-        // Most pages that are looked up are near the front: it pays to look and to move in one go.
+        // Search and shift in one loop: most hits are near the front.
         let mut before = tag;
         for entry in set {
             std::mem::swap(entry, &mut before);
@@ -303,7 +317,7 @@ impl SetLru {
         false
     }
 
-    /// Drop a page, as a shootdown does; true when it was held.
+    /// Remove a page, as a shootdown does. Returns whether it was cached.
     pub fn remove(&mut self, page_number: u64) -> bool {
         let start = (page_number % self.sets) as usize * self.ways;
         let set = &mut self.tags[start..start + self.ways];
@@ -332,7 +346,7 @@ impl Buffer {
         }
     }
 
-    /// One reference; true when it hits.
+    /// A reference. Returns whether it hits.
     #[inline]
     pub fn access(&mut self, page: u32, page_number: u64) -> bool {
         match self {
@@ -341,7 +355,7 @@ impl Buffer {
         }
     }
 
-    /// Drop a page, as a shootdown does; true when it was held.
+    /// Remove a page, as a shootdown does. Returns whether it was cached.
     pub fn remove(&mut self, page: u32, page_number: u64) -> bool {
         match self {
             Buffer::Full(buffer) => buffer.remove(page),

@@ -1,34 +1,34 @@
-//! The memory of a machine as the kernel numbers it: nodes, distances, and how fast each is from
-//! each socket. Plain numbers, made from a machine file's `[topology]` and `[node.NAME]` sections.
+//! The kernel's memory nodes of a machine: distances, and performance from each socket. Derived
+//! from a machine file's `[topology]` and `[node.NAME]` sections.
 
 use nearfar_trace::Result;
 
 use crate::machine::{Machine, NodeKind};
 use crate::node::{NodeModel, View, per_ns};
 
-/// All memory nodes, indexed by the kernel's numbers.
+/// All memory nodes, indexed by the kernel's node numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     /// The machine's name.
     pub machine: String,
     /// The nodes.
     pub nodes: Vec<NodeModel>,
-    /// The socket that each belongs to.
+    /// The socket of each node.
     pub sockets: Vec<u64>,
-    /// Cores of each; 0 for memory alone.
+    /// Cores of each node; 0 if it has only memory.
     pub cpus: Vec<u64>,
     /// The firmware's distances, row by row.
     pub distances: Vec<Vec<u64>>,
     /// GB/s between two sockets, one direction.
     pub link: Option<f64>,
-    /// Cache lines that a core can have under way.
+    /// Outstanding cache lines per core.
     pub fill_buffers: u64,
-    /// Nanoseconds of kernel work to allocate a page, where the machine file gives it.
+    /// Nanoseconds of kernel work to allocate a page, if the machine file has it.
     pub page_allocation_ns: Option<f64>,
 }
 
 impl Topology {
-    /// How `node` looks from the cores of `from`.
+    /// Performance of `node` from the cores of `from`.
     pub fn view(&self, from: usize, node: usize) -> &View {
         let target = &self.nodes[node];
         let far = target.remote.as_ref().filter(|_| !self.same_socket(from, node));
@@ -40,7 +40,7 @@ impl Topology {
         self.sockets[one] == self.sockets[other]
     }
 
-    /// The first node with cores: where a program starts by default.
+    /// The first node with cores, where programs start by default.
     pub fn first_cpu(&self) -> usize {
         self.cpus.iter().position(|count| *count > 0).unwrap_or(0)
     }
@@ -59,12 +59,12 @@ impl Topology {
 impl Machine {
     /// The machine's memory nodes.
     ///
-    /// Without `[topology]` every `[node.NAME]` is one node of a single socket, DRAM first, and
-    /// distances are ten times the ratio of read latencies, as the firmware's are meant to be.
+    /// Without `[topology]`, every `[node.NAME]` is a node of a single socket, DRAM first, and
+    /// distances are ten times the ratio of read latencies, as intended for firmware.
     ///
     /// # Errors
-    /// Input errors: no node, a node without read or write bandwidth, or several sockets and a
-    /// node without a `remote` section.
+    /// There are no nodes, a node has no read or write bandwidth, or there are several sockets and
+    /// a node has no `remote` section.
     pub fn topology(&self) -> Result<Topology> {
         if self.node.is_empty() {
             return Err(self.lacks("[node.NAME]"));
@@ -117,7 +117,7 @@ impl Machine {
     }
 }
 
-/// Ten times the ratio of latencies, at least 11, on one socket.
+/// Distances on one socket: ten times the ratio of latencies, at least 11.
 fn flat_distances(nodes: &[NodeModel]) -> Vec<Vec<u64>> {
     let base = nodes.first().map_or(1.0, |node| node.local.read.latency_ps);
     let to = |node: &NodeModel| {
@@ -184,7 +184,7 @@ mod tests {
             ("[0, 0, 1, 1, 0, 0, 1, 1]", "[0, 0, 1, 1]", "has 4 items for 8 nodes"),
             ("[12, 12, 12, 12, 0,", "[0, 0, 0, 0, 0,", "gives no node a core"),
             ("[10, 11,", "[12, 11,", "10 for a node itself"),
-            ("[10, 11,", "[10, -1,", "-1 does not lie within"),
+            ("[10, 11,", "[10, -1,", "-1 is not within"),
             ("\"1GiB\"", "\"4TiB\"", "less than the node's size"),
         ] {
             assert!(text.contains(from), "{from}");

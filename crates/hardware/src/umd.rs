@@ -1,13 +1,13 @@
-//! A DRAM-interface SSD (UMD, 002: "unified memory device"): flash that holds every page, a small
-//! DRAM that caches some of them and that the host reads and writes directly.
+//! A DRAM-interface SSD (UMD, 002: "unified memory device"): flash that stores every page, and a
+//! small DRAM that caches some of them and that the host accesses directly.
 //!
-//! The DRAM is managed by LRU over all accesses and is write-back. A page that is not in it comes
-//! by a *service*: the least recently used page makes way, is programmed if it was written to (with
-//! the collection this may need), then the wanted page is read. These follow one another, as one
-//! frame of DRAM takes part in all of them; services of different pages overlap where they use
-//! different dies. A page that no one has written to the device yet needs no flash read. Where the
-//! DRAM is full even a new page that takes the place of a clean one is a service, of one access of the
-//! DRAM: the paper counts every page that comes from then on.
+//! The DRAM is write-back, with LRU over all accesses. A page that is not in DRAM is loaded by a
+//! *service*: the least recently used page is evicted and, if dirty, programmed (with garbage
+//! collection if necessary), then the requested page is read. These steps are sequential, because
+//! they share a DRAM frame; services of different pages overlap if they use different dies. A page
+//! that was never written to the device needs no flash read. If the DRAM is full, even a new page
+//! that replaces a clean one is a service, of one DRAM access: the paper counts every page loaded
+//! from then on.
 
 use nearfar_trace::{Error, Result};
 
@@ -15,24 +15,24 @@ use crate::flash::{Array, Command, Conditioned, Ftl, Geometry, Precondition, Ste
 use crate::list::{Links, List};
 use crate::machine::Machine;
 
-/// A service begun: what the device tells the host.
+/// A service that has begun, as reported to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Its number until it is finished.
     pub job: u32,
-    /// How long it will take by the reads and writes of flash and DRAM that it needs, collection's
-    /// included, were nothing else going on. The paper counts no erasing.
+    /// Its predicted time on an idle device: all reads and writes of flash and DRAM, including
+    /// garbage collection. The paper does not count erases.
     pub predicted_ns: u64,
-    /// The wanted page is only in flash, and is read.
+    /// The page must be read from flash.
     pub from_flash: bool,
 }
 
-/// What became of a page asked for.
+/// Result of loading a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loading {
-    /// The page that left the DRAM for it: the host must forget where it was.
+    /// The evicted page, whose mapping the host must remove.
     pub evicted: Option<u32>,
-    /// The work to wait for; `None` when the page is there at once.
+    /// The service to wait for; `None` if the page is available at once.
     pub service: Option<Service>,
 }
 
@@ -45,7 +45,7 @@ pub struct Umd {
     ftl: Ftl,
     array: Array,
     times: Times,
-    /// Moving a page out of, and into, the DRAM.
+    /// Time to move a page out of and into the DRAM.
     page_out_ns: u64,
     page_in_ns: u64,
     frames: u32,
@@ -62,11 +62,11 @@ pub struct Umd {
 }
 
 impl Umd {
-    /// The device of a machine with this much DRAM, its DRAM empty.
+    /// The device of a machine, with this much DRAM, initially empty.
     ///
     /// # Errors
-    /// Input errors: the machine has no `[flash]` or no DRAM, or the size is not between one page
-    /// and the device's capacity.
+    /// The machine has no `[flash]` or no DRAM, or the size is not between one page and the
+    /// device's capacity.
     pub fn new(machine: &Machine, dram_bytes: u64) -> Result<Self> {
         let geometry = Geometry::new(machine)?;
         let times = Times::new(machine)?;
@@ -119,23 +119,23 @@ impl Umd {
         &mut self.array
     }
 
-    /// Pages that the DRAM holds at most.
+    /// Capacity of the DRAM in pages.
     pub fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// Evictions so far: of pages written to, of others.
+    /// Evictions so far: of dirty pages, of clean pages.
     pub fn evictions(&self) -> (u64, u64) {
         (self.dirty_evictions, self.clean_evictions)
     }
 
-    /// Whether `page` is in the DRAM, arrived or not.
+    /// Whether `page` is in the DRAM or being loaded.
     #[inline]
     pub fn resident(&self, page: u32) -> bool {
         self.state[page as usize] & RESIDENT != 0
     }
 
-    /// The host used `page`, which is in the DRAM.
+    /// The host accessed `page`, which is in the DRAM.
     #[inline]
     pub fn touch(&mut self, page: u32, writes: bool) {
         self.state[page as usize] |= if writes { DIRTY } else { 0 };
@@ -145,13 +145,13 @@ impl Umd {
         }
     }
 
-    /// Whether a page can come without another leaving.
+    /// Whether a page can be loaded without an eviction.
     pub fn has_room(&self) -> bool {
         self.used < self.frames
     }
 
-    /// Bring `page` in at time `now`. A `new` page has no content yet that the flash could have: it
-    /// is not read, and counts as written. The page must not be resident.
+    /// Load `page` at time `now`. A `new` page has no contents in flash: it is not read, and counts
+    /// as dirty. The page must not be resident.
     pub fn load(&mut self, now: u64, page: u32, new: bool) -> Loading {
         self.steps.clear();
         self.commands.clear();
@@ -181,22 +181,21 @@ impl Umd {
         Loading { evicted, service: Some(Service { job, predicted_ns, from_flash }) }
     }
 
-    /// The commands to flash of the last [`load`](Umd::load), in order.
+    /// The flash commands of the last [`load`](Umd::load), in order.
     pub fn commands(&self) -> &[Command] {
         &self.commands
     }
 
-    /// The service of `page` is finished: it may be evicted again.
+    /// The service of `page` is complete: the page may be evicted again.
     pub fn arrived(&mut self, page: u32) {
         self.state[page as usize] &= !ARRIVING;
     }
 
-    /// Take out the least recently used page that is not on its way in, and program it if it was
-    /// written to.
+    /// Evict the least recently used page that is not being loaded, and program it if it is dirty.
     ///
     /// # Panics
-    /// Where every page is on its way: the caller ensures that there are more frames than
-    /// services at a time.
+    /// All pages are being loaded. The caller must ensure that there are more frames than
+    /// concurrent services.
     fn evict(&mut self) -> u32 {
         let mut page = self.lru.oldest().expect("the DRAM is full");
         while self.state[page as usize] & ARRIVING != 0 {

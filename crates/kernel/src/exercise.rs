@@ -1,6 +1,7 @@
-//! What the fuzz targets (`fuzz/`) and the replay of their corpus run: text as users give it.
+//! Entry points of the fuzz targets (`fuzz/`) and of the replay of their corpus: parsers of user
+//! text.
 //!
-//! A function here panics where a reader violates its contract; an error is an answer, of one line.
+//! The functions panic if a parser violates its contract. Errors are fine, but must have one line.
 
 use std::str::FromStr;
 
@@ -11,8 +12,8 @@ use nearfar_trace::Error;
 use crate::tiering::{Settings, check};
 use crate::{epf, replacement};
 
-/// Check a tiering policy: its name on the first line of `text`, a knob with its value on each of
-/// the others; returns whether there was one.
+/// Check the knobs of a tiering policy: its name on the first line of `text`, `knob=value` on the
+/// others. Returns whether they are valid.
 pub fn knobs(text: &str) -> bool {
     let mut lines = text.lines();
     let name = lines.next().unwrap_or_default();
@@ -24,9 +25,9 @@ pub fn knobs(text: &str) -> bool {
     })
 }
 
-/// Read `text` as each of the short notations of the command line; returns whether it is one.
+/// Parse `text` as each notation of the command line. Returns whether any accepts it.
 pub fn words(text: &str) -> bool {
-    // As readers of files pass them on.
+    // As parsers of files report them.
     let unit =
         |read: Result<(), String>| one_line(read.map_err(|what| Error::input("text", what, "")));
     [

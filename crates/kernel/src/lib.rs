@@ -1,7 +1,7 @@
-//! What the kernel decides: page replacement, tiering, placement on memory nodes, embedded page
+//! Policies of the kernel: page replacement, tiering, placement on memory nodes, embedded page
 //! faults.
 //!
-//! Nothing here knows a time: costs belong to hardware, their sum to a study.
+//! This crate has no times: costs belong to `nearfar-hardware`, their sums to `nearfar-study`.
 
 pub mod epf;
 pub mod exercise;

@@ -1,9 +1,9 @@
-//! Who runs next: a queue of threads in the order in which they became ready, or will.
+//! A run queue: threads by the time at which they are ready.
 //!
-//! First come, first served; a thread runs until it blocks or its caller takes the core away. A
-//! sleeping thread is in the queue at the time its timer fires. Of Linux's fair scheduler there is
-//! what matters to threads that sleep often: one that wakes up preempts one that has run for longer
-//! ([`Fairness`]). Priorities and equal shares of those that never sleep are left out.
+//! First come, first served. A thread runs until it blocks or is preempted. A sleeping thread is in
+//! the queue with the time of its timer. Of Linux's fair scheduler, only wake-up preemption is
+//! modelled ([`Fairness`]), which matters to threads that sleep often; priorities and time slices
+//! are not.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,33 +16,33 @@ pub struct RunQueue {
 }
 
 impl RunQueue {
-    /// `thread` is ready from time `at` on. Among equal times, who was put first goes first.
-    pub fn put(&mut self, thread: u32, at: u64) {
+    /// Add a thread that is ready at time `at`. Equal times are first in, first out.
+    pub fn push(&mut self, thread: u32, at: u64) {
         self.queued += 1;
         self.queue.push(Reverse((at, self.queued, thread)));
     }
 
-    /// When the first thread is or was ready; `None` when there is none.
+    /// Earliest ready time; `None` if the queue is empty.
     pub fn ready_at(&self) -> Option<u64> {
         self.queue.peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// When the next thread becomes ready, of those that are not yet at `now`.
+    /// Earliest ready time after `now`.
     pub fn next_after(&self, now: u64) -> Option<u64> {
         self.queue.iter().map(|Reverse((at, _, _))| *at).filter(|at| *at > now).min()
     }
 
-    /// Take the first thread of those ready at `now` that `wanted` agrees to.
-    pub fn take_if(&mut self, now: u64, wanted: impl Fn(u32) -> bool) -> Option<u32> {
+    /// Remove the first thread that is ready at `now` and satisfies `accept`.
+    pub fn take_if(&mut self, now: u64, accept: impl Fn(u32) -> bool) -> Option<u32> {
         let ready =
-            |Reverse((at, _, thread)): &&Reverse<(u64, u64, u32)>| *at <= now && wanted(*thread);
-        // The heap's greatest is the first, as it is reversed.
+            |Reverse((at, _, thread)): &&Reverse<(u64, u64, u32)>| *at <= now && accept(*thread);
+        // The maximum of the reversed order is the first thread.
         let Reverse(first) = *self.queue.iter().filter(ready).max()?;
         self.queue.retain(|Reverse(other)| *other != first);
         Some(first.2)
     }
 
-    /// Take the first thread if it is ready at `now`.
+    /// Remove the first thread if it is ready at `now`.
     pub fn take(&mut self, now: u64) -> Option<u32> {
         if self.ready_at()? > now {
             return None;
@@ -51,20 +51,20 @@ impl RunQueue {
     }
 }
 
-/// How long threads have run, as far as it decides who preempts whom: CFS of Linux 2.6.38
-/// (`wakeup_preempt_entity`, `place_entity`).
+/// Run times for wake-up preemption as in CFS of Linux 2.6.38 (`wakeup_preempt_entity`,
+/// `place_entity`).
 #[derive(Debug, Default)]
 pub struct Fairness {
-    /// Nanoseconds by thread; a thread that slept has caught up but for [`CREDIT`].
+    /// Nanoseconds by thread. Time asleep beyond [`CREDIT`] counts as run time.
     ran: Vec<u64>,
 }
 
-/// What a sleeper keeps of the time that it did not run, in wake-up granularities: half the latency of
-/// 6 ms that the scheduler aims at, where the granularity is 1 ms.
+/// Maximum credit for sleeping, in wake-up granularities: half the target latency of 6 ms, with a
+/// granularity of 1 ms.
 const CREDIT: u64 = 3;
 
 impl Fairness {
-    /// `thread` has run for another `ns`.
+    /// Add `ns` to the run time of `thread`.
     pub fn add(&mut self, thread: u32, ns: u64) {
         let thread = thread as usize;
         if thread >= self.ran.len() {
@@ -77,21 +77,20 @@ impl Fairness {
         self.ran.get(thread as usize).copied().unwrap_or(0)
     }
 
-    /// Whether `woken` takes the core from `running`, which has it for `since` nanoseconds.
+    /// Whether `woken` preempts `running`, which has run for `since` nanoseconds.
     pub fn preempts(&self, woken: u32, running: u32, since: u64, granularity: u64) -> bool {
         self.of(woken).saturating_add(granularity) < self.of(running) + since
     }
 
-    /// `woken` did take it: time that it slept for longer than its credit is forgotten.
+    /// Limit the credit of `woken` after it preempted `running`.
     pub fn limit_credit(&mut self, woken: u32, running: u32, granularity: u64) {
-        let least = self.of(running).saturating_sub(granularity.saturating_mul(CREDIT));
-        self.add(woken, least.saturating_sub(self.of(woken)));
+        let min = self.of(running).saturating_sub(granularity.saturating_mul(CREDIT));
+        self.add(woken, min.saturating_sub(self.of(woken)));
     }
 }
 
-/// When a thread that goes to sleep at `now` for `time` wakes up: its timer fires at a whole
-/// multiple of `granularity` (a timer tick, or the slack within which timers are joined), never
-/// early. With 0 it fires on time.
+/// Wake-up time of a thread that sleeps at `now` for `time`: rounded up to a multiple of
+/// `granularity` (the timer tick or timer slack); exact with 0.
 pub fn wake_at(now: u64, time: u64, granularity: u64) -> u64 {
     let due = now.saturating_add(time);
     match granularity {
@@ -115,7 +114,7 @@ mod tests {
             let mut list: Vec<(u64, u32)> = Vec::new();
             for (thread, (put, at)) in operations.into_iter().enumerate() {
                 if put {
-                    queue.put(thread as u32, at);
+                    queue.push(thread as u32, at);
                     let next = list.iter().map(|(ready, _)| *ready).chain([at]).filter(|t| *t > 20);
                     prop_assert_eq!(queue.next_after(20), next.min());
                     let place = list.partition_point(|(other, _)| *other <= at);

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use nearfar_live::options::Asked;
+use nearfar_live::options::RunOptions;
 use nearfar_live::setup::Setup;
 use nearfar_live::supervise;
 use nearfar_schema::{Given, Options as _};
@@ -52,8 +52,8 @@ fn number(text: &str) -> usize {
 fn setup(fast: &str, far: &str, policy: &str) -> Result<Setup> {
     let given = [("fast", fast), ("far", far), ("policy", policy), ("far_size", "96M")];
     let given = given.map(|(name, value)| (name.to_owned(), Given::from(value)));
-    let asked = Asked::read(&BTreeMap::from(given)).map_err(Error::refused)?;
-    asked.setup(BTreeMap::new())
+    let options = RunOptions::read(&BTreeMap::from(given)).map_err(Error::refused)?;
+    options.setup(BTreeMap::new())
 }
 
 /// Run a program, and print what it came to and what it had in use last.

@@ -1,21 +1,21 @@
-//! What a child has done to its mappings while it was given its pages.
+//! Changes that a child makes to its mappings while its pages are copied.
 
 use crate::{Event, Range, Va};
 
-/// Where pages of the moment of the fork are now.
+/// The current addresses of the pages at the fork.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Moves {
-    /// In order: a range that was moved, or that is gone.
+    /// In order: ranges that were moved or unmapped (`None`).
     moves: Vec<(Range, Option<Va>)>,
 }
 
 impl Moves {
-    /// A message of the child.
+    /// Apply a message of the child.
     pub(crate) fn note(&mut self, event: Event) {
         match event {
             Event::Removed(range) | Event::Unmapped(range) => self.moves.push((range, None)),
             Event::Remapped(range, to) => {
-                // What was there before is gone.
+                // The pages that were there are gone.
                 self.moves.push((Range::new(to, to.plus(range.pages())), None));
                 self.moves.push((range, Some(to)));
             }
@@ -23,7 +23,7 @@ impl Moves {
         }
     }
 
-    /// Where the page that was at `at` is, unless it is gone.
+    /// The current address of the page that was at `at`, unless it is gone.
     pub(crate) fn place(&self, at: Va) -> Option<Va> {
         self.moves.iter().try_fold(at, |at, (range, to)| {
             let inside = range.from <= at && at < range.to;

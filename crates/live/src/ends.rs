@@ -1,17 +1,16 @@
-//! The order in which a run is killed if a manager cannot go on, as a state machine for the model: what the
-//! launcher (`supervise.rs`), the keeper (`preload/src/keeper.rs`) and `family.rs` do on the real kernel.
+//! The order in which a run is killed if a manager fails, as a state machine for the model. On the real
+//! kernel, this is the launcher (`supervise/`), the keeper (`preload/src/keeper.rs`) and `family.rs`.
 //!
-//! A page that is missing in a process of the program reads as zeros as soon as nobody holds the process's
-//! userfaultfd. The manager and the keeper share one table of descriptors, so both hold those of children from
-//! the moment at which the kernel makes them; the launcher holds copies of the programs' own. While the manager
-//! or the keeper is there, whoever touches a missing page waits. So the processes that might do so are killed
-//! first and waited for, as a process that was sent a signal may run on for a moment. Then the holders are
-//! killed. The **watcher** does this: the launcher, and where that is gone, the keeper.
+//! A missing page reads as zeros once the last descriptor of its userfaultfd is closed. The manager and the
+//! keeper share one table of descriptors, so both hold those of children from their creation; the launcher
+//! holds copies of the programs' own. While the manager or the keeper exists, a reference to a missing page
+//! waits. So the processes of the program are killed first and waited for, as a process may run for a moment
+//! after a signal. Then the holders are killed. The **watcher** does this: the launcher, or without a
+//! launcher, the keeper.
 //!
-//! The next step follows from what is seen alone, so a watcher that takes over from another goes on where that
-//! one was killed.
+//! The next step depends only on the observed state, so a watcher can take over from another.
 
-/// Who looks.
+/// The process that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watcher {
     /// The launcher.
@@ -20,33 +19,33 @@ pub enum Watcher {
     Keeper,
 }
 
-/// What is seen of a program, its manager and its keeper.
+/// The observed state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Who sees it.
+    /// The observer.
     pub by: Watcher,
-    /// The launcher is there.
+    /// The launcher exists.
     pub launcher: bool,
-    /// The manager is there.
+    /// The manager exists.
     pub manager: bool,
-    /// The keeper is there.
+    /// The keeper exists.
     pub keeper: bool,
-    /// The manager has said that it has nothing left to do: nobody but itself uses the program's memory, and
-    /// all children have all their pages. It says so before it ends.
+    /// The manager has reported before its end that no other process uses the program's memory, and that all
+    /// children have all their pages.
     pub finished: bool,
-    /// The manager has said that it cannot go on, or has not been heard of for too long.
+    /// The manager has reported a failure, or makes no progress.
     pub failed: bool,
-    /// The process that the launcher has started is there.
+    /// The process that the launcher has started exists.
     pub root: bool,
-    /// Processes that use the program's memory, or come from one that does, are there. One that was killed
-    /// is there until it is a zombie.
+    /// Processes that use the program's memory, or descend from one that does, exist. A killed process exists
+    /// until it is a zombie.
     pub programs: bool,
 }
 
-/// What a watcher does next; after it, it looks again.
+/// The next step of a watcher. Afterwards it observes the state again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing is to be done.
+    /// Do nothing.
     Wait,
     /// Kill the processes of the program with SIGKILL, and wait until none is left.
     KillPrograms,
@@ -54,28 +53,28 @@ pub enum Step {
     KillManager,
     /// Kill the keeper.
     KillKeeper,
-    /// Close what the watcher holds itself: the launcher its copies; the keeper ends.
+    /// Close the watcher's own descriptors: the launcher its copies; the keeper ends.
     Close,
 }
 
 impl Seen {
-    /// Whether the run must be ended, as pages are lost or may be.
+    /// Whether the run must be killed, because pages are or may be lost.
     pub fn is_lost(&self) -> bool {
         !self.finished && (self.failed || !self.manager)
     }
 
-    /// What to do next.
+    /// The next step.
     pub fn next(&self) -> Step {
         let is_keeper = self.by == Watcher::Keeper;
         if self.finished && !self.manager {
             return Step::Close;
         }
         if is_keeper && self.launcher {
-            // The launcher does it.
+            // The launcher decides.
             return Step::Wait;
         }
         if !self.is_lost() {
-            // The manager finishes what it has begun, and the keeper looks after it.
+            // The manager finishes, and the keeper watches it.
             return if is_keeper || self.root { Step::Wait } else { Step::Close };
         }
         if self.programs {
@@ -96,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// A program (`root`) and its child, which lacks pages until the manager has given it them.
+    /// A program (`root`) and its child, which lacks pages until the manager has copied them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct Run {
         launcher: bool,
@@ -107,7 +106,7 @@ mod tests {
         root: bool,
         child: bool,
         lacks: bool,
-        /// Something has ended or failed that must not.
+        /// A process was killed, or the manager has failed.
         struck: bool,
     }
 
@@ -117,7 +116,7 @@ mod tests {
             Seen { by, launcher, manager, keeper, finished, failed, root, programs: root || child }
         }
 
-        /// What one step of a watcher leads to: a process at a time, in any order.
+        /// The results of one step of a watcher: one process at a time, in any order.
         fn watched(self, by: Watcher) -> Vec<Self> {
             let is_keeper = by == Watcher::Keeper;
             if !(if is_keeper { self.keeper } else { self.launcher }) {
@@ -131,13 +130,13 @@ mod tests {
                 Step::KillManager => vec![Self { manager: false, ..self }],
                 Step::KillKeeper => vec![Self { keeper: false, ..self }],
                 Step::Close if is_keeper => vec![Self { keeper: false, ..self }],
-                // What ends is the program, if it is there, as its parent has.
+                // The program ends with its parent.
                 Step::Close => vec![Self { launcher: false, root: false, ..self }],
             }
         }
 
-        /// What happens by itself or by a watcher.
-        fn goes_on(self) -> Vec<Self> {
+        /// Steps of the processes and watchers.
+        fn steps(self) -> Vec<Self> {
             let mut next = self.watched(Watcher::Launcher);
             next.extend(self.watched(Watcher::Keeper));
             if self.manager && !self.failed {
@@ -159,7 +158,7 @@ mod tests {
             next
         }
 
-        /// One process is killed, or the manager cannot go on.
+        /// One process is killed, or the manager fails.
         fn strikes(self) -> Vec<Self> {
             let struck = Self { struck: true, ..self };
             if self.struck {
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reads_zeros_and_nobody_waits_for_ever() {
+    fn no_process_reads_zeros_or_waits_for_ever() {
         let begin = Run {
             launcher: true,
             manager: true,
@@ -196,10 +195,10 @@ mod tests {
             let held = run.manager || run.keeper;
             assert!(held || !(run.child && run.lacks), "the child reads zeros: {run:?}");
             assert!(held || run.launcher || !run.root, "the program reads zeros: {run:?}");
-            let next = run.goes_on();
+            let next = run.steps();
             if next.is_empty() {
                 let over = !run.root && !run.child && !run.manager && !run.keeper && !run.launcher;
-                assert!(over, "it goes no further: {run:?}");
+                assert!(over, "it makes no progress: {run:?}");
             }
             open.extend(next);
             open.extend(run.strikes());

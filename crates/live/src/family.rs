@@ -1,7 +1,6 @@
-//! All processes of a run, and how it is killed.
+//! All processes of a run, and how they are killed.
 //!
-//! Every process that was forked from a managed one has the run's shared file mapped, whoever its parent is by
-//! now: so orphans are found as well.
+//! Every process that was forked from a managed one maps the run's shared file, so orphans are found too.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,20 +12,21 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::RawDir;
 
+use crate::linux::MapsLine;
 use crate::shared::{Block, NAME, NOBODY, Shared};
 
-/// Time between two looks at processes that were killed, and how long they may take to end.
-const LOOK: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_secs(5);
+/// Time between two checks of killed processes, and how long they may take to end.
+const POLL: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Kill every process of a run but the caller and the launcher: those below `root`, and those that have its
-/// file mapped. The root itself is spared.
+/// Kill every process of a run except the caller, the launcher and `root`: the descendants of `root`, and
+/// those that map the run's file.
 ///
-/// The order keeps the promise that nobody reads what was never written. Managers are stopped first: a
-/// process whose memory is managed cannot fork until its manager has read of it. Otherwise one that forks and
-/// ends between the list of processes and the look at it would leave a child that nobody sees. A fork that its
-/// manager has read of may still do that once, so nobody must be found twice. Managers and keepers are killed
-/// last, as whoever touches a missing page waits while one of them holds a userfaultfd.
+/// The order guarantees that no process reads a wrong byte. Managers are stopped first: a managed process
+/// cannot complete a fork until its manager has read the message. Otherwise a process that forks and ends
+/// after the list of processes was made would leave an unseen child. A fork whose message was read may still
+/// do that once, so the list must be empty twice. Managers and keepers are killed last: while one of them
+/// holds a userfaultfd, a reference to a missing page waits.
 pub fn kill(shared: &Shared, root: u32) {
     let find = || {
         let mut found = descendants(root);
@@ -35,26 +35,26 @@ pub fn kill(shared: &Shared, root: u32) {
         found.retain(|pid| *pid != root && is_alive(*pid));
         found
     };
-    let end = Instant::now() + LONGEST;
+    let end = Instant::now() + TIMEOUT;
     let wait_until_none = |pids: &[u32], holds: fn(u32) -> bool| {
         while pids.iter().any(|pid| holds(*pid)) && Instant::now() < end {
-            thread::sleep(LOOK);
+            thread::sleep(POLL);
         }
     };
     let mut stopped: Vec<u32> = Vec::new();
-    let mut found_nobody = 0;
-    while found_nobody < 2 && Instant::now() < end {
+    let mut empty_lists = 0;
+    while empty_lists < 2 && Instant::now() < end {
         let mut managers = servers(shared, |block| &block.manager);
         managers.retain(|pid| !stopped.contains(pid));
         managers.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
         wait_until_none(&managers, is_running);
         let program = find();
-        // Stopped before they are killed, as those that are not managed may fork.
+        // Stop them before killing them, as unmanaged ones may fork.
         program.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
         program.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
         wait_until_none(&program, is_alive);
         let is_quiet = managers.is_empty() && program.is_empty();
-        found_nobody = if is_quiet { found_nobody + 1 } else { 0 };
+        empty_lists = if is_quiet { empty_lists + 1 } else { 0 };
         stopped.extend(managers);
     }
     let own = std::process::id();
@@ -65,21 +65,21 @@ pub fn kill(shared: &Shared, root: u32) {
         .for_each(|pid| signal(pid, libc::SIGKILL));
 }
 
-/// The managers, or the keepers.
+/// The PIDs of the managers or of the keepers.
 fn servers(shared: &Shared, of: fn(&Block) -> &AtomicU32) -> Vec<u32> {
     let pids = shared.claimed().map(|(_, _, block)| of(block).load(Ordering::Acquire));
     pids.filter(|pid| ![0, NOBODY].contains(pid)).collect()
 }
 
-/// The processes of the program that have the run's file mapped.
+/// The processes of the program that map the run's file.
 pub fn program(shared: &Shared) -> Vec<u32> {
     let mut found = users_of(shared.inode()).collect();
     without_servers(shared, &mut found);
     found
 }
 
-/// Leave out the caller, the launcher, managers and keepers. They are looked up after the others were found: a
-/// program that has started meanwhile has a manager by then.
+/// Remove the caller, the launcher, managers and keepers. These must be read after `found`: a program that
+/// has started meanwhile has a manager by then.
 fn without_servers(shared: &Shared, found: &mut Vec<u32>) {
     let spared = [std::process::id(), shared.head().launcher.load(Ordering::Relaxed)];
     let [managers, keepers] =
@@ -92,27 +92,27 @@ fn signal(pid: u32, number: i32) {
     unsafe { libc::kill(pid as i32, number) };
 }
 
-/// The words of a process's or thread's `stat` after the name.
+/// The fields of a process's or thread's `stat` after the name.
 pub(crate) fn stat(folder: &str) -> Option<String> {
     let text = fs::read_to_string(format!("{folder}/stat")).ok()?;
     Some(text.rsplit_once(") ")?.1.to_owned())
 }
 
-/// Whether a process is there and has not ended: its first thread may have ended before others.
+/// Whether a process has a thread that has not ended. Its main thread may have ended before others.
 pub fn is_alive(pid: u32) -> bool {
     let runs = |folder: &str| stat(folder).is_some_and(|words| !words.starts_with(['Z', 'X']));
     let tasks = format!("/proc/{pid}/task");
     runs(&format!("/proc/{pid}")) || numbers(&tasks).any(|task| runs(&format!("{tasks}/{task}")))
 }
 
-/// Whether a process has not stopped since it was sent SIGSTOP, and has not ended.
+/// Whether a process has neither stopped nor ended.
 fn is_running(pid: u32) -> bool {
     stat(&format!("/proc/{pid}")).is_some_and(|words| !words.starts_with(['T', 't', 'Z', 'X']))
 }
 
-/// Whether this holds for any name in a folder that is a number; `None` if the folder cannot be read.
-/// `read_dir` would take memory from libc: from a program that has ended, or whose lock somebody held when the
-/// keeper was made.
+/// Whether this holds for any number among the names in a folder. `None` if the folder cannot be read.
+/// `read_dir` would allocate with libc, whose memory belongs to a program that has ended, or whose lock was
+/// held when the keeper was created.
 pub(crate) fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> Option<bool> {
     let folder = File::open(folder).ok()?;
     let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
@@ -126,7 +126,7 @@ pub(crate) fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> Op
     Some(false)
 }
 
-/// The names in a folder that are numbers; fewer if it cannot be read to its end.
+/// The numbers among the names in a folder, as far as it can be read.
 fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
     let mut found = Vec::new();
     any_number(folder, |number| {
@@ -136,23 +136,16 @@ fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
     found.into_iter()
 }
 
-/// Those that have the run's file mapped to write to it; who only watches a run does not.
+/// The processes that map the run's file shared. Viewers map it privately.
 fn users_of(inode: u64) -> impl Iterator<Item = u32> {
-    let inode = inode.to_string();
     numbers("/proc").filter(move |pid| {
         let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-        maps.split(|byte| *byte == b'\n').any(|line| {
-            let Ok(line) = std::str::from_utf8(line) else { return false };
-            line.ends_with(NAME) && {
-                let mut words = line.split_ascii_whitespace().skip(1);
-                words.next().is_some_and(|rights| rights.ends_with('s'))
-                    && words.nth(2) == Some(inode.as_str())
-            }
-        })
+        MapsLine::all(&maps)
+            .any(|line| line.rights[3] == b's' && line.inode == inode && line.name == NAME)
     })
 }
 
-/// This process and all that come from it, parents first.
+/// This process and its descendants, parents first.
 pub(crate) fn descendants(root: u32) -> Vec<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for pid in numbers("/proc") {
@@ -178,11 +171,11 @@ mod tests {
 
     use super::*;
 
-    /// A fork has what other tests have mapped, too: one kills at a time.
+    /// A forked child maps the files of other tests too, so only one test kills at a time.
     static KILLS: Mutex<()> = Mutex::new(());
 
     #[test]
-    fn all_that_come_from_a_process_are_killed() {
+    fn all_descendants_are_killed() {
         let _alone = KILLS.lock().unwrap();
         let (shared, _file) = Shared::create().unwrap();
         let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().unwrap();
@@ -199,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_is_found_by_the_file_and_who_watches_is_not() {
+    fn an_orphan_is_found_by_the_file_and_a_viewer_is_not() {
         let _alone = KILLS.lock().unwrap();
         let (shared, file) = Shared::create().unwrap();
         let _watched = Shared::map_to_read(&file).unwrap();

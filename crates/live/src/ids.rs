@@ -1,10 +1,10 @@
-//! What the runtime speaks of: places of the program's address space, frames of the lot, slots.
+//! Identifiers: pages of the program's address space, frames of the parking area, slots, children.
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// A page of the program's address space: its address divided by 4,096. Not a
-/// [`Page`](nearfar_kernel::tiering::Page), which is the number that a policy knows it by.
+/// A page of the program's address space: its address divided by 4,096. A policy knows it by a
+/// [`Page`](nearfar_kernel::tiering::Page) number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Va(u64);
 
@@ -14,7 +14,7 @@ impl Va {
         Self(number)
     }
 
-    /// The page that holds this address.
+    /// The page of this address.
     pub const fn of(address: u64) -> Self {
         Self(address / PAGE as u64)
     }
@@ -36,7 +36,7 @@ impl Va {
     }
 }
 
-/// Pages from `from` up to and without `to`.
+/// Pages from `from` to `to`, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// The first.
@@ -62,7 +62,7 @@ impl Range {
     }
 }
 
-/// A place in the parking lot, which holds one frame or none.
+/// A place in the parking area, which holds one frame or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame(u32);
 
@@ -78,7 +78,7 @@ impl Frame {
     }
 }
 
-/// Where the far tier keeps a page.
+/// A place in the far tier, which holds one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(u32);
 
@@ -93,13 +93,13 @@ impl Slot {
         self.0
     }
 
-    /// Its number, to index a table.
+    /// Its number as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A copy of the program, made by fork.
+/// A child of the program, made by fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Child(u32);
 

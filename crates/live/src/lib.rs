@@ -1,12 +1,11 @@
-//! A real program in two tiers of memory: the runtime of `nearfar run`.
+//! The runtime of `nearfar run`: a real program in two tiers of memory.
 //!
-//! An unmodified program keeps a part of its memory, within a budget, and the rest in a far tier
-//! ([`far`]). Which pages lie where is decided by the policies of `nearfar_kernel::tiering`, the
-//! same objects that the simulator runs. The kernel reports the program's faults through
-//! userfaultfd ([`Kernel`]); a [`Manager`] acts on them from a process that shares the program's memory.
+//! An unmodified program has a part of its memory in fast memory, within a budget, and the rest in a far tier
+//! ([`far`]). The policies of `nearfar_kernel::tiering`, which the simulator runs too, decide where pages
+//! are. The kernel reports the program's faults through userfaultfd ([`Kernel`]). A [`Manager`] serves them
+//! from a process that shares the program's memory.
 //!
-//! The program never reads anything but what it last wrote. What that rests on is said in
-//! [`Kernel`] and in `world.rs`, and tried in `model/`.
+//! The program always reads what it last wrote. [`Kernel`] and `world.rs` explain why; `model/` tests it.
 
 mod children;
 #[cfg(test)]
@@ -17,8 +16,6 @@ mod ids;
 mod kernel;
 pub mod linux;
 mod manager;
-mod mapped;
-mod memory;
 #[cfg(test)]
 mod model;
 mod numbers;
@@ -31,7 +28,6 @@ mod regions;
 pub mod remote;
 pub mod setup;
 pub mod shared;
-mod stored;
 pub mod supervise;
 #[cfg(test)]
 mod tests;
@@ -39,7 +35,7 @@ pub mod watch;
 mod world;
 
 pub use ids::{Child, Frame, PAGE, Range, Slot, Va};
-pub use kernel::{Event, Fail, Found, Kernel};
+pub use kernel::{Event, Fail, Kernel, NewRegion};
 pub use manager::{AROUND, Manager, Turn};
 pub use nearfar_trace::Error;
 pub use pace::next_look_ns;

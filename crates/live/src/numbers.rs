@@ -1,9 +1,9 @@
-//! The numbers that a policy knows the program's pages by.
+//! The page numbers by which a policy knows the program's pages.
 //!
-//! An address has 36 bits of page number, a policy's page 32, and its tables are as long as the highest
-//! number. So 8 pages that lie together get 8 numbers when the first of them is used, and the numbers
-//! are free again when none of them is. Groups are that small so that a program that touches one page
-//! here and there does not run out of numbers, and that large so that a group's own entry costs little.
+//! An address has 36 bits of page number, a policy's page 32, and a policy's tables are as long as the
+//! highest number. So an aligned group of 8 pages gets 8 numbers when the first of them is used, and frees
+//! them when none is. With larger groups, a program with sparse accesses would run out of numbers; with
+//! smaller ones, the entries of groups would cost more.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use nearfar_kernel::tiering::Page;
 
 use crate::{Range, Va};
 
-/// Pages that are numbered together.
+/// Pages of a group.
 pub(crate) const GROUP: u32 = 8;
 
-/// Where a page is: its group, and its place in it.
+/// The group of a page, and its offset in the group.
 fn split(at: Va) -> (u64, u32) {
     (at.number() / u64::from(GROUP), (at.number() % u64::from(GROUP)) as u32)
 }
@@ -22,9 +22,9 @@ fn split(at: Va) -> (u64, u32) {
 /// Page numbers in use.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// By address, so that a range costs what is in it.
+    /// By address, so that the cost of a range depends on its content.
     groups: BTreeMap<u64, u32>,
-    /// Of each group: its place, and how many of its pages are held.
+    /// The address and the number of held pages of each group.
     places: Vec<(u64, u32)>,
     free: Vec<u32>,
     limit: u32,
@@ -42,7 +42,7 @@ impl Numbers {
         self.limit
     }
 
-    /// Numbers that were ever given out are below this.
+    /// All numbers that were ever allocated are below this.
     pub(crate) fn top(&self) -> u32 {
         self.places.len() as u32 * GROUP
     }
@@ -54,13 +54,13 @@ impl Numbers {
         Some(Page::new(group * GROUP + offset))
     }
 
-    /// The address of a number that was given out.
+    /// The address of an allocated number.
     pub(crate) fn place(&self, page: Page) -> Va {
         let (place, _) = self.places[page.index() / GROUP as usize];
         Va::new(place * u64::from(GROUP) + u64::from(page.number() % GROUP))
     }
 
-    /// Each number whose page is in `range`, held or not, in order of addresses.
+    /// The numbers of the pages in `range`, held or not, in order of addresses.
     pub(crate) fn each_in(&self, range: Range) -> impl Iterator<Item = (Page, Va)> {
         let (first, last) = (split(range.from).0, range.to.number().div_ceil(GROUP.into()));
         self.groups.range(first..last.max(first)).flat_map(move |(place, group)| {
@@ -74,8 +74,7 @@ impl Numbers {
         })
     }
 
-    /// The number of a page, which is held until [`release`](Numbers::release); `None` if there are
-    /// no more.
+    /// Hold the number of a page until [`release`](Numbers::release). `None` if no number is free.
     pub(crate) fn hold(&mut self, at: Va) -> Option<Page> {
         let (place, offset) = split(at);
         let group = match self.groups.get(&place) {
@@ -98,7 +97,7 @@ impl Numbers {
         Some(Page::new(group * GROUP + offset))
     }
 
-    /// The page of this number is not held any more.
+    /// Release a number.
     pub(crate) fn release(&mut self, page: Page) {
         let group = page.number() / GROUP;
         let (place, held) = &mut self.places[group as usize];
@@ -128,14 +127,14 @@ mod tests {
         }
         assert_eq!(numbers.hold(Va::new(1)).map(Page::number), Some(1));
         assert_eq!(numbers.hold(Va::new(1 << 40)), None);
-        // A range costs what is in it.
+        // The cost of a range depends on its content.
         let range = Range::new(Va::new(1), Va::new(1 + (1 << 8)));
         assert_eq!(numbers.each_in(range).count() as u32, GROUP - 1 + 1);
     }
 
     proptest! {
-        /// Each held page has one number, each number one page; there are numbers for as many groups
-        /// as the limit has, and a range has the numbers of its pages.
+        /// Pages and numbers map one to one, up to the limit of groups, and a range has the numbers of its
+        /// pages.
         #[test]
         fn numbers_go_both_ways(
             steps in prop::collection::vec((0..6u64, 0..u64::from(GROUP), any::<bool>()), 0..200),

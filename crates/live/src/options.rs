@@ -15,34 +15,37 @@ use serde_json::Value as Json;
 use crate::far::{self, Far, Fault, TIERS};
 use crate::setup::Setup;
 use crate::{
-    Child, Event, Fail, Found, Frame, Kernel, Manager, PAGE, Regions, Sizes, Slot, Va, World,
+    Child, Event, Fail, Frame, Kernel, Manager, NewRegion, PAGE, Regions, Sizes, Slot, Va, World,
 };
 
-/// Least fast memory: below it the window and spare frames would be most of it.
-const LEAST: u64 = 1 << 20;
+/// Minimum fast memory. With less, most of it would be the window and spare frames.
+const MIN_FAST: u64 = 1 << 20;
 
 nearfar_schema::options! {
-    /// The options of `nearfar run` as they are written.
-    pub struct Asked {
-        /// Fast memory of each process: 512M, or 50% of the peak resident set of the program's largest process.
+    /// The options of `nearfar run` as given.
+    pub struct RunOptions {
+        /// Fast memory of each process: 512M, or 50% of the peak resident set of the program's largest
+        /// process.
         fast: OneMemory = required(),
-        /// Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, umd:MACHINE, or node:N for memory node N.
+        /// Tier of the other memory; file:PATH makes a file, umd:MACHINE simulates an SSD, node:N
+        /// is a memory node.
         far: Tier = "zstd",
-        /// Policy that decides what lies where.
+        /// Tiering policy.
         policy: Policy = "ssp",
-        /// Most memory in the far tier, shadows included, before compression.
+        /// Size limit of the far tier before compression, shadows included.
         far_size: Option<Bytes> = none("16 times --fast"),
-        /// Time that a page takes to or from the far tier at least.
+        /// Minimum time of a page transfer to or from the far tier.
         far_latency: Nanoseconds = "0ns",
-        /// Whose thread sleeps while its page comes from the far tier; others wait at their processors.
+        /// Faults whose thread sleeps until the page arrives from the far tier; the others wait on
+        /// the processor.
         epf: epf::Written = "all",
     }
 }
 
-/// The command, for those who write declarations as source.
+/// The declaration of the command.
 pub const COMMAND: Command = Command {
     name: "run",
-    options: Asked::specs,
+    options: RunOptions::specs,
     rows: &[("watch", column::to_json::<crate::watch::Row>)],
 };
 
@@ -59,7 +62,7 @@ impl Registry for Policies {
     }
 }
 
-/// The name of a policy. One written in Python is given beside it, not here.
+/// The name of a built-in policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy(pub Choice<Policies>);
 
@@ -84,7 +87,7 @@ impl Value for Policy {
     }
 }
 
-/// A far tier as it is written.
+/// A far tier as given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tier(pub String);
 
@@ -106,7 +109,7 @@ impl Value for Tier {
     }
     fn read(given: &Given) -> std::result::Result<Self, String> {
         let text = given.to_string();
-        // The error names the option again.
+        // The caller adds the option's name.
         match far::find(&text) {
             Ok(_) => Ok(Self(text)),
             Err(error) => Err(error.to_string().trim_start_matches("--far: ").to_owned()),
@@ -117,18 +120,18 @@ impl Value for Tier {
     }
 }
 
-impl Asked {
-    /// The same, where `--fast` may be a share of the program's peak resident set, which is `resident` bytes.
-    /// It is still recorded as it was written.
+impl RunOptions {
+    /// Resolve a percentage as `--fast` to bytes, for a program with a peak resident set of `resident` bytes.
+    /// The option is still recorded as given.
     ///
     /// # Errors
-    /// The share is less than the smallest budget.
+    /// The result is less than the minimum.
     pub fn resolved(mut self, resident: u64) -> Result<Self> {
         if let MemorySize::Fraction(part) = self.fast.size {
-            // A float holds more than any memory; whole pages, as a budget is.
+            // Round up to whole pages.
             let pages = (resident as f64 * part / PAGE as f64).ceil() as u64;
             let bytes = pages.saturating_mul(PAGE as u64);
-            if bytes < LEAST {
+            if bytes < MIN_FAST {
                 let what = format!(
                     "{} of the program's peak resident set ({} KiB) is less than 1 MiB",
                     self.fast.text.trim(),
@@ -141,25 +144,24 @@ impl Asked {
         Ok(self)
     }
 
-    /// The same with the least that `--fast` may be, where it is a share.
+    /// Resolve a percentage as `--fast` to the minimum.
     #[must_use]
-    pub fn least(mut self) -> Self {
-        if self.is_share() {
-            self.fast.size = MemorySize::Bytes(LEAST);
+    pub fn with_min_fast(mut self) -> Self {
+        if self.is_percentage() {
+            self.fast.size = MemorySize::Bytes(MIN_FAST);
         }
         self
     }
 
-    /// Whether `--fast` is a share of a resident set that is not known yet.
-    pub fn is_share(&self) -> bool {
+    /// Whether `--fast` is a percentage of a resident set that is unknown.
+    pub fn is_percentage(&self) -> bool {
         matches!(self.fast.size, MemorySize::Fraction(_))
     }
 
-    /// How to run a program, with `knobs` of the policy.
+    /// The setup of a run, with `knobs` of the policy.
     ///
     /// # Errors
-    /// Too little memory; a knob out of place; a policy that cannot do without what a live memory
-    /// lacks.
+    /// Too little memory; a wrong knob; a policy that needs a capability that a live memory lacks.
     pub fn setup(&self, knobs: BTreeMap<String, String>) -> Result<Setup> {
         let name = self.policy.0.name;
         let setup = self.setup_of(name, Some(name), knobs)?;
@@ -167,11 +169,11 @@ impl Asked {
         Ok(setup)
     }
 
-    /// How to run a program under a policy that is not built in: what it is called and says of itself, and
-    /// knobs of its base.
+    /// The setup of a run with a policy that is not built in: its name and declaration, and knobs of its
+    /// base.
     ///
     /// # Errors
-    /// As above.
+    /// As [`setup`](Self::setup).
     pub fn setup_with(
         &self,
         name: &str,
@@ -206,7 +208,7 @@ impl Asked {
                 return Err(Error::input("--fast", what, "give a size, such as 64M"));
             }
         };
-        if fast < LEAST {
+        if fast < MIN_FAST {
             return Err(Error::input("--fast", "is less than 1 MiB", "give more, such as 64M"));
         }
         let far_size = self.far_size.as_ref().map_or(fast.saturating_mul(16), |bytes| bytes.0);
@@ -230,7 +232,7 @@ impl Asked {
             knobs,
             ..Setup::default()
         };
-        // The default is that of a machine; the budget is a machine's whole memory here.
+        // The default of the machine, with the budget as its memory.
         let (knob, usual) = usual_min_free(setup.fast);
         let known = base.map(find).transpose()?.map_or(Vec::new(), |base| (base.knobs)());
         if known.iter().any(|declared| declared.name == knob) {
@@ -240,8 +242,7 @@ impl Asked {
     }
 }
 
-/// Whether a policy can run in a live memory, under a real program; `mapped`: with a far tier that stays
-/// mapped.
+/// Check whether a policy can run with a real program. `mapped`: the far tier stays mapped.
 ///
 /// # Errors
 /// Why not, and what to choose.
@@ -250,7 +251,7 @@ pub fn check_policy(name: &str, settings: &Settings, mapped: bool) -> Result<()>
         return Err(foreseeing(name));
     }
     let sizes = Sizes { fast: 64, far: 64, window: 1, spare: 1, pages: 512, mapped };
-    let world = World::new(Nowhere, Box::new(Nowhere), sizes);
+    let world = World::new(Stub, Box::new(Stub), sizes);
     Manager::new(world, name, settings, 1).map(|_| ())
 }
 
@@ -262,10 +263,10 @@ fn foreseeing(name: &str) -> Error {
     )
 }
 
-/// Neither a kernel nor a far tier: a policy can be made in it.
-struct Nowhere;
+/// A kernel and far tier without function, in which a policy can be made.
+struct Stub;
 
-impl Far for Nowhere {
+impl Far for Stub {
     fn store(&mut self, _: &[u8]) -> std::result::Result<Slot, Fault> {
         Err(Fault::Full)
     }
@@ -278,9 +279,9 @@ impl Far for Nowhere {
     }
 }
 
-impl Kernel for Nowhere {
+impl Kernel for Stub {
     fn events(&mut self, _: &mut Vec<Event>) {}
-    fn discover(&mut self, _: &Regions, _: &mut Vec<Found>) {}
+    fn discover(&mut self, _: &Regions, _: &mut Vec<NewRegion>) {}
     fn place(&mut self, _: Va, _: &[u8], _: bool) -> std::result::Result<(), Fail> {
         Err(Fail::Ended)
     }
@@ -305,7 +306,7 @@ impl Kernel for Nowhere {
     fn is_quiet(&mut self) -> bool {
         true
     }
-    fn let_others_run(&mut self) {}
+    fn wait_for_messages(&mut self) {}
     fn wake(&mut self, _: Va) {}
     fn frame(&self, _: Frame) -> &[u8] {
         &[0; PAGE]
@@ -314,11 +315,11 @@ impl Kernel for Nowhere {
         &mut []
     }
     fn discard(&mut self, _: Frame, _: u32) {}
-    fn give(&mut self, _: Child, _: Va, _: &[u8]) -> std::result::Result<(), Fail> {
+    fn copy_to_child(&mut self, _: Child, _: Va, _: &[u8]) -> std::result::Result<(), Fail> {
         Err(Fail::Ended)
     }
     fn child_events(&mut self, _: Child, _: &mut Vec<Event>) {}
-    fn let_go(&mut self, _: Child) {}
+    fn release_child(&mut self, _: Child) {}
     fn now_ns(&self) -> u64 {
         0
     }
@@ -330,12 +331,12 @@ mod tests {
 
     fn asked(given: &[(&str, &str)]) -> Result<Setup> {
         let given = given.iter().map(|(name, value)| ((*name).to_owned(), Given::from(*value)));
-        let asked = Asked::read(&given.collect()).map_err(Error::refused)?;
+        let asked = RunOptions::read(&given.collect()).map_err(Error::refused)?;
         asked.setup(BTreeMap::new())
     }
 
     #[test]
-    fn what_is_asked_is_set_up_or_refused_in_a_line() {
+    fn options_are_set_up_or_refused_in_one_line() {
         let setup = asked(&[("fast", "64M"), ("far", "lz4"), ("far_latency", "2us")]).unwrap();
         assert_eq!((setup.fast, setup.far_size), (64 << 20, 1 << 30));
         assert_eq!((setup.far.as_str(), setup.far_latency_ns), ("lz4", 2000));
@@ -362,11 +363,12 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_of_the_resident_set() {
-        let given = |fast: &str| Asked::read(&[("fast".into(), Given::from(fast))].into()).unwrap();
+    fn a_percentage_is_of_the_resident_set() {
+        let given =
+            |fast: &str| RunOptions::read(&[("fast".into(), Given::from(fast))].into()).unwrap();
         for (fast, budget) in [("50%", 4 << 20), ("200 %", 16 << 20), ("3M", 3 << 20)] {
             let asked = given(fast);
-            assert_eq!(asked.is_share(), fast.ends_with('%'));
+            assert_eq!(asked.is_percentage(), fast.ends_with('%'));
             let asked = asked.resolved((8 << 20) - 1).unwrap();
             assert_eq!(asked.setup(BTreeMap::new()).unwrap().fast, budget);
             assert_eq!(asked.plain()["fast"], fast);
@@ -378,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_policy_that_is_not_built_in_is_set_up_with_its_base() {
-        let asked = Asked::read(&[("fast".to_owned(), Given::from("64M"))].into()).unwrap();
+        let asked = RunOptions::read(&[("fast".to_owned(), Given::from("64M"))].into()).unwrap();
         let knobs = |text: &[(&str, &str)]| {
             text.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
@@ -389,7 +391,7 @@ mod tests {
         };
         let setup = with(Some("nomad"), Hooks::WRITTEN, "mine", &[]).unwrap();
         assert!(setup.remote && setup.policy == "mine");
-        // The budget is the machine's memory, as under a built-in policy.
+        // The knobs have the defaults of a built-in policy.
         assert_eq!(setup.knobs, asked.setup(BTreeMap::new()).unwrap().knobs);
         assert!(with(None, Hooks::HINT_FAULT, "mine", &[]).unwrap().knobs.is_empty());
         for (found, says) in [
@@ -404,9 +406,8 @@ mod tests {
         }
     }
 
-    /// Each policy either runs or says why not.
     #[test]
-    fn which_policies_can_live() {
+    fn which_policies_can_run() {
         for mapped in [false, true] {
             let can: Vec<_> = POLICIES
                 .iter()

@@ -1,13 +1,13 @@
 //! How often the manager looks for memory that the program has mapped.
 
-/// Shortest and longest time from one look to the next, nanoseconds, where a look costs little.
+/// Minimum and maximum time between two scans in nanoseconds, if a scan is cheap.
 const INTERVAL_NS: (u64, u64) = (20_000_000, 40_000_000);
-/// A look takes at most 1/SHARE of the time.
+/// Scans take at most 1/SHARE of the time.
 const SHARE: u64 = 50;
 
-/// Nanoseconds to the next look after one that took `took_ns` and has `found` something; `last_ns` were
-/// between it and the one before. The list of mappings is read as a whole, so a program with tens of
-/// thousands of them is looked at more seldom.
+/// Nanoseconds until the next scan, after one that took `took_ns` and has `found` something, `last_ns` after
+/// the previous one. A scan reads the whole list of mappings, so a program with tens of thousands of them is
+/// scanned less often.
 #[must_use]
 pub fn next_look_ns(last_ns: u64, found: bool, took_ns: u64) -> u64 {
     let (shortest, longest) = INTERVAL_NS;
@@ -22,18 +22,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_memory_is_looked_for_soon_where_that_costs_little() {
+    fn cheap_scans_are_frequent() {
         assert_eq!(next_look_ns(0, false, 0), 20_000_000);
         assert_eq!(next_look_ns(20_000_000, false, 100_000), 40_000_000);
         assert_eq!(next_look_ns(40_000_000, true, 100_000), 20_000_000);
-        // A list of 60,000 mappings; then it is short again.
+        // A list of 60,000 mappings, then a short one.
         assert_eq!(next_look_ns(20_000_000, true, 40_000_000), 49 * 40_000_000);
         assert_eq!(next_look_ns(1_960_000_000, false, 100_000), 40_000_000);
     }
 
     proptest! {
         #[test]
-        fn looks_take_a_fiftieth_at_most(last: u64, found: bool, took in 0..1u64 << 50) {
+        fn scans_take_at_most_a_fiftieth(last: u64, found: bool, took in 0..1u64 << 50) {
             let next = next_look_ns(last, found, took);
             prop_assert!(u128::from(took) * 50 <= u128::from(took) + u128::from(next));
             prop_assert!(next >= INTERVAL_NS.0);

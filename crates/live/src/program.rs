@@ -1,4 +1,4 @@
-//! Whether a program can be run: it must be one that the dynamic linker starts.
+//! Checks whether a program can run under nearfar: the dynamic linker must start it.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,23 +11,22 @@ use crate::far;
 use crate::linux::Linux;
 use crate::setup::Setup;
 
-/// Find `name` as a shell does and look whether the library can be loaded into it.
+/// Find `name` as a shell does, and check whether the library can be loaded into it.
 ///
 /// # Errors
-/// It is not there, is static, or runs with another user's rights.
+/// It does not exist, is static, or runs with another user's rights.
 pub fn check(name: &str) -> Result<PathBuf> {
     let path = find(name).ok_or_else(|| {
         Error::input(name, "no such program", "give the command after --, as in a shell")
     })?;
-    look(&path, 4)?;
+    check_file(&path, 4)?;
     Ok(path)
 }
 
-/// Find what would keep `name` from being run as `setup` says, without running it: the program, userfaultfd,
-/// the far tier.
+/// Check without running it whether `name` can run with `setup`: the program, userfaultfd, the far tier.
 ///
 /// # Errors
-/// As [`check`]; userfaultfd cannot be had; the far tier cannot be made.
+/// As [`check`]; userfaultfd is not available; the far tier cannot be made.
 pub fn check_all(setup: &Setup, name: &str) -> Result<PathBuf> {
     let path = check(name)?;
     Linux::open(1)?;
@@ -47,7 +46,7 @@ fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| runs(path))
 }
 
-fn look(path: &Path, depth: u32) -> Result<()> {
+fn check_file(path: &Path, depth: u32) -> Result<()> {
     let shown = path.display().to_string();
     let refuse = |what: &str, fix: &str| Err(Error::input(shown.clone(), what, fix));
     let io = |error: std::io::Error| Error::io(path, "reading", &error);
@@ -65,7 +64,7 @@ fn look(path: &Path, depth: u32) -> Result<()> {
         let words = String::from_utf8_lossy(line);
         let mut words = words.split_ascii_whitespace();
         let interpreter = match words.next() {
-            // What env is to find is the interpreter.
+            // The interpreter is the program that env runs.
             Some(env) if env.ends_with("/env") => {
                 words.find(|word| !word.starts_with('-')).and_then(find)
             }
@@ -73,7 +72,7 @@ fn look(path: &Path, depth: u32) -> Result<()> {
             None => None,
         };
         return match interpreter {
-            Some(interpreter) if depth > 0 => look(&interpreter, depth - 1),
+            Some(interpreter) if depth > 0 => check_file(&interpreter, depth - 1),
             _ => refuse("has no interpreter that is there", "look at its first line"),
         };
     }
@@ -83,7 +82,7 @@ fn look(path: &Path, depth: u32) -> Result<()> {
         eight[..length].copy_from_slice(bytes);
         Some(u64::from_le_bytes(eight))
     };
-    // A 64-bit little-endian ELF file: what nearfar runs on.
+    // A 64-bit little-endian ELF file.
     if !head.starts_with(b"\x7fELF\x02\x01") {
         return refuse("is no 64-bit program for this machine", "give the program itself");
     }
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_refused_in_a_line() {
+    fn a_program_that_cannot_run_is_refused_in_one_line() {
         assert!(check("sh").is_ok() && check("/bin/sh").is_ok());
         let folder = tempfile::tempdir().unwrap();
         let make = |name: &str, content: &[u8], mode| {

@@ -1,18 +1,18 @@
-//! The reaper: a process between the launcher and the program, which waits for all that ends in a run.
+//! The reaper: a process between the launcher and the program, which waits for all processes of a run.
 //!
-//! Managers outlive the processes that they serve, and keepers the managers, so they are orphans in the end.
-//! Orphans go to the nearest subreaper, which is this process: the launcher may be somebody's Python with
-//! children of its own, and process 1 of a container often waits for nobody.
+//! Managers outlive the processes that they serve, and keepers the managers, so they become orphans. The
+//! nearest subreaper adopts orphans. It is this process, because the launcher may be a Python process with
+//! other children, and process 1 of a container often does not wait.
 
 use std::io;
 use std::os::fd::RawFd;
-use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
+use crate::linux::block_all_signals;
 use crate::shared::{self, Head};
 
-/// To be called between fork and exec: the caller becomes the reaper, and a child of it returns, to become
-/// the program. Both end with their parent. The bell is called when the program has ended.
+/// Called between fork and exec: the caller becomes the reaper, and its child returns to become the program.
+/// Both are killed when their parent ends. The reaper rings the bell when the program has ended.
 ///
 /// # Errors
 /// Those of the system.
@@ -35,7 +35,7 @@ pub(crate) fn split(head: &Head, bell: RawFd) -> io::Result<()> {
     }
 }
 
-/// Be killed when the parent ends. If it has ended already, nobody is there to hear of an error.
+/// Have the kernel kill this process when its parent ends. If it has ended already, exit.
 fn die_with(parent: u32) {
     // SAFETY: system calls that take numbers.
     unsafe {
@@ -46,18 +46,16 @@ fn die_with(parent: u32) {
     }
 }
 
-/// Wait for everybody, until nobody is left.
+/// Wait for all children until none is left.
 fn reap(root: libc::pid_t, head: &Head, bell: RawFd) -> ! {
-    // SAFETY: system calls that take numbers, a set of signals, a name that ends in zero, and a variable of
-    // this function.
+    // SAFETY: system calls that take numbers, a name that ends in zero, and a variable of this function.
     unsafe {
-        let (all, none) = (u64::MAX, null_mut::<u64>());
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, none, 8);
-        // Where it is ignored, nobody can be waited for.
+        block_all_signals();
+        // With SIGCHLD ignored, `waitpid` finds nobody.
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"nearfar-reap".as_ptr());
-        // Who reads what the program writes waits for its end, not for this one's.
+        // Readers of the program's output must not wait for this process.
         if bell > 0 {
             libc::syscall(libc::SYS_close_range, 0, bell - 1, 0);
         }

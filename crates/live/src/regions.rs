@@ -11,12 +11,12 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Each of them, in order.
+    /// The ranges, in order.
     pub fn each(&self) -> impl Iterator<Item = Range> {
         self.ranges.iter().map(|(from, to)| Range::new(*from, *to))
     }
 
-    /// The parts of `range` that are in none of them, in order.
+    /// The parts of `range` that are in no region, in order.
     pub fn gaps(&self, range: Range) -> Vec<Range> {
         let mut gaps = Vec::new();
         let mut from = range.from;
@@ -33,12 +33,12 @@ impl Regions {
         gaps
     }
 
-    /// The end of the one that holds this page.
+    /// The end of the region with this page.
     pub fn end_of(&self, at: Va) -> Option<Va> {
         self.ranges.range(..=at).next_back().map(|(_, end)| *end).filter(|end| *end > at)
     }
 
-    /// Add a range in place of whatever was there.
+    /// Add a range. It replaces what it overlaps.
     pub fn add(&mut self, range: Range) {
         self.remove(range);
         if range.pages() > 0 {

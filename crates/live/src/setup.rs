@@ -1,5 +1,4 @@
-//! What `nearfar run` tells the library that it loads into the program, in one variable of the
-//! environment.
+//! The setup of a run, which `nearfar run` passes to the library in the program in an environment variable.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +7,30 @@ use nearfar_kernel::tiering::Settings;
 use crate::numbers::GROUP;
 use crate::{PAGE, Sizes, far};
 
-/// The variable.
+/// The name of the environment variable.
 pub const VARIABLE: &str = "NEARFAR_RUN";
 
-/// How a program is to be run.
+/// The setup of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Setup {
     /// Bytes of fast memory.
     pub fast: u64,
-    /// Bytes that the far tier may hold, before compression.
+    /// Size of the far tier in bytes, before compression.
     pub far_size: u64,
     /// The far tier, as [`far::find`](crate::far::find) reads it.
     pub far: String,
-    /// Nanoseconds that a request to the far tier takes at least.
+    /// Minimum latency of the far tier in nanoseconds.
     pub far_latency_ns: u64,
-    /// Which threads sleep while their page comes from the far tier, as
-    /// [`epf::parse`](nearfar_kernel::epf::parse) reads it.
+    /// Which threads sleep while their page is read from the far tier, as for
+    /// [`epf::parse`](nearfar_kernel::epf::parse).
     pub epf: String,
-    /// The policy: one of the registry, or what the launcher's is called.
+    /// The name of the policy.
     pub policy: String,
-    /// The launcher has the policy, and answers for every process over a socket
-    /// ([`remote`](crate::remote)).
+    /// The policy runs in the launcher ([`remote`](crate::remote)).
     pub remote: bool,
-    /// Its knobs.
+    /// The policy's knobs.
     pub knobs: BTreeMap<String, String>,
-    /// The supervisor's process.
+    /// The launcher's process.
     pub launcher: u32,
     /// Its descriptor of the file of [`Shared`](crate::shared::Shared).
     pub shared: u32,
@@ -41,7 +39,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// As one text of lines. No value may hold a line's end.
+    /// As lines of text. No value may contain a newline.
     pub fn to_text(&self) -> String {
         let mut lines = vec![
             format!("fast={}", self.fast),
@@ -59,10 +57,10 @@ impl Setup {
         lines.join("\n")
     }
 
-    /// The reverse.
+    /// Parse the text of [`to_text`](Self::to_text).
     ///
     /// # Errors
-    /// The line that is not one of these.
+    /// An invalid line.
     pub fn from_text(text: &str) -> Result<Self, String> {
         let mut setup = Self::default();
         for line in text.lines() {
@@ -99,15 +97,15 @@ impl Setup {
         far::find(&self.far).is_ok_and(|(_, tier, _)| tier.is_mapped)
     }
 
-    /// Frames and pages. The window and the spare frames are part of the fast memory.
+    /// The sizes in pages. The window and the spare frames are part of the fast memory.
     pub fn sizes(&self) -> Sizes {
         let pages = |bytes: u64| bytes / PAGE as u64;
         let all = pages(self.fast);
         let mapped = self.is_mapped();
         let window = if mapped { 0 } else { (all / 64).clamp(8, 4096) };
         let spare = (all / 128).clamp(8, 512);
-        // A page that is far from every other takes a group of numbers. The tables by number are zeros
-        // at first, and take memory only where numbers are in use.
+        // A page without neighbours takes a group of numbers. The tables by number are zeros at first, and
+        // take memory only for numbers in use.
         let numbers = u64::from(GROUP) * (all + pages(self.far_size)) + (1 << 16);
         Sizes {
             fast: all.saturating_sub(window + spare).max(64),
@@ -143,13 +141,16 @@ mod tests {
         assert!(Setup::from_text("fast=x").is_err() && Setup::from_text("nothing").is_err());
         let sizes = setup.sizes();
         assert_eq!(sizes.fast + sizes.window + sizes.spare as u64, 5 << 8);
-        // Each page may be in a group of its own, as far as there can be numbers.
+        // Each page may have its own group, up to the maximum.
         assert_eq!(sizes.pages, 1 << 30);
         let small = Setup { far_size: 80 << 20, ..setup.clone() }.sizes();
         assert!(u64::from(small.pages) >= u64::from(GROUP) * (small.fast + small.far));
-        // Every page on a memory node may be parked, and none is let through a window.
+        // Every page on a memory node may be parked, and there is no window.
         let mapped = Setup { far: "node:1".into(), far_size: 40 << 20, ..setup }.sizes();
         assert_eq!(mapped.fast + mapped.spare as u64, 5 << 8);
-        assert_eq!((mapped.window, u64::from(mapped.lot())), (0, mapped.fast + 10_240 + 10 + 64));
+        assert_eq!(
+            (mapped.window, u64::from(mapped.parking())),
+            (0, mapped.fast + 10_240 + 10 + 64)
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! A run that is under way, as another process sees it.
+//! The view of a run from another process.
 //!
-//! The launcher holds the file of [`Shared`], so whoever may open `/proc/PID/fd` of it, its user or root,
-//! can read what the managers publish there. Nothing is asked of the run, which does not notice.
+//! The launcher holds the file of [`Shared`], so its user or root can open it through `/proc/PID/fd` and read
+//! what the managers publish. This does not disturb the run.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
-use crate::linux::monotonic;
-use crate::shared::{Block, NAME, Shared, State, process_of};
+use crate::linux::{monotonic, process_of};
+use crate::shared::{Block, NAME, Shared, State};
 use crate::{Counters, PAGE};
 
 nearfar_schema::columns! {
@@ -68,7 +68,7 @@ nearfar_schema::columns! {
     seed []
 }
 
-/// What a run looks like at a moment.
+/// The state of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
     /// The launcher's process.
@@ -83,19 +83,19 @@ pub struct Snapshot {
     pub fast_bytes: u64,
     /// Most memory of each in the far tier.
     pub far_size_bytes: u64,
-    /// Process images so far, those that have ended too.
+    /// Number of process images so far, including those that have ended.
     pub images: u64,
     /// Whether it is over.
     pub is_over: bool,
     /// Its exit code, if it is over and was not killed itself.
     pub exit_code: Option<i32>,
-    /// Why the program was ended, if it was.
+    /// Why the run was killed, if it was.
     pub why: Option<String>,
-    /// The whole run, and each process that runs now.
+    /// The whole run, and each running process.
     pub rows: Vec<Row>,
 }
 
-/// What rates are made of.
+/// The values from which rates are computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     counters: Counters,
@@ -118,25 +118,25 @@ impl Counts {
     }
 }
 
-/// A run that is under way.
+/// A run.
 #[derive(Debug)]
 pub struct Watched {
     launcher: u32,
     command: String,
-    /// The launcher: readable once it has ended.
+    /// The launcher; readable once it has ended.
     process: OwnedFd,
     shared: Shared,
-    /// The last look: when, and what was counted by then, in all and by block.
+    /// The previous snapshot: its time, the total counts, and the counts by block.
     last: Option<(u64, Counts, BTreeMap<usize, Counts>)>,
 }
 
 impl Watched {
-    /// The run of a launcher or of a program that is managed; without a process the only one there is.
+    /// Find the run of a launcher or of a managed process; without a PID, the only run.
     ///
     /// # Errors
-    /// There is no such run; it is another user's or another version's; there are several.
+    /// There is no such run; it is another user's or of another version; there are several.
     pub fn find(pid: Option<u32>) -> Result<Self> {
-        let place = pid.map_or("--watch auto".to_owned(), |pid| format!("--watch {pid}"));
+        let place = pid.map_or("watch".to_owned(), |pid| format!("watch {pid}"));
         let refused = |what: &str, fix: &str| Error::input(place.clone(), what, fix);
         if let Some(pid) = pid
             && !Path::new(&format!("/proc/{pid}")).exists()
@@ -158,7 +158,7 @@ impl Watched {
             let all: Vec<String> =
                 found.iter().map(|run| format!("{} ({})", run.launcher, run.command)).collect();
             let what = format!("there are {} runs: {}", all.len(), all.join(", "));
-            return Err(refused(&what, "name one: --watch PID"));
+            return Err(refused(&what, "name one: nearfar watch PID"));
         }
         if let Some(run) = found.pop() {
             return Ok(run);
@@ -176,7 +176,7 @@ impl Watched {
             }
             Some(_) => refused(
                 "is neither `nearfar run` nor a program that it manages",
-                "`--watch auto` finds what runs",
+                "`nearfar watch` finds the run",
             ),
         })
     }
@@ -191,19 +191,19 @@ impl Watched {
         files().into_iter().map(|(pid, path)| (pid, Self::open(pid, &path)))
     }
 
-    /// The file at `path`, which this process holds.
+    /// Open the file at `path`, which the launcher holds.
     ///
     /// # Errors
-    /// `InvalidData` for a run of another version; anything else is no run that is under way.
+    /// `InvalidData` for a run of another version; any other error if there is no run.
     fn open(launcher: u32, path: &Path) -> io::Result<Self> {
-        // First, so that it is the process that holds the file.
+        // First, so that the PID cannot be reused before the file is opened.
         let process = process_of(launcher)?;
         let file = File::open(path)?;
         let shared = Shared::map_to_read(&file).map_err(|error| match error.raw_os_error() {
             Some(libc::EBADF | libc::EPROTO) => io::ErrorKind::InvalidData.into(),
             _ => error,
         })?;
-        // A program holds the file for a moment when it starts.
+        // A starting program holds the file too, for a moment.
         let head = shared.head();
         if head.launcher.load(Ordering::Relaxed) != launcher || head.ended().is_some() {
             return Err(io::ErrorKind::NotFound.into());
@@ -211,7 +211,7 @@ impl Watched {
         Ok(Self { launcher, command: command_of(launcher), process, shared, last: None })
     }
 
-    /// Whether this is its launcher, a process that it manages, or the one between them.
+    /// Whether this is the launcher, the reaper, or a managed process.
     fn has(&self, pid: u32) -> bool {
         let runs = |(_, own, block): (_, u32, &Block)| own == pid && is_running(block);
         let reaper = self.shared.head().reaper.load(Ordering::Relaxed);
@@ -227,12 +227,12 @@ impl Watched {
         has_ended || self.shared.head().ended().is_some()
     }
 
-    /// What it looks like now. Rates are over the time since the last look.
-    pub fn look(&mut self) -> Snapshot {
-        self.look_at(monotonic())
+    /// The current state. Rates are over the time since the previous snapshot.
+    pub fn snapshot(&mut self) -> Snapshot {
+        self.snapshot_at(monotonic())
     }
 
-    fn look_at(&mut self, now: u64) -> Snapshot {
+    fn snapshot_at(&mut self, now: u64) -> Snapshot {
         let is_over = self.is_over();
         let head = self.shared.head();
         let setup = head.setup();
@@ -289,12 +289,12 @@ fn is_running(block: &Block) -> bool {
     matches!(block.state(), State::Held | State::Running | State::Failed)
 }
 
-/// The peak, which the launcher writes a little later than it is there.
+/// The peak, including the current value, which the launcher may not have added yet.
 fn at_least(peak: &[AtomicU64; 4], now: [u64; 4]) -> [u64; 4] {
     std::array::from_fn(|i| peak[i].load(Ordering::Relaxed).max(now[i]))
 }
 
-/// A row without a name.
+/// A row without process and command.
 fn row(now: Counts, before: Counts, since: Option<f64>, used: [u64; 4], peak: [u64; 4]) -> Row {
     let bytes = |pages: u64| pages * PAGE as u64;
     let rate = |what: fn(&Counts) -> u64| {
@@ -327,7 +327,7 @@ fn row(now: Counts, before: Counts, since: Option<f64>, used: [u64; 4], peak: [u
     }
 }
 
-/// The files of all runs that this user may open, with who holds them.
+/// The files of all runs that this user may open, and the PIDs of their holders.
 fn files() -> Vec<(u32, PathBuf)> {
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -379,7 +379,7 @@ mod tests {
         let block = &shared.blocks()[block];
         let mut counters = Counters { faults: 10, demotions_copied: 1, ..Counters::default() };
         block.publish(&counters);
-        let first = watched.look_at(1_000_000_000);
+        let first = watched.snapshot_at(1_000_000_000);
         assert_eq!(first.rows.len(), 2);
         assert_eq!((first.rows[0].faults, first.rows[0].faults_per_second), (10, None));
 
@@ -392,7 +392,7 @@ mod tests {
         let more = &shared.blocks()[shared.claim(1).unwrap()];
         more.set_state(State::Running);
         more.publish(&Counters { faults: 2, ..Counters::default() });
-        let second = watched.look_at(3_000_000_000);
+        let second = watched.snapshot_at(3_000_000_000);
         let [whole, own, more] = &second.rows[..] else { panic!("{second:?}") };
         assert_eq!((whole.faults, own.faults, more.faults), (42, 40, 2));
         assert_eq!(own.faults_per_second, Some(15.0));
@@ -405,11 +405,11 @@ mod tests {
 
         // What ends leaves its counts to the whole.
         block.set_state(State::Ended);
-        let third = watched.look_at(4_000_000_000);
+        let third = watched.snapshot_at(4_000_000_000);
         assert_eq!((third.rows.len(), third.rows[0].faults, third.images), (2, 42, 2));
         assert_eq!(third.rows[0].faults_per_second, Some(0.0));
         shared.head().end(7, None);
-        let last = watched.look_at(5_000_000_000);
+        let last = watched.snapshot_at(5_000_000_000);
         assert!(watched.is_over() && last.is_over && last.rows.len() == 1);
         assert_eq!((last.exit_code, last.rows[0].faults), (Some(7), 42));
         assert_eq!(open(&file).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(open(&file).unwrap_err().kind(), io::ErrorKind::NotFound);
         let other = tempfile::tempfile().unwrap();
         assert_eq!(open(&other.into()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        for (pid, says) in [(u32::MAX / 2, "no such process"), (1, "--watch 1: is ")] {
+        for (pid, says) in [(u32::MAX / 2, "no such process"), (1, "watch 1: is ")] {
             let text = Watched::find(Some(pid)).unwrap_err().to_string();
             assert!(text.contains(says) && !text.contains('\n'), "{text}");
         }

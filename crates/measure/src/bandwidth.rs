@@ -1,4 +1,4 @@
-//! How fast one processor, or several, read or write memory in order.
+//! Sequential memory bandwidth of one or several processors.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -10,7 +10,7 @@ use nearfar_trace::{Error, Result};
 use crate::mapping::{Mapping, Pages};
 use crate::thread::{Stopwatch, pin};
 
-/// What is done with memory.
+/// The kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Loads.
@@ -19,12 +19,12 @@ pub enum Access {
     Write,
 }
 
-/// Bytes a second, of each of `rounds`: a thread on each processor of `cpus` goes through memory of
-/// its own, `bytes` long, on the memory node `node` where one is given. One thread alone is timed by
-/// its processor time, several by the clock, from the first that starts to the last that ends.
+/// Bytes per second of each of `rounds`. A thread on each processor of `cpus` passes through its
+/// own memory of `bytes`, on the memory node `node` if given. A single thread is timed by its
+/// processor time, several by the clock, from the first start to the last end.
 ///
 /// # Errors
-/// Memory or a processor is refused.
+/// The system denies memory or a processor.
 pub fn bandwidth(
     access: Access,
     cpus: &[usize],
@@ -36,7 +36,7 @@ pub fn bandwidth(
         cpus.iter().map(|_| Mapping::new(bytes, Pages::Huge, node)).collect();
     let barrier = Barrier::new(cpus.len());
     let one = |cpu: usize, mut memory: Mapping| -> Result<Vec<(Instant, Instant, f64)>> {
-        // A thread that is refused its processor goes on, as the others wait for it.
+        // A thread that is denied its processor continues, because the others wait for it.
         let pinned = pin(cpu);
         memory.write(4096, None);
         let times = (0..rounds).map(|_| {
@@ -79,7 +79,7 @@ pub fn bandwidth(
     Ok(rates.collect())
 }
 
-/// In eight sums, which need not wait for each other.
+/// Uses eight independent sums.
 fn sum(words: &[u64]) -> u64 {
     let mut sums = [0_u64; 8];
     for eight in words.chunks_exact(8) {

@@ -1,5 +1,5 @@
-//! Loads that wait for each other: each gives the address of the next. One chain of them measures
-//! latency, several at once how many loads a core has under way.
+//! Pointer chases: each load returns the address of the next. One chain measures latency, several
+//! concurrent ones the number of loads that a core has in flight.
 
 use std::hint::black_box;
 use std::ptr;
@@ -11,25 +11,26 @@ use crate::thread::Stopwatch;
 
 const LINE: usize = 64;
 
-/// How many chains there may be.
+/// Supported numbers of chains.
 pub const CHAINS: [usize; 9] = [1, 4, 8, 12, 16, 24, 32, 48, 64];
 
-/// Where the loads go: a line of each `stride` bytes, in random order among `window` neighbours, one
-/// window after the other. A window that the TLB reaches keeps misses of it out.
+/// The pattern of loads: one line of each `stride` bytes, in random order within windows of
+/// `window` neighbours, one window after another. A window within the reach of the TLB avoids TLB
+/// misses.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Bytes from one to the next in memory; where these are pages, any line of each.
+    /// Distance of neighbours in bytes. If it is a multiple of the page size, any line of each.
     pub stride: usize,
-    /// How many are visited in random order before the next as many.
+    /// Number of neighbours per window.
     pub window: usize,
-    /// Chains, which share the memory out among them.
+    /// Number of chains, which divide the memory among them.
     pub chains: usize,
 }
 
-/// Chains of loads through memory, each a circle.
+/// Chains of loads through memory, each a cycle.
 #[derive(Debug)]
 pub struct Chase {
-    /// Holds, in each place, the address of the next.
+    /// Contains, at each location, the address of the next.
     memory: Mapping,
     /// The address that each chain loads from next.
     at: Vec<usize>,
@@ -37,11 +38,11 @@ pub struct Chase {
 }
 
 impl Chase {
-    /// Lay the chains through `memory`.
+    /// Create the chains in `memory`.
     ///
     /// # Errors
-    /// The stride holds no line, or the memory less than two places for each chain; chains other than
-    /// [`CHAINS`].
+    /// The stride is less than a line, the memory has fewer than two locations per chain, or the
+    /// number of chains is not one of [`CHAINS`].
     pub fn new(mut memory: Mapping, layout: Layout) -> Result<Self> {
         let wrong = |what: &str| Error::input("chase", format!("{layout:?}: {what}"), "");
         let Layout { stride, window, chains } = layout;
@@ -56,7 +57,7 @@ impl Chase {
             return Err(wrong("a chain needs two places"));
         }
         let lines = stride / LINE;
-        // Neighbouring pages at neighbouring lines would meet in few sets of a cache.
+        // The same line of each page would map to few sets of a cache.
         let word = |place: usize| (place * stride + mix(place as u64) as usize % lines * LINE) / 8;
         let words = memory.words_mut();
         let start = words.as_mut_ptr().expose_provenance();
@@ -86,12 +87,12 @@ impl Chase {
         Ok(Self { memory, at, loads: places * chains })
     }
 
-    /// Loads of one time round all circles.
+    /// Loads of one pass through all chains.
     pub fn loads(&self) -> usize {
         self.loads
     }
 
-    /// Nanoseconds a load, of `batches` of some `loads` each. It goes on where it ended.
+    /// Nanoseconds per load, of `batches` of about `loads` each. Continues where it ended.
     pub fn times(&mut self, loads: usize, batches: usize) -> Vec<f64> {
         (0..batches).map(|_| self.time(loads)).collect()
     }
@@ -110,16 +111,16 @@ impl Chase {
     }
 }
 
-/// `steps` loads of each of `N` chains through `_memory`; nanoseconds a load.
+/// Execute `steps` loads of each of `N` chains through `_memory`. Returns nanoseconds per load.
 fn step<const N: usize>(_memory: &Mapping, at: &mut [usize], steps: usize) -> f64 {
     let mut now = [0; N];
     now.copy_from_slice(at);
     let began = Stopwatch::start();
     for _ in 0..steps {
         for place in &mut now {
-            // SAFETY: `Chase::new` has written the address of a place that the chain visits into each of
-            // them, nothing writes to the memory since, and it is borrowed. An address, as an index
-            // would take a cycle to add.
+            // SAFETY: `Chase::new` has written the address of a place that the chain visits into
+            // each of them, nothing writes to the memory since, and it is borrowed. An address, as
+            // an index would take a cycle to add.
             *place = unsafe { *ptr::with_exposed_provenance::<u64>(*place) } as usize;
         }
     }
@@ -128,7 +129,7 @@ fn step<const N: usize>(_memory: &Mapping, at: &mut [usize], steps: usize) -> f6
     time
 }
 
-/// A number that looks random, by SplitMix64 (Steele, Lea and Flood, 2014).
+/// SplitMix64 (Steele, Lea and Flood, 2014).
 fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -136,12 +137,12 @@ fn mix(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Random numbers, the same each time.
+/// Deterministic random numbers.
 #[derive(Debug)]
 pub(crate) struct Random(pub u64);
 
 impl Random {
-    /// Less than `limit`.
+    /// A number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
         (u128::from(mix(self.0)) * u128::from(limit) >> 64) as u64

@@ -1,14 +1,14 @@
-//! How long a cycle takes.
+//! Duration of a clock cycle.
 
 use std::hint::black_box;
 
 use crate::thread::Stopwatch;
 
-/// Additions in a row for each time round the loop.
+/// Additions per iteration of the loop.
 const ADDITIONS: usize = 32;
 
-/// Nanoseconds a cycle, of `batches` of `rounds` times 32 additions that wait for each other: every
-/// processor takes one cycle for each.
+/// Nanoseconds per cycle, of `batches` of `rounds` times 32 dependent additions, which take one
+/// cycle each on every processor.
 pub fn cycle_times(rounds: usize, batches: usize) -> Vec<f64> {
     (0..batches).map(|_| time(rounds)).collect()
 }
@@ -23,7 +23,7 @@ fn time(rounds: usize) -> f64 {
     began.each(rounds.max(1) * ADDITIONS)
 }
 
-/// Two registers: some processors add constants for nothing.
+/// Adds registers, because some processors execute additions of constants for free.
 #[inline(always)]
 fn add(sum: u64, one: u64) -> u64 {
     let mut sum = sum;
@@ -32,7 +32,7 @@ fn add(sum: u64, one: u64) -> u64 {
             concat!($text, $text, $text, $text, $text, $text, $text, $text)
         };
     }
-    // SAFETY: adds registers, and touches nothing else.
+    // SAFETY: only adds registers.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(

@@ -1,4 +1,4 @@
-//! What `cpuid` says of caches and TLBs (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E).
+//! Caches and TLBs from `cpuid` (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E).
 
 #[cfg(test)]
 mod tests;
@@ -185,20 +185,20 @@ fn from_parameters(leaves: &Leaves, found: &mut Processor) {
         let (ways, full) = (b >> 16, d >> 8 & 1 == 1);
         let entries = entries_of(ways.saturating_mul(*c), (!full).then_some(ways));
         // Bit 0: 4 KiB, bit 1: 2 MiB.
-        let holds = [b & 1 == 1, b >> 1 & 1 == 1];
-        // 1 data, 2 instructions, 3 both, 4 loads alone (5, stores alone, has no place here).
+        let supports = [b & 1 == 1, b >> 1 & 1 == 1];
+        // 1 data, 2 instructions, 3 both, 4 only loads (5, only stores, is ignored).
         let first = match (d & 31, d >> 5 & 7) {
             (1 | 3 | 4, 1) => &mut data,
             (2, 1) => &mut instruction,
             (1 | 3 | 4, 2) => {
-                // Halves that hold large pages of different sizes: small ones use both.
-                second = if holds[0] { beside(second, entries) } else { second };
+                // Two halves for large pages of different sizes; small pages use both.
+                second = if supports[0] { merge(second, entries) } else { second };
                 continue;
             }
             _ => continue,
         };
-        for (place, holds) in first.iter_mut().zip(holds) {
-            *place = place.or(entries.filter(|_| holds));
+        for (level, supported) in first.iter_mut().zip(supports) {
+            *level = level.or(entries.filter(|_| supported));
         }
     }
     found.first = tlb(data[0], data[1]);
@@ -206,14 +206,14 @@ fn from_parameters(leaves: &Leaves, found: &mut Processor) {
     found.second = tlb(second, None);
 }
 
-/// Both as one; the sum of their ways where their sets are as many.
-fn beside(one: Option<Entries>, other: Option<Entries>) -> Option<Entries> {
-    let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
-    let ways = one.ways.zip(other.ways).map(|(one, other)| one + other);
-    entries_of(one.entries + other.entries, ways).or(Some(one))
+/// Merge two TLBs into one; the ways add up if the numbers of sets are equal.
+fn merge(first: Option<Entries>, second: Option<Entries>) -> Option<Entries> {
+    let (Some(first), Some(second)) = (first, second) else { return first.or(second) };
+    let ways = first.ways.zip(second.ways).map(|(first, second)| first + second);
+    entries_of(first.entries + second.entries, ways).or(Some(first))
 }
 
-/// Which TLB a descriptor of leaf 2 is.
+/// The TLB of a descriptor of leaf 2.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Data,
@@ -245,7 +245,7 @@ const DESCRIPTORS: &[(u8, Kind, u32, u32, u32)] = &[
 /// Leaf 2: a byte for each TLB, in all registers but the lowest byte of EAX.
 fn from_descriptors(leaves: &Leaves, found: &mut Processor) {
     let Some(registers) = leaves.get(&(2, 0)) else { return };
-    // A register whose highest bit is set holds none.
+    // A register with its highest bit set contains no descriptors.
     let bytes = registers.iter().map(|r| if r >> 31 == 0 { r.to_le_bytes() } else { [0; 4] });
     let bytes: Vec<u8> = bytes.flatten().skip(1).collect();
     let (mut data, mut instruction, mut second) = ([None; 2], [None; 2], [None; 2]);
@@ -253,13 +253,13 @@ fn from_descriptors(leaves: &Leaves, found: &mut Processor) {
         if !bytes.contains(number) {
             continue;
         }
-        let place = match kind {
+        let level = match kind {
             Kind::Data => &mut data,
             Kind::Instruction => &mut instruction,
             Kind::Second => &mut second,
         };
-        for (place, entries) in place.iter_mut().zip([small, large]) {
-            *place = place.or(entries_of(*entries, (*ways > 0).then_some(*ways)));
+        for (slot, entries) in level.iter_mut().zip([small, large]) {
+            *slot = slot.or(entries_of(*entries, (*ways > 0).then_some(*ways)));
         }
     }
     found.first = tlb(data[0], data[1]);

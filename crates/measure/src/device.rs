@@ -1,4 +1,4 @@
-//! Requests to a device, one at a time, around the page cache.
+//! Latency of requests to a device, one at a time.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -10,11 +10,11 @@ use crate::bandwidth::Access;
 use crate::chase::Random;
 use crate::mapping::{Mapping, Pages};
 
-/// Nanoseconds of each of `count` requests of `bytes`, at random multiples of `bytes` below `span` of
-/// an open file; the file decides whether the page cache has a part (`O_DIRECT`).
+/// Nanoseconds of each of `count` requests of `bytes`, at random multiples of `bytes` below `span`
+/// of an open file. Whether the page cache is used depends on how the file was opened (`O_DIRECT`).
 ///
 /// # Errors
-/// The span holds no request; a request fails, or is answered in part.
+/// The span is smaller than a request, or a request fails or is incomplete.
 pub fn request_times(
     file: RawFd,
     access: Access,
@@ -28,14 +28,14 @@ pub fn request_times(
         return Err(failed(format!("{span} bytes hold no request of {bytes} bytes")));
     }
     let mut memory = Mapping::new(bytes, Pages::Small, None)?;
-    // What is written is not all alike: a device may spare itself pages of zeros.
+    // Write varying data: a device may optimise pages of zeros.
     let mut random = Random(bytes as u64);
     memory.fill();
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
         let offset = (random.below(slots) * bytes as u64) as libc::off_t;
         let began = Instant::now();
-        // SAFETY: the memory is `bytes` long and ours.
+        // SAFETY: the memory is ours and has `bytes` bytes.
         let done = unsafe {
             let start = memory.words_mut().as_mut_ptr().cast::<libc::c_void>();
             match access {

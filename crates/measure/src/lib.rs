@@ -1,7 +1,7 @@
-//! What the machine that this runs on says of itself, and what can be timed on it. Each function
-//! times one thing and gives every single time; what they mean together is for the caller.
+//! Measurements of this machine. Each function times one thing and returns every single time;
+//! callers interpret them.
 //!
-//! Nothing here changes the machine: memory is this process's own, and files are the caller's.
+//! Nothing here changes the machine: memory belongs to this process, and files to the caller.
 
 mod bandwidth;
 mod chase;

@@ -1,4 +1,4 @@
-//! Anonymous memory, straight from the kernel.
+//! Anonymous memory from the kernel.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -10,66 +10,66 @@ use crate::chase::Random;
 use crate::thread::{Stopwatch, faults};
 use crate::work::Work;
 
-/// Mappings begin at a multiple of it: the largest page that the kernel gives unasked.
+/// Alignment of mappings: the largest page that the kernel uses without being asked.
 const ALIGNMENT: usize = 2 << 20;
-/// Places that are touched amid work before the same work is timed without faults.
+/// Locations that are touched during work before the same work is timed without faults.
 const PIECE: usize = 64;
-/// Larger than any node's number.
+/// Exceeds all node numbers.
 const NODES: usize = 1024;
 
-/// Bytes of the kernel's smallest page: 4096 on x86-64, 4096, 16384 or 65536 on aarch64.
+/// The kernel's base page size: 4096 on x86-64, 4096, 16384 or 65536 on aarch64.
 fn page_bytes() -> usize {
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Which pages the kernel is asked for.
+/// Which pages to request from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// The smallest.
+    /// Base pages.
     Small,
-    /// The largest that its switches allow.
+    /// The largest that the kernel's settings allow.
     Huge,
-    /// Those that its switches give unasked.
+    /// The kernel's default.
     Unasked,
 }
 
-/// What touching memory took.
+/// Cost of touching memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Touched {
-    /// Time of all of it, nanoseconds.
+    /// Total time, nanoseconds.
     pub ns: f64,
-    /// Faults meanwhile.
+    /// Number of faults.
     pub faults: u64,
 }
 
-/// Memory that nothing has touched, given back when it is dropped.
+/// Untouched memory, unmapped on drop.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the memory belongs to this value alone, and is not bound to a thread.
+// SAFETY: the memory belongs to this value, and is not bound to a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: what writes takes `&mut`.
+// SAFETY: writes require `&mut`.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Map `bytes`, on the memory node `node` where one is given.
+    /// Map `bytes`, on the memory node `node` if given.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel denies it.
     pub fn new(bytes: usize, pages: Pages, node: Option<usize>) -> Result<Self> {
         let refused = |doing: &str| {
             let why = io::Error::last_os_error();
             Error::input("memory", format!("{bytes} bytes: {doing}: {why}"), "free memory")
         };
-        // `reserve`: the whole of what is mapped, of which an aligned part is kept.
+        // Map `reserve` bytes and keep an aligned part.
         let Some(reserve) = bytes.checked_add(ALIGNMENT) else {
             return Err(Error::input("memory", format!("{bytes} bytes"), "ask for less"));
         };
-        // SAFETY: a new mapping, at an address of the kernel's choice.
+        // SAFETY: a new mapping at any address.
         let mapped = unsafe {
             let (read_write, own) =
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -81,8 +81,8 @@ impl Mapping {
         let mapped = mapped.cast::<u8>();
         let before = mapped.as_ptr().align_offset(ALIGNMENT);
         let end = before + bytes.next_multiple_of(page_bytes());
-        // SAFETY: both ends lie in the mapping, of which nobody knows yet; `end` is below `reserve`
-        // as `before` is less than the alignment.
+        // SAFETY: both ends are in the mapping, which no other code uses yet; `end` is below
+        // `reserve` because `before` is less than the alignment.
         let start = unsafe {
             libc::munmap(mapped.as_ptr().cast(), before);
             libc::munmap(mapped.as_ptr().add(end).cast(), reserve.saturating_sub(end));
@@ -94,10 +94,10 @@ impl Mapping {
             Pages::Huge => Some(libc::MADV_HUGEPAGE),
             Pages::Unasked => None,
         };
-        // A kernel without huge pages refuses both, and has small ones. A child that shared the
-        // memory would keep it when this process gives it back.
+        // A kernel without huge pages rejects both and uses small ones. A child that shares the
+        // memory would keep it allocated after this process unmaps it.
         for advice in advice.into_iter().chain([libc::MADV_DONTFORK]) {
-            // SAFETY: the memory is ours, and neither advice changes what it holds.
+            // SAFETY: the memory is ours, and the advice does not change its contents.
             unsafe { libc::madvise(memory.start.as_ptr().cast(), bytes, advice) };
         }
         if let Some(node) = node {
@@ -106,7 +106,7 @@ impl Mapping {
                 return Err(Error::input("memory", format!("node {node}: there is none"), ""));
             };
             *word |= 1 << (node % 64);
-            // SAFETY: the mask is as long as said (the kernel counts one bit less).
+            // SAFETY: the mask has the stated length (the kernel subtracts one bit).
             let done = unsafe {
                 libc::syscall(
                     libc::SYS_mbind,
@@ -125,24 +125,26 @@ impl Mapping {
         Ok(memory)
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Write one byte of every `step`: processor time, and minor faults. With `work`, a part of it
-    /// follows each, and the time is how much longer both take than with all pages there.
+    /// Write one byte of every `step`. Returns processor time and minor faults. With `work`, a part
+    /// of the work follows each write, and the time is the excess over the same with all pages
+    /// resident.
     pub fn write(&mut self, step: usize, work: Option<&mut Work>) -> Touched {
         self.touch(step, work, |place| {
-            // SAFETY: `touch` gives places in the memory, which `&mut self` lends.
+            // SAFETY: `touch` passes addresses in the memory, which `&mut self` lends.
             unsafe { place.write_volatile(1) }
         })
     }
 
-    /// The same, reading.
+    /// [`Self::write`], but with reads.
     pub fn read(&self, step: usize, work: Option<&mut Work>) -> Touched {
         self.touch(step, work, |place| {
-            // SAFETY: `touch` gives places in the memory, which the kernel has filled with zeros.
+            // SAFETY: `touch` passes addresses in the memory, which the kernel has filled with
+            // zeros.
             let _ = unsafe { place.read_volatile() };
         })
     }
@@ -169,7 +171,7 @@ impl Mapping {
                     began.each(1)
                 };
                 let offsets: Vec<usize> = places().collect();
-                // With faults and without in turns, as the work's own time changes meanwhile.
+                // Alternate runs with and without faults, because the time of the work drifts.
                 let pieces = offsets.chunks(PIECE);
                 pieces.map(|piece| time(piece) - time(piece)).sum::<f64>().max(0.0)
             }
@@ -177,19 +179,19 @@ impl Mapping {
         Touched { ns, faults: faults().0.saturating_sub(before) }
     }
 
-    /// Fill it with words of which every other is random: it compresses to about a half.
+    /// Fill the memory with words, every other one random, so that it compresses to about half.
     pub fn fill(&mut self) {
         let mut random = Random(self.bytes as u64);
         self.words_mut().iter_mut().step_by(2).for_each(|word| *word = random.below(u64::MAX));
     }
 
-    /// Have the kernel write it to swap; nanoseconds by the clock.
+    /// Swap the memory out. Returns nanoseconds by the clock.
     ///
     /// # Errors
     /// The kernel cannot.
     pub fn page_out(&mut self) -> Result<f64> {
         let began = Instant::now();
-        // SAFETY: what the memory holds stays what it is.
+        // SAFETY: the contents of the memory do not change.
         let done =
             unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_PAGEOUT) };
         if done != 0 {
@@ -199,13 +201,14 @@ impl Mapping {
         Ok(began.elapsed().as_nanos() as f64)
     }
 
-    /// Read one byte of every `step`, in random order: nanoseconds by the clock, and major faults.
+    /// Read one byte of every `step`, in random order. Returns nanoseconds by the clock, and major
+    /// faults.
     pub fn read_at_random(&self, step: usize) -> Touched {
         let mut order: Vec<usize> = (0..self.bytes).step_by(step.max(1)).collect();
         Random(1).shuffle(&mut order);
         let (before, began) = (faults().1, Instant::now());
         for offset in order {
-            // SAFETY: less than the size, of memory that the kernel or this process has filled.
+            // SAFETY: below the size, of memory that the kernel or this process has filled.
             let _ = unsafe { self.start.as_ptr().add(offset).read_volatile() };
         }
         let ns = began.elapsed().as_nanos() as f64;
@@ -214,7 +217,7 @@ impl Mapping {
 
     /// As words.
     pub(crate) fn words(&self) -> &[u64] {
-        // SAFETY: aligned, and full of zeros or of what was written; `&self` lends it.
+        // SAFETY: aligned and initialised; `&self` lends it.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes / 8) }
     }
 
@@ -227,7 +230,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody holds a part of it.
+        // SAFETY: mapped by `new`, and not borrowed.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -236,8 +239,8 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// Code faults when it is run first, and an emulator needs memory to translate it: not later, when
-    /// faults are counted.
+    /// Code faults when it is run first, and an emulator needs memory to translate it: not later,
+    /// when faults are counted.
     fn warm_up(mut work: Option<&mut Work>) {
         let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
         memory.read(4096, work.as_deref_mut());

@@ -1,4 +1,4 @@
-//! A switch from one thread to another on the same processor.
+//! Cost of a context switch between threads of one processor.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -9,12 +9,12 @@ use nearfar_trace::{Error, Result};
 
 use crate::thread::{Stopwatch, pin};
 
-/// Nanoseconds a switch, of `batches` of `rounds`: two threads wake each other through pipes, and what
-/// one thread alone takes to write to a pipe and read from it is taken off. Processor time of the
-/// process, of which nothing else should run.
+/// Nanoseconds per switch, of `batches` of `rounds`. Two threads wake each other through pipes; the
+/// time of a single thread to write to a pipe and read from it is subtracted. Uses the processor
+/// time of the process, in which no other threads should run.
 ///
 /// # Errors
-/// No pipe, or the processor is refused.
+/// The system denies a pipe or the processor.
 pub fn switch_times(cpu: usize, rounds: usize, batches: usize) -> Result<Vec<f64>> {
     let failed = |why: io::Error| Error::missing("context switch", why.to_string(), "");
     let (mut there_read, mut there) = pipe().map_err(failed)?;
@@ -23,7 +23,7 @@ pub fn switch_times(cpu: usize, rounds: usize, batches: usize) -> Result<Vec<f64
         let other = scope.spawn(move || -> Result<()> {
             let pinned = pin(cpu);
             let mut byte = [0];
-            // Ends when the other thread has closed its end.
+            // Ends when the other thread closes its end.
             while there_read.read(&mut byte).is_ok_and(|read| read == 1) {
                 back.write_all(&byte).map_err(failed)?;
             }
@@ -60,14 +60,14 @@ pub fn switch_times(cpu: usize, rounds: usize, batches: usize) -> Result<Vec<f64
     })
 }
 
-/// The end to read from and the end to write to.
+/// The read end and the write end.
 fn pipe() -> io::Result<(File, File)> {
     let mut ends = [0; 2];
     // SAFETY: room for two numbers.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: both were made just now, and nobody else closes them.
+    // SAFETY: both were just created and are not shared.
     Ok(unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) })
 }
 

@@ -1,29 +1,28 @@
-//! The thread that measures: where it runs, and what the kernel counts of it.
+//! The measuring thread: its processor, and the kernel's counters.
 
 use std::io;
 use std::mem;
 
 use nearfar_trace::{Error, Result};
 
-/// Processor time, which goes on only while what it is of runs: others that take the processor add
-/// nothing.
+/// Processor time, which advances only while the thread or process runs.
 pub(crate) struct Stopwatch {
     clock: libc::clockid_t,
     began: i64,
 }
 
 impl Stopwatch {
-    /// Of this thread.
+    /// Time of this thread.
     pub fn start() -> Self {
         Self::of(libc::CLOCK_THREAD_CPUTIME_ID)
     }
 
-    /// Of all threads of this process.
+    /// Time of all threads of this process.
     pub fn of_process() -> Self {
         Self::of(libc::CLOCK_PROCESS_CPUTIME_ID)
     }
 
-    /// Nanoseconds since the start, for each of `count` things.
+    /// Nanoseconds since the start, divided by `count`.
     pub fn each(&self, count: usize) -> f64 {
         (Self::now(self.clock) - self.began) as f64 / count as f64
     }
@@ -51,16 +50,16 @@ pub(crate) fn faults() -> (u64, u64) {
     (usage.ru_minflt as u64, usage.ru_majflt as u64)
 }
 
-/// Keep this thread on one processor.
+/// Pin this thread to one processor.
 ///
 /// # Errors
-/// The processor is not one that this process may use.
+/// This process may not use the processor.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     let refused = |why: String| Error::input(format!("processor {cpu}"), why, "choose another");
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(refused("there is none of that number".into()));
     }
-    // SAFETY: a set of plain bits, and the number lies within it.
+    // SAFETY: a set of plain bits, and the number is within it.
     let done = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
         libc::CPU_SET(cpu, &mut set);

@@ -1,6 +1,6 @@
-//! What a program does between two faults: data and code of its own, in the caches and branch
-//! predictors that the kernel's fault needs too. A fault that follows another at once finds all of
-//! it there still, and takes half the time.
+//! Simulated work of a program between faults: data and code that compete with the kernel's fault
+//! handler for caches and branch predictors. A fault that immediately follows another finds
+//! everything cached, and takes half the time.
 
 use std::hint::black_box;
 
@@ -9,17 +9,17 @@ use nearfar_trace::Result;
 use crate::chase::Random;
 use crate::mapping::{Mapping, Pages};
 
-/// More than the caches of a core hold.
+/// More than the capacity of a core's caches.
 const DATA: usize = 4 << 20;
 const LINE: usize = 64;
-/// Of each part of the work: some ten microseconds, which is how often programs fault that fault
-/// much.
+/// Size of each part of the work: about ten microseconds, the interval between faults of programs
+/// with many faults.
 const LOADS: usize = 1000;
 const CALLS: usize = 1000;
 
 type Step = fn(u64) -> u64;
 
-/// A function of its own for each row and place, with branches that depend on what it is given.
+/// A different function for each row and place, with branches that depend on its argument.
 #[inline(never)]
 fn step<const ROW: u32, const PLACE: u32>(given: u64) -> u64 {
     let own = u64::from(ROW * 16 + PLACE) * 2 + 1;
@@ -57,8 +57,8 @@ const STEPS: [[Step; 16]; 16] = [
     row!(15),
 ];
 
-/// Loads at random of more memory than a core's caches hold, and calls of functions at random; the
-/// same each time that it is begun.
+/// Random loads of more memory than fits a core's caches, and calls of random functions.
+/// Deterministic.
 #[derive(Debug)]
 pub struct Work {
     data: Mapping,
@@ -66,28 +66,28 @@ pub struct Work {
 }
 
 impl Work {
-    /// Lay out its data.
+    /// Allocate the data.
     ///
     /// # Errors
-    /// There is no memory.
+    /// The system denies memory.
     pub fn new() -> Result<Self> {
         let mut data = Mapping::new(DATA, Pages::Huge, None)?;
         data.fill();
         Ok(Self { data, random: Random(1) })
     }
 
-    /// From the beginning again.
+    /// Restart from the beginning.
     pub(crate) fn begin(&mut self) {
         self.random = Random(1);
     }
 
-    /// One part of it.
+    /// Do one part.
     pub(crate) fn part(&mut self) {
         let words = self.data.words();
         let mut sum = 0_u64;
         for _ in 0..LOADS {
             let line = self.random.below((DATA / LINE) as u64) as usize;
-            // Nothing waits for it, as little in a program does.
+            // Nothing depends on it, as with most loads of a program.
             sum = sum.wrapping_add(words[line * (LINE / 8)]);
         }
         let mut state = black_box(sum);

@@ -1,5 +1,5 @@
-//! Memory of the manager's own. The program's allocator is out of bounds: its memory may be missing,
-//! and only the manager brings it back; and its lock may be held by a thread that waits for a page.
+//! The manager's allocator. The program's allocator is unusable for the manager: its memory may be missing,
+//! and its lock may be held by a thread that waits for a page.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ops::Range;
@@ -8,22 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_live::linux::MADV_DONTNEED_LOCKED;
 
-/// Address space that is taken at once. It is out of reach until it is used: `mlockall` does not fill it, and
-/// the kernel passes over it where it goes through a process page by page, as Linux up to 6.18 does when
+/// Bytes of reserved address space. It is inaccessible until it is used, so that `mlockall` does not fill it,
+/// and the kernel skips it when it walks a process page by page, as Linux up to 6.18 does when
 /// `PR_SET_MEMORY_MERGE` is switched off (8 s for all of it).
 const RESERVED: usize = 1 << 38;
-/// So much of it is made usable at a time.
+/// Bytes that are made accessible at a time.
 const STEP: usize = 1 << 20;
-/// Sizes are powers of two from 16 bytes on.
+/// Block sizes are powers of two from 16 bytes on.
 const SMALLEST: u32 = 4;
 const CLASSES: usize = 40;
-/// Blocks of this size are given back to the kernel while nobody uses them.
+/// The memory of free blocks of at least this size is returned to the kernel.
 const LARGE: usize = 1 << 20;
 
 struct State {
     next: *mut u8,
     left: usize,
-    /// All of it, and bytes from `next` on that can be used.
+    /// Bytes of the reservation, and accessible bytes from `next` on.
     length: usize,
     usable: usize,
     free: [*mut u8; CLASSES],
@@ -35,7 +35,7 @@ pub(crate) struct Arena {
     state: std::cell::UnsafeCell<State>,
 }
 
-// SAFETY: the state is used with the lock held only.
+// SAFETY: the state is only used with the lock held.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -45,15 +45,15 @@ impl Arena {
         Self { locked: AtomicBool::new(false), state: std::cell::UnsafeCell::new(state) }
     }
 
-    /// Take address space anew. For a copy of the process, which has not got this one's.
-    pub(crate) fn start_again(&self) {
+    /// Reserve new address space. For a forked process, which has no copy of this one's.
+    pub(crate) fn reset(&self) {
         self.with(|state| {
             (state.next, state.left, state.usable) = (null_mut(), 0, 0);
             state.free = [null_mut(); CLASSES];
         });
     }
 
-    /// Addresses that were taken so far.
+    /// The addresses in use so far.
     pub(crate) fn range(&self) -> Range<u64> {
         self.with(|state| {
             let end = state.next.addr() as u64;
@@ -65,7 +65,7 @@ impl Arena {
         while self.locked.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
-        // SAFETY: the lock is held, and `act` takes no memory.
+        // SAFETY: the lock is held, and `act` does not allocate.
         let done = act(unsafe { &mut *self.state.get() });
         self.locked.store(false, Ordering::Release);
         done
@@ -82,21 +82,21 @@ fn size(class: usize) -> usize {
 }
 
 impl State {
-    /// A block, and whether it may hold something.
+    /// A block, and whether it was used before.
     fn take(&mut self, class: usize) -> (*mut u8, bool) {
         if class >= CLASSES {
             return (null_mut(), false);
         }
         let block = self.free[class];
         if !block.is_null() {
-            // SAFETY: a block on the list begins with the next one's address.
+            // SAFETY: a free block begins with the address of the next one.
             self.free[class] = unsafe { *block.cast::<*mut u8>() };
             return (block, true);
         }
         if self.next.is_null() {
             self.reserve();
         }
-        // Blocks are aligned to their size, up to that of a large one.
+        // Blocks are aligned to their size, up to `LARGE`.
         let align = size(class).min(LARGE);
         let skip = self.next.align_offset(align);
         if self.next.is_null() || self.left < size(class).saturating_add(skip) {
@@ -105,7 +105,7 @@ impl State {
         if !self.make_usable(size(class) + skip) {
             return (null_mut(), false);
         }
-        // SAFETY: inside what is left.
+        // SAFETY: inside the reservation.
         let block = unsafe { self.next.add(skip) };
         // SAFETY: as above.
         self.next = unsafe { block.add(size(class)) };
@@ -114,14 +114,14 @@ impl State {
         (block, false)
     }
 
-    /// Make so many bytes from `next` on usable; `left` has them.
+    /// Make `bytes` bytes from `next` on accessible; `left` is at least as many.
     fn make_usable(&mut self, bytes: usize) -> bool {
         if bytes <= self.usable {
             return true;
         }
         let more = (bytes - self.usable).next_multiple_of(STEP).min(self.left - self.usable);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: inside what is left, and whole pages: steps of the mapping.
+        // SAFETY: whole pages inside the reservation.
         let done = unsafe { libc::mprotect(self.next.add(self.usable).cast(), more, protection) };
         self.usable += if done == 0 { more } else { 0 };
         done == 0
@@ -130,12 +130,12 @@ impl State {
     fn reserve(&mut self) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let mut length = RESERVED;
-        // Less where address space is limited.
+        // Reserve less if address space is limited.
         while length >= 1 << 28 {
             // SAFETY: a new mapping at an address of the kernel's choice.
             let start = unsafe { libc::mmap(null_mut(), length, libc::PROT_NONE, flags, -1, 0) };
             if start != libc::MAP_FAILED {
-                // SAFETY: the mapping. A child of fork has no manager.
+                // SAFETY: the new mapping. A forked child has no manager.
                 unsafe { libc::madvise(start, length, libc::MADV_DONTFORK) };
                 (self.next, self.left, self.length) = (start.cast(), length, length);
                 return;
@@ -145,7 +145,7 @@ impl State {
     }
 }
 
-// SAFETY: blocks are as large as asked, aligned, and nobody else's until they are freed.
+// SAFETY: blocks have the requested size and alignment, and are not reused until they are freed.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.with(|state| state.take(class(layout)).0)
@@ -153,7 +153,7 @@ unsafe impl GlobalAlloc for Arena {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let (block, used) = self.with(|state| state.take(class(layout)));
-        // A large block was emptied when it was freed, but for its first word.
+        // A large block was zeroed when it was freed, except for its first word.
         let length = if size(class(layout)) < LARGE { layout.size() } else { size_of::<*mut u8>() };
         if used {
             // SAFETY: a block of at least this size.
@@ -165,11 +165,11 @@ unsafe impl GlobalAlloc for Arena {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let class = class(layout);
         if size(class) >= LARGE {
-            // SAFETY: a block that nobody uses any more, of whole pages; its memory may be locked.
+            // SAFETY: a free block of whole pages; its memory may be locked.
             unsafe { libc::madvise(block.cast(), size(class), MADV_DONTNEED_LOCKED) };
         }
         self.with(|state| {
-            // SAFETY: as above; it begins with the next one's address from now on.
+            // SAFETY: a free block begins with the address of the next one.
             unsafe { *block.cast::<*mut u8>() = state.free[class] };
             state.free[class] = block;
         });

@@ -1,9 +1,9 @@
-//! The keeper: a process that shares the manager's descriptors, with memory of its own.
+//! The keeper: a process that shares the manager's descriptors, but not its memory.
 //!
-//! If the manager is killed, its userfaultfds stay open, as they are the keeper's as well: those of children
-//! from the moment at which the kernel makes them. Who touches a missing page waits, and never reads zeros.
-//! The keeper then has the launcher kill the run, or does it itself. With memory of its own it is not what the
-//! kernel kills together with the program when memory runs out.
+//! If the manager is killed, its userfaultfds stay open in the keeper: those of children from their creation.
+//! A reference to a missing page waits, and never reads zeros. The keeper then has the launcher kill the run,
+//! or kills it itself. Because it has its own memory, the kernel does not kill it with the program when
+//! memory runs out.
 
 use std::fs::File;
 use std::io::{Error, Write};
@@ -13,27 +13,28 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nearfar_live::family;
-use nearfar_live::shared::{Block, CALL, Shared, State, copy_of, process_of};
+use nearfar_live::linux::{copy_of, process_of};
+use nearfar_live::shared::{Block, CALL, Shared, State};
 
 use crate::{ARENA, pause};
 
 /// How long the launcher may take to kill the run, in tenths of a second.
-const PATIENCE: u32 = 50;
+const LAUNCHER_TIMEOUT: u32 = 50;
 
-/// The manager's side.
+/// The keeper, for the manager.
 pub(crate) struct Keeper {
-    /// Shared by both: whether the manager has nothing left to do.
+    /// Shared by both: 1 once the manager has finished.
     is_over: &'static AtomicU32,
 }
 
 impl Keeper {
-    /// The manager ends, and nobody waits for a page of it.
+    /// The manager has finished, and no process waits for a page.
     pub(crate) fn release(&self) {
         self.is_over.store(1, Ordering::Release);
     }
 }
 
-/// Start it. Nothing may be registered yet that a fork copies: the manager would wait for itself.
+/// Start the keeper. No memory that a fork copies may be registered yet: the manager would wait for itself.
 pub(crate) fn start(
     shared: &'static Shared,
     block: &'static Block,
@@ -49,7 +50,7 @@ pub(crate) fn start(
     // SAFETY: the mapping, which stays.
     let is_over = unsafe { &*word.cast::<AtomicU32>() };
     let manager = process_of(std::process::id())?.into_raw_fd();
-    // SAFETY: a fork, but for the table of descriptors, which is shared. This process has one thread.
+    // SAFETY: a fork with a shared table of descriptors. This process has one thread.
     match unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES, 0, 0, 0, 0) } {
         -1 => Err(Error::last_os_error()),
         0 => keep(manager, is_over, shared, block, launcher),
@@ -60,7 +61,7 @@ pub(crate) fn start(
     }
 }
 
-/// The keeper. It has what the process had but the arena: nothing that was allocated before this may be used.
+/// The keeper's process. It has no copy of the arena: nothing that was allocated before may be used.
 fn keep(
     manager: RawFd,
     is_over: &AtomicU32,
@@ -68,7 +69,7 @@ fn keep(
     block: &Block,
     launcher: (u32, u32),
 ) -> ! {
-    ARENA.start_again();
+    ARENA.reset();
     // SAFETY: system calls that take numbers, a name that ends in zero, and a variable of this function.
     unsafe {
         libc::setsid();
@@ -84,7 +85,7 @@ fn keep(
     unsafe { libc::_exit(0) }
 }
 
-/// Have the launcher kill the run, and this process last; without a launcher do it here.
+/// Have the launcher kill the run, with this process last. Without a launcher, kill it here.
 fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
     let pid = block.pid.load(Ordering::Relaxed);
     let message =
@@ -93,11 +94,11 @@ fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
         && let Ok(bell) = copy_of(launcher, bell)
     {
         let _ = File::from(bell).write_all(&CALL);
-        for _ in 0..PATIENCE {
+        for _ in 0..LAUNCHER_TIMEOUT {
             pause(100_000_000);
         }
     }
-    // The program may have ended, and its children are there.
+    // The program may have ended while its children still run.
     for pid in [pid].into_iter().chain(family::program(shared)) {
         let stderr = File::options()
             .append(true)

@@ -1,8 +1,7 @@
 //! The library that `nearfar run` loads into a program.
 //!
-//! Before the program's `main` it starts the **manager**, a process of its own that shares the program's
-//! memory ([`process`]). Everything that is mapped by then is left alone; what the program maps later is
-//! managed.
+//! Before the program's `main`, it starts the **manager**, a separate process that shares the program's
+//! memory ([`process`]). Memory that is mapped by then stays unmanaged; later mappings are managed.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,10 +11,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nearfar_live::far::{self, Slow};
-use nearfar_live::linux::{Linux, Owner, StandIns};
+use nearfar_live::linux::{Linux, Owner, StandIns, copy_of};
 use nearfar_live::remote::{self, Socket};
 use nearfar_live::setup::{Setup, VARIABLE};
-use nearfar_live::shared::{Block, CALL, Shared, State, copy_of};
+use nearfar_live::shared::{Block, CALL, Shared, State};
 use nearfar_live::{AROUND, Manager, World};
 
 use crate::process::{Parts, stack};
@@ -29,11 +28,11 @@ mod remap;
 #[global_allocator]
 static ARENA: arena::Arena = arena::Arena::new();
 
-/// What is shared with the launcher. Not in the arena, which the keeper has not got.
+/// The memory shared with the launcher. Not in the arena, of which the keeper has no copy.
 static SHARED: OnceLock<Shared> = OnceLock::new();
 
-/// Threads that keep processors busy for those that wait there (`--epf`). More than a program has that can
-/// run at once, as a rule.
+/// Number of threads that keep processors busy for waiting threads (`--epf`). Usually more than a program has
+/// running threads.
 const STAND_INS: usize = 16;
 
 /// Run by the dynamic linker before the program's own code.
@@ -42,7 +41,7 @@ const STAND_INS: usize = 16;
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    // Without the variable this is not ours to do.
+    // Without the variable, the program is not managed.
     let Ok(text) = std::env::var(VARIABLE) else { return };
     if let Err(why) = begin(&text) {
         eprintln!("nearfar: {why}");
@@ -58,7 +57,7 @@ fn begin(text: &str) -> Result<(), String> {
     let shared = match theirs_of(setup.shared).and_then(|file| Shared::map(&file)) {
         Ok(shared) => SHARED.get_or_init(|| shared),
         Err(error) => match error.raw_os_error() {
-            // nearfar run has ended, and something that it started has outlived it.
+            // nearfar run has ended, and this program has outlived it.
             Some(libc::ESRCH | libc::EBADF) => return Ok(()),
             Some(libc::EPERM) => {
                 // SAFETY: a system call without arguments.
@@ -74,13 +73,13 @@ fn begin(text: &str) -> Result<(), String> {
     let block = &shared.blocks()[block];
     let owner = Owner::this_process().map_err(|error| format!("this process: {error}"))?;
 
-    // Its unit is the base page: a huge page would be taken apart by the first request for a part of it.
+    // nearfar moves base pages: the first request for a part of a huge page would split it.
     // SAFETY: a system call that takes numbers.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
 
     let sizes = setup.sizes();
     let say = |error: nearfar_live::Error| error.to_string();
-    let mut kernel = Linux::open(sizes.lot()).map_err(say)?;
+    let mut kernel = Linux::open(sizes.parking()).map_err(say)?;
     let (_, tier, argument) = far::find(&setup.far).map_err(say)?;
     let mut store = (tier.make)(argument, sizes.far.min(u32::MAX.into()) as u32).map_err(say)?;
     if tier.is_mapped {
@@ -90,12 +89,12 @@ fn begin(text: &str) -> Result<(), String> {
         store = Box::new(Slow::new(store, setup.far_latency_ns));
     }
     block.descriptor.store(kernel.descriptor() as u32, Ordering::Relaxed);
-    kernel.show_heartbeat(&block.heartbeat);
+    kernel.set_heartbeat(&block.heartbeat);
     let stacks = process::Stacks::new()?;
     let mut posts = Vec::new();
     if setup.epf != "all" {
         let (stand_ins, all) = StandIns::new(STAND_INS);
-        kernel.stand_in_by(stand_ins);
+        kernel.use_stand_ins(stand_ins);
         for post in all {
             posts.push((stack(process::STAND_IN_STACK)?, post));
         }
@@ -103,8 +102,8 @@ fn begin(text: &str) -> Result<(), String> {
     let doorbell = kernel.doorbell();
     kernel.exclude_all();
     let world = World::new(kernel, store, sizes);
-    // Whether the launcher has answered. Otherwise it has ended since, and this program is not managed.
-    let is_answered = |state| {
+    // Whether the launcher has reacted to the state. Otherwise it has ended, and this program is not managed.
+    let is_acknowledged = |state| {
         block.set_state(state);
         let Ok(bell) = theirs_of(setup.bell) else { return false };
         if File::from(bell).write_all(&CALL).is_err() {
@@ -121,7 +120,7 @@ fn begin(text: &str) -> Result<(), String> {
     let manager = if setup.remote {
         let (ours, launchers) = Socket::pair().map_err(|error| error.to_string())?;
         block.socket.store(launchers.as_raw_fd() as u32, Ordering::Relaxed);
-        if !is_answered(State::Asking) {
+        if !is_acknowledged(State::Asking) {
             return Ok(());
         }
         drop(launchers);
@@ -134,9 +133,9 @@ fn begin(text: &str) -> Result<(), String> {
     let manager = manager.map_err(say)?;
     let manager = manager.with_epf(nearfar_kernel::epf::parse(&setup.epf)?);
 
-    // Nothing is managed before somebody else holds the descriptor: without it, missing pages would
-    // read as zeros if this process lost it.
-    if !is_answered(State::Ready) {
+    // Nothing is managed before the launcher has a copy of the descriptor: without one, missing pages would
+    // read as zeros if this process lost its own.
+    if !is_acknowledged(State::Ready) {
         return Ok(());
     }
     let ours: Vec<RawFd> = descriptors().into_iter().filter(|fd| !theirs.contains(fd)).collect();
@@ -144,13 +143,13 @@ fn begin(text: &str) -> Result<(), String> {
     remap::prepare(doorbell);
     process::start(stacks, Parts { manager, owner, shared, block, launcher, theirs, posts })?;
     for fd in ours {
-        // SAFETY: opened above; the manager has a table of descriptors of its own by now.
+        // SAFETY: opened above; the manager has its own table of descriptors by now.
         unsafe { libc::close(fd) };
     }
     Ok(())
 }
 
-/// The program, while the manager waits for a policy in the launcher.
+/// Checks the program while the manager waits for a policy in the launcher.
 struct Watched {
     block: &'static Block,
     owner: Owner,
@@ -158,7 +157,7 @@ struct Watched {
 }
 
 impl remote::Program for Watched {
-    fn waits(&mut self, waits: bool) {
+    fn set_waits(&mut self, waits: bool) {
         self.block.set_waits(waits);
     }
     fn has_ended(&mut self) -> bool {
@@ -167,7 +166,7 @@ impl remote::Program for Watched {
             return false;
         }
         self.next_look = now + Duration::from_nanos(manage::BEAT_NS);
-        self.owner.has_left() && !self.owner.memory_has_others()
+        self.owner.memory_is_unused()
     }
 }
 
@@ -177,12 +176,12 @@ fn pause(nanoseconds: i64) {
     unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
 }
 
-/// The descriptors that are open.
+/// The open descriptors.
 fn descriptors() -> Vec<RawFd> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let names = folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let all: Vec<RawFd> = names.collect();
-    // The one of the folder is closed by now.
-    // SAFETY: asks for a descriptor's flags, if it is one.
+    // That of the folder is closed by now.
+    // SAFETY: returns the flags of a descriptor.
     all.into_iter().filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).collect()
 }

@@ -8,10 +8,10 @@ use nearfar_live::{Kernel, Manager, PAGE, Turn, next_look_ns};
 
 use crate::ARENA;
 
-/// How long the manager waits for messages before it says that it is there, and looks whether the program is.
+/// Maximum time that the manager waits for messages between heartbeats and checks of the program.
 pub(crate) const BEAT_NS: u64 = 100_000_000;
 
-/// Publish what is in use and what was counted.
+/// Publish memory in use and counters.
 pub(crate) fn publish(manager: &Manager<Linux>, block: &Block) {
     let world = &manager.world;
     block.beat();
@@ -22,35 +22,35 @@ pub(crate) fn publish(manager: &Manager<Linux>, block: &Block) {
     block.publish(&world.counters);
 }
 
-/// The same, and what takes longer to find out.
+/// [`publish`], with the values that take longer to find.
 fn publish_all(manager: &Manager<Linux>, block: &Block) {
     publish(manager, block);
     block.manager_ns.store(processor_time(), Ordering::Relaxed);
     block.held_pages.store(manager.world.held_pages(), Ordering::Relaxed);
 }
 
-/// Serve the program until it has ended or runs another one, and nobody else uses its memory.
+/// Serve the program until it has ended or called exec, and no process uses its memory.
 ///
 /// # Errors
-/// Why it cannot go on.
+/// Why the program must end.
 pub(crate) fn manage(
     manager: &mut Manager<Linux>,
     mut owner: Owner,
     block: &Block,
 ) -> Result<(), String> {
-    let (mut look, mut every, mut rounds) = (0, 0, 0u32);
+    let (mut next_look, mut interval, mut rounds) = (0, 0, 0u32);
     let mut next_check = 0;
     loop {
         let turn = manager.turn()?;
-        // Every time: what is published is what there was at the program's end.
+        // In every round, so that the values at the program's end are published.
         publish(manager, block);
         rounds = rounds.wrapping_add(1);
         if turn == Turn::Busy && !rounds.is_multiple_of(64) {
             continue;
         }
-        if manager.world.kernel().is_called() && manager.can_discover() {
+        if manager.world.kernel().doorbell_rang() && manager.can_discover() {
             manager.discover();
-            manager.world.kernel_mut().answer();
+            manager.world.kernel_mut().reset_doorbell();
         }
         let now = manager.world.kernel().now_ns();
         if now >= next_check {
@@ -61,21 +61,21 @@ pub(crate) fn manage(
             if owner.has_left()
                 && manager.is_settled()
                 && manager.can_discover()
-                && !owner.memory_has_others()
+                && owner.memory_is_unused()
             {
                 publish_all(manager, block);
                 return Ok(());
             }
         }
-        if now >= look {
+        if now >= next_look {
             publish_all(manager, block);
             let before = processor_time();
             let found = manager.discover();
-            every = next_look_ns(every, found, processor_time() - before);
-            look = manager.world.kernel().now_ns() + every;
+            interval = next_look_ns(interval, found, processor_time() - before);
+            next_look = manager.world.kernel().now_ns() + interval;
         }
         if let Turn::Until(due) = turn {
-            let until = due.min(look).min(next_check).saturating_sub(now);
+            let until = due.min(next_look).min(next_check).saturating_sub(now);
             let others = [manager.world.far_descriptor(), owner.descriptor()];
             if manager.world.kernel_mut().wait(others, until) {
                 next_check = 0;
@@ -84,7 +84,7 @@ pub(crate) fn manage(
     }
 }
 
-/// Processor time of this process, nanoseconds.
+/// Processor time of this process in nanoseconds.
 fn processor_time() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the variable of this function.

@@ -1,13 +1,13 @@
-//! The manager as a process of its own that shares the program's memory.
+//! The manager as a separate process that shares the program's memory.
 //!
-//! As a thread of the program it would end with it, and with it the userfaultfds of children that still lack
-//! pages: they would read zeros. So it is made with `CLONE_VM` and without `CLONE_THREAD`: a process whose
-//! address space is the program's, with descriptors, signals, limits, rights and a session of its own. Neither
-//! exit, kill nor exec of the program end it, and the program has no thread that it does not know of.
+//! A thread of the program would end with it and close the userfaultfds of children that still lack pages:
+//! they would read zeros. So the manager is created with `CLONE_VM` and without `CLONE_THREAD`: a process
+//! with the program's address space, but its own descriptors, signals, limits, credentials and session. It
+//! survives exit, kill and exec of the program, and the program has no thread that it does not know of.
 //!
-//! libc cannot make such a process. It needs thread-local memory, which only `pthread_create` makes. So a
-//! thread is started that is never joined; it makes the process, which has that thread's thread-local memory,
-//! and ends. libc keeps the memory of a thread that nobody has joined.
+//! libc cannot create such a process. The process needs thread-local memory, which only `pthread_create`
+//! allocates. So a thread is started that is never joined. It creates the process, which uses the thread's
+//! thread-local memory, and ends. libc never frees the memory of a thread that is not joined.
 
 use std::fs::File;
 use std::io::Error;
@@ -18,31 +18,31 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::{c_int, c_void};
 use nearfar_live::Manager;
-use nearfar_live::linux::{Linux, Owner, Post};
+use nearfar_live::linux::{Linux, Owner, Post, block_all_signals};
 use nearfar_live::shared::{Block, Shared, State};
 
 use crate::{keeper, manage, pause};
 
-/// Bytes of the stacks: of the manager, of the thread and the process that make it, and of stand-ins.
+/// Bytes of the stacks: of the manager and the thread, of the process between them, and of stand-ins.
 const STACK: usize = 1 << 20;
 const SMALL_STACK: usize = 1 << 14;
 pub(crate) const STAND_IN_STACK: usize = 1 << 15;
 
-/// What the manager starts with.
+/// The state with which the manager starts.
 pub(crate) struct Parts {
     pub(crate) manager: Manager<Linux>,
     pub(crate) owner: Owner,
     pub(crate) shared: &'static Shared,
     pub(crate) block: &'static Block,
-    /// The launcher's process, and its eventfd, which calls it.
+    /// The launcher's process, and its eventfd.
     pub(crate) launcher: (u32, u32),
-    /// The program's descriptors, which the manager must not hold open.
+    /// The program's descriptors, which the manager must close.
     pub(crate) theirs: Vec<RawFd>,
     /// Stand-ins to start, each with its stack.
     pub(crate) posts: Vec<(*mut c_void, Post)>,
 }
 
-/// The stacks, all there.
+/// The stacks, with all pages present.
 pub(crate) struct Stacks {
     thread: *mut c_void,
     between: *mut c_void,
@@ -55,7 +55,7 @@ impl Stacks {
     }
 }
 
-/// A stack of so many bytes, all of it there.
+/// Allocate a stack with all pages present.
 pub(crate) fn stack(bytes: usize) -> Result<*mut c_void, String> {
     let (protection, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
@@ -73,10 +73,10 @@ fn top(stack: *mut c_void, bytes: usize) -> *mut c_void {
     stack.wrapping_byte_add(bytes)
 }
 
-/// How far the start is: 0, then an error number or [`RUNS`].
+/// The progress of the start: 0, then an error number or [`RUNNING`].
 static STATUS: AtomicI32 = AtomicI32::new(0);
-const RUNS: i32 = -1;
-/// The thread that makes the process, and the process.
+const RUNNING: i32 = -1;
+/// The thread that creates the process, and the process.
 static THREAD: AtomicU32 = AtomicU32::new(0);
 static MANAGER: AtomicI32 = AtomicI32::new(0);
 
@@ -85,7 +85,7 @@ struct Start {
     parts: Parts,
 }
 
-/// Start the manager; it runs when this returns.
+/// Start the manager. It runs when this returns.
 pub(crate) fn start(stacks: Stacks, parts: Parts) -> Result<(), String> {
     let (stack, start) = (stacks.thread, Box::new(Start { stacks, parts }));
     let failed = spawn(stack, Box::into_raw(start));
@@ -94,12 +94,12 @@ pub(crate) fn start(stacks: Stacks, parts: Parts) -> Result<(), String> {
     }
     loop {
         let manager = MANAGER.load(Ordering::Acquire);
-        // SAFETY: no signal, only whether there is such a process.
+        // SAFETY: sends no signal, only checks whether the process exists.
         let is_gone = manager > 0 && unsafe { libc::kill(manager, 0) } < 0;
         match STATUS.load(Ordering::Acquire) {
             0 if is_gone => return Err("its manager was killed".into()),
             0 => pause(20_000),
-            RUNS => return Ok(()),
+            RUNNING => return Ok(()),
             number => {
                 let error = Error::from_raw_os_error(number);
                 return Err(format!("starting the manager: {error}"));
@@ -108,10 +108,10 @@ pub(crate) fn start(stacks: Stacks, parts: Parts) -> Result<(), String> {
     }
 }
 
-/// Start the thread, with all signals blocked: what it makes has them blocked as well.
+/// Start the thread with all signals blocked, as the processes that it creates inherit the mask.
 fn spawn(stack: *mut c_void, start: *mut Start) -> c_int {
-    // SAFETY: variables of this function, written before they are read; the stack is nobody else's,
-    // and what `start` points to is the thread's from here on.
+    // SAFETY: variables of this function, written before they are read; nothing else uses the stack, and the
+    // thread owns `start`.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
@@ -127,23 +127,23 @@ fn spawn(stack: *mut c_void, start: *mut Start) -> c_int {
     }
 }
 
-/// The thread. It makes the manager by a process between them, so that this is no child of the program's.
+/// The thread. It creates the manager through another process, so that the manager is no child of the
+/// program.
 extern "C" fn make(start: *mut c_void) -> *mut c_void {
-    // SAFETY: made by `start` for this thread; system calls, and a stack that is nobody else's.
+    // SAFETY: made by `start` for this thread; system calls, and a stack that nothing else uses.
     unsafe {
         THREAD.store(libc::gettid() as u32, Ordering::Release);
         let stack = top((*start.cast::<Start>()).stacks.between, SMALL_STACK);
-        // The program is not told of its end: it has no signal.
+        // It sends the program no signal when it ends.
         let between = libc::clone(make_manager, stack, libc::CLONE_VM | libc::CLONE_VFORK, start);
         if between < 0 {
             STATUS.store(last_error(), Ordering::Release);
         } else {
             libc::waitpid(between, null_mut(), libc::__WCLONE);
             if MANAGER.load(Ordering::Acquire) == 0 {
-                // Killed itself, unless it has said why.
-                let (unset, lost) = (0, libc::EIO);
-                let order = Ordering::AcqRel;
-                let _ = STATUS.compare_exchange(unset, lost, order, Ordering::Acquire);
+                // The process between was killed, unless it has set an error.
+                let order = (Ordering::AcqRel, Ordering::Acquire);
+                let _ = STATUS.compare_exchange(0, libc::EIO, order.0, order.1);
             }
         }
     }
@@ -168,31 +168,28 @@ fn last_error() -> i32 {
 
 /// The manager.
 extern "C" fn run(start: *mut c_void) -> c_int {
-    // SAFETY: a box of this type, which is this process's from here on.
+    // SAFETY: a box of this type, which this process owns.
     let Start { parts, .. } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     let Parts { manager, owner, shared, block, launcher, theirs, posts } = parts;
-    // Its thread-local memory is the thread's, until that has ended.
+    // This process uses the thread's thread-local memory, so it waits until the thread has ended.
     let thread = THREAD.load(Ordering::Acquire);
-    // SAFETY: system calls that take numbers, a set of signals, and names that end in zero.
+    block_all_signals();
+    // SAFETY: system calls that take numbers, and names that end in zero.
     unsafe {
-        let all = u64::MAX;
-        let none = null_mut::<u64>();
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, none, 8);
         while libc::syscall(libc::SYS_tgkill, owner.pid(), thread, 0) == 0 {
             pause(10_000);
         }
-        // What is sent to the program's group or terminal is not for this process, and neither are its
-        // folder and its core files.
+        // Signals to the program's group or terminal, its folder and its core files are not for this process.
         libc::setsid();
         libc::chdir(c"/".as_ptr());
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
         libc::prctl(libc::PR_SET_NAME, c"nearfar-manage".as_ptr());
-        // A page that comes in 25 us is not to be waited for for 50 more.
+        // The default slack of 50 us would delay pages that arrive in 25 us.
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
     }
     close_all(&theirs);
-    // The launcher takes back the block of a program that was killed before this.
+    // The launcher frees the block of a program that was killed before this.
     if !block.take(owner.pid(), std::process::id()) {
         exit(1);
     }
@@ -211,8 +208,8 @@ extern "C" fn run(start: *mut c_void) -> c_int {
             | libc::CLONE_THREAD
             | libc::CLONE_SYSVSEM;
         let post = Box::into_raw(Box::new(post)).cast();
-        // SAFETY: a stack that is nobody else's. The thread has this one's thread-local memory, which it does
-        // not use.
+        // SAFETY: a stack that nothing else uses. The thread shares this one's thread-local memory, but does
+        // not use it.
         if unsafe { libc::clone(stand_in, top(stack, STAND_IN_STACK), flags, post) } < 0 {
             STATUS.store(last_error(), Ordering::Release);
             keeper.release();
@@ -223,14 +220,14 @@ extern "C" fn run(start: *mut c_void) -> c_int {
         block.fail(&format!("its manager has failed: {panic}").replace('\n', " "));
         exit(101);
     }));
-    // Never dropped: zstd would free memory of the program's allocator, which nobody may use any more.
+    // Never dropped: zstd would free memory with the program's allocator, which is unusable by then.
     let mut manager = ManuallyDrop::new(manager);
     manage::publish(&manager, block);
     if !block.change_state(State::Held, State::Running) {
         keeper.release();
         exit(1);
     }
-    STATUS.store(RUNS, Ordering::Release);
+    STATUS.store(RUNNING, Ordering::Release);
     let done = manage::manage(&mut manager, owner, block);
     match &done {
         Ok(()) => {
@@ -242,33 +239,33 @@ extern "C" fn run(start: *mut c_void) -> c_int {
     exit(done.is_err().into())
 }
 
-/// End this process with all its threads, which a return would not, and without more.
+/// End this process with all its threads and without cleanup. A return would end one thread.
 fn exit(code: c_int) -> ! {
-    // SAFETY: ends this process; the keeper holds what children wait at.
+    // SAFETY: ends this process; the keeper holds the userfaultfds of children.
     unsafe { libc::_exit(code) }
 }
 
-/// Close the program's descriptors; 0 to 2 are nowhere.
+/// Close the program's descriptors, and open `/dev/null` as 0 to 2.
 fn close_all(theirs: &[RawFd]) {
-    // SAFETY: descriptors of this process's own table.
+    // SAFETY: descriptors of this process's table.
     unsafe {
         for fd in theirs {
             libc::close(*fd);
         }
-        let Ok(nowhere) = File::options().read(true).write(true).open("/dev/null") else { return };
+        let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
         for fd in 0..3 {
             if libc::fcntl(fd, libc::F_GETFD) < 0 {
-                libc::dup2(nowhere.as_raw_fd(), fd);
+                libc::dup2(null.as_raw_fd(), fd);
             }
         }
-        if nowhere.as_raw_fd() < 3 {
-            std::mem::forget(nowhere);
+        if null.as_raw_fd() < 3 {
+            std::mem::forget(null);
         }
     }
 }
 
 extern "C" fn stand_in(post: *mut c_void) -> c_int {
-    // SAFETY: made by `run` of a box of this type, for this thread.
+    // SAFETY: a box of this type from `run`, which this thread owns.
     let post = *unsafe { Box::from_raw(post.cast::<Post>()) };
     post.take()
 }

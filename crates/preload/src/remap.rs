@@ -1,33 +1,35 @@
 //! `mremap` over what would be one mapping without the manager.
 //!
-//! A part of a mapping that the program renews by `MAP_FIXED` is managed some 20 ms later than the rest. Until
-//! then the kernel has several mappings where it would have one, and if the part is written meanwhile it stays
-//! so; `mremap` refuses more than one. So the manager is asked to look at once, and the call is made again; if
-//! that does not help, the mappings are moved one by one.
+//! If the program maps a part of a mapping anew with `MAP_FIXED`, the part is registered some 20 ms later
+//! than the rest. Until then the kernel has several mappings instead of one; if the part is written
+//! meanwhile, it keeps them. `mremap` refuses more than one mapping. So the manager is asked to look for new
+//! memory at once, and the call is repeated. If that fails too, the mappings are moved one by one.
 
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use libc::{c_int, c_void, size_t};
+use nearfar_live::linux::MapsLine;
 
-/// The process that has a manager, and where it is called. A child of fork has none.
+/// The managed process, and the address of its doorbell. A child of fork is not managed.
 static MANAGED: AtomicI32 = AtomicI32::new(0);
 static DOORBELL: AtomicU64 = AtomicU64::new(0);
 
-/// Most mappings that are moved for one call.
+/// Maximum number of mappings that one call moves.
 const MAX_PARTS: usize = 64;
-/// How often the list of mappings is read: while it is read, the manager may join some, which it then lacks.
+/// Maximum number of reads of the list of mappings: if the manager joins some during a read, they are
+/// missing.
 const READINGS: usize = 5;
 
-/// Remember this process, and the address at which its manager is called.
+/// Record this process and the address of its doorbell.
 pub(crate) fn prepare(doorbell: u64) {
     // SAFETY: a system call without arguments.
     MANAGED.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     DOORBELL.store(doorbell, Ordering::Relaxed);
 }
 
-/// As in libc, which declares the last argument as one that may be missing. It takes no memory.
+/// As in libc, where the last argument is variadic. Does not allocate.
 #[unsafe(no_mangle)]
 extern "C" fn mremap(
     old: *mut c_void,
@@ -38,15 +40,15 @@ extern "C" fn mremap(
 ) -> *mut c_void {
     // SAFETY: a system call without arguments.
     let is_managed = unsafe { libc::getpid() } == MANAGED.load(Ordering::Relaxed);
-    let look = || {
+    let ring = || {
         let doorbell = DOORBELL.load(Ordering::Relaxed) as *const u8;
-        // SAFETY: a page of the library's own, which the manager gives to who refers to it.
+        // SAFETY: a page of the library, which the manager places when it is referenced.
         unsafe { doorbell.read_volatile() };
     };
-    // Linux from 6.17 on moves several mappings at once, if to a given place: what is not managed yet, and
-    // then refuses what is, with a part moved (`remap_move` in mm/mremap.c).
+    // Linux 6.17 and later move several mappings at once to a given address: first unregistered ones, and
+    // then fail at a registered one with a part moved (`remap_move` in mm/mremap.c).
     if is_managed && flags & libc::MREMAP_FIXED != 0 {
-        look();
+        ring();
     }
     let done = call(old.addr(), old_size, new_size, flags, new.addr());
     // SAFETY: this thread's error number.
@@ -54,7 +56,7 @@ extern "C" fn mremap(
     if done != libc::MAP_FAILED || !is_fault || !is_managed {
         return done;
     }
-    look();
+    ring();
     let done = call(old.addr(), old_size, new_size, flags, new.addr());
     if done != libc::MAP_FAILED {
         return done;
@@ -70,11 +72,11 @@ extern "C" fn mremap(
 }
 
 fn call(old: usize, old_size: usize, new_size: usize, flags: c_int, new: usize) -> *mut c_void {
-    // SAFETY: a system call with the caller's arguments, which answers for what it asks.
+    // SAFETY: a system call with the caller's arguments, for which the caller is responsible.
     unsafe { libc::syscall(libc::SYS_mremap, old, old_size, new_size, flags, new) as *mut c_void }
 }
 
-/// The same for several mappings that differ in nothing; where they are then.
+/// Move several mappings with equal properties. Returns their new address.
 fn move_parts(
     old: usize,
     old_size: usize,
@@ -86,7 +88,7 @@ fn move_parts(
     let (old_size, new_size) = (page(old_size)?, page(new_size)?);
     let moves = flags & !libc::MREMAP_FIXED == libc::MREMAP_MAYMOVE;
     let is_fixed = flags & libc::MREMAP_FIXED != 0;
-    // Making it smaller needs no other place: the kernel does that itself.
+    // The kernel shrinks several mappings itself.
     if new_size < old_size || (flags != 0 && !moves) {
         return None;
     }
@@ -102,13 +104,13 @@ fn move_parts(
     let target = if is_fixed { new } else { reserve(new_size)? };
     let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let to = |part: &Range<usize>| target + (part.start - old);
-    // The last first: only that can fail, as it may need more memory.
+    // The last first: only it can fail, as it may need more memory.
     if call(last.start, last.len(), grown, fixed, to(last)) == libc::MAP_FAILED {
         return None;
     }
     for part in before {
         if call(part.start, part.len(), part.len(), fixed, to(part)) == libc::MAP_FAILED {
-            // Nothing that was moved may be where the program does not know of it.
+            // The program would not know the address of the parts that were moved.
             std::process::abort();
         }
     }
@@ -123,16 +125,20 @@ fn reserve(size: usize) -> Option<usize> {
     (start != libc::MAP_FAILED).then_some(start.addr())
 }
 
-/// The mappings in a range, if they are private memory of no file, leave no gap, and have the same rights.
+/// Find the mappings in a range. `None` unless they are private memory of no file, without gaps, and have the
+/// same rights.
 fn find_parts(range: Range<usize>, parts: &mut [Range<usize>; MAX_PARTS]) -> Option<usize> {
-    let (mut count, mut next, mut rights) = (0, range.start, None);
-    let whole = each_mapping(|start, end, its_rights, inode| {
-        // The manager may join mappings meanwhile: what was seen is then seen again, as a part of more.
+    let (mut count, mut next, mut first_rights) = (0, range.start, None);
+    let whole = each_mapping(|MapsLine { start, end, rights, inode, .. }| {
+        let (start, end) = (start as usize, end as usize);
+        // If the manager joins mappings meanwhile, some are seen again as a part of a larger one.
         if end <= next || start >= range.end {
             return true;
         }
-        let known = *rights.get_or_insert(its_rights);
-        let fits = start <= next && known == its_rights && inode == 0 && its_rights[3] == b'p';
+        let fits = start <= next
+            && *first_rights.get_or_insert(rights) == rights
+            && inode == 0
+            && rights[3] == b'p';
         if !fits || count == MAX_PARTS {
             return false;
         }
@@ -144,8 +150,8 @@ fn find_parts(range: Range<usize>, parts: &mut [Range<usize>; MAX_PARTS]) -> Opt
     (whole && next == range.end).then_some(count)
 }
 
-/// Call `act` with start, end, rights and inode of each mapping until it returns false; whether it never did.
-fn each_mapping(mut act: impl FnMut(usize, usize, [u8; 4], u64) -> bool) -> bool {
+/// Call `act` with each mapping until it returns false. Returns whether all were read. Names may be cut off.
+fn each_mapping(mut act: impl FnMut(MapsLine<'_>) -> bool) -> bool {
     // SAFETY: a name that ends in zero.
     let file = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
@@ -161,17 +167,16 @@ fn each_mapping(mut act: impl FnMut(usize, usize, [u8; 4], u64) -> bool) -> bool
         }
         for byte in &buffer[..read as usize] {
             if *byte != b'\n' {
-                // What is beyond is the mapping's name.
+                // The rest is the mapping's name.
                 if length < line.len() {
                     line[length] = *byte;
                     length += 1;
                 }
                 continue;
             }
-            let parsed = std::str::from_utf8(&line[..length]).ok().and_then(parse);
+            let parsed = MapsLine::parse(&line[..length]);
             length = 0;
-            let Some((start, end, rights, inode)) = parsed else { continue };
-            if !act(start, end, rights, inode) {
+            if !parsed.is_none_or(&mut act) {
                 whole = false;
                 break 'all;
             }
@@ -180,13 +185,4 @@ fn each_mapping(mut act: impl FnMut(usize, usize, [u8; 4], u64) -> bool) -> bool
     // SAFETY: the descriptor of above.
     unsafe { libc::close(file) };
     whole
-}
-
-/// `7f0000000000-7f0000021000 rw-p 00000000 00:00 0`
-fn parse(line: &str) -> Option<(usize, usize, [u8; 4], u64)> {
-    let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let address = |text| usize::from_str_radix(text, 16).ok();
-    let rights = words.next()?.as_bytes().try_into().ok()?;
-    Some((address(start)?, address(end)?, rights, words.nth(2)?.parse().ok()?))
 }

@@ -1,18 +1,18 @@
-//! Running a program under QEMU and writing its trace.
+//! `nearfar_capture` as functions.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use nearfar_capture::{Asked, Options, Request, probe, run};
+use nearfar_capture::{Action, Options, Request, probe, run};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::raise;
 
-/// Capture a program; returns the outcome as JSON. `progress` is called with the number of
-/// records about ten times a second. It, or a signal handler, ends the program by raising: a
-/// `KeyboardInterrupt` by a signal (its `number`, else SIGINT), a second one by SIGKILL, as anything else.
+/// Capture a program. Returns the outcome as JSON. `progress` is called with the number of records about ten
+/// times a second. It or a signal handler ends the program by raising: a `KeyboardInterrupt` sends a signal
+/// (its `number`, or SIGINT); a second one, or any other exception, sends SIGKILL.
 #[pyfunction]
 #[pyo3(signature = (command, output, plugin, *, options, force, progress))]
 fn capture_run(
@@ -24,20 +24,20 @@ fn capture_run(
     force: bool,
     progress: Py<PyAny>,
 ) -> PyResult<String> {
-    let asked: Asked = crate::given::read(options)?;
-    let (start, stop_after, max_refs) = asked.limits().map_err(raise)?;
+    let request: Request = crate::given::read(options)?;
+    let (start, stop_after, max_refs) = request.limits().map_err(raise)?;
     let options = Options {
         command,
         output,
         plugin,
         force,
-        fetch: asked.fetch,
-        skip_refs: asked.skip_refs.0,
+        fetch: request.fetch,
+        skip_refs: request.skip_refs.0,
         max_refs,
         start,
         stop_after,
-        arch: asked.arch,
-        follow_forks: asked.follow_forks,
+        arch: request.arch,
+        follow_forks: request.follow_forks,
     };
     let mut raised: Option<PyErr> = None;
     let outcome = py.detach(|| {
@@ -45,14 +45,14 @@ fn capture_run(
             Python::attach(|py| {
                 let result = py.check_signals().and_then(|()| progress.call1(py, (records,)));
                 match result {
-                    Ok(_) => Request::Continue,
+                    Ok(_) => Action::Continue,
                     Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
                         let number = error.value(py).getattr("number");
-                        Request::End(number.and_then(|number| number.extract()).ok())
+                        Action::End(number.and_then(|number| number.extract()).ok())
                     }
                     Err(error) => {
                         raised = Some(error);
-                        Request::Kill
+                        Action::Kill
                     }
                 }
             })
@@ -66,7 +66,7 @@ fn capture_run(
     serde_json::to_string(&outcome).map_err(unexpected)
 }
 
-/// What capturing needs and whether it is there, as JSON.
+/// The requirements of capturing and whether they are met, as JSON.
 #[pyfunction]
 fn capture_probe(py: Python<'_>, plugin: PathBuf) -> PyResult<String> {
     let found = py.detach(|| probe(&plugin));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nearfar_trace::export::{self, Asked, Options};
+use nearfar_trace::export::{self, Options, Request};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -17,9 +17,16 @@ fn export_trace(
     force: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<u64> {
-    let asked: Asked = crate::given::read(options)?;
+    let request: Request = crate::given::read(options)?;
     crate::progress::run(py, progress, move |on_progress| {
-        export::export(&trace, &out, asked.format.name, force, &Options::from(&asked), on_progress)
+        export::export(
+            &trace,
+            &out,
+            request.format.name,
+            force,
+            &Options::from(&request),
+            on_progress,
+        )
     })
 }
 

@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Write a view of a trace, by the caches of a machine, as the trace `out`; returns which
-/// references it holds, in words. The view that leaves nothing out is not written.
+/// Write a view of a trace, filtered by the caches of a machine, as the trace `out`. Returns a description of
+/// its references. A view without a filter is not written.
 #[pyfunction]
 #[pyo3(signature = (trace, out, machine, *, filter, progress))]
 fn filter_view(

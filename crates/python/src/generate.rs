@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nearfar_trace::generate::{Asked, generate};
+use nearfar_trace::generate::{Request, generate};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -16,7 +16,7 @@ fn generate_trace(
     force: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<()> {
-    let Asked { name, params } = crate::given::read(options)?;
+    let Request { name, params } = crate::given::read(options)?;
     crate::progress::run(py, progress, move |on_progress| {
         generate(name, &params, &out, force, on_progress)
     })?;

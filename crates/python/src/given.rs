@@ -1,4 +1,4 @@
-//! Options from Python: plain values by name, as the grammars of `nearfar_schema` take them.
+//! Options from Python as plain values by name, for the grammars of `nearfar_schema`.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn plain(value: &Bound<'_, PyAny>) -> PyResult<Given> {
         return Ok(Given::Flag(flag.is_true()));
     }
     if value.is_instance_of::<PyInt>() {
-        // What does not fit is refused by every grammar, as text.
+        // A number that is too large is passed as text, which every grammar refuses.
         return Ok(value.extract().map_or(Given::Text(value.str()?.to_string()), Given::Whole));
     }
     if value.is_instance_of::<PyFloat>() {
@@ -48,7 +48,7 @@ fn plain(value: &Bound<'_, PyAny>) -> PyResult<Given> {
     if let Ok(items) = value.try_iter() {
         return Ok(Given::List(items.map(|item| plain(&item?)).collect::<PyResult<_>>()?));
     }
-    // NumPy's numbers are numbers, in their own types.
+    // NumPy has its own number types.
     match value.extract::<f64>() {
         Ok(number) => Ok(Given::Real(number)),
         Err(_) => Ok(Given::Text(value.str()?.to_string())),

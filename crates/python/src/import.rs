@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nearfar_trace::import::{self, Asked, Options};
+use nearfar_trace::import::{self, Options, Request};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -17,10 +17,10 @@ fn import_trace(
     force: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<()> {
-    let asked: Asked = crate::given::read(options)?;
-    let format = asked.format.map(|format| format.name);
+    let request: Request = crate::given::read(options)?;
+    let format = request.format.map(|format| format.name);
     crate::progress::run(py, progress, move |on_progress| {
-        import::import(&source, &out, format, force, &Options::from(&asked), on_progress)
+        import::import(&source, &out, format, force, &Options::from(&request), on_progress)
     })?;
     Ok(())
 }

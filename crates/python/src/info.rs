@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nearfar_study::info::{self, Asked, Options};
+use nearfar_study::info::{self, Options, Request};
 use nearfar_trace::{Error, Reader, verify};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -16,7 +16,7 @@ fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
     py.detach(|| to_json(Reader::open(&trace)?.info())).map_err(raise)
 }
 
-/// What a trace holds, its heat map if asked for, and the files of `whole`, the trace that `trace`
+/// What a trace holds, its heat map if requested, and the files of `whole`, the trace that `trace`
 /// is a view of, if they are to be verified, as JSON texts.
 #[pyfunction]
 #[pyo3(signature = (trace, whole, *, options, heat_map, progress))]
@@ -28,7 +28,7 @@ fn info_summarize(
     heat_map: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Option<String>, Option<String>)> {
-    let Asked { reuse, verify } = crate::given::read(options)?;
+    let Request { reuse, verify } = crate::given::read(options)?;
     crate::progress::run(py, progress, move |on_progress| {
         let files = verify.then(|| verify::verify(&Reader::open(&whole)?, on_progress));
         let files = files.transpose()?;

@@ -1,7 +1,7 @@
-//! `nearfar._engine`: the engine as seen from Python. Thin: every function converts its arguments,
-//! releases the GIL and calls a crate; results cross as JSON text or plain values.
+//! `nearfar._engine`: the Python module of the engine. Every function only converts its arguments, releases
+//! the GIL and calls a crate. Results are JSON text or plain values.
 //!
-//! One file an area, each with a `register` function named in the list below.
+//! One file per area, each with a `register` function in the list below.
 
 mod capture;
 mod export;
@@ -31,8 +31,8 @@ mod workload;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
-// Row groups are decoded and encoded through buffers of megabytes, which the system's allocator
-// gives back to the kernel and takes again each time: a fifth of a capture's processor time.
+// Row groups are decoded and encoded through buffers of megabytes. The system's allocator would return them
+// to the kernel and allocate them again each time: a fifth of a capture's processor time.
 #[global_allocator]
 static ALLOCATOR: memory::Allocator = memory::Allocator(mimalloc::MiMalloc);
 
@@ -52,7 +52,7 @@ pub(crate) fn raise(error: nearfar_trace::Error) -> PyErr {
 #[pymodule]
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    // First: it refuses what no function could be called with.
+    // First: it checks the environment for all functions.
     simd::register(module)?;
     machine::register(module)?;
     measure::register(module)?;

@@ -1,11 +1,11 @@
-//! A program in two tiers of memory, for `nearfar/live`.
+//! `nearfar_live` as functions, for `nearfar/live`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use nearfar_live::Counters;
-use nearfar_live::options::Asked;
+use nearfar_live::options::RunOptions;
 use nearfar_live::program;
 use nearfar_live::remote::Provider;
 use nearfar_live::setup::Setup;
@@ -19,37 +19,37 @@ use crate::policy::live::Objects;
 use crate::policy::{Raised, declared};
 use crate::raise;
 
-/// A policy that is not built in: what it is called, and what makes an object of it.
-type Given = (String, Py<PyAny>);
+/// A policy that is not built in: its name, and a callable that returns a policy object.
+type CustomPolicy = (String, Py<PyAny>);
 
-/// What was asked for; with the bytes of the program's resident set, where they are known.
-fn read(options: &Bound<'_, PyDict>, resident: Option<u64>) -> PyResult<Asked> {
-    let asked: Asked = crate::given::read(options)?;
+/// The options; a percentage is resolved if the bytes of the program's resident set are known.
+fn read(options: &Bound<'_, PyDict>, resident: Option<u64>) -> PyResult<RunOptions> {
+    let asked: RunOptions = crate::given::read(options)?;
     resident.map_or(Ok(asked.clone()), |resident| asked.resolved(resident)).map_err(raise)
 }
 
-/// How to run, with a policy that was given; its first object.
+/// The setup, and the first object of a custom policy.
 fn set_up(
     py: Python<'_>,
-    asked: &Asked,
-    given: Option<&Given>,
+    asked: &RunOptions,
+    policy: Option<&CustomPolicy>,
     knobs: BTreeMap<String, String>,
 ) -> PyResult<(Setup, Option<Py<PyAny>>)> {
-    let Some((name, make)) = given else {
+    let Some((name, make)) = policy else {
         return asked.setup(knobs).map(|setup| (setup, None)).map_err(raise);
     };
     let first = make.call0(py)?;
-    let said = declared(first.bind(py))?;
-    let setup = asked.setup_with(name, &said, knobs).map_err(raise)?;
+    let declared = declared(first.bind(py))?;
+    let setup = asked.setup_with(name, &declared, knobs).map_err(raise)?;
     Ok((setup, Some(first)))
 }
 
 fn text(summary: &Summary) -> String {
-    // Plain data: there is nothing in it that could fail to print.
+    // Plain data cannot fail to serialize.
     serde_json::to_string(summary).unwrap_or_default()
 }
 
-fn answer(asked: &Asked, setup: &Setup, summary: &Summary) -> String {
+fn result_json(asked: &RunOptions, setup: &Setup, summary: &Summary) -> String {
     let whole = serde_json::json!({
         "summary": summary,
         "options": asked.plain(),
@@ -62,11 +62,11 @@ fn answer(asked: &Asked, setup: &Setup, summary: &Summary) -> String {
     whole.to_string()
 }
 
-/// Run a program; returns as JSON `{"summary", "options", "setup"}`: what it came to, the options as they
-/// were read, and what they came to where that depends on others. `progress` is called a few times a second with
-/// what it has come to so far, and ends the program by raising. `policy`: a name and what makes an object
-/// (`nearfar.tiering.Policy`), in place of the option; each process has one, called in a thread of its own.
-/// `resident`: bytes of the program's peak resident set, which the fast memory may be a share of.
+/// Run a program. Returns `{"summary", "options", "setup"}` as JSON: the result, the options as read, and the
+/// sizes that follow from them. `progress` is called a few times a second with the result so far, and kills
+/// the run by raising. `policy`: a name and a callable that returns an object (`nearfar.tiering.Policy`), in
+/// place of the option; each process has an object, called in its own thread. `resident`: bytes of the
+/// program's peak resident set, for a percentage as fast memory.
 #[pyfunction]
 #[pyo3(signature = (command, library, *, options, knobs, progress, policy=None, resident=None))]
 #[allow(clippy::too_many_arguments)]
@@ -77,15 +77,15 @@ fn live_run(
     options: &Bound<'_, PyDict>,
     knobs: BTreeMap<String, String>,
     progress: Py<PyAny>,
-    policy: Option<Given>,
+    policy: Option<CustomPolicy>,
     resident: Option<u64>,
 ) -> PyResult<String> {
     let asked = read(options, resident)?;
     let (setup, first) = set_up(py, &asked, policy.as_ref(), knobs)?;
-    let of_policy = Raised::default();
+    let policy_raised = Raised::default();
     let provider = policy
         .zip(first)
-        .map(|((_, make), first)| Arc::new(Objects::new(make, first, of_policy.clone())));
+        .map(|((_, make), first)| Arc::new(Objects::new(make, first, policy_raised.clone())));
     let mut raised = None;
     let objects = provider.clone().map(|objects| objects as Arc<dyn Provider>);
     let summary = py.detach(|| {
@@ -99,14 +99,14 @@ fn live_run(
     if let Some(objects) = provider {
         objects.end(py);
     }
-    match raised.or_else(|| of_policy.take()) {
+    match raised.or_else(|| policy_raised.take()) {
         Some(error) => Err(error),
-        None => summary.map(|summary| answer(&asked, &setup, &summary)).map_err(raise),
+        None => summary.map(|summary| result_json(&asked, &setup, &summary)).map_err(raise),
     }
 }
 
-/// Refuse what [`live_run`] would refuse of these, without running anything: before the program is run alone to
-/// measure it. Of a fast memory that is a share, the least is taken.
+/// Raise the errors that [`live_run`] would raise for these arguments, without running anything: used before
+/// the program is run alone to measure it. A percentage as fast memory is taken as the minimum.
 #[pyfunction]
 #[pyo3(signature = (command, *, options, knobs, policy=None))]
 fn live_check(
@@ -114,33 +114,33 @@ fn live_check(
     command: &str,
     options: &Bound<'_, PyDict>,
     knobs: BTreeMap<String, String>,
-    policy: Option<Given>,
+    policy: Option<CustomPolicy>,
 ) -> PyResult<()> {
-    let asked: Asked = crate::given::read(options)?;
-    let (setup, _) = set_up(py, &asked.least(), policy.as_ref(), knobs)?;
+    let asked: RunOptions = crate::given::read(options)?;
+    let (setup, _) = set_up(py, &asked.with_min_fast(), policy.as_ref(), knobs)?;
     py.detach(|| program::check_all(&setup, command)).map(|_| ()).map_err(raise)
 }
 
-/// Whether userfaultfd can be had as `nearfar run` needs it; an error says why not.
+/// Raise an error if userfaultfd is not available as `nearfar run` needs it.
 #[pyfunction]
 fn live_probe() -> PyResult<()> {
     nearfar_live::linux::Linux::open(1).map(|_| ()).map_err(raise)
 }
 
-/// Runs that are under way: launchers and their command lines.
+/// Current runs: launchers and their command lines.
 #[pyfunction]
 fn live_runs(py: Python<'_>) -> Vec<(u32, String)> {
     py.detach(Watched::all)
 }
 
-/// What is counted, by name.
+/// Names and meanings of the counters.
 #[pyfunction]
 fn live_counters() -> Vec<(&'static str, String)> {
     let what = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     Counters::NAMES.iter().map(|(name, text)| (*name, what(text))).collect()
 }
 
-/// A run that is under way: of a launcher, of a program that it manages, or the only one.
+/// A run: of a launcher, of a program that it manages, or the only one.
 #[pyclass]
 struct LiveWatch(Watched);
 
@@ -156,9 +156,9 @@ impl LiveWatch {
         self.0.is_over()
     }
 
-    /// What it looks like now, as JSON; rates are over the time since the last look.
+    /// The current state as JSON. Rates are over the time since the previous call.
     fn look(&mut self) -> String {
-        serde_json::to_string(&self.0.look()).unwrap_or_default()
+        serde_json::to_string(&self.0.snapshot()).unwrap_or_default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Machine descriptions, for `nearfar/machine.py`. A machine is read once and crosses as a handle.
+//! Machine descriptions, for `nearfar/machine.py`. A machine is read once and passed as a handle.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,33 +25,56 @@ fn machine_schema() -> String {
 
 /// Times of one memory reference, nanoseconds (T_TLB and T_DRAM of page-size advice, 000, and
 /// TLB and fault models, 001).
-#[pyclass(frozen, get_all, eq, module = "nearfar._engine")]
+#[pyclass(frozen, eq, module = "nearfar._engine")]
 #[derive(PartialEq)]
-struct AccessTimes {
-    /// A look-up in the first-level TLB.
-    tlb_ns: f64,
-    /// A load from local DRAM.
-    dram_ns: f64,
-    /// What a second-level TLB hit adds; None where the machine has no second level.
-    stlb_ns: Option<f64>,
-}
+struct AccessTimes(nearfar_hardware::AccessTimes);
 
 #[pymethods]
 impl AccessTimes {
+    /// A look-up in the first-level TLB.
+    #[getter]
+    fn tlb_ns(&self) -> f64 {
+        self.0.tlb_ns
+    }
+
+    /// A load from local DRAM.
+    #[getter]
+    fn dram_ns(&self) -> f64 {
+        self.0.dram_ns
+    }
+
+    /// What a second-level TLB hit adds; None where the machine has no second level.
+    #[getter]
+    fn stlb_ns(&self) -> Option<f64> {
+        self.0.stlb_ns
+    }
+
+    /// T_A for each pair of rates per reference: page walks, and hits in the second-level TLB.
+    fn translation_ns(&self, walk_rates: Vec<f64>, second_hit_rates: Vec<f64>) -> Vec<f64> {
+        let rates = walk_rates.into_iter().zip(second_hit_rates);
+        rates.map(|(walks, hits)| self.0.translation_ns(walks, hits)).collect()
+    }
+
+    /// T_D for each page fault rate per reference, and the time to read a page.
+    fn data_ns(&self, fault_rates: Vec<f64>, io_ns: Vec<f64>) -> Vec<f64> {
+        let rates = fault_rates.into_iter().zip(io_ns);
+        rates.map(|(faults, ns)| self.0.data_ns(faults, ns)).collect()
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let shown = (self.tlb_ns, self.dram_ns, self.stlb_ns).into_pyobject(py)?;
+        let shown = (self.0.tlb_ns, self.0.dram_ns, self.0.stlb_ns).into_pyobject(py)?;
         let form = "AccessTimes(tlb_ns={!r}, dram_ns={!r}, stlb_ns={!r})".into_pyobject(py)?;
         form.call_method1("format", shown)?.extract()
     }
 }
 
-/// What the kernel itself takes for a page fault.
+/// Times of the kernel for a page fault.
 #[pyclass(frozen, get_all, eq, module = "nearfar._engine")]
 #[derive(PartialEq)]
 struct FaultTimes {
-    /// Any fault, without clearing the page or waiting for a device, nanoseconds.
+    /// A fault without clearing the page or waiting for a device, in nanoseconds.
     fault_ns: f64,
-    /// Clearing one byte, nanoseconds.
+    /// Clearing one byte, in nanoseconds.
     zero_ns: f64,
 }
 
@@ -62,13 +85,13 @@ impl FaultTimes {
     }
 }
 
-/// One machine, already checked; the same everywhere it is handed to.
+/// A checked machine, shared by all its users.
 #[pyclass(frozen, eq, module = "nearfar._engine")]
 #[derive(Clone, PartialEq)]
 pub(crate) struct Machine(Arc<MachineFile>);
 
 impl Machine {
-    /// What it is made of.
+    /// Its description.
     pub(crate) fn hardware(&self) -> &nearfar_hardware::Machine {
         &self.0.machine
     }
@@ -76,30 +99,30 @@ impl Machine {
 
 #[pymethods]
 impl Machine {
-    /// By path or by name (looked for in `search`, then built in).
+    /// Load by path or by name (from `search`, then built in).
     #[classmethod]
     fn load(_: &Bound<'_, PyType>, path_or_name: &str, search: PathBuf) -> PyResult<Self> {
         made(MachineFile::load(path_or_name, &search))
     }
 
-    /// From the text of its file; `place` is its path or name.
+    /// Parse the text of a file; `place` is its path or name.
     #[classmethod]
     fn parse(_: &Bound<'_, PyType>, place: &str, text: &str) -> PyResult<Self> {
         made(MachineFile::parse(place, text))
     }
 
-    /// From the JSON that `to_json` gave.
+    /// Parse the JSON of `to_json`.
     #[classmethod]
     fn from_json(_: &Bound<'_, PyType>, name: &str, json: &str) -> PyResult<Self> {
         made(MachineFile::from_json(name, json))
     }
 
-    /// The machine with other values at some keys.
+    /// A copy with other values at some keys.
     fn with_values(&self, values: Vec<(String, String)>) -> PyResult<Self> {
         made(self.0.with(&values))
     }
 
-    /// The machine with a storage of another one.
+    /// A copy with a storage of another machine.
     fn with_storage_of(&self, other: &Self, name: &str) -> PyResult<Self> {
         made(self.0.with_storage_of(&other.0, name))
     }
@@ -110,7 +133,7 @@ impl Machine {
         &self.hardware().name
     }
 
-    /// What it stands for.
+    /// Its description in words.
     #[getter]
     fn description(&self) -> &str {
         &self.hardware().description
@@ -123,13 +146,13 @@ impl Machine {
         Ok(storages.into_iter().map(|storage| (storage.name, storage.kind)).collect())
     }
 
-    /// Values set over the file's: key and value.
+    /// Values that override the file's: key and value.
     #[getter]
     fn set_values(&self) -> Vec<(String, String)> {
         self.0.set.clone()
     }
 
-    /// Words of a command line that mean this machine.
+    /// Command-line arguments that select this machine.
     #[getter]
     fn flags(&self) -> Vec<String> {
         let set = self.0.set.iter();
@@ -137,7 +160,7 @@ impl Machine {
         ["--machine".to_owned(), self.0.place.clone()].into_iter().chain(set).collect()
     }
 
-    /// The text of its file, with the values that were set and with its comments.
+    /// The text of its file, with the overridden values and with comments.
     fn to_toml(&self) -> &str {
         &self.0.text
     }
@@ -155,17 +178,15 @@ impl Machine {
 
     /// Times of one reference; an error if the machine has no TLB or no DRAM.
     fn access_times(&self) -> PyResult<AccessTimes> {
-        let times = self.hardware().access_times().map_err(raise)?;
-        let (tlb_ns, dram_ns, stlb_ns) = (times.tlb_ns, times.dram_ns, times.stlb_ns);
-        Ok(AccessTimes { tlb_ns, dram_ns, stlb_ns })
+        self.hardware().access_times().map(AccessTimes).map_err(raise)
     }
 
-    /// Why it has no times as the machine spends them: what its file lacks. None where it has.
+    /// Why it has no processor times: what its file lacks. None if it has them.
     fn processor_lacks(&self) -> Option<String> {
         self.hardware().processor(None).err().map(|why| why.to_string())
     }
 
-    /// What the kernel takes for a fault; an error if the machine does not say.
+    /// Times of the kernel for a fault; an error if the machine has none.
     fn fault_times(&self) -> PyResult<FaultTimes> {
         let times = self.hardware().fault_times().map_err(raise)?;
         Ok(FaultTimes { fault_ns: times.fault_ns, zero_ns: times.zero_ns })
@@ -194,7 +215,7 @@ impl Machine {
         hasher.finish()
     }
 
-    /// For pickle: how [`machine_restore`] makes it again, where its file may be missing.
+    /// For pickle: [`machine_restore`] needs no file.
     #[allow(clippy::type_complexity)]
     fn __reduce__<'py>(
         &self,
@@ -209,7 +230,7 @@ fn made(file: nearfar_trace::Result<MachineFile>) -> PyResult<Machine> {
     file.map(|file| Machine(Arc::new(file))).map_err(raise)
 }
 
-/// The machine that was pickled: `text` holds the values of `set` already.
+/// Restore a pickled machine: `text` already contains the values of `set`.
 #[pyfunction]
 fn machine_restore(place: &str, text: &str, set: Vec<(String, String)>) -> PyResult<Machine> {
     made(MachineFile::parse(place, text).map(|file| MachineFile { set, ..file }))

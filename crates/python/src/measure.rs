@@ -1,4 +1,4 @@
-//! What is timed on this machine, for `nearfar/measure/`.
+//! Measurements of this machine, for `nearfar/measure/`.
 
 use nearfar_measure::{Access, Layout, Pages, cpuid};
 use nearfar_trace::{Error, Result};
@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 
 use crate::raise;
 
-/// What the processor says of itself, as JSON; None where there is no `cpuid`.
+/// The processor according to `cpuid`, as JSON; None without `cpuid`.
 #[pyfunction]
 fn measure_processor() -> Option<String> {
     let found = cpuid::decode(&cpuid::read())?;
-    // Plain data: there is nothing in it that could fail to print.
+    // Plain data cannot fail to serialize.
     Some(serde_json::to_string(&found).unwrap_or_default())
 }
 
@@ -31,7 +31,7 @@ fn access(name: &str) -> Result<Access> {
     }
 }
 
-/// What a program does between two faults.
+/// The work of a program between two faults.
 #[pyclass(module = "nearfar._engine")]
 struct ProgramWork(nearfar_measure::Work);
 
@@ -43,7 +43,7 @@ impl ProgramWork {
     }
 }
 
-/// Memory that nothing has touched, given back with the last reference to it.
+/// Untouched memory, unmapped with the last reference to it.
 #[pyclass(module = "nearfar._engine")]
 struct MappedMemory(nearfar_measure::Mapping);
 
@@ -57,8 +57,8 @@ impl MappedMemory {
             .map_err(raise)
     }
 
-    /// Write a byte of every `step`, with a part of `work` between: nanoseconds of the writing, and
-    /// minor faults.
+    /// Write a byte of every `step`, with a part of `work` between two. Returns the nanoseconds of the
+    /// writes, and the number of minor faults.
     #[pyo3(signature = (step, work=None))]
     fn write(&mut self, py: Python<'_>, step: usize, work: Option<&mut ProgramWork>) -> (f64, u64) {
         let work = work.map(|work| &mut work.0);
@@ -66,7 +66,7 @@ impl MappedMemory {
         (touched.ns, touched.faults)
     }
 
-    /// The same, reading.
+    /// Read a byte of every `step`. Returns as [`write`](Self::write).
     #[pyo3(signature = (step, work=None))]
     fn read(&self, py: Python<'_>, step: usize, work: Option<&mut ProgramWork>) -> (f64, u64) {
         let work = work.map(|work| &mut work.0);
@@ -74,24 +74,24 @@ impl MappedMemory {
         (touched.ns, touched.faults)
     }
 
-    /// Fill it with words that are half random.
+    /// Fill it with half-random words.
     fn fill(&mut self, py: Python<'_>) {
         py.detach(|| self.0.fill());
     }
 
-    /// Have the kernel write it to swap: nanoseconds.
+    /// Have the kernel write it to swap. Returns nanoseconds.
     fn page_out(&mut self, py: Python<'_>) -> PyResult<f64> {
         py.detach(|| self.0.page_out()).map_err(raise)
     }
 
-    /// Read a byte of every `step` in random order: nanoseconds, and major faults.
+    /// Read a byte of every `step` in random order. Returns nanoseconds, and the number of major faults.
     fn read_at_random(&self, py: Python<'_>, step: usize) -> (f64, u64) {
         let touched = py.detach(|| self.0.read_at_random(step));
         (touched.ns, touched.faults)
     }
 }
 
-/// Chains of loads that wait for each other.
+/// Chains of dependent loads.
 #[pyclass(module = "nearfar._engine")]
 struct Chase(nearfar_measure::Chase);
 
@@ -117,25 +117,25 @@ impl Chase {
         .map_err(raise)
     }
 
-    /// Loads of one time round.
+    /// Loads of one round.
     #[getter]
     fn loads(&self) -> usize {
         self.0.loads()
     }
 
-    /// Nanoseconds a load, of `batches` of `loads` each.
+    /// Nanoseconds per load, for `batches` batches of `loads` each.
     fn times(&mut self, py: Python<'_>, loads: usize, batches: usize) -> Vec<f64> {
         py.detach(|| self.0.times(loads, batches))
     }
 }
 
-/// Nanoseconds a cycle, of `batches`.
+/// Nanoseconds per cycle, for each of `batches`.
 #[pyfunction]
 fn measure_cycles(py: Python<'_>, rounds: usize, batches: usize) -> Vec<f64> {
     py.detach(|| nearfar_measure::cycle_times(rounds, batches))
 }
 
-/// Bytes a second of all of `cpus`, of each of `rounds`.
+/// Bytes per second of all of `cpus` together, for each of `rounds`.
 #[pyfunction]
 #[pyo3(signature = (access, cpus, *, bytes, node, rounds))]
 fn measure_bandwidth(
@@ -150,7 +150,7 @@ fn measure_bandwidth(
     py.detach(|| nearfar_measure::bandwidth(access, &cpus, bytes, node, rounds)).map_err(raise)
 }
 
-/// Nanoseconds of a switch between two threads on `cpu`, of `batches`.
+/// Nanoseconds of a switch between two threads on `cpu`, for each of `batches`.
 #[pyfunction]
 fn measure_switches(
     py: Python<'_>,
@@ -161,7 +161,7 @@ fn measure_switches(
     py.detach(|| nearfar_measure::switch_times(cpu, rounds, batches)).map_err(raise)
 }
 
-/// Nanoseconds of each of `count` requests at random places below `span` of an open file.
+/// Nanoseconds of each of `count` requests at random offsets below `span` of an open file.
 #[pyfunction]
 #[pyo3(signature = (file, access, *, bytes, span, count))]
 fn measure_requests(

@@ -1,5 +1,5 @@
-//! The allocator. When the system has no memory left, it prints one line and exits with a code; Rust
-//! would end the process with a signal.
+//! The allocator. When the system has no memory left, it prints one line and exits with a code. Rust would
+//! abort with a signal.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::io::Write;
@@ -9,21 +9,21 @@ use mimalloc::MiMalloc;
 
 pub(crate) struct Allocator(pub(crate) MiMalloc);
 
-// SAFETY: all is done by the allocator inside; what it cannot give is not returned from.
+// SAFETY: forwards to the inner allocator, and does not return if that fails.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: what is promised of `layout` is promised to us.
-        given(unsafe { self.0.alloc(layout) }, layout.size())
+        // SAFETY: the caller guarantees the same for `layout`.
+        checked(unsafe { self.0.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as above.
-        given(unsafe { self.0.alloc_zeroed(layout) }, layout.size())
+        checked(unsafe { self.0.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as above, of `old` and `size` too.
-        given(unsafe { self.0.realloc(old, layout, size) }, size)
+        // SAFETY: as above, also for `old` and `size`.
+        checked(unsafe { self.0.realloc(old, layout, size) }, size)
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
@@ -33,7 +33,7 @@ unsafe impl GlobalAlloc for Allocator {
 }
 
 #[inline]
-fn given(memory: *mut u8, bytes: usize) -> *mut u8 {
+fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() {
         exhausted(bytes);
     }
@@ -42,24 +42,24 @@ fn given(memory: *mut u8, bytes: usize) -> *mut u8 {
 
 #[cold]
 fn exhausted(bytes: usize) -> ! {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if SAID.swap(true, Ordering::Relaxed) {
+    static PRINTED: AtomicBool = AtomicBool::new(false);
+    if PRINTED.swap(true, Ordering::Relaxed) {
         // Another thread prints its line and ends the process.
         loop {
-            // SAFETY: waits for a signal, and needs no memory.
+            // SAFETY: waits for a signal, and does not allocate.
             unsafe { libc::pause() };
         }
     }
     let mut line = [0u8; 160];
     let mut rest = &mut line[..];
-    // Nothing here may ask for memory.
+    // This must not allocate.
     let _ = writeln!(
         rest,
         "nearfar: error: memory: cannot allocate {bytes} bytes; free some memory, or raise its limit \
          (`ulimit -v`)"
     );
     let length = 160 - rest.len();
-    // SAFETY: `line` has at least `length` bytes; ending the process needs nothing.
+    // SAFETY: `line` has at least `length` bytes; neither call allocates.
     unsafe {
         libc::write(2, line.as_ptr().cast(), length);
         libc::_exit(2)

@@ -7,8 +7,8 @@ use nearfar_kernel::placement::{MemoryMode, Mode as _, bandwidth_weights, fallba
 use nearfar_schema::Options as _;
 use nearfar_study::numa::options::{Order, modes, node};
 use nearfar_study::numa::{
-    AllocAsked, AllocOptions, Guest, Load, PairAsked, PairOptions, PlanAsked, RunAsked, Stream,
-    alloc, pair, run,
+    AllocOptions, AllocRequest, Guest, Load, PairOptions, PairRequest, PlanRequest, RunRequest,
+    Stream, alloc, pair, run,
 };
 use nearfar_trace::{Error, Reader};
 use pyo3::prelude::*;
@@ -18,13 +18,12 @@ use serde_json::json;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Nodes, distances, modes that it can be in and the kernel's fallback orders of a machine, as JSON
-/// text.
+/// Nodes, distances, possible modes and the kernel's fallback orders of a machine, as JSON text.
 #[pyfunction]
 fn numa_topology(machine: &Machine) -> PyResult<String> {
     let topology = machine.hardware().topology().map_err(raise)?;
     let shown: Vec<usize> = (0..topology.nodes.len()).collect();
-    // Nodes of other memory than DRAM are added to the running system.
+    // Nodes with memory other than DRAM are added to the running system.
     let added = topology.nodes.iter().any(|node| node.kind != NodeKind::Dram);
     let nodes: Vec<_> = topology
         .nodes
@@ -44,34 +43,33 @@ fn numa_topology(machine: &Machine) -> PyResult<String> {
             })
         })
         .collect();
-    let answer = json!({
+    let result = json!({
         "machine": topology.machine,
         "nodes": nodes,
         "distances": topology.distances,
         "modes": modes(None, &topology).iter().map(|mode| mode.name()).collect::<Vec<_>>(),
         "fallback": fallback_orders(&topology.distances, &topology.cpus, &shown, added),
     });
-    Ok(answer.to_string())
+    Ok(result.to_string())
 }
 
-/// Allocations of every size under every mode; returns `{"rows", "options"}` as JSON text.
+/// Allocations of every size under every mode. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, options))]
 fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyResult<String> {
     let topology = machine.hardware().topology().map_err(raise)?;
-    let asked: AllocAsked = crate::given::read(options)?;
-    let options = AllocOptions::of_alloc(&asked, &topology);
+    let request: AllocRequest = crate::given::read(options)?;
+    let options = AllocOptions::of_alloc(&request, &topology);
     let mut rows = Vec::new();
-    for mode in modes(asked.mode.as_ref(), &topology) {
-        for size in &asked.size.0 {
+    for mode in modes(request.mode.as_ref(), &topology) {
+        for size in &request.size.0 {
             rows.push(alloc(&topology, mode, size.0, &options).map_err(raise)?);
         }
     }
-    Ok(json!({ "rows": rows, "options": asked.plain() }).to_string())
+    Ok(json!({ "rows": rows, "options": request.plain() }).to_string())
 }
 
-/// What a trace, or a stream of `bytes`, sees under every mode; returns `{"rows", "options"}` as
-/// JSON text.
+/// A trace, or a stream of `bytes`, under every mode. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, trace, bytes, options, progress))]
 fn numa_run(
@@ -82,31 +80,31 @@ fn numa_run(
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let asked: RunAsked = crate::given::read(options)?;
+    let request: RunRequest = crate::given::read(options)?;
     let described = machine.hardware();
     let topology = described.topology().map_err(raise)?;
     let caches = match described.cache.is_empty() {
         true => None,
         false => Some(described.caches().map_err(raise)?),
     };
-    let options = AllocOptions::of_run(&asked, &topology);
-    let shuffle = asked.shuffle.then_some(asked.seed.0);
-    let random = asked.pattern == Order::Random;
+    let options = AllocOptions::of_run(&request, &topology);
+    let shuffle = request.shuffle.then_some(request.seed.0);
+    let random = request.pattern == Order::Random;
     crate::progress::run(py, progress, move |on_progress| {
         let reader = trace.map(|path| Reader::open(&path)).transpose()?;
         let load = match &reader {
             Some(reader) => Load::Trace(reader, caches),
-            None => Load::Stream(Stream { bytes, random, writes: asked.writes.0 }),
+            None => Load::Stream(Stream { bytes, random, writes: request.writes.0 }),
         };
-        let rows = modes(asked.mode.as_ref(), &topology)
+        let rows = modes(request.mode.as_ref(), &topology)
             .into_iter()
             .map(|mode| run(&topology, mode, &load, &options, shuffle, on_progress))
             .collect::<Result<Vec<_>, Error>>()?;
-        Ok(json!({ "rows": rows, "options": asked.plain() }).to_string())
+        Ok(json!({ "rows": rows, "options": request.plain() }).to_string())
     })
 }
 
-/// Two guests in memory mode, each a trace or bytes; returns `{"rows", "options"}` as JSON text.
+/// Two guests in memory mode, each a trace or bytes. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, traces, bytes, options, progress))]
 fn numa_pair(
@@ -117,14 +115,14 @@ fn numa_pair(
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let asked: PairAsked = crate::given::read(options)?;
+    let request: PairRequest = crate::given::read(options)?;
     let topology = machine.hardware().topology().map_err(raise)?;
-    let from = node(asked.from_, &topology);
+    let from = node(request.from_, &topology);
     let memories = MemoryMode.memories(&topology).map_err(raise)?;
     let options = PairOptions {
-        overlaps: asked.overlap.0.iter().map(|share| share.0).collect(),
-        cache_bytes: asked.cache.map(|bytes| bytes.0),
-        seed: asked.seed.0,
+        overlaps: request.overlap.0.iter().map(|share| share.0).collect(),
+        cache_bytes: request.cache.map(|bytes| bytes.0),
+        seed: request.seed.0,
     };
     crate::progress::run(py, progress, move |on_progress| {
         let Some(memory) = memories.iter().find(|memory| memory.node == from) else {
@@ -140,16 +138,16 @@ fn numa_pair(
         let guests = [guest(0), guest(1)];
         let both = [&guests[0], &guests[1]];
         let rows = pair(&topology, from, memory, both, &options, on_progress)?;
-        Ok(json!({ "rows": rows, "options": asked.plain() }).to_string())
+        Ok(json!({ "rows": rows, "options": request.plain() }).to_string())
     })
 }
 
-/// The options of a plan as they were read, as JSON text.
+/// The options of a plan as read, as JSON text.
 #[pyfunction]
 #[pyo3(signature = (*, options))]
 fn numa_plan(options: &Bound<'_, PyDict>) -> PyResult<String> {
-    let asked: PlanAsked = crate::given::read(options)?;
-    Ok(json!(asked.plain()).to_string())
+    let request: PlanRequest = crate::given::read(options)?;
+    Ok(json!(request.plain()).to_string())
 }
 
 /// Weights in proportion to bandwidth, for nodes seen from `origin`.

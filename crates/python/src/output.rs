@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nearfar_trace::file;
-use nearfar_trace::output::{self, Form, Wanted};
+use nearfar_trace::output::{self, Form, OutputRequest};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -13,7 +13,7 @@ fn form(holds: Option<String>) -> Form {
     holds.map_or(Form::File, Form::Folder)
 }
 
-/// Refuse a name that :class:`Output` would refuse, before the work.
+/// Raise the errors of :class:`Output` before the work.
 #[pyfunction]
 #[pyo3(signature = (path, *, holds, force, inputs))]
 fn output_check(
@@ -22,11 +22,11 @@ fn output_check(
     force: bool,
     inputs: Vec<PathBuf>,
 ) -> PyResult<()> {
-    let wanted = Wanted { path: &path, form: form(holds), force, inputs: &inputs };
+    let wanted = OutputRequest { path: &path, form: form(holds), force, inputs: &inputs };
     wanted.check().map(drop).map_err(raise)
 }
 
-/// A claimed name: a file, or a folder that holds a file of the name ``holds``.
+/// A claimed path: a file, or a folder with a file named ``holds``.
 #[pyclass]
 struct Output(Option<output::Output>);
 
@@ -41,29 +41,29 @@ impl Output {
         force: bool,
         inputs: Vec<PathBuf>,
     ) -> PyResult<Self> {
-        let wanted = Wanted { path: &path, form: form(holds), force, inputs: &inputs };
+        let wanted = OutputRequest { path: &path, form: form(holds), force, inputs: &inputs };
         py.detach(|| output::Output::claim(&wanted)).map(|output| Self(Some(output))).map_err(raise)
     }
 
-    /// Where it is written.
+    /// The temporary path to write to.
     #[getter]
     fn temporary(&self) -> Option<PathBuf> {
         self.0.as_ref().map(|output| output.temporary().to_owned())
     }
 
-    /// Give it its name.
+    /// Rename it to its final path.
     fn commit(&mut self, py: Python<'_>) -> PyResult<()> {
         let Some(mut output) = self.0.take() else { return Ok(()) };
         py.detach(|| output.commit()).map_err(raise)
     }
 
-    /// Leave nothing of it, unless it has its name.
+    /// Remove it, unless it was committed.
     fn discard(&mut self) {
         self.0 = None;
     }
 }
 
-/// The bytes of a regular file of at most ``most``; ``what`` is what it should be.
+/// Read a regular file of at most ``most`` bytes; ``what`` names its expected content in errors.
 #[pyfunction]
 fn file_read<'py>(
     py: Python<'py>,

@@ -1,4 +1,4 @@
-//! What the papers state, for `nearfar/reproduce`, which reads it.
+//! Statements of the papers, for `nearfar/reproduce`.
 
 use pyo3::prelude::*;
 

@@ -1,13 +1,13 @@
-//! A long run seen from Python: Ctrl-C stops it, and a callable may watch its progress.
+//! Long runs: Ctrl-C stops them, and a callable may watch their progress.
 
 use nearfar_trace::{Error, Result};
 use pyo3::prelude::*;
 
-/// What a run calls now and then with the work done so far.
+/// Called from time to time with the work done so far.
 type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
-/// Run `work` without the GIL. The function that it is handed calls `progress`, if there is one, and
-/// notices signals. An exception raised there cancels the run and is raised in place of its result.
+/// Run `work` without the GIL. Its argument calls `progress`, if there is one, and checks for signals. An
+/// exception there cancels the run and is raised instead of returning a result.
 pub(crate) fn run<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
@@ -18,7 +18,7 @@ pub(crate) fn run<T: Send>(
     raised.map_or_else(|| result.map_err(crate::raise), Err)
 }
 
-/// The same for work that calls Python all the time: it keeps the GIL.
+/// [`run`] with the GIL, for work that calls Python frequently.
 pub(crate) fn run_attached<T>(
     _: Python<'_>,
     progress: Option<Py<PyAny>>,

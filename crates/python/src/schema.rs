@@ -1,4 +1,4 @@
-//! The declarations of options, rows and registries, from which `make declared` writes source.
+//! The declarations of options, rows and registries, for `make declared`.
 
 use nearfar_schema::command;
 use nearfar_study::declared;

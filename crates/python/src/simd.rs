@@ -1,4 +1,4 @@
-//! `nearfar_simd`: which vector registers loops use.
+//! `nearfar_simd` as functions.
 
 use nearfar_simd::{Level, UnknownLevel, VARIABLE, check};
 use nearfar_trace::Error;
@@ -6,8 +6,7 @@ use pyo3::prelude::*;
 
 use crate::raise;
 
-/// Every level, lowest first: its name, and whether the processor has it, whatever `NEARFAR_SIMD`
-/// says.
+/// Every level, lowest first: its name, and whether the processor supports it, regardless of `NEARFAR_SIMD`.
 #[pyfunction]
 fn simd_levels() -> Vec<(&'static str, bool)> {
     Level::ALL.into_iter().map(|level| (level.name(), level.is_available())).collect()

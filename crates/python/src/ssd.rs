@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nearfar_schema::Options as _;
-use nearfar_study::ssd::{Asked, Options, simulate};
+use nearfar_study::ssd::{Options, Request, simulate};
 use nearfar_trace::Reader;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -11,8 +11,8 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Run the study; returns `{"rows": [...], "details": [...], "options"}` as JSON text: rows and
-/// details in the same order, the options as they were read.
+/// Run the study. Returns `{"rows": [...], "details": [...], "options"}` as JSON text: rows and details in
+/// the same order, the options as read.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
 fn ssd(
@@ -23,18 +23,18 @@ fn ssd(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let machine = machine.hardware();
-    let asked: Asked = crate::given::read(options)?;
-    let options = Options::asked(&asked, machine).map_err(raise)?;
+    let request: Request = crate::given::read(options)?;
+    let options = Options::from_request(&request, machine).map_err(raise)?;
     crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
         let (rows, details): (Vec<_>, Vec<_>) =
             simulate(&reader, machine, &options, on_progress)?.into_iter().unzip();
-        let answer = serde_json::json!({
+        let result = serde_json::json!({
             "rows": rows,
             "details": details,
-            "options": asked.plain(),
+            "options": request.plain(),
         });
-        Ok(answer.to_string())
+        Ok(result.to_string())
     })
 }
 

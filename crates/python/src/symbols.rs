@@ -1,4 +1,4 @@
-//! Names of code.
+//! `nearfar_symbols` as functions.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ fn elf_build_id(py: Python<'_>, file: PathBuf) -> PyResult<Option<String>> {
     py.detach(|| build_id(&file)).map_err(raise)
 }
 
-/// What stands at offsets of an ELF file, whose debug information may lie in another: `[{"function",
+/// The code at offsets of an ELF file, whose debug information may be in another file: `[{"function",
 /// "start", "file", "line"}, ...]` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (image, offsets, *, debug))]
@@ -27,7 +27,7 @@ fn elf_names(
     Ok(serde_json::json!(found).to_string())
 }
 
-/// The functions at addresses, as a perf map has them.
+/// The functions at addresses, from a perf map.
 #[pyfunction]
 fn perf_names(py: Python<'_>, file: PathBuf, addrs: Vec<u64>) -> PyResult<Vec<Option<String>>> {
     let find = || {

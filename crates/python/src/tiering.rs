@@ -6,18 +6,14 @@ use std::sync::Arc;
 
 use nearfar_kernel::tiering::{POLICIES, Settings, find, make};
 use nearfar_schema::Options as _;
-use nearfar_study::filter::Filter;
-use nearfar_study::lifetimes::Lifetimes;
-use nearfar_study::tiering::options::Asked;
-use nearfar_study::tiering::trace::{Numbering, TracePages};
-use nearfar_study::tiering::workload::{Prepared, generated};
+use nearfar_study::tiering::options::Request;
 use nearfar_study::tiering::{Options, PolicySource, run};
 use nearfar_trace::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::machine::Machine;
-use crate::policy::{MemoryHandle, Raised, ThreadHandle, kept, policy};
+use crate::policy::{MemoryHandle, Raised, ThreadHandle, policy, policy_hooks, store_exception};
 use crate::raise;
 
 /// Policies as JSON text: `[{"name", "what", "follows", "leaves_out", "not_for", "foresees",
@@ -72,8 +68,9 @@ fn tiering_run(
     progress: Option<Py<PyAny>>,
     only: Option<Vec<u64>>,
 ) -> PyResult<String> {
-    let asked: Asked = crate::given::read(options)?;
-    let mut options = Options::asked(machine.hardware(), &asked, trace.is_some()).map_err(raise)?;
+    let request: Request = crate::given::read(options)?;
+    let mut options =
+        Options::from_request(machine.hardware(), &request, trace.is_some()).map_err(raise)?;
     let python = policies.iter().any(|(_, _, object, _)| object.is_some());
     if python {
         options.threads = 1;
@@ -81,43 +78,16 @@ fn tiering_run(
     let raised = Raised::default();
     let inner = raised.clone();
     let work = move |on_progress: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
-        let prepared = match &trace {
-            Some(path) => {
-                let rounds = asked.rounds.map_or(1, |rounds| rounds.0 as u32);
-                if rounds < 1 {
-                    let what = "0 rounds of a trace; give 1 to 1000";
-                    return Err(Error::input("--rounds", what, ""));
-                }
-                let numbering = Numbering {
-                    huge: asked.huge,
-                    private: false,
-                    // A line may be written back when its page has ended.
-                    lives: asked.lifetimes == Lifetimes::On
-                        && asked.filter != Filter::CacheWriteBacks,
-                    filtered: asked.filter != Filter::None,
-                };
-                let pages = TracePages::open(path, numbering, on_progress)?
-                    .copied(asked.copies.0 as u32)?;
-                Prepared::trace(asked.workload.0.clone(), pages, rounds)
-            }
-            None => generated(&asked.workload.0, &asked.shape())?,
-        };
-        let prepared = Arc::new(prepared);
-        // A trace comes as it is: the policies' times and sizes shrink to it, as if it were the
-        // 27 GiB program that they were tuned with.
-        let tuned = 27.0 * f64::from(1 << 18);
-        let shrink = policy_scale.unwrap_or(match trace {
-            Some(_) => (f64::from(prepared.resident) / tuned).min(1.0),
-            None => asked.scale.share,
-        });
-        // Of several sizes, with the last.
+        let prepared = Arc::new(request.prepare(trace.as_deref(), on_progress)?);
+        let scale = policy_scale.unwrap_or_else(|| request.policy_scale(&prepared));
+        // With several sizes, the result has the last one.
         let frames = match options.fast_sizes().last() {
             Some(fast) => options.frames(prepared.resident, *fast)?,
             None => Vec::new(),
         };
         let mut sources = Vec::new();
         for (label, name, object, values) in policies {
-            let settings = Settings { values, scale: shrink };
+            let settings = Settings { values, scale };
             let raised = inner.clone();
             let foresees = match &name {
                 Some(name) => find(name)?.foresees,
@@ -133,7 +103,7 @@ fn tiering_run(
                         class
                             .bind(py)
                             .call0()
-                            .map_err(|error| kept(error, &raised))
+                            .map_err(|error| store_exception(error, &raised))
                             .and_then(|object| policy(&object, &settings, &raised, mem))
                     }),
                     (None, None) => Err(Error::input("--policy", "none given", "give one")),
@@ -145,7 +115,7 @@ fn tiering_run(
             inner.stop()?;
             on_progress(count)
         };
-        let mut seeds = asked.seeds.from(asked.seed.0);
+        let mut seeds = request.seeds.from(request.seed.0);
         if let Some(only) = only {
             seeds.retain(|seed| only.contains(seed));
         }
@@ -158,10 +128,10 @@ fn tiering_run(
             "footprint_bytes": prepared.footprint * 4096,
             "peak_resident_bytes":
                 prepared.has_lives().then_some(u64::from(prepared.resident) * 4096),
-            "policy_scale": shrink,
+            "policy_scale": scale,
             "nodes": nodes,
             "node_bytes": bytes,
-            "options": asked.plain(),
+            "options": request.plain(),
         });
         Ok(answer.to_string())
     };
@@ -176,8 +146,8 @@ fn tiering_run(
     }
 }
 
-/// What a study on this machine is asked, without running it: `{"options", "seeds"}` as JSON text, the
-/// options as they are read and every seed. `traced`: of a trace.
+/// Check the options without running the study; returns `{"options", "seeds"}` as JSON text: the parsed options
+/// and all seeds. `traced`: for a trace.
 #[pyfunction]
 #[pyo3(signature = (machine, *, options, traced))]
 fn tiering_options(
@@ -185,15 +155,16 @@ fn tiering_options(
     options: &Bound<'_, PyDict>,
     traced: bool,
 ) -> PyResult<String> {
-    let asked: Asked = crate::given::read(options)?;
-    Options::asked(machine.hardware(), &asked, traced).map_err(raise)?;
-    let seeds = asked.seeds.from(asked.seed.0);
-    Ok(serde_json::json!({"options": asked.plain(), "seeds": seeds}).to_string())
+    let request: Request = crate::given::read(options)?;
+    Options::from_request(machine.hardware(), &request, traced).map_err(raise)?;
+    let seeds = request.seeds.from(request.seed.0);
+    Ok(serde_json::json!({"options": request.plain(), "seeds": seeds}).to_string())
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<MemoryHandle>()?;
     module.add_class::<ThreadHandle>()?;
+    module.add_function(wrap_pyfunction!(policy_hooks, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_policies, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_options, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_run, module)?)

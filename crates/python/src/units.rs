@@ -1,5 +1,5 @@
-//! The grammar of sizes, times and shares, for `nearfar/sizes.py`. `place` is what the text was
-//! given for, such as a flag; it stands at the front of errors.
+//! The grammar of sizes, times and shares, for `nearfar/sizes.py`. `place` is the source of the text, such as
+//! an option; errors begin with it.
 
 use nearfar_schema::units::{self, MemorySize};
 use nearfar_trace::Error;
@@ -31,7 +31,7 @@ fn parse_page_sizes(text: &str, place: &str) -> PyResult<Vec<u64>> {
     at(place, units::parse_page_sizes(text))
 }
 
-/// Memory sizes of a list: each a fraction, or else bytes.
+/// Memory sizes of a list: each a fraction or bytes.
 #[pyfunction]
 fn parse_memory(text: &str, place: &str) -> PyResult<Vec<(Option<f64>, Option<u64>)>> {
     let sizes = at(place, units::parse_memory(text))?.into_iter().map(|size| match size {

@@ -1,4 +1,4 @@
-//! The workload files, for `nearfar/workload.py`, which reads them.
+//! The built-in workload files, for `nearfar/workload.py`.
 
 use pyo3::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Named things to choose from: registries, and enums whose variants have names.
+//! Registries of named entries, and enums with named variants.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,36 +7,36 @@ use serde_json::Value as Json;
 
 use crate::{Given, Value};
 
-/// One of the names of a registry.
+/// An entry of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name, as it is written.
+    /// Its name.
     pub name: &'static str,
-    /// One line on it, for help and docs.
+    /// One line of description, for help and docs.
     pub what: String,
 }
 
-/// Things that are registered by name: policies, formats, modes.
+/// A registry, such as of policies, formats or modes.
 pub trait Registry {
     /// Its name: `replacement`.
     const NAME: &'static str;
-    /// What one of them is called in messages: `policy`.
+    /// Noun for an entry in messages: `policy`.
     const KIND: &'static str;
-    /// How one of them is called in help: `POLICY`.
+    /// Placeholder for an entry in help: `POLICY`.
     const METAVAR: &'static str;
-    /// All of them, in the order of help and docs.
+    /// All entries, in the order of help and docs.
     fn entries() -> Vec<Entry>;
 }
 
-/// The name of one thing of a registry.
+/// The name of an entry of a registry.
 pub struct Choice<R> {
-    /// The name; the registry has it.
+    /// The name, which is in the registry.
     pub name: &'static str,
     registry: PhantomData<fn() -> R>,
 }
 
 impl<R: Registry> Choice<R> {
-    /// The name, if the registry has it.
+    /// Check that the name is in the registry.
     pub fn of(name: &str) -> Option<Self> {
         let found = R::entries().into_iter().find(|entry| entry.name == name)?;
         Some(Self { name: found.name, registry: PhantomData })
@@ -88,14 +88,14 @@ impl<R: Registry> Value for Choice<R> {
     }
 }
 
-/// That `given` is none of `entries`, which it lists.
+/// A message that `given` is not one of `entries`, which it lists.
 pub fn unknown(kind: &str, given: &Given, entries: &[Entry]) -> String {
     let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
     format!("no {kind} '{}'; choose one of {}", given.shown(), names.join(", "))
 }
 
-/// An enum of plain variants, each with the name by which it is chosen; its documentation is the
-/// line of help. `"pattern" in "patterns"` names the registry, where several options share it.
+/// Declare an enum of plain variants with names. Their documentation is the help text. `"pattern"
+/// in "patterns"` names the registry, if several options share it.
 ///
 /// ```
 /// nearfar_schema::choices! {

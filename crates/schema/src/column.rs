@@ -1,14 +1,14 @@
-//! Columns of rows: declared once with [`columns!`](crate::columns), where the rows are made.
+//! Columns of rows, declared with [`columns!`](crate::columns).
 
 use serde_json::{Value as Json, json};
 
-/// A type that a column may have.
+/// A type of columns.
 pub trait Cell {
     /// Its name in Arrow.
     const ARROW: &'static str;
     /// Its type in Python.
     const PYTHON: &'static str;
-    /// Whether it may be missing.
+    /// Whether values may be missing.
     const NULLABLE: bool = false;
 }
 
@@ -20,7 +20,7 @@ macro_rules! cells {
         })*
     };
 }
-// Counts are signed in Arrow: what subtracts two of them in a data frame expects that.
+// Counts are signed in Arrow, so that their differences in a data frame are correct.
 cells! {
     u32: "int64" "int";
     usize: "int64" "int";
@@ -40,7 +40,7 @@ impl<T: Cell> Cell for Option<T> {
     const NULLABLE: bool = true;
 }
 
-/// A seed, which has all 64 bits.
+/// A seed, which uses all 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(transparent)]
 pub struct Seed(pub u64);
@@ -60,13 +60,13 @@ pub struct Column {
     pub unit: &'static str,
     /// What it means.
     pub what: &'static str,
-    /// The head of the column in tables and plots; empty where the name says it: Python makes it
-    /// from that (`Column.head` in `schema.py`).
+    /// Heading in tables and plots; if empty, Python derives it from the name (`Column.head` in
+    /// `schema.py`).
     pub title: &'static str,
 }
 
 impl Column {
-    /// The column of this name, of the type `T`.
+    /// Declare a column of the type `T`.
     pub fn new<T: Cell>(
         name: &'static str,
         unit: &'static str,
@@ -78,22 +78,22 @@ impl Column {
     }
 }
 
-/// Rows that were declared with [`columns!`](crate::columns).
+/// Rows declared with [`columns!`](crate::columns).
 pub trait Rows {
     /// Their columns, in order.
     fn columns() -> Vec<Column>;
-    /// The columns that say what a row is of, so that rows of two runs are paired by them; of names
-    /// joined by `|` the first that is not null counts.
+    /// The columns that identify a row, to pair rows of two runs. Of names joined by `|`, the first
+    /// that is not null counts.
     const KEYS: &'static [&'static str];
-    /// The columns that say what a row found, each with `less` or `more`: what of it is better. The
-    /// first is compared and drawn unless another is named.
+    /// The result columns, each with the better direction, `less` or `more`. The first is the
+    /// default for comparisons and plots.
     const METRICS: &'static [(&'static str, &'static str)];
-    /// The column over which rows are repetitions of each other, of the rows or of a sweep over the
-    /// option of this name; empty where there is none.
+    /// The column whose values are repetitions, of the rows or of a sweep over the option of this
+    /// name; empty if there is none.
     const SEED: &'static str;
 }
 
-/// The declaration of rows as JSON, from which `make declared` writes everything else.
+/// The declaration of rows as JSON, for `make declared`.
 pub fn to_json<R: Rows>() -> Json {
     let columns = R::columns();
     let known = |name: &str| columns.iter().any(|column| column.name == name);
@@ -116,8 +116,8 @@ pub fn to_json<R: Rows>() -> Json {
     })
 }
 
-/// Declare rows: a struct that serde writes, and its columns. The documentation of a field is what
-/// the column means, the text in brackets its unit, the text after `as` its head in tables.
+/// Declare rows: a struct for serde, and its columns. The documentation of a field is the column's
+/// meaning, the text in brackets its unit, and the text after `as` its heading.
 ///
 /// ```
 /// use nearfar_schema::Rows as _;

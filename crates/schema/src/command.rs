@@ -1,12 +1,12 @@
-//! Commands: what each takes and returns, as those who write declarations as source need it.
+//! Declarations of commands: their options and tables.
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::{Entry, Spec};
 
-/// What a command takes and returns.
+/// A command.
 pub struct Command {
-    /// As it is typed after `nearfar`.
+    /// Its name, as typed after `nearfar`.
     pub name: &'static str,
     /// Its options.
     pub options: fn() -> Vec<Spec>,
@@ -14,15 +14,15 @@ pub struct Command {
     pub rows: &'static [Table],
 }
 
-/// A table by its name, and its declaration: [`column::to_json`](crate::column::to_json).
+/// Name of a table, and its declaration: [`column::to_json`](crate::column::to_json).
 pub type Table = (&'static str, fn() -> Json);
 
 fn entries(entries: &[Entry]) -> Json {
     entries.iter().map(|entry| json!([entry.name, entry.what])).collect()
 }
 
-/// Everything as JSON: commands by name, each with its options and tables; by name the registries
-/// that options choose from.
+/// All declarations as JSON: commands by name, each with its options and tables, and registries by
+/// name.
 pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>) -> Json {
     let mut commands = Map::new();
     let mut registries = Map::new();

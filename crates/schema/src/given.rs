@@ -1,13 +1,13 @@
-//! A value as it was given: text on a command line or in a file, anything plain from Python.
+//! Values as given by the user: text on a command line or in a file, or plain values from Python.
 
 use std::fmt;
 
 use serde_json::Value as Json;
 
-/// A value as it was given.
+/// A value as given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Given {
-    /// Nothing: the same as leaving the option out, where it need not be given.
+    /// No value: the default, if the option has one.
     Nothing,
     /// True or false.
     Flag(bool),
@@ -22,7 +22,7 @@ pub enum Given {
 }
 
 impl Given {
-    /// Its items: those of a list, of text separated by commas, or itself alone.
+    /// Its items: those of a list or of comma-separated text, or the value itself.
     pub fn items(&self) -> Vec<Given> {
         match self {
             Given::List(items) => items.clone(),
@@ -31,13 +31,13 @@ impl Given {
         }
     }
 
-    /// At most 40 characters of it, for messages.
+    /// Its first 40 characters, for messages.
     pub fn shown(&self) -> String {
         self.to_string().chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect()
     }
 }
 
-/// As it would be written on a command line.
+/// As on a command line.
 impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -100,7 +100,7 @@ impl From<&Given> for Json {
     }
 }
 
-/// What the record of a run holds.
+/// From the record of a run.
 impl From<&Json> for Given {
     fn from(plain: &Json) -> Self {
         match plain {

@@ -1,10 +1,10 @@
-//! What is declared once: options, the columns of rows, registries of named things, and the grammar
-//! of sizes, times and rates. A leaf: it depends on no other crate of nearfar.
+//! Declarations of options, columns and registries, and the grammar of sizes, times and rates. It
+//! depends on no other crate of nearfar.
 //!
-//! A study declares its options with [`options!`] and its rows with [`columns!`], beside its code.
-//! From these declarations come the command line, the Python signature and its types, the docs'
-//! tables, the Arrow schema, the checks, and the record in `run.json`: `make declared` writes the
-//! ones that are files (`python/nearfar/declared.json` and `declared.pyi`).
+//! A study declares its options with [`options!`] and its rows with [`columns!`], next to its code.
+//! The command line, the Python signatures and types, the tables of the docs, the Arrow schema, the
+//! checks and the record in `run.json` are derived from these declarations. `make declared` writes
+//! `python/nearfar/declared.json` and `declared.pyi`.
 
 pub mod choice;
 pub mod column;
@@ -23,7 +23,7 @@ pub use option::{Default, Options, Spec, none, required};
 pub use sizes::{Bytes, Memory, Nanoseconds, OneMemory, PageSizes, Share, Shares};
 pub use value::{Argument, Count, List, Runtime, Value, Wrong};
 
-/// What the macros use.
+/// For the macros.
 #[doc(hidden)]
 pub use serde;
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! Options: declared once with [`options!`](crate::options), beside the study that uses them.
+//! Options, declared with [`options!`](crate::options) next to the study that uses them.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{Entry, Given, Value, Wrong};
 
-/// What an option is unless it is given.
+/// The default of an option.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Default {
-    /// The value; `None` where the option must be given.
+    /// The value; `None` if the option is required.
     pub given: Option<Given>,
-    /// What help says of it, where the value does not say it itself.
+    /// Its text in help, if it differs from the value.
     pub shown: String,
 }
 
@@ -21,12 +21,12 @@ impl<T: Into<Given>> From<T> for Default {
     }
 }
 
-/// Nothing, which means what `shown` says: `all`, `the machine's`.
+/// No value, described by `shown`: `all`, `the machine's`.
 pub fn none(shown: &str) -> Default {
     Default { given: Some(Given::Nothing), shown: shown.to_owned() }
 }
 
-/// The option must be given.
+/// The option is required.
 pub fn required() -> Default {
     Default { given: None, shown: String::new() }
 }
@@ -34,11 +34,11 @@ pub fn required() -> Default {
 /// The declaration of one option.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// Its name in Python, in files and in the record of a run.
+    /// Name in Python, in files and in the record of a run.
     pub name: &'static str,
-    /// What it is, for help and docs.
+    /// Description, for help and docs.
     pub what: String,
-    /// What it is unless given.
+    /// Its default.
     pub default: Default,
     /// As [`Value::metavar`].
     pub metavar: &'static str,
@@ -54,12 +54,12 @@ pub struct Spec {
     pub recorded: bool,
     /// As [`Value::ARGUMENT`].
     pub argument: bool,
-    /// Read a value of it: what the record of a run would hold.
+    /// Parse a value. Returns its form in the record of a run.
     pub read: fn(&Given) -> Result<Json, String>,
 }
 
 impl Spec {
-    /// The option of this name, of the type `T`.
+    /// Declare an option of the type `T`.
     pub fn new<T: Value>(name: &'static str, what: &'static str, default: Default) -> Self {
         Self {
             name,
@@ -76,8 +76,8 @@ impl Spec {
         }
     }
 
-    /// The same option where it may be left out, as only some of a command's choices take it; help
-    /// still shows its default.
+    /// The same option, but optional, because only some choices of a command take it. Help still
+    /// shows its default.
     pub fn optional(self) -> Self {
         let shown = match &self.default.given {
             Some(Given::Nothing) | None => self.default.shown,
@@ -90,8 +90,8 @@ impl Spec {
         Self { default: none(&shown), python, ..self }
     }
 
-    /// How it is written on a command line: `--page-sizes`; an argument's place: `NAME`. A name that
-    /// is a word of the language ends in `_`, which is left out: `from_` is `--from`.
+    /// Its flag, such as `--page-sizes`, or the placeholder of an argument, such as `NAME`. The
+    /// final `_` of a name that is a Python keyword is dropped: `from_` is `--from`.
     pub fn flag(&self) -> String {
         if self.argument {
             return self.name.to_uppercase();
@@ -99,7 +99,7 @@ impl Spec {
         format!("--{}", self.name.trim_end_matches('_').replace('_', "-"))
     }
 
-    /// The declaration as JSON, from which `make declared` writes everything else.
+    /// The declaration as JSON, for `make declared`.
     pub fn to_json(&self) -> Json {
         let choices = self.choices.iter().map(|one| json!([one.name, one.what]));
         json!({
@@ -119,20 +119,20 @@ impl Spec {
     }
 }
 
-/// Options that were declared with [`options!`](crate::options).
+/// Options declared with [`options!`](crate::options).
 pub trait Options: Sized {
     /// Their declarations, in order.
     fn specs() -> Vec<Spec>;
-    /// Read what was given, by name; the defaults for the rest.
+    /// Parse given values by name, with defaults for the rest.
     ///
     /// # Errors
-    /// An unknown name, a value that is refused, an option that is missing: with its flag.
+    /// An unknown name, an invalid value, or a missing option.
     fn read(given: &BTreeMap<String, Given>) -> Result<Self, Wrong>;
-    /// What was read, by name: what the record of a run holds.
+    /// The values by name, for the record of a run.
     fn plain(&self) -> Map<String, Json>;
 }
 
-/// Refuse names that none of `specs` has.
+/// Reject names that are not in `specs`.
 #[doc(hidden)]
 pub fn check_names(specs: &[Spec], given: &BTreeMap<String, Given>) -> Result<(), Wrong> {
     let known = |name: &str| specs.iter().any(|spec| spec.name == name);
@@ -145,7 +145,7 @@ pub fn check_names(specs: &[Spec], given: &BTreeMap<String, Given>) -> Result<()
     })
 }
 
-/// The value of one option.
+/// Parse one option.
 #[doc(hidden)]
 pub fn read_one<T: Value>(spec: &Spec, given: &BTreeMap<String, Given>) -> Result<T, Wrong> {
     let Some(value) = given.get(spec.name).or(spec.default.given.as_ref()) else {
@@ -154,8 +154,8 @@ pub fn read_one<T: Value>(spec: &Spec, given: &BTreeMap<String, Given>) -> Resul
     T::read(value).map_err(|what| Wrong { place: spec.flag(), what })
 }
 
-/// Declare options: a struct, its schema and its reader. The documentation of a field is the text
-/// of help and docs, its type says how it is written.
+/// Declare options: a struct, its schema and its parser. The documentation of a field is the text
+/// for help and docs, and its type determines its syntax.
 ///
 /// ```
 /// use nearfar_schema::{Count, Options as _, Runtime, none};

@@ -1,4 +1,4 @@
-//! Options that are sizes, times and shares, in the grammar of [`units`](crate::units).
+//! Option types for sizes, times and shares, in the grammar of [`units`](crate::units).
 
 use serde_json::Value as Json;
 
@@ -6,7 +6,7 @@ use crate::units::{self, MemorySize};
 use crate::value::refuse;
 use crate::{Given, Value};
 
-/// A number that stands in its type's own unit, or text with a unit.
+/// A number in the type's base unit, or text with a unit.
 macro_rules! amounts {
     ($($(#[$attribute:meta])* $name:ident, $metavar:literal, $parse:path, $a:literal, $fix:literal,
        $plain:expr;)*) => {
@@ -113,7 +113,7 @@ impl Value for PageSizes {
     }
 }
 
-/// One memory size, as it was written.
+/// A memory size, as given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneMemory {
     /// What was written.
@@ -141,7 +141,7 @@ impl Value for OneMemory {
     }
 }
 
-/// Memory sizes, as they were written.
+/// Memory sizes, as given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
     /// What was written.

@@ -1,51 +1,51 @@
-//! The types that an option may have: how each is written, read and recorded.
+//! Option types: their syntax, parsing and recording.
 
 use serde_json::Value as Json;
 
 use crate::{Entry, Given};
 
-/// A value that is refused, or an option that there is not: where, what is wrong, what to do.
+/// An invalid value or unknown option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// The flag of the option: `--page-sizes`.
     pub place: String,
-    /// What is wrong and what to write instead, with a semicolon between.
+    /// The error and the remedy, separated by a semicolon.
     pub what: String,
 }
 
-/// That `given` is not `a`; `fix` says what would be.
+/// A message that `given` is not `a`, with a remedy.
 pub(crate) fn refuse(given: &Given, a: &str, fix: &str) -> String {
     format!("'{}' is not {a}; {fix}", given.shown())
 }
 
-/// A type that an option may have.
+/// An option type.
 pub trait Value: Sized {
-    /// Whether results depend on it, so that it belongs into the record of a run.
+    /// Whether results depend on it, so that runs record it.
     const RECORDED: bool = true;
-    /// Whether it is written without a flag, in its place after the command.
+    /// Whether it is a positional argument.
     const ARGUMENT: bool = false;
-    /// How the value is called in help: `SIZE`, `COUNT`; empty for a flag.
+    /// Placeholder in help: `SIZE`, `COUNT`; empty for a flag.
     fn metavar() -> &'static str;
     /// The type in a Python signature.
     fn python() -> String;
-    /// The registry that the names are of, where several options share it.
+    /// The registry of its names, if several options share it.
     fn registry() -> &'static str {
         ""
     }
-    /// The names that may be written, where the type has names.
+    /// Its names, if it has names.
     fn choices() -> Vec<Entry> {
         Vec::new()
     }
-    /// Whether other values than [`Self::choices`] are taken: a path, an argument after a colon.
+    /// Whether values other than [`Self::choices`] are valid, such as a path.
     fn open() -> bool {
         Self::choices().is_empty()
     }
-    /// Read it.
+    /// Parse a value.
     ///
     /// # Errors
-    /// What is wrong with the value and what to write instead, with a semicolon between.
+    /// The error and the remedy, separated by a semicolon.
     fn read(given: &Given) -> Result<Self, String>;
-    /// What was read, as the record of a run holds it: [`Self::read`] takes it again.
+    /// The value in the record of a run, which [`Self::read`] accepts.
     fn plain(&self) -> Json;
 }
 
@@ -145,7 +145,7 @@ impl<const MIN: u64, const MAX: u64> Value for Count<MIN, MAX> {
     }
 }
 
-/// What a type takes over from the type of its values: how they are called, and their names.
+/// Inherit the placeholder and names from the type of its values.
 macro_rules! forward {
     ($type:ty) => {
         fn metavar() -> &'static str {
@@ -201,7 +201,7 @@ impl<T: Value> Value for List<T> {
     }
 }
 
-/// Types that are read and written as what they hold, and say one thing more of the option.
+/// Wrappers that are parsed and recorded as their contents, and add a property to the option.
 macro_rules! wrappers {
     ($($(#[$attribute:meta])* $name:ident: $recorded:expr, $argument:expr;)*) => {
         $(
@@ -227,8 +227,8 @@ macro_rules! wrappers {
     };
 }
 wrappers! {
-    /// A value that changes no result, only how it is come by: it is not in the record of a run.
+    /// A value that does not affect results: it is not in the record of a run.
     Runtime: false, T::ARGUMENT;
-    /// A value that a command takes without a flag: `zipf` in `nearfar generate zipf`.
+    /// A positional argument: `zipf` in `nearfar generate zipf`.
     Argument: T::RECORDED, true;
 }

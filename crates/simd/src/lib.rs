@@ -1,9 +1,9 @@
-//! Which vector registers the processor has, as tokens that only full detection gives. A leaf: it
-//! depends on no other crate of nearfar.
+//! Detects vector extensions and represents them as tokens. It depends on no other crate of
+//! nearfar.
 //!
-//! A loop written for vector registers takes a token, [`Avx2`] or [`Avx512`], and enables none but
-//! the features that the token was detected with: `tests/features.rs` reads the source of the whole
-//! workspace for that. Beside it stands the same loop for any processor, and a test of both.
+//! A vectorised loop takes a token, [`Avx2`] or [`Avx512`], and may enable only the features of
+//! that token; `tests/features.rs` checks this in the source of the whole workspace. A scalar
+//! version of the loop and a test of both stand next to it.
 //!
 //! [`VARIABLE`] lowers the level. It is read once.
 
@@ -15,10 +15,10 @@ use std::sync::{Once, OnceLock};
 /// The environment variable that lowers the level: the name of a [`Level`]. It never raises it.
 pub const VARIABLE: &str = "NEARFAR_SIMD";
 
-/// How wide the vector registers are that loops use.
+/// A level of vector extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Whatever every processor of the architecture has.
+    /// The baseline of the architecture.
     Scalar,
     /// [`Avx2`].
     Avx2,
@@ -27,10 +27,10 @@ pub enum Level {
 }
 
 impl Level {
-    /// Every level, lowest first.
+    /// All levels, lowest first.
     pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
 
-    /// The name, as [`VARIABLE`] has it.
+    /// The name, as in [`VARIABLE`].
     pub fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
@@ -39,7 +39,7 @@ impl Level {
         }
     }
 
-    /// Whether the processor has it, whatever [`VARIABLE`] says.
+    /// Whether the processor supports it, regardless of [`VARIABLE`].
     pub fn is_available(self) -> bool {
         match self {
             Self::Scalar => true,
@@ -48,34 +48,34 @@ impl Level {
         }
     }
 
-    /// Whether the processor has it and [`VARIABLE`] allows it.
+    /// Whether the processor supports it and [`VARIABLE`] allows it.
     fn is_allowed(self) -> bool {
-        // The lowest when the variable is not understood: `check` has refused it where a user is.
+        // Scalar if the variable is invalid, which `check` reports to the user.
         self <= limit().as_ref().map_or(Self::Scalar, |limit| *limit) && self.is_available()
     }
 }
 
-/// Check [`VARIABLE`]. To be called where an error can reach the user.
+/// Check [`VARIABLE`]. To be called where an error can be reported.
 ///
 /// # Errors
-/// It is set to something that is not the name of a level.
+/// Its value is not the name of a level.
 pub fn check() -> Result<(), UnknownLevel> {
     limit().as_ref().map(|_| ()).map_err(Clone::clone)
 }
 
-/// [`VARIABLE`] is set to something that is not the name of a level.
+/// The value of [`VARIABLE`] is not the name of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownLevel {
     value: String,
 }
 
 impl UnknownLevel {
-    /// What is wrong.
+    /// The message.
     pub fn what(&self) -> String {
-        format!("{:?} is no level", self.value)
+        format!("{:?} is not a level", self.value)
     }
 
-    /// What to do.
+    /// The remedy.
     pub fn fix() -> String {
         format!("set it to one of {}, or unset it", Level::ALL.map(Level::name).join(", "))
     }
@@ -101,7 +101,7 @@ fn parse(value: Option<&OsStr>) -> Result<Level, UnknownLevel> {
     level.ok_or_else(|| UnknownLevel { value: value.to_string_lossy().into_owned() })
 }
 
-/// A token type: features are written once, for detection and for those who check them.
+/// Declare a token type. Its list of features serves both detection and `tests/features.rs`.
 macro_rules! token {
     ($(#[$attribute:meta])* $name:ident: $($feature:tt)+) => {
         $(#[$attribute])*
@@ -109,25 +109,25 @@ macro_rules! token {
         pub struct $name(());
 
         impl $name {
-            /// What was detected: no function that takes the token may enable more.
+            /// The detected features: functions that take the token may enable no others.
             pub const FEATURES: &[&str] = &[$($feature),+];
 
-            /// The token, where the processor has every feature and [`VARIABLE`] allows the level.
+            /// The token, if the processor has all features and [`VARIABLE`] allows the level.
             #[inline]
             pub fn new() -> Option<Self> {
                 static ALLOWED: OnceLock<bool> = OnceLock::new();
                 ALLOWED.get_or_init(|| Level::$name.is_allowed()).then_some(Self(()))
             }
 
-            /// [`Self::new`] for a test of a loop and its scalar twin: says once where only the twin
-            /// can be run.
+            /// [`Self::new`] for tests of a loop and its scalar version. If only the latter can
+            /// run, prints that once.
             pub fn for_test() -> Option<Self> {
                 static WARNED: Once = Once::new();
                 let token = Self::new();
                 if token.is_none() {
                     WARNED.call_once(|| {
                         let level = Level::$name.name();
-                        // Not `eprintln`, which the test harness keeps to itself when a test passes.
+                        // The test harness hides the output of `eprintln` if the test passes.
                         let _ = writeln!(std::io::stderr(), "loops for {level} are not run here");
                     });
                 }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_a_limit_and_none_is_the_highest() {
+    fn a_name_is_a_limit_and_the_default_is_the_highest() {
         for level in Level::ALL {
             assert_eq!(parse(Some(level.name().as_ref())), Ok(level));
         }
@@ -170,16 +170,16 @@ mod tests {
     }
 
     #[test]
-    fn another_name_is_one_line() {
+    fn an_unknown_name_is_an_error_of_one_line() {
         let error = parse(Some("avx\n1024".as_ref())).unwrap_err().to_string();
         assert_eq!(
             error,
-            "NEARFAR_SIMD: \"avx\\n1024\" is no level; \
+            "NEARFAR_SIMD: \"avx\\n1024\" is not a level; \
              set it to one of scalar, avx2, avx512, or unset it"
         );
     }
 
-    /// A level has what the levels below it have.
+    /// A level has the features of the levels below it.
     #[test]
     fn levels_are_ordered() {
         assert!(Avx2::FEATURES.iter().all(|feature| Avx512::FEATURES.contains(feature)));

@@ -11,17 +11,17 @@ use crate::{info, numa, paging, ssd, tiering};
 pub const COMMANDS: &[Command] = &[
     Command {
         name: "paging",
-        options: paging::Asked::specs,
+        options: paging::Request::specs,
         rows: &[("rows", column::to_json::<paging::Row>)],
     },
     Command {
         name: "ssd",
-        options: ssd::Asked::specs,
+        options: ssd::Request::specs,
         rows: &[("rows", column::to_json::<ssd::Cell>)],
     },
     Command {
         name: "numa alloc",
-        options: numa::AllocAsked::specs,
+        options: numa::AllocRequest::specs,
         rows: &[
             ("rows", column::to_json::<numa::AllocRow>),
             ("landed", column::to_json::<numa::Landed>),
@@ -29,7 +29,7 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         name: "numa run",
-        options: numa::RunAsked::specs,
+        options: numa::RunRequest::specs,
         rows: &[
             ("rows", column::to_json::<numa::RunRow>),
             ("nodes", column::to_json::<numa::NodeUse>),
@@ -37,33 +37,33 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         name: "numa pair",
-        options: numa::PairAsked::specs,
+        options: numa::PairRequest::specs,
         rows: &[("rows", column::to_json::<numa::PairRow>)],
     },
-    Command { name: "numa plan", options: numa::PlanAsked::specs, rows: &[] },
+    Command { name: "numa plan", options: numa::PlanRequest::specs, rows: &[] },
     Command {
         name: "tiering",
-        options: tiering::options::Asked::specs,
+        options: tiering::options::Request::specs,
         rows: &[
             ("rows", column::to_json::<tiering::Row>),
             ("series", column::to_json::<tiering::Point>),
         ],
     },
-    Command { name: "generate", options: generate::Asked::specs, rows: &[] },
-    Command { name: "import", options: import::Asked::specs, rows: &[] },
+    Command { name: "generate", options: generate::Request::specs, rows: &[] },
+    Command { name: "import", options: import::Request::specs, rows: &[] },
     Command {
         name: "export",
-        options: || [export::Asked::specs(), View::specs()].concat(),
+        options: || [export::Request::specs(), View::specs()].concat(),
         rows: &[],
     },
     Command {
         name: "info",
-        options: || [info::Asked::specs(), View::specs()].concat(),
+        options: || [info::Request::specs(), View::specs()].concat(),
         rows: &[
             ("working-set", column::to_json::<info::WorkingSet>),
             ("regions", column::to_json::<info::Region>),
             ("reuse", column::to_json::<info::ReuseBin>),
         ],
     },
-    Command { name: "explain", options: paging::explain::Asked::specs, rows: &[] },
+    Command { name: "explain", options: paging::explain::Request::specs, rows: &[] },
 ];

@@ -1,7 +1,5 @@
-//! Views of a trace: the same program seen from another place, as a trace of its own.
-//!
-//! A study reads a view as it reads any trace, so that every count and footprint is that of the
-//! view. [`cache`] gives the references that miss the caches of a core.
+//! Views of a trace: filtered traces. A study reads a view like any other trace. [`cache`] selects
+//! the references that miss the caches of a core.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,7 +9,7 @@ use nearfar_hardware::machine::{Machine, MachineName};
 use nearfar_schema::Value;
 use nearfar_trace::{Batch, Columns, Info, Reader, Result, Source, Writer, WriterOptions};
 
-/// The machine of a study of pages, and of a view, unless another is named.
+/// The default machine of page studies and views.
 pub(crate) const MACHINE: &str = "nvme";
 
 nearfar_schema::choices! {
@@ -31,16 +29,16 @@ nearfar_schema::options! {
     pub struct View {
         /// References to read: all (`none`), or those that miss the machine's caches.
         filter: Filter = "none",
-        /// Machine whose caches filter, by name or file.
+        /// Machine whose caches --filter simulates: name or file.
         machine: MachineName = MACHINE,
     }
 }
 
-/// Write to `to` the view `filter` of the trace `from`, by the caches of `machine`; returns which
-/// references it holds, in words. [`Filter::None`] writes nothing: the view is `from` itself.
+/// Write the view `filter` of the trace `from` to `to`, with the caches of `machine`. Returns a
+/// description of its references. [`Filter::None`] writes nothing.
 ///
 /// # Errors
-/// A machine without caches, a damaged trace.
+/// If the machine has no caches or the trace is damaged.
 pub fn view(
     filter: Filter,
     from: &Path,
@@ -59,10 +57,13 @@ pub fn view(
     Ok(format!("references that miss the CPU caches of {name} ({caches}){more}"))
 }
 
-/// Write to `to` what of the trace `from` memory must answer (see [`nearfar_hardware::cache`]);
-/// returns its `trace.json`. Instructions, processes and the address space stay those of `from`.
+/// Write the references of the trace `from` that reach memory (see [`nearfar_hardware::cache`]) to
+/// `to`. Returns its `trace.json`. Instructions, processes and events are those of `from`.
 ///
-/// `on_progress` is called now and then with the records read so far; its error ends the run.
+/// `on_progress` is called periodically with the records read so far; its error ends the run.
+///
+/// # Errors
+/// If `from` cannot be read or `to` cannot be written; errors of `on_progress`.
 pub fn cache(
     from: &Reader,
     to: &Path,
@@ -73,7 +74,7 @@ pub fn cache(
     let info = from.info();
     let detail = format!("{}; misses of {geometry}", info.source.detail);
     let source = Source { detail, ..info.source.clone() };
-    let options = WriterOptions { lives: info.events_tell_lives(), ..WriterOptions::default() };
+    let options = WriterOptions { lifetimes: info.has_lifetimes(), ..WriterOptions::default() };
     let mut writer = Writer::create(to, source, options)?;
     for thread in &info.threads {
         writer.thread_process(thread.index, thread.process);
@@ -81,13 +82,13 @@ pub fn cache(
     let mut events = from.regions()?.into_iter().peekable();
     let mut filter = Misses::new(geometry, write_backs);
     let mut batches = from.batches(Columns::ALL);
-    let (mut batch, mut kept) = (Batch::default(), Batch::default());
+    let (mut batch, mut misses) = (Batch::default(), Batch::default());
     let mut written: HashMap<u32, u64> = HashMap::new();
     let mut done = 0u64;
     while batches.next_into(&mut batch)? {
         let mut start = 0;
         while start < batch.len() {
-            // An event stays between the same references, by their numbers in the view.
+            // Renumber events: they stay between the same references.
             while events.peek().is_some_and(|event| event.at <= done) {
                 if let Some(mut event) = events.next() {
                     event.at = writer.records();
@@ -96,12 +97,12 @@ pub fn cache(
             }
             let until = events.peek().map_or(u64::MAX, |event| event.at) - done;
             let end = start + usize::try_from(until).unwrap_or(usize::MAX).min(batch.len() - start);
-            filter.records(&batch, start..end, &mut kept);
-            for (&thread, &instr) in kept.thread.iter().zip(&kept.instr) {
+            filter.records(&batch, start..end, &mut misses);
+            for (&thread, &instr) in misses.thread.iter().zip(&misses.instr) {
                 *written.entry(thread).or_default() += u64::from(instr);
             }
-            writer.push_batch(&kept)?;
-            kept.clear();
+            writer.push_batch(&misses)?;
+            misses.clear();
             done += (end - start) as u64;
             start = end;
         }

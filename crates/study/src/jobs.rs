@@ -1,4 +1,4 @@
-//! Runs the independent simulations of a study (cells, or policies x seeds), several at a time.
+//! Runs independent simulations of a study (cells, or policies x seeds) in parallel.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use nearfar_trace::{Error, Result};
 
-/// What a job calls with the work done since its last call (references, accesses). On an error it
-/// returns that error.
+/// A job calls this with the work done since its last call (references, accesses), and returns its
+/// error.
 pub type Advance<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Time between two calls of `on_progress`.
@@ -36,7 +36,7 @@ pub fn run<I: Sync, T: Send>(
         return run_here(items, on_progress, job);
     }
     let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
-    // Items from this one on are given up.
+    // Items from this index on are cancelled.
     let end = AtomicUsize::new(items.len());
     thread::scope(|scope| {
         let (sender, finished) = channel();
@@ -61,7 +61,7 @@ pub fn run<I: Sync, T: Send>(
                 }
             };
             match thread::Builder::new().spawn_scoped(scope, work) {
-                // The others do its work.
+                // The other threads take its items.
                 Err(_) if number > 0 => break,
                 Err(e) => {
                     let what = format!("no thread can be started: {e}");
@@ -72,27 +72,27 @@ pub fn run<I: Sync, T: Send>(
         }
         drop(sender);
         let mut results: Vec<Option<Result<T>>> = items.iter().map(|_| None).collect();
-        let mut going = Ok(());
+        let mut status = Ok(());
         loop {
             match finished.recv_timeout(INTERVAL) {
                 Ok((index, result)) => results[index] = Some(result),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if going.is_ok() {
-                going = on_progress(done.load(Relaxed));
-                if going.is_err() {
+            if status.is_ok() {
+                status = on_progress(done.load(Relaxed));
+                if status.is_err() {
                     end.store(0, Relaxed);
                 }
             }
         }
-        going?;
+        status?;
         // Every item before the first error has a result; the items after it do not matter.
         results.into_iter().flatten().collect()
     })
 }
 
-/// One job after another on this thread.
+/// Run the jobs one after the other on this thread.
 fn run_here<I, T>(
     items: &[I],
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
@@ -148,8 +148,8 @@ mod tests {
         }
     }
 
-    /// Three jobs at once. The second fails and stops the third, which has no end; the first runs on,
-    /// and if it fails later, its error is the one reported.
+    /// Three jobs at once. The second fails and stops the third, which has no end; the first runs
+    /// on, and if it fails later, its error is the one reported.
     #[test]
     fn the_first_error_in_order_wins_and_stops_later_jobs() {
         for first_fails in [true, false] {

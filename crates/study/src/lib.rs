@@ -1,4 +1,4 @@
-//! Studies: each composes trace, hardware and kernel into a table of results.
+//! Studies: each combines a trace, hardware and a kernel into a table of results.
 
 pub mod declared;
 pub mod filter;
@@ -11,6 +11,5 @@ mod ranges;
 pub mod ssd;
 pub mod tiering;
 
-/// How much longer than with all the (fast) memory that it wants a program may take, unless one asks for
-/// something else: the default of `--slowdown`.
+/// Default of `--slowdown`: accepted slowdown relative to unlimited (fast) memory.
 pub const SLOWDOWN: &str = "5%";

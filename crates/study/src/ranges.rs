@@ -1,8 +1,8 @@
-//! Ranges of pages that do not overlap, each with a value: what one process has mapped.
+//! A map from non-overlapping ranges of pages to values, for the mappings of a process.
 
 use std::collections::BTreeMap;
 
-/// First page of a range to its last page and its value.
+/// By first page: last page and value.
 #[derive(Clone, Debug)]
 pub struct Ranges<T>(BTreeMap<u64, (u64, T)>);
 
@@ -27,7 +27,7 @@ impl<T: Copy> Ranges<T> {
             .map(move |(&start, &(end, value))| (start.max(first), end.min(last), value))
     }
 
-    /// Take `first..=last` out of what overlaps it.
+    /// Remove `first..=last`, splitting ranges that overlap it.
     pub fn unmap(&mut self, first: u64, last: u64) {
         let cut: Vec<(u64, u64, T)> = self.within(first, last).collect();
         for (from, to, _) in cut {
@@ -42,13 +42,13 @@ impl<T: Copy> Ranges<T> {
         }
     }
 
-    /// Make `first..=last` one range, in place of what overlaps it.
+    /// Insert the range `first..=last`, replacing what it overlaps.
     pub fn map(&mut self, first: u64, last: u64, value: T) {
         self.unmap(first, last);
         self.0.insert(first, (last, value));
     }
 
-    /// Move what lies in `first..=last` by `by` pages (modulo 2^64), in place of what is there.
+    /// Move the ranges in `first..=last` by `by` pages (modulo 2^64), replacing what they overlap.
     pub fn shift(&mut self, first: u64, last: u64, by: u64, moved: impl Fn(T) -> T) {
         let ranges: Vec<(u64, u64, T)> = self.within(first, last).collect();
         self.unmap(first, last);
@@ -58,9 +58,9 @@ impl<T: Copy> Ranges<T> {
         }
     }
 
-    /// Take out every range whose value is not wanted.
-    pub fn retain(&mut self, mut wanted: impl FnMut(T) -> bool) {
-        self.0.retain(|_, &mut (_, value)| wanted(value));
+    /// Remove all ranges except those whose value satisfies `keep`.
+    pub fn retain(&mut self, mut keep: impl FnMut(T) -> bool) {
+        self.0.retain(|_, &mut (_, value)| keep(value));
     }
 }
 
@@ -71,9 +71,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Ranges are as a table of every page.
         #[test]
-        fn ranges_are_a_table_of_pages(
+        fn equals_a_table_of_pages(
             steps in prop::collection::vec((0u8..4, 0u64..40, 0u64..12, 0u64..40), 0..40),
         ) {
             let mut ranges = Ranges::default();

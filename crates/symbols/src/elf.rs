@@ -1,4 +1,4 @@
-//! Names from ELF files: symbols, DWARF, and where the unwinding tables say that functions begin.
+//! Symbols of ELF files: from symbol tables, DWARF, and the function starts in unwind tables.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::Named;
 type Data = EndianRcSlice<RunTimeEndian>;
 type File<'a> = object::File<'a, &'a ReadCache<std::fs::File>>;
 
-/// The GNU build id of an ELF file in hexadecimal digits; `None` where there is none, or no ELF.
+/// The GNU build id of an ELF file in hexadecimal digits; `None` if it has none or is not ELF.
 ///
 /// # Errors
 /// The file cannot be opened.
@@ -27,7 +27,7 @@ pub fn build_id(path: &Path) -> Result<Option<String>> {
     Ok(id)
 }
 
-/// What stands at offsets of the ELF file `image`; its debug information may lie in another file.
+/// The symbols at offsets of the ELF file `image`. Its debug information may be in another file.
 ///
 /// # Errors
 /// A file cannot be opened.
@@ -55,7 +55,7 @@ pub fn named(image: &Path, debug: Option<&Path>, offsets: &[u64]) -> Result<Vec<
     Ok(offsets.iter().map(named).collect())
 }
 
-/// The address in the file of what lies at an offset of it.
+/// The virtual address of an offset in the file.
 fn address(image: &File<'_>, offset: u64) -> Option<u64> {
     image.segments().find_map(|segment| {
         let (start, bytes) = segment.file_range();
@@ -64,7 +64,7 @@ fn address(image: &File<'_>, offset: u64) -> Option<u64> {
     })
 }
 
-/// Functions: first byte, bytes, what is known of each.
+/// Functions: start, bytes, symbol.
 struct Functions<T>(Vec<(u64, u64, T)>);
 
 impl<T> Functions<T> {
@@ -73,11 +73,11 @@ impl<T> Functions<T> {
         Self(functions)
     }
 
-    /// The function that an address lies in; one of no size ends where the next begins.
+    /// The function that contains an address. A function without a size ends where the next begins.
     fn find(&self, addr: u64) -> Option<(u64, &T)> {
         let after = self.0.partition_point(|(start, ..)| *start <= addr);
         let last = self.0[..after].last()?.0;
-        // Of several that begin there, the shortest that reaches so far.
+        // Of several with the same start, the shortest one that contains the address.
         let first = self.0.partition_point(|(start, ..)| *start < last);
         let mut there = self.0[first..after].iter();
         let (start, _, what) = there.find(|(_, size, _)| *size == 0 || addr - last < *size)?;
@@ -85,7 +85,7 @@ impl<T> Functions<T> {
     }
 }
 
-/// Functions that the tables of symbols name.
+/// Functions of the symbol tables.
 fn symbols(elf: &File<'_>) -> Vec<(u64, u64, String)> {
     let all = elf.symbols().chain(elf.dynamic_symbols());
     all.filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
@@ -100,7 +100,7 @@ fn endian(elf: &File<'_>) -> RunTimeEndian {
     if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big }
 }
 
-/// Functions, without names, of the unwinding tables that a stripped file still has.
+/// Functions of the unwind tables, without names. Stripped files have these, too.
 fn unwound(elf: &File<'_>) -> Option<Vec<(u64, u64, ())>> {
     let section = elf.section_by_name(".eh_frame")?;
     let data = section.uncompressed_data().ok()?;
@@ -134,7 +134,7 @@ fn lines(elf: &File<'_>) -> Option<Context<Data>> {
 fn of_line(lines: &Context<Data>, addr: u64) -> Option<Named> {
     let mut named = Named::default();
     let mut frames = lines.find_frames(addr).skip_all_loads().ok()?;
-    // From the innermost of inlined functions out.
+    // From the innermost inlined function outwards.
     while let Ok(Some(frame)) = frames.next() {
         if let (None, Some(place)) = (&named.file, &frame.location) {
             (named.file, named.line) = (place.file.map(str::to_owned), place.line);

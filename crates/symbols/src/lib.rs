@@ -1,7 +1,7 @@
-//! Names of code: what an ELF file and a perf map say of addresses.
+//! Symbols: functions and source lines of addresses, from ELF files and perf maps.
 //!
-//! ELF and DWARF are read by `object`, `gimli` and `addr2line`. A file may be of another program, or
-//! damaged on purpose: what cannot be read has no names.
+//! `object`, `gimli` and `addr2line` read ELF and DWARF. A file may be hostile; what cannot be read
+//! has no names.
 
 mod elf;
 mod perf;
@@ -11,15 +11,15 @@ pub use perf::PerfMap;
 
 use serde::Serialize;
 
-/// What a piece of code is called.
+/// The symbol of a code address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Named {
-    /// The function, demangled. With inlining the one that was compiled as one.
+    /// The function, demangled. With inlining, the outermost one.
     pub function: Option<String>,
-    /// Without a name, where the function begins: its address in the file.
+    /// Without a name, the start address of the function in the file.
     pub start: Option<u64>,
-    /// Source file. With inlining that of the innermost function.
+    /// Source file. With inlining, that of the innermost function.
     pub file: Option<String>,
-    /// Line of it, from 1.
+    /// Line, from 1.
     pub line: Option<u32>,
 }

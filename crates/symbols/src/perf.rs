@@ -1,24 +1,24 @@
-//! Perf maps: the text that a JIT compiler writes to `/tmp/perf-PID.map`, a line for each function:
-//! address and size in hexadecimal digits, and a name.
+//! Perf maps, which JIT compilers write to `/tmp/perf-PID.map`. Each line is a function: address
+//! and size in hexadecimal digits, and name.
 
 use std::path::Path;
 
 use nearfar_trace::{Result, file};
 
-/// Most bytes of a map: tens of millions of functions.
+/// Maximum bytes of a map, enough for tens of millions of functions.
 const LARGEST: u64 = 2 << 30;
-/// Functions before an address that are looked at: later ones may lie inside earlier ones.
+/// Number of functions before an address to check, because functions may be nested.
 const NEAR: usize = 64;
 
 /// The functions of a perf map.
 #[derive(Clone, Debug, Default)]
 pub struct PerfMap {
-    /// First byte, bytes, number of the line, name; by the first two of these.
+    /// Start, bytes, line number and name; sorted by the first two.
     functions: Vec<(u64, u64, usize, String)>,
 }
 
 impl PerfMap {
-    /// Read a map. Lines that are of another form are passed over.
+    /// Read a map. Malformed lines are skipped.
     ///
     /// # Errors
     /// It cannot be read.
@@ -43,7 +43,7 @@ impl PerfMap {
         Self { functions }
     }
 
-    /// The function at an address: where several were, the last that was written down.
+    /// The function at an address; if there are several, the one written last.
     pub fn find(&self, addr: u64) -> Option<&str> {
         let after = self.functions.partition_point(|(start, ..)| *start <= addr);
         let near = &self.functions[after.saturating_sub(NEAR)..after];

@@ -1,7 +1,6 @@
-//! Checksums of whole files: XXH3 of 128 bits, computed from what is written, as it is written.
+//! Checksums of files: 128-bit XXH3, computed while a file is written.
 //!
-//! It finds what disks, copies and hands do to a file; it is no signature, which whoever changes a
-//! file on purpose could not forge. `xxh128sum` computes the same.
+//! They detect accidental changes, but are not signatures. `xxh128sum` computes the same.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -14,23 +13,23 @@ use twox_hash::xxhash3_128::Hasher;
 use crate::error::{Error, Result};
 use crate::file;
 
-/// How a checksum begins in `trace.json`: which one it is.
+/// Prefix of a checksum in `trace.json`, which names the algorithm.
 const PREFIX: &str = "xxh3-128:";
 
-/// The checksum of a file; as text, `xxh3-128:` and 32 hexadecimal digits.
+/// The checksum of a file. As text: `xxh3-128:` and 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum(u128);
 
 impl Checksum {
-    /// The checksum that `text` states.
+    /// Parse a checksum.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(PREFIX)?;
         let hexadecimal = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
-        let whole = digits.len() == 32 && digits.bytes().all(hexadecimal);
-        whole.then(|| u128::from_str_radix(digits, 16).ok()).flatten().map(Self)
+        let valid = digits.len() == 32 && digits.bytes().all(hexadecimal);
+        valid.then(|| u128::from_str_radix(digits, 16).ok()).flatten().map(Self)
     }
 
-    /// Of the file `path`, and how many bytes it has.
+    /// The checksum of the file `path`, and its size in bytes.
     ///
     /// # Errors
     /// It cannot be read.
@@ -69,21 +68,21 @@ impl<'de> Deserialize<'de> for Checksum {
         let text = String::deserialize(deserializer)?;
         let expected = "a checksum, xxh3-128: and 32 hexadecimal digits";
         Self::parse(&text).ok_or_else(|| {
-            let some: String = text.chars().take(60).collect();
-            D::Error::invalid_value(Unexpected::Str(&some), &expected)
+            let start: String = text.chars().take(60).collect();
+            D::Error::invalid_value(Unexpected::Str(&start), &expected)
         })
     }
 }
 
-/// A writer that keeps the checksum of what went through it.
-pub struct Summed<W> {
+/// A writer that computes the checksum of what is written.
+pub struct ChecksumWriter<W> {
     inner: W,
     hasher: Hasher,
     bytes: u64,
 }
 
-impl<W> Summed<W> {
-    /// Around `inner`, of which nothing was written yet.
+impl<W> ChecksumWriter<W> {
+    /// Wrap `inner`, to which nothing was written yet.
     pub fn new(inner: W) -> Self {
         Self { inner, hasher: Hasher::new(), bytes: 0 }
     }
@@ -94,7 +93,7 @@ impl<W> Summed<W> {
     }
 }
 
-impl<W: Write> Write for Summed<W> {
+impl<W: Write> Write for ChecksumWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
         self.hasher.write(&bytes[..written]);
@@ -113,14 +112,14 @@ mod tests {
 
     use super::*;
 
-    /// Takes seven bytes at a time, as a file may.
+    /// Accepts seven bytes at a time, as a file may.
     struct Slow(Vec<u8>);
 
     impl Write for Slow {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let some = bytes.len().min(7);
-            self.0.extend_from_slice(&bytes[..some]);
-            Ok(some)
+            let count = bytes.len().min(7);
+            self.0.extend_from_slice(&bytes[..count]);
+            Ok(count)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -130,35 +129,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_has_the_checksum_of_the_file(
-            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..700), 0..9),
+        fn the_checksum_of_a_writer_is_that_of_the_file(
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..700), 0..9),
         ) {
-            let mut summed = Summed::new(Slow(Vec::new()));
-            pieces.iter().for_each(|piece| summed.write_all(piece).unwrap());
-            let whole = pieces.concat();
-            prop_assert_eq!(&summed.inner.0, &whole);
+            let mut writer = ChecksumWriter::new(Slow(Vec::new()));
+            chunks.iter().for_each(|chunk| writer.write_all(chunk).unwrap());
+            let whole = chunks.concat();
+            prop_assert_eq!(&writer.inner.0, &whole);
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), &whole).unwrap();
-            prop_assert_eq!(summed.sum(), Checksum::of_file(file.path()).unwrap());
-            let text = summed.sum().0.to_string();
-            prop_assert_eq!(Checksum::parse(&text), Some(summed.sum().0));
+            prop_assert_eq!(writer.sum(), Checksum::of_file(file.path()).unwrap());
+            let text = writer.sum().0.to_string();
+            prop_assert_eq!(Checksum::parse(&text), Some(writer.sum().0));
         }
     }
 
-    /// What `xxh128sum` (xxHash 0.8) prints of these files.
+    /// The output of `xxh128sum` (xxHash 0.8).
     #[test]
     fn it_is_the_checksum_of_other_tools() {
         for (bytes, digits) in
             [("", "99aa06d3014798d86001c324468d497f"), ("abc", "06b05ab6733a618578af5f94892f3950")]
         {
-            let mut summed = Summed::new(Vec::new());
-            summed.write_all(bytes.as_bytes()).unwrap();
-            assert_eq!(summed.sum().0.to_string(), format!("xxh3-128:{digits}"));
+            let mut writer = ChecksumWriter::new(Vec::new());
+            writer.write_all(bytes.as_bytes()).unwrap();
+            assert_eq!(writer.sum().0.to_string(), format!("xxh3-128:{digits}"));
         }
     }
 
     #[test]
-    fn only_the_text_of_one_is_a_checksum() {
+    fn malformed_checksums_are_rejected() {
         let good = format!("xxh3-128:{}", "0f".repeat(16));
         assert!(Checksum::parse(&good).is_some());
         for bad in ["", "xxh3-128:", "crc:0f", &good[1..], &good[..40], &good.to_uppercase()] {

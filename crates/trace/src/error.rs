@@ -1,20 +1,20 @@
-//! The one error type of nearfar: what went wrong, where, and what to do.
+//! The error type of nearfar: what went wrong, where, and what to do.
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-/// Why a run cannot go on; decides the process exit code (DESIGN: Errors).
+/// Why a run cannot continue. Determines the exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// Usage or bad input: exit code 2.
     Input,
-    /// A needed tool or device is absent: exit code 3.
+    /// A required tool or device is missing: exit code 3.
     Missing,
-    /// The caller ended the run, with Ctrl-C for example: exit code 130, as shells have it.
+    /// The caller cancelled the run, for example with Ctrl-C: exit code 130, as in shells.
     Cancelled,
 }
 
-/// One clear line: `place: what; fix`.
+/// An error, shown as one line: `place: what; fix`.
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -27,7 +27,7 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Bad input or usage. `place` names the file, record, byte, key or flag; `fix` says what to do.
+    /// Bad input or usage. `place` is the file, record, byte, key or flag, and `fix` the remedy.
     pub fn input(
         place: impl Into<String>,
         what: impl Into<String>,
@@ -36,12 +36,12 @@ impl Error {
         Self { kind: ErrorKind::Input, place: place.into(), what: what.into(), fix: fix.into() }
     }
 
-    /// An option that is refused.
+    /// An invalid option.
     pub fn refused(wrong: nearfar_schema::Wrong) -> Self {
         Self::input(wrong.place, wrong.what, "")
     }
 
-    /// A tool or device that is needed is not there.
+    /// A required tool or device is missing.
     pub fn missing(
         place: impl Into<String>,
         what: impl Into<String>,
@@ -50,7 +50,7 @@ impl Error {
         Self { kind: ErrorKind::Missing, place: place.into(), what: what.into(), fix: fix.into() }
     }
 
-    /// The caller ended the run. Whoever did so knows why; this only unwinds what was running.
+    /// The caller cancelled the run, for a reason that it knows itself.
     pub fn cancelled() -> Self {
         let (place, what) = ("run".into(), "cancelled".into());
         Self { kind: ErrorKind::Cancelled, place, what, fix: String::new() }
@@ -61,7 +61,7 @@ impl Error {
         Self::input(path.display().to_string(), format!("{doing}: {error}"), remedy(error))
     }
 
-    /// Which exit code this error asks for.
+    /// The exit code for this error.
     pub fn exit_code(&self) -> i32 {
         match self.kind {
             ErrorKind::Input => 2,
@@ -76,14 +76,14 @@ impl Error {
     }
 }
 
-/// What to do about an operating-system error on a file.
+/// The remedy for an operating-system error on a file.
 pub(crate) fn remedy(error: &std::io::Error) -> &'static str {
     use std::io::ErrorKind as K;
     match error.raw_os_error() {
         Some(libc::EMFILE) => return "raise the limit on open files (`ulimit -n`)",
         Some(libc::ENFILE) => return "the whole machine has too many files open; try again later",
         Some(libc::ENOMEM) => return "free some memory, or raise the limit on it (`ulimit -v`)",
-        Some(libc::EIO) => return "the disk fails: look at the system's log",
+        Some(libc::EIO) => return "the disk fails: see the system log",
         _ => {}
     }
     match error.kind() {
@@ -99,19 +99,19 @@ pub(crate) fn remedy(error: &std::io::Error) -> &'static str {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        line(f, &self.place)?;
+        escaped(f, &self.place)?;
         f.write_str(": ")?;
-        line(f, &self.what)?;
+        escaped(f, &self.what)?;
         if !self.fix.is_empty() {
             f.write_str("; ")?;
-            line(f, &self.fix)?;
+            escaped(f, &self.fix)?;
         }
         Ok(())
     }
 }
 
-/// Whatever a file or a flag held, an error stays one line without control characters.
-fn line(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+/// Write `text` with control characters and line breaks escaped.
+fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     text.chars().try_for_each(|letter| match letter {
         _ if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}') => {
             write!(f, "{}", letter.escape_default())

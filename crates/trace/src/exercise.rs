@@ -1,7 +1,7 @@
-//! What the fuzz targets (`fuzz/`) and the replay of their corpus run: readers of a trace folder
-//! on files that anybody may have written. Import formats have theirs in [`crate::import`].
+//! Runs the readers of a trace folder on untrusted files: for the fuzz targets (`fuzz/`) and the
+//! replay of their corpus. [`crate::import`] has the functions for import formats.
 //!
-//! A function here panics where a reader violates its contract; an error is an answer.
+//! The functions panic if a reader violates its contract. An error is a valid result.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use crate::reader::{Batches, Columns, Reader};
 use crate::record::{Batch, Kind, KindSet};
 use crate::region;
 
-/// Most records that are read of a part: what a small file claims can be very many.
+/// Maximum records to read from a part: a small file can claim very many.
 const MAX_RECORDS: usize = 1 << 20;
 
-/// Read `bytes` as a part, alone in the trace folder `dir`: whatever is claimed, what comes out
-/// are columns of one length with kinds that there are.
+/// Read `bytes` as the only part of the trace folder `dir`. All columns must have the same length,
+/// and all kinds must be valid.
 pub fn part(dir: &Path, bytes: &[u8]) {
     check(read_part(dir, bytes));
 }
@@ -58,26 +58,26 @@ pub fn regions(dir: &Path, bytes: &[u8]) {
     check(region::load(dir, None).map(drop));
 }
 
-/// Read `bytes` as the `trace.json` of the folder `dir`; returns whether it is one.
+/// Read `bytes` as the `trace.json` of the folder `dir`. Returns whether it is valid.
 pub fn trace_json(dir: &Path, bytes: &[u8]) -> bool {
     put(dir, "trace.json", bytes);
     let read = Info::load(dir).map(|info| {
         let _ = info.footprint_pages(KindSet::ALL);
         let _ = info.records_of(KindSet::ALL);
     });
-    let good = read.is_ok();
+    let valid = read.is_ok();
     check(read.and_then(|()| Reader::open(dir)).map(drop));
-    good
+    valid
 }
 
-/// Put a file there for a reader to find.
+/// Write a file for a reader.
 fn put(dir: &Path, name: &str, bytes: &[u8]) {
     if let Err(error) = std::fs::write(dir.join(name), bytes) {
         panic!("{}: {error}", dir.join(name).display());
     }
 }
 
-/// An error is one line.
+/// Check that an error is one line.
 fn check(read: Result<()>) {
     if let Err(error) = read {
         let text = error.to_string();

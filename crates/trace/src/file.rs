@@ -1,5 +1,4 @@
-//! Files that anybody may have put there, opened so that only a file is read, and no more of it
-//! than was expected.
+//! Opens untrusted paths: only regular files, and no more bytes than expected.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -9,64 +8,62 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// Open `path` for reading if it is a regular file: a pipe would keep its reader waiting, and a
-/// device has no end.
+/// Open `path` for reading if it is a regular file: a pipe can block, and a device may have no end.
 ///
 /// # Errors
-/// It cannot be opened, or is something else.
+/// It cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> Result<File> {
-    let file = attempt(path)?;
-    let is = special(&file, path)?;
-    is.map_or(Ok(file), |is| {
-        Err(Error::input(path.display().to_string(), is, "give a regular file"))
-    })
+    let file = open_any(path)?;
+    match special(&file, path)? {
+        Some(what) => Err(Error::input(path.display().to_string(), what, "give a regular file")),
+        None => Ok(file),
+    }
 }
 
-/// Open what is to be read once, from its beginning to its end: a regular file, or a pipe that a
-/// shell has handed over (`<(...)`, `/dev/stdin`).
+/// Open `path` for one sequential pass: a regular file, or a pipe passed by a shell (`<(...)`,
+/// `/dev/stdin`).
 ///
 /// # Errors
 /// It cannot be opened, or is something else.
 pub fn open_stream(path: &Path) -> Result<File> {
-    let file = attempt(path)?;
-    let handed = ["/dev/fd/", "/proc/self/fd/", "/dev/stdin"];
+    let file = open_any(path)?;
+    let prefixes = ["/dev/fd/", "/proc/self/fd/", "/dev/stdin"];
     match special(&file, path)? {
         None => Ok(file),
-        Some(PIPE) if handed.iter().any(|start| path.to_string_lossy().starts_with(start)) => {
-            // SAFETY: the descriptor is open for as long as `file` is.
-            let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) };
-            match set {
+        Some(PIPE) if prefixes.iter().any(|start| path.to_string_lossy().starts_with(start)) => {
+            // SAFETY: the descriptor is open as long as `file` exists.
+            match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) } {
                 -1 => Err(Error::io(path, "cannot open", &std::io::Error::last_os_error())),
                 _ => Ok(file),
             }
         }
-        Some(is) => Err(Error::input(
+        Some(what) => Err(Error::input(
             path.display().to_string(),
-            is,
+            what,
             "give a regular file; a pipe only as standard input (`/dev/stdin`)",
         )),
     }
 }
 
-/// Read the file `path`, as [`open_stream`] opens it, of at most `most` bytes; `what` is what it should
-/// be.
+/// Read the file `path`, opened by [`open_stream`], if it has at most `max` bytes. `what` describes
+/// the expected file.
 ///
 /// # Errors
-/// It cannot be opened or read, is something else than a file, or is larger.
-pub fn read(path: &Path, what: &str, most: u64) -> Result<Vec<u8>> {
+/// It cannot be opened or read, is not a file, or is larger.
+pub fn read(path: &Path, what: &str, max: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // Files below /proc and /sys do not tell their size.
-    let read = open_stream(path)?.take(most + 1).read_to_end(&mut bytes);
+    // Files below /proc and /sys have no size.
+    let read = open_stream(path)?.take(max + 1).read_to_end(&mut bytes);
     let read = read.map_err(|e| Error::io(path, "cannot read", &e))?;
-    if read as u64 > most {
-        let most = format!("is over {} MiB", most >> 20);
-        return Err(Error::input(path.display().to_string(), most, format!("{what} is smaller")));
+    if read as u64 > max {
+        let size = format!("is over {} MiB", max >> 20);
+        return Err(Error::input(path.display().to_string(), size, format!("{what} is smaller")));
     }
     Ok(bytes)
 }
 
-fn attempt(path: &Path) -> Result<File> {
-    // Without O_NONBLOCK, opening a pipe waits for who writes to it.
+fn open_any(path: &Path) -> Result<File> {
+    // Without O_NONBLOCK, opening a pipe waits for a writer.
     let mut options = OpenOptions::new();
     let opened = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     opened.map_err(|e| Error::io(path, "cannot open", &e))
@@ -74,7 +71,7 @@ fn attempt(path: &Path) -> Result<File> {
 
 const PIPE: &str = "is a pipe";
 
-/// What it is, if not a regular file.
+/// The type of the file, if it is not a regular file.
 fn special(file: &File, path: &Path) -> Result<Option<&'static str>> {
     let kind = file.metadata().map_err(|e| Error::io(path, "cannot open", &e))?.file_type();
     Ok(match kind {
@@ -97,7 +94,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         let name = CString::new(fifo.as_os_str().as_bytes()).unwrap();
-        // SAFETY: the name ends in a zero byte and lives until the call returns.
+        // SAFETY: a C string that outlives the call.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
         let zero = Path::new("/dev/zero");
         for (path, is) in [(&*fifo, "a pipe"), (zero, "a device"), (folder.path(), "a folder")] {
@@ -114,7 +111,7 @@ mod tests {
         assert_eq!(read(&file, "such a file", 2 << 20).unwrap().len(), 2 << 20);
         let error = read(&file, "such a file", 1 << 20).unwrap_err().to_string();
         assert!(error.ends_with("file: is over 1 MiB; such a file is smaller"), "{error}");
-        // It tells the size 0.
+        // Its size is reported as 0.
         assert!(!read(Path::new("/proc/self/status"), "", 1 << 20).unwrap().is_empty());
     }
 }

@@ -8,36 +8,37 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// A hidden name beside `path`, where what becomes (`partial`) or was (`replaced`) `path` is kept.
+/// The hidden name `.NAME.SUFFIX` next to `path`, where its new (`partial`) or old (`replaced`)
+/// version is kept.
 ///
 /// # Errors
 /// `path` has no file name.
-pub fn beside(path: &Path, what: &str) -> Result<PathBuf> {
+pub fn hidden_sibling(path: &Path, suffix: &str) -> Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| {
         Error::input(path.display().to_string(), "is no file name", "name a folder with -o")
     })?;
-    let parts = [OsStr::new("."), name, OsStr::new("."), OsStr::new(what)];
+    let parts = [OsStr::new("."), name, OsStr::new("."), OsStr::new(suffix)];
     Ok(path.with_file_name(parts.iter().copied().collect::<OsString>()))
 }
 
-/// A file that is written under one name to be given another; removed when dropped before that.
+/// A file that is written under a temporary name. Removed if dropped before [`Self::commit`].
 #[derive(Debug)]
 pub(crate) struct TemporaryFile {
-    /// Where it is written.
+    /// Its temporary path.
     pub(crate) path: PathBuf,
     to: PathBuf,
 }
 
 impl TemporaryFile {
-    /// For a file that is to have the name `to`.
+    /// Prepare a file with the final name `to`.
     ///
     /// # Errors
     /// `to` has no file name.
     pub(crate) fn new(to: PathBuf) -> Result<Self> {
-        Ok(Self { path: beside(&to, "partial")?, to })
+        Ok(Self { path: hidden_sibling(&to, "partial")?, to })
     }
 
-    /// Give it its name.
+    /// Rename it to its final name.
     pub(crate) fn commit(self) -> Result<()> {
         std::fs::rename(&self.path, &self.to)
             .map_err(|e| Error::io(&self.to, "cannot rename into place", &e))
@@ -46,12 +47,12 @@ impl TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // Once it has its name, there is nothing here to remove.
+        // Fails if the file was renamed.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Have a file, or the names in a folder, on the disk.
+/// Flush a file, or the names in a folder, to disk.
 ///
 /// # Errors
 /// The disk fails, or is full.
@@ -60,13 +61,13 @@ pub(crate) fn flush(path: &Path) -> Result<()> {
     flushed.map_err(|e| Error::io(path, "cannot write", &e))
 }
 
-/// Remove the file or folder `path`, if it is there.
+/// Remove the file or folder `path`, if it exists.
 ///
 /// # Errors
 /// It cannot be removed.
 pub fn remove(path: &Path) -> Result<()> {
     let removed = match path.symlink_metadata() {
-        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
+        Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
         _ => std::fs::remove_file(path),
     };
     match removed {
@@ -75,12 +76,12 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Give the folder `temporary` the name `path`. A folder that had it gets the name `temporary`: remove it,
-/// or keep it. At no moment is neither there, where the file system can exchange names; elsewhere
-/// the old folder is for a moment at `.NAME.replaced`.
+/// Rename the folder `temporary` to `path`. A folder at `path` is renamed to `temporary`. This is
+/// atomic if the file system can exchange names; otherwise the old folder is briefly at
+/// `.NAME.replaced`.
 ///
 /// # Errors
-/// They cannot be renamed.
+/// A rename fails.
 pub fn exchange(temporary: &Path, path: &Path) -> Result<()> {
     let failed = |e: io::Error| Error::io(path, "cannot rename into place", &e);
     if !path.exists() {
@@ -89,29 +90,29 @@ pub fn exchange(temporary: &Path, path: &Path) -> Result<()> {
     if swap(temporary, path) {
         return Ok(());
     }
-    let old = beside(path, "replaced")?;
+    let old = hidden_sibling(path, "replaced")?;
     remove(&old)?;
     std::fs::rename(path, &old).map_err(failed)?;
     std::fs::rename(temporary, path).map_err(failed)?;
     std::fs::rename(&old, temporary).map_err(failed)
 }
 
-/// [`exchange`], and remove what was there.
+/// [`exchange`], then remove the old folder.
 ///
 /// # Errors
-/// As [`exchange`]; the old folder cannot be removed.
+/// A rename fails, or the old folder cannot be removed.
 pub fn replace(temporary: &Path, path: &Path) -> Result<()> {
     exchange(temporary, path)?;
     remove(temporary)
 }
 
-/// Rename `temporary` to `path`, which nothing may be called yet.
+/// Rename `temporary` to `path`, which must not exist.
 ///
 /// # Errors
-/// Something is; it cannot be renamed.
+/// `path` exists, or the rename fails.
 pub(crate) fn rename_new(temporary: &Path, path: &Path) -> io::Result<()> {
     match rename(temporary, path, libc::RENAME_NOREPLACE) {
-        // The file system cannot do both at once.
+        // The file system cannot check and rename atomically.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => match path.symlink_metadata() {
             Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
             Err(_) => std::fs::rename(temporary, path),
@@ -120,17 +121,17 @@ pub(crate) fn rename_new(temporary: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Exchange two names in one step; false where the file system cannot.
-fn swap(one: &Path, other: &Path) -> bool {
-    rename(one, other, libc::RENAME_EXCHANGE).is_ok()
+/// Exchange two names atomically. Returns false if the file system cannot.
+fn swap(path: &Path, other: &Path) -> bool {
+    rename(path, other, libc::RENAME_EXCHANGE).is_ok()
 }
 
 fn rename(from: &Path, to: &Path, flags: libc::c_uint) -> io::Result<()> {
     let name = |path: &Path| CString::new(path.as_os_str().as_bytes());
     let (from, to) = (name(from)?, name(to)?);
-    let here = libc::AT_FDCWD;
-    // SAFETY: both are strings that end in a zero byte and live until the call returns.
-    match unsafe { libc::renameat2(here, from.as_ptr(), here, to.as_ptr(), flags) } {
+    let cwd = libc::AT_FDCWD;
+    // SAFETY: both are C strings that outlive the call.
+    match unsafe { libc::renameat2(cwd, from.as_ptr(), cwd, to.as_ptr(), flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -140,31 +141,31 @@ fn rename(from: &Path, to: &Path, flags: libc::c_uint) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn folder(path: &Path, holds: &str) {
+    fn create(path: &Path, file: &str) {
         std::fs::create_dir(path).unwrap();
-        std::fs::write(path.join(holds), holds).unwrap();
+        std::fs::write(path.join(file), file).unwrap();
     }
 
     #[test]
-    fn takes_the_place_of_what_was_there() {
-        let place = tempfile::tempdir().unwrap();
-        let (temporary, path) = (place.path().join(".a.partial"), place.path().join("a"));
-        folder(&temporary, "first");
+    fn replaces_an_existing_folder() {
+        let parent = tempfile::tempdir().unwrap();
+        let (temporary, path) = (parent.path().join(".a.partial"), parent.path().join("a"));
+        create(&temporary, "first");
         replace(&temporary, &path).unwrap();
         assert!(path.join("first").is_file() && !temporary.exists());
-        folder(&temporary, "second");
+        create(&temporary, "second");
         exchange(&temporary, &path).unwrap();
         assert!(path.join("second").is_file() && temporary.join("first").is_file());
         replace(&temporary, &path).unwrap();
         assert!(path.join("first").is_file() && !temporary.exists());
-        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn says_what_cannot_be_renamed() {
-        let place = tempfile::tempdir().unwrap();
-        let error = replace(&place.path().join("nothing"), &place.path().join("a")).unwrap_err();
+    fn a_failed_rename_is_reported() {
+        let parent = tempfile::tempdir().unwrap();
+        let error = replace(&parent.path().join("nothing"), &parent.path().join("a")).unwrap_err();
         assert!(error.to_string().contains("cannot rename into place"), "{error}");
-        assert!(beside(Path::new("/"), "partial").is_err());
+        assert!(hidden_sibling(Path::new("/"), "partial").is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! Maps keyed by page numbers.
+//! Hash maps with page numbers as keys.
 //!
-//! Page numbers come in strides, and a single product (FxHash) maps some strides onto few of a
-//! table's buckets: 10^8 pages 4 KiB apart took hours that should be seconds. The finaliser of
-//! SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) lets every input bit move every output bit.
+//! Page numbers come in strides, and a single multiplication (FxHash) maps some strides to few
+//! buckets: 10^8 pages 4 KiB apart took hours instead of seconds. In the finaliser of SplitMix64
+//! (Steele, Lea, Flood, OOPSLA 2014), every input bit affects every output bit.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -35,8 +35,8 @@ impl Hasher for PageHasher {
 /// 2^64 by the golden ratio: the step of SplitMix64 and the factor of Fibonacci hashing.
 pub(crate) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Fibonacci hashing (Knuth, TAOCP 6.4): the topmost `bits` bits of a product are spread for any
-/// stride.
+/// Fibonacci hashing (Knuth, TAOCP 6.4): the topmost `bits` bits of a product, which are well
+/// distributed for any stride.
 #[inline(always)]
 pub(crate) fn spread(value: u64, bits: u32) -> usize {
     (value.wrapping_mul(GOLDEN) >> (64 - bits)) as usize
@@ -55,14 +55,14 @@ pub fn mix(value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Whatever the stride, page numbers spread over the bits that a table uses: its low bits
-    /// choose the bucket, its top seven mark it.
+    /// For any stride, hashes are well distributed in the bits that a table uses: the low bits
+    /// choose the bucket, the top seven are its tag.
     #[test]
     fn strides_spread() {
         for shift in 0..40 {
             let hashes = (0..4096u64).map(|i| mix(0x10_0000 + (i << shift)));
             let buckets: std::collections::HashSet<u64> = hashes.map(|h| h & 0xFFFF).collect();
-            // Of 4,096 balls in 65,536 urns about 3,970 urns are hit.
+            // 4,096 balls hit about 3,970 of 65,536 urns.
             assert!(buckets.len() > 3900, "stride 2^{shift}: {} buckets", buckets.len());
         }
     }

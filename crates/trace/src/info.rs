@@ -1,4 +1,4 @@
-//! `trace.json`: what a trace holds, readable before (and without) its parts.
+//! `trace.json`: the description of a trace, readable without its parts.
 
 mod check;
 
@@ -14,17 +14,17 @@ use crate::file;
 use crate::folder::TemporaryFile;
 use crate::record::{Kind, KindSet};
 
-/// Version of the on-disk layout that is written. 2 brought checksums, and events that say
-/// when pages begin and end.
+/// Version of the on-disk layout that is written. Version 2 added checksums and events that
+/// determine page lifetimes.
 pub const SCHEMA: u32 = 2;
-/// The oldest version that is read.
+/// The oldest version that can be read.
 const OLDEST: u32 = 1;
-/// Most bytes of `trace.json`: millions of threads and parts.
-const LARGEST: u64 = 1 << 30;
+/// Maximum bytes of `trace.json`, enough for millions of threads and parts.
+const MAX_BYTES: u64 = 1 << 30;
 
-/// The version of a trace whose events say when pages begin and end, or only name addresses.
-pub(crate) fn schema(lives: bool) -> u32 {
-    if lives { SCHEMA } else { OLDEST }
+/// The version of a trace whose events determine page lifetimes, or only name addresses.
+pub(crate) fn schema(lifetimes: bool) -> u32 {
+    if lifetimes { SCHEMA } else { OLDEST }
 }
 
 /// Where a trace came from.
@@ -33,16 +33,16 @@ pub(crate) fn schema(lives: bool) -> u32 {
 pub struct Source {
     /// `capture`, `import` or `generate`.
     pub kind: String,
-    /// Tool, format or generator, with what matters of its options.
+    /// Tool, format or generator, with its relevant options.
     pub detail: String,
-    /// The command that ran, or the file imported.
+    /// The recorded command, or the imported file.
     pub command: Vec<String>,
-    /// Architecture of the program (`x86_64`, `aarch64`, or empty when unknown).
+    /// Architecture of the program (`x86_64`, `aarch64`, or empty if unknown).
     pub arch: String,
-    /// True when records are a sample (perf): reuse distances are then not those of the program.
+    /// Records are a sample (perf), so that reuse distances are not those of the program.
     #[serde(default)]
     pub sampled: bool,
-    /// Bad records that `--skip-bad` let through.
+    /// Bad records skipped by `--skip-bad`.
     #[serde(default)]
     pub skipped_records: u64,
 }
@@ -53,7 +53,7 @@ pub struct Source {
 pub struct ThreadInfo {
     /// Index used in the `thread` column.
     pub index: u32,
-    /// Process it belonged to (0: unknown).
+    /// Its process (0: unknown).
     pub process: u32,
     /// Records of this thread.
     pub records: u64,
@@ -71,7 +71,7 @@ pub struct PartInfo {
     pub records: u64,
     /// Size of the file when it was written.
     pub bytes: u64,
-    /// Of the file as it was written; absent in traces of schema 1.
+    /// Checksum of the file; absent in traces of schema 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<Checksum>,
 }
@@ -84,7 +84,7 @@ pub struct RegionsInfo {
     pub events: u64,
     /// Size of the file when it was written.
     pub bytes: u64,
-    /// Of the file as it was written.
+    /// Checksum of the file.
     pub checksum: Checksum,
 }
 
@@ -98,33 +98,34 @@ pub struct Info {
     pub tool: String,
     /// Where it came from.
     pub source: Source,
-    /// False while being written, and if the writer was killed: finished parts are whole.
+    /// False while the trace is being written, and if the writer was killed. Listed parts are
+    /// complete.
     pub complete: bool,
-    /// Why it is not complete, where that is known.
+    /// Why it is not complete, if known.
     #[serde(default)]
     pub incomplete_reason: Option<String>,
-    /// All records of all finished parts.
+    /// Records of all parts.
     pub records: u64,
     /// Instructions executed, all threads.
     pub instructions: u64,
     /// Records by kind.
     #[serde(deserialize_with = "check::unique")]
     pub records_by_kind: BTreeMap<Kind, u64>,
-    /// Distinct 4 KiB pages, by the exact set of kinds that touched them (names joined by `+`):
-    /// the footprint of any choice of kinds is a sum of these.
+    /// Distinct 4 KiB pages, by the exact set of kinds that touched them (names joined by `+`). The
+    /// footprint of any selection of kinds is a sum of these.
     #[serde(deserialize_with = "check::unique")]
     pub pages_by_kinds: BTreeMap<String, u64>,
     /// Threads, by index.
     pub threads: Vec<ThreadInfo>,
     /// Finished parts, in order.
     pub parts: Vec<PartInfo>,
-    /// The table of events; absent until its last version is written, and in traces of schema 1.
+    /// The table of events; absent until it is final, and in traces of schema 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regions: Option<RegionsInfo>,
-    /// Build ids of the program files that were mapped, by path, where they have one.
+    /// Build ids of mapped program files, by path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub build_ids: BTreeMap<String, String>,
-    /// When the records were made; absent where nothing was run.
+    /// When the records were made; absent if no program was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
 }
@@ -150,14 +151,14 @@ impl Info {
         }
     }
 
-    /// Whether the events of this trace, where it has any, say when pages begin and end (schema 2 or
-    /// later): what was given up, moved, forked and ended, and of which file. Those of schema 1 only
-    /// name addresses.
-    pub fn events_tell_lives(&self) -> bool {
+    /// Whether the events of this trace, if any, determine page lifetimes (schema 2): they include
+    /// discards, moves, forks and ends, and name files by inode. Events of schema 1 only name
+    /// addresses.
+    pub fn has_lifetimes(&self) -> bool {
         self.schema >= 2
     }
 
-    /// Distinct 4 KiB pages touched by a record of one of `kinds`.
+    /// Distinct 4 KiB pages touched by any of `kinds`.
     pub fn footprint_pages(&self, kinds: KindSet) -> u64 {
         self.pages_by_kinds
             .iter()
@@ -168,7 +169,7 @@ impl Info {
             .fold(0, u64::saturating_add)
     }
 
-    /// Records of one of `kinds`.
+    /// Records of any of `kinds`.
     pub fn records_of(&self, kinds: KindSet) -> u64 {
         self.records_by_kind
             .iter()
@@ -179,14 +180,14 @@ impl Info {
     /// Read `trace.json` of the trace folder `dir`.
     ///
     /// # Errors
-    /// It is missing, damaged, of another schema, or contradicts itself.
+    /// It is missing, damaged, has an unknown schema, or contradicts itself.
     pub fn load(dir: &Path) -> Result<Self> {
         let path = dir.join("trace.json");
         if !dir.is_dir() {
             let (what, fix) = if dir.exists() {
                 ("is a file, not a trace folder", "convert it with `nearfar import`")
             } else {
-                ("no such trace", "check the path, or make one with `nearfar capture`")
+                ("no such trace", "check the path, or create one with `nearfar capture`")
             };
             return Err(Error::input(dir.display().to_string(), what, fix));
         }
@@ -194,10 +195,10 @@ impl Info {
             return Err(Error::input(
                 dir.display().to_string(),
                 "not a trace: it has no trace.json",
-                "give a folder made by `nearfar capture`, `import` or `generate`",
+                "give a folder created by `nearfar capture`, `import` or `generate`",
             ));
         }
-        let text = file::read(&path, "trace.json", LARGEST)?;
+        let text = file::read(&path, "trace.json", MAX_BYTES)?;
         let place = path.display().to_string();
         #[derive(Deserialize)]
         struct Version {
@@ -222,12 +223,12 @@ impl Info {
         Ok(info)
     }
 
-    /// Write `trace.json` into `dir`, whole or not at all.
+    /// Write `trace.json` into `dir`, atomically.
     pub fn store(&self, dir: &Path) -> Result<()> {
         self.prepare(dir)?.commit()
     }
 
-    /// Write what [`TemporaryFile::commit`] makes the `trace.json` of `dir`.
+    /// Write a temporary file that becomes the `trace.json` of `dir`.
     pub(crate) fn prepare(&self, dir: &Path) -> Result<TemporaryFile> {
         let temporary = TemporaryFile::new(dir.join("trace.json"))?;
         let mut text = serde_json::to_string_pretty(self)

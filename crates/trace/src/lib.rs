@@ -1,7 +1,7 @@
-//! What the program did: memory references, the on-disk trace, importers, exporters, generators.
+//! Traces of a program's memory references: the on-disk format, importers, exporters, generators.
 //!
 //! A trace is a folder `app.trace/` of `trace.json`, `part-NNNNN.parquet` and `regions.parquet`
-//! (see `docs/trace.md`). Nothing here knows about hardware, kernels or studies.
+//! (see `docs/trace.md`). This crate knows nothing of hardware, kernels or studies.
 
 pub mod checksum;
 pub mod clock;
@@ -28,6 +28,6 @@ pub use clock::Clock;
 pub use error::{Error, ErrorKind, Result};
 pub use info::{Info, PartInfo, RegionsInfo, Source, ThreadInfo};
 pub use reader::{Columns, Reader};
-pub use record::{Batch, Kind, KindSet, Narrow, Record, last_byte};
+pub use record::{Batch, Kind, KindSet, NarrowBatch, Record, last_byte};
 pub use region::{RegionEvent, RegionKind};
 pub use writer::{Writer, WriterOptions};

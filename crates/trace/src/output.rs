@@ -1,5 +1,6 @@
-//! What a command makes: a name is claimed, its content is written beside it, and takes the name
-//! whole. Never in place of an input, never in a trace, and by one writer at a time.
+//! Outputs of commands. Each claims its name, is written under a temporary name next to it, and is
+//! renamed when complete. An output never replaces an input, never goes into a trace, and has one
+//! writer at a time.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -9,41 +10,41 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::folder;
 
-/// What an output is, which is also what it may replace.
+/// The form of an output, which is also what it may replace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A file, in place of any regular file.
+    /// A file. It may replace any regular file.
     File,
-    /// A folder that holds a file of this name, in place of another one or of an empty folder.
+    /// A folder that contains a file of this name. It may replace another such folder or an empty
+    /// one.
     Folder(String),
 }
 
-/// How a name is asked for.
+/// A requested output.
 #[derive(Clone, Debug)]
-pub struct Wanted<'a> {
-    /// File or folder.
+pub struct OutputRequest<'a> {
+    /// Its path.
     pub path: &'a Path,
-    /// Which of them.
+    /// Its form.
     pub form: Form,
-    /// Replace what has the name.
+    /// Replace an existing file or folder.
     pub force: bool,
-    /// What is read meanwhile, which is replaced in no case.
+    /// Files and folders that are never replaced, because they are being read.
     pub inputs: &'a [PathBuf],
 }
 
-impl Wanted<'_> {
-    /// Whether the name may be claimed, as far as that can be told before the work; answers the
-    /// path without links.
+impl OutputRequest<'_> {
+    /// Check whether the name may be claimed. Returns the path with all links resolved.
     ///
     /// # Errors
-    /// It may not, with the reason.
+    /// It may not be claimed.
     pub fn check(&self) -> Result<PathBuf> {
         if self.path.file_name().is_none() {
             return Err(self.refused("is no file name", "name a file or folder with -o"));
         }
-        let path = without_links(self.path);
+        let path = resolve_links(self.path);
         if let Some(trace) = path.ancestors().skip(1).find(|at| is_trace(at)) {
-            let what = format!("lies in the trace {}", trace.display());
+            let what = format!("is inside the trace {}", trace.display());
             return Err(self.refused(what, "choose another place"));
         }
         if self.form == Form::File
@@ -54,15 +55,15 @@ impl Wanted<'_> {
             return Err(self.refused(what, "make it first"));
         }
         for input in self.inputs {
-            let (known, ours) = (identities(&without_links(input)), identities(&path));
-            let of = input.display();
-            let what = match (known[0], ours[0]) {
+            let (of_input, of_output) = (identities(&resolve_links(input)), identities(&path));
+            let name = input.display();
+            let what = match (of_input[0], of_output[0]) {
                 (Some(input), Some(output)) if input == output => "is an input itself".to_owned(),
-                (Some(input), _) if ours.contains(&Some(input)) => {
-                    format!("lies in the input {of}")
+                (Some(input), _) if of_output.contains(&Some(input)) => {
+                    format!("is inside the input {name}")
                 }
-                (_, Some(output)) if known.contains(&Some(output)) => {
-                    format!("holds the input {of}")
+                (_, Some(output)) if of_input.contains(&Some(output)) => {
+                    format!("contains the input {name}")
                 }
                 _ => continue,
             };
@@ -74,7 +75,7 @@ impl Wanted<'_> {
                 let fix = "choose another name with -o or replace it with --force";
                 Err(self.refused("exists already", fix))
             }
-            Ok(found) => match self.unlike(&path, &found) {
+            Ok(existing) => match self.mismatch(&path, &existing) {
                 Some(what) => {
                     let what = format!("{what}, so --force does not replace it");
                     Err(self.refused(what, "choose another name with -o"))
@@ -84,16 +85,18 @@ impl Wanted<'_> {
         }
     }
 
-    /// Why what has the name is nothing that this output may replace.
-    fn unlike(&self, path: &Path, found: &std::fs::Metadata) -> Option<String> {
+    /// Why this output may not replace what exists at `path`, if it may not.
+    fn mismatch(&self, path: &Path, existing: &std::fs::Metadata) -> Option<String> {
         match &self.form {
-            Form::File if found.is_dir() => Some("is a folder".to_owned()),
-            Form::File => (!found.is_file()).then(|| "exists and is no regular file".to_owned()),
-            Form::Folder(holds) => {
+            Form::File if existing.is_dir() => Some("is a folder".to_owned()),
+            Form::File => {
+                (!existing.is_file()).then(|| "exists and is not a regular file".to_owned())
+            }
+            Form::Folder(file) => {
                 let empty = || path.read_dir().is_ok_and(|mut files| files.next().is_none());
-                let ours = found.is_dir() && (path.join(holds).is_file() || empty());
-                let what = if holds == TRACE { "trace" } else { "result" };
-                (!ours).then(|| format!("exists and is not a {what}"))
+                let matches = existing.is_dir() && (path.join(file).is_file() || empty());
+                let what = if file == TRACE { "trace" } else { "result" };
+                (!matches).then(|| format!("exists and is not a {what}"))
             }
         }
     }
@@ -113,87 +116,95 @@ impl Wanted<'_> {
 /// The file that makes a folder a trace.
 pub const TRACE: &str = "trace.json";
 
-/// A claimed name. Dropped before [`Output::commit`], it leaves nothing.
+/// A claimed name. If dropped before [`Output::commit`], it leaves nothing.
 ///
-/// The lock is on what is written, not on a file of its own: it goes where that is renamed to, and
-/// with whoever holds it, however that ends. So what is left at the temporary name and not locked is
-/// of a writer that was killed.
+/// The lock is on the output itself, not on a separate file: it survives the rename, and ends with
+/// its process. An unlocked file at the temporary name is therefore left over from a killed writer.
 #[derive(Debug)]
 pub struct Output {
-    asked: PathBuf,
+    requested: PathBuf,
     form: Form,
     force: bool,
     path: PathBuf,
     temporary: PathBuf,
     _lock: File,
-    placed: bool,
+    renamed: bool,
 }
 
 impl Output {
-    /// Claim the name, and make the empty file or folder [`Output::temporary`].
+    /// Claim the name, and create the empty file or folder [`Output::temporary`].
     ///
     /// # Errors
-    /// What [`Wanted::check`] refuses; another command is writing it; it cannot be made.
-    pub fn claim(wanted: &Wanted<'_>) -> Result<Self> {
-        let path = wanted.check()?;
-        let temporary = folder::beside(&path, "partial")?;
-        if let (Form::Folder(_), Some(parent)) = (&wanted.form, path.parent()) {
+    /// [`OutputRequest::check`] fails, another command is writing the output, or it cannot be
+    /// created.
+    pub fn claim(request: &OutputRequest<'_>) -> Result<Self> {
+        let path = request.check()?;
+        let temporary = folder::hidden_sibling(&path, "partial")?;
+        if let (Form::Folder(_), Some(parent)) = (&request.form, path.parent()) {
             std::fs::create_dir_all(parent).map_err(|e| Error::io(parent, "cannot create", &e))?;
         }
-        let lock = claim(&temporary, wanted)?;
-        let (asked, form) = (wanted.path.to_owned(), wanted.form.clone());
-        let force = wanted.force;
-        let output = Self { asked, form, force, path, temporary, _lock: lock, placed: false };
-        // A capture is at its own name while it is written.
+        let lock = claim(&temporary, request)?;
+        let output = Self {
+            requested: request.path.to_owned(),
+            form: request.form.clone(),
+            force: request.force,
+            path,
+            temporary,
+            _lock: lock,
+            renamed: false,
+        };
+        // A capture has its final name while it is written.
         output.lock_replaced()?;
         Ok(output)
     }
 
-    /// Where it is written.
+    /// Path at which it is written.
     pub fn temporary(&self) -> &Path {
         &self.temporary
     }
 
-    /// Where it will be.
+    /// Its final path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Give it its name; what had it is removed.
+    /// Rename it to its final name, and remove what it replaces.
     ///
     /// # Errors
-    /// Something has the name by now that may not be replaced; it cannot be renamed.
+    /// The name has meanwhile been taken by something that may not be replaced, or the rename
+    /// fails.
     pub fn commit(&mut self) -> Result<()> {
-        // Until it is removed, nobody may take what was replaced for the rest of a killed run.
+        // Keep the replaced folder locked until it is removed: it is at the temporary name, where
+        // an unlocked folder is left over from a killed writer.
         let replaced = self.lock_replaced()?;
-        self.place()?;
+        self.rename()?;
         match replaced {
             Some(_) if self.temporary.is_dir() => folder::remove(&self.temporary),
             _ => Ok(()),
         }
     }
 
-    /// Give a folder its name before it is finished. The lock stays until this is dropped. Answers
-    /// where the folder that had the name is kept: at `.NAME.replaced`.
+    /// Rename a folder to its final name before it is complete. It stays locked until this is
+    /// dropped. Returns the path of the folder that it replaced, which is kept at `.NAME.replaced`.
     ///
     /// # Errors
     /// As [`Output::commit`].
-    pub(crate) fn take_place(&mut self) -> Result<Option<PathBuf>> {
+    pub(crate) fn rename_early(&mut self) -> Result<Option<PathBuf>> {
         let replaced = self.lock_replaced()?;
-        self.place()?;
+        self.rename()?;
         if replaced.is_none() {
             return Ok(None);
         }
-        let old = folder::beside(&self.path, "replaced")?;
+        let old = folder::hidden_sibling(&self.path, "replaced")?;
         folder::remove(&old)?;
         std::fs::rename(&self.temporary, &old)
             .map_err(|e| Error::io(&old, "cannot replace", &e))?;
         Ok(Some(old))
     }
 
-    /// Rename it, in exchange with a folder that has the name.
-    fn place(&mut self) -> Result<()> {
-        let failed = |e: io::Error| Error::io(&self.asked, "cannot rename into place", &e);
+    /// Rename it. Exchanges names with a folder that it replaces.
+    fn rename(&mut self) -> Result<()> {
+        let failed = |e: io::Error| Error::io(&self.requested, "cannot rename into place", &e);
         match self.form {
             Form::File if self.force => std::fs::rename(&self.temporary, &self.path),
             Form::Folder(_) if self.force && self.path.exists() => {
@@ -203,71 +214,73 @@ impl Output {
             _ => folder::rename_new(&self.temporary, &self.path),
         }
         .map_err(failed)?;
-        self.placed = true;
+        self.renamed = true;
         Ok(())
     }
 
-    /// Make sure that the name may be taken now, and lock a folder that has it.
+    /// Check that the name may be taken now, and lock the folder that has it, if any.
     fn lock_replaced(&self) -> Result<Option<File>> {
-        let wanted = self.wanted();
-        wanted.check()?;
+        let request = self.request();
+        request.check()?;
         if self.form == Form::File || !self.path.exists() {
             return Ok(None);
         }
-        let old = open(&self.path).map_err(|e| Error::io(&self.asked, "cannot replace", &e))?;
+        let old = open(&self.path).map_err(|e| Error::io(&self.requested, "cannot replace", &e))?;
         match old.try_lock() {
-            Err(TryLockError::WouldBlock) => Err(wanted.busy()),
+            Err(TryLockError::WouldBlock) => Err(request.busy()),
             _ => Ok(Some(old)),
         }
     }
 
-    fn wanted(&self) -> Wanted<'_> {
-        Wanted { path: &self.asked, form: self.form.clone(), force: self.force, inputs: &[] }
+    fn request(&self) -> OutputRequest<'_> {
+        let path = &self.requested;
+        OutputRequest { path, form: self.form.clone(), force: self.force, inputs: &[] }
     }
 }
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if !self.placed {
+        if !self.renamed {
             let _ = folder::remove(&self.temporary);
         }
     }
 }
 
-/// Make `temporary`, empty and locked, in place of what a killed run has left there.
-fn claim(temporary: &Path, wanted: &Wanted<'_>) -> Result<File> {
+/// Create `temporary`, empty and locked, replacing what a killed writer has left there.
+fn claim(temporary: &Path, request: &OutputRequest<'_>) -> Result<File> {
     let failed = |e: io::Error| Error::io(temporary, "cannot create", &e);
-    // Others may be at the same: each turn that comes to nothing is one of theirs.
+    // Other processes may claim it at the same time. A turn fails only if one of them made
+    // progress.
     for _ in 0..100 {
         match open(temporary) {
-            Ok(left) => match left.try_lock() {
-                Ok(()) if is_at(&left, temporary) => folder::remove(temporary)?,
+            Ok(existing) => match existing.try_lock() {
+                Ok(()) if is_at(&existing, temporary) => folder::remove(temporary)?,
                 Ok(()) => continue,
-                Err(TryLockError::WouldBlock) => return Err(wanted.busy()),
-                // A file system without locks cannot say whose it is.
+                Err(TryLockError::WouldBlock) => return Err(request.busy()),
+                // On a file system without locks, the owner is unknown.
                 Err(TryLockError::Error(_)) => {
                     return Err(Error::input(
                         temporary.display().to_string(),
                         "another command is writing it, or was killed",
-                        "remove it if none is at work",
+                        "remove it if no command is running",
                     ));
                 }
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            // A link, which nobody follows.
+            // Links are not followed.
             Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {
                 std::fs::remove_file(temporary).map_err(failed)?;
             }
             Err(e) => return Err(failed(e)),
         }
-        let made = match wanted.form {
+        let created = match request.form {
             Form::File => OpenOptions::new().write(true).create_new(true).open(temporary),
             Form::Folder(_) => std::fs::create_dir(temporary).and_then(|()| open(temporary)),
         };
-        match made {
-            Ok(made) => match made.try_lock() {
-                Err(TryLockError::WouldBlock) => return Err(wanted.busy()),
-                _ if is_at(&made, temporary) => return Ok(made),
+        match created {
+            Ok(created) => match created.try_lock() {
+                Err(TryLockError::WouldBlock) => return Err(request.busy()),
+                _ if is_at(&created, temporary) => return Ok(created),
                 _ => {}
             },
             Err(e)
@@ -280,46 +293,46 @@ fn claim(temporary: &Path, wanted: &Wanted<'_>) -> Result<File> {
             Err(e) => return Err(failed(e)),
         }
     }
-    Err(wanted.busy())
+    Err(request.busy())
 }
 
-/// Open what has this name, without waiting for the other end of a pipe.
+/// Open a file or folder without blocking on a pipe.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
-/// Whether `path` is still the name of `file`.
+/// Whether `file` is still at `path`.
 fn is_at(file: &File, path: &Path) -> bool {
-    let (Ok(one), Ok(other)) = (file.metadata(), path.symlink_metadata()) else { return false };
-    (one.dev(), one.ino()) == (other.dev(), other.ino())
+    let (Ok(file), Ok(path)) = (file.metadata(), path.symlink_metadata()) else { return false };
+    (file.dev(), file.ino()) == (path.dev(), path.ino())
 }
 
 fn is_trace(folder: &Path) -> bool {
-    let there = |name: &str| folder.join(name).is_file();
-    there(TRACE) && (there(crate::region::FILE) || there("part-00000.parquet"))
+    let has = |name: &str| folder.join(name).is_file();
+    has(TRACE) && (has(crate::region::FILE) || has("part-00000.parquet"))
 }
 
-/// The path with every link followed, as far as it is there.
-fn without_links(path: &Path) -> PathBuf {
-    if let Ok(found) = path.canonicalize() {
-        return found;
+/// Resolve all links of a path whose last components may not exist.
+fn resolve_links(path: &Path) -> PathBuf {
+    if let Ok(resolved) = path.canonicalize() {
+        return resolved;
     }
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => {
             let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            without_links(parent).join(name)
+            resolve_links(parent).join(name)
         }
         _ => path.to_owned(),
     }
 }
 
-/// What tells one file from another, whatever its names.
+/// Device and inode of a file, if it exists.
 type Identity = Option<(u64, u64)>;
 
-/// That of the file at `path`, then those of the folders around it.
+/// The identities of `path` and all its parents.
 fn identities(path: &Path) -> Vec<Identity> {
-    let of = |path: &Path| path.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
-    path.ancestors().map(of).collect()
+    let identity = |path: &Path| path.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    path.ancestors().map(identity).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Reading a trace folder as a stream of batches.
+//! Reads a trace folder as a stream of batches.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::info::Info;
 use crate::record::Batch;
 use crate::region::{self, RegionEvent};
 
-/// Which columns to decode; the others stay empty in the [`Batch`]. `addr` is always decoded.
+/// Which columns to decode. The others stay empty in the [`Batch`]. `addr` is always decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns {
     /// Decode `kind`.
@@ -24,7 +24,7 @@ pub struct Columns {
 impl Columns {
     /// Every column.
     pub const ALL: Columns = Columns { kind: true, size: true, thread: true, instr: true };
-    /// What page studies need.
+    /// The columns that page studies need.
     pub const PAGING: Columns = Columns { kind: true, size: true, thread: false, instr: false };
 }
 
@@ -36,11 +36,11 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Open the trace folder `dir`: `trace.json` agrees with itself and with the footers of the
-    /// parts. No record is read.
+    /// Open the trace folder `dir`. Checks `trace.json` and the footers of the parts, but reads no
+    /// records.
     ///
     /// # Errors
-    /// It is no trace, damaged, or contradicts itself; a file is missing.
+    /// It is not a trace, is damaged or contradicts itself, or a file is missing.
     pub fn open(dir: &Path) -> Result<Self> {
         let info = Info::load(dir)?;
         let regions = info.regions.iter().map(|_| region::FILE);
@@ -49,18 +49,18 @@ impl Reader {
             if !path.is_file() {
                 return Err(Error::input(
                     path.display().to_string(),
-                    "listed in trace.json but not there",
+                    "listed in trace.json but missing",
                     "capture or import the trace again",
                 ));
             }
         }
         for part in &info.parts {
-            open_listed(&dir.join(&part.file), part.records)?;
+            open_checked(&dir.join(&part.file), part.records)?;
         }
         Ok(Self { dir: dir.to_owned(), info })
     }
 
-    /// What `trace.json` says.
+    /// The contents of `trace.json`.
     pub fn info(&self) -> &Info {
         &self.info
     }
@@ -78,13 +78,13 @@ impl Reader {
         region::load(&self.dir, self.info.regions.as_ref().map(|listed| listed.events))
     }
 
-    /// Stream the whole trace: call [`Batches::next_into`] until it returns false.
-    /// At most one row group of one part is in memory at a time.
+    /// Stream the whole trace: call [`Batches::next_into`] until it returns false. At most one row
+    /// group is in memory at a time.
     pub fn batches(&self, columns: Columns) -> Batches {
         Batches { groups: self.groups(columns), group: None }
     }
 
-    /// The row groups of the whole trace: call [`Groups::next`] until it answers `None`.
+    /// The row groups of the whole trace: call [`Groups::next`] until it returns `None`.
     pub fn groups(&self, columns: Columns) -> Groups {
         let parts: Vec<_> =
             self.info.parts.iter().map(|p| (self.dir.join(&p.file), p.records)).collect();
@@ -92,13 +92,13 @@ impl Reader {
     }
 }
 
-/// Open a part of which `trace.json` says that it has `records`.
-fn open_listed(path: &Path, records: u64) -> Result<Part> {
+/// Open a part and check that it has `records` records, as in `trace.json`.
+fn open_checked(path: &Path, records: u64) -> Result<Part> {
     let part = open_part(path)?;
     if part.records() != records {
         return Err(Error::input(
             path.display().to_string(),
-            format!("holds {} records where trace.json says {records}", part.records()),
+            format!("has {} records, but {records} in trace.json", part.records()),
             "capture or import the trace again",
         ));
     }
@@ -114,10 +114,10 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// The next row group, decompressed: its records are expanded as they are asked for.
+    /// The next row group, decompressed. Its records are expanded on demand.
     ///
     /// # Errors
-    /// A part cannot be read, is damaged, or has not the records that `trace.json` counts.
+    /// A part cannot be read, is damaged, or does not have the number of records in `trace.json`.
     #[expect(clippy::should_implement_trait, reason = "the end is Ok(None), not None")]
     pub fn next(&mut self) -> Result<Option<GroupReader>> {
         loop {
@@ -128,7 +128,7 @@ impl Groups {
                 }
                 _ => {
                     let Some((path, records)) = self.parts.next() else { return Ok(None) };
-                    self.part = Some(open_listed(&path, records)?);
+                    self.part = Some(open_checked(&path, records)?);
                     self.next = 0;
                 }
             }
@@ -143,10 +143,10 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Most records in one batch: its columns stay in a core's own cache.
+    /// Maximum records in a batch: its columns fit a core's private cache.
     pub const MAX: usize = 1 << 14;
 
-    /// Replace the contents of `batch` by the next records; false at the end of the trace.
+    /// Replace the contents of `batch` by the next records. Returns false at the end of the trace.
     pub fn next_into(&mut self, batch: &mut Batch) -> Result<bool> {
         batch.clear();
         loop {

@@ -1,10 +1,10 @@
-//! The record: one memory reference of one thread, and columns of many.
+//! Records: one memory reference of one thread, and batches of them by column.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// What kind of reference a record is. The numbers are the on-disk values.
+/// The kind of a reference. The numbers are the on-disk values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -22,7 +22,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind, in the order of its on-disk number.
+    /// All kinds, by on-disk number.
     pub const ALL: [Kind; 5] =
         [Kind::Load, Kind::Store, Kind::Fetch, Kind::KernelLoad, Kind::KernelStore];
 
@@ -47,7 +47,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether the reference writes memory (and so makes a page dirty).
+    /// Whether the reference writes memory, which makes the page dirty.
     pub fn writes(self) -> bool {
         KindSet::WRITES.contains(self)
     }
@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-/// The kinds as what an option chooses from.
+/// The registry of kinds, for options.
 pub struct Kinds;
 
 impl nearfar_schema::Registry for Kinds {
@@ -70,8 +70,8 @@ impl nearfar_schema::Registry for Kinds {
             Kind::Load => "read by the program",
             Kind::Store => "written by the program",
             Kind::Fetch => "instructions fetched",
-            Kind::KernelLoad => "read by the kernel for it",
-            Kind::KernelStore => "written by the kernel for it",
+            Kind::KernelLoad => "read by the kernel for the program",
+            Kind::KernelStore => "written by the kernel for the program",
         };
         let entry =
             |kind: Kind| nearfar_schema::Entry { name: kind.name(), what: what(kind).into() };
@@ -79,7 +79,7 @@ impl nearfar_schema::Registry for Kinds {
     }
 }
 
-/// A set of kinds, a bit each.
+/// A set of kinds, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindSet(pub u8);
 
@@ -109,8 +109,8 @@ impl KindSet {
     }
 }
 
-/// Address of the last byte of a reference of `size` bytes at `addr`: one byte is touched at least,
-/// and none beyond the end of memory.
+/// Address of the last byte of a reference of `size` bytes at `addr`. At least one byte counts as
+/// touched, and none beyond the end of memory.
 #[inline(always)]
 pub fn last_byte(addr: u64, size: impl Into<u64>) -> u64 {
     addr.saturating_add(size.into().max(1) - 1)
@@ -121,7 +121,7 @@ pub fn last_byte(addr: u64, size: impl Into<u64>) -> u64 {
 pub struct Record {
     /// Virtual address of the first byte.
     pub addr: u64,
-    /// What was done there.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes touched, 1..=65535; the reference touches every page it overlaps.
     pub size: u16,
@@ -131,8 +131,8 @@ pub struct Record {
     pub instr: u32,
 }
 
-/// Many records, a column each, all of one length. `kind` holds on-disk numbers already checked
-/// to be valid.
+/// Many records, by column. All columns have the same length, and `kind` contains only valid
+/// numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Virtual byte addresses.
@@ -158,7 +158,7 @@ impl Batch {
         self.addr.is_empty()
     }
 
-    /// Forget every record, keep the memory.
+    /// Remove all records, but keep the memory.
     pub fn clear(&mut self) {
         self.addr.clear();
         self.kind.clear();
@@ -167,7 +167,7 @@ impl Batch {
         self.instr.clear();
     }
 
-    /// Keep only the records of `range`. Panics when out of range, as indexing does.
+    /// Keep only the records of `range`. Panics if it is out of bounds.
     pub fn keep(&mut self, range: Range<usize>) {
         fn keep<T>(column: &mut Vec<T>, range: &Range<usize>) {
             column.truncate(range.end);
@@ -189,7 +189,7 @@ impl Batch {
         self.instr.push(record.instr);
     }
 
-    /// The record at `index`. Panics when out of range, as indexing does.
+    /// The record at `index`. Panics if it is out of bounds.
     pub fn get(&self, index: usize) -> Record {
         Record {
             addr: self.addr[index],
@@ -206,13 +206,13 @@ impl Batch {
     }
 }
 
-/// Records of one thread whose sizes and gaps all fit a byte, as nearly all do: the form in which
-/// a capture has them. All columns are of one length.
+/// Records of one thread whose sizes and gaps all fit a byte, as in most batches of a capture. All
+/// columns have the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Narrow<'a> {
+pub struct NarrowBatch<'a> {
     /// Virtual byte addresses.
     pub addr: &'a [u64],
-    /// On-disk numbers of [`Kind`], already checked to be valid.
+    /// Valid on-disk numbers of [`Kind`].
     pub kind: &'a [u8],
     /// Bytes touched.
     pub size: &'a [u8],
@@ -222,7 +222,7 @@ pub struct Narrow<'a> {
     pub thread: u32,
 }
 
-impl Narrow<'_> {
+impl NarrowBatch<'_> {
     /// Number of records.
     pub fn len(&self) -> usize {
         self.addr.len()
@@ -233,7 +233,7 @@ impl Narrow<'_> {
         self.addr.is_empty()
     }
 
-    /// Only the records of `range`. Panics when out of range, as indexing does.
+    /// The records of `range`. Panics if it is out of bounds.
     #[must_use]
     pub fn part(mut self, range: Range<usize>) -> Self {
         self.addr = &self.addr[range.clone()];

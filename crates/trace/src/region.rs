@@ -1,4 +1,4 @@
-//! `regions.parquet`: what was mapped where and when, so that an address can be named.
+//! `regions.parquet`: events of address spaces, which give addresses their names.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,47 +14,47 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use crate::checksum::Summed;
+use crate::checksum::ChecksumWriter;
 use crate::column::{CheckedPages, Foreign, guard, system_error};
 use crate::error::{Error, Result, remedy};
 use crate::folder::TemporaryFile;
 use crate::info::RegionsInfo;
 
-/// What happened to an address range or a thread.
+/// What an event did to an address range, a thread or a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RegionKind {
-    /// A range became mapped (`mmap`, program load); what was mapped there before is not any more.
-    /// `name` is the file, `[heap]`, `[stack]`, ...
+    /// A range was mapped (`mmap`, program load), replacing earlier mappings. `name` is the file,
+    /// `[heap]`, `[stack]`, ...
     #[default]
     Map,
     /// A range was unmapped.
     Unmap,
-    /// The heap's end moved: the range is the whole heap, and what lay above it is unmapped.
+    /// The heap's end moved. The range is the whole heap; addresses above it are unmapped.
     Brk,
-    /// The pages of a range moved to the range of the same length at `to` (`mremap`), where nothing
-    /// is mapped any more but them; where they were, nothing is.
+    /// The pages of a range moved to `to` (`mremap`), replacing earlier mappings there. The old
+    /// range is unmapped.
     Move,
-    /// The pages of a range were given up (`MADV_DONTNEED`); the range stays mapped.
+    /// The pages of a range were discarded (`MADV_DONTNEED`); the range stays mapped.
     DontNeed,
-    /// The pages of a range may be given up, until they are written again (`MADV_FREE`).
+    /// The pages of a range may be discarded until they are written again (`MADV_FREE`).
     Free,
-    /// A range and what its file holds there were given up (`MADV_REMOVE`).
+    /// The pages of a range and the contents of its file there were discarded (`MADV_REMOVE`).
     Remove,
-    /// A file's page cache was given this range of (invented) kernel addresses.
+    /// A file's page cache got this range of made-up kernel addresses.
     File,
     /// A thread began.
     ThreadStart,
     /// A thread ended.
     ThreadExit,
-    /// A child process began, with a copy of what its parent has mapped. `thread` is the parent's,
+    /// A child process began, with a copy of its parent's address space. `thread` is the parent's,
     /// `to` the child's process.
     Fork,
-    /// The same, but the child has what its parent has, no copy, until it ends or runs a program
+    /// A child process began that shares its parent's address space until it ends or runs a program
     /// (`vfork`).
     Vfork,
-    /// The process replaced itself with another program (`name`): nothing of before is mapped.
+    /// The process replaced itself with another program (`name`), which unmaps everything.
     Exec,
-    /// The process ended: nothing of it is mapped.
+    /// The process ended, which unmaps everything.
     Exit,
 }
 
@@ -81,7 +81,7 @@ impl RegionKind {
         Self::NAMES.iter().find(|(kind, _)| *kind == self).map_or("map", |(_, name)| name)
     }
 
-    /// The kind of this on-disk name.
+    /// The kind with this on-disk name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(_, n)| *n == name).map(|(kind, _)| *kind)
     }
@@ -100,18 +100,18 @@ pub struct RegionEvent {
     pub addr: u64,
     /// Bytes in the range.
     pub length: u64,
-    /// Offset in the file that is mapped.
+    /// Offset in the mapped file.
     pub offset: u64,
-    /// `rwx` letters, `-` for none, then `p` where writes are private and `s` where they are shared.
-    /// Traces of schema 1 have three letters.
+    /// `rwx` letters or `-`, then `p` (private) or `s` (shared). Traces of schema 1 have three
+    /// letters.
     pub prot: String,
     /// File or other name; empty for anonymous memory.
     pub name: String,
-    /// Device of the file; 0, with `inode`, where there is none, and in traces of schema 1.
+    /// Device of the file. 0, like `inode`, if there is no file, and in traces of schema 1.
     pub device: u64,
     /// Inode of the file.
     pub inode: u64,
-    /// Where a range moved to, or the number of the process that began; else 0.
+    /// Destination of a move, or number of the child process; otherwise 0.
     pub to: u64,
 }
 
@@ -128,19 +128,19 @@ const SCHEMA: &str = "message regions {
     required int64 inode (INTEGER(64,false));
     required int64 to (INTEGER(64,false));
 }";
-/// Columns that every trace has had; those after them came with schema 2.
+/// Columns of schema 1. Schema 2 added the others.
 const FIRST_COLUMNS: usize = 8;
 const COLUMNS: usize = 11;
 
 /// Name of the table in a trace folder.
 pub const FILE: &str = "regions.parquet";
 
-/// Write all events to what [`TemporaryFile::commit`] makes the `regions.parquet` of `dir`.
+/// Write all events to a temporary file that becomes the `regions.parquet` of `dir`.
 pub(crate) fn prepare(dir: &Path, events: &[RegionEvent]) -> Result<(TemporaryFile, RegionsInfo)> {
     let temporary = TemporaryFile::new(dir.join(FILE))?;
     let file = File::create(&temporary.path)
         .map_err(|e| Error::io(&temporary.path, "cannot create", &e))?;
-    let mut file = Summed::new(file);
+    let mut file = ChecksumWriter::new(file);
     write(&mut file, events).map_err(|e| {
         let fix = system_error(&e).map_or("check free space", remedy);
         Error::input(temporary.path.display().to_string(), format!("cannot write: {e}"), fix)
@@ -205,7 +205,7 @@ pub fn load(dir: &Path, listed: Option<u64>) -> Result<Vec<RegionEvent>> {
     let file = Foreign::open(&path, FIX)?;
     let place = path.display().to_string();
     if let Some(listed) = listed.filter(|&listed| listed != file.rows()) {
-        let what = format!("holds {} events where trace.json says {listed}", file.rows());
+        let what = format!("has {} events, but {listed} in trace.json", file.rows());
         return Err(Error::input(place, what, "capture or import the trace again"));
     }
     // A damaged file must end in one line whatever the decoder does.
@@ -215,7 +215,7 @@ pub fn load(dir: &Path, listed: Option<u64>) -> Result<Vec<RegionEvent>> {
 /// What to do about a damaged table.
 const FIX: &str = "capture the trace again, or remove it, and `regions` from trace.json";
 
-/// Most events, and bytes of names, that are read: bounds what a hostile file can make us allocate.
+/// Limits on events and bytes of names, which bound what a hostile file can make us allocate.
 const MAX_EVENTS: u64 = 1 << 22;
 const MAX_TEXT: usize = 1 << 28;
 
@@ -249,7 +249,7 @@ fn read(file: &Foreign) -> ParquetResult<Vec<RegionEvent>> {
             if let ColumnReader::ByteArrayColumnReader(mut r) = column(i)? {
                 read_all::<ByteArrayType>(&mut r, rows, &mut values)?;
             }
-            // Many values may be one place of the file.
+            // Many values can refer to the same bytes of the file.
             if values.iter().map(|v| v.data().len()).sum::<usize>() > MAX_TEXT {
                 return Err(damaged("it holds more than 256 MiB of names"));
             }
@@ -260,8 +260,8 @@ fn read(file: &Foreign) -> ParquetResult<Vec<RegionEvent>> {
             read_all::<Int32Type>(&mut r, rows, &mut threads)?;
         }
         let (at, addr, length, offset) = (long(0)?, long(3)?, long(4)?, long(5)?);
-        let later = |i| if columns > FIRST_COLUMNS { long(i) } else { Ok(vec![0; rows]) };
-        let (device, inode, to) = (later(8)?, later(9)?, later(10)?);
+        let optional = |i| if columns > FIRST_COLUMNS { long(i) } else { Ok(vec![0; rows]) };
+        let (device, inode, to) = (optional(8)?, optional(9)?, optional(10)?);
         let (event, prot, name) = (text(2)?, text(6)?, text(7)?);
         let longs = [&at, &addr, &length, &offset, &device, &inode, &to].map(Vec::len);
         let others = [threads.len(), event.len(), prot.len(), name.len()];
@@ -270,8 +270,8 @@ fn read(file: &Foreign) -> ParquetResult<Vec<RegionEvent>> {
         }
         for i in 0..rows {
             let Some(kind) = RegionKind::from_name(&event[i]) else {
-                let what: String = event[i].chars().take(40).collect();
-                return Err(damaged(&format!("unknown event {what:?} in row {i}")));
+                let name: String = event[i].chars().take(40).collect();
+                return Err(damaged(&format!("unknown event {name:?} in row {i}")));
             };
             events.push(RegionEvent {
                 at: at[i] as u64,
@@ -291,7 +291,7 @@ fn read(file: &Foreign) -> ParquetResult<Vec<RegionEvent>> {
     Ok(events)
 }
 
-/// Read `rows` values of a column that has no nulls.
+/// Read `rows` values of a column without nulls.
 pub(crate) fn read_all<T: parquet::data_type::DataType>(
     reader: &mut parquet::column::reader::ColumnReaderImpl<T>,
     rows: usize,

@@ -1,4 +1,4 @@
-//! Whether a trace is whole: every file read, every page decoded, every count compared.
+//! Verifies a trace: reads every file, decodes every page, compares every count.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::reader::{Columns, Reader};
 use crate::record::{Batch, Kind, last_byte};
 use crate::region;
 
-/// A file that was found whole.
+/// A file that passed verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verified {
     /// Its name in the trace folder.
@@ -23,25 +23,25 @@ pub struct Verified {
     pub bytes: u64,
     /// Records of a part, events of `regions.parquet`.
     pub rows: u64,
-    /// The checksum that it has and `trace.json` states; absent where that states none.
+    /// Its checksum; absent if `trace.json` has none.
     pub checksum: Option<Checksum>,
 }
 
-/// Called now and then with the records done; an error ends the run.
+/// Called regularly with the number of records done. An error ends the run.
 pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// Records between two calls of [`OnProgress`].
 const PROGRESS_STEP: u64 = 1 << 22;
 
-/// What to do about a file that is not as it was written.
-const FIX: &str = "copy it again from where it is whole, or capture or import the trace again";
+/// The remedy for a changed file.
+const FIX: &str = "copy it again from an intact trace, or capture or import the trace again";
 
-/// Read every file of the trace and compare it with `trace.json`: size and checksum; records by
-/// kind and thread, instructions, pages by the kinds that touched them; events. Returns the files,
-/// parts first. Memory grows with the distinct pages, about a byte each.
+/// Read every file of the trace and compare it with `trace.json`: sizes and checksums; records by
+/// kind and thread, instructions, pages by kinds; events. Returns the files, parts first. Takes
+/// about one byte of memory per distinct page.
 ///
 /// # Errors
-/// The first file that is not what `trace.json` says, or that cannot be read.
+/// A file differs from `trace.json` or cannot be read.
 pub fn verify(reader: &Reader, on_progress: OnProgress<'_>) -> Result<Vec<Verified>> {
     let (dir, info) = (reader.path(), reader.info());
     let mut files = Vec::new();
@@ -54,9 +54,9 @@ pub fn verify(reader: &Reader, on_progress: OnProgress<'_>) -> Result<Vec<Verifi
     let regions = dir.join(region::FILE);
     if regions.exists() {
         let listed = info.regions.as_ref();
-        let (size, checksum) = (listed.map(|of| of.bytes), listed.map(|of| of.checksum));
+        let (size, checksum) = (listed.map(|info| info.bytes), listed.map(|info| info.checksum));
         let bytes = compare(&regions, size, checksum)?;
-        let rows = events(reader, &regions)?;
+        let rows = check_events(reader, &regions)?;
         files.push(Verified { file: region::FILE.to_owned(), bytes, rows, checksum });
     }
     let mut counts = Counts::default();
@@ -70,7 +70,7 @@ pub fn verify(reader: &Reader, on_progress: OnProgress<'_>) -> Result<Vec<Verifi
             next_progress = done + PROGRESS_STEP;
         }
     }
-    match counts.differs(info) {
+    match counts.difference(info) {
         None => Ok(files),
         Some(what) => Err(Error::input(
             dir.join("trace.json").display().to_string(),
@@ -80,33 +80,33 @@ pub fn verify(reader: &Reader, on_progress: OnProgress<'_>) -> Result<Vec<Verifi
     }
 }
 
-/// Compare a file with what `trace.json` says of it; returns its size.
+/// Compare a file with its size and checksum in `trace.json`. Returns its size.
 fn compare(path: &Path, size: Option<u64>, checksum: Option<Checksum>) -> Result<u64> {
-    let (found, bytes) = Checksum::of_file(path)?;
+    let (actual, bytes) = Checksum::of_file(path)?;
     let differs = |what: String| Err(Error::input(path.display().to_string(), what, FIX));
     match (size, checksum) {
         (Some(size), _) if size != bytes => {
-            differs(format!("has {bytes} bytes where trace.json says {size}"))
+            differs(format!("has {bytes} bytes, but {size} in trace.json"))
         }
-        (_, Some(checksum)) if checksum != found => {
-            differs(format!("has the checksum {found} where trace.json says {checksum}"))
+        (_, Some(checksum)) if checksum != actual => {
+            differs(format!("has the checksum {actual}, but {checksum} in trace.json"))
         }
         _ => Ok(bytes),
     }
 }
 
-/// Read the table of events; returns how many there are.
-fn events(reader: &Reader, path: &Path) -> Result<u64> {
+/// Read and check the table of events. Returns the number of events.
+fn check_events(reader: &Reader, path: &Path) -> Result<u64> {
     let info = reader.info();
     let events = reader.regions()?;
     let known = |index: u32| info.threads.iter().any(|thread| thread.index == index);
     for (row, event) in events.iter().enumerate() {
         let what = if info.complete && event.at > info.records {
-            format!("row {row} comes after {} records, trace.json says {}", event.at, info.records)
+            format!("row {row} is after {} records, but trace.json has {}", event.at, info.records)
         } else if info.complete && !known(event.thread) {
-            format!("row {row} is of thread {}, which trace.json has not", event.thread)
+            format!("row {row} is of thread {}, which is not in trace.json", event.thread)
         } else if event.addr.checked_add(event.length.saturating_sub(1)).is_none() {
-            format!("the range in row {row} goes beyond the end of memory")
+            format!("the range in row {row} exceeds the address space")
         } else {
             continue;
         };
@@ -115,7 +115,7 @@ fn events(reader: &Reader, path: &Path) -> Result<u64> {
     Ok(events.len() as u64)
 }
 
-/// What the parts hold.
+/// Counts of the parts.
 #[derive(Default)]
 struct Counts {
     by_kind: [u64; Kind::ALL.len()],
@@ -148,31 +148,31 @@ impl Counts {
         }
     }
 
-    /// What `trace.json` says otherwise.
-    fn differs(&self, info: &Info) -> Option<String> {
+    /// The first difference from `trace.json`.
+    fn difference(&self, info: &Info) -> Option<String> {
         for kind in Kind::ALL {
-            let said = info.records_by_kind.get(&kind).copied().unwrap_or(0);
-            let found = self.by_kind[kind as usize];
-            if said != found {
+            let listed = info.records_by_kind.get(&kind).copied().unwrap_or(0);
+            let counted = self.by_kind[kind as usize];
+            if listed != counted {
                 let kind = kind.name();
                 return Some(format!(
-                    "`records_by_kind` says {said} of `{kind}`, the parts have {found}"
+                    "`records_by_kind` has {listed} of `{kind}`, the parts have {counted}"
                 ));
             }
         }
         for thread in &info.threads {
             let (records, instructions) =
                 self.threads.get(&thread.index).copied().unwrap_or_default();
-            let (index, said) = (thread.index, thread.records);
-            if said != records {
+            let (index, listed) = (thread.index, thread.records);
+            if listed != records {
                 return Some(format!(
-                    "`threads` says {said} records of thread {index}, the parts have {records}"
+                    "`threads` has {listed} records of thread {index}, the parts have {records}"
                 ));
             }
-            // A thread may have gone on after its last record.
+            // A thread may execute instructions after its last record.
             if thread.instructions < instructions {
                 return Some(format!(
-                    "`threads` says {} instructions of thread {index}, the parts have \
+                    "`threads` has {} instructions of thread {index}, the parts have \
                      {instructions}",
                     thread.instructions
                 ));
@@ -187,13 +187,13 @@ impl Counts {
             pages.retain(|_, pages| *pages > 0);
             pages
         };
-        let (said, found) = (touched(&info.pages_by_kinds), touched(&self.pages.by_kinds()));
-        let keys = said.keys().chain(found.keys());
-        let of = |pages: &BTreeMap<String, u64>, key: &str| pages.get(key).copied().unwrap_or(0);
-        keys.map(|key| (key, of(&said, key), of(&found, key)))
-            .find(|(_, said, found)| said != found)
-            .map(|(key, said, found)| {
-                format!("`pages_by_kinds` says {said} pages of `{key}`, the parts have {found}")
+        let (listed, counted) = (touched(&info.pages_by_kinds), touched(&self.pages.by_kinds()));
+        let keys = listed.keys().chain(counted.keys());
+        let get = |pages: &BTreeMap<String, u64>, key: &str| pages.get(key).copied().unwrap_or(0);
+        keys.map(|key| (key, get(&listed, key), get(&counted, key)))
+            .find(|(_, listed, counted)| listed != counted)
+            .map(|(key, listed, counted)| {
+                format!("`pages_by_kinds` has {listed} pages of `{key}`, the parts have {counted}")
             })
     }
 }

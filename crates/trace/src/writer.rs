@@ -1,4 +1,4 @@
-//! Writing a trace folder, part by part.
+//! Writes a trace folder, part by part.
 
 mod pool;
 mod sink;
@@ -11,8 +11,8 @@ use crate::column::Group;
 use crate::error::Result;
 use crate::footprint::Footprint;
 use crate::info::{self, Info, Source};
-use crate::output::{Form, Output, TRACE, Wanted};
-use crate::record::{Batch, Narrow, Record};
+use crate::output::{Form, Output, OutputRequest, TRACE};
+use crate::record::{Batch, NarrowBatch, Record};
 use crate::region::RegionEvent;
 
 use pool::Pool;
@@ -23,18 +23,18 @@ use sink::Sink;
 pub struct WriterOptions {
     /// Replace an existing trace.
     pub overwrite: bool,
-    /// What is read meanwhile, which is replaced in no case.
+    /// Files and folders that are never replaced, because they are being read.
     pub inputs: Vec<PathBuf>,
-    /// Write at the final path from the start, marked incomplete until [`Writer::finish`], so
-    /// that a killed capture keeps its finished parts. Otherwise write a temporary file and rename it.
+    /// Write at the final path from the start, marked incomplete until [`Writer::finish`], so that
+    /// a killed capture keeps its finished parts. Otherwise write a temporary folder and rename it.
     pub in_place: bool,
-    /// Most records in a part (rounded up to whole row groups, of which each may be short).
+    /// Maximum records in a part, rounded up to whole row groups (which may be short).
     pub part_records: usize,
-    /// Events say when pages begin and end, as those of a capture do; else they only name addresses,
-    /// as in traces of schema 1, and the trace says so.
-    pub lives: bool,
-    /// Threads that encode and write row groups. The caller's does so too while they are behind, or
-    /// with 0 alone.
+    /// Events determine page lifetimes, as in a capture. Otherwise they only name addresses, and
+    /// the trace gets schema 1.
+    pub lifetimes: bool,
+    /// Threads that encode and write row groups. The caller's thread helps when they fall behind,
+    /// and does everything if there are none.
     pub threads: usize,
 }
 
@@ -45,29 +45,30 @@ impl Default for WriterOptions {
             inputs: Vec::new(),
             in_place: false,
             part_records: 4 << 20,
-            lives: true,
+            lifetimes: true,
             threads: 0,
         }
     }
 }
 
-/// Records appended one by one that are gathered at a time.
+/// Single records that are gathered before they are encoded.
 const SINGLE: usize = 1 << 12;
 
-/// Writes one trace. Dropping it without [`finish`](Writer::finish) leaves nothing behind, or, in
-/// place, a trace marked incomplete; one that it replaces stays until a part of this one is whole.
+/// Writes one trace. Dropping it without [`finish`](Writer::finish) leaves nothing behind or, if in
+/// place, a trace marked incomplete. A trace that it replaces is kept until a part of this one is
+/// complete.
 pub struct Writer {
     pool: Pool,
     group: Group,
-    /// Records that came one by one, to be gathered together.
+    /// Records appended one by one.
     single: Batch,
     appended: u64,
 }
 
 impl Writer {
-    /// Begin a trace at `path` (a folder that must not exist unless `overwrite`).
+    /// Begin a trace at `path`, which must not exist unless `overwrite` is set.
     pub fn create(path: &Path, source: Source, options: WriterOptions) -> Result<Self> {
-        let output = Output::claim(&Wanted {
+        let output = Output::claim(&OutputRequest {
             path,
             form: Form::Folder(TRACE.to_owned()),
             force: options.overwrite,
@@ -78,18 +79,18 @@ impl Writer {
             output,
             in_place: options.in_place,
             part_records: options.part_records.max(1),
-            info: Info { schema: info::schema(options.lives), ..Info::new(source) },
+            info: Info { schema: info::schema(options.lifetimes), ..Info::new(source) },
             footprint: Footprint::default(),
             regions: Vec::new(),
             part: None,
             replaced: None,
-            last: false,
+            final_store: false,
             finished: false,
             discarded: false,
         };
         if options.in_place {
             sink.store()?;
-            sink.take_place()?;
+            sink.rename_early()?;
         }
         let pool = Pool::new(options.threads, sink)?;
         Ok(Self { pool, group: Group::default(), single: Batch::default(), appended: 0 })
@@ -109,8 +110,8 @@ impl Writer {
         self.gather(batch.len(), |group, from| group.extend(batch, from))
     }
 
-    /// Append many records of one thread, none of them wide.
-    pub fn push_narrow(&mut self, narrow: Narrow<'_>) -> Result<()> {
+    /// Append many records of one thread.
+    pub fn push_narrow(&mut self, narrow: NarrowBatch<'_>) -> Result<()> {
         self.gather_single()?;
         self.appended += narrow.len() as u64;
         self.gather(narrow.len(), |group, from| group.extend_narrow(narrow, from))
@@ -124,8 +125,8 @@ impl Writer {
         gathered
     }
 
-    /// Fill row groups with `records` records, of which `extend` appends those from one on until
-    /// the group is full.
+    /// Fill row groups with `records` records. `extend` appends those from an index on until the
+    /// group is full, and returns their number.
     fn gather(
         &mut self,
         records: usize,
@@ -151,8 +152,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Note an event of the address space. Its `at` is raised to the records appended so far; a
-    /// caller that holds records back gives the number they will come to.
+    /// Add an event of an address space. Its `at` is raised to the number of records appended so
+    /// far; a caller that buffers records sets it higher.
     pub fn region(&mut self, mut event: RegionEvent) -> Result<()> {
         event.at = event.at.max(self.appended);
         self.pool.sink().regions.push(event);
@@ -176,22 +177,22 @@ impl Writer {
         sink.info.instructions += instructions;
     }
 
-    /// Change what `trace.json` says of the source (skipped records, sampling).
+    /// Change the source in `trace.json` (skipped records, sampling).
     pub fn change_source(&mut self, change: impl FnOnce(&mut Source)) {
         change(&mut self.pool.sink().info.source);
     }
 
-    /// Say which program files were mapped: their build ids by path.
+    /// Set the build ids of the mapped program files, by path.
     pub fn build_ids(&mut self, ids: BTreeMap<String, String>) {
         self.pool.sink().info.build_ids = ids;
     }
 
-    /// Say when records were made.
+    /// Set when records were made.
     pub fn clock(&mut self, clock: Clock) {
         self.pool.sink().info.clock = Some(clock);
     }
 
-    /// End the trace. With `incomplete`, it is kept readable but marked incomplete for this reason.
+    /// End the trace. With `incomplete`, it is readable, but marked incomplete for this reason.
     pub fn finish(mut self, incomplete: Option<&str>) -> Result<Info> {
         self.gather_single()?;
         self.flush()?;
@@ -200,10 +201,10 @@ impl Writer {
         sink.close_part()?;
         sink.info.complete = incomplete.is_none();
         sink.info.incomplete_reason = incomplete.map(str::to_owned);
-        sink.last = true;
+        sink.final_store = true;
         sink.store()?;
         if sink.in_place {
-            sink.forget_replaced()?;
+            sink.remove_replaced()?;
         } else {
             sink.output.commit()?;
         }
@@ -211,7 +212,7 @@ impl Writer {
         Ok(sink.info.clone())
     }
 
-    /// Leave nothing of this trace behind; one that it was to replace is there again.
+    /// Remove this trace, and restore the one that it replaced, if any.
     pub fn discard(mut self) {
         self.pool.sink().discarded = true;
     }
@@ -243,11 +244,11 @@ mod tests {
                 instr: 1,
             };
             (0..ROW_GROUP).for_each(|at| writer.push(record(at)).unwrap());
-            // Other threads may take their time.
+            // Other threads may be slow.
             while Info::load(&path).unwrap().parts.is_empty() {
                 std::thread::yield_now();
             }
-            // Nobody can write a file where there is a folder.
+            // A folder prevents the creation of a file.
             std::fs::create_dir(path.join(".trace.json.partial")).unwrap();
             let mut pushed = (0..ROW_GROUP * 8).map(|at| writer.push(record(at)));
             let error = pushed.find_map(Result::err);
@@ -260,7 +261,7 @@ mod tests {
                 (parts.as_slice(), info.records),
                 (&["part-00000.parquet"][..], ROW_GROUP as u64)
             );
-            let left: Vec<_> = path.read_dir().unwrap().map(|of| of.unwrap().file_name()).collect();
+            let left: Vec<_> = path.read_dir().unwrap().map(|f| f.unwrap().file_name()).collect();
             let second = |name: &&std::ffi::OsString| name.to_string_lossy().contains("part-00001");
             assert_eq!(left.iter().find(second), None, "{left:?}");
         }

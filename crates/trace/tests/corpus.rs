@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use nearfar_trace::exercise;
-use nearfar_trace::import::{IMPORTERS, by_name, exercise as import, exercise_guess};
+use nearfar_trace::import::{IMPORTERS, by_name, exercise as import, exercise_detection};
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
@@ -27,7 +27,7 @@ fn every_importer_has_a_corpus_and_takes_every_corpus() {
             for importer in IMPORTERS {
                 import(*importer, &bytes);
             }
-            exercise_guess(&bytes);
+            exercise_detection(&bytes);
         }
     }
 }
@@ -45,7 +45,7 @@ fn every_corpus_is_of_an_importer() {
 fn guessing_takes_its_corpus() {
     for (path, bytes) in corpus("guess") {
         println!("{}", path.display());
-        exercise_guess(&bytes);
+        exercise_detection(&bytes);
     }
 }
 

@@ -125,7 +125,7 @@ fn what_contradicts_the_files_is_reported() {
                 info.records += 1;
                 *info.records_by_kind.get_mut(&Kind::Load).unwrap() += 1;
             },
-            "part-00000.parquet: holds 400 records where trace.json says 401",
+            "part-00000.parquet: has 400 records, but 401 in trace.json",
         ),
         (
             "kinds",
@@ -133,7 +133,7 @@ fn what_contradicts_the_files_is_reported() {
                 *info.records_by_kind.get_mut(&Kind::Load).unwrap() += 1;
                 *info.records_by_kind.get_mut(&Kind::Store).unwrap() -= 1;
             },
-            "trace.json: `records_by_kind` says 251 of `load`, the parts have 250",
+            "trace.json: `records_by_kind` has 251 of `load`, the parts have 250",
         ),
         (
             "threads",
@@ -141,17 +141,17 @@ fn what_contradicts_the_files_is_reported() {
                 info.threads[0].records += 1;
                 info.threads[1].records -= 1;
             },
-            "trace.json: `threads` says 201 records of thread 0, the parts have 200",
+            "trace.json: `threads` has 201 records of thread 0, the parts have 200",
         ),
         (
             "an event of another thread",
             |info| info.threads[1].index = 6,
-            "regions.parquet: row 0 is of thread 5, which trace.json has not",
+            "regions.parquet: row 0 is of thread 5, which is not in trace.json",
         ),
         (
             "another thread",
             |info| info.threads[0].index = 6,
-            "trace.json: `threads` says 200 records of thread 6",
+            "trace.json: `threads` has 200 records of thread 6",
         ),
         (
             "instructions",
@@ -159,14 +159,14 @@ fn what_contradicts_the_files_is_reported() {
                 info.threads[1].instructions -= 401;
                 info.instructions -= 401;
             },
-            "trace.json: `threads` says 599 instructions of thread 5, the parts have 600",
+            "trace.json: `threads` has 599 instructions of thread 5, the parts have 600",
         ),
         (
             "pages",
             |info| {
                 *info.pages_by_kinds.get_mut("load").unwrap() += 1;
             },
-            "trace.json: `pages_by_kinds` says 7 pages of `load`, the parts have 6",
+            "trace.json: `pages_by_kinds` has 7 pages of `load`, the parts have 6",
         ),
         (
             "pages of other kinds",
@@ -174,7 +174,7 @@ fn what_contradicts_the_files_is_reported() {
                 info.pages_by_kinds.remove("load+store");
                 *info.pages_by_kinds.get_mut("load").unwrap() += 1;
             },
-            "trace.json: `pages_by_kinds` says 7 pages of `load`, the parts have 6",
+            "trace.json: `pages_by_kinds` has 7 pages of `load`, the parts have 6",
         ),
         ("bytes", |info| info.parts[0].bytes += 1, "part-00000.parquet: has "),
         (
@@ -194,7 +194,7 @@ fn what_contradicts_the_files_is_reported() {
         (
             "events",
             |info| info.regions.as_mut().unwrap().events += 1,
-            "regions.parquet: holds 8 events where trace.json says 9",
+            "regions.parquet: has 8 events, but 9 in trace.json",
         ),
         (
             "bytes of events",
@@ -226,7 +226,7 @@ fn a_range_beyond_the_end_of_memory_is_reported() {
         writer.region(RegionEvent { addr, length, ..RegionEvent::default() }).unwrap();
         writer.finish(None).unwrap();
         let text = check(&path).err().map(|error| error.to_string());
-        let expected = "regions.parquet: the range in row 0 goes beyond the end of memory";
+        let expected = "regions.parquet: the range in row 0 exceeds the address space";
         assert_eq!(text.is_none(), whole);
         assert!(text.is_none_or(|text| text.contains(expected)));
     }
@@ -239,6 +239,6 @@ fn a_file_that_is_listed_must_be_there() {
         let (path, _) = trace(folder.path());
         std::fs::remove_file(path.join(file)).unwrap();
         let text = Reader::open(&path).unwrap_err().to_string();
-        assert!(text.contains(&format!("{file}: listed in trace.json but not there")), "{text}");
+        assert!(text.contains(&format!("{file}: listed in trace.json but missing")), "{text}");
     }
 }

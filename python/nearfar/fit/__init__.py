@@ -1,12 +1,12 @@
 """Fits from a table: measured points in a CSV file, or the rows of a paging study.
 
-A person who can try only a few page sizes on a real machine writes what was measured::
+A table of a few page sizes that were measured on a real machine::
 
     page_bytes,memory_fraction,tlb_miss_rate,fault_rate
     4K,0.5,0.021,0.00031
     16K,0.5,0.009,0.00018
 
-and gets the models of :mod:`nearfar.models` for the sizes in between.
+gives the models of :mod:`nearfar.models` for the sizes between.
 """
 
 from __future__ import annotations
@@ -16,29 +16,51 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
 from nearfar.declared import fit as declared
 from nearfar.errors import NearfarError
-from nearfar.models import QUANTITIES, Fit, fit
+from nearfar.models import QUANTITIES, Fit, FitDict, fit
 from nearfar.result import Result
 from nearfar.schema import as_text, complete, default, takes
 from nearfar.sizes import parse_bytes, parse_page_sizes
 from nearfar.strict import read_file
 
-#: Bytes of a table: some million points.
-_LARGEST: Final = 64 << 20
-#: Column that holds each quantity.
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Maximum bytes of a table: about a million points.
+_MAX_TABLE: Final = 64 << 20
+#: The column of each quantity.
 RATE_COLUMNS: Final = {"tlb": "tlb_miss_rate", "fault": "fault_rate"}
-#: Every column a CSV file may have.
+#: Columns of a CSV file.
 COLUMNS: Final = ("page_bytes", "tlb_miss_rate", "fault_rate", "memory_bytes", "memory_fraction")
+
+
+class Prediction(TypedDict):
+    """A predicted rate."""
+
+    page_bytes: int
+    rate: float
+
+
+class PredictedFit(FitDict):
+    """A fit with predictions, as plain values."""
+
+    predictions: list[Prediction]
+
+
+class FitsDict(TypedDict):
+    """Fits as plain values."""
+
+    fits: list[PredictedFit]
 
 
 class Fits(list[Fit], Result):
     """Fits of one table: of the TLB miss rate, then of the fault rate at each memory size.
 
     Attributes:
-        sizes: page sizes in bytes to predict the rates of; None for those that were measured.
+        sizes: page sizes in bytes to predict rates for; None: the measured ones.
     """
 
     shown = "nearfar.report.fit:fit"
@@ -46,36 +68,32 @@ class Fits(list[Fit], Result):
     sizes: Sequence[int] | None = None
 
     def points(self, one: Fit) -> list[tuple[int, float, float | None]]:
-        """Page size, predicted rate, and the measured one where there is one."""
+        """Page size, predicted rate, and measured rate or None."""
         if not one.coefficients:
             return []
-        wanted = sorted(set(one.page_bytes)) if self.sizes is None else self.sizes
+        sizes = sorted(set(one.page_bytes)) if self.sizes is None else self.sizes
         measured = dict(zip(one.page_bytes, one.measured, strict=True))
-        rates = one.predict(wanted).tolist()
-        return [(size, rate, measured.get(size)) for size, rate in zip(wanted, rates, strict=True)]
+        rates = one.predict(sizes).tolist()
+        return [(size, rate, measured.get(size)) for size, rate in zip(sizes, rates, strict=True)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
-        return {
-            "fits": [
-                one.to_dict()
-                | {
-                    "predictions": [
-                        {"page_bytes": size, "rate": rate} for size, rate, _ in self.points(one)
-                    ]
-                }
-                for one in self
+    def to_dict(self) -> FitsDict:
+        """The fits as plain values, as ``--format json`` prints them."""
+        fits: list[PredictedFit] = []
+        for one in self:
+            predictions: list[Prediction] = [
+                {"page_bytes": size, "rate": rate} for size, rate, _ in self.points(one)
             ]
-        }
+            fits.append({**one.to_dict(), "predictions": predictions})
+        return {"fits": fits}
 
     @property
-    def table(self) -> Any:
-        """One predicted rate a row, as a ``pyarrow.Table``."""
+    def table(self) -> pyarrow.Table:
+        """The predicted rates as a ``pyarrow.Table``."""
         return declared.ROWS.table(self.rows)
 
     @property
     def rows(self) -> list[declared.Row]:
-        """One predicted rate a row."""
+        """The predicted rates."""
         return [
             {
                 "quantity": one.quantity,
@@ -92,9 +110,19 @@ class Fits(list[Fit], Result):
         ]
 
 
+class _Point(TypedDict, total=False):
+    """The columns of a table that count."""
+
+    page_bytes: int
+    tlb_miss_rate: float | None
+    fault_rate: float | None
+    memory_bytes: int | None
+    memory_fraction: float | None
+
+
 @dataclass(frozen=True)
 class _Memory:
-    """Which memory size a rate belongs to; both None when it is not said."""
+    """The memory size of a rate; both None if unknown."""
 
     bytes: int | None
     fraction: float | None
@@ -106,7 +134,7 @@ def fit_csv(path: str | Path, **options: Unpack[declared.Options]) -> Fits:
 
     Args:
         path: a CSV file with a header: ``page_bytes`` (``4096`` or ``4K``), ``tlb_miss_rate``
-            and/or ``fault_rate`` (fractions, 0 to 1; may be empty on some lines), and optionally
+            and/or ``fault_rate`` (fractions, 0 to 1, or empty), and optionally
             ``memory_bytes`` or ``memory_fraction``, which group the faults.
         {options}
 
@@ -117,17 +145,17 @@ def fit_csv(path: str | Path, **options: Unpack[declared.Options]) -> Fits:
         NearfarError: the file cannot be read, a column is missing or unknown, or a value is wrong;
             the message names the file, the line and the column.
     """
-    asked = complete(declared.OPTIONS, options)
-    quantity, predict = asked["quantity"], asked["predict"]
+    values = complete(declared.OPTIONS, options)
+    quantity, predict = values["quantity"], values["predict"]
     sizes = parse_page_sizes(predict, "--predict") if isinstance(predict, str) else predict
     points = _read_csv(Path(path), quantity)
-    fits = fit_rows(points, quantity, weighting=asked["weighting"], model=asked["model"])
+    fits = fit_rows(points, quantity, weighting=values["weighting"], model=values["model"])
     fits.sizes = sizes
     return fits
 
 
 def fit_rows(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, object]],
     quantity: str | None = None,
     *,
     weighting: str = default(declared.OPTIONS, "weighting"),
@@ -137,9 +165,9 @@ def fit_rows(
 
     Args:
         rows: mappings with ``page_bytes`` and ``tlb_miss_rate`` and/or ``fault_rate``, optionally
-            ``memory_bytes`` and ``memory_fraction``. Other keys are not read: a study repeats its
-            rates for every storage, and repeats of one page size, memory size and rate count once.
-        quantity: ``tlb`` or ``fault``; by default both, where the rows have them.
+            ``memory_bytes`` and ``memory_fraction``. Equal points count once: a study repeats its
+            rates for every storage.
+        quantity: ``tlb`` or ``fault``; by default both, if the rows have them.
         weighting, model: as :func:`nearfar.models.fit`.
 
     Returns:
@@ -150,15 +178,16 @@ def fit_rows(
     for name in wanted:
         if name not in QUANTITIES:
             raise NearfarError(f"fit: unknown quantity `{name}`; one of {', '.join(QUANTITIES)}")
-    # The TLB does not know how much memory there is: one group for all memory sizes.
+    # TLB misses do not depend on memory: one group for all memory sizes.
     groups: dict[tuple[str, _Memory], dict[tuple[int, float], None]] = {}
-    nowhere = _Memory(None, None)
-    for row in rows:
+    any_size = _Memory(None, None)
+    for row in cast("Iterable[_Point]", rows):
         memory = _Memory(row.get("memory_bytes"), row.get("memory_fraction"))
+        rates = {"tlb": row.get("tlb_miss_rate"), "fault": row.get("fault_rate")}
         for name in wanted:
-            rate = row.get(RATE_COLUMNS[name])
+            rate = rates[name]
             if rate is not None:
-                key = (name, nowhere if name == "tlb" else memory)
+                key = (name, any_size if name == "tlb" else memory)
                 groups.setdefault(key, {})[(int(row["page_bytes"]), float(rate))] = None
     if not groups:
         columns = " or ".join(RATE_COLUMNS[name] for name in wanted)
@@ -188,7 +217,7 @@ def fit_rows(
 
 def _read_csv(path: Path, quantity: str | None) -> list[dict[str, int | float | None]]:
     try:
-        text = read_file(path, "a table of measured points", _LARGEST).decode("utf-8-sig")
+        text = read_file(path, "a table of measured points", _MAX_TABLE).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise NearfarError(
             f"{path} byte {error.start}: not UTF-8; save the table as plain CSV"

@@ -1,18 +1,17 @@
-"""Published results beside ours: ``papers/`` holds what was published, a module here makes ours.
+"""Compare published results with ours: ``papers/`` has theirs, a module here computes ours.
 
-A study is one file here, found by its name, with a function ``rows`` that returns one mapping for
-each published number or statement, with exactly the keys :data:`KEYS`. Options are keyword
-arguments with defaults, of those declared and ``progress``; a study has only those it can use. A
-study with more to show than rows has ``study`` too, with the same arguments, which returns a
-:class:`Reproduced`; ``rows`` is then its rows.
+A study is a module of this package. Its function ``rows`` returns a row (:data:`KEYS`) for each
+published number or statement; its keyword arguments are the declared options that it supports, and
+``progress``. If it also has a function ``study`` with the same arguments, that returns the
+:class:`Reproduced`, with figures and tables.
 
-``papers/NNN/statements.toml`` holds one ``[[statement]]`` each (:class:`Statement`); ``holds`` is
-computed by :func:`within_tolerance` from the tolerance beside the published value, never typed in.
-A statement in words is measured as well: as a share of cases, a count, a ratio. Why ours differs is
-data, too: ``differs`` of the statement, or ``[[differs]]`` of a table (:func:`explained`).
+``papers/NNN/statements.toml`` has a ``[[statement]]`` (:class:`Statement`) for each row;
+:func:`within_tolerance` computes ``holds`` from its tolerance. A statement in words is measured as
+a share of cases, a count or a ratio. Reasons for differences are data too: ``differs`` of a
+statement, or ``[[differs]]`` of a table (:func:`explained`).
 
-A row whose ours is only what was put in is no result: its statement names the ``input``. Its
-``holds`` is None, and nothing counts it (:func:`results`).
+If our number only repeats an input, the statement names the ``input``. Such a row has no ``holds``
+and does not count (:func:`results`).
 
 >>> rows("paging")[0]["holds"]                              # doctest: +SKIP
 True
@@ -29,17 +28,21 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError, unknown
 from nearfar.result import Result
 from nearfar.schema import complete, count, takes
+from nearfar.strict import Json
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class Series(TypedDict):
-    """Points of a figure and its curve as (page bytes, value)."""
+    """A series of a figure: points and a curve, as (page bytes, value)."""
 
     name: str
     points: list[tuple[int, float]]
@@ -47,7 +50,7 @@ class Series(TypedDict):
 
 
 class Figure(TypedDict):
-    """A figure of the page; ``time``: its values are nanoseconds."""
+    """A figure of the page; ``time``: whether values are nanoseconds."""
 
     title: str
     caption: str
@@ -57,7 +60,7 @@ class Figure(TypedDict):
 
 
 class TextTable(TypedDict):
-    """A table of the page: texts."""
+    """A table of the page."""
 
     title: str
     headers: list[str]
@@ -75,14 +78,14 @@ class Statement:
     """A published result.
 
     Attributes:
-        key: names it in its paper, and what measures it.
-        place: figure, table or section; says: what is stated, in a sentence.
-        published: the number printed, or ``stated``; unit: of it and of ours.
-        tolerance: when ours counts as the same (:func:`within_tolerance`); why: why that tolerance.
-        paper: the paper's number.
-        differs: why ours is not the same; empty where it is.
-        input: what ours only repeats, a key of a machine file (``MACHINE: KEY``, or a section's), a
-            choice of the study, or its ``definition``; empty for a result.
+        key: its name in the paper, and that of its measurement.
+        place: figure, table or section; says: the statement, in a sentence.
+        published: the printed number, or ``stated``; unit: of it and of ours.
+        tolerance: for ours to agree (:func:`within_tolerance`); why: the reason for the tolerance.
+        paper: the number of the paper.
+        differs: why ours differs; empty if it does not.
+        input: the input that ours only repeats: a key of a machine file (``MACHINE: KEY``, or of a
+            section), a choice of the study, or its ``definition``; empty for a result.
     """
 
     key: str
@@ -97,10 +100,7 @@ class Statement:
     input: str = ""
 
     def row(self, ours: float | None, note: str) -> declared.Row:
-        """The row of this statement; ``ours`` is None where there is none.
-
-        The note of a row outside its tolerance also says why.
-        """
+        """The row of this statement; ``note`` is extended by why it does not hold, if so."""
         holds = ours is not None and within_tolerance(self.published, ours, self.tolerance)
         if not holds:
             note = with_why(note, self.differs)
@@ -119,28 +119,28 @@ class Statement:
 
 
 def results(rows: Sequence[declared.Row]) -> list[declared.Row]:
-    """The rows that count: not inputs."""
+    """The rows that count: all except inputs."""
     return [row for row in rows if row["holds"] is not None]
 
 
 def with_why(note: str, why: str) -> str:
-    """A note on what was seen, and why it is not what was published."""
+    """A note with the reason for a difference."""
     return "; ".join(part for part in (note, why and f"why: {why}") if part)
 
 
 @dataclass(frozen=True)
 class Reproduced(Result):
-    """What a study found.
+    """The result of a study.
 
     Attributes:
-        rows: published results beside ours.
-        run: how it was made; no times of day.
-        sensitivity: the same when what the papers leave open is chosen otherwise.
+        rows: published results with ours.
+        run: the record of the run.
+        sensitivity: how many rows hold under other choices of what the papers leave open.
         figures, tables: for the page.
     """
 
     rows: list[declared.Row]
-    run: Mapping[str, Any]
+    run: Mapping[str, object]
     sensitivity: list[declared.SensitivityRow] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     tables: list[TextTable] = field(default_factory=list)
@@ -152,24 +152,20 @@ class Reproduced(Result):
 
     @property
     def holding(self) -> int:
-        """How many rows hold."""
+        """The number of rows that hold."""
         return sum(bool(row["holds"]) for row in self.rows)
 
     @property
     def counted(self) -> int:
-        """How many rows could hold."""
+        """The number of rows that count."""
         return len(results(self.rows))
 
     @property
-    def table(self) -> Any:
+    def table(self) -> pyarrow.Table:
         """The rows as a ``pyarrow.Table``; ``published`` as text."""
         return declared.ROWS.table(
             [{**row, "published": _as_text(row["published"])} for row in self.rows]
         )
-
-    def html(self) -> str:
-        """Draw a self-contained page."""
-        return self._html(figures=self.figures, tables=self.tables)
 
 
 def _as_text(value: float | str | None) -> str | None:
@@ -193,24 +189,24 @@ def reproduce(
 
     Args:
         study: one of :func:`names`.
-        progress: called now and then with the references done.
+        progress: called regularly with the number of references done.
         {options}
 
     Raises:
-        NearfarError: unknown study, an option that it has not, or what the study raises.
+        NearfarError: unknown study, an option that it does not support, or a failure of the study.
     """
     if study not in names():
         raise unknown("reproduce: no study", study, names(), "studies:")
     module = importlib.import_module(f"{__name__}.{study}")
-    run: Callable[..., Any] = getattr(module, "study", module.rows)
-    taken = inspect.signature(run).parameters
+    run: Callable[..., Reproduced | list[declared.Row]] = getattr(module, "study", module.rows)
+    supported = inspect.signature(run).parameters
     given = _given(options)
     for key in ("full", "traces"):
-        if key in given and key not in taken:
+        if key in given and key not in supported:
             raise NearfarError(f"--{key}: reproduce {study} has no such option; leave it out")
     given["progress"] = progress
-    found = run(**{key: value for key, value in given.items() if key in taken})
-    return found if isinstance(found, Reproduced) else Reproduced(list(found), {"study": study})
+    result = run(**{key: value for key, value in given.items() if key in supported})
+    return result if isinstance(result, Reproduced) else Reproduced(result, {"study": study})
 
 
 def rows(study: str, **options: Unpack[declared.Options]) -> list[declared.Row]:
@@ -218,11 +214,11 @@ def rows(study: str, **options: Unpack[declared.Options]) -> list[declared.Row]:
     return reproduce(study, **options).rows
 
 
-def _given(options: declared.Options) -> dict[str, Any]:
+def _given(options: declared.Options) -> Json:
     """The options that are set, checked."""
-    asked = complete(declared.OPTIONS, options)
-    asked["threads"] = count("--threads", asked["threads"], 0, 1024)
-    return {key: value for key, value in asked.items() if value}
+    values = complete(declared.OPTIONS, options)
+    values["threads"] = count("--threads", values["threads"], 0, 1024)
+    return {key: value for key, value in values.items() if value}
 
 
 @takes(declared.OPTIONS)
@@ -231,28 +227,29 @@ def everything(
     progress: Callable[[str], Callable[[int], None] | None] | None = None,
     **options: Unpack[declared.Options],
 ) -> Reproduced:
-    """The rows of every study, one after the other; no sensitivity and no figures.
+    """The rows of all studies, without sensitivity and figures.
 
     Args:
-        progress: called with the name of each study before it runs; returns what that one calls.
+        progress: called with the name of each study before it runs; returns the study's
+            ``progress``.
         {options}
 
     Raises:
-        NearfarError: as the studies raise it.
+        NearfarError: a study fails.
     """
     given = _given(options)
     found: list[declared.Row] = []
     counts: dict[str, dict[str, int]] = {}
     for name in names():
         module = importlib.import_module(f"{__name__}.{name}")
-        taken = inspect.signature(module.rows).parameters
-        passed = {key: value for key, value in given.items() if key in taken}
-        if progress is not None and "progress" in taken:
+        supported = inspect.signature(module.rows).parameters
+        passed = {key: value for key, value in given.items() if key in supported}
+        if progress is not None and "progress" in supported:
             passed["progress"] = progress(name)
-        own = module.rows(**passed)
-        hold = sum(bool(row["holds"]) for row in own)
-        counts[name] = {"rows": len(results(own)), "hold": hold}
-        found += own
+        of_study = module.rows(**passed)
+        hold = sum(bool(row["holds"]) for row in of_study)
+        counts[name] = {"rows": len(results(of_study)), "hold": hold}
+        found += of_study
     captured = (
         f"those of {given['traces']}" if "traces" in given else "the bundled views of whole runs"
     )
@@ -266,7 +263,7 @@ def everything(
 
 
 def statements(paper: str) -> list[Statement]:
-    """What a paper states, in the order of its file, ``papers/PAPER/statements.toml``.
+    """The statements of ``papers/PAPER/statements.toml``, in order.
 
     Raises:
         NearfarError: there is no such file.
@@ -278,27 +275,25 @@ def read_statements(text: str) -> list[Statement]:
     """Read the text of a ``statements.toml``.
 
     Raises:
-        NearfarError: it is not TOML, or a statement lacks a key, has one too many or holds a
-            tolerance that cannot be judged.
+        NearfarError: it is not TOML, or a statement has a missing or unknown key or an invalid
+            tolerance.
     """
     try:
         content = tomllib.loads(text)
         found = [Statement(paper=content["paper"], **given) for given in content["statement"]]
-        for one in found:
-            within_tolerance(one.published, 0.0, one.tolerance)
-    # Huge numbers and deep nesting are no TOML errors to Python.
+        for statement in found:
+            within_tolerance(statement.published, 0.0, statement.tolerance)
+    # Also huge numbers and deep nesting, which Python does not report as TOML errors.
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise NearfarError(f"papers: statements cannot be read: {error}") from None
     return found
 
 
-def explained(
-    rows: Sequence[declared.Row], reasons: Sequence[Mapping[str, Any]]
-) -> list[declared.Row]:
-    """Rows, those that do not hold with why: the first of ``reasons`` that knows the row.
+def explained(rows: Sequence[declared.Row], reasons: Sequence[Json]) -> list[declared.Row]:
+    """Rows; those that do not hold with the first reason that applies.
 
     Args:
-        rows: as :data:`KEYS` has it.
+        rows: the rows.
         reasons: ``[[differs]]`` of a paper's tables: ``items``, patterns (:mod:`fnmatch`) of the
             items concerned, and ``why``.
     """
@@ -315,7 +310,7 @@ def explained(
 
 
 def published(name: str) -> str:
-    """Text of ``papers/NAME.toml``, such as ``000/fleet``; it is built into the package."""
+    """The text of ``papers/NAME.toml``, such as ``000/fleet``, built into the package."""
     known = dict(_engine.paper_builtin())
     if name not in known:
         raise NearfarError(f"papers: no {name[:60]!r}; known are {', '.join(known)}")
@@ -323,13 +318,13 @@ def published(name: str) -> str:
 
 
 def within_tolerance(published: float | str, ours: float, tolerance: str) -> bool:
-    """Whether ``ours`` agrees with what was published.
+    """Whether ``ours`` agrees with the published value.
 
-    Tolerances: ``>= 3``, ``<= 3``, ``3 to 9`` (ours alone); ``equal``, ``within 0.1`` (absolute),
-    ``within 10%`` (of the published), ``factor 2`` (either way).
+    Tolerances: ``>= 3``, ``<= 3``, ``3 to 9`` (of ours alone); ``equal``, ``within 0.1``
+    (absolute), ``within 10%`` (of the published value), ``factor 2`` (either way).
 
     Raises:
-        NearfarError: it is none of these, or needs a published number and there is none.
+        NearfarError: the tolerance is invalid, or needs a published number.
     """
     for pattern, holds in _ALONE.items():
         if found := re.fullmatch(pattern, tolerance):
@@ -347,7 +342,7 @@ def within_tolerance(published: float | str, ours: float, tolerance: str) -> boo
 def compared(
     setting: str, why: str, rows: Sequence[declared.Row], usual: Sequence[declared.Row]
 ) -> declared.SensitivityRow:
-    """Entry of :attr:`Reproduced.sensitivity`: ``rows`` under a setting, beside the usual ones."""
+    """An entry of :attr:`Reproduced.sensitivity`: ``rows`` under a setting, against ``usual``."""
     pairs = list(zip(results(rows), results(usual), strict=True))
     return {
         "setting": setting,
@@ -359,7 +354,7 @@ def compared(
     }
 
 
-#: Room for the last digit of a computed value.
+#: Tolerance for rounding of computed values.
 _ROUNDING: Final = 1e-9
 _ALONE: Final[dict[str, Callable[[float, Sequence[float]], bool]]] = {
     rf">= {_NUMBER}": lambda ours, limit: ours >= limit[0] - _ROUNDING,

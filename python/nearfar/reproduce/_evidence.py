@@ -1,7 +1,7 @@
 """Rates and times of the programs of page-size advice (000) and TLB and fault models (001).
 
-Rates are simulated once for each view of the references and each TLB; times, fits and choices
-follow from them under a :class:`Setting`, which holds everything that the papers leave open.
+Rates are simulated once for each view of the references and each TLB. Times, fits and choices are
+computed from them under a :class:`Setting`: everything that the papers leave open.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from nearfar.schema import default
 
 Array = npt.NDArray[np.float64]
 
-#: Programs of 001 and of 000 (workloads/*.toml says what stands for each).
+#: Programs of 001 and of 000 (workloads/*.toml has our substitutes).
 PAPER_001: Final = ("freecell", "gedit", "gqview", "kghostview")
 PAPER_000: Final = ("game", "office", "photo", "pdf", "multimedia")
-#: Simulated and fitted: from half the smallest page that the papers choose to eight times the
-#: largest, so that curves that turn are seen to.
+#: Page sizes to simulate and fit: from half the smallest that the papers choose to eight times the
+#: largest, so that turning points are visible.
 SIZES: Final = tuple(512 << step for step in range(10))
-#: Where the axes of 001's figures end, by its text.
+#: End of the axes of 001's figures, from its text.
 AXIS: Final = 8192
 MEMORIES: Final = tuple(percent / 100 for percent in range(10, 101, 10))
-#: The machine of 001, whose caches and TLB are also those of 000's, papers/000/machine.toml.
+#: The machine of 001; 000's (papers/000/machine.toml) has the same caches and TLB.
 NVM_MACHINE: Final = "desktop-nvm"
-#: Another machine whose storages 000's NVM may be.
+#: Another machine with storages for 000's NVM.
 _OTHER: Final = "optane-ssd"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the papers do not say, and is chosen once for all figures.
+    """What the papers leave open, chosen once for all figures.
 
     Attributes:
-        view: which references (``nearfar.declared.names.FILTER``).
+        view: the references (``nearfar.declared.names.FILTER``).
         tlb: as ``nearfar paging --tlb``.
-        memory: share of the footprint in figures that do not give it.
-        unit: bytes that one NVM access moves; None: as the machine file has it.
-        nvm: the storage that is 000's NVM: of its machine, of 001's or of ``optane-ssd``.
-        model: that chooses 000's pages: the papers' forms, or what ``nearfar advise`` takes
-            (``auto``), which leaves those forms where they miss known times by more than 1 %.
-        most: largest page that a VM may be given and that its model is shown, bytes; one doubling
-            beyond the largest that 000 chose, as :data:`SIZES` begins one below the smallest.
+        memory: share of the footprint in figures without a memory size.
+        unit: bytes that one NVM access moves; None: as in the machine file.
+        nvm: the storage for 000's NVM: of its machine, of 001's or of ``optane-ssd``.
+        model: the model that chooses 000's pages: the papers' forms, or that of ``nearfar advise``
+            (``auto``), which avoids these forms if they miss known times by more than 1 %.
+        most: largest page of a VM, and for its model, bytes; one doubling above the largest that
+            000 chose, as :data:`SIZES` begins one below the smallest.
     """
 
     view: str = "cache"
@@ -73,10 +73,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Rates:
-    """What the simulation of one workload gave.
+    """The simulation of one workload.
 
     Attributes:
-        points: by memory share, a point for each of :data:`SIZES`.
+        points: by memory share, a point for each of :data:`SIZES` up to the largest with 8 pages in
+            memory.
         memory_bytes: by memory share.
         references: in the view; footprint_bytes: of 4 KiB pages.
     """
@@ -88,7 +89,7 @@ class Rates:
 
 
 class Simulation:
-    """Rates of the papers' programs, simulated when first asked for.
+    """Rates of the papers' programs, simulated on demand.
 
     Use :func:`simulation`, which closes the views.
     """
@@ -102,7 +103,7 @@ class Simulation:
     ) -> None:
         """Read captures, or views (:mod:`._views`), from the folder ``traces``."""
         self.traces = traces
-        #: References that views stand for, by workload; empty where there are captures.
+        #: References before filtering, by workload; empty for captures.
         self.stand_for = _views.references(traces)
         self._stack, self._threads, self._progress = stack, threads, progress
         self._views: dict[tuple[str, str], Path] = {}
@@ -134,7 +135,7 @@ class Simulation:
                 )  # fmt: skip
             self._views[seen] = trace
         described = machines.load(NVM_MACHINE)
-        # The engine itself: the models of `nearfar paging` are not asked for here.
+        # The engine itself, as the models of `nearfar paging` are not needed.
         found = json.loads(
             _engine.paging(
                 self._views[seen],
@@ -143,7 +144,7 @@ class Simulation:
                     "page_sizes": SIZES,
                     "memory": ",".join(f"{share:.15%}" for share in MEMORIES),
                     "tlb": setting.tlb,
-                    # As the papers count: pages never end, memory is a part of the footprint.
+                    # As in the papers: pages never end, memory is a share of the footprint.
                     "lifetimes": "off",
                     "storage": ["nvm-1x"],
                     "view": "paper",
@@ -173,7 +174,7 @@ class Simulation:
 def simulation(
     traces: Path, threads: int = 0, progress: Callable[[int], None] | None = None
 ) -> Iterator[Simulation]:
-    """Open a :class:`Simulation`; its views are gone when it is closed."""
+    """Open a :class:`Simulation`; its views are removed when it is closed."""
     missing = [name for name in (*PAPER_001, *PAPER_000) if not _there(traces, name)]
     if missing:
         raise NearfarError(
@@ -189,17 +190,17 @@ def _there(traces: Path, name: str) -> bool:
 
 
 class Evidence:
-    """Times, fits and choices under one setting; page sizes are :data:`SIZES` everywhere."""
+    """Times, fits and choices under one setting; page sizes are the first of :data:`SIZES`."""
 
     def __init__(self, simulated: Simulation, setting: Setting) -> None:
-        """Nothing is computed until it is asked for."""
+        """Everything is computed on demand."""
         self.simulated, self.setting = simulated, setting
         self._costs: dict[str, Costs] = {}
 
     # --- rates
 
     def rates(self, workload: str) -> Rates:
-        """What was simulated of a workload."""
+        """The simulation of a workload."""
         return self.simulated.rates(workload, self.setting)
 
     def points(self, workload: str, memory: float | None = None) -> list[Point]:
@@ -217,7 +218,7 @@ class Evidence:
     def fit(
         self, quantity: str, workload: str, memory: float | None = None, model: str | None = None
     ) -> models.Fit:
-        """A model fitted to the rates at all sizes; the papers' one unless ``model`` is given."""
+        """A model fitted to the rates at all sizes; by default that of the papers."""
         share = self.setting.memory if memory is None else memory
         name = model or models.QUANTITIES[quantity]
         rates = self.misses(workload) if quantity == "tlb" else self.faults(workload, share)
@@ -226,15 +227,14 @@ class Evidence:
     # --- times
 
     def costs(self, storage: str) -> Costs:
-        """Costs on a storage: TLB and DRAM are those of the papers' desktop, whatever machine the
-        storage is of."""
+        """Costs on a storage of any machine, with the TLB and DRAM of the papers' desktop."""
         if storage not in self._costs:
             desktop = self._with_unit(machines.load(NVM_MACHINE))
             base = Costs.of(desktop, "nvm-1x", SIZES)
             candidates = (paper_machine(), desktop, machines.load(_OTHER))
             owner = next((one for one in candidates if storage in one.storages), desktop)
             read = dict(zip(SIZES, owner.io_ns(storage, SIZES), strict=True))
-            self._costs[storage] = Costs(base.tlb_ns, base.stlb_ns, base.dram_ns, read)
+            self._costs[storage] = Costs(base.times, read)
         return self._costs[storage]
 
     def _with_unit(self, machine: machines.Machine) -> machines.Machine:
@@ -257,38 +257,44 @@ class Evidence:
     def waits(
         self, workload: str, storage: str, memory: float | None = None
     ) -> tuple[Array, Array]:
-        """What TLB misses and what faults add, at each size, nanoseconds per reference."""
+        """The time of TLB misses and of faults at each size, nanoseconds per reference."""
         costs = self.costs(storage)
         translation, data = self.parts(workload, storage, memory)
-        return translation - costs.tlb_ns, data - costs.dram_ns
+        return translation - costs.times.tlb_ns, data - costs.times.dram_ns
 
     def best(self, workload: str, storage: str, memory: float | None = None) -> int:
-        """The size of least simulated time."""
+        """The size with the shortest simulated time."""
         return SIZES[int(np.argmin(self.times(workload, storage, memory)))]
 
     def predicted(self, workload: str, storage: str, memory: float) -> Array:
         """The papers' model of the total time at each size."""
         costs = self.costs(storage)
-        misses = self.fit("tlb", workload).predict(SIZES)
-        faults = self.fit("fault", workload, memory).predict(SIZES)
-        total: Array = costs.translation(misses, np.zeros(len(SIZES))) + costs.data(SIZES, faults)
+        sizes = SIZES[: len(self.points(workload, memory))]
+        misses = self.fit("tlb", workload).predict(sizes)
+        faults = self.fit("fault", workload, memory).predict(sizes)
+        total: Array = costs.translation(misses, np.zeros(len(sizes))) + costs.data(sizes, faults)
         return total
 
     # --- the virtual machines of 000
 
     @functools.cached_property
     def vms(self) -> dict[str, Advice]:
-        """Advice for each VM of 000's table 1, rows as ``nearfar advise`` gives them."""
+        """Advice for each VM of 000's table 1, as rows of ``nearfar advise``."""
         advised = {}
-        tried = [size for size in SIZES if size <= self.setting.most]
         for vm in fleet(self.setting):
             name, memory = vm.workload.lower(), float(vm.memory.removesuffix("%")) / 100
             found = self.rates(name)
+            points = {
+                point.page_bytes: point
+                for point in found.points[memory]
+                if point.page_bytes <= self.setting.most
+            }
+            tried = list(points)
             advised[vm.name] = advice(
                 vm,
                 found.memory_bytes[memory],
                 memory,
-                {point.page_bytes: point for point in found.points[memory][: len(tried)]},
+                points,
                 tried,
                 tried,
                 self.costs(vm.storage),
@@ -300,8 +306,8 @@ class Evidence:
 
 @functools.lru_cache(maxsize=4096)
 def _fit(quantity: str, rates: tuple[float, ...], model: str) -> models.Fit:
-    """One fit; many settings share the same rates."""
-    return models.fit(quantity, SIZES, rates, model=model)
+    """A memoised fit; many settings have equal rates."""
+    return models.fit(quantity, SIZES[: len(rates)], rates, model=model)
 
 
 @functools.cache

@@ -1,7 +1,7 @@
-"""NOMAD's micro-benchmark as a program, under ``nearfar run`` on the kernel at hand.
+"""NOMAD's micro-benchmark as a program (``nomad.c``), under ``nearfar run`` on this kernel.
 
-It is ``nomad.c`` here. The program and its manager share one processor: so nothing depends on how
-the kernel spreads them, and the time of a round has what moving its pages takes in it.
+The program and its manager share one processor, so results do not depend on scheduling, and the
+time of a round includes moving its pages.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Lived:
     """One run.
 
     Attributes:
-        outcome: what the run came to.
-        seconds: of the warm-up and of each round, by the program's clock.
-        operations: of each.
+        outcome: the result of ``nearfar run``.
+        seconds: time of the warm-up and of each round, by the program's clock.
+        operations: operations of each.
     """
 
     outcome: live.Outcome
@@ -42,7 +42,7 @@ class Lived:
 
     @property
     def bandwidth_mb_s(self) -> float:
-        """MiB that the last round copied in a second."""
+        """MiB per second of the last round."""
         return self.operations * 4096 / (1 << 20) / self.seconds[-1]
 
 
@@ -67,13 +67,13 @@ class MicroBenchmark:
         self.operations = int(OPERATIONS * scale)
 
     def command(self, mix: str, seed: int) -> list[str]:
-        """What runs, with loads and stores as ``mix`` says."""
+        """The command line for a mix of loads and stores."""
         sizes = [int(size * self.scale) for size in (RSS_PAGES, WSS_PAGES)]
         numbers = [*sizes, self.operations, ROUNDS, mix, seed, int(1e6 * PAUSE * self.scale)]
         return [str(self.program), *map(str, numbers)]
 
     def alone(self, mix: str) -> float:
-        """Seconds that it works by itself, without its pauses."""
+        """Its seconds without nearfar and without its pauses."""
         with one_processor():
             done = subprocess.run(
                 self.command(mix, 1), capture_output=True, text=True, check=True
@@ -86,7 +86,7 @@ class MicroBenchmark:
         """Run it with a policy and this much memory at full size.
 
         Raises:
-            NearfarError: it did not end well, or a page did not hold what was written.
+            NearfarError: it failed, or a page had wrong contents.
         """
         with tempfile.TemporaryDirectory() as scratch, one_processor():
             report = Path(scratch) / "report"
@@ -109,7 +109,7 @@ class MicroBenchmark:
 
 @contextmanager
 def one_processor() -> Iterator[None]:
-    """Use the last processor of those that there are."""
+    """Use only the last available processor."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(before)})
     try:

@@ -71,7 +71,7 @@ def _nvm_translation(evidence: Evidence) -> tuple[float, str]:
 def _nvm_turn(evidence: Evidence) -> tuple[float, str]:
     best = {name: evidence.best(name, evidence.setting.nvm) for name in PAPER_000}
     shown = {name: units.size(size) for name, size in best.items()}
-    inside = [SIZES[0] < size < SIZES[-1] for size in best.values()]
+    inside = [SIZES[0] < size < evidence.points(name)[-1].page_bytes for name, size in best.items()]
     return share(inside), f"best: {by_workload(shown)}"
 
 
@@ -121,6 +121,8 @@ def _model_time(evidence: Evidence) -> tuple[float, str]:
             np.abs(evidence.predicted(name, nvm, memory) / evidence.times(name, nvm, memory) - 1)
             for name in PAPER_000
             for memory in MEMORIES
+            # Too few page sizes may be left to fit.
+            if evidence.fit("fault", name, memory).coefficients
         ]
     )
     high, worst = float(np.quantile(errors, 0.95)), float(errors.max())
@@ -193,12 +195,14 @@ def _bound(evidence: Evidence, row: Advice) -> str:
 def _page(evidence: Evidence, vm: str) -> tuple[float, str]:
     row = evidence.vms[vm]
     place = SIZES.index(chosen()[vm])
-    theirs = evidence.times(row["workload"].lower(), row["storage"], row["memory_fraction"])[place]
+    times = evidence.times(row["workload"].lower(), row["storage"], row["memory_fraction"])
     best = units.size(row["best_page_bytes"])
-    more = units.percent(float(theirs / row["best_ns"] - 1))
+    theirs = "leaves the memory under 8 pages"
+    if place < len(times):
+        theirs = units.percent(float(times[place] / row["best_ns"] - 1))
     regret = units.percent(row["regret"])
     return row["advised_page_bytes"] / 1024, (
-        f"simulated best {best}; ours costs {regret} more than that, the published size {more}"
+        f"simulated best {best}; ours costs {regret} more than that, the published size {theirs}"
     )
 
 

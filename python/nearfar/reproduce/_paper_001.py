@@ -56,7 +56,7 @@ def turns(evidence: Evidence, workloads: Sequence[str]) -> tuple[float, str]:
     """Share of workloads whose faults fall, then rise, and where they are fewest."""
     places = {name: fewest(evidence, name) for name in workloads}
     shown = {name: units.size(SIZES[place]) for name, place in places.items()}
-    inside = [0 < place < len(SIZES) - 1 for place in places.values()]
+    inside = [0 < place < len(evidence.points(name)) - 1 for name, place in places.items()]
     return share(inside), f"fewest faults: {by_workload(shown)}"
 
 

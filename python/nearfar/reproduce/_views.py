@@ -1,11 +1,11 @@
-"""What the papers' page studies need of whole captures, small enough to come with the sources.
+"""Views of full captures for the papers' page studies, small enough for the source repository.
 
-Whole captures of the nine programs are gigabytes of references; those that miss the caches of
-the papers' desktop are some 30 million. Of these a view leaves out each that is to the same block
-of 512 bytes, the smallest page, as the one before it. At every page size such a reference is to the
-page that was used last: no TLB and no memory of any size misses it, and none changes by it. So the
-counts of misses and faults are those of all references, exactly; ``references.json`` says how many
-those were. Kinds, threads and instructions are left out: these studies read none of them.
+Full captures of the nine programs are gigabytes; about 30 million references miss the caches of the
+papers' desktop. Of these, a view drops each that is to the same block of 512 bytes, the smallest
+page, as the one before. At every page size such a reference is to the most recent page, so it
+cannot miss a TLB or memory of any size and changes no state. Counts of misses and faults are thus
+exact; ``references.json`` has the numbers of references before. Kinds, threads and instructions are
+dropped too, as these studies do not use them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REFERENCES: Final = "references.json"
 
 
 def references(folder: Path) -> dict[str, int]:
-    """References that the views in a folder stand for, by program; empty where it has captures."""
+    """References before filtering of the views in a folder, by program; empty for captures."""
     path = folder / _REFERENCES
     if not path.is_file():
         return {}
@@ -43,14 +43,14 @@ def write(
     block: int,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the views of whole captures, ``traces/NAME.trace``, into the folder ``to``.
+    """Write the views of full captures, ``traces/NAME.trace``, into the folder ``to``.
 
     Args:
-        traces: the folder of the captures; to: of the views, created if need be.
-        names: of the programs.
-        machine: whose caches the references miss.
-        block: bytes of the smallest page that is studied.
-        progress: called now and then with the references read.
+        traces: the folder of the captures; to: of the views, created if missing.
+        names: names of the programs.
+        machine: the machine with the caches.
+        block: bytes of the smallest page of the study.
+        progress: called regularly with the number of references read.
 
     Raises:
         NearfarError: a capture is missing or damaged, or a view exists already.

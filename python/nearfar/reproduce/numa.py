@@ -13,11 +13,14 @@ def rows(one_module: bool = False) -> list[declared.Row]:
     """A row for each statement of ``papers/004/statements.toml``.
 
     Args:
-        one_module: as :func:`nearfar.numa.alloc` takes it.
+        one_module: as for :func:`nearfar.numa.alloc`.
     """
     found = measures(one_module)
-    return [one.row(float(f"{ours:.6g}"), note)
-            for one in statements("004") for ours, note in [found[one.key]]]  # fmt: skip
+    return [
+        statement.row(float(f"{ours:.6g}"), note)
+        for statement in statements("004")
+        for ours, note in [found[statement.key]]
+    ]
 
 
 def study() -> Reproduced:

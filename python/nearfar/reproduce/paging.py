@@ -1,9 +1,9 @@
 """Page-size advice (000) and TLB and fault models (001) against ``paging`` and ``advise``.
 
-Their programs, or what stands for them, are simulated once (:mod:`._evidence`); each statement is
-then measured (:mod:`._paper_001`, :mod:`._paper_000`). What the papers leave open is chosen once,
-as :class:`~nearfar.reproduce._evidence.Setting` has it; :data:`VARIANTS` are other choices, all
-rows judged again under each.
+Programs similar to theirs are simulated once (:mod:`._evidence`); each statement is then measured
+(:mod:`._paper_001`, :mod:`._paper_000`). What the papers leave open is chosen once
+(:class:`~nearfar.reproduce._evidence.Setting`); :data:`VARIANTS` are other choices, under which all
+rows are measured again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import numpy as np
 
 from nearfar import _engine, units, workload
 from nearfar.declared import reproduce as declared
@@ -33,6 +35,7 @@ from nearfar.reproduce._evidence import (
     PAPER_000,
     PAPER_001,
     SIZES,
+    Array,
     Evidence,
     Setting,
     Simulation,
@@ -40,10 +43,12 @@ from nearfar.reproduce._evidence import (
 )
 
 Progress = Callable[[int], None] | None
+#: Values at page sizes.
+Values = Array | Sequence[float]
 
 MEASURES: Final = {"001": paper_001.MEASURES, "000": paper_000.MEASURES}
 
-#: What else could have been chosen, and what it stands for.
+#: Other choices: name, what it represents, changes of the setting.
 VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
     ("every reference", "no CPU cache before the TLB and memory", {"view": "none"}),
     ("TLB of 32", "half the entries", {"tlb": "32"}),
@@ -83,14 +88,14 @@ def study(
     threads: int = 0,
     progress: Progress = None,
 ) -> Reproduced:
-    """Every result of page-size advice (000) and TLB and fault models (001) beside ours.
+    """Every result of page-size advice (000) and TLB and fault models (001), with ours.
 
     Args:
-        full: capture the whole workloads first, into a temporary folder or ``traces``.
-        traces: a folder of whole captures, ``freecell.trace`` and so on; by default the views of
-            such that come with the sources (:mod:`._views`).
+        full: capture the full workloads first, into a temporary folder or ``traces``.
+        traces: a folder of full captures, ``freecell.trace`` and so on; by default the views in the
+            sources (:mod:`._views`).
         threads: 0 = one per core.
-        progress: called now and then with the references done.
+        progress: called regularly with the number of references done.
 
     Raises:
         NearfarError: a trace is missing (3) or damaged, or a program is not installed (3).
@@ -144,7 +149,7 @@ def sensitivity(
 ) -> list[declared.SensitivityRow]:
     """How many rows hold under each of :data:`VARIANTS`, and which change.
 
-    Views hold no reference that hits the caches: there that variant is left out.
+    Views have no references that hit the caches, so the variant with these is left out.
     """
     cases = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:
@@ -156,7 +161,7 @@ def sensitivity(
 
 
 def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
-    """The folder to read; with ``full`` its captures are made first, but not those it has."""
+    """The folder to read; with ``full``, missing captures are made first."""
     if not full:
         return workload.bundled("views") if traces is None else Path(traces)
     if traces is None:
@@ -177,7 +182,7 @@ def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
 
 
 def figures(evidence: Evidence) -> list[Figure]:
-    """The papers' figures, from our numbers."""
+    """The papers' figures, with our numbers."""
     drawn = [_access_times(evidence, storage) for storage in paper_001.STORAGES]
     drawn.append(
         {
@@ -185,10 +190,7 @@ def figures(evidence: Evidence) -> list[Figure]:
             "caption": "Points: simulated. Lines: a p^b.",
             "axis": "TLB miss rate",
             "time": False,
-            "series": [
-                _series(name, evidence.misses(name), evidence.fit("tlb", name).predict(SIZES))
-                for name in PAPER_001
-            ],
+            "series": [_fitted(evidence, "tlb", name) for name in PAPER_001],
         }
     )
     drawn.append(
@@ -198,10 +200,7 @@ def figures(evidence: Evidence) -> list[Figure]:
             "Lines: a e^(bp) + c e^(dp).",
             "axis": "page fault rate",
             "time": False,
-            "series": [
-                _series(name, evidence.faults(name), evidence.fit("fault", name).predict(SIZES))
-                for name in PAPER_001
-            ],
+            "series": [_fitted(evidence, "fault", name) for name in PAPER_001],
         }
     )
     drawn.append(
@@ -217,10 +216,12 @@ def figures(evidence: Evidence) -> list[Figure]:
         }
     )
     for name, storage in (("a disk", "hdd"), ("NVM", evidence.setting.nvm)):
-        mean = [
-            sum(evidence.parts(one, storage)[part] for one in PAPER_000) / len(PAPER_000)
+        parts = [evidence.parts(one, storage) for one in PAPER_000]
+        shown = min(len(times[0]) for times in parts)
+        translation, data = (
+            sum((times[part][:shown] for times in parts), np.zeros(shown)) / len(parts)
             for part in (0, 1)
-        ]
+        )
         drawn.append(
             {
                 "title": f"page-size advice (000), figure 2: access time on {name}",
@@ -228,7 +229,7 @@ def figures(evidence: Evidence) -> list[Figure]:
                 f"{units.percent(evidence.setting.memory)}.",
                 "axis": "time per reference",
                 "time": True,
-                "series": [_series("translation", mean[0]), _series("data", mean[1])],
+                "series": [_series("translation", translation), _series("data", data)],
             }
         )
     drawn.append(
@@ -262,12 +263,17 @@ def _access_times(evidence: Evidence, storage: str) -> Figure:
     }
 
 
-def _series(name: str, points: Any, curve: Any = None) -> Series:
+def _fitted(evidence: Evidence, quantity: str, name: str) -> Series:
+    fit = evidence.fit(quantity, name)
+    return _series(name, fit.measured, fit.predict(fit.page_bytes))
+
+
+def _series(name: str, points: Values, curve: Values | None = None) -> Series:
     lines = points if curve is None else curve
     return {
         "name": name,
-        "points": [(size, float(value)) for size, value in zip(SIZES, points, strict=True)],
-        "curve": [(size, float(value)) for size, value in zip(SIZES, lines, strict=True)],
+        "points": [(size, float(value)) for size, value in zip(SIZES, points, strict=False)],
+        "curve": [(size, float(value)) for size, value in zip(SIZES, lines, strict=False)],
     }
 
 

@@ -1,11 +1,11 @@
-"""UMD (002) against the ``ssd`` study: figure 2's six times, table 1, what the text states.
+"""UMD (002) against the ``ssd`` study: figure 2's six times, table 1, statements of the text.
 
-One set of parameters for all cells (:class:`Setting`), each with its reason; what the paper leaves
-open is varied one at a time (:data:`OTHERWISE`). The program is pigz (``workloads/pigz.toml``).
-Whole, it is 1.4 billion references; what comes with the sources is its view by pages: the
-references that miss a small cache of whole pages, in which every page that the device could have
-lost appears. Instructions are those of the whole; what they waited for DRAM and page walks, which
-the view cannot know, is data (``papers/002/pigz.toml``), and so is the number of accesses.
+All cells share one set of parameters (:class:`Setting`); what the paper leaves open is varied one
+at a time (:data:`OTHERWISE`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion
+references. The sources have its view by pages: the references that miss a small cache of whole
+pages, in which every page that the device could have evicted appears. Instruction counts are those
+of the full program; its waits for DRAM and page walks and its number of accesses, which the view
+lacks, are data (``papers/002/pigz.toml``).
 """
 
 from __future__ import annotations
@@ -19,51 +19,52 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nearfar import _engine, units, workload
 from nearfar import machine as machines
 from nearfar.declared import reproduce as declared
+from nearfar.declared import ssd as ssd_declared
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
 from nearfar.reproduce import Reproduced, TextTable, compared, published, statements
 from nearfar.sizes import parse_bytes, parse_time
 from nearfar.ssd import MACHINE, SsdResult, ssd
+from nearfar.strict import Json
 
 Progress = Callable[[int], None] | None
 
 SIZES: Final = ("100M", "150M")
 POLICIES: Final = ("none", "all", "smart:50us")
-#: Instructions that pigz spends on the 32 KiB that its writer is handed at a time: decompression
-#: goes on while one such piece is written, and no further.
+#: Instructions of pigz for each 32 KiB that it hands to its writer: decompression runs ahead of the
+#: writer by one such piece.
 _PIECE: Final = 753_000
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What UMD (002) does not say, as chosen here; the docstring of each says why.
+    """Choices where UMD (002) is silent, with reasons.
 
     Attributes:
-        program: ``pigz``. The paper unpacks "a file of 45 MB": that is the size of the file that is
-            unpacked. With what comes out it is 152 MiB, for which 100 MB of DRAM are too few and
-            150 about enough, as the paper says; were 45 MB what comes out (``pigz-45``), all would
-            fit.
-        disk: files come from the machine's disk: nothing of them is in memory at the start.
-        atomic: ``none``. Of pigz's faults 99 % are in the kernel's copies to and from the page
-            cache. Linux disables page faults there so that no fault waits for the lock of a page
-            that the copy holds; an embedded page fault takes no lock, and on x86-64 the copy has
-            no mapping of its core (``kmap_atomic`` is an address). So it can sleep there, and must
-            have, as the published gain is none without.
-        first_touch: ``new``. What the device does not hold is an ordinary page fault (section 2.2):
-            the flash has nothing of a page that is touched for the first time.
-        window: instructions that a thread may run ahead; what pigz hands over at a time.
+        program: ``pigz``. The paper unpacks "a file of 45 MB": we take this as the size of the
+            compressed file. With its output this is 152 MiB, for which 100 MB of DRAM are too few
+            and 150 about enough, as the paper says; if 45 MB were the output (``pigz-45``),
+            everything would fit.
+        disk: files are read from the machine's disk and not cached at the start.
+        atomic: ``none``. 99 % of pigz's faults are in the kernel's copies to and from the page
+            cache. Linux disables page faults there, so that no fault waits for the lock of a page
+            that the copy holds. But an embedded page fault takes no lock, and on x86-64 the copy
+            has no mapping local to the core (``kmap_atomic`` is an address). So it can sleep there,
+            and must, as otherwise there is no gain.
+        first_touch: ``new``. A page that the device does not have is an ordinary page fault
+            (section 2.2): the flash has no data for a page at its first touch.
+        window: instructions that a thread may run ahead: one piece of pigz.
         machine: changes of machines/umd.toml, by key.
-        sleep: wake-up times are multiples of it. The timer is set by the kernel's own handler; the
-            slack of 50 us is that of timers that programs set (``schedule_hrtimeout``).
-        precondition: shares of the flash filled in order and overwritten.
-        overwrite: ``drawn``: writes at random, as the paper says, so that collection has to move
-            what they left.
-        misses: the caches' entry in ``papers/002/pigz.toml``.
+        sleep: granularity of wake-up times. The kernel's own handler sets the timer; the slack of
+            50 us is for timers of programs (``schedule_hrtimeout``).
+        precondition: shares of the flash filled sequentially and overwritten.
+        overwrite: ``drawn``: random writes, as in the paper, so that collection has to move pages.
+        misses: the entry for the caches in ``papers/002/pigz.toml``.
     """
 
     program: str = "pigz"
@@ -78,8 +79,8 @@ class Setting:
     misses: str = "umd"
 
 
-#: Chosen otherwise, one at a time: name, what it stands for, changes.
-OTHERWISE: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
+#: Other choices, one at a time: name, what it represents, changes.
+OTHERWISE: Final[tuple[tuple[str, str, Json], ...]] = (
     ("45 MB unpacked", "the file's size is what comes out", {"program": "pigz-45"}),
     ("file in memory", "no time for the disk", {"disk": None}),
     ("page cache atomic", "copies may not sleep", {"atomic": "kernel"}),
@@ -122,22 +123,22 @@ class _Pigz:
     """The captures, and results by setting.
 
     Attributes:
-        views: the page views, by program; whole: the whole capture of :class:`Setting`'s program,
+        views: the page views, by program; whole: the full capture of :class:`Setting`'s program,
             if there is one.
-        threads, progress: as :func:`study`.
+        threads, progress: as for :func:`study`.
     """
 
     views: Mapping[str, Path]
     whole: Path | None
     threads: int
     progress: Progress
-    known: Mapping[str, Any] = field(default_factory=lambda: tomllib.loads(published("002/pigz")))
+    known: Json = field(default_factory=lambda: tomllib.loads(published("002/pigz")))
 
     def run(
         self, setting: Setting, whole: bool = False, dram: Sequence[str] = SIZES,
         epf: Sequence[str] = POLICIES,
     ) -> SsdResult:  # fmt: skip
-        """The study under a setting, of the view unless ``whole``; accesses are the whole's."""
+        """The study under a setting, of the view unless ``whole``; accesses of the full capture."""
         trace = self.whole if whole and self.whole else self.views[setting.program]
         described = machines.load(MACHINE, set=setting.machine)
         if not whole:
@@ -157,7 +158,7 @@ class _Pigz:
         return found
 
     def _without_caches(self, described: machines.Machine, setting: Setting) -> machines.Machine:
-        """No caches, and instructions that take what those of the whole took with them."""
+        """A machine without caches, whose instructions include the time of the cache misses."""
         made = described.to_dict()
         del made["cache"]
         cpu, known = made["cpu"], self.known[setting.program]
@@ -188,21 +189,21 @@ def study(
     threads: int = 0,
     progress: Progress = None,
 ) -> Reproduced:
-    """Every result of UMD (002) beside ours, and what each depends on.
+    """Every result of UMD (002), with ours and its sensitivity.
 
     Args:
         full: capture the whole program first, into a temporary folder or ``traces``.
         traces: a folder that holds ``pigz.trace``, whole; the page view that comes with the
             sources by default. The sensitivity and the further tables are of the view always.
         threads: 0 = one per core.
-        progress: called now and then with the references done.
+        progress: called regularly with the number of references done.
 
     Raises:
         NearfarError: the trace is missing (3) or damaged, or pigz is not installed (3).
     """
     with ExitStack() as stack:
         pigz = _open(full, traces, threads, progress, stack)
-        found, more = _judged(pigz)
+        found, long = _judged(pigz)
         usual = Setting()
         base = _rows(*_measured(pigz, usual))
         cases = [compared("as chosen", "this run", base, base)]
@@ -217,7 +218,7 @@ def study(
             "version": _engine.__version__,
         }
         return Reproduced(
-            rows=_rows(found, more),
+            rows=_rows(found, long),
             run=run,
             sensitivity=cases,
             tables=list(_tables(pigz, usual, stack)),
@@ -227,7 +228,7 @@ def study(
 def _open(
     full: bool, traces: str | Path | None, threads: int, progress: Progress, stack: ExitStack
 ) -> _Pigz:
-    """The captures that are asked for; made first where they are to be."""
+    """The captures; with ``full``, made first."""
     program = Setting().program
     views = {name: workload.bundled() / f"{name}-pages.trace" for name in (program, "pigz-45")}
     if traces is None and not full:
@@ -246,11 +247,11 @@ def _open(
 
 
 def view(whole: Path, to: Path, progress: Progress = None) -> Path:
-    """Write the view by pages of a capture: what misses one cache of whole pages, 4 KiB per line.
+    """Write the view by pages of a capture: what misses a cache with lines of 4 KiB.
 
-    ``papers/002/pigz.toml`` has its size: few enough pages that every thread appears often (what
-    lies between two of its references is one step of a thread), and far fewer than the device has.
-    ``tests/data/captures/pigz-pages.trace`` is made so.
+    ``papers/002/pigz.toml`` has its size: few enough pages that every thread appears often (the
+    instructions between two of its references are one step), and far fewer than the device has.
+    ``tests/data/captures/pigz-pages.trace`` is such a view.
     """
     made = machines.load(MACHINE).to_dict()
     view = tomllib.loads(published("002/pigz"))["view"]
@@ -262,9 +263,9 @@ def view(whole: Path, to: Path, progress: Progress = None) -> Path:
 
 
 def waits(trace: Path, without: Sequence[str] = ()) -> tuple[int, float]:
-    """Accesses of a capture and its seconds beside the instructions' (``papers/002/pigz.toml``).
+    """Accesses of a capture, and its seconds in addition to those of instructions.
 
-    ``without`` names caches that are left out: ``l2``, or all three for a view.
+    For ``papers/002/pigz.toml``. ``without`` names caches to remove: ``l2``, or all for a view.
     """
     made = machines.load(MACHINE).to_dict()
     for level in without:
@@ -280,44 +281,46 @@ def waits(trace: Path, without: Sequence[str] = ()) -> tuple[int, float]:
     return row["accesses"], row["cpu_busy"] - row["instructions"] * instruction
 
 
-Found = Mapping[tuple[str, str], Mapping[str, Any]]
+#: By size of DRAM and policy.
+Found = Mapping[tuple[str, str], ssd_declared.Row]
+Long = Mapping[tuple[str, str], int]
 
 
-def _judged(pigz: _Pigz) -> tuple[Found, Found]:
+def _judged(pigz: _Pigz) -> tuple[Found, Long]:
     return _measured(pigz, Setting(), pigz.whole is not None)
 
 
-def _measured(pigz: _Pigz, setting: Setting, whole: bool = False) -> tuple[Found, Found]:
-    """Rows of the six cells, and how many services of each took long."""
+def _measured(pigz: _Pigz, setting: Setting, whole: bool = False) -> tuple[Found, Long]:
+    """Rows of the six cells, and the number of long services in each."""
     found = pigz.run(setting, whole)
     cells = dict(zip(product(SIZES, POLICIES), found.rows, strict=True))
     details = zip(product(SIZES, POLICIES), found.details, strict=True)
     long = {
-        # The bin that 50 us lie in begins there.
-        cell: {"long": sum(one["actual"] for one in of["service"] if one["low_ns"] >= 48_000)}
-        for cell, of in details
+        # The bin that contains 50 us starts at 48.
+        cell: sum(one["actual"] for one in detail["service"] if one["low_ns"] >= 48_000)
+        for cell, detail in details
     }
     return cells, long
 
 
-def _rows(found: Found, more: Found) -> list[declared.Row]:
+def _rows(found: Found, long: Long) -> list[declared.Row]:
     """A row for each statement of ``papers/002/statements.toml``."""
-    measures = dict(_measures(found, more))
+    measures = dict(_measures(found, long))
     return [
         one.row(float(f"{measures[one.key][0]:.4g}"), measures[one.key][1])
         for one in statements("002")
     ]
 
 
-def _measures(found: Found, more: Found) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Our value and what was seen, by key."""
+def _measures(found: Found, long: Long) -> Iterator[tuple[str, tuple[float, str]]]:
+    """Our value and a note, by key."""
     time = {cell: row["seconds"] for cell, row in found.items()}
     smart = POLICIES[2]
     for (size, epf), row in found.items():
         whole = row["seconds"]
         shares = ", ".join(
-            f"{part} {units.percent(row[f'cpu_{part}'] / whole)}"
-            for part in ("busy", "stall", "switch", "idle")
+            f"{part.removeprefix('cpu_')} {units.percent(row[part] / whole)}"
+            for part in ("cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle")
         )
         key = f"{epf.partition(':')[0]}-{size.removesuffix('M')}"
         yield key, (whole, f"{shares}; {row['embedded_faults']:,} embedded faults")
@@ -328,7 +331,7 @@ def _measures(found: Found, more: Found) -> Iterator[tuple[str, tuple[float, str
     yield "smart-first-100", (some / every, "")
     yield "all-slower-150", (time["150M", "all"] / time["150M", "none"], "")
     yield "smart-equal-150", (time["150M", smart] / time["150M", "none"], "")
-    counts = [[more[size, epf]["long"] for size in SIZES] for epf in POLICIES]
+    counts = [[long[size, epf] for size in SIZES] for epf in POLICIES]
     many, few = min(counts, key=lambda of: of[0] / max(of[1], 1))
     yield "long-100", (many / max(few, 1), f"{many:,} at 100 MB, {few:,} at 150 MB")
     none_150 = found["150M", "none"]
@@ -412,7 +415,7 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
 
 
 def _swap() -> dict[str, str | float]:
-    """Changes for a machine whose pages go to its disk, one at a time."""
+    """Changes for a machine that swaps pages to its disk, one at a time."""
     disk = machines.load(MACHINE).to_dict()["storage"]["hdd"]["hdd"]
     half_turn = 30 / float(str(disk["rotation"]["value"]).removesuffix("rpm"))
     page = 4096 / 1e6 / float(str(disk["bandwidth"]["value"]).removesuffix("MB/s"))
@@ -427,7 +430,7 @@ def _swap() -> dict[str, str | float]:
     }  # fmt: skip
 
 
-def _shown(row: Mapping[str, Any]) -> list[str]:
+def _shown(row: ssd_declared.Row) -> list[str]:
     idle = units.percent(row["cpu_idle"] / row["seconds"])
     return [units.duration(row["seconds"] * 1e9), idle, units.count(row["embedded_faults"])]
 
@@ -440,7 +443,7 @@ def _by(found: SsdResult, sizes: Sequence[str]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _cell(row: Mapping[str, Any]) -> str:
+def _cell(row: ssd_declared.Row) -> str:
     return f"{row['seconds']:.3f} s, {units.percent(row['passed_share'])}"
 
 

@@ -1,8 +1,7 @@
 """SSP (003) and the NOMAD paper's tables 2 to 4 against the ``tiering`` study.
 
-Published numbers are data, ``papers/003/*.toml``. Every row says how close ours is and whether that
-is within the stated tolerance; nothing is adjusted to make it hold. Assumptions that the papers
-leave open are varied one at a time (:data:`VARIANTS`).
+Published numbers are in ``papers/003/*.toml``. Every row has its tolerance; nothing is adjusted to
+make it hold. Assumptions that the papers leave open are varied one at a time (:data:`VARIANTS`).
 """
 
 from __future__ import annotations
@@ -12,36 +11,62 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import numpy as np
 
 from nearfar.declared import reproduce as declared
+from nearfar.declared import tiering as tiering_declared
 from nearfar.reproduce import Reproduced, compared, explained
 from nearfar.reproduce import published as text_of
-from nearfar.tiering import tiering
+from nearfar.strict import Json
+from nearfar.tiering import Knobs, tiering
 
-#: Runs under a real program, of which the median counts.
+if TYPE_CHECKING:
+    from nearfar.reproduce._live import Lived
+
+#: Runs of a real program, of which the median counts.
 LIVE_RUNS = 3
 
 Tick = Callable[[int], None] | None
 
-#: Two nodes of 16 GB after the kernel has taken its part: what ``numactl -H`` shows as free in the
-#: README of NOMAD's repository, 13,707 and 16,017 MB; of the slow node less 458 MiB, the two lists
-#: of 30 million places of eight bytes that the benchmark keeps in memory and soon no longer reads.
+
+class _Options(TypedDict, total=False):
+    """Options of the study ``tiering``."""
+
+    scale: str
+    threads: int
+    progress: Tick
+    points: int
+    seeds: int
+    mix: str
+    pattern: str
+    placement: str
+    rounds: int
+    machine: str
+    fast: str
+    slow: str
+    rss: str
+    wss: str
+    cost_scale: float
+    knobs: Knobs
+
+
+#: Free memory of two nodes of 16 GB, as ``numactl -H`` shows it in the README of NOMAD's
+#: repository: 13,707 and 16,017 MB. The slow node has 458 MiB less: two lists of 30 million
+#: eight-byte offsets that the benchmark allocates and soon no longer reads.
 FAST, SLOW = "13707M", "15559M"
-#: Runs of each, as SSP (003) has: its figures are boxes.
+#: Runs for each box of SSP (003)'s figures.
 SEEDS = 8
-#: Differences that count as agreement (issue of this study).
+#: Differences that count as agreement.
 _COPIES = {"write": 0.05, "mixed": 0.05, "read": 0.02}
 _FACTOR = 2.0
 _ORDER = 10.0
 #: Counts below this are "hardly any" in table 2.
 _FEW = 20_000
 
-
-#: What SSP (003) leaves open, one thing changed at a time: name, what it stands for, options.
-VARIANTS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+#: What SSP (003) leaves open, one change at a time: name, what it represents, options.
+VARIANTS: tuple[tuple[str, str, _Options], ...] = (
     ("half kernel costs", "sources are weak", {"cost_scale": 0.5}),
     ("double kernel costs", "sources are weak", {"cost_scale": 2.0}),
     ("hottest pages first", "NOMAD's scripts", {"placement": "hottest-first"}),
@@ -73,11 +98,11 @@ VARIANTS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 )
 
 
-def published(name: str) -> Mapping[str, Any]:
+def published(name: str) -> Json:
     """The data of ``papers/003/NAME.toml``.
 
     Raises:
-        NearfarError: there is none of that name.
+        NearfarError: there is no such file.
     """
     return tomllib.loads(text_of(f"003/{name}"))
 
@@ -85,7 +110,7 @@ def published(name: str) -> Mapping[str, Any]:
 def rows(
     full: bool = False, live: bool = False, threads: int = 0, progress: Tick = None
 ) -> list[declared.Row]:
-    """Every published number and statement, with ours; arguments as :func:`study`."""
+    """Every published number and statement, with ours; arguments as for :func:`study`."""
     options = _options(full, threads, progress)
     return _rows(list(_paper_003({**options, "seeds": SEEDS})), options, live)
 
@@ -96,10 +121,10 @@ def study(
     """Rows, and how many of SSP (003)'s hold under each of :data:`VARIANTS`.
 
     Args:
-        full: the papers' size; else a 64th of memory and work, which takes that much less long.
+        full: the papers' size; else a 64th of memory and work.
         live: also :func:`_lived`.
-        threads: runs at the same time; 0 = one per core.
-        progress: called now and then with accesses done.
+        threads: parallel runs; 0 = one per core.
+        progress: called regularly with the number of accesses done.
     """
     options = _options(full, threads, progress)
     found = list(_paper_003({**options, "seeds": SEEDS}))
@@ -116,14 +141,12 @@ def study(
     return Reproduced(_rows(found, options, live), run, cases)
 
 
-def _options(full: bool, threads: int, progress: Tick) -> Mapping[str, Any]:
+def _options(full: bool, threads: int, progress: Tick) -> _Options:
     return {"scale": "1/1" if full else "1/64", "threads": threads, "progress": progress}
 
 
-def _rows(
-    paper_003: list[declared.Row], options: Mapping[str, Any], live: bool
-) -> list[declared.Row]:
-    """The rows of SSP (003) and of the NOMAD paper, with why where they do not hold."""
+def _rows(paper_003: list[declared.Row], options: _Options, live: bool) -> list[declared.Row]:
+    """The rows of SSP (003) and of the NOMAD paper, with reasons if they do not hold."""
     lived = list(_lived()) if live else []
     nomad = [*_table_2(options), *_table_3(options), *_table_4(options)]
     return [
@@ -135,19 +158,19 @@ def _rows(
 class _Mix:
     """NOMAD and SSP on one mix, a run for each seed."""
 
-    def __init__(self, mix: str, options: Mapping[str, Any]) -> None:
-        settings = {"fast": FAST, "slow": SLOW, "points": 1, "mix": mix, **options}
-        self.found = tiering("nomad-medium", policy="nomad,ssp", **settings)
+    def __init__(self, mix: str, options: _Options) -> None:
+        settings: _Options = {"fast": FAST, "slow": SLOW, "points": 1, "mix": mix, **options}
+        self.result = tiering("nomad-medium", policy="nomad,ssp", **settings)
 
     def runs(self, policy: str, count: str, *, rounds_only: bool = True) -> list[float]:
         """A count, or the bandwidth of the last round, of each seed."""
-        of: dict[int, list[Mapping[str, Any]]] = {}
-        for row in self.found.rows:
+        by_seed: dict[int, list[float]] = {}
+        for row in self.result.rows:
             if row["policy"] == policy and not (rounds_only and row["phase"] == "warm-up"):
-                of.setdefault(row["seed"], []).append(row)
+                by_seed.setdefault(row["seed"], []).append(_column(row, count))
         if count == "bandwidth_mb_s":
-            return [float(rows[-1][count]) for rows in of.values()]
-        return [float(sum(row[count] for row in rows)) for rows in of.values()]
+            return [float(values[-1]) for values in by_seed.values()]
+        return [float(sum(values)) for values in by_seed.values()]
 
     def ratio(self, count: str) -> tuple[float, str]:
         """SSP's median over NOMAD's, 1 where both have none; and both boxes."""
@@ -155,9 +178,13 @@ class _Mix:
         return _over(ssp[1], nomad[1]), _boxes(nomad, ssp)
 
     def apart(self, count: str) -> tuple[float, str]:
-        """The upper end of SSP's box over the lower end of NOMAD's: below 1 where it is lower."""
+        """The upper end of SSP's box over the lower end of NOMAD's: below 1 if it is lower."""
         nomad, ssp = _box(self.runs("nomad", count)), _box(self.runs("ssp", count))
         return _over(ssp[2], nomad[0]), _boxes(nomad, ssp)
+
+
+def _column(row: tiering_declared.Row, name: str) -> float:
+    return cast("Mapping[str, float]", row)[name]
 
 
 Box = tuple[float, float, float]
@@ -170,7 +197,7 @@ def _box(values: list[float]) -> Box:
 
 
 def _boxes(nomad: Box, ssp: Box) -> str:
-    """Both as a note, in the numbers of the run's scale."""
+    """Both as a note, at the scale of the run."""
     return ", ".join(
         f"{name} {low:,.0f} to {high:,.0f}"
         for name, (low, _, high) in (("NOMAD", nomad), ("SSP", ssp))
@@ -181,7 +208,7 @@ def _over(ssp: float, nomad: float) -> float:
     return ssp / nomad if nomad else (1.0 if not ssp else float("inf"))
 
 
-def _paper_003(options: Mapping[str, Any]) -> Iterator[declared.Row]:
+def _paper_003(options: _Options) -> Iterator[declared.Row]:
     data = published("ssp")
     size = 1 / _share(options["scale"])
     made = {mix: _Mix(mix, options) for mix in ("write", "mixed", "read", "split")}
@@ -225,63 +252,70 @@ def _paper_003(options: Mapping[str, Any]) -> Iterator[declared.Row]:
 
 
 def _lived() -> Iterator[declared.Row]:
-    """SSP (003)'s results with a real program on the kernel at hand (``nearfar run``).
+    """SSP (003)'s results with a real program on this kernel (``nearfar run``).
 
     Memory of 1 GiB: both nodes and all work are a 27th of the paper's.
     """
-    from nearfar.reproduce._live import Lived, MicroBenchmark
+    from nearfar.reproduce._live import MicroBenchmark
 
     figures = published("ssp")["figures"]
     unit = "SSP / NOMAD, medians"
     with tempfile.TemporaryDirectory() as folder:
         program = MicroBenchmark(Path(folder))
         for mix, value in figures["shadow_copies"].items():
-            runs: dict[str, list[Lived]] = {"nomad": [], "ssp": []}
+            runs: _LiveRuns = {"nomad": [], "ssp": []}
             for seed in range(1, LIVE_RUNS + 1):
-                for policy, own in runs.items():
-                    own.append(program.run(mix, policy, seed, FAST, SLOW))
-
-            def ratio(of: Callable[[Lived], float], runs: Any = runs) -> tuple[float, str]:
-                nomad, ssp = (_box([of(one) for one in own]) for own in runs.values())
-                return _over(ssp[1], nomad[1]), _boxes(nomad, ssp)
-
-            def count(name: str) -> Callable[[Lived], float]:
-                return lambda one: one.outcome.counters[name]
-
-            ours, note = ratio(count("shadow_copies"))
+                for policy, done in runs.items():
+                    done.append(program.run(mix, policy, seed, FAST, SLOW))
+            ours, note = _live_ratio(runs, "shadow_copies")
             yield _near("003", f"live, figure 4: shadow copies, {mix}", value, ours, _COPIES[mix],
                         unit, note)  # fmt: skip
             if mix == "read":
-                ours, note = ratio(count("demotions_remapped"))
+                ours, note = _live_ratio(runs, "demotions_remapped")
                 yield _near("003", "live, figures 2 and 3: remaps, read", figures["remaps"], ours,
                             0.05, unit, note)  # fmt: skip
                 continue
             for name, says in (("shadow_faults", "faults"), ("shadows_reclaimed", "reclaims")):
-                ours, note = ratio(count(name))
+                ours, note = _live_ratio(runs, name)
                 yield _row("003", f"live, figures 2 and 3: shadow {says}, {mix}, fall", "< 1",
                            ours, unit, "below 1", ours < 1, note)  # fmt: skip
             if mix == "write":
-                ours, note = ratio(lambda one: one.bandwidth_mb_s)
+                ours, note = _live_ratio(runs, "bandwidth_mb_s")
                 yield _near(
                     "003", "live, figure 5: bandwidth, write", figures["bandwidth_write"], ours,
                     0.05, unit, f"last round, MiB/s: {note}",
                 )  # fmt: skip
 
 
-def _table_2(options: Mapping[str, Any]) -> Iterator[declared.Row]:
+#: Runs by policy.
+_LiveRuns = dict[str, "list[Lived]"]
+
+
+def _live_ratio(runs: _LiveRuns, name: str) -> tuple[float, str]:
+    """SSP's median of a counter, or of the bandwidth, over NOMAD's; and both boxes."""
+    nomad, ssp = (
+        _box(
+            [
+                run.bandwidth_mb_s if name == "bandwidth_mb_s" else run.outcome.counters[name]
+                for run in of_policy
+            ]
+        )
+        for of_policy in runs.values()
+    )
+    return _over(ssp[1], nomad[1]), _boxes(nomad, ssp)
+
+
+def _table_2(options: _Options) -> Iterator[declared.Row]:
     table = published("nomad")["table2"]
     size = 1 / _share(options["scale"])
     policies = [name for name in table if name != "source"]
     rate: dict[tuple[str, str, str, str], float] = {}
     for case in ("small", "medium", "large"):
         for mix in ("read", "write"):
-            made = tiering(
-                f"nomad-{case}", policy=[*policies, "none"], mix=mix, fast=FAST, slow=SLOW,
-                points=1, **options,
-            )  # fmt: skip
+            settings: _Options = {**options, "mix": mix, "fast": FAST, "slow": SLOW, "points": 1}
+            result = tiering(f"nomad-{case}", policy=[*policies, "none"], **settings)
             for phase, name in (("in-progress", "round-1"), ("stable", "round-4")):
-                rows: list[Mapping[str, Any]] = list(made.rows)
-                for row in rows:
+                for row in result.rows:
                     if row["phase"] != name:
                         continue
                     rate[row["policy"], case, phase, mix] = row["bandwidth_mb_s"]
@@ -290,7 +324,7 @@ def _table_2(options: Mapping[str, Any]) -> Iterator[declared.Row]:
                     counts = table[row["policy"]][case][phase][mix]
                     for count, value in zip(("promotions", "demotions"), counts, strict=True):
                         item = f"table 2: {row['policy']}, {case}, {phase}, {mix}, {count}"
-                        ours = row[count] * size
+                        ours = _column(row, count) * size
                         few = value < _FEW and ours < _FEW
                         made_row = _within("NOMAD", item, value, ours, _ORDER, "pages")
                         made_row["holds"] = made_row["holds"] or few
@@ -334,19 +368,23 @@ def _statements(rate: dict[tuple[str, str, str, str], float]) -> Iterator[declar
     )  # fmt: skip
 
 
-def _table_3(options: Mapping[str, Any]) -> Iterator[declared.Row]:
+def _table_3(options: _Options) -> Iterator[declared.Row]:
     table = published("nomad")["table3"]
     gb = 10**9
     before = None
     size = 1 / _share(options["scale"])
     for rss, value in zip(table["rss_gb"], table["shadow_gb"], strict=True):
-        # 30.7 GB in all, of which the fast node has 16 GiB less what its kernel keeps.
-        made = tiering(
-            "nomad-medium", policy="nomad", machine="cxl-b", mix="read", rss=str(rss * gb),
-            wss=str(rss * gb), fast=str(int(15.35 * gb)), slow=str(int(15.35 * gb)), points=1,
-            **options,
-        )  # fmt: skip
-        ours = made.series[-1]["shadow_bytes"] * size / gb
+        # 30.7 GB in total; the fast node has 16 GiB minus what its kernel uses.
+        node = str(int(15.35 * gb))
+        settings: _Options = {
+            **options, "machine": "cxl-b", "mix": "read", "rss": str(rss * gb),
+            "wss": str(rss * gb), "fast": node, "slow": node, "points": 1,
+        }  # fmt: skip
+        ours = (
+            tiering("nomad-medium", policy="nomad", **settings).series[-1]["shadow_bytes"]
+            * size
+            / gb
+        )
         yield _within(
             "NOMAD", f"table 3: shadow memory at {rss} GB RSS", value, ours, _FACTOR, "GB"
         )
@@ -358,13 +396,14 @@ def _table_3(options: Mapping[str, Any]) -> Iterator[declared.Row]:
         before = ours
 
 
-def _table_4(options: Mapping[str, Any]) -> Iterator[declared.Row]:
+def _table_4(options: _Options) -> Iterator[declared.Row]:
     made = {}
     for platform, machine in (("C", "pmem-c"), ("D", "cxl-d")):
-        result = tiering(
-            "nomad-medium", policy="nomad", machine=machine, mix="write", pattern="zipf",
-            fast=FAST, points=1, **options,
-        )  # fmt: skip
+        settings: _Options = {
+            **options, "machine": machine, "mix": "write", "pattern": "zipf", "fast": FAST,
+            "points": 1,
+        }  # fmt: skip
+        result = tiering("nomad-medium", policy="nomad", **settings)
         aborts = result.total("nomad", "aborts")
         made[platform] = result.total("nomad", "promotions") / max(1.0, aborts)
     share = made["D"] / made["C"]

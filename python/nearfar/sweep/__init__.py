@@ -1,12 +1,12 @@
-"""``sweep``: a study over a grid, cell by cell, finished cells are never lost or run again.
+"""``sweep``: a study over a grid, cell by cell; finished cells are never lost or run again.
 
 ``study.toml`` (:mod:`nearfar.sweep.plan`) names the study and the grid. Cells run in processes of
 this machine (:mod:`nearfar.sweep.local`) or on a Dask cluster (:mod:`nearfar.sweep.cluster`), and
-each keeps its own result (:mod:`nearfar.sweep.cell`). One that takes long may be split into parts
-that run apart (:mod:`nearfar.sweep.split`). docs/sweep.md has the whole of it.
+write their own results (:mod:`nearfar.sweep.cell`). A cell may be split into parts that run in
+parallel (:mod:`nearfar.sweep.split`). See docs/sweep.md.
 
->>> found = sweep("study.toml", workers=2)                      # doctest: +SKIP
->>> found.to_polars().group_by("replacement").len()             # doctest: +SKIP
+>>> result = sweep("study.toml", workers=2)                     # doctest: +SKIP
+>>> result.to_polars().group_by("replacement").len()            # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Final, Unpack
 
 from nearfar.declared import sweep as declared
 from nearfar.errors import NearfarError
@@ -28,24 +28,26 @@ from nearfar.result import RUN, Result, read_table
 from nearfar.schema import Rows, complete, count, takes
 from nearfar.strict import read_json
 from nearfar.studies import STUDIES, Study, find
-from nearfar.sweep import cell as cells_of
 from nearfar.sweep import local
-from nearfar.sweep.cell import CellState, Job, Outcome, job_of, outcome_of, parameter_columns
+from nearfar.sweep.cell import CellState, job_of, outcome_of, parameter_columns
 from nearfar.sweep.cluster import Cluster, Scheduler
 from nearfar.sweep.plan import Cell, Digests, Plan, SweepRun, read
-from nearfar.sweep.split import jobs_of
+from nearfar.sweep.split import Joiner, jobs_of
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["Estimate", "SweepResult", "load", "sweep"]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is left to do.
+    """The remaining work of a sweep.
 
     Attributes:
-        cells: of the grid; done: finished; failed: of those before, to be tried again.
-        seconds: how long the rest takes; None where that is not known.
-        basis: what that is estimated from.
+        cells: cells of the grid; done: finished cells; failed: cells to try again.
+        seconds: estimated time for the rest; None if unknown.
+        basis: the basis of the estimate.
     """
 
     cells: int
@@ -69,15 +71,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SweepResult(Result):
-    """A sweep as its folder holds it.
+    """The state of a sweep.
 
     Attributes:
-        folder: where it is.
-        run: what was asked: study, grid, options, version.
-        cells: how each cell went, in the order of the grid: ``key``, ``status`` (``done``,
-            ``failed`` or ``missing``), ``rows``, ``error``, ``parameters``.
-        ran: cells that this call ran.
-        seconds: by key, how long finished cells took.
+        folder: its folder.
+        run: study, grid, options, version.
+        cells: the state of each cell, in the order of the grid.
+        ran: number of cells that this call ran.
+        seconds: durations of finished cells, by key.
     """
 
     shown = "nearfar.report.sweep:sweep"
@@ -91,19 +92,19 @@ class SweepResult(Result):
 
     @property
     def study(self) -> Study:
-        """The study that ran."""
+        """The study."""
         return find(self.run["of"])
 
     @property
     def dataset(self) -> Path:
-        """The Parquet dataset: a folder of parts of one schema."""
+        """The folder of the Parquet dataset."""
         return self.folder / "dataset"
 
     @property
     def result(self) -> Path | None:
-        """Of a sweep of one cell, without a grid: its result as its study writes it, once done."""
-        there = self.folder / RESULT
-        return there if not self.run["grid"] and there.exists() else None
+        """The folder of the study's full result, if the sweep has no grid and is done."""
+        path = self.folder / RESULT
+        return path if not self.run["grid"] and path.exists() else None
 
     @property
     def failed(self) -> list[CellState]:
@@ -117,18 +118,18 @@ class SweepResult(Result):
 
     @property
     def columns(self) -> Rows:
-        """What the columns mean: the study's, with the parameters of the cells as keys."""
-        own = self.study.columns
-        plain = {name for key in own.keys for name in ([key] if isinstance(key, str) else key)}
-        more = [name for name in parameter_columns(self.study) if name not in plain]
+        """The study's columns, with the parameters of the cells as further keys."""
+        study = self.study.columns
+        keys = {name for key in study.keys for name in ([key] if isinstance(key, str) else key)}
+        added = [name for name in parameter_columns(self.study) if name not in keys]
         return Rows(
-            keys=(*(name for name in more if name != own.seed), *own.keys),
-            metrics=own.metrics,
-            seed=own.seed,
+            keys=(*(name for name in added if name != study.seed), *study.keys),
+            metrics=study.metrics,
+            seed=study.seed,
         )
 
     @property
-    def table(self) -> Any:
+    def table(self) -> pyarrow.Table:
         """All rows of the finished cells as a ``pyarrow.Table``.
 
         Raises:
@@ -145,33 +146,33 @@ class SweepResult(Result):
             line = (str(error).splitlines() or [""])[0]
             raise NearfarError(f"{self.dataset}: {line}; run the sweep with --force") from None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, as ``--format json`` prints it."""
+    def to_dict(self) -> Mapping[str, object]:
+        """The sweep as plain values, as ``--format json`` prints it."""
         rows = self.table.to_pylist() if any(c["status"] == "done" for c in self.cells) else []
         return {"run": self.run, "cells": self.cells, "rows": rows}
 
 
+#: Called with cells done, failed and in total, and seconds left (None: unknown).
 Progress = Callable[[int, int, int, float | None], None]
 
 
 @takes(declared.OPTIONS)
 def sweep(
-    study: str | Path | Mapping[str, Any],
+    study: str | Path | Mapping[str, object],
     out: str | Path | None = None,
     *,
     force: bool = False,
     progress: Progress | None = None,
     **options: Unpack[declared.Options],
 ) -> SweepResult:
-    """Run every cell of a grid that is not finished.
+    """Run every unfinished cell of a grid.
 
     Args:
         study: path of a ``study.toml``, or a mapping of the same form (paths in it are relative to
             the working directory).
-        out: folder of the results; ``NAME.sweep`` by default. One that holds a sweep already goes
-            on from there.
+        out: folder of the results; ``NAME.sweep`` by default. A sweep there is continued.
         force: run finished cells again.
-        progress: called with cells done, failed and in all, and the seconds left (None: unknown).
+        progress: see :data:`Progress`.
         {options}
 
     Returns:
@@ -180,29 +181,29 @@ def sweep(
     Raises:
         NearfarError: bad input, no cluster (exit code 3), or another sweep is running in ``out``.
     """
-    asked = _asked(options)
+    workers = _workers(options)
     plan, folder = _plan(study, out)
-    with _ours(folder):
+    with _locked(folder):
         cells, seconds = _prepare(plan, folder, force)
         ran = 0
         if len(seconds) < len(cells):
-            ran = _run(plan, folder, cells, seconds, asked, progress)
+            ran = _run(plan, folder, cells, seconds, workers, progress)
         return _gather(plan.to_dict(), folder, [cell.key for cell in cells], ran)
 
 
 @takes(declared.OPTIONS)
 def estimate(
-    study: str | Path | Mapping[str, Any],
+    study: str | Path | Mapping[str, object],
     out: str | Path | None = None,
     *,
     force: bool = False,
     **options: Unpack[declared.Options],
 ) -> Estimate:
-    """How many cells :func:`sweep` would run and how long that would take; nothing is written.
+    """How many cells :func:`sweep` would run and how long that would take; writes nothing.
 
     Arguments are those of :func:`sweep`; the time is that of ``workers`` processes.
     """
-    asked = _asked(options)
+    workers = _workers(options)
     plan, folder = _plan(study, out)
     known = _load_digests(folder)
     cells = list(plan.cells(known))
@@ -213,40 +214,40 @@ def estimate(
         if found and found["status"] == "done" and not force
     }
     failed = sum(1 for found in outcomes if found and found["status"] == "failed")
-    processes = asked.workers or len(os.sched_getaffinity(0))
-    seconds, basis = _left(plan, cells, done, processes, asked.parts)
+    processes = workers.count or len(os.sched_getaffinity(0))
+    seconds, basis = _left(plan, cells, done, processes, workers.parts)
     return Estimate(len(cells), len(done), failed, seconds, basis)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """Who is to run the cells, checked: the options, and the scheduler where there is one."""
+class _Workers:
+    """The options on workers, checked; 0 is automatic."""
 
-    workers: int
+    count: int
     threads: int
     parts: int
     dask: Scheduler | None
 
 
-def _asked(options: declared.Options) -> _Asked:
-    asked = complete(declared.OPTIONS, options)
-    workers = count("--workers", asked["workers"], 0, 4096)
-    threads = count("--threads", asked["threads"], 0, 65536)
-    parts = count("--parts", asked["parts"], 0, 65536)
-    files = (asked["dask_tls_ca"], asked["dask_tls_cert"], asked["dask_tls_key"])
-    if any(files) and not (asked["dask"] and all(files)):
+def _workers(options: declared.Options) -> _Workers:
+    values = complete(declared.OPTIONS, options)
+    workers = count("--workers", values["workers"], 0, 4096)
+    threads = count("--threads", values["threads"], 0, 65536)
+    parts = count("--parts", values["parts"], 0, 65536)
+    files = (values["dask_tls_ca"], values["dask_tls_cert"], values["dask_tls_key"])
+    if any(files) and not (values["dask"] and all(files)):
         raise NearfarError(
             "--dask-tls-ca, --dask-tls-cert, --dask-tls-key: go together, and with --dask"
         )
-    where = asked["dask"]
-    return _Asked(workers, threads, parts, None if where is None else Scheduler(where, *files))
+    where = values["dask"]
+    return _Workers(workers, threads, parts, None if where is None else Scheduler(where, *files))
 
 
 def load(folder: str | Path) -> SweepResult:
-    """Read a sweep's folder as it is now, finished or not.
+    """Read the folder of a sweep, finished or not.
 
     Raises:
-        NearfarError: it holds no sweep.
+        NearfarError: it is not the folder of a sweep.
     """
     path = Path(folder)
     run = _run_of(path)
@@ -262,17 +263,17 @@ def load(folder: str | Path) -> SweepResult:
 # --- the folder
 
 _LOCK: Final = ".lock"
-#: A link to the whole result of a sweep of one cell.
+#: A link to the full result of a sweep of one cell.
 RESULT: Final = "result"
 
 
 @contextmanager
-def _ours(folder: Path) -> Iterator[None]:
-    """Keep other sweeps out of ``folder``, by a lock that the kernel releases in any case."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock ``folder`` against other sweeps; the kernel releases the lock if the process dies."""
     if not folder.exists():
         check_output(folder, force=False, holds=RUN)
     folder.mkdir(parents=True, exist_ok=True)
-    if _run_of(folder) is None and any(not at.name.startswith(".") for at in folder.iterdir()):
+    if _run_of(folder) is None and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise NearfarError(f"{folder}: exists and holds no sweep; choose another -o")
     with (folder / _LOCK).open("a") as lock:
         try:
@@ -284,33 +285,32 @@ def _ours(folder: Path) -> Iterator[None]:
         yield
 
 
-def _plan(study: str | Path | Mapping[str, Any], out: str | Path | None) -> tuple[Plan, Path]:
+def _plan(study: str | Path | Mapping[str, object], out: str | Path | None) -> tuple[Plan, Path]:
     plan = read(study)
     return plan, Path(f"{plan.name}.sweep" if out is None else out)
 
 
 def _run_of(folder: Path) -> SweepRun | None:
     try:
-        found: Any = read_json(folder / RUN)
+        run: SweepRun = read_json(folder / RUN)
     except (NearfarError, ValueError):
         return None
-    whole = isinstance(found, dict) and found.get("study") == "sweep"
-    return cast("SweepRun", found) if whole else None
+    return run if isinstance(run, dict) and run.get("study") == "sweep" else None
 
 
 def _load_digests(folder: Path) -> Digests:
     try:
-        found: Any = read_json(folder / "inputs.json")
+        digests: Digests = read_json(folder / "inputs.json")
     except (NearfarError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return digests if isinstance(digests, dict) else {}
 
 
 def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[str, float]]:
-    """Lay out the folder; returns the cells and the seconds of the finished ones by key."""
+    """Set up the folder; returns the cells, and the durations of finished ones by key."""
     known = _load_digests(folder)
     cells = list(plan.cells(known))
-    # First of all: what makes the folder a sweep's.
+    # First, the file that marks the folder as a sweep.
     whole = {**plan.to_dict(), "cells": [cell.key for cell in cells]}
     write_whole(folder / "run.json", json.dumps(whole, indent=1) + "\n", force=True)
     for name in ("cells", "dataset"):
@@ -320,7 +320,7 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
     write_whole(folder / "inputs.json", json.dumps(known, indent=1) + "\n", force=True)
     wanted = {_part(cell.place, cell.key) for cell in cells}
     for part in (folder / "dataset").glob("*.parquet"):
-        # A cell of an earlier grid: its result stays in `cells`.
+        # Results of an earlier grid stay in `cells`.
         if force or part.name not in wanted:
             part.unlink()
     (folder / RESULT).unlink(missing_ok=True)
@@ -331,15 +331,15 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
             _forget_parts(cell.key, folder)
             continue
         found = outcome_of(cell.key, folder)
-        there = bool(plan.grid) or (_kept(cell.key, folder) / RUN).is_file()
-        if found is not None and found["status"] == "done" and there:
+        has_result = bool(plan.grid) or (_full_result(cell.key, folder) / RUN).is_file()
+        if found is not None and found["status"] == "done" and has_result:
             seconds[cell.key] = found["seconds"]
-            _show(plan, cell.place, cell.key, folder)
+            _publish(plan, cell.place, cell.key, folder)
     return cells, seconds
 
 
-def _kept(key: str, folder: Path) -> Path:
-    """Where the whole result of a cell is, of a sweep of that one."""
+def _full_result(key: str, folder: Path) -> Path:
+    """The study's full result, of a sweep of one cell."""
     return folder / "cells" / f"{key}.result"
 
 
@@ -353,20 +353,20 @@ def _part(place: int, key: str) -> str:
     return f"{place:06d}-{key}.parquet"
 
 
-def _show(plan: Plan, place: int, key: str, folder: Path) -> None:
-    """Make a finished cell a part of the dataset: a second name of its file, or a copy."""
+def _publish(plan: Plan, place: int, key: str, folder: Path) -> None:
+    """Add a finished cell to the dataset: a hard link to its file, or a copy."""
     _forget_parts(key, folder)
     if not plan.grid:
-        (folder / RESULT).symlink_to(_kept(key, folder).relative_to(folder))
+        (folder / RESULT).symlink_to(_full_result(key, folder).relative_to(folder))
     part = folder / "dataset" / _part(place, key)
     if part.exists():
         return
-    kept = folder / "cells" / f"{key}.parquet"
+    rows = folder / "cells" / f"{key}.parquet"
     try:
-        part.hardlink_to(kept)
+        part.hardlink_to(rows)
     except OSError:
         temporary = part.with_name(f".{part.name}.partial")
-        shutil.copyfile(kept, temporary)
+        shutil.copyfile(rows, temporary)
         commit(temporary, part)
 
 
@@ -396,95 +396,68 @@ def _run(
     folder: Path,
     cells: Sequence[Cell],
     seconds: dict[str, float],
-    asked: _Asked,
+    workers: _Workers,
     progress: Progress | None,
 ) -> int:
-    """Run the cells that are not done; returns how many ended."""
+    """Run the unfinished cells; returns how many ended."""
     todo = {cell.key: cell for cell in cells if cell.key not in seconds}
     failed = ran = 0
-    gone = dict(seconds)
-    ending = ExitStack()
-    cluster = None if asked.dask is None else Cluster(asked.dask)
+    ended = dict(seconds)
+    stack = ExitStack()
+    cluster = None if workers.dask is None else Cluster(workers.dask)
     if cluster is not None:
-        ending.callback(cluster.close)
+        stack.callback(cluster.close)
 
-    def show() -> None:
+    def report() -> None:
         if progress is not None:
-            left = _left(plan, cells, gone, processes, parts)[0]
+            left = _left(plan, cells, ended, processes, parts)[0]
             progress(len(seconds), failed, len(cells), left)
 
     try:
         cores = len(os.sched_getaffinity(0))
         if cluster is not None:
-            processes, each = max(1, cluster.workers()), max(1, asked.threads)
-            # As many as keep every worker busy. On one machine the threads of a cell do that, and
-            # share what they decode.
-            parts = asked.parts or -(-processes // len(todo))
+            processes, threads = max(1, cluster.workers()), max(1, workers.threads)
+            # Enough to keep every worker busy. On one machine, threads do that, and share the
+            # decoded trace.
+            parts = workers.parts or -(-processes // len(todo))
         else:
-            parts = asked.parts or 1
-            processes = max(1, min(asked.workers or cores, len(todo) * parts))
-            each = max(1, (asked.threads or cores) // processes)
-        of_cells = [job_of(cell, plan.study, folder, each, not plan.grid) for cell in todo.values()]
-        jobs = {job["key"]: jobs_of(job, parts) for job in of_cells}
-        waiting = _Waiting(of_cells, jobs)
-        listed = [job for of_one in jobs.values() for job in of_one]
+            parts = workers.parts or 1
+            processes = max(1, min(workers.count or cores, len(todo) * parts))
+            threads = max(1, (workers.threads or cores) // processes)
+        whole = [job_of(cell, plan.study, folder, threads, not plan.grid) for cell in todo.values()]
+        by_cell = {job["key"]: jobs_of(job, parts) for job in whole}
+        joiner = Joiner(whole, by_cell)
+        jobs = [job for of_cell in by_cell.values() for job in of_cell]
         if cluster is None:
-            outcomes = local.run(listed, min(processes, len(listed)))
+            outcomes = local.run(jobs, min(processes, len(jobs)))
         else:
-            outcomes = cluster.run(listed)
-        ending.callback(outcomes.close)
-        show()
-        for outcome in waiting.cells(outcomes):
+            outcomes = cluster.run(jobs)
+        stack.callback(outcomes.close)
+        report()
+        for outcome in joiner.cells(outcomes):
             ran += 1
             key = outcome["key"]
-            gone[key] = outcome["seconds"]
+            ended[key] = outcome["seconds"]
             if outcome["status"] == "done":
                 seconds[key] = outcome["seconds"]
-                _show(plan, todo[key].place, key, folder)
+                _publish(plan, todo[key].place, key, folder)
             else:
                 failed += 1
-            show()
+            report()
     except KeyboardInterrupt:
         kept = f"{len(seconds)} of {len(cells)} cells are kept in {folder}"
         raise NearfarError(f"interrupted: {kept}; run it again to go on", 130) from None
     finally:
-        ending.close()
+        stack.close()
     return ran
-
-
-class _Waiting:
-    """Cells of which parts are still to come, and how many."""
-
-    def __init__(self, whole: Sequence[Job], jobs: Mapping[str, Sequence[Job]]) -> None:
-        self.whole = {job["key"]: job for job in whole}
-        self.parts = {key: len(of_one) for key, of_one in jobs.items()}
-
-    def cells(self, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
-        """Outcomes of jobs as those of cells, which are made when their last part is there."""
-        for key in [key for key, parts in self.parts.items() if parts == 0]:
-            yield self._join(key)
-        for outcome in outcomes:
-            key = outcome["key"]
-            if key not in self.parts:
-                continue  # another part of the cell has failed
-            self.parts[key] -= 1
-            if outcome["status"] != "part":
-                del self.parts[key]
-                yield outcome
-            elif not self.parts[key]:
-                yield self._join(key)
-
-    def _join(self, key: str) -> Outcome:
-        del self.parts[key]
-        return cells_of.join(self.whole[key])
 
 
 def _left(
     plan: Plan, cells: Sequence[Cell], done: Mapping[str, float], processes: int, parts: int
 ) -> tuple[float | None, str]:
-    """Seconds that the cells which are not done take, and what that is estimated from.
+    """Estimated seconds for the unfinished cells, and the basis of the estimate.
 
-    It is estimated from finished cells, in proportion to the records of their traces.
+    The estimate is from finished cells, in proportion to the records of their traces.
     """
     rest = [cell for cell in cells if cell.key not in done and cell.error is None]
     if not rest:

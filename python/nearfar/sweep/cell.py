@@ -1,15 +1,14 @@
-"""One cell: run it, write its rows and how it went, whole or not at all.
+"""One cell of a sweep: run it, and write its rows and its outcome atomically.
 
-A finished cell is two files of the sweep's folder: ``cells/KEY.parquet``, its rows, and then
-``cells/KEY.json``, which says that it is finished. Both are written to a temporary file, flushed to
-the device and renamed, so a process killed at any moment leaves a finished cell or none. Any
-process that sees the folder may run any cell; two that run the same one write the same bytes.
+A finished cell is two files in the folder of the sweep: ``cells/KEY.parquet``, its rows, and then
+``cells/KEY.json``, its outcome. Both are written to a temporary file, flushed to the device and
+renamed, so a killed process leaves a finished cell or none. Any process that sees the folder may
+run any cell; two processes that run the same cell write the same bytes.
 
-A cell may be split (:mod:`nearfar.sweep.split`). A finished part is ``parts/KEY/NAME.json``,
-written in the same way, and the sweep makes the cell of its parts when the last is there: the same
-bytes.
+A cell may be split (:mod:`nearfar.sweep.split`). A finished part is ``parts/KEY/NAME.json``. After
+the last part, the sweep joins them to the same bytes as an unsplit cell.
 
-Of a sweep of one cell, without a grid, the whole result is kept, as its study writes it:
+A sweep without a grid has one cell; its full result, as the study writes it, is
 ``cells/KEY.result``.
 """
 
@@ -24,7 +23,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict
 
 from nearfar import studies
 from nearfar.errors import NearfarError, of_system
@@ -35,19 +34,22 @@ from nearfar.strict import read_json
 from nearfar.studies import Study
 from nearfar.sweep.plan import Cell
 
+if TYPE_CHECKING:
+    import pyarrow
+
 
 class Job(TypedDict):
-    """All that a process needs to run a cell; attributes of :class:`Cell` as they are there.
+    """Everything that a worker needs to run a cell; see :class:`Cell`.
 
-    ``only`` are the pieces of a part, ``None`` for the whole cell. ``result``: whether its whole
-    result is kept.
+    ``only``: the pieces of a part; None for the whole cell. ``result``: whether to write the full
+    result.
     """
 
     folder: str
     key: str
     study: str
-    parameters: Mapping[str, Any]
-    written: Mapping[str, Any]
+    parameters: Mapping[str, object]
+    written: Mapping[str, object]
     renamed: Mapping[str, str]
     threads: int
     error: str | None
@@ -56,34 +58,31 @@ class Job(TypedDict):
 
 
 class CellState(TypedDict):
-    """How a cell went: ``done``, ``failed`` or ``missing``; ``rows`` of its result.
-
-    Of a part that is done ``part``.
-    """
+    """The state of a cell: ``done``, ``failed`` or ``missing`` (``part``: a finished part)."""
 
     key: str
     status: str
     rows: int
     error: str | None
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, object]
 
 
 class Outcome(CellState):
-    """What ``cells/KEY.json`` holds."""
+    """The content of ``cells/KEY.json``."""
 
     seconds: float
 
 
 class Part(TypedDict):
-    """What ``parts/KEY/NAME.json`` holds: pieces, how long they took, what the study came to."""
+    """The content of ``parts/KEY/NAME.json``: the pieces, and the study's result for them."""
 
     only: list[int]
     seconds: float
-    answer: Mapping[str, Any]
+    answer: Mapping[str, object]
 
 
 def job_of(cell: Cell, study: Study, folder: Path, threads: int, result: bool) -> Job:
-    """All that a process needs to run ``cell``, as plain values."""
+    """The job that runs ``cell``."""
     return {
         "folder": str(folder.absolute()),
         "key": cell.key,
@@ -99,27 +98,27 @@ def job_of(cell: Cell, study: Study, folder: Path, threads: int, result: bool) -
 
 
 def run(job: Job) -> Outcome:
-    """Run a cell, or a part of one, and keep it; a cell that fails is kept with its one line."""
+    """Run a cell or a part of one, and write its outcome, even if it fails."""
     return _attempt(job, _run_whole if job["only"] is None else _run_part)
 
 
 def join(job: Job) -> Outcome:
-    """Make a cell of its parts, which are all there, and keep it."""
+    """Make a cell from its parts, which are all finished."""
     parts = parts_of(job["key"], Path(job["folder"]))
-    given = [(part["only"], part["answer"]) for part in parts]
+    answers = [(part["only"], part["answer"]) for part in parts]
     seconds = sum(part["seconds"] for part in parts)
 
     def make(job: Job) -> int:
         study = studies.find(job["study"])
-        return _write(job, study.joined(given, seconds, parameters_of(study, job)))
+        return _write(job, study.module.joined(answers, seconds, **parameters_of(study, job)))
 
     return _attempt(job, make, seconds)
 
 
 def _attempt(job: Job, make: Callable[[Job], int], seconds: float = 0.0) -> Outcome:
-    """How ``make``, which gives a number of rows, went; the outcome of a cell is kept.
+    """The outcome of ``make``, which returns a number of rows; written to disk unless of a part.
 
-    ``seconds`` were spent on it before.
+    ``seconds`` is time that was spent before.
     """
     began = time.monotonic() - seconds
     rows, error = 0, job["error"]
@@ -131,7 +130,7 @@ def _attempt(job: Job, make: Callable[[Job], int], seconds: float = 0.0) -> Outc
         except (KeyboardInterrupt, SystemExit):
             raise
         except Exception as wrong:  # noqa: BLE001
-            # A defect in one cell must not end the others.
+            # A bug that shows in one cell must not end the others.
             line = (str(wrong).splitlines() or [""])[0]
             error = _shown(f"{type(wrong).__name__}: {line}", job["renamed"])
     outcome: Outcome = {
@@ -144,7 +143,7 @@ def _attempt(job: Job, make: Callable[[Job], int], seconds: float = 0.0) -> Outc
     }
     if outcome["status"] != "part":
         try:
-            keep(outcome, Path(job["folder"]))
+            write_outcome(outcome, Path(job["folder"]))
         except NearfarError as wrong:
             outcome["status"], outcome["error"] = "failed", str(wrong)
     return outcome
@@ -152,14 +151,14 @@ def _attempt(job: Job, make: Callable[[Job], int], seconds: float = 0.0) -> Outc
 
 def _run_whole(job: Job) -> int:
     study = studies.find(job["study"])
-    return _write(job, study.run(parameters_of(study, job)))
+    return _write(job, study.function(**parameters_of(study, job)))
 
 
 def _run_part(job: Job) -> int:
     only = list(job["only"] or ())
     study = studies.find(job["study"])
     began = time.monotonic()
-    answer = study.part(only, parameters_of(study, job))
+    answer: Mapping[str, object] = study.module.part(only, **parameters_of(study, job))
     part: Part = {"only": only, "seconds": time.monotonic() - began, "answer": answer}
     folder = part_file(job).parent
     try:
@@ -171,56 +170,62 @@ def _run_part(job: Job) -> int:
     return 0
 
 
-def parameters_of(study: Study, job: Job) -> Mapping[str, Any]:
-    """What the study's function is given."""
-    parameters = dict(job["parameters"])
-    if study.threads is not None:
-        parameters[study.threads] = job["threads"]
-    return _tuples(study, parameters)
+def parameters_of(study: Study, job: Job) -> dict[str, object]:
+    """The arguments of the study's function: lists of TOML are tuples if it declares tuples."""
+    known = study.parameters()
+    parameters = {
+        name: tuple(value)
+        if isinstance(value, list)
+        and name in known
+        and typing.get_origin(known[name].annotation) is tuple
+        else value
+        for name, value in job["parameters"].items()
+    }
+    return parameters | ({study.threads: job["threads"]} if study.threads is not None else {})
 
 
-def _write(job: Job, found: FolderResult) -> int:
-    """Keep the rows of a cell; answers how many."""
+def _write(job: Job, result: FolderResult) -> int:
+    """Write the rows of a cell; returns their number."""
     import pyarrow.parquet
 
     cells = Path(job["folder"]) / "cells"
-    table = _table(studies.find(job["study"]), found.table, job)
+    table = _table(studies.find(job["study"]), result.table, job)
     if job["result"]:
-        found.write(cells / f"{job['key']}.result", force=True)
-    # Arrow takes no names that are no text.
+        result.write(cells / f"{job['key']}.result", force=True)
+    # Arrow opens no path that is not UTF-8.
     with _whole(cells / f"{job['key']}.parquet") as temporary, temporary.open("wb") as file:
         pyarrow.parquet.write_table(table, file, compression="zstd")
     return int(table.num_rows)
 
 
 def part_file(job: Job) -> Path:
-    """Where a part is kept: named by its pieces, of which there may be many."""
+    """The file of a part, named by a hash of its pieces."""
     name = hashlib.sha256(json.dumps(job["only"]).encode()).hexdigest()[:16]
     return Path(job["folder"]) / "parts" / job["key"] / f"{name}.json"
 
 
 def parts_of(key: str, folder: Path) -> list[Part]:
-    """The finished parts of a cell, no two of which have a piece in common."""
-    found: list[Part] = []
+    """The finished parts of a cell, without a common piece."""
+    parts: list[Part] = []
     taken: set[int] = set()
     for file in sorted((folder / "parts" / key).glob("[!.]*.json")):
         try:
-            part: Any = read_json(file)
+            part: Part = read_json(file)
         except (NearfarError, ValueError):
             continue
         whole = isinstance(part, dict) and part.keys() >= Part.__annotations__.keys()
-        # Sweeps of more and of fewer parts may have left some that overlap.
+        # Sweeps with other numbers of parts may have left overlapping ones.
         if whole and taken.isdisjoint(part["only"]):
             taken.update(part["only"])
-            found.append(cast("Part", part))
-    return found
+            parts.append(part)
+    return parts
 
 
-def keep(outcome: Outcome, folder: Path) -> None:
-    """Write how a cell went.
+def write_outcome(outcome: Outcome, folder: Path) -> None:
+    """Write the outcome of a cell.
 
     Raises:
-        NearfarError: the folder cannot be written to.
+        NearfarError: the folder is not writable.
     """
     text = json.dumps(outcome, indent=1) + "\n"
     with _whole(folder / "cells" / f"{outcome['key']}.json") as temporary:
@@ -228,37 +233,43 @@ def keep(outcome: Outcome, folder: Path) -> None:
 
 
 def outcome_of(key: str, folder: Path) -> Outcome | None:
-    """How a cell went, if it was ever run to its end."""
+    """The outcome of a cell; None if it has not finished."""
     try:
-        found: Any = read_json(folder / "cells" / f"{key}.json")
+        outcome: Outcome = read_json(folder / "cells" / f"{key}.json")
     except (NearfarError, ValueError):
         return None
-    if not isinstance(found, dict) or not found.keys() >= Outcome.__annotations__.keys():
+    if not isinstance(outcome, dict) or not outcome.keys() >= Outcome.__annotations__.keys():
         return None
-    outcome = cast("Outcome", found)
-    there = (folder / "cells" / f"{key}.parquet").is_file()
-    lost = outcome["status"] == "done" and not there
+    has_rows = (folder / "cells" / f"{key}.parquet").is_file()
+    lost = outcome["status"] == "done" and not has_rows
     return None if lost or outcome["key"] != key else outcome
 
 
 def outcome_of_job(job: Job) -> Outcome | None:
-    """How a job went, as its worker kept it."""
+    """The outcome that the worker of a job has written."""
     if job["only"] is None or not part_file(job).is_file():
         return outcome_of(job["key"], Path(job["folder"]))
+    return outcome_without_rows(job, "part")
+
+
+def outcome_without_rows(
+    job: Job, status: str, error: str | None = None, seconds: float = 0.0
+) -> Outcome:
+    """An outcome for a job that a worker did not report itself."""
     return {
         "key": job["key"],
-        "status": "part",
+        "status": status,
         "rows": 0,
-        "seconds": 0.0,
-        "error": None,
+        "seconds": seconds,
+        "error": error,
         "parameters": job["written"],
     }
 
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """Give a file to write, which becomes ``path`` when all is written."""
-    # A name that no other process writes to at the same time, on whatever host it is.
+    """A temporary file to write, which is then renamed to ``path``."""
+    # The name is unique among processes of all hosts.
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
     try:
         yield temporary
@@ -266,17 +277,6 @@ def _whole(path: Path) -> Iterator[Path]:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise of_system(error, path) from None
-
-
-def _tuples(study: Study, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Lists of TOML as tuples where the study asks for those."""
-    known = study.parameters()
-    return {
-        name: tuple(value)
-        if name in known and typing.get_origin(known[name].annotation) is tuple
-        else value
-        for name, value in parameters.items()
-    }
 
 
 def _shown(text: str, renamed: Mapping[str, str]) -> str:
@@ -288,20 +288,20 @@ def _shown(text: str, renamed: Mapping[str, str]) -> str:
 # --- columns
 
 
-def parameter_columns(study: Study) -> Mapping[str, Any]:
-    """Parameters that become columns, with their Arrow types: the same for every cell."""
+def parameter_columns(study: Study) -> Mapping[str, pyarrow.DataType]:
+    """The parameters that are columns, with their types; equal for all cells."""
     return {
-        name: _type(one.annotation)
-        for name, one in study.parameters().items()
+        name: _type(parameter.annotation)
+        for name, parameter in study.parameters().items()
         if name not in study.in_columns
     }
 
 
-def _table(study: Study, rows: Any, job: Job) -> Any:
-    """The rows with the cell's parameters in front, paths as the sweep's file writes them."""
+def _table(study: Study, rows: pyarrow.Table, job: Job) -> pyarrow.Table:
+    """The rows, preceded by the cell's parameters; paths are as in the sweep's file."""
     import pyarrow
 
-    columns: dict[str, Any] = {"cell": pyarrow.array([job["key"]] * len(rows))}
+    columns = {"cell": pyarrow.array([job["key"]] * len(rows))}
     for name, kind in parameter_columns(study).items():
         if name not in rows.column_names:
             value = as_text(_value(job["written"].get(name), kind))
@@ -316,17 +316,18 @@ def _table(study: Study, rows: Any, job: Job) -> Any:
     return pyarrow.table(columns)
 
 
-def _type(annotation: Any) -> Any:
+def _type(annotation: object) -> pyarrow.DataType:
     import pyarrow
 
     plain = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
     union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     listed = typing.get_args(annotation) if union else (annotation,)
-    kinds = [one for one in listed if one is not type(None)]
+    kinds = [kind for kind in listed if kind is not type(None)]
     return plain.get(kinds[0], pyarrow.string()) if len(kinds) == 1 else pyarrow.string()
 
 
-def _value(value: Any, kind: Any) -> Any:
+def _value(value: object, kind: pyarrow.DataType) -> object:
+    """A parameter as a column has it: lists and tables as text."""
     import pyarrow
 
     if value is None or kind != pyarrow.string() or isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Cells on a Dask cluster, whose workers see the sweep's folder and the traces under their paths.
+"""Cells on a Dask cluster, whose workers see the sweep's folder and traces under the same paths.
 
-Workers write finished cells themselves, so nothing is lost with the scheduler or with the sweep.
+Workers write finished cells themselves, so these survive the scheduler and the sweep.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nearfar.errors import NearfarError
 from nearfar.sweep import cell
 from nearfar.sweep.cell import Job, Outcome
 
-#: Seconds in which the scheduler must answer.
+if TYPE_CHECKING:
+    import distributed
+
+#: Seconds to wait for the scheduler.
 _PATIENCE: Final = 15
 
 
 @dataclass(frozen=True)
 class Scheduler:
-    """Where a cluster's scheduler is.
+    """A cluster's scheduler.
 
     Attributes:
-        where: its address (``tcp://host:8786``, ``tls://host:8786``) or path of its scheduler file.
+        where: its address (``tcp://host:8786``, ``tls://host:8786``) or scheduler file.
         ca, cert, key: files for TLS, all three or none.
     """
 
@@ -36,11 +39,11 @@ class Scheduler:
     key: str | None = None
 
     @property
-    def security(self) -> Any:
-        """What ``distributed`` is told: with files, only TLS will do.
+    def security(self) -> distributed.Security | None:
+        """TLS, if there are files for it.
 
         Raises:
-            NearfarError: a file cannot be read, or is no certificate or key.
+            NearfarError: a file cannot be read, or is not a certificate or key.
         """
         import distributed
 
@@ -77,7 +80,7 @@ class Cluster:
             raise NearfarError(
                 "--dask: distributed is not installed; pip install 'nearfar[dask]'", 3
             ) from None
-        # Errors are printed once, by us.
+        # nearfar prints errors itself, once.
         for name in list(logging.root.manager.loggerDict):
             if name.partition(".")[0] == "distributed":
                 logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -89,21 +92,21 @@ class Cluster:
             self.client = distributed.Client(
                 **address, security=security, timeout=_PATIENCE, set_as_default=False
             )
-        # One that has no TLS where it must, or the other way round, is a RuntimeError.
+        # RuntimeError: one side uses TLS and the other does not.
         except (OSError, ValueError, TimeoutError, RuntimeError, TypeError) as error:
             line = (str(error).splitlines() or [type(error).__name__])[0]
             raise NearfarError(f"--dask {where}: no scheduler there: {line}", 3) from None
         self.where = where
 
     def workers(self) -> int:
-        """Cells that run at the same time now."""
+        """The number of cells that can run at the same time."""
         return sum(self.client.nthreads().values())
 
     def run(self, jobs: Sequence[Job]) -> Generator[Outcome]:
-        """Run ``jobs``; outcomes as they come.
+        """Run ``jobs``; yields outcomes as jobs end.
 
         Raises:
-            NearfarError: the scheduler went away, or a worker's folder is not ours.
+            NearfarError: the scheduler went away, or a worker sees another folder.
         """
         import distributed
 
@@ -121,14 +124,14 @@ class Cluster:
         except (OSError, CancelledError, asyncio.CancelledError):
             raise self._gone() from None
 
-    def _outcome(self, future: Any, job: Job) -> Outcome:
-        """How a cell went: as its worker kept it, so that no connection need last any longer."""
+    def _outcome(self, future: distributed.Future, job: Job) -> Outcome:
+        """The outcome of a job, from disk if possible: the connection may be gone."""
         import distributed
 
         if future.status == "finished":
-            kept = cell.outcome_of_job(job)
-            outcome: Outcome = kept or future.result()
-            if outcome["status"] in ("done", "part") and kept is None:
+            written = cell.outcome_of_job(job)
+            outcome: Outcome = written or future.result()
+            if outcome["status"] in ("done", "part") and written is None:
                 raise NearfarError(
                     f"{job['folder']}: a cell that a worker finished is not there; workers must "
                     "see this folder under the same path: choose a shared -o"
@@ -140,15 +143,8 @@ class Cluster:
         why = f"{type(wrong).__name__}: {(str(wrong).splitlines() or [''])[0]}"
         if isinstance(wrong, distributed.KilledWorker):
             why = "its workers died, one after another; it may need more memory"
-        outcome = {
-            "key": job["key"],
-            "status": "failed",
-            "rows": 0,
-            "seconds": 0.0,
-            "error": why,
-            "parameters": job["written"],
-        }
-        cell.keep(outcome, Path(job["folder"]))
+        outcome = cell.outcome_without_rows(job, "failed", why)
+        cell.write_outcome(outcome, Path(job["folder"]))
         return outcome
 
     def _gone(self) -> NearfarError:
@@ -159,5 +155,5 @@ class Cluster:
         )
 
     def close(self) -> None:
-        """Disconnect; cells that have not begun are dropped."""
+        """Disconnect; jobs that have not started are dropped."""
         self.client.close(timeout=2)

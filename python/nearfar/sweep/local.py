@@ -1,7 +1,6 @@
-"""Cells on this machine: worker processes, one thread of ours watching each.
+"""Cells on this machine: worker processes, each with a thread that feeds it.
 
-A worker that dies (killed, out of memory) loses only the cell it was at, which another one tries
-again.
+If a worker dies (killed, out of memory), only its cell is lost, and another worker retries it.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import Final
 from nearfar.sweep import cell
 from nearfar.sweep.cell import Job, Outcome
 
-#: How often a cell is tried before it counts as failed.
+#: Attempts before a cell counts as failed.
 ATTEMPTS: Final = 3
 
 
 def run(jobs: Sequence[Job], workers: int) -> Generator[Outcome]:
-    """Run ``jobs`` in ``workers`` processes; outcomes as they come."""
+    """Run ``jobs`` in ``workers`` processes; yields outcomes as jobs end."""
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     for job in jobs:
@@ -36,10 +35,10 @@ def run(jobs: Sequence[Job], workers: int) -> Generator[Outcome]:
         watcher.start()
     try:
         for _ in jobs:
-            found = outcomes.get()
-            if isinstance(found, BaseException):
-                raise found
-            yield found
+            outcome = outcomes.get()
+            if isinstance(outcome, BaseException):
+                raise outcome
+            yield outcome
     finally:
         for watcher in watchers:
             watcher.stop()
@@ -48,7 +47,7 @@ def run(jobs: Sequence[Job], workers: int) -> Generator[Outcome]:
 
 
 class _Watcher(threading.Thread):
-    """Hands jobs to one worker process, and starts another when it dies."""
+    """Feeds jobs to one worker process, and replaces it when it dies."""
 
     def __init__(
         self,
@@ -94,16 +93,13 @@ class _Watcher(threading.Thread):
             if self.stopped.is_set():
                 return None
         died = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        outcome: Outcome = {
-            "key": job["key"],
-            "status": "failed",
-            "rows": 0,
-            "seconds": round(time.monotonic() - began, 3),
-            "error": f"its worker died {ATTEMPTS} times ({died}); it may need more memory: "
-            "run with fewer --workers",
-            "parameters": job["written"],
-        }
-        cell.keep(outcome, Path(job["folder"]))
+        why = (
+            f"its worker died {ATTEMPTS} times ({died}); it may need more memory: run with fewer "
+            "--workers"
+        )
+        seconds = round(time.monotonic() - began, 3)
+        outcome = cell.outcome_without_rows(job, "failed", why, seconds)
+        cell.write_outcome(outcome, Path(job["folder"]))
         return outcome
 
     def _process(self) -> subprocess.Popen[str] | None:
@@ -117,13 +113,13 @@ class _Watcher(threading.Thread):
                     stdout=subprocess.PIPE,
                     text=True,
                     encoding="utf-8",
-                    # Ctrl-C is the sweep's to act on.
+                    # The sweep handles Ctrl-C.
                     start_new_session=True,
                 )
             return self.process
 
     def _end(self) -> int:
-        """Let the worker end, which it does when its input does; returns its exit code."""
+        """Close the worker's input, which ends it; returns its exit code."""
         with self.lock:
             process, self.process = self.process, None
         if process is None:
@@ -136,7 +132,7 @@ class _Watcher(threading.Thread):
         return code
 
     def stop(self) -> None:
-        """End at once; a cell that is not finished leaves nothing."""
+        """Kill the worker; an unfinished cell leaves nothing."""
         self.stopped.set()
         with self.lock:
             if self.process is not None:

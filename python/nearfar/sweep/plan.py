@@ -1,4 +1,4 @@
-"""What a sweep is to do: ``study.toml``, checked, and the cells of its grid.
+"""The plan of a sweep: ``study.toml``, checked, and the cells of its grid.
 
 ::
 
@@ -18,33 +18,32 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Final, TypeAlias, TypedDict
 
 from nearfar import _engine, studies
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
-from nearfar.strict import Complaint, parse_json, parse_toml, read_text, read_trace
+from nearfar.strict import Complaint, Json, parse_json, parse_toml, read_text, read_trace
 from nearfar.studies import Study
 
-#: More cells than this are a mistake in the grid.
-MOST_CELLS: Final = 1_000_000
+#: A grid with more cells is a mistake.
+MAX_CELLS: Final = 1_000_000
 _KEYS: Final = ("study", "grid", "options")
 
-
-#: Size, time and number of a file, and its hash, by path.
-Digests: TypeAlias = dict[str, Sequence[Any]]
+#: By path: size, time of change and inode of a file, and its hash.
+Digests: TypeAlias = dict[str, tuple[list[int], str]]
 
 
 class SweepRun(TypedDict, total=False):
-    """What ``run.json`` of a sweep holds; ``cells`` are keys."""
+    """The ``run.json`` of a sweep; ``cells`` are keys."""
 
     study: str
     of: str
-    grid: dict[str, list[Any]]
-    options: Mapping[str, Any]
+    grid: dict[str, list[object]]
+    options: Mapping[str, object]
     version: str
     cells: list[str]
 
@@ -54,21 +53,21 @@ class Cell:
     """One combination of the grid.
 
     Attributes:
-        place: its number in the grid, from 0.
-        key: hash of everything its result depends on: study, parameters, contents of its traces
+        place: its index in the grid.
+        key: hash of everything that the result depends on: study, parameters, contents of traces
             and machines, version of nearfar.
-        parameters: what the study's function is given, paths made absolute.
-        written: the value of every parameter as the file has it, or its default: columns of the
+        parameters: arguments of the study's function, with absolute paths.
+        written: the value of every parameter, as in the file, or its default, for columns of the
             result.
-        renamed: absolute paths, and how the file writes them.
-        records: records of its traces together; 0 where it reads none.
-        error: why it cannot run, where that is known before it is tried.
+        renamed: absolute paths, with the paths in the file.
+        records: sum of the records of its traces; 0 without traces.
+        error: why it cannot run, if known in advance.
     """
 
     place: int
     key: str
-    parameters: Mapping[str, Any]
-    written: Mapping[str, Any]
+    parameters: Mapping[str, object]
+    written: Mapping[str, object]
     renamed: dict[str, str]
     records: int
     error: str | None = None
@@ -79,29 +78,29 @@ class Plan:
     """A sweep's file, checked.
 
     Attributes:
-        study: what runs.
-        grid: values of each parameter that varies.
-        options: values of those that do not.
+        study: the study to run.
+        grid: the values of each varying parameter.
+        options: the values of other parameters.
         base: the folder that paths are relative to.
-        name: a name for messages and for the result's folder.
+        name: the name in messages and of the result's folder.
     """
 
     study: Study
-    grid: dict[str, list[Any]]
-    options: Mapping[str, Any]
+    grid: dict[str, list[object]]
+    options: Mapping[str, object]
     base: Path
     name: str
     _digests: dict[str, tuple[str, int]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
-        """How many cells there are."""
+        """The number of cells."""
         return math.prod(len(values) for values in self.grid.values())
 
     def cells(self, known: Digests | None = None) -> Iterator[Cell]:
-        """The cells, the last parameter of the grid varying fastest.
+        """The cells; the last parameter of the grid varies fastest.
 
         Args:
-            known: hashes of files from an earlier sweep, by path, size and time; added to.
+            known: hashes of files from an earlier sweep; extended.
         """
         digests = {} if known is None else known
         for place, values in enumerate(itertools.product(*self.grid.values())):
@@ -109,7 +108,7 @@ class Plan:
             yield self._cell(place, given, digests)
 
     def to_dict(self) -> SweepRun:
-        """What ``run.json`` of the sweep holds."""
+        """The ``run.json`` of the sweep, without cells."""
         return {
             "study": "sweep",
             "of": self.study.name,
@@ -118,12 +117,11 @@ class Plan:
             "version": _engine.__version__,
         }
 
-    def _cell(self, place: int, given: Mapping[str, Any], digests: Digests) -> Cell:
+    def _cell(self, place: int, given: Mapping[str, object], digests: Digests) -> Cell:
         parameters = dict(given)
-        known = self.study.parameters()
         written = {
-            name: given.get(name, None if one.required else one.default)
-            for name, one in known.items()
+            name: given.get(name, None if parameter.required else parameter.default)
+            for name, parameter in self.study.parameters().items()
         }
         renamed: dict[str, str] = {}
         inputs: dict[str, str] = {}
@@ -131,7 +129,7 @@ class Plan:
         for name in (*self.study.traces, *self.study.machines):
             value = written.get(name)
             texts = value if isinstance(value, list | tuple) else [value]
-            resolved = []
+            resolved: list[object] = []
             for text in texts:
                 if not isinstance(text, str):
                     resolved.append(text)
@@ -163,7 +161,7 @@ class Plan:
         return Cell(place, key, parameters, written, renamed, records, error)
 
     def _trace(self, text: str, known: Digests) -> tuple[str, str, int]:
-        """Absolute path, hash and records of a trace; of another word the word itself."""
+        """Absolute path, hash and records of a trace; ``text`` itself if it is not a path."""
         folder = self.base / text
         if not (folder / "trace.json").is_file():
             if "/" in text or text.endswith(".trace") or folder.is_dir():
@@ -184,15 +182,16 @@ class Plan:
         return text, hashlib.sha256(found.to_json().encode()).hexdigest()
 
 
-def read(source: str | Path | Mapping[str, Any]) -> Plan:
+def read(source: str | Path | Mapping[str, object]) -> Plan:
     """Read and check a sweep's file, or a mapping of the same form.
 
     Raises:
-        NearfarError: it cannot be read, or holds something wrong; the message names the file, the
-            line, the key and the nearest valid key.
+        NearfarError: it cannot be read or is wrong; the message names the file, the line, the key
+            and the nearest valid key.
     """
     if isinstance(source, Mapping):
-        name, base, text, tables = "sweep", Path(), "", dict(source)
+        name, base, text = "sweep", Path(), ""
+        tables: Json = dict(source)
     else:
         file = Path(source)
         name, base = file.name.removesuffix(".toml"), file.parent
@@ -217,33 +216,33 @@ def read(source: str | Path | Mapping[str, Any]) -> Plan:
             wrong.unless_known(where, key, known)
             if table == "grid" and (not isinstance(value, list) or not value):
                 raise wrong(where, "is not a list of values; write [ ... ]")
-            for one in value if table == "grid" else [value]:
-                if not studies.fits(known[key].annotation, one):
+            for item in value if table == "grid" else [value]:
+                if not studies.fits(known[key].annotation, item):
                     shape = studies.describe(known[key].annotation)
-                    raise wrong(where, f"{str(one)[:40]!r} is not {shape}")
-            if table == "grid" and len({json.dumps(one) for one in value}) < len(value):
+                    raise wrong(where, f"{str(item)[:40]!r} is not {shape}")
+            if table == "grid" and len({json.dumps(item) for item in value}) < len(value):
                 raise wrong(where, "names a value twice; name each once")
     both = next((key for key in grid if key in options), None)
     if both is not None:
         raise wrong(f"options.{both}", "is in [grid] as well; leave it out of one of them")
-    for key, one in known.items():
-        if one.required and key not in grid and key not in options:
+    for key, parameter in known.items():
+        if parameter.required and key not in grid and key not in options:
             raise wrong(f"options.{key}", f"is missing; {study.name} needs it here or in [grid]")
     plan = Plan(study, dict(grid), dict(options), base, name)
-    if len(plan) > MOST_CELLS:
-        raise wrong("grid", f"has {len(plan):,} cells; give at most {MOST_CELLS:,}")
+    if len(plan) > MAX_CELLS:
+        raise wrong("grid", f"has {len(plan):,} cells; give at most {MAX_CELLS:,}")
     return plan
 
 
 def trace_digest(folder: Path, known: Digests) -> tuple[str, int]:
-    """Hash of ``trace.json`` and of every part, and the records; parts are read once a change.
+    """The hash of ``trace.json`` and every part, and the number of records.
 
     Args:
         folder: the trace.
-        known: hashes of files by path, size and time of change; added to.
+        known: hashes of files, which are computed again only after a change; extended.
 
     Raises:
-        NearfarError: it is no trace, or a part is gone.
+        NearfarError: it is not a trace, or a part is missing.
     """
     whole = hashlib.sha256()
     try:
@@ -265,9 +264,10 @@ def _file_digest(file: Path, known: Digests) -> str:
     status = file.stat()
     name = str(file.absolute())
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
-    found: Sequence[Any] = known.get(name, ())
-    if len(found) != 2 or list(found[0]) != stamp:
+    entry = known.get(name, ())
+    # An edited file may hold anything.
+    if len(entry) != 2 or list(entry[0]) != stamp:
         with file.open("rb") as stream:
-            found = [stamp, hashlib.file_digest(stream, "sha256").hexdigest()]
-        known[name] = found
-    return str(found[1])
+            entry = stamp, hashlib.file_digest(stream, "sha256").hexdigest()
+        known[name] = entry
+    return str(entry[1])

@@ -1,6 +1,6 @@
-"""A process that runs cells for a sweep on the same machine: a line of JSON in, a line out.
+"""The worker process of a sweep: reads a job per line, as JSON, and writes an outcome per line.
 
-It ends when its input ends, so it never outlives a sweep that was killed by more than one cell.
+It ends when its input ends, so after a killed sweep it finishes at most one cell.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from nearfar.sweep import cell
 
 
 def main() -> None:
-    """Serve until the input ends."""
-    # What a library or a program prints must not come between the lines, nor read them.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    """Run jobs until the input ends."""
+    # Libraries and programs get other standard streams than those of the protocol.
+    outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
     jobs = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(2, 1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     for line in jobs:
         outcome = cell.run(json.loads(line))
         try:
-            print(json.dumps(outcome), file=answers, flush=True)
+            print(json.dumps(outcome), file=outcomes, flush=True)
         except BrokenPipeError:
-            # The sweep is gone; the cell is kept all the same.
+            # The sweep is gone, but the cell is on disk.
             os._exit(0)
 
 

@@ -1,21 +1,19 @@
-//! Words against a list of instructions.
-
-use std::sync::atomic::AtomicU64;
+//! Compares expansion with a simulation of single instructions.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::layout::{CONTROL, block_word, tag};
 
-/// Blocks 1.. as `(address, bytes, instructions)`; mostly untouched memory, so cheap.
+/// A table with the blocks `entries` (address, bytes, instructions) from index 1 on. Most of its
+/// memory stays untouched.
 fn table(entries: &[(u64, u64, u64)]) -> Box<[Block; BLOCKS]> {
     let size = std::alloc::Layout::new::<[Block; BLOCKS]>();
-    // SAFETY: all zeros is a valid table, and the layout is that of the box.
+    // SAFETY: zeros are a valid table, and the layout is that of the box.
     let table = unsafe { Box::from_raw(std::alloc::alloc_zeroed(size).cast::<[Block; BLOCKS]>()) };
     for (index, (addr, bytes, count)) in entries.iter().enumerate() {
-        let store = |place: &AtomicU64, value| place.store(value, Relaxed);
-        store(&table[index + 1].addr, *addr);
-        store(&table[index + 1].shape, count << 32 | bytes);
+        table[index + 1].addr.store(*addr, Relaxed);
+        table[index + 1].shape.store(count << 32 | bytes, Relaxed);
     }
     table
 }
@@ -24,12 +22,12 @@ fn reference(addr: u64, index: u64, size_log2: u64, store: bool) -> u64 {
     addr | (index << INDEX_SHIFT) | (size_log2 << SIZE_SHIFT) | (u64::from(store) * STORE)
 }
 
-/// Everything in one batch.
+/// Collects all records in one batch.
 #[derive(Default)]
-struct All(Batch);
+struct Collector(Batch);
 
-impl Sink for All {
-    fn narrow(&mut self, records: Narrow<'_>) -> Result<()> {
+impl Sink for Collector {
+    fn narrow(&mut self, records: NarrowBatch<'_>) -> Result<()> {
         self.0.addr.extend(records.addr);
         self.0.kind.extend(records.kind);
         self.0.size.extend(records.size.iter().map(|&size| u16::from(size)));
@@ -57,7 +55,7 @@ fn a_block_and_its_references() {
         BLOCK | 1,
     ];
     let mut position = Position::new(3);
-    let mut out = All::default();
+    let mut out = Collector::default();
     let mut expander = Expander::new(true);
     assert_eq!(expander.expand(&words, &blocks, &mut position, &mut out).unwrap(), 6);
     let out = out.0;
@@ -78,7 +76,7 @@ fn a_block_and_its_references() {
 fn stops_at_other_control_words() {
     let blocks = table(&[(0x1000, 4, 1)]);
     let words = [BLOCK | 1, CONTROL | tag::PAD << 56, BLOCK | 1];
-    let mut out = All::default();
+    let mut out = Collector::default();
     let (mut expander, mut position) = (Expander::new(true), Position::new(0));
     assert_eq!(expander.expand(&words, &blocks, &mut position, &mut out).unwrap(), 1);
     assert_eq!(expander.expand(&words[1..], &blocks, &mut position, &mut out).unwrap(), 0);
@@ -87,15 +85,14 @@ fn stops_at_other_control_words() {
 
 #[test]
 fn a_gap_beyond_the_column_is_carried_over() {
-    let most = u64::from(u32::MAX);
-    let blocks = table(&[(0x1000, 4, most), (0x2000, 4, 10)]);
+    let blocks = table(&[(0x1000, 4, u64::from(u32::MAX)), (0x2000, 4, 10)]);
     let words = [BLOCK | 1, BLOCK | 1, BLOCK | 2]
         .into_iter()
         .chain([reference(0x10, 0, 0, false), reference(0x20, 0, 0, false)])
         .chain([reference(0x30, 0, 0, false), reference(0x40, 2, 0, false)])
         .collect::<Vec<_>>();
     let mut position = Position::new(0);
-    let mut out = All::default();
+    let mut out = Collector::default();
     let mut expander = Expander::new(false);
     expander.expand(&words, &blocks, &mut position, &mut out).unwrap();
     assert_eq!(out.0.instr, [u32::MAX, u32::MAX, 1, 2]);
@@ -111,7 +108,7 @@ fn block_of(word: u64, entries: &[(u64, u64, u64)]) -> (u64, u64, u64) {
     }
 }
 
-/// The reference: a list of instructions, each with the records made before it counts.
+/// The reference implementation: executes single instructions.
 fn reference_records(words: &[u64], entries: &[(u64, u64, u64)], fetch: bool) -> Vec<Record> {
     let (mut executed, mut noted, mut start) = (0u64, 0u64, 0u64);
     let mut records = Vec::new();
@@ -121,9 +118,9 @@ fn reference_records(words: &[u64], entries: &[(u64, u64, u64)], fetch: bool) ->
         if word >> 63 == 1 {
             executed += current;
             start = executed;
-            let (home, bytes, count) = block_of(*word, entries);
+            let (block_addr, bytes, count) = block_of(*word, entries);
             current = count;
-            (addr, kind, size, at) = (home, Kind::Fetch, bytes, start);
+            (addr, kind, size, at) = (block_addr, Kind::Fetch, bytes, start);
             if !fetch || bytes == 0 {
                 continue;
             }
@@ -140,7 +137,7 @@ fn reference_records(words: &[u64], entries: &[(u64, u64, u64)], fetch: bool) ->
     records
 }
 
-/// What `expander` makes of `words`, `step` at a time as rings are read.
+/// The records of `words`, expanded `step` words at a time.
 fn expanded(
     words: &[u64],
     step: usize,
@@ -148,12 +145,12 @@ fn expanded(
     position: &mut Position,
     mut expander: Expander,
 ) -> Vec<Record> {
-    let mut out = All::default();
-    for mut piece in words.chunks(step) {
-        while !piece.is_empty() {
-            let taken = expander.expand(piece, blocks, position, &mut out).unwrap();
-            assert!(taken > 0);
-            piece = &piece[taken..];
+    let mut out = Collector::default();
+    for mut chunk in words.chunks(step) {
+        while !chunk.is_empty() {
+            let expanded = expander.expand(chunk, blocks, position, &mut out).unwrap();
+            assert!(expanded > 0);
+            chunk = &chunk[expanded..];
         }
     }
     assert_eq!(out.0.thread.len(), out.0.len());
@@ -161,7 +158,7 @@ fn expanded(
 }
 
 proptest! {
-    /// Words in any order, and blocks of a few kinds that mostly do the same again.
+    /// Random words, and blocks with a few bodies that mostly repeat.
     #[test]
     fn agrees_with_the_reference(
         entries in prop::collection::vec(
@@ -170,10 +167,10 @@ proptest! {
         bodies in prop::collection::vec(
             prop::collection::vec((0u64..12, 0u64..8, any::<bool>()), 0..30), 1..4),
         turns in prop::collection::vec((0usize..4, any::<u32>(), 0u8..20), 0..200),
-        step in prop_oneof![1usize..300, (1usize..4).prop_map(|pieces| pieces * LANES)],
+        step in prop_oneof![1usize..300, (1usize..4).prop_map(|groups| groups * GROUP)],
         all_fit in any::<bool>(),
     ) {
-        // Blocks that fit a word and references in their order: what is expanded in columns.
+        // Blocks that fit a word, with references in order, are expanded in columns.
         let raw = if all_fit { Vec::new() } else { raw };
         let fitting =
             |addr: u64, bytes: u64, count: u64| (addr >> 16, bytes % 255 + 1, 119 - count % 60);
@@ -184,14 +181,14 @@ proptest! {
             })
             .collect();
         let blocks = table(&entries);
-        // Place 0 stands for none; the others are words of their own, all of them or some.
+        // Index 0 is no block; others are encoded as words, all of them or some.
         let block = |index: u64| {
-            let place = index % (entries.len() as u64 + 1);
-            let place = if all_fit { place.max(1) } else { place };
-            let own = entries.get((place as usize).wrapping_sub(1));
-            own.filter(|_| all_fit || !index.is_multiple_of(3))
+            let entry = index % (entries.len() as u64 + 1);
+            let entry = if all_fit { entry.max(1) } else { entry };
+            let block = entries.get((entry as usize).wrapping_sub(1));
+            block.filter(|_| all_fit || !index.is_multiple_of(3))
                 .and_then(|&(addr, bytes, count)| block_word(addr, bytes, count))
-                .unwrap_or(BLOCK | place)
+                .unwrap_or(BLOCK | entry)
         };
         let mut words: Vec<u64> = raw
             .iter()
@@ -201,31 +198,27 @@ proptest! {
             let index = body % bodies.len();
             words.push(block(index as u64 + 1));
             let (mut at, body) = (0, &bodies[index]);
-            // Now and then one reference less.
+            // Sometimes one reference less.
             for (more, size, store) in &body[usize::from(cut == 0).min(body.len())..] {
                 at += if all_fit { more % 2 } else { *more };
                 words.push(reference(u64::from(addr) + at, at, *size, *store));
             }
         }
-        let avx512 = Avx512::for_test();
-        let variants = [true, false].map(|fetch| [(fetch, avx512), (fetch, None)]);
-        for (fetch, avx512) in variants.into_iter().flatten() {
+        for fetch in [true, false] {
             let mut position = Position::new(9);
-            let mut expander = Expander::new(fetch);
-            expander.avx512 = avx512;
-            let found = expanded(&words, step, &blocks, &mut position, expander);
+            let found = expanded(&words, step, &blocks, &mut position, Expander::new(fetch));
             prop_assert_eq!(found, reference_records(&words, &entries, fetch));
             let executed: u64 = words
                 .iter()
                 .filter(|&&word| word >> 63 == 1)
                 .map(|&word| block_of(word, &entries).2)
                 .sum();
-            prop_assert_eq!(position.next, executed);
+            prop_assert_eq!(position.block_end, executed);
         }
     }
 }
 
-/// More words than are handled at once.
+/// More words than are expanded at once.
 #[test]
 fn many_words() {
     let entries = [(0x1000, 12, 4), (0x2000, 300, 200), (0x3000, 9, 3)];

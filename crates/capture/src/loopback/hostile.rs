@@ -1,4 +1,4 @@
-//! A program that writes to the shared memory as it likes: whatever comes of it can be read.
+//! A program that writes arbitrary data to the shared memory: its trace can still be read.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -6,21 +6,23 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 
 use super::recorder::Recorder;
-use super::{Shared, half};
+use super::{Shared, plugin_side};
 use crate::exercise::protocol;
 
-/// One memory for the process, with its recorder: there can be no second one.
+/// The shared memory and its recorder, of which a process can have only one.
 static MEMORY: Mutex<Option<(Shared, &'static Recorder)>> = Mutex::new(None);
 
 fn exercise(bytes: &[u8]) -> bool {
     let mut memory = MEMORY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (shared, recorder) = memory.get_or_insert_with(|| {
         let shared = Shared::create(0).unwrap();
-        let recorder = half::install(&shared);
+        let recorder = plugin_side::install(&shared);
         (shared, recorder)
     });
     let dir = tempfile::tempdir().unwrap();
-    protocol(shared, dir.path(), bytes, &mut |input, first| half::act(recorder, input, first))
+    protocol(shared, dir.path(), bytes, &mut |input, first| {
+        plugin_side::act(recorder, input, first)
+    })
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Dies and channels: who waits for whom, and for how long.
+//! Contention for dies and channels.
 //!
-//! A job is a list of steps that follow one another. A die serves one job at a time, first come
-//! first served, and a job keeps its die as long as its next step is on the same one: a collection
-//! is not broken into. A transfer holds both the die and its channel. Steps of different jobs on
+//! A job is a sequence of steps. A die serves one job at a time, first come first served, and a job
+//! keeps its die as long as its next step is on the same die, so that collections are not
+//! interrupted. A transfer occupies both the die and its channel. Steps of different jobs on
 //! different dies overlap.
 
 use std::cmp::Reverse;
@@ -22,7 +22,7 @@ pub struct Times {
     pub program_ns: u64,
     /// Erase a block.
     pub erase_ns: u64,
-    /// Move a page over its channel; 0 where transfers are free.
+    /// Transfer a page over its channel; 0 if transfers are free.
     pub transfer_ns: u64,
 }
 
@@ -43,7 +43,7 @@ impl Times {
         })
     }
 
-    /// Append the steps of `command`. Neighbouring steps of one die become one.
+    /// Append the steps of `command`. Adjacent steps of one die are merged.
     pub fn steps(&self, command: Command, steps: &mut Vec<Step>) {
         let die = command.die;
         match command.op {
@@ -60,7 +60,7 @@ impl Times {
     }
 }
 
-/// A part of a job.
+/// A step of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Work inside a die.
@@ -77,14 +77,14 @@ pub enum Step {
         /// How long, nanoseconds.
         ns: u64,
     },
-    /// The erasing of a block.
+    /// An erase of a block.
     Erase {
         /// Which die.
         die: u32,
         /// How long, nanoseconds.
         ns: u64,
     },
-    /// Time that no part of the array is needed for.
+    /// Time that uses no part of the array.
     Delay {
         /// How long, nanoseconds.
         ns: u64,
@@ -92,7 +92,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Nanoseconds it takes once it has what it needs.
+    /// Its duration without contention, nanoseconds.
     pub fn ns(self) -> u64 {
         match self {
             Step::Die { ns, .. }
@@ -102,13 +102,13 @@ impl Step {
         }
     }
 
-    /// What of it a device tells that counts reads and writes (UMD, 002, section 2.3): no erasing.
+    /// The part that a device reports if it counts only reads and writes (UMD, 002, section 2.3):
+    /// no erases.
     pub fn counted_ns(self) -> u64 {
         if matches!(self, Step::Erase { .. }) { 0 } else { self.ns() }
     }
 
-    /// Put it at the end of `steps`, or add it to an equal one there; nothing where it takes no
-    /// time.
+    /// Append it to `steps`, or merge it with an equal last step. Does nothing if it takes no time.
     pub fn append(self, steps: &mut Vec<Step>) {
         if self.ns() == 0 {
             return;
@@ -123,19 +123,19 @@ impl Step {
     }
 }
 
-/// Nanoseconds that a job took beside the steps that were counted for it, by cause.
+/// Nanoseconds that a job took in addition to its reported steps, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Late {
-    /// Its die was at work for another job.
+    /// Its die was busy with another job.
     pub die: u64,
-    /// Its channel carried the page of another.
+    /// Its channel was busy with another job.
     pub channel: u64,
-    /// Erasing.
+    /// Erases.
     pub erase: u64,
 }
 
 impl Late {
-    /// All of it.
+    /// The sum.
     pub fn ns(self) -> u64 {
         self.die + self.channel + self.erase
     }
@@ -146,19 +146,19 @@ struct Job {
     steps: Vec<Step>,
     at: usize,
     die: Option<u32>,
-    /// Since when it waits for a die or a channel.
+    /// When it began to wait for a die or a channel.
     since: Option<u64>,
     late: Late,
 }
 
 impl Job {
-    /// Nanoseconds that it has waited, if it did; it waits no longer.
+    /// End the wait. Returns its nanoseconds, 0 if the job did not wait.
     fn waited(&mut self, now: u64) -> u64 {
         self.since.take().map_or(0, |since| now - since)
     }
 }
 
-/// Something one job uses at a time, and who waits for it.
+/// A resource that one job uses at a time, and its queue.
 #[derive(Clone, Default)]
 struct Server {
     busy: bool,
@@ -166,7 +166,7 @@ struct Server {
     used_ns: u64,
 }
 
-/// The array during a run. Time only moves when [`Array::step`] is called.
+/// The array during a run. Time advances only in [`Array::step`].
 pub struct Array {
     dies: Vec<Server>,
     channels: Vec<Server>,
@@ -191,8 +191,8 @@ impl Array {
         }
     }
 
-    /// Begin a job at time `now`, which may not lie before an event already taken. Its number is
-    /// free to be used again once it is finished.
+    /// Begin a job at time `now`, which must not be before an event already processed. Its number
+    /// can be reused once it is finished.
     pub fn submit(&mut self, now: u64, steps: &[Step]) -> u32 {
         let id = self.spare.pop().unwrap_or_else(|| {
             self.jobs.push(Job::default());
@@ -206,12 +206,12 @@ impl Array {
         id
     }
 
-    /// When something happens next; `None` when all jobs are finished.
+    /// Time of the next event; `None` if all jobs are finished.
     pub fn next_event(&self) -> Option<u64> {
         self.events.peek().map(|Reverse((time, _, _))| *time)
     }
 
-    /// Take the next event; false when there is none.
+    /// Process the next event. Returns false if there is none.
     pub fn step(&mut self) -> bool {
         let Some(Reverse((now, _, id))) = self.events.pop() else { return false };
         let job = &mut self.jobs[id as usize];
@@ -228,24 +228,24 @@ impl Array {
         true
     }
 
-    /// The next finished job: when, and its number.
+    /// The next finished job: time and number.
     pub fn finished(&mut self) -> Option<(u64, u32)> {
         self.finished.pop_front()
     }
 
-    /// How late a finished job was, until its number is used again.
+    /// The delay of a finished job, until its number is reused.
     pub fn late(&self, id: u32) -> Late {
         self.jobs[id as usize].late
     }
 
-    /// Nanoseconds of the steps that an unfinished job has before it, the present one in full: what
-    /// the device can tell by counting operations.
+    /// Nanoseconds of the remaining steps of an unfinished job, including all of the current one:
+    /// what the device can predict by counting operations.
     pub fn left_ns(&self, id: u32) -> u64 {
         let job = &self.jobs[id as usize];
         job.steps.iter().skip(job.at).map(|step| step.counted_ns()).sum()
     }
 
-    /// Nanoseconds that each die has worked, by die.
+    /// Busy nanoseconds of each die.
     pub fn die_ns(&self) -> impl Iterator<Item = u64> + '_ {
         self.dies.iter().map(|die| die.used_ns)
     }
@@ -255,7 +255,7 @@ impl Array {
         self.events.push(Reverse((at, self.scheduled, id)));
     }
 
-    /// Start the job's present step, or have it wait for what the step needs.
+    /// Start the job's current step, or enqueue the job for the resource that it needs.
     fn proceed(&mut self, id: u32, now: u64) {
         let job = &mut self.jobs[id as usize];
         job.late.die += job.waited(now);
@@ -303,7 +303,7 @@ impl Array {
         }
     }
 
-    /// Use the channel for the job's present step, now or when it is free.
+    /// Use the channel for the job's current step, now or when it is free.
     fn transfer(&mut self, id: u32, now: u64) {
         let job = &mut self.jobs[id as usize];
         let Some(Step::Channel { die, ns }) = job.steps.get(job.at).copied() else { return };
@@ -321,7 +321,7 @@ impl Array {
         self.schedule(id, now + ns);
     }
 
-    /// Give the die to the next job that waits for it.
+    /// Assign the die to the next job in its queue.
     fn release(&mut self, die: u32, now: u64) {
         let server = &mut self.dies[die as usize];
         server.busy = false;

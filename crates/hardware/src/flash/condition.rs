@@ -1,4 +1,4 @@
-//! A used drive: filled and overwritten before a study, in a bounded number of writes.
+//! Preconditioning: fills and overwrites a drive before a study, in a bounded number of writes.
 
 use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::generate::rng::Rng;
@@ -9,54 +9,53 @@ use super::{Ftl, Wear};
 nearfar_schema::choices! {
     /// Which pages single writes at random go to.
     pub enum Overwrite: "way to overwrite" {
-        /// each page once, in random order, as tools that fill drives do (fio, unless
-        /// `norandommap`): afterwards nothing that was there before is valid
+        /// each page once, in random order, as fio does without `norandommap`
         Once = "once",
-        /// any page each time: some are written several times, 1/e of them never
+        /// a random page each time: some are written several times, 1/e of them never
         Drawn = "drawn",
     }
 }
 
-/// What to do to a fresh drive. Shares are of the user's pages.
+/// How to precondition a new drive. Shares are of the user's pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Precondition {
-    /// This share is written once, in order from page 0.
+    /// The share that is written once, in order from page 0.
     pub sequential: f64,
-    /// Then as many single writes as this share has pages, to pages of that share.
+    /// Number of single writes that follow, as a share; they go to the pages filled before.
     pub random: f64,
-    /// Which of them.
+    /// Order of the single writes.
     pub overwrite: Overwrite,
-    /// Seed of those.
+    /// Seed of the single writes.
     pub seed: u64,
 }
 
-/// The state a drive was left in.
+/// The resulting state of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Conditioned {
     /// Pages written in order.
     pub sequential_writes: u64,
-    /// Pages written at random, as asked for.
+    /// Pages written at random, as requested.
     pub random_writes: u64,
-    /// Random writes added until every plane was down to the threshold of collection.
+    /// Additional random writes, until every plane reached the threshold of collection.
     pub further_writes: u64,
-    /// Whether every plane is: the next block it opens is a collected one.
+    /// Whether every plane reached the threshold: the next block that it opens needs a collection.
     pub collecting: bool,
-    /// Blocks collected meanwhile.
+    /// Blocks collected during preconditioning.
     pub collections: u64,
     /// Programs for each page written.
     pub write_amplification: f64,
-    /// Logical pages that hold something.
+    /// Mapped logical pages.
     pub mapped_pages: u32,
-    /// Free blocks of the plane that has fewest.
+    /// Minimum number of free blocks in a plane.
     pub least_free_blocks: u32,
     /// Mean erases of a block.
     pub mean_erases: f64,
 }
 
 impl Precondition {
-    /// Write to `ftl`; then random writes go on until collection is due in every plane, as paper
-    /// 002 asks ("initialised so that collection happens from the start"), but no more than the
-    /// drive has pages. The tally starts again.
+    /// Precondition `ftl`. Random writes continue until collection is due in every plane, as in
+    /// paper 002 ("initialised so that collection happens from the start"), but no more than the
+    /// drive has pages. Resets the counts.
     pub fn apply(&self, ftl: &mut Ftl) -> Conditioned {
         let pages = u64::from(ftl.geometry().user_pages);
         let of = |share: f64| (share.clamp(0.0, 1.0) * pages as f64).round() as u64;

@@ -1,11 +1,12 @@
-//! Page-mapped translation: every write goes to a new place, and collection makes places new again.
+//! The page-mapped flash translation layer: every write goes to an erased page, and garbage
+//! collection reclaims invalid pages.
 
 use std::collections::VecDeque;
 
 use super::Geometry;
 use super::victim::{self, Victims};
 
-/// What a flash command does.
+/// Kinds of flash commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Sense one page.
@@ -19,13 +20,13 @@ pub enum Op {
 /// One command to the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// What is done.
+    /// Its kind.
     pub op: Op,
-    /// The die that does it.
+    /// The die that executes it.
     pub die: u32,
     /// The physical page; for an erase, the first of the block.
     pub page: u32,
-    /// Done for collection, not for the host. A collected page is read, then programmed.
+    /// Part of garbage collection, not of a host request.
     pub collection: bool,
 }
 
@@ -65,9 +66,9 @@ impl Tally {
 /// How often blocks have been erased.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Wear {
-    /// Erases of the block erased least.
+    /// Minimum erases of a block.
     pub least: u32,
-    /// Erases of the block erased most.
+    /// Maximum erases of a block.
     pub most: u32,
     /// Mean over all blocks.
     pub mean: f64,
@@ -83,7 +84,8 @@ struct Plane {
     closed: Box<dyn Victims>,
 }
 
-/// The translation layer. One block a plane is open; host writes and collected pages share it.
+/// The translation layer. Each plane has one open block, which host writes and collected pages
+/// share.
 pub struct Ftl {
     geometry: Geometry,
     /// Physical page of each logical one.
@@ -99,7 +101,7 @@ pub struct Ftl {
 }
 
 impl Ftl {
-    /// A drive fresh from the factory: every block erased, nothing mapped.
+    /// A new drive: every block is erased, and no page is mapped.
     pub fn new(geometry: Geometry) -> Self {
         let blocks = geometry.planes as usize * geometry.blocks as usize;
         let planes = (0..geometry.planes)
@@ -122,18 +124,19 @@ impl Ftl {
         }
     }
 
-    /// The array it is for.
+    /// Geometry of the array.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// Where logical page `page` is, if it was ever written. Panics beyond the user's pages.
+    /// Physical page of logical page `page`, if it was ever written. Panics beyond the user's
+    /// pages.
     pub fn place(&self, page: u32) -> Option<u32> {
         Some(self.physical[page as usize]).filter(|place| *place != NONE)
     }
 
-    /// Read logical page `page` for the host: its command, or `None` where it was never written.
-    /// Panics beyond the user's pages.
+    /// Read logical page `page` for the host. Returns the command, or `None` if the page was never
+    /// written. Panics beyond the user's pages.
     pub fn read(&mut self, page: u32) -> Option<Command> {
         let place = self.place(page)?;
         self.tally.host_reads += 1;
@@ -141,8 +144,8 @@ impl Ftl {
         Some(Command { op: Op::Read, die, page: place, collection: false })
     }
 
-    /// Write logical page `page`; `run` is handed the commands in order, collection first where the
-    /// plane has to make room. Panics beyond the user's pages.
+    /// Write logical page `page`. Passes the commands to `run` in order, beginning with garbage
+    /// collection if the plane needs room. Panics beyond the user's pages.
     pub fn write(&mut self, page: u32, mut run: impl FnMut(Command)) {
         let plane = self.geometry.plane_of(page);
         if self.planes[plane as usize].next == self.geometry.pages {
@@ -158,7 +161,7 @@ impl Ftl {
         self.program(plane, page, false, &mut run);
     }
 
-    /// Logical pages that have a place.
+    /// Number of mapped logical pages.
     pub fn mapped(&self) -> u32 {
         self.mapped
     }
@@ -168,7 +171,7 @@ impl Ftl {
         self.tally
     }
 
-    /// Count from zero again, as after preconditioning. Wear stays.
+    /// Reset the counts, as after preconditioning, but not the wear.
     pub fn reset_tally(&mut self) {
         self.tally = Tally::default();
     }
@@ -183,20 +186,21 @@ impl Ftl {
         }
     }
 
-    /// Free blocks of the plane that has fewest.
+    /// Minimum number of free blocks in a plane.
     pub fn least_free(&self) -> u32 {
         self.planes.iter().map(|plane| plane.free.len() as u32).min().unwrap_or(0)
     }
 
-    /// Whether collection is due in every plane as soon as its open block is full.
+    /// Whether every plane must collect as soon as its open block is full.
     pub fn collecting(&self) -> bool {
         self.planes.iter().all(|plane| plane.free.len() as u32 <= self.geometry.gc_start)
     }
 
-    /// That the two tables agree, and valid pages are counted right.
+    /// Check the invariants: the two tables agree, and the counts of valid pages are correct. Takes
+    /// time proportional to the number of pages.
     ///
     /// # Panics
-    /// Where they do not: a fault of this program, never of its input. It looks at every page.
+    /// An invariant is violated, which is a bug.
     pub fn verify(&self) {
         let mut valid = vec![0u32; self.valid.len()];
         let mut mapped = 0;
@@ -213,7 +217,7 @@ impl Ftl {
         assert_eq!(live, mapped as usize, "live mappings");
     }
 
-    /// The open block is full: close it, collect where few blocks are free, and open another.
+    /// Close the full open block, collect if few blocks are free, and open another.
     fn make_room(&mut self, plane: u32, run: &mut impl FnMut(Command)) {
         let few = self.planes[plane as usize].free.len() as u32 <= self.geometry.gc_start;
         self.close(plane);
@@ -229,7 +233,7 @@ impl Ftl {
         self.open(plane);
     }
 
-    /// Hand the open block, if it is full, to the victims.
+    /// Add the open block, if it is full, to the candidates for collection.
     fn close(&mut self, plane: u32) {
         let state = &mut self.planes[plane as usize];
         if state.open != NONE && state.next == self.geometry.pages {
@@ -239,8 +243,8 @@ impl Ftl {
         }
     }
 
-    /// See that there is an open block with room. One is always free: collection starts with at
-    /// least one free block, needs at most one, and gives one back.
+    /// Ensure that there is an open block with room. One is always free: collection starts with at
+    /// least one free block, needs at most one, and frees one.
     fn open(&mut self, plane: u32) {
         self.close(plane);
         let state = &mut self.planes[plane as usize];
@@ -252,7 +256,7 @@ impl Ftl {
         }
     }
 
-    /// Move the valid pages of one block and erase it; returns how many they were.
+    /// Move the valid pages of one block and erase it. Returns their number.
     fn collect(&mut self, plane: u32, run: &mut impl FnMut(Command)) -> u32 {
         let victim = self.planes[plane as usize].closed.take();
         assert!(victim.is_some(), "plane {plane} has nothing to collect");

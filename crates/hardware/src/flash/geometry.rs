@@ -1,4 +1,4 @@
-//! How many pages there are, which of them a user sees, and when collection runs.
+//! Size of the flash array, user capacity, and thresholds of garbage collection.
 
 use nearfar_trace::{Error, Result};
 
@@ -6,19 +6,19 @@ use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
 
 /// Counts of the array, checked by [`Geometry::new`].
 ///
-/// Planes are numbered so that neighbours lie on different channels, then on different dies: plane
-/// p is on die p mod dies, die d on channel d mod channels. A logical page belongs to the plane of
-/// its number modulo the planes, for good (the static allocation of MQSim and others): each plane
-/// is then a small drive of its own whose share of the user's pages is known, so that its
-/// collection can always free something.
+/// Consecutive planes are on different channels, then on different dies: plane p is on die p mod
+/// dies, die d on channel d mod channels. A logical page permanently belongs to the plane of its
+/// number modulo the number of planes (the static allocation of MQSim and others). Each plane is
+/// therefore an independent small drive with a known share of the user's pages, whose collection
+/// can always free pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Channels.
     pub channels: u32,
     /// Dies, on all channels.
     pub dies: u32,
-    /// Planes, on all dies. A plane divides the blocks of its die, not its time: a die carries out
-    /// one command at a time.
+    /// Planes, on all dies. Planes share the time of their die, which executes one command at a
+    /// time.
     pub planes: u32,
     /// Blocks of a plane.
     pub blocks: u32,
@@ -26,13 +26,13 @@ pub struct Geometry {
     pub pages: u32,
     /// Bytes of a page.
     pub page_bytes: u64,
-    /// Logical pages: what the user sees (U; T is [`Geometry::total_pages`]).
+    /// Logical pages, the user capacity (U; T is [`Geometry::total_pages`]).
     pub user_pages: u32,
-    /// A plane that needs a new block collects when it has this many free ones or fewer.
+    /// A plane that needs a new block collects if it has at most this many free ones.
     pub gc_start: u32,
-    /// It goes on until it has this many; after one collected block when `None`.
+    /// Collection continues until this many blocks are free; if `None`, it stops after one block.
     pub gc_stop: Option<u32>,
-    /// Which block is collected.
+    /// Selection of the block to collect.
     pub victim: VictimPolicy,
 }
 
@@ -43,8 +43,8 @@ impl Geometry {
     /// The array of a machine.
     ///
     /// # Errors
-    /// An input error where the machine has no `[flash]`, or one that cannot work: so many pages
-    /// that their tables would not fit, or less spare space than the thresholds of collection keep.
+    /// The machine has no `[flash]`, has too many pages for the tables, or has less spare space
+    /// than the thresholds of collection require.
     pub fn new(machine: &Machine) -> Result<Self> {
         let flash = machine.flash.as_ref().ok_or_else(|| machine.lacks("[flash]"))?;
         let wrong = |key: &str, what: String, fix: &str| {
@@ -77,7 +77,7 @@ impl Geometry {
             pages,
             page_bytes,
             user_pages: user_pages(total, flash),
-            // One free block is what a collection copies into.
+            // A collection copies into one free block.
             gc_start: share(flash.gc_start_free.value.0).max(1),
             gc_stop: flash.gc_stop_free.as_ref().map(|stop| share(stop.value.0).max(1)),
             victim: flash.gc_victim.unwrap_or_default(),
@@ -92,11 +92,11 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// That collection always finds a block with an invalid page: with `keep` blocks free, the
-    /// others of a plane must have more pages than the user can fill.
+    /// Check that collection always finds a block with an invalid page: with `keep` blocks free,
+    /// the other blocks of a plane must have more pages than the user can fill.
     ///
     /// # Errors
-    /// The key and what is wrong.
+    /// They do not: the key and a message.
     pub fn check(&self) -> std::result::Result<(), (&'static str, String)> {
         let keep = self.gc_start.max(self.gc_stop.unwrap_or(0));
         let filled = self.user_pages.div_ceil(self.planes);
@@ -120,12 +120,12 @@ impl Geometry {
         u64::from(self.planes) * u64::from(self.blocks) * u64::from(self.pages)
     }
 
-    /// Bytes that a user sees.
+    /// User capacity in bytes.
     pub fn user_bytes(&self) -> u64 {
         u64::from(self.user_pages) * self.page_bytes
     }
 
-    /// The plane that a logical page lives in.
+    /// The plane of a logical page.
     pub fn plane_of(&self, page: u32) -> u32 {
         page % self.planes
     }
@@ -136,7 +136,7 @@ impl Geometry {
     }
 }
 
-/// U of `total` T: T (1 - op) where op = (T-U)/T, T / (1 + op) where op = (T-U)/U; rounded down.
+/// U for `total` = T: T (1 - op) if op = (T-U)/T, T / (1 + op) if op = (T-U)/U; rounded down.
 fn user_pages(total: u64, flash: &Flash) -> u32 {
     let op = flash.over_provisioning.value.0;
     let user = match flash.over_provisioning_definition {

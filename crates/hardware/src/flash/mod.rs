@@ -1,9 +1,9 @@
 //! The flash array of a solid-state drive: geometry, page-mapped translation with garbage
 //! collection, and the dies and channels that carry out its commands.
 //!
-//! What happens ([`Ftl`]) and how long it takes ([`Array`]) are apart: a write returns the commands
-//! it causes, in order, and the array runs them. Nothing here reads a clock; times are whole
-//! nanoseconds and the same calls give the same results.
+//! The effect of a command ([`Ftl`]) is separate from its timing ([`Array`]): a write returns the
+//! commands that it causes, in order, and the array runs them. Times are whole nanoseconds of
+//! simulated time, and results are deterministic.
 
 pub mod array;
 pub mod condition;

@@ -314,8 +314,8 @@ fn dies_overlap_and_a_channel_does_not() {
 }
 
 proptest! {
-    /// Alone, a job takes what its steps take; with others no less, the rest has causes, and no work
-    /// is lost.
+    /// Alone, a job takes what its steps take; with others no less, the rest has causes, and no
+    /// work is lost.
     #[test]
     fn jobs_take_at_least_their_steps(
         jobs in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! Where machines are found: a path, a folder, or the ones built in. And what they were made from.
+//! Finds machines: by path, in a folder, or built in.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use nearfar_trace::{Error, Result, file};
 use super::read::{clip, nearest, read};
 use super::{Machine, set};
 
-/// Name and text of every machine of `machines/` when this was built, sorted by name.
+/// Name and text of the machines in `machines/` at build time, sorted by name.
 pub fn builtin() -> &'static [(&'static str, &'static str)] {
     const LIST: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/machines.rs"));
     LIST
 }
 
-/// What to do about a machine that a study cannot use: the built-in ones that `serve` it, or `change`,
-/// made in its file. A built-in machine has no file until its user writes one.
+/// The remedy if a study cannot use a machine: use one of the built-in machines that `serve` it, or
+/// make the `change` in its file. The file of a built-in machine must be written first.
 pub fn remedy(machine: &str, change: &str, serve: impl Fn(&Machine) -> bool) -> String {
     let serving: Vec<&str> = builtin()
         .iter()
@@ -29,26 +29,26 @@ pub fn remedy(machine: &str, change: &str, serve: impl Fn(&Machine) -> bool) -> 
     if !builtin().iter().any(|(name, _)| *name == machine) {
         return format!("{other}; or {change} in its file");
     }
-    let own = format!("my-{machine}.toml");
+    let copy = format!("my-{machine}.toml");
     format!(
-        "{other}; or `nearfar machine show {machine} --format toml > {own}`, {change} there, and use \
-         --machine {own}"
+        "{other}; or `nearfar machine show {machine} --format toml > {copy}`, {change} there, and use \
+         --machine {copy}"
     )
 }
 
-/// A machine file is a page of text; anything much larger is a mistake.
-const LARGEST: u64 = 1 << 20;
+/// Maximum bytes of a machine file.
+const MAX_BYTES: u64 = 1 << 20;
 
-/// A machine and what it was made from.
+/// A machine and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineFile {
     /// The machine, with the values of `set`.
     pub machine: Machine,
     /// The name or path that it was loaded by.
     pub place: String,
-    /// Text of its file, with the values of `set` written into it and all comments kept.
+    /// Text of its file, with the values of `set` and all comments.
     pub text: String,
-    /// Values set over the file's, as given: key and value.
+    /// Overridden values, as given: key and value.
     pub set: Vec<(String, String)>,
 }
 
@@ -57,8 +57,7 @@ impl MachineFile {
     /// `search/NAME.toml`, then the built-in machines.
     ///
     /// # Errors
-    /// Input errors: no such file or name (the nearest name is given), or what [`Machine::parse`]
-    /// refuses.
+    /// There is no such file or name, or [`Machine::parse`] fails.
     pub fn load(path_or_name: &str, search: &Path) -> Result<Self> {
         let (place, text) = find(path_or_name, search)?;
         let machine = Machine::parse(&place, &text)?;
@@ -74,10 +73,10 @@ impl MachineFile {
         Ok(Self { machine, place: place.to_owned(), text: text.to_owned(), set: Vec::new() })
     }
 
-    /// The machine that was written as JSON, as results hold it.
+    /// Parse a machine from JSON, as in results.
     ///
     /// # Errors
-    /// An input error when it is not one.
+    /// It is not a valid machine.
     pub fn from_json(name: &str, json: &str) -> Result<Self> {
         let wrong = |what: String| Error::input(format!("machine {name}"), what, "");
         let machine: Machine = serde_json::from_str(json).map_err(|e| wrong(e.to_string()))?;
@@ -85,11 +84,10 @@ impl MachineFile {
         Self::parse(name, &text)
     }
 
-    /// The machine with other values at some keys; see [`set`].
+    /// The machine with overridden values; see [`set`].
     ///
     /// # Errors
-    /// Input errors that name the key: there is none such (the nearest is given), or what
-    /// [`Machine::parse`] refuses of its value.
+    /// There is no such key, or [`Machine::parse`] rejects its value.
     pub fn with(&self, values: &[(String, String)]) -> Result<Self> {
         let (text, paths) = set::apply(&self.machine.name, &self.text, values)?;
         let mut machine = read(&text).map_err(|fault| {
@@ -108,10 +106,10 @@ impl MachineFile {
         Ok(Self { machine, place: self.place.clone(), text, set })
     }
 
-    /// The machine with the storage `name` of another one, in place of its own of that name.
+    /// The machine with the storage `name` of another machine, replacing its own of that name.
     ///
     /// # Errors
-    /// An input error: the other one has no such storage.
+    /// The other machine has no such storage.
     pub fn with_storage_of(&self, other: &Self, name: &str) -> Result<Self> {
         let text = set::take(&other.machine.name, &other.text, &self.text, name)?;
         let mut machine = Machine::parse(&self.machine.name, &text)?;
@@ -130,7 +128,7 @@ impl Machine {
     }
 }
 
-/// Place for messages and text of a machine file.
+/// The place for messages and the text of a machine file.
 fn find(path_or_name: &str, search: &Path) -> Result<(String, String)> {
     if path_or_name.contains('/') || path_or_name.ends_with(".toml") {
         return from_file(Path::new(path_or_name));
@@ -156,7 +154,7 @@ fn find(path_or_name: &str, search: &Path) -> Result<(String, String)> {
 
 fn from_file(path: &Path) -> Result<(String, String)> {
     let place = path.display().to_string();
-    let bytes = file::read(path, "a machine file", LARGEST)?;
+    let bytes = file::read(path, "a machine file", MAX_BYTES)?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok((place, text)),
         Err(e) => Err(Error::input(

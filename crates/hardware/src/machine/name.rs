@@ -4,11 +4,11 @@ use nearfar_schema::{Entry, Given, List, Value};
 
 use super::{Machine, builtin};
 
-/// A machine by name or by path; [`Machine::load`] finds it.
+/// A machine by name or path, for [`Machine::load`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineName(pub String);
 
-/// Machines, each as a [`MachineName`]: one, or several with commas between.
+/// One or several machines, separated by commas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineNames(pub List<MachineName>);
 

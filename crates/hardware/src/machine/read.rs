@@ -1,5 +1,5 @@
-//! The strict reader: serde does the work, this file turns its errors into ones that name the
-//! file, the line, the key and the nearest right key.
+//! The strict parser: turns serde's errors into ones that name the file, the line, the key and the
+//! nearest valid key.
 
 use std::ops::Range;
 
@@ -10,13 +10,12 @@ use toml::de::{DeTable, DeValue};
 use super::Machine;
 
 impl Machine {
-    /// Read the text of a machine file. `name` is its path or name, used in messages; the file
-    /// stem becomes the machine's name.
+    /// Parse the text of a machine file. `name` is its path or name, for messages; the file stem
+    /// becomes the machine's name.
     ///
     /// # Errors
-    /// An input error that names the file, the line and the key, for anything that is not a
-    /// machine: unknown, missing or repeated keys, a number without unit or source, values that
-    /// are absurd or contradict each other. Never panics.
+    /// Unknown, missing or repeated keys, a number without unit or source, values that are out of
+    /// range or contradict each other. The error names the file, the line and the key.
     pub fn parse(name: &str, text: &str) -> Result<Machine> {
         let mut machine = read(text).map_err(|fault| {
             let mut place = name.to_owned();
@@ -35,11 +34,11 @@ impl Machine {
     }
 }
 
-/// What is wrong with a text, and where.
+/// An error in a text.
 pub(super) struct Fault {
-    /// Byte of the text.
+    /// Its byte offset.
     at: Option<usize>,
-    /// Dotted key; empty when it is of none.
+    /// Its dotted key; empty if there is none.
     pub path: String,
     /// One line.
     pub what: String,
@@ -51,7 +50,7 @@ impl Fault {
     }
 }
 
-/// The machine of a text, still without a name.
+/// Parse a machine without its name.
 pub(super) fn read(text: &str) -> std::result::Result<Machine, Fault> {
     let table =
         DeTable::parse(text).map_err(|e| Fault::new(e.span(), String::new(), e.message()))?;
@@ -67,7 +66,7 @@ pub(super) fn read(text: &str) -> std::result::Result<Machine, Fault> {
     Ok(machine)
 }
 
-/// serde's own words for unknown keys and variants, with the nearest right one put first.
+/// serde's message for an unknown key or variant, with the nearest valid one first.
 fn explain(message: &str) -> String {
     for (start, noun) in [("unknown field `", "key"), ("unknown variant `", "kind")] {
         let Some((word, rest)) =
@@ -87,7 +86,7 @@ fn explain(message: &str) -> String {
     message.to_owned()
 }
 
-/// That `word` is none of `known`, with the nearest of them.
+/// A message that `word` is not one of `known`, with the nearest.
 pub(super) fn unknown(noun: &str, word: &str, known: &[&str]) -> String {
     let word = clip(word);
     match nearest(&word, known) {
@@ -100,12 +99,12 @@ pub(super) fn unknown(noun: &str, word: &str, known: &[&str]) -> String {
     }
 }
 
-/// At most 40 characters of a hostile word, on one line.
+/// The first 40 characters of an untrusted word, on one line.
 pub(super) fn clip(word: &str) -> String {
     word.chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// The word of `known` that takes the fewest single-character edits; the first of equals.
+/// The word of `known` with the smallest edit distance; the first of equals.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(64).collect();
     known.iter().copied().min_by_key(|candidate| {
@@ -123,7 +122,7 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     })
 }
 
-/// Dotted path of the smallest entry whose key or value covers the start of `span`.
+/// Dotted path of the smallest entry whose key or value contains the start of `span`.
 fn path_at(table: &DeTable<'_>, span: &Range<usize>) -> String {
     fn visit(
         table: &DeTable<'_>,
@@ -134,7 +133,7 @@ fn path_at(table: &DeTable<'_>, span: &Range<usize>) -> String {
         for (key, value) in table {
             path.push(clip(key.get_ref()));
             for covered in [key.span(), value.span()] {
-                // Equal sizes: the deeper one wins (`[a.b]` gives both tables one span).
+                // Of equal sizes, the deeper one wins: both tables of `[a.b]` have the same span.
                 if covered.contains(&at) && covered.len() <= best.0 {
                     *best = (covered.len(), path.clone());
                 }
@@ -150,7 +149,7 @@ fn path_at(table: &DeTable<'_>, span: &Range<usize>) -> String {
     best.1.join(".")
 }
 
-/// Where the value at a dotted path stands.
+/// Position of the value at a dotted path.
 fn span_of(table: &DeTable<'_>, path: &str) -> Option<Range<usize>> {
     let mut table = table;
     let mut found: Option<&Spanned<DeValue<'_>>> = None;

@@ -1,4 +1,4 @@
-//! From sections to the plain numbers a study works with, and the checks that need several keys.
+//! Converts sections to the numbers that studies use, and checks that involve several keys.
 
 use std::collections::BTreeMap;
 
@@ -23,11 +23,26 @@ pub struct AccessTimes {
     pub tlb_ns: f64,
     /// A load from local DRAM, also charged for a page-table walk.
     pub dram_ns: f64,
-    /// What a second-level TLB hit adds, where the machine has one.
+    /// Additional time of a second-level TLB hit, if the machine has a second level.
     pub stlb_ns: Option<f64>,
 }
 
-/// What the kernel itself takes for a page fault.
+impl AccessTimes {
+    /// T_A: time of address translation, from rates per reference of page walks and of hits in the
+    /// second-level TLB. T_A = (1-e) t_TLB + e (t_TLB + t_DRAM), page-size advice (000).
+    pub fn translation_ns(&self, walk_rate: f64, second_hit_rate: f64) -> f64 {
+        let second_ns = second_hit_rate * self.stlb_ns.unwrap_or(0.0);
+        self.tlb_ns + second_ns + walk_rate * self.dram_ns
+    }
+
+    /// T_D: time of the data, from page faults per reference that each read a page from storage.
+    /// T_D = (1-d) t_DRAM + d (t_DRAM + t_IO), page-size advice (000).
+    pub fn data_ns(&self, fault_rate: f64, io_ns: f64) -> f64 {
+        self.dram_ns + fault_rate * io_ns
+    }
+}
+
+/// The kernel's time for a page fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FaultTimes {
     /// Any fault, without clearing the page or waiting for a device, nanoseconds.
@@ -37,13 +52,13 @@ pub struct FaultTimes {
 }
 
 /// A dotted key and what is wrong with it.
-type Complaint = (String, String);
+type Contradiction = (String, String);
 
 impl Machine {
-    /// T_TLB, T_DRAM and, where there is one, the second-level TLB's time.
+    /// T_TLB, T_DRAM and, if any, the second-level TLB's time.
     ///
     /// # Errors
-    /// An input error when the machine has no `[tlb.first]` or no node of kind `dram`.
+    /// The machine has no `[tlb.first]` or no node of kind `dram`.
     pub fn access_times(&self) -> Result<AccessTimes> {
         let tlb = self.tlb.as_ref().ok_or_else(|| self.lacks("[tlb.first]"))?;
         Ok(AccessTimes {
@@ -53,10 +68,10 @@ impl Machine {
         })
     }
 
-    /// What the kernel itself takes for a page fault.
+    /// The kernel's time for a page fault.
     ///
     /// # Errors
-    /// An input error when the machine has no `page_fault` or no `zeroing` in `[cost]`.
+    /// The machine has no `page_fault` or no `zeroing` in `[cost]`.
     pub fn fault_times(&self) -> Result<FaultTimes> {
         let cost = self.cost.as_ref();
         let fault = cost.and_then(|cost| cost.page_fault.as_ref());
@@ -78,11 +93,10 @@ impl Machine {
         })
     }
 
-    /// The storage device of this name.
+    /// The storage device `name`.
     ///
     /// # Errors
-    /// An input error that lists the names there are; or, for the kind `nvm`, that the machine has
-    /// no DRAM node to be a multiple of.
+    /// There is no such device, or the kind is `nvm` and the machine has no DRAM node.
     pub fn storage(&self, name: &str) -> Result<Storage> {
         let Some((name, device)) = self.storage.get_key_value(name) else {
             let names: Vec<&str> = self.storage.keys().map(String::as_str).collect();
@@ -118,7 +132,7 @@ impl Machine {
         Ok(Storage { name: name.clone(), kind, read, write })
     }
 
-    /// Every storage device, by name.
+    /// All storage devices, by name.
     ///
     /// # Errors
     /// As [`Machine::storage`].
@@ -126,11 +140,11 @@ impl Machine {
         self.storage.keys().map(|name| self.storage(name)).collect()
     }
 
-    /// The caches of a core: `l1i`, `l1d` and `l2`. Without `l1i` the data cache serves both; `l2`
-    /// may be left out; further levels are not of a core.
+    /// The caches of a core: `l1d`, and optionally `l1i` (otherwise the data cache serves both) and
+    /// `l2`.
     ///
     /// # Errors
-    /// An input error when there is no `l1d`, or lines that differ in size or are no power of two.
+    /// There is no `l1d`, or line sizes differ or are not a power of two.
     pub fn caches(&self) -> Result<Geometry> {
         let data = self.cache.get("l1d").ok_or_else(|| self.lacks("[cache.l1d]"))?;
         let line_bytes = data.line.value.bytes();
@@ -159,7 +173,7 @@ impl Machine {
         })
     }
 
-    /// The DRAM node: the one named `dram`, else the first of kind `dram` by name.
+    /// The DRAM node: the one named `dram`, otherwise the first of kind `dram` by name.
     pub(crate) fn dram(&self) -> Result<&Node> {
         let is_dram = |node: &&Node| node.kind == NodeKind::Dram;
         let named = self.node.get("dram").filter(is_dram);
@@ -172,7 +186,7 @@ impl Machine {
         self.lacks_for(section, |_| false)
     }
 
-    /// As [`Machine::lacks`], where it is known which machines `serve` what lacks it.
+    /// [`Machine::lacks`], with a filter for built-in machines that have the section.
     pub(crate) fn lacks_for(&self, section: &str, serve: impl Fn(&Machine) -> bool) -> Error {
         Error::input(
             format!("machine {}", self.name),
@@ -181,8 +195,8 @@ impl Machine {
         )
     }
 
-    /// What no single key shows: names, contradictions, times that must not be zero.
-    pub(super) fn check(&self) -> std::result::Result<(), Complaint> {
+    /// Check names, contradictions between keys, and times that must not be zero.
+    pub(super) fn check(&self) -> std::result::Result<(), Contradiction> {
         if self.description.trim().is_empty() {
             let what = "is empty; say in a sentence what the machine stands for";
             return Err(("description".into(), what.into()));
@@ -249,7 +263,7 @@ impl Machine {
 fn check_topology(
     topology: &TopologySection,
     nodes: &BTreeMap<String, Node>,
-) -> std::result::Result<(), Complaint> {
+) -> std::result::Result<(), Contradiction> {
     let count = topology.nodes.len();
     if count == 0 || count > 1024 {
         return Err(("topology.nodes".into(), "names 1 to 1024 nodes".into()));
@@ -269,10 +283,10 @@ fn check_topology(
     }
     let rows = &topology.distances.value.0;
     let square = rows.len() == count && rows.iter().all(|row| row.len() == count);
-    let own = |(index, row): (usize, &Vec<u64>)| {
+    let is_valid = |(index, row): (usize, &Vec<u64>)| {
         row.iter().enumerate().all(|(other, d)| if other == index { *d == 10 } else { *d > 10 })
     };
-    if !square || !rows.iter().enumerate().all(own) {
+    if !square || !rows.iter().enumerate().all(is_valid) {
         let what = format!(
             "is not {count} rows of {count} distances, 10 for a node itself and more for others"
         );
@@ -281,7 +295,7 @@ fn check_topology(
     Ok(())
 }
 
-fn check_tlb(path: &str, level: &TlbLevel) -> std::result::Result<(), Complaint> {
+fn check_tlb(path: &str, level: &TlbLevel) -> std::result::Result<(), Contradiction> {
     let divide = |entries: u64, ways: &Option<Sourced<Count>>, key: &str| match ways {
         Some(ways) if !entries.is_multiple_of(ways.value.0) => Err((
             format!("{path}.{key}.value"),
@@ -293,15 +307,15 @@ fn check_tlb(path: &str, level: &TlbLevel) -> std::result::Result<(), Complaint>
     match &level.large_entries {
         Some(entries) => divide(entries.value.0, &level.large_ways, "large_ways"),
         None if level.large_ways.is_some() => {
-            let what = "stands without `large_entries`; add that, or leave it out";
+            let what = "requires `large_entries`; add that, or omit it";
             Err((format!("{path}.large_ways"), what.into()))
         }
         None => Ok(()),
     }
 }
 
-/// Names of sizes: powers of two, from the smallest page to the largest.
-fn check_fault(name: &str) -> std::result::Result<(), Complaint> {
+/// Check that a name is the size of a page.
+fn check_fault(name: &str) -> std::result::Result<(), Contradiction> {
     match Size::parse(name) {
         Ok(size) if size.bytes().is_power_of_two() && size.bytes() >= PAGE => Ok(()),
         _ => {
@@ -311,18 +325,18 @@ fn check_fault(name: &str) -> std::result::Result<(), Complaint> {
     }
 }
 
-fn check_linear(name: &str, kind: &str, linear: &Linear) -> std::result::Result<(), Complaint> {
-    // The smallest transfer must still take time once the bytes it does not move are taken off.
+fn check_linear(name: &str, kind: &str, linear: &Linear) -> std::result::Result<(), Contradiction> {
+    // The latency of the smallest transfer, extrapolated from `measured_at`, must be positive.
     let unit = linear.unit.value.bytes();
     for (key, cost) in [("read_latency", read_cost(linear)), ("write_latency", write_cost(linear))]
     {
-        let least = cost.fixed_ns + cost.unit_ns;
-        if least <= 0.0 {
+        let unit_ns = cost.fixed_ns + cost.unit_ns;
+        if unit_ns <= 0.0 {
             return Err((
                 format!("storage.{name}.{kind}.{key}.value"),
                 format!(
                     "with {} bytes at {key} and this bandwidth, a transfer of {unit} bytes would \
-                     take {least} ns; raise the latency or the bandwidth",
+                     take {unit_ns} ns; raise the latency or the bandwidth",
                     linear.measured_at.value.bytes()
                 ),
             ));
@@ -331,7 +345,7 @@ fn check_linear(name: &str, kind: &str, linear: &Linear) -> std::result::Result<
     Ok(())
 }
 
-fn check_flash(flash: &Flash) -> std::result::Result<(), Complaint> {
+fn check_flash(flash: &Flash) -> std::result::Result<(), Contradiction> {
     let start = flash.gc_start_free.value.0;
     if start >= 1.0 {
         let what = "is a share of the blocks; write for example 0.05";
@@ -362,7 +376,7 @@ fn write_cost(linear: &Linear) -> Cost {
     linear_cost(linear, linear.write_latency.value.ns(), linear.write_bandwidth.value.ns_for(1))
 }
 
-/// The latency holds at `measured_at` bytes; every unit more or less is a matter of bandwidth.
+/// The latency applies to `measured_at` bytes; the bandwidth determines the time of other sizes.
 fn linear_cost(linear: &Linear, latency_ns: f64, byte_ns: f64) -> Cost {
     let unit = linear.unit.value.bytes();
     let unit_ns = byte_ns * unit as f64;

@@ -1,9 +1,9 @@
-//! Other values at some keys of a machine file: `node.slow.read_latency=200ns`.
+//! Overrides keys of a machine file, such as `node.slow.read_latency=200ns`.
 //!
-//! The text of the file is edited and read again, so that a value is held to what the file is held
-//! to. Keys are looked up in the JSON Schema, which has those that the file leaves out. A level of a
-//! key may be left out where the machine has only one that fits: `node.slow.read_latency` is
-//! `node.slow.local.read_latency` unless there is a `remote` too.
+//! The text of the file is edited and parsed again, so that the same checks apply to the new
+//! values. Keys are looked up in the JSON Schema, which includes optional ones. A level of a key
+//! may be omitted if it is unique: `node.slow.read_latency` is `node.slow.local.read_latency`
+//! unless there is also a `remote`.
 
 use nearfar_trace::{Error, Result};
 use serde_json::Value as Json;
@@ -12,7 +12,7 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 use super::Machine;
 use super::read::{clip, unknown};
 
-/// What stands as the source of a value that was set.
+/// The source of an overridden value.
 const SOURCE: &str = "given with --set";
 
 /// `--set KEY=VALUE`, for messages.
@@ -20,7 +20,7 @@ pub(super) fn flag((key, value): &(String, String)) -> String {
     format!("--set {}={}", clip(key), clip(value))
 }
 
-/// The text with `values` written into it, and the full key of each.
+/// Write `values` into the text. Returns it with the full key of each value.
 pub(super) fn apply(
     machine: &str,
     text: &str,
@@ -38,7 +38,8 @@ pub(super) fn apply(
     Ok((document.to_string(), paths))
 }
 
-/// The text `into` with the section of the storage `name` of `from`, the text of machine `machine`.
+/// Copy the section of the storage `name` from the text `from` of machine `machine` into the text
+/// `into`.
 pub(super) fn take(machine: &str, from: &str, into: &str, name: &str) -> Result<String> {
     let (from, mut into) = (parsed(machine, from)?, parsed(machine, into)?);
     let Some(section) = from.get("storage").and_then(|storages| storages.get(name)) else {
@@ -47,8 +48,8 @@ pub(super) fn take(machine: &str, from: &str, into: &str, name: &str) -> Result<
     };
     let mut storages = Table::new();
     storages.set_implicit(true);
-    let own = into.entry("storage").or_insert(Item::Table(storages));
-    if let Some(table) = own.as_table_like_mut() {
+    let storages = into.entry("storage").or_insert(Item::Table(storages));
+    if let Some(table) = storages.as_table_like_mut() {
         table.insert(name, section.clone());
     }
     Ok(into.to_string())
@@ -60,7 +61,7 @@ fn parsed(machine: &str, text: &str) -> Result<DocumentMut> {
     })
 }
 
-/// Full path of a key, and the schema of what stands there.
+/// Full path of a key, and its schema.
 fn resolve<'a>(
     schema: &'a Json,
     document: &Item,
@@ -122,25 +123,24 @@ fn resolve<'a>(
     Ok((path, rule))
 }
 
-/// Keys that may stand below a place and the schema of each; of names that the file chooses, those
-/// that it has.
+/// The valid child keys and their schemas. If the file chooses the names, those that it has.
 fn children<'a>(schema: &'a Json, rule: &'a Json, item: Option<&Item>) -> Vec<(String, &'a Json)> {
     let listed = |properties: &'a Json| {
         properties
             .as_object()
             .into_iter()
             .flatten()
-            .map(|(name, rule)| (name.clone(), followed(schema, rule)))
+            .map(|(name, rule)| (name.clone(), resolve_reference(schema, rule)))
     };
     let chosen = |name: &str| item.is_some_and(|item| item.get(name).is_some());
-    let more = &rule["additionalProperties"];
-    if more.is_object() {
+    let any_name = &rule["additionalProperties"];
+    if any_name.is_object() {
         let names =
             item.and_then(Item::as_table_like).map(|table| table.iter().map(|(name, _)| name));
         return names
             .into_iter()
             .flatten()
-            .map(|name| (name.to_owned(), followed(schema, more)))
+            .map(|name| (name.to_owned(), resolve_reference(schema, any_name)))
             .collect();
     }
     let kinds = rule["oneOf"].as_array().into_iter().flatten();
@@ -148,19 +148,19 @@ fn children<'a>(schema: &'a Json, rule: &'a Json, item: Option<&Item>) -> Vec<(S
     listed(&rule["properties"]).chain(kinds).collect()
 }
 
-/// The schema that a reference, or a choice between it and nothing, leads to.
-fn followed<'a>(schema: &'a Json, rule: &'a Json) -> &'a Json {
+/// Resolve a reference or an optional value to its schema.
+fn resolve_reference<'a>(schema: &'a Json, rule: &'a Json) -> &'a Json {
     if let Some(name) = rule["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
-        return followed(schema, &schema["$defs"][name]);
+        return resolve_reference(schema, &schema["$defs"][name]);
     }
-    rule["anyOf"].get(0).map_or(rule, |some| followed(schema, some))
+    rule["anyOf"].get(0).map_or(rule, |some| resolve_reference(schema, some))
 }
 
 fn is_sourced(rule: &Json) -> bool {
     rule["properties"]["source"].is_object()
 }
 
-/// Put `text` at `path`, with its source if `rule` asks for one; comments stay.
+/// Write `text` at `path`, with a source if `rule` requires one. Preserves comments.
 fn write(document: &mut DocumentMut, path: &[String], rule: &Json, text: &str) {
     let Some((last, levels)) = path.split_last() else { return };
     let mut table: &mut dyn toml_edit::TableLike = document.as_table_mut();
@@ -180,7 +180,7 @@ fn write(document: &mut DocumentMut, path: &[String], rule: &Json, text: &str) {
     put(sourced, "source", SOURCE.into());
 }
 
-/// Replace a value, or add it; blanks and comments around it stay.
+/// Replace or add a value. Preserves surrounding blanks and comments.
 fn put(table: &mut dyn toml_edit::TableLike, key: &str, mut value: Value) {
     match table.get_mut(key).and_then(Item::as_value_mut) {
         Some(old) => {
@@ -193,7 +193,7 @@ fn put(table: &mut dyn toml_edit::TableLike, key: &str, mut value: Value) {
     }
 }
 
-/// Numbers and lists as such, anything else as text.
+/// Numbers and lists as they are, anything else as text.
 fn plain(text: &str) -> Value {
     match text.trim().parse::<Value>() {
         Ok(value @ (Value::Integer(_) | Value::Float(_) | Value::Array(_))) => value,

@@ -137,7 +137,7 @@ fn a_wrong_value_is_named_with_a_right_example() {
         ("hit_time = { value = nan, source = \"s\" }", "without a unit"),
         ("hit_time = { value = \"1\", source = \"s\" }", "without a unit"),
         ("hit_time = { value = \"-1ns\", source = \"s\" }", "negative"),
-        ("hit_time = { value = \"9999999s\", source = \"s\" }", "absurd"),
+        ("hit_time = { value = \"9999999s\", source = \"s\" }", "out of range"),
         ("hit_time = { value = \"1GHz\", source = \"s\" }", "unknown unit `GHz`"),
         ("hit_time = { value = true, source = \"s\" }", "invalid type: boolean"),
         ("hit_time = \"1ns\"", "without a source"),

@@ -1,4 +1,4 @@
-//! Values of a machine file: each with where it comes from; counts, ratios and lists beside the
+//! Values of a machine file with their sources; counts, ratios and lists, in addition to the
 //! quantities of [`nearfar_schema::units`].
 
 use std::borrow::Cow;
@@ -38,7 +38,7 @@ impl<'de, V: Deserialize<'de> + Value> Deserialize<'de> for Sourced<V> {
 struct SourcedVisitor<V>(PhantomData<V>);
 
 impl<V: Value> SourcedVisitor<V> {
-    /// The value stands alone; say so, and also what is wrong with it when it has no unit.
+    /// The error for a value without a source.
     fn bare<E: de::Error, T>(what: &str) -> Result<T, E> {
         Err(E::custom(format!(
             "{what} without a source; write for example {{ value = {}, source = \"data sheet of \
@@ -61,15 +61,15 @@ impl<'de, V: Deserialize<'de> + Value> Visitor<'de> for SourcedVisitor<V> {
     }
 
     fn visit_str<E: de::Error>(self, _: &str) -> Result<Self::Value, E> {
-        Self::bare(&format!("{} stands", V::WHAT))
+        Self::bare(V::WHAT)
     }
 
     fn visit_i64<E: de::Error>(self, _: i64) -> Result<Self::Value, E> {
-        Self::bare("a bare number stands")
+        Self::bare("a bare number")
     }
 
     fn visit_f64<E: de::Error>(self, _: f64) -> Result<Self::Value, E> {
-        Self::bare("a bare number stands")
+        Self::bare("a bare number")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
@@ -135,7 +135,7 @@ impl<'de> Deserialize<'de> for Count {
                 match u64::try_from(value) {
                     Ok(count @ 1..=0x100_0000_0000) => Ok(Count(count)),
                     _ => Err(E::custom(format!(
-                        "{value} is absurd; a count lies within 1 to 2^40; write for example {}",
+                        "{value} is out of range; a count is within 1 to 2^40; write for example {}",
                         Count::EXAMPLE
                     ))),
                 }
@@ -188,7 +188,7 @@ impl<'de> Deserialize<'de> for Ratio {
                     Ok(Ratio(value))
                 } else {
                     Err(E::custom(format!(
-                        "{value} is absurd; a ratio is above 0 and at most 1000000; write for \
+                        "{value} is out of range; a ratio is above 0 and at most 1000000; write for \
                          example {}",
                         Ratio::EXAMPLE
                     )))
@@ -208,14 +208,14 @@ impl JsonSchema for Ratio {
     }
 }
 
-/// Reads a whole number of at most 65,535, the largest that a list of small numbers may hold.
+/// Parses a whole number of at most 65,535.
 struct Small(u64);
 
 impl<'de> Deserialize<'de> for Small {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match i64::deserialize(deserializer)? {
             value @ 0..=65_535 => Ok(Small(value as u64)),
-            value => Err(de::Error::custom(format!("{value} does not lie within 0 to 65535"))),
+            value => Err(de::Error::custom(format!("{value} is not within 0 to 65535"))),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Where a processor finds a line.
+//! The cache hierarchy of a processor: where a line is found.
 
 use super::spec::Caches;
 use crate::cache::Level;
 
-/// Where a line was.
+/// Where a line was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Found {
@@ -13,20 +13,20 @@ pub enum Found {
     Second,
     /// In the third level.
     Third,
-    /// In memory, but asked for ahead.
+    /// In memory, but prefetched.
     Streamed,
     /// In memory.
     Memory,
 }
 
-/// How long ago, in references, the line was last used that each level evicts at the moment;
-/// `u64::MAX` until a level is full. By Che's approximation (Che, Tung and Wang, 2002) a line that is
-/// used now and then is in a cache of LRU exactly if its last use is less long ago.
+/// The age at eviction of each level, in references since the last use; `u64::MAX` until the level
+/// is full. By Che's approximation (Che, Tung and Wang, 2002), a line is in an LRU cache if and
+/// only if it was used more recently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ages(pub [u64; 3]);
 
 impl Ages {
-    /// Where a line is that was last used so many references ago.
+    /// Where a line is that was last used `age` references ago.
     pub fn found(&self, ago: u64) -> Found {
         let [first, second, third] = self.0;
         match ago {
@@ -39,21 +39,21 @@ impl Ages {
 }
 
 impl Default for Ages {
-    /// Of caches that are not full.
+    /// The ages of caches that are not full.
     fn default() -> Self {
         Self([u64::MAX; 3])
     }
 }
 
-/// Evictions over which an age is averaged.
+/// Evictions over which ages are averaged.
 const AVERAGED: i64 = 256;
 
-/// One cache: by set, the line used last first.
+/// One cache; each set has the newest line first.
 #[derive(Clone, Debug)]
 struct Tags {
     sets: u64,
     ways: usize,
-    /// Line + 1 and when it was last used; 0 for none.
+    /// Line + 1, and the time of its last use; 0 if empty.
     lines: Vec<(u64, u64)>,
     age: u64,
 }
@@ -63,23 +63,23 @@ impl Tags {
         Self { sets, ways, lines: vec![(0, 0); sets as usize * ways], age: u64::MAX }
     }
 
-    /// Use a line; answers whether it was there.
+    /// Use a line. Returns whether it hits.
     #[inline]
     fn access(&mut self, line: u64, now: u64) -> bool {
         let sets = self.sets;
         let set = if sets.is_power_of_two() { line & (sets - 1) } else { line % sets };
         let start = set as usize * self.ways;
         let set = &mut self.lines[start..start + self.ways];
-        let wanted = line + 1;
-        if set[0].0 == wanted {
+        let target = line + 1;
+        if set[0].0 == target {
             set[0].1 = now;
             return true;
         }
-        let found = set.iter().position(|(tag, _)| *tag == wanted);
-        let place = found.unwrap_or(set.len() - 1);
-        let (tag, used) = set[place];
-        set.copy_within(0..place, 1);
-        set[0] = (wanted, now);
+        let found = set.iter().position(|(tag, _)| *tag == target);
+        let position = found.unwrap_or(set.len() - 1);
+        let (tag, used) = set[position];
+        set.copy_within(0..position, 1);
+        set[0] = (target, now);
         if found.is_none() && tag != 0 {
             let age = now - used;
             self.age = match self.age {
@@ -94,36 +94,37 @@ impl Tags {
     }
 }
 
-/// Streams that are followed at once.
+/// Number of streams that are followed at a time.
 const STREAMS: usize = 32;
-/// log2 of the bytes that no stream crosses: a small page.
+/// log2 of a small page, which streams do not cross.
 const STREAM_SHIFT: u32 = 12;
 
-/// Reads in order: who missed two neighbouring lines of a small page is given the next ones.
+/// A stream prefetcher: after misses of two adjacent lines of a small page, the next ones are
+/// prefetched.
 #[derive(Clone, Debug)]
 struct Streams {
-    /// Small page, last line missed in it, and whether that was the neighbour of the one before;
-    /// the one used last first.
+    /// Small page, its last missed line, and whether that was adjacent to the previous one; most
+    /// recent first.
     pages: [(u64, u64, bool); STREAMS],
     lines: u32,
 }
 
 impl Streams {
-    /// A line that no cache had; answers whether it was asked for ahead.
+    /// A line that missed all caches. Returns whether it was prefetched.
     fn miss(&mut self, line: u64) -> bool {
         let page = line >> self.lines;
         let found = self.pages.iter().position(|known| known.0 == page);
-        let place = found.unwrap_or(STREAMS - 1);
-        let (_, last, running) = self.pages[place];
+        let position = found.unwrap_or(STREAMS - 1);
+        let (_, last, running) = self.pages[position];
         let next = found.is_some() && line.abs_diff(last) == 1;
-        self.pages.copy_within(0..place, 1);
+        self.pages.copy_within(0..position, 1);
         self.pages[0] = (page, line, next);
         next && running
     }
 }
 
-/// The data caches of one core, set-associative, LRU; levels neither include nor exclude each other.
-/// Every thread of a trace runs on that core.
+/// The caches of one core, which runs every thread of a trace: set-associative, LRU, non-inclusive
+/// and non-exclusive.
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
     shift: u32,
@@ -171,7 +172,7 @@ impl Hierarchy {
         if first.access(line, self.now) { Found::First } else { self.beyond(line) }
     }
 
-    /// A read by a page walk, which the caches serve, but do not ask ahead for.
+    /// A read by a page walk, which uses the caches but not the prefetcher.
     pub fn walk(&mut self, line: u64) -> Found {
         if self.data.access(line, self.now) {
             Found::First
@@ -196,7 +197,7 @@ impl Hierarchy {
         }
     }
 
-    /// What the levels evict at the moment.
+    /// The current ages at eviction.
     pub fn ages(&self) -> Ages {
         let third = self.third.as_ref().map_or(0, |third| third.age);
         Ages([self.data.age, self.second.age, third.max(self.second.age)])

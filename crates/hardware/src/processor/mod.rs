@@ -1,8 +1,8 @@
-//! What references take on a processor: caches, TLBs and page walks, and how much of it overlaps.
+//! Time of references on a processor: caches, TLBs, page walks, and their overlap.
 //!
-//! [`Hierarchy`] says where a line is found, [`Translation`] what a look-up of a page takes and which
-//! lines of the page table its walk reads, [`Overlap`] how long a thread waits for both. Latencies are
-//! whole picoseconds, so that sums are the same in any order.
+//! [`Hierarchy`] models where a line is found, [`Translation`] the look-up of a page and the lines
+//! of the page table that its walk reads, and [`Overlap`] how long a thread waits for both.
+//! Latencies are whole picoseconds, so that sums do not depend on their order.
 
 mod hierarchy;
 mod overlap;

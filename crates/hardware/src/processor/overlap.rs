@@ -1,23 +1,23 @@
-//! How long a thread waits for its misses.
+//! Overlap of misses: how long a thread waits for them.
 
-/// Misses within one window of instructions are under way together: the thread waits for the longest
-/// of them, and for that part of the others that depends on the one before, as a trace does not say
-/// which do. This is the model of intervals between long misses (Karkhanis and Smith, ISCA 2004) with
-/// the share of dependent misses as a number of its own.
+/// Misses within a window of instructions overlap: the thread waits for the longest one, and for
+/// the share of the others that depends on the previous miss. A trace does not contain dependences,
+/// so that this share is a parameter. Otherwise this is the interval model (Karkhanis and Smith,
+/// ISCA 2004).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Overlap {
-    /// Instructions before the first miss under way.
+    /// Instructions before the first miss of the window.
     from: u64,
     longest: u64,
     sum: u64,
-    /// Picoseconds waited for the longest of each window.
+    /// Sum of the longest misses of all windows, picoseconds.
     alone: u64,
-    /// Picoseconds of all the others.
-    beside: u64,
+    /// Sum of all other misses, picoseconds.
+    others: u64,
 }
 
 impl Overlap {
-    /// A miss of `ps` after so many instructions of the thread.
+    /// Add a miss of `ps` after `instructions` instructions of the thread.
     #[inline]
     pub fn miss(&mut self, instructions: u64, ps: u64, window: u64) {
         if instructions - self.from >= window {
@@ -30,13 +30,13 @@ impl Overlap {
 
     fn close(&mut self) {
         self.alone += self.longest;
-        self.beside += self.sum - self.longest;
+        self.others += self.sum - self.longest;
         (self.longest, self.sum) = (0, 0);
     }
 
-    /// Nanoseconds waited, where this part of misses waits for the one before.
+    /// Total wait in nanoseconds, with this share of dependent misses.
     pub fn ns(mut self, dependent: f64) -> f64 {
         self.close();
-        (self.alone as f64 + dependent * self.beside as f64) / 1e3
+        (self.alone as f64 + dependent * self.others as f64) / 1e3
     }
 }

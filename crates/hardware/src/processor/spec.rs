@@ -1,4 +1,4 @@
-//! What a machine file says of its processor.
+//! The processor of a machine file.
 
 use nearfar_trace::{Error, Result};
 
@@ -6,7 +6,7 @@ use crate::cache::Level;
 use crate::machine::{Count, Machine, Sourced, TlbLevel, remedy};
 use crate::units::Time;
 
-/// Set-associative caches of a core, and the last one, which cores may share.
+/// Set-associative caches of a core, including the last level, which cores may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caches {
     /// First level for instructions.
@@ -21,10 +21,11 @@ pub struct Caches {
     pub line_bytes: u64,
 }
 
-/// Picoseconds until a line is there.
+/// Latencies of lines, picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latencies {
-    /// From the first level; what a program that only hits waits for is in its instructions' time.
+    /// From the first level. The time of instructions includes the waits of a program that only
+    /// hits.
     pub first: u64,
     /// From the second level.
     pub second: u64,
@@ -32,22 +33,23 @@ pub struct Latencies {
     pub third: u64,
     /// From memory.
     pub memory: u64,
-    /// From memory, as the next of lines that are read in order and were asked for ahead.
+    /// From memory, as a prefetched line of a sequential stream.
     pub streamed: u64,
 }
 
-/// Entries and ways of TLBs. The first level is taken as fully associative.
+/// Entries and ways of TLBs. The first level is modelled as fully associative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tlbs {
-    /// Entries of the first level for instructions: small pages, and large ones if they have their own.
+    /// Entries of the first level for instructions: for small pages, and for large ones if
+    /// separate.
     pub instruction: (usize, Option<usize>),
     /// Entries of the first level for data.
     pub data: (usize, Option<usize>),
-    /// Second level; all ways where it is fully associative.
+    /// Second level; fully associative if the ways equal the entries.
     pub second: Option<(Level, Option<Level>)>,
     /// Picoseconds that a hit in the second level adds.
     pub second_ps: u64,
-    /// log2 of the bytes of small pages that may share an entry.
+    /// log2 of the bytes of small pages that can share an entry.
     pub coalesced: u32,
     /// Entries of the cache of page directories.
     pub directories: usize,
@@ -55,33 +57,33 @@ pub struct Tlbs {
     pub upper_directories: usize,
 }
 
-/// A processor, as far as the time of references depends on it.
+/// The parameters of a processor that determine the time of references.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Processor {
-    /// Nanoseconds of an instruction when nothing misses.
+    /// Nanoseconds per instruction without misses.
     pub instruction_ns: f64,
-    /// Instructions under way at once.
+    /// Instructions in flight.
     pub window: u64,
-    /// Part of all misses that wait for the miss before.
+    /// Share of misses that depend on the previous miss.
     pub dependent: f64,
     /// The caches.
     pub caches: Caches,
-    /// What they take.
+    /// Their latencies.
     pub latencies: Latencies,
     /// The TLBs.
     pub tlbs: Tlbs,
-    /// log2 of the page size with which a host backs this machine, where it is virtual.
+    /// log2 of the host's page size, if the machine is virtual.
     pub host_shift: Option<u32>,
-    /// Nanoseconds of a fault that gives no memory, such as one on a page in the page cache.
+    /// Nanoseconds of a fault that maps an existing page, such as one in the page cache.
     pub map_ns: f64,
-    /// Nanoseconds of a fault that gives a page of zeros, by log2 of the page size, ascending.
+    /// Nanoseconds of a fault that allocates a zeroed page, by log2 of the page size, ascending.
     pub zero_fills: Vec<(u32, f64)>,
-    /// The same for a byte of sizes that are not in `zero_fills`, beside `map_ns`.
+    /// Nanoseconds per byte for sizes that are not in `zero_fills`, in addition to `map_ns`.
     pub zero_byte_ns: f64,
 }
 
 impl Processor {
-    /// Nanoseconds of a fault that gives a page of 2^`shift` bytes of zeros.
+    /// Nanoseconds of a fault that allocates a zeroed page of 2^`shift` bytes.
     pub fn zero_fill_ns(&self, shift: u32) -> f64 {
         match self.zero_fills.binary_search_by_key(&shift, |(shift, _)| *shift) {
             Ok(found) => self.zero_fills[found].1,
@@ -90,7 +92,7 @@ impl Processor {
     }
 }
 
-/// What is there, and the keys of what is not.
+/// Reads keys and collects the missing ones.
 struct Reading<'a> {
     machine: &'a Machine,
     missing: Vec<&'static str>,
@@ -117,7 +119,7 @@ impl Reading<'_> {
     }
 }
 
-/// Sets and ways of a TLB: of small pages, and of large ones that have their own.
+/// Sets and ways of a TLB: for small pages, and for large ones if separate.
 fn tlb(level: &TlbLevel) -> (Level, Option<Level>) {
     let of = |entries: &Sourced<Count>, ways: &Option<Sourced<Count>>| {
         let ways = ways.as_ref().map_or(entries.value.0, |ways| ways.value.0);
@@ -134,11 +136,10 @@ fn first_level(level: &TlbLevel) -> (usize, Option<usize>) {
 }
 
 impl Machine {
-    /// The processor, for times as the machine spends them; as a virtual one, backed by pages of `nested`
-    /// bytes, in place of what its file says.
+    /// The processor of the machine. `nested` overrides the host's page size in the machine file.
     ///
     /// # Errors
-    /// An input error that names every key that is missing, or a page size that no host has.
+    /// Keys are missing (all are named), or no host has the page size.
     pub fn processor(&self, nested: Option<u64>) -> Result<Processor> {
         if let Some(size) = nested
             && ![1 << 12, 1 << 21, 1 << 30].contains(&size)

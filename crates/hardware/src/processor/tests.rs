@@ -79,7 +79,8 @@ proptest! {
         }
     }
 
-    /// By their ages, lines of a walk that come now and then are mostly found where the caches have them.
+    /// By their ages, lines of a walk that come now and then are mostly found where the caches have
+    /// them.
     #[test]
     fn ages_tell_where_lines_are(seed in 1u64..1000, spread in 300u64..3000) {
         let caches = Caches {

@@ -1,4 +1,4 @@
-//! What the look-up of a page takes, and which lines of the page table are read.
+//! Address translation: TLB look-ups, and the lines of the page table that walks read.
 
 use nearfar_trace::hash::PageMap;
 
@@ -10,60 +10,60 @@ use crate::tlb::{FullLru, SetLru};
 /// log2 of a small page, and of a large one, which an entry of the last directory maps.
 const SMALL: u32 = 12;
 const LARGE: u32 = 21;
-/// log2 of what an entry of the directory above maps.
+/// log2 of the range of an entry of the directory above.
 const UPPER: u32 = 30;
 /// log2 of the entries of the page table in a line.
 const LINE: u32 = 3;
 
-/// A line of a page table, as the number of a line; above those of memory.
+/// Numbers of page-table lines start here, above those of memory.
 pub type Line = u64;
 
-/// The line of the entry for what lies at `place` by 2^`shift` bytes, of the guest's or the host's table.
+/// The line of the entry for the 2^`shift` bytes at `place`, of the guest's or the host's table.
 fn line(place: u64, shift: u32, host: bool) -> Line {
     let table = u64::from(shift / 9) << 1 | u64::from(host);
     1 << 63 | table << 58 | (place >> shift >> LINE) & ((1 << 58) - 1)
 }
 
-/// The lines of the entries for the 4 KiB page at `place`, of the guest's and of the host's table.
+/// The lines of the entries for the 4 KiB page at `place`, of the guest's and the host's table.
 pub fn small_lines(place: u64) -> [Line; 2] {
     [false, true].map(|host| line(place, SMALL, host))
 }
 
-/// The line of the entry for a page of a device that has a mapping table of its own, below the page
-/// table: one level, 8 bytes a page.
+/// The line of the entry for a page of a device with its own mapping table below the page table:
+/// one level, 8 bytes per page.
 pub fn mapping_line(page: u32) -> Line {
     1 << 63 | 1 << 58 | u64::from(page) >> LINE
 }
 
-/// What a TLB holds for a page.
+/// A TLB entry for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// log2 of the bytes that it is for.
+    /// log2 of its range.
     pub shift: u32,
-    /// The page is a large one of the page table.
+    /// It is for a large page.
     pub large: bool,
 }
 
-/// What was found.
+/// Result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The first level has it.
+    /// First-level hit.
     First,
-    /// The second level has it.
+    /// Second-level hit.
     Second,
-    /// A walk read the first so many of these lines, one after the other.
+    /// A walk read the first of these lines, this many, one after the other.
     Walk(usize, [Line; 6]),
 }
 
-/// A first level, fully associative, whose last pages are held: they are those that will be used longest
-/// after all others, so none of them is evicted.
+/// A fully associative first level that pins the most recent pages: their last uses follow those of
+/// all others, so that none of them is evicted.
 #[derive(Clone, Debug)]
 struct First {
     places: PageMap<u32>,
-    /// Number and how many small pages hold it.
+    /// Pinned entries, with the number of small pages that pin them.
     held: Vec<(u64, u32)>,
     slots: Links,
-    /// Those that nothing holds.
+    /// Entries that are not pinned.
     loose: List,
     unused: Vec<u32>,
 }
@@ -79,7 +79,7 @@ impl First {
         }
     }
 
-    /// Hold an entry; answers whether it was there.
+    /// Pin an entry. Returns whether it hits.
     fn enter(&mut self, number: u64) -> bool {
         if let Some(&slot) = self.places.get(&number) {
             let held = &mut self.held[slot as usize].1;
@@ -101,7 +101,7 @@ impl First {
         false
     }
 
-    /// Hold it no longer: of those that nothing holds it was used last.
+    /// Unpin an entry, which becomes the newest of the others.
     fn leave(&mut self, number: u64) {
         let Some(&slot) = self.places.get(&number) else { return };
         let held = &mut self.held[slot as usize].1;
@@ -120,7 +120,7 @@ impl First {
     }
 }
 
-/// First levels: small pages, and large ones if they have entries of their own.
+/// First levels: for small pages, and for large ones if separate.
 #[derive(Clone, Debug)]
 struct Firsts {
     small: First,
@@ -140,7 +140,7 @@ impl Firsts {
     }
 }
 
-/// The second level: small pages, and large ones if they have entries of their own.
+/// The second level: for small pages, and for large ones if separate.
 #[derive(Clone, Debug)]
 struct Buffer {
     small: SetLru,
@@ -162,11 +162,11 @@ impl Buffer {
     }
 }
 
-/// A cache of directories, fully associative: there may be more than a thousand, which nobody wants to look
-/// through.
+/// A fully associative cache of directories, with a hash map because it may have more than a
+/// thousand entries.
 #[derive(Clone, Debug)]
 struct Directories {
-    /// Of each that was ever looked up.
+    /// One for each directory that was ever looked up.
     ids: PageMap<u32>,
     held: FullLru,
 }
@@ -176,7 +176,7 @@ impl Directories {
         Self { ids: PageMap::default(), held: FullLru::new(entries as u32) }
     }
 
-    /// Look one up; answers whether it was there.
+    /// Look up a directory. Returns whether it hits.
     fn access(&mut self, number: u64) -> bool {
         let next = self.ids.len() as u32;
         let id = *self.ids.entry(number).or_insert(next);
@@ -184,19 +184,19 @@ impl Directories {
     }
 }
 
-/// Walks of a page table, and the caches of directories that spare them its upper levels.
+/// Page walks, and the directory caches that let them skip upper levels.
 #[derive(Clone, Debug)]
 pub struct Walker {
     directories: Directories,
-    /// Few, of which the first ones are nearly always asked for.
+    /// A short list, as the first entries nearly always hit.
     upper: SetLru,
-    /// Those of the host's table.
+    /// The caches of the host's table.
     host: Option<(u32, Directories, SetLru)>,
 }
 
 impl Walker {
-    /// Empty caches of so many entries for 2 MiB and for 1 GiB each. With `host_shift`, walks are in two
-    /// dimensions: see [`Translation::new`].
+    /// Create empty caches with these numbers of entries for 2 MiB and 1 GiB. With `host_shift`,
+    /// walks are two-dimensional: see [`Translation::new`].
     pub fn new(directories: usize, upper: usize, host_shift: Option<u32>) -> Self {
         let directories = || Directories::new(directories);
         let upper = || SetLru::new(upper as u32, upper as u32);
@@ -207,7 +207,8 @@ impl Walker {
         }
     }
 
-    /// Walk for the page of a place: the first so many of these lines are read, one after the other.
+    /// Walk to the page at `place`. Returns lines, and how many of the first are read, one after
+    /// the other.
     pub fn walk(&mut self, place: u64, large: bool) -> (usize, [Line; 6]) {
         let (mut lines, mut count) = ([0; 6], 0);
         let mut read = |line: Line| {
@@ -260,8 +261,9 @@ pub struct Translation {
 }
 
 impl Translation {
-    /// Empty TLBs. With `host_shift`, walks are in two dimensions: the machine's memory is backed by
-    /// pages of a host of 2^`host_shift` bytes, and each walk goes on in the host's page table.
+    /// Create empty TLBs. With `host_shift`, walks are two-dimensional: the host backs the
+    /// machine's memory by pages of 2^`host_shift` bytes, and each walk continues in the host's
+    /// page table.
     pub fn new(tlbs: &Tlbs, host_shift: Option<u32>) -> Self {
         Self {
             instruction: Firsts::new(tlbs.instruction),
@@ -271,23 +273,23 @@ impl Translation {
         }
     }
 
-    /// What the entry of a page of 2^`shift` bytes is for. Pages of a host that are smaller leave no
-    /// larger entry.
+    /// log2 of the range of the entry for a page of 2^`shift` bytes, which smaller pages of the
+    /// host limit.
     pub fn entry(tlbs: &Tlbs, host_shift: Option<u32>, shift: u32) -> Entry {
         let large = shift >= LARGE;
-        let own = if large { LARGE } else { shift.min(tlbs.coalesced).max(SMALL) };
-        let host = host_shift.map_or(own, |host| host.max(tlbs.coalesced.max(SMALL)));
-        Entry { shift: own.min(host), large }
+        let range = if large { LARGE } else { shift.min(tlbs.coalesced).max(SMALL) };
+        let host = host_shift.map_or(range, |host| host.max(tlbs.coalesced.max(SMALL)));
+        Entry { shift: range.min(host), large }
     }
 
-    /// What stands for a page in a TLB.
+    /// The tag of a page in a TLB.
     fn number(place: u64, entry: Entry) -> u64 {
-        // Sets are of the low bits; the size keeps numbers of different sizes apart.
+        // The low bits select the set; the size distinguishes pages of different sizes.
         place >> entry.shift | u64::from(entry.shift) << 56
     }
 
-    /// Look up the page of a place, which is then one of the last pages used until it leaves. Callers let
-    /// pages leave in the order of their last uses, and before there are more than entries.
+    /// Look up the page at `place`, and pin it until it leaves. Callers let pages leave in the
+    /// order of their last uses, and never pin more pages than there are entries.
     pub fn enter(&mut self, place: u64, entry: Entry, fetch: bool) -> Answer {
         let number = Self::number(place, entry);
         let large = entry.large && entry.shift >= LARGE;
@@ -302,7 +304,7 @@ impl Translation {
         Answer::Walk(count, lines)
     }
 
-    /// A page is no longer one of the last.
+    /// Unpin a page.
     pub fn leave(&mut self, place: u64, entry: Entry, fetch: bool) {
         let number = Self::number(place, entry);
         let large = entry.large && entry.shift >= LARGE;
@@ -310,7 +312,7 @@ impl Translation {
         first.of(large).leave(number);
     }
 
-    /// The translation of a page is gone. None of it is one of the last pages.
+    /// Invalidate the translation of a page, which must not be pinned.
     pub fn remove(&mut self, place: u64, entry: Entry) {
         let number = Self::number(place, entry);
         let large = entry.large && entry.shift >= LARGE;

@@ -1,6 +1,6 @@
 //! `all` (the paper's all_EPF): every embedded page fault goes to the kernel.
 
-use super::{Epf, Fault, Named, bare};
+use super::{Epf, Fault, PolicyEntry, bare};
 
 /// See the module.
 pub struct All;
@@ -11,9 +11,9 @@ impl Epf for All {
     }
 }
 
-pub(super) const NAMED: Named = Named {
+pub(super) const POLICY: PolicyEntry = PolicyEntry {
     name: "all",
     usage: "all",
-    what: "every embedded page fault goes to the kernel",
+    what: "every embedded page fault goes to the kernel, where the thread sleeps",
     make: |argument| bare(argument, All),
 };

@@ -1,10 +1,9 @@
-//! Embedded page faults (UMD, 002, section 2.3): what is done while a DRAM-interface SSD moves a
-//! page from its flash to its DRAM.
+//! Embedded page faults (UMD, 002, section 2.3): faults while a DRAM-interface SSD moves a page
+//! from its flash to its DRAM.
 //!
 //! One file per policy. A policy decides whether the fault is passed to the kernel as an exception;
-//! the kernel then puts the thread to sleep for the time the device predicts, unless the thread may
-//! not sleep just then. What is not passed is waited for on the core. Thresholds are the user's:
-//! nothing here knows a time of its own.
+//! the kernel then puts the thread to sleep for the predicted time, unless the thread must not
+//! sleep. For other faults the core waits. Thresholds are set by the user.
 
 use nearfar_schema::{Entry, Given, Value};
 
@@ -15,39 +14,39 @@ pub mod smart;
 /// An embedded page fault as the memory management unit sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// How long the device says the page will take, nanoseconds.
+    /// Time predicted by the device, nanoseconds.
     pub predicted_ns: u64,
 }
 
 /// A policy.
 pub trait Epf: Send + Sync {
-    /// Whether the fault goes to the kernel.
+    /// Whether the fault is passed to the kernel.
     fn pass(&self, fault: &Fault) -> bool;
 }
 
-/// A policy, or what is wrong with its argument.
+/// A policy, or a description of the error in its argument.
 type Made = std::result::Result<Box<dyn Epf>, String>;
 
-/// A policy's name, what it is, and how it is made of what follows the name's colon.
+/// A registered policy.
 #[derive(Clone, Copy)]
-pub struct Named {
-    /// The name on the command line.
+pub struct PolicyEntry {
+    /// Name on the command line.
     pub name: &'static str,
-    /// How it is written, with an example of its argument.
+    /// Syntax, with an example of the argument.
     pub usage: &'static str,
     /// One line for help and docs.
     pub what: &'static str,
-    /// Makes it; `None` where the name stands alone. The error says what is wrong.
+    /// Create the policy from its argument, the text after the colon.
     make: fn(Option<&str>) -> Made,
 }
 
 /// Every policy.
-pub const POLICIES: &[Named] = &[none::NAMED, all::NAMED, smart::NAMED];
+pub const POLICIES: &[PolicyEntry] = &[none::POLICY, all::POLICY, smart::POLICY];
 
-/// The policy written as `text`: `none`, `all`, `smart:50us`.
+/// Parse a policy: `none`, `all`, `smart:50us`.
 ///
 /// # Errors
-/// What is wrong with it and what to write instead, with a semicolon between.
+/// A description of the error and of the fix, separated by a semicolon.
 pub fn parse(text: &str) -> Result<Box<dyn Epf>, String> {
     let (name, argument) = match text.split_once(':') {
         Some((name, argument)) => (name, Some(argument)),
@@ -61,7 +60,7 @@ pub fn parse(text: &str) -> Result<Box<dyn Epf>, String> {
     (policy.make)(argument).map_err(|what| format!("{shown:?}: {what}; write {}", policy.usage))
 }
 
-/// A policy as an option takes it: a name, with an argument after a colon where it takes one.
+/// The value of an option: a name, with an argument after a colon if it takes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written(pub String);
 
@@ -76,7 +75,7 @@ impl Value for Written {
         "epf"
     }
     fn choices() -> Vec<Entry> {
-        let entry = |policy: &Named| {
+        let entry = |policy: &PolicyEntry| {
             let what = match policy.usage == policy.name {
                 true => policy.what.to_owned(),
                 false => format!("{}, as in {}", policy.what, policy.usage),
@@ -97,7 +96,7 @@ impl Value for Written {
     }
 }
 
-/// For policies that take no argument.
+/// For policies without an argument.
 fn bare(argument: Option<&str>, policy: impl Epf + 'static) -> Made {
     match argument {
         None => Ok(Box::new(policy)),
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A threshold of 0 is `all`; one that nothing reaches is `none`; between, it is a step.
+        /// A threshold of 0 equals `all`, an unreachable one `none`.
         #[test]
         fn thresholds_at_their_limits(predicted_ns in 0u64..1_000_000_000_000, at in 0u64..2_000_000) {
             let fault = Fault { predicted_ns };

@@ -1,6 +1,6 @@
 //! `none` (the paper's no_EPF): the core waits for the device, the kernel is not notified.
 
-use super::{Epf, Fault, Named, bare};
+use super::{Epf, Fault, PolicyEntry, bare};
 
 /// See the module.
 pub struct None;
@@ -11,9 +11,9 @@ impl Epf for None {
     }
 }
 
-pub(super) const NAMED: Named = Named {
+pub(super) const POLICY: PolicyEntry = PolicyEntry {
     name: "none",
     usage: "none",
-    what: "the core waits for the device",
+    what: "the core waits for the device; no fault goes to the kernel",
     make: |argument| bare(argument, None),
 };

@@ -3,11 +3,11 @@
 
 use nearfar_hardware::units::Time;
 
-use super::{Epf, Fault, Named};
+use super::{Epf, Fault, PolicyEntry};
 
 /// See the module.
 pub struct Smart {
-    /// The least predicted time that is passed on, picoseconds.
+    /// Minimum predicted time of faults that are passed, picoseconds.
     threshold_ps: u128,
 }
 
@@ -17,12 +17,12 @@ impl Epf for Smart {
     }
 }
 
-pub(super) const NAMED: Named = Named {
+pub(super) const POLICY: PolicyEntry = PolicyEntry {
     name: "smart",
     usage: "smart:50us",
-    what: "those predicted to take the stated time or longer go to the kernel",
+    what: "faults predicted to take at least this time go to the kernel",
     make: |argument| {
-        // The caller adds an example of its own.
+        // The caller appends an example.
         let threshold = Time::parse(argument.unwrap_or(""))
             .map_err(|what| what.split("; write").next().unwrap_or_default().to_owned())?;
         Ok(Box::new(Smart { threshold_ps: u128::from(threshold.ps()) }))

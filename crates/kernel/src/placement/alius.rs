@@ -9,7 +9,7 @@ use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;
 use nearfar_trace::Result;
 
-use super::{Group, Member, Memory, Mode, Policy, flat, one, route};
+use super::{Group, Member, Memory, Mode, Policy, flat, in_order, route};
 
 pub(super) struct Alius;
 
@@ -36,7 +36,7 @@ impl Mode for Alius {
         let (dram, rest): (Vec<usize>, Vec<usize>) = route(topology, memories, from)
             .into_iter()
             .partition(|index| topology.nodes[memories[*index].node].kind == NodeKind::Dram);
-        let mut groups = vec![one(dram)];
+        let mut groups = vec![in_order(dram)];
         let socket = |index: usize| topology.sockets[memories[index].node];
         let mut sockets: Vec<u64> = Vec::new();
         for index in &rest {
@@ -46,11 +46,11 @@ impl Mode for Alius {
         }
         sockets.sort_by_key(|s| *s != topology.sockets[from]);
         for wanted in sockets {
-            let mut there: Vec<usize> =
+            let mut members: Vec<usize> =
                 rest.iter().copied().filter(|index| socket(*index) == wanted).collect();
-            there.sort_unstable();
+            members.sort_unstable();
             let turn = |index| Member { weight: 1, route: vec![index] };
-            groups.push(there.into_iter().map(turn).collect());
+            groups.push(members.into_iter().map(turn).collect());
         }
         groups
     }

@@ -40,9 +40,9 @@ pub(super) fn turns(
     members: &[usize],
     weights: &[u64],
 ) -> Vec<Group> {
-    let one = |(turn, index): (usize, &usize)| Member {
+    let member = |(turn, index): (usize, &usize)| Member {
         weight: weights.get(turn).copied().unwrap_or(1),
         route: route(topology, memories, memories[*index].node),
     };
-    vec![members.iter().enumerate().map(one).collect()]
+    vec![members.iter().enumerate().map(member).collect()]
 }

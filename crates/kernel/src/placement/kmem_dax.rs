@@ -3,9 +3,7 @@
 //! DRAM before it in the fallback order is full, or when they ask for it (`nodes`: `numactl
 //! --membind`); the kernel's own pages never lie there.
 
-use nearfar_hardware::Topology;
-
-use super::{Group, Memory, Mode, Policy, bound};
+use super::Mode;
 
 pub(super) struct KmemDax;
 
@@ -16,15 +14,5 @@ impl Mode for KmemDax {
 
     fn summary(&self) -> &'static str {
         "far memory as nodes without cores, for programs only; --nodes binds to them"
-    }
-
-    fn order(
-        &self,
-        topology: &Topology,
-        memories: &[Memory],
-        from: usize,
-        policy: &Policy,
-    ) -> Vec<Group> {
-        bound(topology, memories, from, policy)
     }
 }

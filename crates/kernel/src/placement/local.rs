@@ -5,7 +5,7 @@ use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;
 use nearfar_trace::Result;
 
-use super::{Group, Memory, Mode, Policy, bound, flat};
+use super::{Memory, Mode, flat};
 
 pub(super) struct Local;
 
@@ -20,15 +20,5 @@ impl Mode for Local {
 
     fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
         Ok(flat(topology, true, |kind| kind != NodeKind::Pmem))
-    }
-
-    fn order(
-        &self,
-        topology: &Topology,
-        memories: &[Memory],
-        from: usize,
-        policy: &Policy,
-    ) -> Vec<Group> {
-        bound(topology, memories, from, policy)
     }
 }

@@ -6,7 +6,7 @@ use nearfar_hardware::machine::NodeKind;
 use nearfar_hardware::node::PAGE;
 use nearfar_trace::{Error, Result};
 
-use super::{Group, Memory, Mode, Policy, one, page_structs, route, whole_pages};
+use super::{Group, Memory, Mode, Policy, in_order, page_structs, route, whole_pages};
 
 /// See the module.
 pub struct MemoryMode;
@@ -17,11 +17,11 @@ impl Mode for MemoryMode {
     }
 
     fn summary(&self) -> &'static str {
-        "DRAM caches persistent memory, whose size is all there is"
+        "DRAM is a cache of persistent memory and adds no capacity"
     }
 
     fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
-        let of = |kind| {
+        let nodes_of = |kind| {
             let nodes = &topology.nodes;
             (0..nodes.len()).filter(move |node| nodes[*node].kind == kind)
         };
@@ -33,29 +33,29 @@ impl Mode for MemoryMode {
             )
         };
         let mut memories = Vec::new();
-        for dram in of(NodeKind::Dram) {
+        for dram in nodes_of(NodeKind::Dram) {
             let nearest = |pmem: &usize| {
-                let near = of(NodeKind::Dram).min_by_key(|d| topology.distances[*pmem][*d]);
+                let near = nodes_of(NodeKind::Dram).min_by_key(|d| topology.distances[*pmem][*d]);
                 near == Some(dram)
             };
-            let behind: Vec<usize> = of(NodeKind::Pmem).filter(nearest).collect();
+            let behind: Vec<usize> = nodes_of(NodeKind::Pmem).filter(nearest).collect();
             let [pmem] = behind[..] else {
                 let count = behind.len();
                 let what = format!("{count} nodes of persistent memory behind node {dram}, not 1");
                 return Err(refuse(what));
             };
-            // Firmware and kernel keep as much as they do of DRAM; page structures lie on the node.
-            let reserved = topology.nodes[dram].reserved / PAGE;
-            let kept = reserved + page_structs(topology.nodes[pmem].bytes);
+            // Firmware and kernel reserve as much as of DRAM; page structures are on the node.
+            let firmware = topology.nodes[dram].reserved / PAGE;
+            let reserved = firmware + page_structs(topology.nodes[pmem].bytes);
             memories.push(Memory {
                 node: dram,
                 backing: pmem,
                 cache: Some(dram),
-                free: whole_pages(topology, pmem).saturating_sub(kept),
+                free: whole_pages(topology, pmem).saturating_sub(reserved),
                 movable: false,
             });
         }
-        if of(NodeKind::Cxl).next().is_some() {
+        if nodes_of(NodeKind::Cxl).next().is_some() {
             return Err(refuse("it has CXL memory beside it".into()));
         }
         Ok(memories)
@@ -68,6 +68,6 @@ impl Mode for MemoryMode {
         from: usize,
         _: &Policy,
     ) -> Vec<Group> {
-        vec![one(route(topology, memories, from))]
+        vec![in_order(route(topology, memories, from))]
     }
 }

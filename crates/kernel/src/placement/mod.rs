@@ -1,6 +1,7 @@
-//! On which memory node a page lands: what the kernel sees of the machine's memory, and in which
-//! order it takes from it. One file per mode; pages are placed by extents, so terabytes take no
-//! longer than megabytes, and the result is that of placing page by page.
+//! Placement: the memory nodes that the kernel sees, and the order in which it allocates from them.
+//!
+//! One file per mode. Pages are placed in extents, so the time does not depend on the number of
+//! pages; the result equals placement page by page.
 
 mod alius;
 mod fallback;
@@ -26,40 +27,40 @@ pub use weighted_interleave::bandwidth_weights;
 /// Bytes of the kernel's description of one page (`struct page` on 64-bit Linux).
 const PAGE_STRUCT: u64 = 64;
 
-/// Memory that the kernel gives out: one of its nodes.
+/// A memory node of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// The kernel's number of the node, an index of the topology's distances.
     pub node: usize,
-    /// The topology's node whose medium holds the bytes: another one in memory mode.
+    /// The topology's node with the medium; differs from `node` in memory mode.
     pub backing: usize,
     /// The DRAM node that caches it, in memory mode.
     pub cache: Option<usize>,
-    /// Pages that can be given out.
+    /// Pages that can be allocated.
     pub free: u64,
-    /// In ZONE_MOVABLE, where the kernel's own pages (`vmalloc`, page tables) may not lie.
+    /// In ZONE_MOVABLE, which excludes kernel pages (`vmalloc`, page tables).
     pub movable: bool,
 }
 
 nearfar_schema::choices! {
     /// Who wants pages.
     pub enum Allocator: "allocator" {
-        /// the kernel's `vmalloc`: an array of page pointers and page tables beside the pages
+        /// the kernel's `vmalloc`: also allocates an array of page pointers and page tables
         Vmalloc = "vmalloc",
-        /// a program that touches memory it mapped: page tables beside the pages
+        /// a program that touches mapped memory: also allocates page tables
         User = "user",
     }
 }
 
 impl Allocator {
-    /// Pages that the kernel needs beside `pages`: eight bytes per page for each table.
+    /// Additional pages that the kernel needs: eight bytes per page for each table.
     pub fn overhead(self, pages: u64) -> u64 {
         let tables = if self == Allocator::Vmalloc { 2 } else { 1 };
         tables * (8 * pages).div_ceil(PAGE)
     }
 }
 
-/// Inputs of a mode; each mode says which of them it uses.
+/// Inputs of a mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Nodes to use, by the kernel's numbers; all when empty.
@@ -68,19 +69,19 @@ pub struct Policy {
     pub weights: Vec<u64>,
 }
 
-/// One of the nodes that a group takes turns with.
+/// A member of an interleaved group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Pages in a row when its turn comes.
+    /// Consecutive pages per turn.
     pub weight: u64,
-    /// Indices of memories to take such a page from: the first that has one.
+    /// Indices of memories to try, in order.
     pub route: Vec<usize>,
 }
 
-/// Members in their turns, until none of them has a page left.
+/// Members that are interleaved until all are full.
 pub type Group = Vec<Member>;
 
-/// The member whose turn the page of this number is, where turns go by number.
+/// The member for a page number, for interleaving by page number.
 pub fn turn(group: &Group, number: u64) -> Option<&Member> {
     let round: u64 = group.iter().map(|member| member.weight).sum();
     let mut left = number.checked_rem(round)?;
@@ -93,37 +94,41 @@ pub fn turn(group: &Group, number: u64) -> Option<&Member> {
     })
 }
 
-/// A mode of using memory: how the machine is set up, and the order in which pages are taken.
+/// A memory mode: the set-up of the machine and the order of allocation.
 pub trait Mode: Sync {
-    /// Its name on the command line and in tables.
+    /// Name on the command line and in tables.
     fn name(&self) -> &'static str;
 
-    /// A line on it.
+    /// One line for lists of modes.
     fn summary(&self) -> &'static str;
 
-    /// The memories that the kernel sees under it, in the order of node numbers. Unless a mode says
-    /// otherwise: every node, those that are not DRAM added to the running system.
+    /// The memories that the kernel sees, by node number. By default all nodes, with nodes other
+    /// than DRAM added to the running system.
     ///
     /// # Errors
-    /// An input error when the machine cannot be set up so.
+    /// If the machine does not support the mode.
     fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
         Ok(flat(topology, true, |_| true))
     }
 
-    /// Whether a program's pages take their turns by their numbers, wherever it begins, rather than
-    /// in the order in which they are touched.
+    /// Whether a program's pages are interleaved by page number instead of by order of first touch.
     fn by_number(&self) -> bool {
         false
     }
 
-    /// Groups for a program on a core of `from`, used one after the other.
+    /// Groups for a program on a core of `from`, in order of use. By default the nodes of the policy, in
+    /// fallback order.
     fn order(
         &self,
         topology: &Topology,
         memories: &[Memory],
         from: usize,
         policy: &Policy,
-    ) -> Vec<Group>;
+    ) -> Vec<Group> {
+        let chosen = chosen(memories, policy);
+        let order = route(topology, memories, from);
+        vec![in_order(order.into_iter().filter(|index| chosen.contains(index)).collect())]
+    }
 }
 
 /// Every mode. To add one: its file and a line here.
@@ -154,7 +159,7 @@ pub fn mode(name: &str) -> Option<&'static dyn Mode> {
     MODES.iter().copied().find(|mode| mode.name() == name)
 }
 
-/// Consecutive pages of an allocation whose nodes repeat a pattern.
+/// Consecutive pages of an allocation with a repeating pattern of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Pages.
@@ -181,7 +186,7 @@ impl Extent {
 pub struct Placement {
     /// In the order of the pages.
     pub extents: Vec<Extent>,
-    /// Pages for which there was no memory.
+    /// Pages that did not fit.
     pub missing: u64,
 }
 
@@ -197,7 +202,7 @@ impl Placement {
         pages
     }
 
-    /// The memory of page `page` (0 is the first); none past the end.
+    /// The memory of page number `page`, from 0; `None` past the end.
     pub fn memory_of(&self, mut page: u64) -> Option<usize> {
         for extent in &self.extents {
             if page < extent.pages {
@@ -209,7 +214,7 @@ impl Placement {
     }
 }
 
-/// Take `pages` pages for `allocator` from `memories`, whose `free` goes down.
+/// Allocate `pages` pages for `allocator` from `memories`, and reduce their `free`.
 pub fn place(
     memories: &mut [Memory],
     groups: &[Group],
@@ -322,21 +327,14 @@ fn route(topology: &Topology, memories: &[Memory], node: usize) -> Vec<usize> {
     order.iter().filter_map(|n| shown.iter().position(|other| other == n)).collect()
 }
 
-/// The memories (indices) that a policy names: all where it names none.
+/// Indices of the memories that a policy names; all by default.
 fn chosen(memories: &[Memory], policy: &Policy) -> Vec<usize> {
     (0..memories.len())
         .filter(|index| policy.nodes.is_empty() || policy.nodes.contains(&memories[*index].node))
         .collect()
 }
 
-/// The fallback order of `from`, of the memories that a policy names alone.
-fn bound(topology: &Topology, memories: &[Memory], from: usize, policy: &Policy) -> Vec<Group> {
-    let named = chosen(memories, policy);
-    let order = route(topology, memories, from);
-    vec![one(order.into_iter().filter(|index| named.contains(index)).collect())]
-}
-
-/// One member that takes from `route` in order.
-fn one(route: Vec<usize>) -> Group {
+/// A group of one member, which takes from `route` in order.
+fn in_order(route: Vec<usize>) -> Group {
     vec![Member { weight: 1, route }]
 }

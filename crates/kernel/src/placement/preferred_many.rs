@@ -3,7 +3,7 @@
 
 use nearfar_hardware::Topology;
 
-use super::{Group, Memory, Mode, Policy, chosen, one, route};
+use super::{Group, Memory, Mode, Policy, chosen, in_order, route};
 
 pub(super) struct PreferredMany;
 
@@ -27,6 +27,6 @@ impl Mode for PreferredMany {
         let (first, then): (Vec<usize>, Vec<usize>) = route(topology, memories, from)
             .into_iter()
             .partition(|index| preferred.contains(index));
-        vec![one(first), one(then)]
+        vec![in_order(first), in_order(then)]
     }
 }

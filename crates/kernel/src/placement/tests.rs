@@ -32,8 +32,8 @@ fn fallback_follows_the_distances_as_the_kernel_does() {
     assert_eq!(fallback_orders(&row(17), &cores, &[1, 4], true)[0], [1, 4]);
 }
 
-/// Seen on Linux 6.12 with `optane-4node`'s distances: all nodes there at boot, when no node is known
-/// to have a core (tests/data/numa).
+/// Seen on Linux 6.12 with `optane-4node`'s distances: all nodes there at boot, when no node is
+/// known to have a core (tests/data/numa).
 #[test]
 fn at_boot_no_node_has_cores() {
     let topology = topology("optane-4node");

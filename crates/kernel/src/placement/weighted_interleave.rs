@@ -54,10 +54,10 @@ impl Mode for WeightedInterleave {
     }
 }
 
-/// Weights for the most bandwidth of `nodes` seen from `from`, when the share `writes` of the bytes
-/// are stores (1/B = r/B_read + (1-r)/B_write), and a node of another socket gives no more than the
-/// link between. The best are in proportion to bandwidth; of whole
-/// numbers up to 64 the smallest that give 99 % of what any of them gives.
+/// Weights that maximise the bandwidth of `nodes` from `from`, with the share `writes` of the bytes
+/// stored (1/B = r/B_read + (1-r)/B_write). Nodes of another socket are limited by the link. The ideal
+/// weights are proportional to bandwidth; of the whole numbers up to 64, the smallest with 99 % of the
+/// best result.
 pub fn bandwidth_weights(
     topology: &Topology,
     from: usize,
@@ -66,23 +66,23 @@ pub fn bandwidth_weights(
 ) -> Vec<u64> {
     let speed = |node: &usize| {
         let view = topology.view(from, *node);
-        let of = |write| view.bandwidth(Pattern { write, random: false });
-        let rate = 1.0 / ((1.0 - writes) / of(false) + writes / of(true));
+        let bandwidth = |write| view.bandwidth(Pattern { write, random: false });
+        let rate = 1.0 / ((1.0 - writes) / bandwidth(false) + writes / bandwidth(true));
         let crosses = !topology.same_socket(from, *node);
         topology.link.filter(|_| crosses).map_or(rate, |link| rate.min(link))
     };
     let speeds: Vec<f64> = nodes.iter().map(speed).collect();
-    let most = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let fastest = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
     let weights = |largest: u64| -> Vec<u64> {
-        let weight = |speed: &f64| ((largest as f64 * speed / most).round() as u64).max(1);
+        let weight = |speed: &f64| ((largest as f64 * speed / fastest).round() as u64).max(1);
         speeds.iter().map(weight).collect()
     };
-    // The node that is busy longest for its weight sets the pace of all.
-    let together = |weights: &[u64]| {
+    // The node that is busy longest for its weight limits the total bandwidth.
+    let total = |weights: &[u64]| {
         let busy = weights.iter().zip(&speeds).map(|(weight, speed)| *weight as f64 / speed);
         weights.iter().sum::<u64>() as f64 / busy.fold(f64::MIN_POSITIVE, f64::max)
     };
-    let best = (1..=LARGEST).map(|k| together(&weights(k))).fold(0.0, f64::max);
-    let enough = (1..=LARGEST).find(|k| together(&weights(*k)) >= ENOUGH * best);
-    weights(enough.unwrap_or(1))
+    let best = (1..=LARGEST).map(|k| total(&weights(k))).fold(0.0, f64::max);
+    let smallest = (1..=LARGEST).find(|k| total(&weights(*k)) >= ENOUGH * best);
+    weights(smallest.unwrap_or(1))
 }

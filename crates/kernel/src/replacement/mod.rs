@@ -1,15 +1,14 @@
-//! Page replacement: which resident page makes room for one that is not.
+//! Page replacement: which resident page is evicted for a new one.
 //!
-//! A policy sees page faults only. References to resident pages set the page's accessed bit
-//! (the MMU does that) and are seen by the policy when it tests and clears those bits. This is
-//! what makes a simulation of many memory sizes cheap: a reference to a page that is resident and
-//! already marked everywhere changes no policy at all.
+//! A policy sees page faults only. A reference to a resident page sets its accessed bit, as the MMU
+//! does; the policy tests and clears these bits. This is what makes it cheap to simulate many
+//! memory sizes: a reference to a page that is resident and marked in all of them changes nothing.
 //!
 //! To add a policy: one file here with its `WHAT` and the trait, one line in `replacements!`, one
 //! test. A policy that must see every reference (exact LRU) does not fit the trait; see [`stack`].
 
+pub mod page_tables;
 mod queue;
-pub mod tables;
 
 /// Accessed bits of one simulated memory.
 pub trait AccessBits {
@@ -17,146 +16,115 @@ pub trait AccessBits {
     fn test(&self, page: u32) -> bool;
     /// Clear the accessed bit of `page`.
     fn clear(&mut self, page: u32);
-    /// The bit of `page` is tested soon.
-    fn expect(&self, _page: u32) {}
-    /// Whether a bit was tested that may be another by the time of the fault it is tested for.
-    fn doubtful(&self) -> bool {
-        false
-    }
+    /// Prefetch the bit of `page`.
+    fn prefetch(&self, _page: u32) {}
 }
 
-/// Most pages of [`Replacement::fault_many`].
-pub const MANY: usize = 64;
-
-/// A memory that a policy is made for.
+/// Parameters of one simulated memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Frames, at least 1.
     pub frames: u64,
-    /// Bytes of each.
+    /// Bytes per frame.
     pub page_bytes: u64,
     /// The kernel's `vm.swappiness`, from 0 to [`linux::MAX_SWAPPINESS`].
     pub swappiness: u64,
-    /// Faults between two updates of the statistics of Linux's control group; 0: never.
+    /// Faults between two updates of the statistics of Linux's control group; 0 = never.
     pub statistics_every: u64,
 }
 
-/// What a policy knows of pages that is the same for all memories of a page size.
+/// State of a policy that all memories of a page size share.
 pub trait Shared: Default + Send {
-    /// The next reference to `page` is its first, at this page number: address spaces have numbers
-    /// of their own, and neighbours in one have successive numbers.
+    /// The next reference to `page` is its first, at this page number. Neighbours in an address
+    /// space have successive numbers; address spaces do not overlap.
     fn begin(&mut self, _page: u32, _number: u64) {}
-    /// `page` was made resident in every memory, as by its first reference.
+    /// `page` was made resident in every memory for the first time.
     fn load(&mut self, _page: u32) {}
     /// `page` was [released](Replacement::release) from every memory.
     fn end(&mut self, _page: u32) {}
 }
 
-/// Nothing.
+/// For policies without shared state.
 impl Shared for () {}
 
 /// A replacement policy over one memory of a fixed number of frames.
 ///
-/// Pages are dense ids. Contract: the caller calls [`fault`](Replacement::fault) exactly for
-/// references to pages that are not resident, in order; between two calls it sets accessed bits for
-/// every page referenced, resident or just made so. A page [begins](Shared::begin) before its first
-/// reference, and is anonymous unless it [is of a file](Replacement::begin_file). One that ends is
-/// [released](Replacement::release), and its id may be given to another.
+/// Pages are dense ids. The caller calls [`fault`](Replacement::fault) for each reference to a page
+/// that is not resident, in order, and sets the accessed bit of every referenced page, including
+/// the page that faulted, after the call. Released ids may be reused.
 pub trait Replacement: Sized + Send + 'static {
-    /// The pages that one fault evicts: an option for policies that make room for one page at a
-    /// time, a list that they keep for those that reclaim in batches.
+    /// Pages that one fault evicts: an `Option` for policies that evict one page at a time, an
+    /// iterator over an internal list for those that reclaim in batches.
     type Evicted<'a>: IntoIterator<Item = u32>;
-    /// What the memories of a page size share.
+    /// State shared by the memories of a page size; `()` for most policies.
     type Shared: Shared;
-    /// A policy over this memory.
+    /// An empty memory.
     fn new(setup: Setup) -> Self;
-    /// `page`, which has just begun, is one of a file, and whether it is code.
-    fn begin_file(&mut self, _page: u32, _executable: bool) {}
-    /// Whether [`Replacement::expect`] does anything.
-    const EXPECTS: bool = false;
-    /// `page` may fault soon.
-    fn expect(&self, _page: u32) {}
-    /// Make `page` resident; returns the pages evicted for it. The caller sets `page`'s own
-    /// accessed bit after the call.
+    /// Make `page` resident; returns the pages evicted for it.
     fn fault(
         &mut self,
         page: u32,
         shared: &Self::Shared,
         bits: &mut impl AccessBits,
     ) -> Self::Evicted<'_>;
-    /// Whether [`Replacement::fault_many`] is worth a try. [`Shared::load`] is not called for it.
-    const BATCHES: bool = false;
-    /// Make `pages` (at most [`MANY`]) resident, one after the other, as if no accessed bit were set meanwhile,
-    /// not even their own; `evicted` gets the pages evicted for them. Where that may not come to what
-    /// [`fault`](Replacement::fault) does one by one, as when a bit was [doubtful](AccessBits::doubtful),
-    /// it changes nothing and answers false.
-    fn fault_many(
-        &mut self,
-        _pages: &[u32],
-        _bits: &mut impl AccessBits,
-        _evicted: &mut Vec<u32>,
-    ) -> bool {
-        false
-    }
-    /// Forget `page`, which is freed. If it is `resident`, its frame is free from now on, which is no
-    /// eviction.
+    /// Forget `page`, which the program freed. If it is `resident`, its frame becomes free; this is
+    /// not an eviction.
     fn release(&mut self, page: u32, resident: bool);
-    /// What anonymous `page` holds is not wanted (`MADV_FREE`), until [`Replacement::keep`]. Answers
-    /// whether the caller clears its accessed bit.
+    /// `page` belongs to a file, and may be `executable`. Called before its first reference; other
+    /// pages are anonymous.
+    fn begin_file(&mut self, _page: u32, _executable: bool) {}
+    /// The program discarded the content of anonymous `page` (`MADV_FREE`), until
+    /// [`Replacement::undo_discard`]. Returns whether the caller must clear its accessed bit.
     fn discard(&mut self, _page: u32, _resident: bool) -> bool {
         false
     }
     /// The next reference writes `page`, which was discarded.
-    fn keep(&mut self, _page: u32) {}
+    fn undo_discard(&mut self, _page: u32) {}
 }
 
-/// Makes something that depends on the type of a policy: [`Named::visit`] calls the method that the
-/// registry has for the policy.
+/// A generic operation on the type of a policy: [`PolicyEntry::visit`] calls the method that the
+/// registry names for the policy.
 pub trait Visitor: Sized {
-    /// What is made.
+    /// Result of the operation.
     type Output;
-    /// For a policy that sees faults only.
+    /// For policies that see faults only.
     fn faults<P: Replacement>(self) -> Self::Output;
-    /// For CLOCK, which a study may have faster loops for.
+    /// For CLOCK, the only policy that can load pages with a clear accessed bit.
     fn clock(self) -> Self::Output {
         self.faults::<clock::Clock>()
     }
-    /// For Linux's lists, which it may have as well.
-    fn linux(self) -> Self::Output {
-        self.faults::<linux::Lists>()
-    }
-    /// For exact LRU, which must see every reference.
+    /// For exact LRU, which sees every reference.
     fn lru(self) -> Self::Output;
 }
 
-/// A policy: its name and what it is, as `nearfar paging --replacement` lists it.
+/// A registered policy, as `nearfar paging --replacement` lists it.
 #[derive(Clone, Copy, Debug)]
-pub struct Named {
-    /// The name on the command line.
+pub struct PolicyEntry {
+    /// Name on the command line.
     pub name: &'static str,
     /// One line for `--help` and docs.
     pub what: &'static str,
     module: Module,
 }
 
-impl Named {
-    /// Whether it is CLOCK, which alone can load pages with the accessed bit clear.
+impl PolicyEntry {
+    /// Whether it is CLOCK, the only policy that can load pages with a clear accessed bit.
     pub fn is_clock(self) -> bool {
         self.module == Module::clock
     }
 
-    /// Whether it is one of Linux, which alone have swappiness.
+    /// Whether it uses [`Setup::swappiness`].
     pub fn has_swappiness(self) -> bool {
         matches!(self.module, Module::linux | Module::mglru)
     }
 
-    /// Whether it compares lists by statistics that may be old.
+    /// Whether it uses [`Setup::statistics_every`].
     pub fn has_statistics(self) -> bool {
         self.module == Module::linux
     }
 }
 
-/// The registry: each policy's name, its module, and the method of [`Visitor`] for it.
+/// The registry: each policy's name, module and [`Visitor`] method.
 macro_rules! replacements {
     ($($name:literal: $module:ident.$method:ident($($policy:ident)?),)+) => {
         $(pub mod $module;)+
@@ -166,11 +134,11 @@ macro_rules! replacements {
         enum Module { $($module),+ }
 
         /// Every policy of the `paging` study.
-        pub const REPLACEMENTS: &[Named] =
-            &[$(Named { name: $name, what: $module::WHAT, module: Module::$module }),+];
+        pub const REPLACEMENTS: &[PolicyEntry] =
+            &[$(PolicyEntry { name: $name, what: $module::WHAT, module: Module::$module }),+];
 
-        impl Named {
-            /// What `visitor` makes for this policy.
+        impl PolicyEntry {
+            /// Call the method of `visitor` for this policy.
             pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
                 match self.module {
                     $(Module::$module => visitor.$method$(::<$module::$policy>)?(),)+
@@ -183,11 +151,11 @@ macro_rules! replacements {
 replacements! {
     "clock": clock.clock(),
     "lru": stack.lru(),
-    "linux": linux.linux(),
+    "linux": linux.faults(Lists),
     "mglru": mglru.faults(Generations),
 }
 
-/// [`REPLACEMENTS`] as what an option chooses from.
+/// [`REPLACEMENTS`] as the choices of an option.
 pub struct Replacements;
 
 impl nearfar_schema::Registry for Replacements {
@@ -195,12 +163,29 @@ impl nearfar_schema::Registry for Replacements {
     const KIND: &'static str = "policy";
     const METAVAR: &'static str = "POLICY";
     fn entries() -> Vec<nearfar_schema::Entry> {
-        let entry = |one: &Named| nearfar_schema::Entry { name: one.name, what: one.what.into() };
+        let entry = |policy: &PolicyEntry| nearfar_schema::Entry {
+            name: policy.name,
+            what: policy.what.into(),
+        };
         REPLACEMENTS.iter().map(entry).collect()
     }
 }
 
-/// The policy of this name.
-pub fn find(name: &str) -> Option<Named> {
+/// Find a policy by name.
+pub fn find(name: &str) -> Option<PolicyEntry> {
     REPLACEMENTS.iter().find(|policy| policy.name == name).copied()
+}
+
+/// Accessed bits for tests of policies.
+#[cfg(test)]
+struct VecBits(Vec<bool>);
+
+#[cfg(test)]
+impl AccessBits for VecBits {
+    fn test(&self, page: u32) -> bool {
+        self.0[page as usize]
+    }
+    fn clear(&mut self, page: u32) {
+        self.0[page as usize] = false;
+    }
 }

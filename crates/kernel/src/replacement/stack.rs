@@ -1,19 +1,17 @@
 //! Exact LRU for every memory size at once, by stack distance (Mattson, Gecsei, Slutz, Traiger,
 //! IBM Systems Journal 9(2), 1970).
 //!
-//! The LRU stack is kept in two pieces. Its top [`FRONT`] pages are a small ring in recency order:
-//! most references of a real program are found there, at a distance that is simply the place. The
-//! rest lie in slots numbered by the time they left the top (a page leaves the top after every
-//! page below it in the stack did), a bit a slot, with counts of the live ones of 512 slots, of 64
-//! times as many and of 64 times those. Both pieces together are the whole stack: exact.
+//! The LRU stack has two parts. Its top [`FRONT`] pages are a ring in recency order: most
+//! references of real programs hit there, and their distance is the place in the ring. The other
+//! pages have slots, numbered in the order in which they left the ring. A bit mask marks the live
+//! slots, with counts per 512 slots, per 64 x 512 and per 64 x 64 x 512.
 //!
-//! A page that is freed leaves a *hole* in the stack, which takes up a place like a page: in a memory
-//! of as many frames or more it is a free frame. A reference to a page below the topmost hole, or to
-//! one that is not in the stack, fills that hole: pages above the hole move down by one, those below
-//! it stay. The page's own place, if it had one, becomes a hole: in the memories that held it its
-//! frame did not change, so the free frame is now further down.
+//! A freed page leaves a *hole*, which occupies a place in the stack: a free frame in every memory
+//! that is large enough to include it. A reference to a page below the topmost hole, or to a new
+//! page, fills that hole: pages above the hole move down by one, those below stay. The page's old
+//! place, if any, becomes a hole: memories that contained it have their free frame further down.
 //!
-//! Use it for LRU alone. CLOCK and Linux's lists are not stack algorithms.
+//! CLOCK and Linux's lists are not stack algorithms.
 
 mod front;
 mod live;
@@ -25,25 +23,25 @@ use live::{LINE, Live};
 use nearfar_hardware::table::prefetch;
 use nearfar_simd::Avx2;
 
-/// What the policy is.
+/// One line for lists of policies.
 pub const WHAT: &str = "exact least recently used";
 
 const NEW: u32 = u32::MAX;
 const IN_FRONT: u32 = u32::MAX - 1;
 const CLEAN: u32 = u32::MAX;
 
-/// What is known of a page; one cache line per reference.
+/// State of a page; one cache line per reference.
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    /// Its slot, or [`NEW`], or [`IN_FRONT`].
+    /// Slot, [`NEW`] or [`IN_FRONT`].
     slot: u32,
-    /// Largest distance since its last write; [`CLEAN`] when it was never written.
+    /// Largest distance since the last write; [`CLEAN`] if never written.
     unwritten: u32,
 }
 
 const NEVER: Page = Page { slot: NEW, unwritten: CLEAN };
 
-/// The LRU stack, and what its distances add up to. Pages are dense ids.
+/// The LRU stack and the histograms of its distances. Pages are dense ids.
 #[derive(Clone, Debug)]
 pub struct StackDistance {
     front: Front,
@@ -52,32 +50,34 @@ pub struct StackDistance {
     live: Live,
     next: usize,
     below: usize,
-    /// References by stack distance (distinct other pages since the last one), of pages that are not
-    /// marked and of those that are.
+    /// References by stack distance (distinct other pages since the last reference), of unmarked
+    /// and of marked pages.
     distances: [Histogram; 2],
+    /// First references.
     first: [u64; 2],
+    /// Writes by the largest distance until the next write.
     written: [Histogram; 2],
-    /// A bit a page that is marked; none until one is.
+    /// Bit mask of marked pages; grows on demand.
     marked: Vec<u64>,
-    /// Holes among the top of the stack.
+    /// Holes in the ring.
     front_holes: usize,
     /// Slots that are holes.
     holes: BTreeSet<u32>,
 }
 
-/// Counts by value. Those of large values lie far apart, and to count one is to wait for memory: so
-/// it is first asked for, and counted some values later.
+/// Counts by value. Counts of large values are prefetched and incremented some values later,
+/// because they miss the cache.
 #[derive(Clone, Debug, Default)]
 struct Histogram {
-    /// Of values below [`FRONT`].
+    /// Counts of values below [`FRONT`].
     near: [u64; FRONT],
-    /// Of the others, by value.
+    /// Counts of all other values.
     far: Vec<u64>,
     pending: Vec<u32>,
 }
 
 impl Histogram {
-    /// Values that wait.
+    /// Values whose increment is delayed.
     const MAX_PENDING: usize = 32;
 
     #[inline]
@@ -102,14 +102,14 @@ impl Histogram {
         }
     }
 
-    /// How many values are `least` or more.
-    fn from(&self, least: u64) -> u64 {
-        let pending = self.pending.iter().filter(|value| u64::from(**value) >= least).count();
-        let rest = |counts: &[u64]| {
-            let least = usize::try_from(least).unwrap_or(usize::MAX).min(counts.len());
-            counts[least..].iter().sum::<u64>()
+    /// Number of values of at least `min`.
+    fn at_least(&self, min: u64) -> u64 {
+        let pending = self.pending.iter().filter(|value| u64::from(**value) >= min).count();
+        let tail = |counts: &[u64]| {
+            let min = usize::try_from(min).unwrap_or(usize::MAX).min(counts.len());
+            counts[min..].iter().sum::<u64>()
         };
-        rest(&self.near) + rest(&self.far) + pending as u64
+        tail(&self.near) + tail(&self.far) + pending as u64
     }
 }
 
@@ -140,14 +140,13 @@ impl StackDistance {
         stack
     }
 
-    /// Say that `page` is referenced soon. It changes no result; with it, references to pages that
-    /// lie far apart do not wait for memory one by one.
+    /// Prefetch the state of `page`.
     #[inline]
-    pub fn expect(&self, page: u32) {
+    pub fn prefetch(&self, page: u32) {
         prefetch(&self.pages, page as usize);
     }
 
-    /// Reference `page`; returns its stack distance, `None` the first time.
+    /// Reference `page`; returns its stack distance, `None` for a first reference.
     pub fn access(&mut self, page: u32, write: bool) -> Option<u64> {
         let index = page as usize;
         if index >= self.pages.len() {
@@ -161,7 +160,7 @@ impl StackDistance {
         let kind = self.kind(page);
         match distance {
             Some(distance) => {
-                // Distances are below the number of pages, whose ids are 32 bits.
+                // Fits: distances are below the number of pages, which have 32-bit ids.
                 self.distances[kind].add(distance as u32);
                 let since = &mut self.pages[index].unwritten;
                 if *since != CLEAN {
@@ -179,7 +178,7 @@ impl StackDistance {
         distance
     }
 
-    /// Mark `page`, until it is freed: marked pages are counted apart.
+    /// Mark `page` until it is freed. Marked pages have their own counts.
     pub fn mark(&mut self, page: u32) {
         let word = page as usize / 64;
         if self.marked.len() <= word {
@@ -188,15 +187,15 @@ impl StackDistance {
         self.marked[word] |= 1 << (page % 64);
     }
 
-    /// 1 for a page that is marked.
+    /// 1 for a marked page, else 0.
     #[inline]
     fn kind(&self, page: u32) -> usize {
         let word = self.marked.get(page as usize / 64).copied().unwrap_or(0);
         (word >> (page % 64) & 1) as usize
     }
 
-    /// Free `page`: what it leaves is a hole, and its next reference is a first one. Only writes that
-    /// were flushed before count.
+    /// Free `page`: it leaves a hole, and its next reference is a first one. Its last write counts
+    /// only in memories that have evicted the page since.
     pub fn release(&mut self, page: u32) {
         let Some(distance) = self.distance(page) else { return };
         self.clean(page, distance);
@@ -216,8 +215,8 @@ impl StackDistance {
         }
     }
 
-    /// Make `page` clean without a flush: what it holds is not wanted any more. It stays where it is.
-    /// Returns its stack distance, if it has one.
+    /// Make `page` clean without a flush; it keeps its place. Returns its stack distance, `None`
+    /// for a page that is not in the stack.
     pub fn discard(&mut self, page: u32) -> Option<u64> {
         let distance = self.distance(page)?;
         self.clean(page, distance);
@@ -229,11 +228,11 @@ impl StackDistance {
         match self.pages.get(page as usize)?.slot {
             NEW => None,
             IN_FRONT => self.front.place(page),
-            slot => Some(self.front.len() + self.below - self.live.up_to(slot as usize)),
+            slot => Some(self.front.len() + self.below - self.live.rank(slot as usize)),
         }
     }
 
-    /// Count the flushes of the last write that came before now, when `page` is at `distance`.
+    /// Count the flushes of the last write so far, with `page` at `distance`.
     fn clean(&mut self, page: u32, distance: usize) {
         let since = std::mem::replace(&mut self.pages[page as usize].unwritten, CLEAN);
         if since != CLEAN {
@@ -241,52 +240,51 @@ impl StackDistance {
         }
     }
 
-    /// Pages referenced so far; one that was freed counts again.
+    /// First references: a page that was freed counts again.
     pub fn pages(&self) -> u64 {
         self.first.iter().sum()
     }
 
     /// Faults of an LRU memory of `frames` frames: first references and distances >= `frames`.
     pub fn faults(&self, frames: u64) -> u64 {
-        self.faults_of(frames).iter().sum()
+        self.faults_by_mark(frames).iter().sum()
     }
 
-    /// The same, of pages that are not marked and of those that are.
-    pub fn faults_of(&self, frames: u64) -> [u64; 2] {
-        [0, 1].map(|kind| self.first[kind] + self.distances[kind].from(frames))
+    /// [`Self::faults`] on unmarked and on marked pages.
+    pub fn faults_by_mark(&self, frames: u64) -> [u64; 2] {
+        [0, 1].map(|kind| self.first[kind] + self.distances[kind].at_least(frames))
     }
 
-    /// Evictions of dirty pages from an LRU memory of each of `frames` frames, of pages that are not
-    /// marked and of those that are. A write is flushed if any later reference up to the next write, or
-    /// the end of the trace, finds the page out.
+    /// Evictions of dirty unmarked and marked pages from LRU memories of these numbers of frames. A
+    /// write is flushed if the page is evicted before the next write or the end of the trace.
     pub fn dirty_evictions(&self, frames: &[u64]) -> Vec<[u64; 2]> {
         let mut written = self.written.clone();
         let mut depth = 0u32;
-        let mut end = |page: u32, depth: u32| {
+        let mut flush = |page: u32, depth: u32| {
             let since = self.pages.get(page as usize).map_or(CLEAN, |page| page.unwritten);
             if since != CLEAN {
                 written[self.kind(page)].add(depth.max(since));
             }
         };
         for page in self.front.iter() {
-            end(page, depth);
+            flush(page, depth);
             depth += 1;
         }
         for slot in (0..self.next).rev() {
             if self.live.has(slot) {
-                end(self.page_in[slot], depth);
+                flush(self.page_in[slot], depth);
                 depth += 1;
             }
         }
-        frames.iter().map(|&frames| [0, 1].map(|kind| written[kind].from(frames))).collect()
+        frames.iter().map(|&frames| [0, 1].map(|kind| written[kind].at_least(frames))).collect()
     }
 
-    /// Move `page` to the top of a stack without holes; returns its distance before.
+    /// Move `page` to the top of a stack without holes. Returns its previous distance.
     #[inline]
     fn move_up(&mut self, page: u32) -> Option<u64> {
         match self.pages[page as usize].slot {
             IN_FRONT => {
-                // A page marked so is in the ring; 0 is never reached for want of it.
+                // Always found: the slot says so.
                 let place = self.front.place(page).unwrap_or(0);
                 self.front.raise(place, page);
                 Some(place as u64)
@@ -296,7 +294,7 @@ impl StackDistance {
                 None
             }
             slot => {
-                let above = self.below - self.live.up_to(slot as usize);
+                let above = self.below - self.live.rank(slot as usize);
                 self.take_slot(slot);
                 let distance = self.front.len() + above;
                 self.push_front(page);
@@ -305,7 +303,7 @@ impl StackDistance {
         }
     }
 
-    /// The same for a stack with holes.
+    /// [`Self::move_up`] for a stack with holes.
     fn move_up_past_holes(&mut self, page: u32) -> Option<u64> {
         let distance = self.distance(page);
         let slot = self.pages[page as usize].slot;
@@ -347,11 +345,11 @@ impl StackDistance {
     }
 
     fn take_slot(&mut self, slot: u32) {
-        self.live.change(slot as usize);
+        self.live.toggle(slot as usize);
         self.below -= 1;
     }
 
-    /// Put `page` on top of a stack without holes in the ring.
+    /// Push `page` onto a stack whose ring has no holes.
     fn push_front(&mut self, page: u32) {
         self.pages[page as usize].slot = IN_FRONT;
         if let Some(last) = self.front.push(page) {
@@ -362,7 +360,7 @@ impl StackDistance {
             self.next += 1;
             self.page_in[slot] = last;
             self.pages[last as usize].slot = slot as u32;
-            self.live.change(slot);
+            self.live.toggle(slot);
             self.below += 1;
         }
     }
@@ -372,162 +370,24 @@ impl StackDistance {
         self.live.clear(slots);
     }
 
-    /// Renumber the live slots from 0, with room for as many again.
+    /// Renumber the live slots from 0, and leave room for the same number of new ones.
     fn compact(&mut self) {
-        let mut kept = 0;
+        let mut live = 0;
         self.holes.clear();
         self.live.each(|slot| {
             let page = self.page_in[slot];
-            self.page_in[kept] = page;
+            self.page_in[live] = page;
             match self.pages.get_mut(page as usize) {
-                Some(page) => page.slot = kept as u32,
-                None => drop(self.holes.insert(kept as u32)),
+                Some(page) => page.slot = live as u32,
+                None => drop(self.holes.insert(live as u32)),
             }
-            kept += 1;
+            live += 1;
         });
-        self.resize_slots((kept * 2).next_multiple_of(LINE).max(LINE * 8));
-        self.next = kept;
-        self.live.fill(kept);
+        self.resize_slots((live * 2).next_multiple_of(LINE).max(LINE * 8));
+        self.next = live;
+        self.live.fill(live);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// A list and a loop: LRU memory of `frames` frames.
-    fn plain(refs: &[(u32, bool)], frames: usize) -> (u64, u64) {
-        let (mut list, mut faults, mut flushed) = (Vec::<(u32, bool)>::new(), 0, 0);
-        for &(page, write) in refs {
-            let mut entry = (page, write);
-            match list.iter().position(|e| e.0 == page) {
-                Some(place) => entry.1 |= list.remove(place).1,
-                None => {
-                    faults += 1;
-                    if list.len() == frames {
-                        flushed += u64::from(list.remove(0).1);
-                    }
-                }
-            }
-            list.push(entry);
-        }
-        (faults, flushed)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-        #[test]
-        fn equals_the_list_at_every_size(
-            refs in prop::collection::vec((0u32..140, any::<bool>()), 1..2500),
-            skew in 1u32..140,
-        ) {
-            let mut stack = StackDistance::new();
-            let mut next = 0;
-            let mut ids = std::collections::HashMap::new();
-            let refs: Vec<(u32, bool)> = refs
-                .iter()
-                .map(|&(page, write)| {
-                    let page = if write { page % skew } else { page };
-                    (*ids.entry(page).or_insert_with(|| { next += 1; next - 1 }), write)
-                })
-                .collect();
-            for &(page, write) in &refs {
-                stack.access(page, write);
-            }
-            let sizes: Vec<u64> = (1..=145).collect();
-            let flushed = stack.dirty_evictions(&sizes);
-            let mut last = u64::MAX;
-            for (size, flushed) in sizes.iter().zip(flushed) {
-                let faults = stack.faults(*size);
-                prop_assert_eq!((faults, flushed[0]), plain(&refs, *size as usize), "{} frames", size);
-                // Inclusion: misses never rise with size; and every page is missed once.
-                prop_assert!(faults <= last && faults >= stack.pages());
-                last = faults;
-            }
-        }
-    }
-
-    /// A list and a loop with pages that end: (faults, flushed).
-    fn plain_with_ends(steps: &[(u32, u8)], frames: usize) -> (u64, u64) {
-        let (mut list, mut faults, mut flushed) = (Vec::<(u32, bool)>::new(), 0, 0);
-        for &(page, what) in steps {
-            let place = list.iter().position(|e| e.0 == page);
-            let mut entry = (page, what == WRITE);
-            match (what, place) {
-                (END, Some(place)) => drop(list.remove(place)),
-                (END | DISCARD, None) => {}
-                (DISCARD, Some(place)) => list[place].1 = false,
-                (_, Some(place)) => entry.1 |= list.remove(place).1,
-                (_, None) => {
-                    faults += 1;
-                    if list.len() == frames {
-                        flushed += u64::from(list.remove(0).1);
-                    }
-                }
-            }
-            if what <= WRITE {
-                list.push(entry);
-            }
-        }
-        (faults, flushed)
-    }
-
-    const WRITE: u8 = 1;
-    const END: u8 = 2;
-    const DISCARD: u8 = 3;
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(128))]
-        /// Pages end, and come again, and the stack is right for every size.
-        #[test]
-        fn holes_are_free_frames_at_every_size(
-            steps in prop::collection::vec(
-                (0u32..140, prop_oneof![6 => Just(0), 4 => Just(WRITE), 3 => Just(END), 1 => Just(DISCARD)]),
-                1..2500,
-            ),
-            skew in 1u32..140,
-        ) {
-            let mut stack = StackDistance::new();
-            let steps: Vec<(u32, u8)> = steps
-                .into_iter()
-                .map(|(page, what)| (if what == WRITE { page % skew } else { page }, what))
-                .collect();
-            for &(page, what) in &steps {
-                match what {
-                    END => stack.release(page),
-                    DISCARD => drop(stack.discard(page)),
-                    _ => drop(stack.access(page, what == WRITE)),
-                }
-            }
-            let sizes: Vec<u64> = (1..=145).collect();
-            let flushed = stack.dirty_evictions(&sizes);
-            for (size, flushed) in sizes.iter().zip(flushed) {
-                let plain = plain_with_ends(&steps, *size as usize);
-                prop_assert_eq!((stack.faults(*size), flushed[0]), plain, "{} frames", size);
-            }
-        }
-    }
-
-    /// Slots are renumbered many times.
-    #[test]
-    fn survives_renumbering() {
-        let mut stack = StackDistance::new();
-        let mut state = 7u64;
-        let refs: Vec<(u32, bool)> = (0..60_000)
-            .map(|i| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let page = if i < 3000 { i } else { ((state >> 33) % 3000) as u32 };
-                (page, state >> 60 == 0)
-            })
-            .collect();
-        for &(page, write) in &refs {
-            stack.access(page, write);
-        }
-        for frames in [1, 31, 32, 33, 500, 2999, 3000] {
-            let [flushed, _] = stack.dirty_evictions(&[frames])[0];
-            assert_eq!((stack.faults(frames), flushed), plain(&refs, frames as usize));
-        }
-    }
-}
+mod tests;

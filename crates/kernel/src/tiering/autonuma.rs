@@ -3,13 +3,13 @@
 //! Follows `kernel/sched/fair.c`, `should_numa_migrate_memory`: a hint fault promotes at once while
 //! the fast node has free memory to spare; else only a page whose fault comes soon enough after it
 //! was armed (the hot threshold, which adapts), and not more than the rate limit allows. Demotion
-//! by kswapd. Promotion stops the program, as in TPP, but a page faults only once. Where accesses are
-//! spread evenly, every page is about as quick to fault.
+//! by kswapd. Promotion stops the program, as in TPP, but a page faults only once. Where accesses
+//! are spread evenly, every page is about as quick to fault.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
 use super::scan::{ScanKnobs, Scanner};
-use super::{Memory, Named, Next, NodeId, Page, Policy, Thread, Time};
+use super::{Memory, PolicyEntry, Next, NodeId, Page, Policy, Thread, Time};
 use crate::knobs;
 
 knobs! {
@@ -33,7 +33,7 @@ const STEPS: u64 = 16;
 const TICK: u32 = 20;
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency",
     follows: "Linux 6.3, should_numa_migrate_memory (kernel/sched/fair.c); lists of Linux 5.13",
     leaves_out: "file pages, swap, more than one task's scan",
@@ -123,13 +123,13 @@ impl Autonuma {
         let windows = elapsed.ps() as f64 / self.knobs.rate_window.ps().max(1) as f64;
         let wanted = self.knobs.rate_limit.0 as f64 * windows;
         let step = self.knobs.hot_threshold.ps() * 2 / STEPS;
-        let found = self.adjusted.frames as f64;
+        let hot_frames = self.adjusted.frames as f64;
         let threshold = self.threshold.ps();
-        if found > wanted * 1.1 {
+        if hot_frames > wanted * 1.1 {
             self.threshold = Time::from_ps(threshold.saturating_sub(step).max(step));
-        } else if found < wanted * 0.9 {
-            let most = self.knobs.hot_threshold.ps() * 2;
-            self.threshold = Time::from_ps((threshold + step).min(most));
+        } else if hot_frames < wanted * 0.9 {
+            let max = self.knobs.hot_threshold.ps() * 2;
+            self.threshold = Time::from_ps((threshold + step).min(max));
         }
         self.adjusted = Window { since: now, frames: 0 };
     }

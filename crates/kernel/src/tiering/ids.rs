@@ -21,7 +21,7 @@ impl Page {
         self.0
     }
 
-    /// Its number, to index a table.
+    /// The number of the node, as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -47,12 +47,12 @@ impl NodeId {
         Self(number)
     }
 
-    /// Its number, to index a table.
+    /// The number of the node, as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// Where this node's pages are demoted to, if there is a slower one among `nodes`.
+    /// The next slower node, to which pages are demoted, if any.
     pub fn slower(self, nodes: u8) -> Option<NodeId> {
         (self.0 + 1 < nodes).then(|| NodeId(self.0 + 1))
     }
@@ -63,7 +63,7 @@ impl NodeId {
     }
 }
 
-/// Who a page is charged to: a container, a virtual machine, or the one program there is.
+/// The owner of a page: a container, a virtual machine, or the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(u16);
 
@@ -76,7 +76,7 @@ impl Tenant {
         Self(number)
     }
 
-    /// Its number, to index a table.
+    /// The number of the node, as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }

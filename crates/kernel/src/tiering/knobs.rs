@@ -1,8 +1,8 @@
-//! Knobs: a policy's constants as data, which is also their schema.
+//! Knobs: the constants of a policy.
 //!
-//! A group is declared once by [`knobs!`](crate::knobs): name, type, default, what it is, where
-//! the default comes from. The declaration makes the struct that the policy reads, the list that
-//! people see, and the reader of settings.
+//! [`knobs!`](crate::knobs) declares a group once: name, type, default, meaning and source of each
+//! knob. It generates the struct that the policy reads, the list for help and docs, and the parser
+//! of settings.
 
 use std::collections::BTreeMap;
 
@@ -17,24 +17,24 @@ use super::{FRAME, Time};
 pub struct Knob {
     /// Its name.
     pub name: &'static str,
-    /// What may be written: "a count", "a time", ...
+    /// Kind of value: "a count", "a time", ...
     pub kind: &'static str,
     /// The default, as it is written.
     pub default: &'static str,
-    /// What it is.
+    /// Meaning.
     pub what: &'static str,
     /// Where the default comes from.
     pub source: &'static str,
-    /// Everything that may be written, if that is a few words.
+    /// All valid values, if there are few.
     pub choices: &'static [&'static str],
     /// The value with which a few hundred references to a few dozen pages show what it does, for
     /// tests; the default if there is none.
     pub in_tests: Option<&'static str>,
-    /// Read a value at a scale, for what is wrong with it.
+    /// Validate a value at a scale.
     pub check: fn(&str, f64) -> std::result::Result<(), String>,
 }
 
-/// What a user set, as text by knob name, and the scale of the run.
+/// The user's settings, and the scale of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Values by knob name.
@@ -51,7 +51,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuse names that are not in `known`, and values that are none.
+    /// Refuse unknown knobs and invalid values.
     pub(super) fn check(&self, policy: &str, known: &[Knob]) -> Result<()> {
         for (name, value) in &self.values {
             let place = format!("knob {policy}.{}", clip(name));
@@ -70,7 +70,7 @@ impl Settings {
     }
 }
 
-/// At most 40 plain characters of a word of unknown origin.
+/// At most 40 characters of an untrusted word, without control characters.
 pub(super) fn clip(word: &str) -> String {
     word.chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -83,11 +83,11 @@ pub(super) fn suggest(word: &str, names: &[&str]) -> String {
 
 /// A type that a knob may have.
 pub trait KnobValue: Sized {
-    /// What may be written.
+    /// Kind of value.
     const KIND: &'static str;
-    /// Everything that may be written, if that is a few words.
+    /// All valid values, if there are few.
     const CHOICES: &'static [&'static str] = &[];
-    /// Read it; the error says what would be right.
+    /// Parse a value. The error describes valid values.
     fn read(text: &str, scale: f64) -> std::result::Result<Self, String>;
 }
 
@@ -125,7 +125,7 @@ impl KnobValue for Time {
     }
 }
 
-/// Memory, kept in frames; shrinks with the scale of the run, to one frame at least.
+/// Memory in frames; shrinks with the scale of the run to at least one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frames(pub u64);
 
@@ -141,7 +141,7 @@ impl KnobValue for Frames {
 pub trait Knobs: Sized {
     /// Its knobs.
     fn declared() -> Vec<Knob>;
-    /// The values that `settings` gives, or the defaults.
+    /// The values of `settings`, or the defaults.
     ///
     /// # Errors
     /// An input error that names the knob.
@@ -156,8 +156,8 @@ pub fn value<V: KnobValue>(name: &str, default: &str, settings: &Settings) -> Re
         .map_err(|why| Error::input(format!("knob {name}"), format!("{:?}: {why}", clip(text)), ""))
 }
 
-/// Declare a group of knobs: `name: type = default (in tests value), what it is, where the default
-/// comes from;`.
+/// Declare a group of knobs: `name: type = default (in tests value), meaning, source of the
+/// default;`.
 #[macro_export]
 macro_rules! knobs {
     (

@@ -1,5 +1,5 @@
-//! A policy of some hooks over a base: one that is not built in, as those in Python, defines the hooks
-//! that it needs, and a built-in policy does the others.
+//! Policies layered over a base policy: an external policy, such as one in Python, defines some
+//! hooks, and a built-in policy handles the others.
 
 use nearfar_trace::{Error, Result};
 
@@ -12,7 +12,7 @@ use super::{
 macro_rules! hooks {
     ($($constant:ident $name:literal,)*) => {
         impl Hooks {
-            /// Their names, which are those of the methods of [`Policy`] and of [`ShadowRule`].
+            /// Names of the hooks: the methods of [`Policy`] and of [`ShadowRule`].
             pub const NAMES: &[&str] = &[$($name),*];
             $(#[doc = concat!("`", $name, "`.")] pub const $constant: Hooks = Hooks(1 << Bit::$constant as u32);)*
         }
@@ -43,13 +43,13 @@ hooks! {
 }
 
 impl Hooks {
-    /// Those that NOMAD asks of a [`ShadowRule`].
+    /// The hooks of [`ShadowRule`], which NOMAD calls.
     pub const RULE: Hooks =
         Hooks(Self::KEEP_SHADOW.0 | Self::PROMOTED.0 | Self::WRITTEN.0 | Self::DEMOTING.0);
-    /// Those of a [`Policy`].
+    /// The hooks of [`Policy`].
     pub const POLICY: Hooks = Hooks(Self::KEEP_SHADOW.0 - 1);
 
-    /// The hooks whose names `defined` accepts.
+    /// The hooks for whose names `defined` returns true.
     pub fn named(mut defined: impl FnMut(&'static str) -> bool) -> Self {
         let bits = Self::NAMES.iter().enumerate().filter(|(_, name)| defined(name));
         Self(bits.map(|(bit, _)| 1 << bit).sum())
@@ -60,27 +60,27 @@ impl Hooks {
         self.0 & others.0 != 0
     }
 
-    /// The names of those in the set.
+    /// Names of the hooks in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let named = Self::NAMES.iter().enumerate();
         named.filter(move |(bit, _)| self.0 & 1 << bit != 0).map(|(_, name)| *name)
     }
 
-    /// As a number.
+    /// The set as a bit mask.
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// The reverse.
+    /// The set of a bit mask.
     pub const fn of_bits(bits: u16) -> Self {
         Self(bits)
     }
 }
 
-/// What such a policy says of itself.
+/// Properties that a layered policy declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Declared {
-    /// The built-in policy that does the other hooks; `None`: the defaults of [`Policy`] do.
+    /// The built-in policy for the other hooks; `None` for the defaults of [`Policy`].
     pub base: Option<String>,
     /// The hooks that it defines.
     pub hooks: Hooks,
@@ -89,10 +89,10 @@ pub struct Declared {
 }
 
 impl Declared {
-    /// Whether there is such a base, which asks for these hooks and takes these settings.
+    /// Check the base, its hooks and the settings.
     ///
     /// # Errors
-    /// An input error that says what to change.
+    /// If the base does not exist, or does not accept the hooks or settings.
     pub fn check(&self, settings: &Settings) -> Result<()> {
         let rules = Hooks(self.hooks.0 & Hooks::RULE.0);
         if rules != Hooks::default() && self.base.as_deref() != Some("nomad") {
@@ -107,18 +107,18 @@ impl Declared {
     }
 }
 
-/// The hooks of such a policy once it has begun.
+/// A started layered policy.
 pub struct Started {
-    /// Called for the hooks that it has declared, and no others.
+    /// Called for the declared hooks only.
     pub hooks: Box<dyn Policy>,
-    /// The threads that it has made, in the order made: `work` is called for these.
+    /// Its threads in order of creation, for which `work` is called.
     pub threads: Vec<Thread>,
-    /// When which of them runs first; the others begin idle.
+    /// First run of each thread that does not start idle.
     pub wakes: Vec<(Thread, Time)>,
 }
 
-/// Make such a policy: first its base, which asks `rule` about shadows if any of its hooks was declared,
-/// then what `start` makes of the rest.
+/// Create a layered policy: first its base, which uses `rule` for shadows if any of its hooks is
+/// declared, then the rest with `start`.
 ///
 /// # Errors
 /// Those of [`Declared::check`], of the base and of `start`.
@@ -163,7 +163,7 @@ impl Policy for Layered {
         self.of(Hooks::ALLOCATED).allocated(mem, page);
     }
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
-        // The base keeps pages in tables of its own: it is notified in any case.
+        // The base has its own tables of pages, so it is always notified.
         self.base.released(mem, page, span);
         if self.defined.any(Hooks::RELEASED) {
             self.hooks.released(mem, page, span);

@@ -56,17 +56,17 @@ impl Lists {
         self.lists[usize::from(node) * 2 + usize::from(active)].pages.oldest().map(Page::new)
     }
 
-    /// Ask for the entry of a page that is to be moved before long.
+    /// Prefetch the entry of a page.
     pub fn prefetch(&self, page: Page) {
         self.links.prefetch(page.number());
     }
 
-    /// Ask for its neighbours, when its entry is there.
+    /// Prefetch its neighbours, once its entry is cached.
     pub fn prefetch_neighbours(&self, page: Page) {
         self.links.prefetch_neighbours(page.number());
     }
 
-    /// The page that was put on the same list just after this one.
+    /// The page that was added to the same list after this one.
     pub fn newer(&self, page: Page) -> Option<Page> {
         self.links.newer(page.number()).map(Page::new)
     }

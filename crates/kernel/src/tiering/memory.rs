@@ -1,59 +1,58 @@
-//! The memory that a policy acts on: the contract of every world that runs policies. `testing::conformance`
-//! is the same as a suite that each of them runs.
+//! The memory that a policy acts on: the contract of every world that runs policies, tested by
+//! `testing::conformance`.
 
 use nearfar_trace::Error;
 
 use super::{Context, NodeId, Page, Tenant, Thread, Time};
 
-/// Why an action was not carried out; nothing has changed then.
+/// Why an action was refused. A refused action changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The node has no free frame for the page, or its tenant may not have more there. Of a live memory's
-    /// budget frames may be free that others have.
+    /// The node has no free frame, or the tenant's limit is reached. A live memory may refuse
+    /// frames of its budget that others use.
     NoFrame,
-    /// The page is being copied by [`Memory::begin_copy`], or that copy is not complete yet.
+    /// A copy of the page ([`Memory::begin_copy`]) is in progress.
     Busy,
-    /// Something outside holds the page (a lock, a mapping shared with a child, I/O under way): at
-    /// present it cannot be unmapped, protected or moved. That may last.
+    /// The page is locked, shared with a child, or under I/O, and cannot be unmapped, protected or
+    /// moved, possibly for long.
     Pinned,
-    /// The page is not in a state for this: not mapped, already there, no shadow, ...
+    /// The page's state does not allow the action: not mapped, already on the node, no shadow, ...
     State,
 }
 
-/// What became of a copy.
+/// Result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// The page is at its new place.
+    /// The page has moved.
     Done,
-    /// It was written meanwhile: it is where it was, the copy is gone.
+    /// The page was written during the copy; it stays, and the copy is dropped.
     Dirtied,
-    /// It cannot be unmapped now ([`Refused::Pinned`]): it is where it was, the copy is gone.
+    /// The page cannot be unmapped ([`Refused::Pinned`]); it stays, and the copy is dropped.
     Pinned,
 }
 
-/// Why a shadow is dropped; only counters depend on it.
+/// Why a shadow is dropped. Affects counters only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// Its master is about to be written.
+    /// The page is about to be written.
     Written,
-    /// Its frame is needed.
+    /// The frame is needed.
     Reclaimed,
 }
 
-/// What not every memory can do. A policy asks once, in its `make`, and refuses to be made
-/// ([`need`]) where it cannot do without.
+/// An optional capability of a memory. A policy checks its requirements in `make`, with [`need`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// Every reference sets the accessed bit. Without it only [`Memory::disarm_hint`] does: a page
-    /// that is used without a fault looks idle.
+    /// References set the accessed bit. Otherwise only [`Memory::disarm_hint`] does, and pages that
+    /// are used without faults appear idle.
     AccessedBits,
-    /// Every write sets the dirty bit. Without it [`Memory::dirty`] is false of every page. (Copies
-    /// are watched for writes in any memory.)
+    /// Writes set the dirty bit. Otherwise [`Memory::dirty`] is always false. (Every memory detects
+    /// writes during copies.)
     DirtyBits,
-    /// The processor samples references: [`Memory::sample_every`] has an effect.
+    /// The processor samples references ([`Memory::sample_every`]).
     Samples,
-    /// References to pages of slow nodes go through. Without it the memory itself arms each page
-    /// that comes to a slow node, and [`Memory::disarm_hint`] lets one reference through.
+    /// Pages of slow nodes are accessible. Otherwise the memory arms each page that moves to a slow
+    /// node, and [`Memory::disarm_hint`] allows one reference.
     FarIsMapped,
 }
 
@@ -67,10 +66,10 @@ impl Capability {
     ];
 }
 
-/// Refuse a memory that lacks what a policy cannot do without. `fix` says what the user can do.
+/// Require a capability. `fix` tells the user what to do.
 ///
 /// # Errors
-/// An input error that names the policy and the capability.
+/// If the memory lacks it.
 pub fn need(
     mem: &dyn Memory,
     capability: Capability,
@@ -84,12 +83,12 @@ pub fn need(
     Err(Error::input(format!("--policy {policy}"), format!("this memory has no {name}"), fix))
 }
 
-/// How much of a node a tenant may hold, in frames.
+/// A tenant's limits on a node, in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// While it holds no more than this, a policy does not demote its pages for others.
+    /// Up to this usage, policies do not demote its pages for other tenants.
     pub low: u64,
-    /// It is refused more than this ([`Refused::NoFrame`]).
+    /// Maximum usage ([`Refused::NoFrame`]).
     pub max: u64,
 }
 
@@ -108,14 +107,14 @@ pub enum Request {
     DropShadow(Page, DropReason),
 }
 
-/// What a policy made happen, as worlds record it for comparison: only what was carried out.
+/// A successful action of a policy, as worlds record it for comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// [`Memory::move_page`].
     Moved(Page, NodeId),
     /// [`Memory::begin_copy`].
     Began(Page, NodeId),
-    /// [`Memory::commit_copy`], with its outcome and whether a shadow is kept.
+    /// [`Memory::commit_copy`], with its result and whether the page has a shadow.
     Committed(Page, Commit, bool),
     /// [`Memory::remap_to_shadow`].
     Remapped(Page),
@@ -132,30 +131,29 @@ pub enum Action {
 /// Memory as a policy sees it.
 ///
 /// **Pages.** Every page that the program has touched and not released is mapped to one frame of
-/// one node. Page numbers follow the program's addresses and are sparse: between mapped pages
-/// there may be numbers that are never mapped. A page is a huge page while [`span`](Memory::span)
-/// says so; all its base pages are one mapping, named by the first. A page may have a **shadow**:
-/// a second frame, on a slower node, that holds the same content; its master is then
+/// one node. Page numbers follow the program's addresses and are sparse. [`span`](Memory::span)
+/// tells whether a page is huge; its base pages are one mapping, identified by the first. A page
+/// may have a **shadow**: a second frame with the same content on a slower node. The page is then
 /// write-protected and clean.
 ///
-/// **Looks** cost nothing. Of a page that is not mapped every bit is false, the node is the fastest
+/// **Queries** are free. For a page that is not mapped, all bits are false, the node is the fastest
 /// and the span is 1.
 ///
-/// **Actions** may be called from any hook of a [`Policy`](super::Policy), not while a policy is
-/// made. Each takes effect at once; the time it takes is charged to whoever runs the hook. An
-/// action that is refused changes nothing; it may have cost time. After every action: each mapped
-/// page has exactly one frame; a shadow belongs to exactly one page, which is clean and
-/// write-protected; a frame is free or has exactly one use.
+/// **Actions** may be called from any hook of a [`Policy`](super::Policy), but not in `make`. They
+/// take effect immediately, and their time is charged to the caller of the hook, even for some
+/// refused actions. Invariants after every action: each mapped page has exactly one frame; a shadow
+/// belongs to exactly one page, which is clean and write-protected; a frame is free or has exactly
+/// one use.
 pub trait Memory {
-    // --- looks
+    // --- queries
 
-    /// The moment at which the current event began; the same throughout a hook.
+    /// Start time of the current event; constant within a hook.
     fn now(&self) -> Time;
-    /// Page numbers are below this at all times. Few of them may ever be mapped: a table of this
-    /// length must begin as zeros (`vec![0; n]` takes no memory for what is not touched), and walks
-    /// go by [`next_mapped`](Memory::next_mapped).
+    /// Upper bound of all page numbers. Few of them may be mapped: initialise tables of this length
+    /// with zeros (`vec![0; n]` takes no memory until touched), and iterate with
+    /// [`next_mapped`](Memory::next_mapped).
     fn page_limit(&self) -> u32;
-    /// The first mapping that begins at this page number or after it.
+    /// The first mapping at or after this page number.
     fn next_mapped(&self, from: Page) -> Option<Page>;
     /// Number of nodes, 1 to 4.
     fn nodes(&self) -> u8;
@@ -163,36 +161,35 @@ pub trait Memory {
     fn capacity(&self, node: NodeId) -> u64;
     /// Free frames of a node.
     fn free(&self, node: NodeId) -> u64;
-    /// How long one of the program's loads from this node takes at present, with the traffic that
-    /// there is; `None` where the memory cannot tell.
+    /// Current latency of a load from this node, under the present traffic; `None` if unknown.
     fn loaded_latency(&self, node: NodeId) -> Option<Time>;
-    /// Whether this memory can do that.
+    /// Whether this memory has a capability.
     fn has(&self, capability: Capability) -> bool;
     /// Number of tenants so far, at least 1.
     fn tenants(&self) -> u16;
-    /// Who the page is, or would be, charged to; mapped or not.
+    /// The tenant that a page, mapped or not, is charged to.
     fn tenant_of(&self, page: Page) -> Tenant;
-    /// Frames of a node that a tenant holds, shadows and copies included.
+    /// Frames of a node that a tenant uses, including shadows and copies.
     fn used(&self, tenant: Tenant, node: NodeId) -> u64;
-    /// What a tenant may hold of a node. It may change from one event to the next.
+    /// A tenant's limits on a node. They may change between events.
     fn limit(&self, tenant: Tenant, node: NodeId) -> Limit;
 
-    /// Whether a mapping begins at this page number: false for a page never touched or released,
-    /// and for the inner pages of a huge page.
+    /// Whether a mapping begins at this page number. False for untouched and released pages and for
+    /// the inner pages of a huge page.
     fn mapped(&self, page: Page) -> bool;
     /// The node of a mapped page.
     fn node_of(&self, page: Page) -> NodeId;
     /// Frames of the mapping at this page: 1, or [`HUGE`](super::HUGE).
     fn span(&self, page: Page) -> u32;
-    /// The policy will soon ask about this page: a world whose tables are large may fetch it.
+    /// Prefetch the state of a page.
     fn prefetch(&self, page: Page) {
         let _ = page;
     }
     /// The accessed bit: set by the program's references ([`Capability::AccessedBits`]) and by
     /// [`disarm_hint`](Memory::disarm_hint) since it was last cleared.
     fn accessed(&self, page: Page) -> bool;
-    /// The dirty bit ([`Capability::DirtyBits`]): set by writes since the page was mapped, last
-    /// began to be copied, or moved to a faster node.
+    /// The dirty bit ([`Capability::DirtyBits`]): set by writes since the page was mapped, the
+    /// start of its last copy, or its move to a faster node.
     fn dirty(&self, page: Page) -> bool;
     /// Whether the next reference will be a hint fault.
     fn hint_armed(&self, page: Page) -> bool;
@@ -201,80 +198,81 @@ pub trait Memory {
     /// The node of the page's shadow, if it has one.
     fn shadow_of(&self, page: Page) -> Option<NodeId>;
 
-    // --- bits of a page; each costs a look at a page-table entry
+    // --- bits of a page; each costs an access to a page-table entry
 
-    /// Clear the accessed bit and say what it was. References made through a translation that the
-    /// processor still holds may go unseen afterwards, as on x86.
+    /// Clear the accessed bit and return its value. As on x86, references through a cached
+    /// translation may not set it again.
     fn clear_accessed(&mut self, page: Page) -> bool;
-    /// Let the next reference to the page be a hint fault; no change if it is armed.
+    /// Make the next reference to the page a hint fault. No change if it is armed.
     ///
     /// # Errors
     /// [`Refused::Pinned`]; [`Refused::State`] if it is not mapped.
     fn arm_hint(&mut self, page: Page) -> Result<(), Refused>;
-    /// Let references to the page go through (one reference, on a slow node without
-    /// [`Capability::FarIsMapped`]), and set its accessed bit. Costs nothing and always works: the
-    /// fault that asks for it has been paid.
+    /// Allow references to the page (one reference, on a slow node without
+    /// [`Capability::FarIsMapped`]), and set its accessed bit. Free, because the fault is already
+    /// charged, and never refused.
     fn disarm_hint(&mut self, page: Page);
-    /// Let the next write to the page be a write-protect fault. Reads go on.
+    /// Make the next write to the page a write-protect fault. Reads are not affected.
     ///
     /// # Errors
     /// [`Refused::Pinned`]; [`Refused::State`] if it is not mapped.
     fn write_protect(&mut self, page: Page) -> Result<(), Refused>;
-    /// Let writes go through; free of charge, as the fault that asks for it has been paid.
+    /// Allow writes. Free, because the fault is already charged.
     ///
     /// # Errors
-    /// [`Refused::Pinned`]: the next write is another fault; [`Refused::State`] if it is not mapped, or has a
-    /// shadow, which a write would make stale.
+    /// [`Refused::Pinned`]: the next write faults again; [`Refused::State`] if it is not mapped or
+    /// has a shadow, which would become stale.
     fn unprotect(&mut self, page: Page) -> Result<(), Refused>;
 
-    // --- places of a page
+    // --- migration
 
-    /// Move a page, stopping the program if it wants it meanwhile: unmap, copy, map. Afterwards it
-    /// is not armed, not write-protected and not accessed; moved to a faster node it is clean,
-    /// moved to a slower one it keeps its dirty bit. A shadow it had is freed (and counted as
-    /// reclaimed). Costs a migration and the copy.
+    /// Move a page synchronously: unmap, copy, map. Accesses of the program wait. Afterwards it is
+    /// not armed, not write-protected and not accessed; it is clean on a faster node and keeps its
+    /// dirty bit on a slower one. Its shadow is freed (and counted as reclaimed). Costs a migration
+    /// and the copy.
     ///
     /// # Errors
-    /// [`Refused`]: no frame, being copied, pinned, not mapped or already there.
+    /// [`Refused`]: no frame, being copied, pinned, not mapped or already on the node.
     fn move_page(&mut self, page: Page, to: NodeId) -> Result<(), Refused>;
-    /// Begin to copy a page that stays mapped and may be written meanwhile: takes a frame on `to`,
-    /// clears the dirty bit. When the copy is complete, not before the event that began it is over,
-    /// `wake` is woken if it is idle; then [`commit_copy`](Memory::commit_copy) ends it. Any number
-    /// of copies may be under way. Where the processor copies, the event takes as long as the copy.
+    /// Start copying a page that stays mapped and writable: allocates a frame on `to` and clears
+    /// the dirty bit. When the copy is complete, after the current event at the earliest, an idle
+    /// `wake` is woken and [`commit_copy`](Memory::commit_copy) can end the copy. Any number of
+    /// copies can be in progress. If the processor copies, the event takes as long as the copy.
     ///
     /// # Errors
-    /// [`Refused`]: no frame, being copied, pinned, not mapped, already there or having a shadow.
+    /// [`Refused`]: no frame, being copied, pinned, not mapped, already on the node or having a
+    /// shadow.
     fn begin_copy(&mut self, page: Page, to: NodeId, wake: Thread) -> Result<(), Refused>;
-    /// End the copy of a page. [`Commit::Done`]: it is mapped at its new place, not armed, not
-    /// accessed, clean; with `keep_shadow` its old frame becomes its shadow and it is
-    /// write-protected, else the old frame is free and writes go through. Any other outcome: it
-    /// stays where it was and the new frame is free. Costs a migration.
+    /// End the copy of a page. After [`Commit::Done`], the page is mapped to its new frame, not
+    /// armed, not accessed and clean. With `keep_shadow`, the old frame becomes its shadow and the
+    /// page is write-protected; otherwise the old frame is freed and the page is writable. After
+    /// any other result, the page stays and the new frame is freed. Costs a migration.
     ///
     /// # Errors
     /// [`Refused::Busy`] if the copy is not complete; [`Refused::State`] if the page is not being
-    /// copied (it may have been released meanwhile), or for `keep_shadow` towards a slower node.
+    /// copied (it may have been released), or for `keep_shadow` towards a slower node.
     fn commit_copy(&mut self, page: Page, keep_shadow: bool) -> Result<Commit, Refused>;
-    /// Map the page to its shadow and free the frame it had: a demotion without a copy. Afterwards
-    /// it has no shadow and is not armed, not write-protected, not accessed, clean. Costs a
-    /// migration.
+    /// Demote a page without a copy: map it to its shadow and free its frame. Afterwards it has no
+    /// shadow and is not armed, not write-protected, not accessed and clean. Costs a migration.
     ///
     /// # Errors
     /// [`Refused`]: it has no shadow, is pinned, or is being copied.
     fn remap_to_shadow(&mut self, page: Page) -> Result<(), Refused>;
     /// Free the page's shadow. The page stays write-protected until
-    /// [`unprotect`](Memory::unprotect). Costs a look at a page-table entry.
+    /// [`unprotect`](Memory::unprotect). Costs an access to a page-table entry.
     ///
     /// # Errors
-    /// [`Refused::State`]: it has none.
+    /// [`Refused::State`] without a shadow.
     fn drop_shadow(&mut self, page: Page, why: DropReason) -> Result<(), Refused>;
-    /// Make a huge page 512 base pages on the same node, with its bits. Costs a migration.
+    /// Split a huge page into 512 base pages with the same bits, on the same node. Costs a
+    /// migration.
     ///
     /// # Errors
     /// [`Refused`]: not a huge page, has a shadow, is pinned, or is being copied.
     fn split(&mut self, page: Page) -> Result<(), Refused>;
-    /// Carry out many actions, in order, as if one by one; one that is refused does not stop those
-    /// after it. `outcomes` is replaced by what became of each. A live memory does many actions of
-    /// one kind on neighbouring pages for little more than the cost of one.
+    /// Execute actions in order, with the same effect as one by one; a refused action does not stop
+    /// the others. Replaces `outcomes` by their results. A live memory executes many actions of one
+    /// kind on neighbouring pages at little more than the cost of one.
     fn batch(&mut self, requests: &[Request], outcomes: &mut Vec<Result<(), Refused>>) {
         outcomes.clear();
         outcomes.extend(requests.iter().map(|request| match *request {
@@ -288,12 +286,12 @@ pub trait Memory {
 
     // --- threads and samples
 
-    /// Make a thread of the policy, idle; only while the policy is made.
+    /// Create an idle thread of the policy; only in `make`.
     fn spawn(&mut self, name: &'static str, context: Context) -> Thread;
-    /// Let an idle thread run; nothing happens if it is not idle.
+    /// Wake a thread, if it is idle.
     fn wake(&mut self, thread: Thread);
-    /// Report every n-th cache line whose load misses, and every n-th stored, by
-    /// [`Policy::sample`](super::Policy::sample); 0 for none. No effect without
+    /// Report every n-th load miss and every n-th stored cache line to
+    /// [`Policy::sample`](super::Policy::sample); 0 = never. No effect without
     /// [`Capability::Samples`].
     fn sample_every(&mut self, loads: u64, stores: u64);
 }

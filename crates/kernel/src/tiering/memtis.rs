@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::knobs::{Frames, Knobs};
 use super::lists::Lists;
 use super::{
-    Capability, Context, HUGE, Memory, Named, Next, NodeId, Page, Policy, Refused, Thread, Time,
+    Capability, Context, HUGE, Memory, PolicyEntry, Next, NodeId, Page, Policy, Refused, Thread, Time,
     need,
 };
 use crate::knobs;
@@ -53,7 +53,7 @@ knobs! {
 }
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Memtis: sampled access histogram, periodic migration, huge-page split",
     follows: "Memtis (SOSP'23), its kernel for Linux 5.15",
     leaves_out: "the cap on sampling's processor time, promotion of warm pages, collapsing of base pages",
@@ -315,10 +315,10 @@ impl Memtis {
 }
 
 /// A share of the fast node, within bounds.
-fn mark(mem: &dyn Memory, share: f64, least: Frames, most: Frames) -> u64 {
+fn mark(mem: &dyn Memory, share: f64, min: Frames, max: Frames) -> u64 {
     let capacity = mem.capacity(NodeId::FAST);
     let frames = (capacity as f64 * share) as u64;
-    frames.clamp(least.0.min(most.0), most.0.max(least.0)).min(capacity / 4)
+    frames.clamp(min.0.min(max.0), max.0.max(min.0)).min(capacity / 4)
 }
 
 /// What became of a migration.
@@ -409,7 +409,8 @@ mod tests {
 
     #[test]
     fn splits_skewed_huge_pages() {
-        // One base page of each huge page is hot: half of the huge pages fit, all hot base pages would.
+        // One base page of each huge page is hot: half of the huge pages fit, all hot base pages
+        // would.
         let all = (0..4).map(|huge| Step::Read(huge * HUGE));
         let steps: Vec<_> = all.chain((0..4000).map(|i| Step::Read(i % 4 * HUGE + 7))).collect();
         let nodes = [2 * HUGE as usize, 5 * HUGE as usize];

@@ -1,14 +1,14 @@
-//! Tiering: which pages lie in fast memory and which in slow memory.
+//! Tiering: which pages are in fast memory and which in slow memory.
 //!
-//! A [`Policy`] sees events and answers with actions on a [`Memory`]; it knows no time constants
-//! and nothing of who carries its actions out. The simulator (`nearfar-study`) and the small
-//! reference implementation (`testing`, for tests) are two such worlds; a runtime under a real
-//! program is meant to be a third. The contract is in [`memory`](Memory) and [`policy`](Policy).
+//! A [`Policy`] reacts to events with actions on a [`Memory`]. It has no time constants and does
+//! not depend on who executes its actions: the simulator (`nearfar-study`), the runtime of real
+//! programs (`nearfar-live`) or the reference implementation for tests (`testing`). [`Memory`] and
+//! [`Policy`] document the contract.
 //!
-//! To add a policy: one file here with a [`Named`], one line in the registry below, a test in its
-//! file of what it is known for. What policies share of the kernel has files of its own: [`lists`]
-//! (active and inactive lists, two-touch activation), [`reclaim`] (watermarks, kswapd), [`scan`]
-//! (hint-fault scanning). [`layered`] makes a policy of hooks that are not built in, over a base.
+//! To add a policy: one file here with a [`PolicyEntry`], one line in the registry below, and a
+//! test of its characteristic behaviour in its file. Shared parts of the kernel: [`lists`] (active
+//! and inactive lists, two-touch activation), [`reclaim`] (watermarks, kswapd), [`scan`]
+//! (hint-fault scanning). [`layered`] builds a policy from external hooks over a base policy.
 
 use std::fmt;
 
@@ -34,41 +34,41 @@ pub use memory::{Action, Capability, Commit, DropReason, Limit, Memory, Refused,
 pub use policy::{Context, MIN_STEP, Next, Policy, Thread};
 pub use reclaim::usual_min_free;
 
-/// A policy, and when which of its threads runs first; the others begin idle.
+/// A policy, and the first run of each of its threads that does not start idle.
 pub type Made = (Box<dyn Policy>, Vec<(Thread, Time)>);
 
-/// A policy of the registry.
-pub struct Named {
-    /// What it is, in one line.
+/// A registered policy.
+pub struct PolicyEntry {
+    /// One line for lists of policies.
     pub what: &'static str,
-    /// The publication or program that it follows; empty if none.
+    /// The publication or program that it follows; may be empty.
     pub follows: &'static str,
-    /// What that has and this has not; empty if nothing.
+    /// Features of that source that it lacks; may be empty.
     pub leaves_out: &'static str,
-    /// Where not to use it.
+    /// When not to use it.
     pub not_for: &'static str,
-    /// Whether it knows the future ([`Policy::foresee`]); such a policy is a bound.
+    /// Whether it knows future references ([`Policy::foresee`]), as an upper bound.
     pub foresees: bool,
     /// Its knobs, with the defaults of their sources.
     pub knobs: fn() -> Vec<Knob>,
-    /// Make one for a memory in which no page is mapped yet: ask its [`Capability`]s, size the
-    /// tables, [spawn](Memory::spawn) the threads. [`check`] has accepted the settings.
+    /// Create the policy for a memory without mapped pages: check its [`Capability`]s, allocate
+    /// tables, [spawn](Memory::spawn) threads. The settings have passed [`check`].
     pub make: fn(&Settings, &mut dyn Memory) -> Result<Made>,
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for PolicyEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Named").field("what", &self.what).finish_non_exhaustive()
+        f.debug_struct("PolicyEntry").field("what", &self.what).finish_non_exhaustive()
     }
 }
 
-/// The registry: one line per policy. The name is the module's, so no two can be the same.
+/// The registry: one line per policy, which has the name of its module.
 macro_rules! policies {
     ($($name:ident,)*) => {
         $(pub mod $name;)*
 
         /// Every policy, by name.
-        pub static POLICIES: &[(&str, &Named)] = &[$((stringify!($name), &$name::POLICY),)*];
+        pub static POLICIES: &[(&str, &PolicyEntry)] = &[$((stringify!($name), &$name::POLICY),)*];
     };
 }
 
@@ -82,11 +82,11 @@ policies! {
     oracle,
 }
 
-/// The policy of this name.
+/// Find a policy by name.
 ///
 /// # Errors
-/// An input error with the nearest name.
-pub fn find(name: &str) -> Result<&'static Named> {
+/// If there is none; the error suggests the nearest name.
+pub fn find(name: &str) -> Result<&'static PolicyEntry> {
     POLICIES.iter().find(|(known, _)| *known == name).map(|(_, policy)| *policy).ok_or_else(|| {
         let names: Vec<_> = POLICIES.iter().map(|(name, _)| *name).collect();
         Error::input(
@@ -97,20 +97,20 @@ pub fn find(name: &str) -> Result<&'static Named> {
     })
 }
 
-/// The policy of this name, if these settings are right for it; no memory is needed to know.
+/// Find a policy by name and check its settings.
 ///
 /// # Errors
-/// Input errors: no such policy, no such knob (with the nearest name), or a value out of place.
-pub fn check(name: &str, settings: &Settings) -> Result<&'static Named> {
+/// If there is no such policy or knob (the error suggests the nearest name), or a value is invalid.
+pub fn check(name: &str, settings: &Settings) -> Result<&'static PolicyEntry> {
     let policy = find(name)?;
     settings.check(name, &(policy.knobs)())?;
     Ok(policy)
 }
 
-/// Make the policy of this name with these settings for `mem`.
+/// Create a policy for `mem`.
 ///
 /// # Errors
-/// Those of [`check`]; a memory that lacks what the policy cannot do without.
+/// Those of [`check`]; if the memory lacks a required capability.
 pub fn make(name: &str, settings: &Settings, mem: &mut dyn Memory) -> Result<Made> {
     (check(name, settings)?.make)(settings, mem)
 }

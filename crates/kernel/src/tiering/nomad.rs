@@ -14,9 +14,9 @@
 //! * Shadows are reclaimed in the order of their index when the slow node runs short or has no
 //!   frame for a demotion.
 //!
-//! The index is walked in order of page numbers, where the kernel has the order of frames. Where the
-//! hot set is written and does not fit the fast node, shadows cost a fault each, hold slow memory,
-//! and save few copies (see `ssp`).
+//! The index is walked in order of page numbers, where the kernel has the order of frames. Where
+//! the hot set is written and does not fit the fast node, shadows cost a fault each, hold slow
+//! memory, and save few copies (see `ssp`).
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ use super::pages::PageSet;
 use super::reclaim::{Demotion, Reclaim, ReclaimKnobs, arm_demoted};
 use super::scan::{ScanKnobs, Scanner};
 use super::{
-    Commit, Context, DropReason, Made, Memory, Named, Next, NodeId, Page, Policy, Refused, Tenant,
+    Commit, Context, DropReason, Made, Memory, PolicyEntry, Next, NodeId, Page, Policy, Refused, Tenant,
     Thread,
 };
 use crate::knobs;
@@ -50,7 +50,7 @@ knobs! {
 }
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "NOMAD: transactional promotion, a shadow kept for every promoted page",
     follows: "NOMAD (OSDI'24), kernel module and patch for Linux 5.13",
     leaves_out: "file and shared pages",
@@ -113,8 +113,8 @@ pub struct Nomad<R> {
     /// The promotion candidate queue, newest first.
     pcq: VecDeque<Page>,
     promote: Promote,
-    /// Pages that have a shadow, or had one: a page stays here until shadows are looked for, as to take
-    /// it out when it loses its shadow would be one more look into memory.
+    /// Pages that have a shadow, or had one: a page stays here until shadows are looked for, as to
+    /// take it out when it loses its shadow would be one more look into memory.
     shadows: PageSet,
 }
 

@@ -3,10 +3,10 @@
 //! First touch fills the fast node, then the next. The base line of every comparison; the NOMAD
 //! paper found it the best choice for Redis, whose accesses have no hot set that is worth moving.
 
-use super::{Memory, Named, Page, Policy};
+use super::{Memory, PolicyEntry, Page, Policy};
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "pages stay where first touched",
     follows: "",
     leaves_out: "",

@@ -1,20 +1,18 @@
 //! `oracle`: clairvoyant placement, a bound.
 //!
-//! At the start of each phase it learns how often every page will be referenced in it and puts
-//! the pages of most references per frame into the fast node, free of charge: no policy that keeps
-//! a page where it is throughout a phase has a higher share of references to fast memory. Not a
-//! policy anyone can run; it says how far each of the others is from the limit. One that moves a
-//! page before the reference that asked for it is over (TPP) may have a higher share, at the price
-//! of those moves.
+//! At the start of each phase, it places the pages with most references per frame in that phase in
+//! the fast node, at no cost. No policy that does not move pages within a phase has a higher share
+//! of references to fast memory. A policy that moves a page before the faulting reference completes
+//! (TPP) can exceed it, at the cost of the moves.
 
 use std::cmp::Reverse;
 
 use super::pages::PageSet;
-use super::{Memory, Named, NodeId, Page, Policy, Refused};
+use super::{Memory, PolicyEntry, NodeId, Page, Policy, Refused};
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
-    what: "clairvoyant placement at the start of each phase, free of charge: a bound",
+pub static POLICY: PolicyEntry = PolicyEntry {
+    what: "best placement at the start of each phase, at no cost: an upper bound",
     follows: "",
     leaves_out: "",
     not_for: "anything but comparison: no kernel knows the future",
@@ -37,11 +35,11 @@ impl Policy for Oracle {
         NodeId::all(mem.nodes()).skip(first).find(room).unwrap_or(NodeId::FAST)
     }
 
-    // What is foretold of a number holds for the page that it becomes.
+    // The prediction of a page number applies to its next page.
     fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
 
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
-        // What is not referenced is not chosen: it matters only where it is in the way.
+        // Pages without references are never chosen, only evicted.
         let (mut heat, mut cold) = (Vec::new(), Vec::new());
         let mut number = 0;
         while (number as usize) < counts.len() {
@@ -50,12 +48,12 @@ impl Policy for Oracle {
             let span = if mapped { mem.span(page) } else { 1 };
             let inner = counts.get(page.index()..page.index() + span as usize).unwrap_or_default();
             let sum: u64 = inner.iter().map(|count| u64::from(*count)).sum();
-            let there = mapped && mem.node_of(page) == NodeId::FAST;
+            let in_fast = mapped && mem.node_of(page) == NodeId::FAST;
             match sum / u64::from(span) {
-                0 if there => cold.push(page),
+                0 if in_fast => cold.push(page),
                 0 => {}
-                // Among equals those that are there already, so that they do not move.
-                mean => heat.push((Reverse(mean), !there, page, span)),
+                // Ties: pages that are already in the fast node, to avoid moves.
+                mean => heat.push((Reverse(mean), !in_fast, page, span)),
             }
             number += span;
         }
@@ -74,13 +72,13 @@ impl Policy for Oracle {
                 unwanted.push(page);
             }
         }
-        // The coldest are given up first.
+        // The coldest pages are evicted first.
         unwanted.extend(cold);
         let down = |mem: &mut dyn Memory, page: Page| {
             NodeId::all(mem.nodes()).skip(1).any(|node| mem.move_page(page, node).is_ok())
         };
         for page in wanted {
-            // A page that cannot be moved stays; one without room needs a victim.
+            // If the node is full, evict a victim first; pages that cannot be moved stay.
             while mem.move_page(page, NodeId::FAST) == Err(Refused::NoFrame) {
                 let Some(victim) = unwanted.pop() else { return };
                 if !down(mem, victim) {
@@ -88,7 +86,7 @@ impl Policy for Oracle {
                 }
             }
         }
-        // Room for chosen pages that are yet to be mapped.
+        // Free frames for chosen pages that are not mapped yet.
         let room = room_wanted(mem, &self.chosen, counts.len() as u32);
         while mem.free(NodeId::FAST) < room {
             let Some(victim) = unwanted.pop() else { return };

@@ -26,7 +26,7 @@ impl PageSet {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -38,12 +38,12 @@ impl PageSet {
             .is_some_and(|word| word >> (page.index() % 64) & 1 == 1)
     }
 
-    /// Ask for what tells whether `page` is a member, which is needed soon.
+    /// Prefetch the membership of `page`.
     pub fn prefetch(&self, page: Page) {
         prefetch(&self.levels[0], page.index() / 64);
     }
 
-    /// Add a page; false if it was there or is out of bounds.
+    /// Add a page. Returns false if it is a member or out of bounds.
     pub fn insert(&mut self, page: Page) -> bool {
         if self.contains(page) {
             return false;
@@ -61,7 +61,7 @@ impl PageSet {
         true
     }
 
-    /// Remove a page; false if it was not there.
+    /// Remove a page. Returns false if it is not a member.
     pub fn remove(&mut self, page: Page) -> bool {
         if !self.contains(page) {
             return false;

@@ -1,11 +1,11 @@
 //! Watermarks, and kswapd that demotes from the inactive end of a node's lists.
 //!
 //! Follows Linux 5.13 `mm/vmscan.c` for anonymous pages without swap, with the demotion of TPP and
-//! NOMAD: batches of 32 from the old end of the inactive list; a page whose accessed bit is set is
-//! kept once (PG_referenced) and activated the second time; an unreferenced one is demoted; pages
-//! move from the active to the inactive list, whatever their accessed bit, while the inactive list
-//! is smaller than the active one divided by sqrt(10 x GiB). A node is scanned at most twice over
-//! without a page freed; then kswapd sleeps until it is woken again.
+//! NOMAD: batches of 32 from the tail of the inactive list. A page with its accessed bit set stays
+//! once (PG_referenced) and is activated the second time; an unreferenced page is demoted. Pages
+//! move from the active to the inactive list, regardless of their accessed bit, while the inactive
+//! list is smaller than the active one divided by sqrt(10 x GiB). After two scans of a node without
+//! a freed page, kswapd sleeps until it is woken.
 
 use super::knobs::Frames;
 use super::lists::Lists;
@@ -26,23 +26,23 @@ knobs! {
     }
 }
 
-/// The knob `min_free` of a system whose only memory is a node of so many bytes: what Linux itself sets
-/// (`mm/page_alloc.c`, `calculate_min_free_kbytes`).
+/// The knob `min_free` as Linux sets it for a single node of this size in bytes (`mm/page_alloc.c`,
+/// `calculate_min_free_kbytes`).
 pub fn usual_min_free(node: u64) -> (&'static str, String) {
     let kib = ((node / 1024) as f64 * 16.0).sqrt() as u64;
     ("min_free", format!("{}KiB", kib.clamp(128, 256 << 10)))
 }
 
-/// Free frames of one node at which something happens.
+/// Watermarks of one node, in free frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Below it nothing is allocated without reclaim.
+    /// Below it, allocation requires reclaim.
     pub min: u64,
-    /// Below it kswapd is woken.
+    /// Below it, kswapd is woken.
     pub low: u64,
-    /// kswapd stops.
+    /// Above it, kswapd stops.
     pub high: u64,
-    /// Below it pages are demoted (on nodes that have a slower one).
+    /// Below it, pages are demoted, if there is a slower node.
     pub demote: u64,
 }
 
@@ -88,7 +88,7 @@ impl Demotion for ByCopy {
 
 /// Arm a page that was just demoted.
 pub fn arm_demoted(mem: &mut dyn Memory, page: Page) {
-    // One that cannot be armed now is left to the scanner.
+    // If it cannot be armed now, the scanner will do it.
     let _ = mem.arm_hint(page);
 }
 
@@ -189,8 +189,8 @@ impl Reclaim {
         mem.wake(self.kswapd);
     }
 
-    /// Ask for what a walk of a list from its old end needs after this page: of the page next to the
-    /// next, as the next was asked for when the walk was at the page before this one.
+    /// Prefetch for a walk from the tail of a list: the page after the next (the next page was
+    /// prefetched one step earlier).
     fn prefetch_after(&self, mem: &dyn Memory, page: Page) {
         let next = self.lists.newer(page).and_then(|next| self.lists.newer(next));
         if let Some(next) = next {

@@ -3,14 +3,14 @@
 //! Follows Linux 5.13 `kernel/sched/fair.c` with the change that TPP and NOMAD make: only pages of
 //! slow nodes are armed.
 //!
-//! * `task_numa_work`: a scan goes on stretch by stretch until one had a page to arm, over eight
-//!   stretches at most; where fast and slow pages lie mixed, it arms less than its size.
+//! * `task_numa_work`: a scan continues in steps until one has a page to arm, at most eight steps.
+//!   With a mix of fast and slow pages it arms less than its size.
 //! * `task_scan_min`, `task_scan_max`: the sysctls are times of a pass over all memory, so the time
-//!   between scans is a share of them, and not below a floor.
-//! * `update_task_scan_period`: at the first fault after a pass the period doubles, as no fault was
-//!   local and none shared: fast pages do not fault, and all threads count as one task here.
+//!   between scans is a share of them, with a floor.
+//! * `update_task_scan_period`: at the first fault after a pass the period doubles, because no
+//!   fault was local or shared: fast pages do not fault, and all threads count as one task here.
 //!
-//! Left out: the limit of 3 % of the program's time (a scan of 256 MiB takes less).
+//! Not modelled: the limit of 3 % of the program's time (a scan of 256 MiB takes less).
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::{Context, Memory, Next, NodeId, Page, Refused, Request, Thread, Time};
@@ -40,18 +40,18 @@ pub struct Scanner {
     cursor: u32,
     period: Time,
     longest: Time,
-    /// A pass is over and no page has faulted since.
+    /// A pass is complete and no page has faulted since.
     passed: bool,
-    /// The pages to arm of a stretch, and what became of each; kept to reuse their memory.
+    /// Buffers: the pages to arm in a step, and the results.
     requests: Vec<Request>,
     outcomes: Vec<Result<(), Refused>>,
 }
 
 impl Scanner {
-    /// A scanner of the pages of `mem` in a thread of its own, and when that runs first.
+    /// A scanner of the pages of `mem`, with its thread and the thread's first run.
     ///
     /// # Errors
-    /// A knob out of place.
+    /// If a knob is invalid.
     pub fn new(
         mem: &mut dyn Memory,
         settings: &Settings,
@@ -75,12 +75,12 @@ impl Scanner {
         Ok((scanner, (thread, first)))
     }
 
-    /// The thread that is to run [`work`](Scanner::work).
+    /// The thread that must run [`work`](Scanner::work).
     pub fn thread(&self) -> Thread {
         self.thread
     }
 
-    /// There was a hint fault.
+    /// Record a hint fault.
     pub fn fault(&mut self) {
         if self.passed {
             self.passed = false;
@@ -88,14 +88,14 @@ impl Scanner {
         }
     }
 
-    /// Arm the slow pages of the next stretch that has any; it calls `armed` with each.
+    /// Arm the slow pages of the next step that has any, and call `armed` for each.
     pub fn work(&mut self, mem: &mut dyn Memory, mut armed: impl FnMut(Page)) -> Next {
         let limit = mem.page_limit();
-        let stretch = self.knobs.scan_size.0;
-        let mut pass = stretch.saturating_mul(8).min(u64::from(limit));
+        let step = self.knobs.scan_size.0;
+        let mut pass = step.saturating_mul(8).min(u64::from(limit));
         loop {
-            // One armed page uses up the stretch that it is in (`nr_pte_updates`).
-            let mut left = stretch.min(pass);
+            // One armed page uses up the step that it is in (`nr_pte_updates`).
+            let mut left = step.min(pass);
             pass -= left;
             self.requests.clear();
             while left > 0 {
@@ -136,7 +136,7 @@ mod tests {
 
     /// 24 pages, the first four fast; a scan is eight pages, so a pass three scans.
     #[test]
-    fn arms_stretches_and_slows_down_after_passes_with_faults() {
+    fn arms_steps_and_slows_down_after_passes_with_faults() {
         let mut memory = ReferenceMemory::new(COSTS, &[4, 24], 24, false);
         let mut none = memory.start("none", &Settings::default()).unwrap();
         for page in 0..24 {

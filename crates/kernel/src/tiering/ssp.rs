@@ -12,16 +12,16 @@
 //! * `write-protect` (default): the page is write-protected although it has no shadow; its first
 //!   write is a fault that only sets the flag. Nearest to the text, which has no other means.
 //! * `dirty-bit`: kswapd looks at the page's dirty bit when it demotes it. No fault.
-//! * `shadow-fault`: only writes that free a shadow are noticed, not those to any promoted page; one
-//!   that is written in every stay then keeps a shadow every other time.
+//! * `shadow-fault`: only writes that free a shadow are noticed, not those to any promoted page;
+//!   one that is written in every stay then keeps a shadow every other time.
 //!
-//! Where pages change between being read and being written from one stay in fast memory to the next,
-//! history predicts the wrong thing.
+//! Where pages change between being read and being written from one stay in fast memory to the
+//! next, history predicts the wrong thing.
 
 use super::knobs::{KnobValue, Knobs, Settings};
 use super::nomad::{self, Nomad, ShadowRule};
 use super::pages::PageSet;
-use super::{Capability, Memory, Named, Page, need};
+use super::{Capability, Memory, PolicyEntry, Page, need};
 use crate::knobs;
 
 /// How a write to a page without a shadow is noticed.
@@ -57,7 +57,7 @@ knobs! {
 }
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Selective Shadow Paging: NOMAD, a shadow only for pages that stayed clean last time",
     follows: "Selective Shadow Paging (SSP, 003), on NOMAD (OSDI'24)",
     leaves_out: "file and shared pages",

@@ -1,5 +1,5 @@
-//! Every policy in the reference implementation: no lost write, every invariant, whatever the program
-//! does and whatever the memory refuses or lacks.
+//! Every policy in the reference implementation: no lost write, every invariant, whatever the
+//! program does and whatever the memory refuses or lacks.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ fn nodes(three: bool) -> &'static [usize] {
     if three { &[8, 12, 24] } else { &[10, 26] }
 }
 
-/// Run every policy, with every choice of its knobs, in a memory that `prepare` has changed; one that
-/// refuses the memory must name `lacks`.
+/// Run every policy, with every choice of its knobs, in a memory that `prepare` has changed; one
+/// that refuses the memory must name `lacks`.
 fn run_all(
     nodes: &[usize],
     steps: &[testing::Step],
@@ -111,8 +111,8 @@ fn the_reference_keeps_to_the_contract() {
     });
 }
 
-/// Pages end in whatever state a policy has brought them: the first of each kind is given back again
-/// and again while the program thrashes.
+/// Pages end in whatever state a policy has brought them: the first of each kind is given back
+/// again and again while the program thrashes.
 #[test]
 fn pages_end_in_every_state() {
     type Kind = (&'static str, fn(&ReferenceMemory, Page) -> bool);

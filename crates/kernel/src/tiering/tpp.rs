@@ -13,7 +13,7 @@
 use super::knobs::Knobs;
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
 use super::scan::{ScanKnobs, Scanner};
-use super::{Memory, Named, Next, NodeId, Page, Policy, Thread};
+use super::{Memory, PolicyEntry, Next, NodeId, Page, Policy, Thread};
 use crate::knobs;
 
 knobs! {
@@ -25,7 +25,7 @@ knobs! {
 }
 
 /// The registry's entry.
-pub static POLICY: Named = Named {
+pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Transparent Page Placement: synchronous promotion on hint faults, kswapd demotes",
     follows: "TPP (ASPLOS'23), as the kernel patch of NOMAD has it for Linux 5.13",
     leaves_out: "file pages, swap",

@@ -1,268 +1,50 @@
-//! `file`: a file, read and written past the page cache where its file system allows that, by io_uring
-//! with many requests under way.
+//! `file`: a file, accessed without the page cache if its file system allows that, through io_uring with many
+//! requests in flight.
 //!
-//! Each process has a file of its own, named after it, which has no name any more once it is open: what
-//! is in it is of use to nobody else, and gone with the program.
+//! Each process has its own file, named after its PID and unlinked after opening.
 //!
-//! What is stored is in a buffer until the file has it, and read from there meanwhile. Where the kernel
-//! lets nobody use io_uring, requests are made one by one.
+//! A stored page is read from its buffer until it is written. Without io_uring, requests are synchronous.
 
-use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use nearfar_trace::{Error, Result};
-use rustc_hash::FxHashMap;
 
-use super::ring::{Aligned, Buffer, REQUESTS, Ring};
+use self::queue::{Queue, Request, Use, broken, no_room, place};
+
+use super::ring::{Aligned, REQUESTS, Ring};
 use super::slots::Slots;
-use super::{Arrival, Far, Fault, Fetch, Named, is_zero};
+use super::{Arrival, Far, Fault, Fetch, TierEntry, is_zero};
 use crate::linux::monotonic;
 use crate::{PAGE, Slot};
 
+mod queue;
+
 /// The registry's entry.
-pub static TIER: Named = Named {
+pub static TIER: TierEntry = TierEntry {
     what: "a file, read and written without the page cache, many pages at a time",
     argument: "PATH",
     is_mapped: false,
     own_time: None,
-    check: |path, _| super::whole_path(path),
+    check: |path, _| super::absolute_path(path),
     make: |path, pages| {
         Ok(Box::new(PagesOnFile::open(Path::new(path), pages, Ring::new().ok())?))
     },
 };
 
-/// Most buffers with pages that the file does not have yet: the others are for reads.
+/// Maximum number of buffers with pages that are not written yet. The others are for reads.
 const STORING: usize = REQUESTS / 2;
-
-/// Numbers of requests that are told apart by their logarithm: below twice as many as can be under way.
-const DEPTHS: usize = REQUESTS.ilog2() as usize + 1;
-
-/// What a read is predicted to take before any was made: about what flash takes.
-const UNKNOWN_NS: u64 = 100_000;
 
 struct PagesOnFile {
     file: File,
     slots: Slots,
-    /// Whether the page of each slot is on the file: one of zeros is not.
+    /// Whether the page of each slot is in the file. A page of zeros is not.
     stored: Vec<bool>,
     held: u64,
     buffer: Box<Aligned>,
     queue: Option<Queue>,
-}
-
-/// Requests under way.
-struct Queue {
-    ring: Ring,
-    uses: [Use; REQUESTS],
-    /// The buffer of each slot that has one.
-    buffers: FxHashMap<Slot, Buffer>,
-    free: Vec<Buffer>,
-    /// Buffers with pages that have come, oldest first.
-    here: VecDeque<Buffer>,
-    /// Reads that wait for a buffer.
-    waiting: VecDeque<Asked>,
-    /// Slots that were freed while a request was under way: the next page there must not overtake it.
-    freed: Vec<Slot>,
-    /// Slots whose place the file has had room for.
-    placed: Vec<bool>,
-    /// Writes under way.
-    writing: usize,
-    /// Pages for which the file has no room: they stay in their buffers.
-    refused: usize,
-    arrivals: Vec<Arrival>,
-    /// What reads took of late, ns, by the logarithm of how many requests were under way.
-    took: [u64; DEPTHS],
-    broken: Option<Fault>,
-}
-
-/// A page that was asked for.
-#[derive(Clone, Copy)]
-struct Asked {
-    slot: Slot,
-    began: u64,
-    predicted_ns: u64,
-    /// Requests under way and before it, itself included.
-    depth: usize,
-}
-
-/// What a buffer is used for.
-#[derive(Clone, Copy)]
-enum Use {
-    Free,
-    Reading(Asked),
-    Here(Slot),
-    Writing(Slot),
-    Refused(Slot),
-}
-
-fn broken(doing: &str, error: &io::Error) -> Fault {
-    Fault::Broken(format!("{doing} the far tier's file: {error}"))
-}
-
-/// Whether a write failed as the file cannot have more.
-fn no_room(error: &io::Error) -> bool {
-    let number = error.raw_os_error();
-    error.kind() == io::ErrorKind::UnexpectedEof
-        || matches!(number, Some(libc::ENOSPC | libc::EDQUOT))
-}
-
-fn place(slot: Slot) -> u64 {
-    (slot.index() * PAGE) as u64
-}
-
-impl Queue {
-    fn new(ring: Ring) -> Self {
-        Self {
-            ring,
-            uses: [Use::Free; REQUESTS],
-            buffers: FxHashMap::default(),
-            free: Ring::all().rev().collect(),
-            here: VecDeque::new(),
-            waiting: VecDeque::new(),
-            freed: Vec::new(),
-            placed: Vec::new(),
-            writing: 0,
-            refused: 0,
-            arrivals: Vec::new(),
-            took: [0; DEPTHS],
-            broken: None,
-        }
-    }
-
-    /// The buffer of a slot, and what it is used for.
-    fn of(&self, slot: Slot) -> Option<(Buffer, Use)> {
-        let buffer = *self.buffers.get(&slot)?;
-        Some((buffer, self.uses[buffer.index()]))
-    }
-
-    /// A buffer that nothing is lost with.
-    fn buffer(&mut self) -> Option<Buffer> {
-        if self.free.is_empty() {
-            let oldest = *self.here.front()?;
-            self.release(oldest);
-        }
-        self.free.pop()
-    }
-
-    fn release(&mut self, buffer: Buffer) {
-        let slot = match std::mem::replace(&mut self.uses[buffer.index()], Use::Free) {
-            Use::Free => return,
-            Use::Here(slot) => {
-                self.here.retain(|other| *other != buffer);
-                slot
-            }
-            Use::Refused(slot) => {
-                self.refused -= 1;
-                slot
-            }
-            Use::Reading(Asked { slot, .. }) | Use::Writing(slot) => slot,
-        };
-        self.buffers.remove(&slot);
-        self.free.push(buffer);
-    }
-
-    fn class(depth: usize) -> usize {
-        (depth.ilog2() as usize).min(DEPTHS - 1)
-    }
-
-    /// What a read will take with so many requests under way: what the last ones took, or those with the
-    /// next fewer or more.
-    fn predicted_ns(&self, depth: usize) -> u64 {
-        let (fewer, more) = self.took.split_at(Self::class(depth) + 1);
-        let known = fewer.iter().rev().chain(more).find(|took| **took > 0);
-        known.copied().unwrap_or(UNKNOWN_NS)
-    }
-
-    /// Deal with what is done, and begin what has waited.
-    fn reap(&mut self, file: &File, slots: &mut Slots) {
-        while let Some((buffer, result)) = self.ring.done() {
-            match self.uses[buffer.index()] {
-                Use::Reading(asked) => {
-                    let freed = self.end_of(asked.slot, slots);
-                    self.has_read(buffer, asked, result, freed);
-                }
-                Use::Writing(slot) => {
-                    let freed = self.end_of(slot, slots);
-                    self.has_written(buffer, slot, result, freed);
-                }
-                Use::Free | Use::Here(_) | Use::Refused(_) => {}
-            }
-        }
-        // What has come is about to be loaded, unless nobody wants it any more.
-        while (!self.free.is_empty() || self.ring.count() == 0)
-            && let Some(asked) = self.waiting.front().copied()
-            && let Some(buffer) = self.buffer()
-        {
-            self.waiting.pop_front();
-            self.read(buffer, asked, file);
-        }
-    }
-
-    /// A slot's request is done: whether the slot was freed under it. Then it is free from now on.
-    fn end_of(&mut self, slot: Slot, slots: &mut Slots) -> bool {
-        let place = self.freed.iter().position(|freed| *freed == slot);
-        if let Some(place) = place {
-            self.freed.swap_remove(place);
-            slots.free(slot);
-        }
-        place.is_some()
-    }
-
-    fn has_read(&mut self, buffer: Buffer, asked: Asked, result: io::Result<()>, freed: bool) {
-        let took_ns = monotonic().saturating_sub(asked.began);
-        let of_late = &mut self.took[Self::class(asked.depth)];
-        *of_late = if *of_late == 0 { took_ns.max(1) } else { (7 * *of_late + took_ns).div_ceil(8) };
-        let Asked { slot, predicted_ns, .. } = asked;
-        self.arrivals.push(Arrival { slot, predicted_ns, took_ns });
-        match result {
-            Ok(()) if !freed => {
-                self.uses[buffer.index()] = Use::Here(slot);
-                self.here.push_back(buffer);
-                return;
-            }
-            Err(error) if !freed => self.broken = Some(broken("reading", &error)),
-            _ => {}
-        }
-        self.release(buffer);
-    }
-
-    fn has_written(&mut self, buffer: Buffer, slot: Slot, result: io::Result<()>, freed: bool) {
-        self.writing -= 1;
-        match result {
-            Ok(()) => self.placed[slot.index()] = true,
-            Err(error) if !freed && no_room(&error) => {
-                self.uses[buffer.index()] = Use::Refused(slot);
-                self.refused += 1;
-                return;
-            }
-            Err(error) if !freed => self.broken = Some(broken("writing", &error)),
-            Err(_) => {}
-        }
-        self.release(buffer);
-    }
-
-    fn read(&mut self, buffer: Buffer, asked: Asked, file: &File) {
-        self.uses[buffer.index()] = Use::Reading(asked);
-        self.buffers.insert(asked.slot, buffer);
-        if let Err(error) = self.ring.read(buffer, file, place(asked.slot)) {
-            self.broken = Some(broken("reading", &error));
-        }
-    }
-
-    /// Wait until a request is done.
-    fn wait(&mut self, file: &File, slots: &mut Slots) -> std::result::Result<(), Fault> {
-        self.ring.wait().map_err(|error| broken("waiting for", &error))?;
-        self.reap(file, slots);
-        self.check()
-    }
-
-    fn check(&self) -> std::result::Result<(), Fault> {
-        self.broken.clone().map_or(Ok(()), Err)
-    }
 }
 
 impl PagesOnFile {
@@ -280,7 +62,7 @@ impl PagesOnFile {
                 .open(path)
         };
         let file = match open(libc::O_DIRECT) {
-            // A file system in memory has no page cache to go past.
+            // A file system in memory has no O_DIRECT.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
             opened => opened,
         };
@@ -296,7 +78,7 @@ impl PagesOnFile {
         })
     }
 
-    /// A slot. Those that were freed under a request are waited for if there is no other.
+    /// Take a slot. If there is no other, wait for one that was freed during a request.
     fn take(&mut self) -> std::result::Result<Slot, Fault> {
         loop {
             match (self.slots.take(), &mut self.queue) {
@@ -374,7 +156,7 @@ impl Far for PagesOnFile {
                     Use::Writing(_) => queue.ring.copy_written(buffer, page),
                     _ => page.copy_from_slice(queue.ring.page(buffer)),
                 }
-                if let Use::Here(_) = used {
+                if let Use::Loaded(_) = used {
                     queue.release(buffer);
                 }
                 return Ok(());
@@ -395,10 +177,10 @@ impl Far for PagesOnFile {
                 Some((buffer, _)) => queue.release(buffer),
                 None => {}
             }
-            if let Some(index) = queue.waiting.iter().position(|asked| asked.slot == slot)
-                && let Some(asked) = queue.waiting.remove(index)
+            if let Some(index) = queue.waiting.iter().position(|request| request.slot == slot)
+                && let Some(request) = queue.waiting.remove(index)
             {
-                let Asked { predicted_ns, began, .. } = asked;
+                let Request { predicted_ns, began, .. } = request;
                 let took_ns = monotonic().saturating_sub(began);
                 queue.arrivals.push(Arrival { slot, predicted_ns, took_ns });
             }
@@ -408,39 +190,39 @@ impl Far for PagesOnFile {
 
     fn fetch(&mut self, slot: Slot, now_ns: u64) -> std::result::Result<Fetch, Fault> {
         let Some(queue) = self.queue.as_mut().filter(|_| self.stored[slot.index()]) else {
-            return Ok(Fetch::Here);
+            return Ok(Fetch::Ready);
         };
         queue.check()?;
         let under_way = match queue.of(slot) {
-            Some((_, Use::Reading(asked))) => Some(asked),
-            Some(_) => return Ok(Fetch::Here),
-            None => queue.waiting.iter().find(|asked| asked.slot == slot).copied(),
+            Some((_, Use::Reading(request))) => Some(request),
+            Some(_) => return Ok(Fetch::Ready),
+            None => queue.waiting.iter().find(|request| request.slot == slot).copied(),
         };
-        if let Some(Asked { began, predicted_ns, .. }) = under_way {
+        if let Some(Request { began, predicted_ns, .. }) = under_way {
             let predicted_ns = (began + predicted_ns).saturating_sub(now_ns);
-            return Ok(Fetch::Coming { predicted_ns });
+            return Ok(Fetch::Pending { predicted_ns });
         }
         let depth = queue.ring.count() + queue.waiting.len() + 1;
         let predicted_ns = queue.predicted_ns(depth);
-        let asked = Asked { slot, began: now_ns, predicted_ns, depth };
-        // The slot's previous page may have arrived after it was freed. One arrival stands for both.
+        let request = Request { slot, began: now_ns, predicted_ns, depth };
+        // The slot's previous page may have arrived after it was freed. Report one arrival for both.
         let was_pending = queue.arrivals.iter().any(|arrival| arrival.slot == slot);
         queue.arrivals.retain(|arrival| arrival.slot != slot);
         let Some(buffer) = queue.buffer() else {
-            queue.waiting.push_back(asked);
-            return Ok(Fetch::Coming { predicted_ns });
+            queue.waiting.push_back(request);
+            return Ok(Fetch::Pending { predicted_ns });
         };
-        queue.read(buffer, asked, &self.file);
-        // A file system in memory has it at once.
+        queue.read(buffer, request, &self.file);
+        // A file system in memory completes it at once.
         let before = queue.arrivals.len();
         queue.reap(&self.file, &mut self.slots);
         queue.check()?;
-        if let Some((_, Use::Here(_))) = queue.of(slot) {
-            let told = queue.arrivals.iter().skip(before).position(|arrival| arrival.slot == slot);
-            told.filter(|_| !was_pending).map(|index| queue.arrivals.remove(before + index));
-            return Ok(Fetch::Here);
+        if let Some((_, Use::Loaded(_))) = queue.of(slot) {
+            let position = queue.arrivals.iter().skip(before).position(|arrival| arrival.slot == slot);
+            position.filter(|_| !was_pending).map(|index| queue.arrivals.remove(before + index));
+            return Ok(Fetch::Ready);
         }
-        Ok(Fetch::Coming { predicted_ns })
+        Ok(Fetch::Pending { predicted_ns })
     }
 
     fn arrived(&mut self, _: u64, into: &mut Vec<Arrival>) {
@@ -467,7 +249,7 @@ impl Far for PagesOnFile {
 }
 
 impl Drop for PagesOnFile {
-    /// Requests are done before the file is closed.
+    /// Complete all requests before the file is closed.
     fn drop(&mut self) {
         self.queue = None;
     }
@@ -482,7 +264,7 @@ mod tests {
     use super::*;
     use crate::tests::not_run;
 
-    /// A ring; none where there is no io_uring, as under QEMU in user mode.
+    /// A ring; `None` without io_uring, as under qemu-user.
     fn ring() -> Option<Ring> {
         match Ring::new() {
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
@@ -500,10 +282,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(8))]
 
-        /// With many requests under way, with one by one, and in a tier that is slower still; on a disk
-        /// and in memory.
+        /// With and without io_uring, and with a latency; on a disk and in memory.
         #[test]
-        fn what_is_on_its_way_comes_back(work in work()) {
+        fn requested_pages_come_back(work in work()) {
             for folder in [tempfile::tempdir_in("."), tempfile::tempdir_in("/dev/shm")] {
                 let folder = folder.unwrap();
                 comes_back(open(folder.path(), ring()), &work, |_| {});
@@ -514,7 +295,7 @@ mod tests {
         }
     }
 
-    /// A file system with room for 16 pages, in a namespace of this thread's own.
+    /// A file system with room for 16 pages, in a mount namespace of this thread.
     fn small() -> Option<tempfile::TempDir> {
         let folder = tempfile::tempdir().unwrap();
         let path = std::ffi::CString::new(folder.path().to_str()?).ok()?;
@@ -528,7 +309,7 @@ mod tests {
         mounted.then_some(folder)
     }
 
-    /// What the file has no room for is refused or kept, and there is room again when pages are freed.
+    /// A page without room is refused or stays in its buffer, and freed pages make room.
     #[test]
     fn a_full_file_system_loses_nothing() {
         for with_ring in [true, false] {
@@ -540,7 +321,7 @@ mod tests {
                 for round in 1..4u8 {
                     while let Ok(slot) = far.store(&page(round)) {
                         held.push((slot, page(round)));
-                        assert!(held.len() <= 16 + STORING, "there is no room for so many");
+                        assert!(held.len() <= 16 + STORING, "more pages than fit");
                     }
                     assert_eq!(far.store(&page(round)), Err(Fault::Full));
                     assert!(held.len() >= 16);

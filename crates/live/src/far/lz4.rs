@@ -1,15 +1,15 @@
-//! `lz4`: a pool of pages compressed by LZ4: quick, and larger than zstd's.
+//! `lz4`: a pool of pages compressed by LZ4: faster than zstd, with a lower compression ratio.
 
 use lz4_flex::block::{
     CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
 };
 
-use super::Named;
+use super::TierEntry;
 use super::pool::{Codec, Pool};
 use crate::PAGE;
 
 /// The registry's entry.
-pub static TIER: Named = Named {
+pub static TIER: TierEntry = TierEntry {
     what: "a pool in memory, compressed by LZ4",
     argument: "",
     is_mapped: false,
@@ -21,7 +21,7 @@ pub static TIER: Named = Named {
 struct Lz4(CompressTable);
 
 impl Codec for Lz4 {
-    // With less it does not begin.
+    // It refuses smaller buffers.
     const ROOM: usize = get_maximum_output_size(PAGE);
 
     fn compress(&mut self, page: &[u8], into: &mut [u8]) -> Option<usize> {

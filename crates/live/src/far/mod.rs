@@ -1,8 +1,8 @@
-//! Far tiers: where pages lie that are not in fast memory.
+//! Far tiers: storage for pages that are not in fast memory.
 //!
-//! A far tier here is never mapped, but for `node`: a reference to one of its pages is a fault. To add
-//! one: a file with a [`Named`], a line in the registry below, and a row in `docs/run.md`; the tests here
-//! take every tier of the registry.
+//! Except for `node`, far tiers are not mapped: a reference to one of their pages is a fault. To add one: a
+//! file with a [`TierEntry`], a line in the registry below, and a row in `docs/run.md`. The tests here run
+//! with every tier of the registry.
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -16,7 +16,7 @@ use crate::{PAGE, Slot};
 pub enum Fault {
     /// No room.
     Full,
-    /// It cannot be read or written: what, and why.
+    /// A read or write failed: what, and why.
     Broken(String),
 }
 
@@ -29,97 +29,97 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Where a page is that was asked for.
+/// The result of [`Far::fetch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
-    /// To be loaded at once.
-    Here,
-    /// On its way.
-    Coming {
-        /// How long it will take from now on, by what the tier knows.
+    /// The page can be loaded at once.
+    Ready,
+    /// The page is being read.
+    Pending {
+        /// Predicted time from now on.
         predicted_ns: u64,
     },
 }
 
-/// A page that was on its way.
+/// A page that was pending and can be loaded now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Its slot.
     pub slot: Slot,
-    /// How long it was predicted to take when it was first asked for.
+    /// Predicted time at the first request.
     pub predicted_ns: u64,
-    /// How long it took.
+    /// Actual time.
     pub took_ns: u64,
 }
 
 /// A far tier.
 ///
-/// Order of calls for a page whose loading may take time: [`fetch`](Far::fetch) says that it is coming,
-/// [`arrived`](Far::arrived) tells that it has come, then it is loaded. Tiers that are as quick as a copy
-/// need none of that. Times are nanoseconds of CLOCK_MONOTONIC.
+/// Order of calls for a page that takes time to load: [`fetch`](Far::fetch) returns [`Fetch::Pending`],
+/// [`arrived`](Far::arrived) reports the page, then it is loaded. Tiers that only copy need neither. Times
+/// are nanoseconds of CLOCK_MONOTONIC.
 ///
-/// What is stored comes back bit by bit until it is freed. No call may touch memory of the program
-/// or take memory from its allocator.
+/// A stored page is loaded unchanged until it is freed. No call may touch memory of the program or use its
+/// allocator.
 pub trait Far: Send {
-    /// Keep a copy of a page.
+    /// Store a copy of a page.
     ///
     /// # Errors
-    /// [`Fault`]; then nothing is kept.
+    /// [`Fault`]; then nothing is stored.
     fn store(&mut self, page: &[u8]) -> std::result::Result<Slot, Fault>;
-    /// Copy a page back.
+    /// Load a stored page.
     ///
     /// # Errors
     /// [`Fault::Broken`].
     fn load(&mut self, slot: Slot, page: &mut [u8]) -> std::result::Result<(), Fault>;
-    /// Forget it. The slot may come again.
+    /// Free a slot. It may be reused.
     fn free(&mut self, slot: Slot);
-    /// Begin to bring a page that will be loaded. What is said to be coming is told of by
-    /// [`arrived`](Far::arrived) once, however often it was asked for, and even if it was freed meanwhile;
-    /// asked for after that and not stored anew, it is here, unless others were in its room since.
+    /// Start to read a page that will be loaded. [`arrived`](Far::arrived) reports a pending page once,
+    /// regardless of the number of calls, and even if it was freed meanwhile. Afterwards it is ready, unless
+    /// it was stored anew or displaced by others.
     ///
     /// # Errors
     /// [`Fault::Broken`].
     fn fetch(&mut self, _slot: Slot, _now_ns: u64) -> std::result::Result<Fetch, Fault> {
-        Ok(Fetch::Here)
+        Ok(Fetch::Ready)
     }
-    /// What has come since the last call.
+    /// The pages that have arrived since the last call.
     fn arrived(&mut self, _now_ns: u64, _into: &mut Vec<Arrival>) {}
-    /// When something may come next, or has come and was not told of yet; `u64::MAX` if nothing is on its
-    /// way, or its [`descriptor`](Far::descriptor) will tell.
+    /// When the next page may arrive; a time in the past if one has arrived; `u64::MAX` if none is pending,
+    /// or if the [`descriptor`](Far::descriptor) will become readable.
     fn due(&self) -> u64 {
         u64::MAX
     }
-    /// Readable when something has come, if it has one.
+    /// Readable when a page has arrived, if the tier has a descriptor.
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
-    /// Until when it is busy with what was stored: nothing more should be stored before, if it can wait.
+    /// When it will have finished earlier stores. Stores that can wait should wait until then.
     fn busy_until(&self) -> u64 {
         0
     }
-    /// Bytes that the pages take now.
+    /// Bytes that the stored pages take.
     fn bytes(&self) -> u64;
 }
 
 /// A far tier of the registry.
-pub struct Named {
+pub struct TierEntry {
     /// What it is, in one line.
     pub what: &'static str,
-    /// What is written after the name and a colon; empty if nothing is.
+    /// The placeholder of the argument after the name and a colon; empty for no argument.
     pub argument: &'static str,
-    /// Its pages stay in the program's memory, on a memory node: nothing is stored.
+    /// Its pages stay in the program's memory, on a memory node, and are not stored.
     pub is_mapped: bool,
-    /// Why nobody else can say how long its pages take, where that is so.
+    /// Why the latency cannot be set, if it cannot.
     pub own_time: Option<&'static str>,
-    /// Whether one can be made for up to `pages` pages: the argument as it holds in any folder.
+    /// Check whether a tier for up to `pages` pages can be made. Returns the argument with absolute paths.
     pub check: fn(argument: &str, pages: u32) -> Result<String>,
-    /// Make one for up to `pages` pages.
+    /// Make a tier for up to `pages` pages.
     pub make: fn(argument: &str, pages: u32) -> Result<Box<dyn Far>>,
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for TierEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Named").field("what", &self.what).finish_non_exhaustive()
+        f.debug_struct("TierEntry").field("what", &self.what).finish_non_exhaustive()
     }
 }
 
@@ -129,7 +129,7 @@ macro_rules! tiers {
         $(mod $name;)*
 
         /// Every far tier, by name.
-        pub static TIERS: &[(&str, &Named)] = &[$((stringify!($name), &$name::TIER),)*];
+        pub static TIERS: &[(&str, &TierEntry)] = &[$((stringify!($name), &$name::TIER),)*];
     };
 }
 
@@ -154,7 +154,7 @@ pub use slow::Slow;
 ///
 /// # Errors
 /// An input error that lists the tiers.
-pub fn find(text: &str) -> Result<(&'static str, &'static Named, &str)> {
+pub fn find(text: &str) -> Result<(&'static str, &'static TierEntry, &str)> {
     let (name, argument) = text.split_once(':').unwrap_or((text, ""));
     let names = || TIERS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let found = TIERS.iter().find(|(known, _)| *known == name).ok_or_else(|| {
@@ -190,17 +190,17 @@ fn nothing(_: &str, _: u32) -> Result<String> {
     Ok(String::new())
 }
 
-/// A path as it holds in any folder: programs that a program starts may be elsewhere.
-fn whole_path(path: &str) -> Result<String> {
+/// An absolute path: programs that the program starts may run in another folder.
+fn absolute_path(path: &str) -> Result<String> {
     let whole = std::path::absolute(path).map_err(|error| {
         Error::input("--far", format!("{path}: {error}"), "give a path from the root on")
     })?;
     Ok(whole.to_string_lossy().into_owned())
 }
 
-/// An argument that the tier can be made with, its files in this folder.
+/// An argument with which the tier can be made, with its files in this folder.
 #[cfg(test)]
-pub(crate) fn argument(tier: &Named, folder: &std::path::Path) -> String {
+pub(crate) fn argument(tier: &TierEntry, folder: &std::path::Path) -> String {
     match tier.argument {
         "MACHINE" => "umd".into(),
         "N" => "1".into(),
@@ -208,7 +208,7 @@ pub(crate) fn argument(tier: &Named, folder: &std::path::Path) -> String {
     }
 }
 
-/// Whether all bytes are zero. Such a page is kept as a mark alone.
+/// Whether all bytes are zero. The content of such a page is not stored.
 fn is_zero(page: &[u8]) -> bool {
     debug_assert!(page.len() <= PAGE);
     page.iter().all(|byte| *byte == 0)
@@ -223,26 +223,26 @@ mod tests {
     use super::*;
     use crate::linux::{monotonic, wait};
 
-    /// What is done with a tier from which pages take time to come.
+    /// A step of a test of a tier with pending pages.
     #[derive(Clone, Copy, Debug)]
     pub(super) enum Work {
         Store,
         Replace,
         Load,
-        Hear,
+        Collect,
         Fetch,
     }
 
-    /// Pages that are stored before all else, and most of them.
+    /// Number of pages that are stored first, and the maximum.
     pub(super) const WORK: (u64, u32) = (600, 900);
 
-    /// Steps, each at one of the pages that are held.
+    /// Steps, each with one of the stored pages.
     pub(super) fn work() -> impl Strategy<Value = Vec<(Work, prop::sample::Index)>> {
         let what = prop_oneof![
             1 => Just(Work::Store),
             1 => Just(Work::Replace),
             2 => Just(Work::Load),
-            1 => Just(Work::Hear),
+            1 => Just(Work::Collect),
             3 => Just(Work::Fetch),
         ];
         prop::collection::vec((what, any::<prop::sample::Index>()), 500..1500)
@@ -252,21 +252,21 @@ mod tests {
         (0..PAGE as u64 / 8).flat_map(|word| (seed * 997 + word).to_le_bytes()).collect()
     }
 
-    /// Pages come back as they were, whatever is asked for, freed and stored meanwhile; what is coming
-    /// comes, once.
+    /// Pages are loaded unchanged, whatever is fetched, freed and stored meanwhile. Each pending page arrives
+    /// once.
     pub(super) fn comes_back(
         mut far: Box<dyn Far>,
         work: &[(Work, prop::sample::Index)],
         check: impl Fn(Arrival),
     ) {
         let mut held: Vec<(Slot, u64)> = Vec::new();
-        let mut asked = BTreeSet::new();
+        let mut pending = BTreeSet::new();
         let mut loaded = vec![0; PAGE];
-        let hear = |far: &mut dyn Far, asked: &mut BTreeSet<u32>| {
+        let collect = |far: &mut dyn Far, pending: &mut BTreeSet<u32>| {
             let mut arrivals = Vec::new();
             far.arrived(monotonic(), &mut arrivals);
             for arrival in arrivals {
-                assert!(asked.remove(&arrival.slot.number()), "{arrival:?}");
+                assert!(pending.remove(&arrival.slot.number()), "{arrival:?}");
                 check(arrival);
             }
         };
@@ -289,19 +289,19 @@ mod tests {
                     far.load(slot, &mut loaded).unwrap();
                     assert!(loaded == numbered(content), "{slot:?}");
                 }
-                Work::Hear => hear(&mut *far, &mut asked),
+                Work::Collect => collect(&mut *far, &mut pending),
                 Work::Fetch => {
-                    if far.fetch(slot, monotonic()).unwrap() != Fetch::Here {
-                        asked.insert(slot.number());
+                    if far.fetch(slot, monotonic()).unwrap() != Fetch::Ready {
+                        pending.insert(slot.number());
                     }
                 }
             }
         }
-        while !asked.is_empty() {
+        while !pending.is_empty() {
             let due = far.due();
-            assert!(due < u64::MAX || far.descriptor().is_some(), "{asked:?} never come");
+            assert!(due < u64::MAX || far.descriptor().is_some(), "{pending:?} never arrive");
             wait([far.descriptor()], due.saturating_sub(monotonic()).min(1_000_000_000));
-            hear(&mut *far, &mut asked);
+            collect(&mut *far, &mut pending);
         }
         for (slot, content) in held {
             far.load(slot, &mut loaded).unwrap();
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// A page of zeros, of noise, or of something between.
+    /// A page of zeros, random bytes, or compressible bytes.
     fn page() -> impl Strategy<Value = Vec<u8>> {
         (any::<u64>(), 0..3usize).prop_map(|(seed, kind)| {
             let mut state = seed | 1;
@@ -329,9 +329,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// What is stored comes back, whatever else is stored and freed, and room comes back too.
+        /// Pages are loaded unchanged, whatever else is stored and freed, and freed slots are reused.
         #[test]
-        fn what_is_stored_comes_back(
+        fn stored_pages_come_back(
             steps in prop::collection::vec((page(), any::<prop::sample::Index>(), any::<bool>()), 1..60),
         ) {
             let folder = tempfile::tempdir().unwrap();

@@ -1,16 +1,16 @@
-//! `node`: a memory node of this machine (CXL, persistent memory as system memory), which stays mapped: the
-//! program refers to its pages where they are.
+//! `node`: a memory node of this machine (CXL, persistent memory as system memory). Its pages stay mapped,
+//! and the program references them in place.
 
 use std::fs;
 
 use nearfar_trace::{Error, Result};
 
-use super::{Far, Fault, Named};
+use super::{Far, Fault, TierEntry};
 use crate::{PAGE, Slot};
 
 /// The registry's entry.
-pub static TIER: Named = Named {
-    what: "a memory node, whose pages the program refers to where they are",
+pub static TIER: TierEntry = TierEntry {
+    what: "a memory node, whose pages the program accesses in place",
     argument: "N",
     is_mapped: true,
     own_time: Some("whose pages are referred to where they are"),
@@ -18,8 +18,7 @@ pub static TIER: Named = Named {
     make: |_, _| Ok(Box::new(Node)),
 };
 
-/// A far tier that stays mapped stores nothing: what its pages hold is in the program's memory, or in the
-/// lot.
+/// A far tier that stays mapped stores nothing: its pages are in the program's memory or in the parking area.
 struct Node;
 
 impl Far for Node {
@@ -27,7 +26,7 @@ impl Far for Node {
         Err(Fault::Full)
     }
     fn load(&mut self, slot: Slot, _: &mut [u8]) -> std::result::Result<(), Fault> {
-        Err(Fault::Broken(format!("nothing is stored on a memory node, not at {slot:?} either")))
+        Err(Fault::Broken(format!("a memory node stores no pages ({slot:?})")))
     }
     fn free(&mut self, _: Slot) {}
     fn bytes(&self) -> u64 {
@@ -35,10 +34,10 @@ impl Far for Node {
     }
 }
 
-/// The node that is the far tier, and those that are fast memory.
+/// The far tier's node, and the nodes of fast memory.
 ///
 /// # Errors
-/// As for who starts a run with it.
+/// As for the check of the option.
 pub(crate) fn nodes(argument: &str) -> Result<(u32, Vec<u32>)> {
     let machine = Machine::read()?;
     let far = machine.check(argument, 0)?;
@@ -72,7 +71,7 @@ impl Machine {
         })
     }
 
-    /// The node, if it can be a far tier of so many pages.
+    /// The node, if it can be a far tier of `pages` pages.
     fn check(&self, argument: &str, pages: u32) -> Result<u32> {
         let refused = |what: String, fix: String| Err(Error::input("--far", what, fix));
         let Ok(node) = argument.parse::<u32>() else {

@@ -1,23 +1,23 @@
-//! A pool of compressed pages in memory, as zram and zswap keep them.
+//! A pool of compressed pages in memory, as in zram and zswap.
 //!
-//! A page is kept in as many pieces of 64 bytes as it needs, in one run. Runs of each length have a
-//! list of free ones; there is no compaction, so a pool never gets smaller, but gives way to other
-//! pages of the same length.
+//! A page takes one run of chunks of 64 bytes. There is a free list for each length of runs. Without
+//! compaction, a pool never shrinks, but free runs are reused for pages of the same length.
 
 use super::slots::Slots;
 use super::{Far, Fault, is_zero};
 use crate::{PAGE, Slot};
 
-/// Bytes of a piece.
-const PIECE: usize = 64;
+/// Bytes of a chunk.
+const CHUNK: usize = 64;
 
-/// How a page is compressed. Neither may take memory.
+/// A compression algorithm. It must not allocate.
 pub(super) trait Codec: Send {
-    /// Bytes that compressing a page may need to work in.
+    /// Size of the output buffer of `compress`.
     const ROOM: usize = PAGE;
-    /// Compress to `into`, [`ROOM`](Codec::ROOM) bytes; how many, or none if it cannot be done in them.
+    /// Compress to `into`, [`ROOM`](Codec::ROOM) bytes. Returns the length, or `None` if the buffer is too
+    /// small.
     fn compress(&mut self, page: &[u8], into: &mut [u8]) -> Option<usize>;
-    /// The reverse; `None` if these bytes are not a page.
+    /// Decompress; `None` if these bytes are not a page.
     fn decompress(&mut self, bytes: &[u8], page: &mut [u8]) -> Option<()>;
 }
 
@@ -25,11 +25,11 @@ pub(super) trait Codec: Send {
 pub(super) struct Pool<C> {
     codec: C,
     slots: Slots,
-    /// Where the page of each slot begins, in pieces, and its bytes: 0 for a page of zeros, a whole
-    /// page if it could not be compressed.
+    /// The first chunk and the length in bytes of each slot: 0 for a page of zeros, a whole page if it is not
+    /// compressible.
     at: Vec<(u32, u16)>,
-    pieces: Vec<u8>,
-    /// Free runs by length in pieces.
+    chunks: Vec<u8>,
+    /// Free runs by length in chunks.
     runs: Vec<Vec<u32>>,
     buffer: Vec<u8>,
     bytes: u64,
@@ -41,8 +41,8 @@ impl<C: Codec> Pool<C> {
             codec,
             slots: Slots::new(pages),
             at: Vec::new(),
-            pieces: Vec::new(),
-            runs: vec![Vec::new(); PAGE / PIECE + 1],
+            chunks: Vec::new(),
+            runs: vec![Vec::new(); PAGE / CHUNK + 1],
             buffer: vec![0; C::ROOM],
             bytes: 0,
         }
@@ -55,38 +55,38 @@ impl<C: Codec> Far for Pool<C> {
         let length = if is_zero(page) {
             0
         } else {
-            // What saves less than a piece is kept as it is.
+            // A page that would save less than a chunk is not compressed.
             match self.codec.compress(page, &mut self.buffer) {
-                Some(length) if length <= PAGE - PIECE => length,
+                Some(length) if length <= PAGE - CHUNK => length,
                 _ => {
                     self.buffer[..PAGE].copy_from_slice(page);
                     PAGE
                 }
             }
         };
-        let count = length.div_ceil(PIECE);
+        let count = length.div_ceil(CHUNK);
         let at = match self.runs[count].pop() {
             Some(at) => at,
             None => {
-                let at = self.pieces.len() / PIECE;
-                self.pieces.resize((at + count) * PIECE, 0);
+                let at = self.chunks.len() / CHUNK;
+                self.chunks.resize((at + count) * CHUNK, 0);
                 at as u32
             }
         };
-        let start = at as usize * PIECE;
-        self.pieces[start..start + length].copy_from_slice(&self.buffer[..length]);
+        let start = at as usize * CHUNK;
+        self.chunks[start..start + length].copy_from_slice(&self.buffer[..length]);
         if self.at.len() <= slot.index() {
             self.at.resize(slot.index() + 1, (0, 0));
         }
         self.at[slot.index()] = (at, length as u16);
-        self.bytes += (count * PIECE) as u64;
+        self.bytes += (count * CHUNK) as u64;
         Ok(slot)
     }
 
     fn load(&mut self, slot: Slot, page: &mut [u8]) -> Result<(), Fault> {
         let (at, length) = self.at[slot.index()];
-        let (start, length) = (at as usize * PIECE, length as usize);
-        let bytes = &self.pieces[start..start + length];
+        let (start, length) = (at as usize * CHUNK, length as usize);
+        let bytes = &self.chunks[start..start + length];
         match length {
             0 => page.fill(0),
             PAGE => page.copy_from_slice(bytes),
@@ -100,9 +100,9 @@ impl<C: Codec> Far for Pool<C> {
 
     fn free(&mut self, slot: Slot) {
         let (at, length) = self.at[slot.index()];
-        let count = (length as usize).div_ceil(PIECE);
+        let count = (length as usize).div_ceil(CHUNK);
         self.runs[count].push(at);
-        self.bytes -= (count * PIECE) as u64;
+        self.bytes -= (count * CHUNK) as u64;
         self.slots.free(slot);
     }
 

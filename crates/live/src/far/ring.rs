@@ -1,4 +1,4 @@
-//! Requests of whole pages to a file, many at a time, through io_uring.
+//! Requests of whole pages to a file, through io_uring.
 
 use std::fs::File;
 use std::io;
@@ -8,10 +8,10 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::PAGE;
 
-/// Most requests under way, and buffers.
+/// Number of buffers, and maximum number of requests in flight.
 pub(super) const REQUESTS: usize = 128;
 
-/// What O_DIRECT reads and writes.
+/// A page with the alignment that O_DIRECT needs.
 #[repr(C, align(4096))]
 #[derive(Clone, Copy)]
 pub(super) struct Aligned(pub(super) [u8; PAGE]);
@@ -30,25 +30,25 @@ impl Buffer {
     }
 }
 
-/// Buffers of a page, and requests that the kernel reads into them or writes from them. While a
-/// request is under way its buffer is the kernel's: it cannot be reached here.
+/// Buffers of one page, and requests that read into them or write from them. While a request is in flight,
+/// only the kernel accesses its buffer.
 pub(super) struct Ring {
     ring: IoUring,
     buffers: Box<[Aligned]>,
-    under_way: [bool; REQUESTS],
+    in_flight: [bool; REQUESTS],
     count: usize,
 }
 
 impl Ring {
     /// # Errors
-    /// The kernel has no io_uring, or does not let this process use it.
+    /// The kernel has no io_uring, or this process may not use it.
     pub(super) fn new() -> io::Result<Self> {
         let mut builder = IoUring::builder();
-        // Who waits for what has come polls; nobody needs to be interrupted for it.
+        // Completions are polled, so they need no interrupt.
         builder.dontfork().setup_coop_taskrun();
         let ring = builder.build(REQUESTS as u32)?;
         let buffers = vec![Aligned::ZEROS; REQUESTS].into_boxed_slice();
-        Ok(Self { ring, buffers, under_way: [false; REQUESTS], count: 0 })
+        Ok(Self { ring, buffers, in_flight: [false; REQUESTS], count: 0 })
     }
 
     /// All buffers.
@@ -56,44 +56,44 @@ impl Ring {
         (0..REQUESTS as u16).map(Buffer)
     }
 
-    /// Readable when a request is done.
+    /// Readable when a request is complete.
     pub(super) fn descriptor(&self) -> RawFd {
         self.ring.as_raw_fd()
     }
 
-    /// Requests under way.
+    /// Number of requests in flight.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
     pub(super) fn page(&self, buffer: Buffer) -> &[u8; PAGE] {
-        assert!(!self.under_way[buffer.index()], "a buffer of the kernel's");
+        assert!(!self.in_flight[buffer.index()], "the kernel uses the buffer");
         &self.buffers[buffer.index()].0
     }
 
     pub(super) fn page_mut(&mut self, buffer: Buffer) -> &mut [u8; PAGE] {
-        assert!(!self.under_way[buffer.index()], "a buffer of the kernel's");
+        assert!(!self.in_flight[buffer.index()], "the kernel uses the buffer");
         &mut self.buffers[buffer.index()].0
     }
 
     /// Copy the page of a buffer that is being written.
     pub(super) fn copy_written(&self, buffer: Buffer, into: &mut [u8]) {
-        // The kernel only reads it, too.
+        // The kernel only reads it as well.
         into.copy_from_slice(&self.buffers[buffer.index()].0);
     }
 
-    /// Begin to read the page at this place of the file into the buffer. The file stays open until that is
-    /// done.
+    /// Start to read the page at this offset of the file into the buffer. The file must stay open until the
+    /// request is complete.
     ///
     /// # Errors
-    /// The kernel takes no requests: it is of no use any more.
+    /// The kernel accepts no requests; the ring is unusable.
     pub(super) fn read(&mut self, buffer: Buffer, file: &File, at: u64) -> io::Result<()> {
         let into = self.page_mut(buffer).as_mut_ptr();
         let read = opcode::Read::new(types::Fd(file.as_raw_fd()), into, PAGE as u32);
         self.submit(buffer, &read.offset(at).build())
     }
 
-    /// Begin to write the buffer to this place of the file.
+    /// Start to write the buffer to this offset of the file.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -105,20 +105,20 @@ impl Ring {
 
     fn submit(&mut self, buffer: Buffer, entry: &io_uring::squeue::Entry) -> io::Result<()> {
         let entry = entry.clone().user_data(buffer.0.into());
-        // SAFETY: the buffer lives as long as the ring, which is dropped when nothing is under way,
-        // and is not touched until the request is done.
+        // SAFETY: the buffer lives as long as the ring, which is dropped when no request is in flight, and is
+        // not accessed until the request is complete.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
-        // In the queue it stays, whatever the kernel says.
-        self.under_way[buffer.index()] = true;
+        // It stays in the queue even if submitting fails.
+        self.in_flight[buffer.index()] = true;
         self.count += 1;
         uninterrupted(|| self.ring.submit())
     }
 
-    /// A request that is done, and how it went: all of the page or an error.
+    /// A completed request, with an error unless it transferred the whole page.
     pub(super) fn done(&mut self) -> Option<(Buffer, io::Result<()>)> {
         let entry = self.ring.completion().next()?;
         let buffer = Buffer(entry.user_data() as u16);
-        self.under_way[buffer.index()] = false;
+        self.in_flight[buffer.index()] = false;
         self.count -= 1;
         let result = match entry.result() {
             bytes if bytes == PAGE as i32 => Ok(()),
@@ -128,10 +128,10 @@ impl Ring {
         Some((buffer, result))
     }
 
-    /// Wait until a request that is under way is done.
+    /// Wait until a request is complete.
     ///
     /// # Errors
-    /// The kernel cannot be asked.
+    /// Those of the system.
     pub(super) fn wait(&self) -> io::Result<()> {
         uninterrupted(|| self.ring.submit_and_wait(1))
     }
@@ -147,11 +147,11 @@ fn uninterrupted(call: impl Fn() -> io::Result<usize>) -> io::Result<()> {
 }
 
 impl Drop for Ring {
-    /// The kernel reads and writes buffers until its requests are done.
+    /// The kernel accesses buffers until its requests are complete.
     fn drop(&mut self) {
         while self.count > 0 {
             if self.done().is_none() && self.wait().is_err() {
-                // Better lost than written by the kernel when it is somebody else's.
+                // Leak the buffers: the kernel may still write to them.
                 std::mem::forget(std::mem::take(&mut self.buffers));
                 return;
             }

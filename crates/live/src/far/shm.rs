@@ -1,18 +1,17 @@
-//! `shm`: shared memory, page by page as it is: the far tier that costs a copy and nothing else.
-//! With `--far-latency` it stands for a slower memory.
+//! `shm`: uncompressed shared memory, at the cost of a copy. With `--far-latency` it emulates slower memory.
 
 use std::fs::File;
-use std::os::fd::FromRawFd;
 use std::path::Path;
 
 use nearfar_trace::{Error, Result};
 
 use super::slots::Slots;
-use super::{Far, Fault, Named};
+use super::{Far, Fault, TierEntry};
+use crate::linux::owned;
 use crate::{PAGE, Slot};
 
 /// The registry's entry.
-pub static TIER: Named = Named {
+pub static TIER: TierEntry = TierEntry {
     what: "shared memory, not compressed",
     argument: "",
     is_mapped: false,
@@ -28,7 +27,7 @@ struct Shm {
     held: u64,
 }
 
-// SAFETY: the mapping is this value's alone.
+// SAFETY: only this value uses the mapping.
 unsafe impl Send for Shm {}
 
 impl Shm {
@@ -36,12 +35,8 @@ impl Shm {
         let io = |what| Error::io(Path::new("--far shm"), what, &std::io::Error::last_os_error());
         let length = pages as usize * PAGE;
         // SAFETY: a name that ends in zero.
-        let descriptor = unsafe { libc::memfd_create(c"nearfar-far".as_ptr(), libc::MFD_CLOEXEC) };
-        if descriptor < 0 {
-            return Err(io("making"));
-        }
-        // SAFETY: a descriptor that was just opened, and is nobody else's.
-        let file = unsafe { File::from_raw_fd(descriptor) };
+        let fd = unsafe { libc::memfd_create(c"nearfar-far".as_ptr(), libc::MFD_CLOEXEC) };
+        let file = owned(fd.into()).map(File::from).map_err(|_| io("making"))?;
         file.set_len(length as u64).map_err(|_| io("growing"))?;
         // SAFETY: a new mapping at an address of the kernel's choice; it outlives the descriptor.
         let start = unsafe {
@@ -50,15 +45,15 @@ impl Shm {
                 length.max(PAGE),
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | libc::MAP_NORESERVE,
-                descriptor,
+                fd,
                 0,
             )
         };
         if start == libc::MAP_FAILED {
             return Err(io("mapping"));
         }
-        // A child that touches all of its memory would make pages here.
-        // SAFETY: the mapping of above.
+        // A child that touches all of its memory would allocate pages here.
+        // SAFETY: the new mapping.
         unsafe { libc::madvise(start, length.max(PAGE), libc::MADV_DONTFORK) };
         Ok(Self { start: start.cast(), length, slots: Slots::new(pages), held: 0 })
     }
@@ -66,14 +61,14 @@ impl Shm {
     fn page(&mut self, slot: Slot) -> &mut [u8] {
         let at = slot.index() * PAGE;
         assert!(at + PAGE <= self.length, "a slot of this tier");
-        // SAFETY: inside the mapping, and `&mut self` lends it.
+        // SAFETY: inside the mapping, and `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), PAGE) }
     }
 }
 
 impl Drop for Shm {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; no page of it is lent.
+        // SAFETY: mapped by `new`; no page of it is borrowed.
         unsafe { libc::munmap(self.start.cast(), self.length.max(PAGE)) };
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers that are given out and come back.
+//! Allocation of slots.
 
 use super::Fault;
 use crate::Slot;

@@ -1,4 +1,4 @@
-//! A far tier that takes at least so long.
+//! A far tier with a minimum latency.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -9,25 +9,25 @@ use rustc_hash::FxHashSet;
 use super::{Arrival, Far, Fault, Fetch};
 use crate::Slot;
 
-/// A far tier made slower. Any number of pages can be on their way at once.
+/// A far tier with a minimum latency. Any number of pages can be pending.
 pub struct Slow {
     far: Box<dyn Far>,
-    at_least_ns: u64,
-    /// On their way, the first to have taken long enough first.
-    coming: VecDeque<Asked>,
-    /// Of these, pages that the tier itself has not brought yet.
+    min_ns: u64,
+    /// Pending pages, the earliest first.
+    pending: VecDeque<Request>,
+    /// Those of them that the tier itself has not read yet.
     lacking: FxHashSet<Slot>,
-    /// Have come, and were not loaded yet.
-    here: FxHashSet<Slot>,
-    /// What has come from the tier.
+    /// Pages that have arrived and were not loaded yet.
+    ready: FxHashSet<Slot>,
+    /// Arrivals of the tier itself.
     arrivals: Vec<Arrival>,
-    /// The last time that was told, and until when pages are stored.
+    /// The time of the latest call.
     now: u64,
     busy_until: u64,
 }
 
-/// A page that was asked for, and when.
-struct Asked {
+/// A pending page.
+struct Request {
     slot: Slot,
     began: u64,
     predicted_ns: u64,
@@ -38,10 +38,10 @@ impl Slow {
     pub fn new(far: Box<dyn Far>, nanoseconds: u64) -> Self {
         Self {
             far,
-            at_least_ns: nanoseconds,
-            coming: VecDeque::new(),
+            min_ns: nanoseconds,
+            pending: VecDeque::new(),
             lacking: FxHashSet::default(),
-            here: FxHashSet::default(),
+            ready: FxHashSet::default(),
             arrivals: Vec::new(),
             now: 0,
             busy_until: 0,
@@ -50,18 +50,18 @@ impl Slow {
 }
 
 impl Far for Slow {
-    /// Nobody waits for a page to be stored, but what is stored after it.
+    /// Returns at once, but later stores wait.
     fn store(&mut self, page: &[u8]) -> Result<Slot, Fault> {
         let slot = self.far.store(page)?;
-        self.busy_until = self.busy_until.max(self.now) + self.at_least_ns;
+        self.busy_until = self.busy_until.max(self.now) + self.min_ns;
         Ok(slot)
     }
 
     fn load(&mut self, slot: Slot, page: &mut [u8]) -> Result<(), Fault> {
-        if !self.here.remove(&slot) {
-            // Sleeping would take longer than most memories do.
+        if !self.ready.remove(&slot) {
+            // Sleeping would take longer than the latency of most memories.
             let began = Instant::now();
-            while began.elapsed() < Duration::from_nanos(self.at_least_ns) {
+            while began.elapsed() < Duration::from_nanos(self.min_ns) {
                 std::hint::spin_loop();
             }
         }
@@ -69,25 +69,25 @@ impl Far for Slow {
     }
 
     fn free(&mut self, slot: Slot) {
-        self.here.remove(&slot);
+        self.ready.remove(&slot);
         self.far.free(slot);
     }
 
     fn fetch(&mut self, slot: Slot, now_ns: u64) -> Result<Fetch, Fault> {
-        if self.here.contains(&slot) {
-            return Ok(Fetch::Here);
+        if self.ready.contains(&slot) {
+            return Ok(Fetch::Ready);
         }
-        if let Some(asked) = self.coming.iter().find(|asked| asked.slot == slot) {
-            let predicted_ns = (asked.began + asked.predicted_ns).saturating_sub(now_ns);
-            return Ok(Fetch::Coming { predicted_ns });
+        if let Some(request) = self.pending.iter().find(|request| request.slot == slot) {
+            let predicted_ns = (request.began + request.predicted_ns).saturating_sub(now_ns);
+            return Ok(Fetch::Pending { predicted_ns });
         }
-        let mut predicted_ns = self.at_least_ns;
-        if let Fetch::Coming { predicted_ns: of_tier } = self.far.fetch(slot, now_ns)? {
+        let mut predicted_ns = self.min_ns;
+        if let Fetch::Pending { predicted_ns: tier_ns } = self.far.fetch(slot, now_ns)? {
             self.lacking.insert(slot);
-            predicted_ns = predicted_ns.max(of_tier);
+            predicted_ns = predicted_ns.max(tier_ns);
         }
-        self.coming.push_back(Asked { slot, began: now_ns, predicted_ns });
-        Ok(Fetch::Coming { predicted_ns })
+        self.pending.push_back(Request { slot, began: now_ns, predicted_ns });
+        Ok(Fetch::Pending { predicted_ns })
     }
 
     fn arrived(&mut self, now_ns: u64, into: &mut Vec<Arrival>) {
@@ -96,10 +96,10 @@ impl Far for Slow {
         for arrival in self.arrivals.drain(..) {
             self.lacking.remove(&arrival.slot);
         }
-        self.coming.retain(|&Asked { slot, began, predicted_ns }| {
-            let waits = began + self.at_least_ns > now_ns || self.lacking.contains(&slot);
+        self.pending.retain(|&Request { slot, began, predicted_ns }| {
+            let waits = began + self.min_ns > now_ns || self.lacking.contains(&slot);
             if !waits {
-                self.here.insert(slot);
+                self.ready.insert(slot);
                 into.push(Arrival { slot, predicted_ns, took_ns: now_ns - began });
             }
             waits
@@ -107,8 +107,8 @@ impl Far for Slow {
     }
 
     fn due(&self) -> u64 {
-        let next = self.coming.iter().find(|asked| !self.lacking.contains(&asked.slot));
-        next.map_or(u64::MAX, |asked| asked.began + self.at_least_ns).min(self.far.due())
+        let next = self.pending.iter().find(|request| !self.lacking.contains(&request.slot));
+        next.map_or(u64::MAX, |request| request.began + self.min_ns).min(self.far.due())
     }
 
     fn descriptor(&self) -> Option<RawFd> {

@@ -1,11 +1,10 @@
-//! `umd`: the device of UMD (paper 002), with a file in the place of its flash.
+//! `umd`: the device of UMD (paper 002), with a file in place of its flash.
 //!
-//! A page that is stored goes to the device's small DRAM, and from there to flash when it is the least
-//! recently used. Where in flash is decided by nearfar's own translation layer, which collects too: the
-//! file holds what the flash would hold, at the same place. How long a service takes is what the device of
-//! the `ssd` study says ([`nearfar_hardware::umd`]): the file is in the system's page cache and quicker,
-//! and the tier keeps to the device's time. The host does not tell the device what
-//! it has freed, so that is programmed and collected like everything else, as in the paper.
+//! A stored page goes to the device's small DRAM, and to flash when it is the least recently used. nearfar's
+//! flash translation layer places and collects pages; the file has the content of the flash at the same
+//! offsets. The device of the `ssd` study ([`nearfar_hardware::umd`]) determines how long a service takes:
+//! the file is in the page cache and faster, and the tier waits for the device's time. The host does not tell
+//! the device which pages are free, so these are programmed and collected too, as in the paper.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -20,64 +19,65 @@ use nearfar_trace::{Error, Result};
 use rustc_hash::FxHashMap;
 
 use super::slots::Slots;
-use super::{Arrival, Far, Fault, Fetch, Named};
+use super::{Arrival, Far, Fault, Fetch, TierEntry};
 use crate::linux::monotonic;
 use crate::{PAGE, Slot};
 
 /// The registry's entry.
-pub static TIER: Named = Named {
-    what: "the DRAM-interface SSD of a machine, its flash a file in the folder for temporary files",
+pub static TIER: TierEntry = TierEntry {
+    what: "a simulated DRAM-interface SSD; its flash is a temporary file",
     argument: "MACHINE",
     is_mapped: false,
     own_time: Some("whose machine says how long pages take"),
     check: |machine, pages| {
         OnFlash::open(machine, pages)?;
         let is_path = machine.contains('/') || machine.ends_with(".toml");
-        if is_path { super::whole_path(machine) } else { Ok(machine.to_owned()) }
+        if is_path { super::absolute_path(machine) } else { Ok(machine.to_owned()) }
     },
     make: |machine, pages| Ok(Box::new(OnFlash::open(machine, pages)?)),
 };
 
-/// Bytes of the device's DRAM: fast memory is what the host uses, this is between it and the flash.
+/// Bytes of the device's DRAM, between fast memory and flash.
 const DRAM: u64 = 1 << 20;
-/// Most services at a time, and most that nobody waits for: what is stored is programmed later.
+/// Maximum number of services in flight; and of services above which stores wait.
 const SERVICES: usize = 128;
 const STORING: usize = 16;
-/// A device that has been in use, as the `ssd` study has it by default.
+/// The default precondition of the `ssd` study.
 const USED: Precondition =
     Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
 
-/// A device that is made when something is stored for the first time: few of a run's processes need one.
+/// A device that is created at the first store: few of a run's processes need one.
 struct OnFlash {
     machine: Machine,
-    /// The flash, until the device has it.
+    /// The file of the flash, until the device has it.
     file: Option<File>,
     slots: Slots,
     held: u64,
     device: Option<Device>,
 }
 
-/// A logical page of the device: that of the same number as a slot.
+/// A logical page of the device; its number is that of the slot.
 type Logical = u32;
 
 struct Device {
     umd: Umd,
     file: File,
-    /// Whether a physical page holds one of ours; the others hold what the device was filled with.
+    /// Whether a physical page has a stored page. The others are from the precondition.
     ours: Vec<bool>,
-    /// The device's DRAM: where each page of it is.
+    /// The device's DRAM, and the frame of each page in it.
     dram: Vec<u8>,
     frames: FxHashMap<Logical, u32>,
     free: Vec<u32>,
-    /// Services under way, by number, and the pages that they are for.
+    /// Services in flight, by number, and the number for each page.
     services: FxHashMap<u32, Service>,
-    coming: FxHashMap<Logical, u32>,
-    /// Pages asked for that wait until fewer services are under way.
+    pending: FxHashMap<Logical, u32>,
+    /// Requested pages that wait until fewer services are in flight.
     queue: VecDeque<(Logical, u64)>,
     arrivals: Vec<Arrival>,
+    /// A page that is being collected.
     moved: Vec<u8>,
     now: u64,
-    /// When something happens next.
+    /// When the next event of the device is due.
     due: u64,
 }
 
@@ -85,13 +85,13 @@ struct Service {
     page: Logical,
     began: u64,
     predicted_ns: u64,
-    /// Somebody waits for it.
-    asked: bool,
+    /// Whether the page was requested by `fetch`.
+    requested: bool,
 }
 
 impl OnFlash {
     /// # Errors
-    /// Input errors: no such machine, one without flash, flash that is too small or of other pages.
+    /// Input errors: no such machine, no flash, flash that is too small or has another page size.
     fn open(machine: &str, pages: u32) -> Result<Self> {
         let machine = Machine::load(machine, Path::new(""))?;
         let geometry = Geometry::new(&machine)?;
@@ -146,7 +146,7 @@ impl Device {
             frames: FxHashMap::default(),
             free: (0..frames).rev().collect(),
             services: FxHashMap::default(),
-            coming: FxHashMap::default(),
+            pending: FxHashMap::default(),
             queue: VecDeque::new(),
             arrivals: Vec::new(),
             moved: vec![0; PAGE],
@@ -164,10 +164,10 @@ impl Device {
 
     /// Whether the host can use the page in the device's DRAM now.
     fn is_here(&self, page: Logical) -> bool {
-        self.umd.resident(page) && !self.coming.contains_key(&page)
+        self.umd.resident(page) && !self.pending.contains_key(&page)
     }
 
-    /// Time goes on: services end, and others begin.
+    /// Advance the time to `now`: finish services and start queued ones.
     fn advance(&mut self, now: u64) -> std::result::Result<(), Fault> {
         self.now = self.now.max(now);
         while self.umd.array().next_event().is_some_and(|next| next <= self.now) {
@@ -175,9 +175,9 @@ impl Device {
         }
         while let Some((ended, number)) = self.umd.array().finished() {
             let Some(service) = self.services.remove(&number) else { continue };
-            self.coming.remove(&service.page);
+            self.pending.remove(&service.page);
             self.umd.arrived(service.page);
-            if service.asked {
+            if service.requested {
                 self.arrivals.push(Arrival {
                     slot: Slot::new(service.page),
                     predicted_ns: service.predicted_ns,
@@ -188,17 +188,17 @@ impl Device {
         while self.services.len() < SERVICES
             && let Some((page, began)) = self.queue.pop_front()
         {
-            self.ask(page, began)?;
+            self.request(page, began)?;
         }
         self.due = self.umd.array().next_event().unwrap_or(u64::MAX);
         Ok(())
     }
 
-    /// Begin a service for a page that somebody has asked for at `began`.
-    fn ask(&mut self, page: Logical, began: u64) -> std::result::Result<(), Fault> {
-        if let Some(number) = self.coming.get(&page) {
+    /// Start a service for a page that was requested at `began`.
+    fn request(&mut self, page: Logical, began: u64) -> std::result::Result<(), Fault> {
+        if let Some(number) = self.pending.get(&page) {
             if let Some(service) = self.services.get_mut(number) {
-                service.asked = true;
+                service.requested = true;
             }
         } else if self.umd.resident(page) || !self.begin(page, false, Some(began))? {
             self.arrivals.push(Arrival { slot: Slot::new(page), predicted_ns: 0, took_ns: 0 });
@@ -206,12 +206,12 @@ impl Device {
         Ok(())
     }
 
-    /// Bring a page to the device's DRAM, `new` or with what the flash has of it; whether that takes time.
+    /// Load a page into the device's DRAM, from flash unless it is `new`. Returns whether that takes time.
     fn begin(
         &mut self,
         page: Logical,
         new: bool,
-        asked: Option<u64>,
+        requested: Option<u64>,
     ) -> std::result::Result<bool, Fault> {
         let loading = self.umd.load(self.now, page, new);
         let frame = match loading.evicted {
@@ -224,19 +224,19 @@ impl Device {
         if let Some(begun) = loading.service {
             let service = Service {
                 page,
-                began: asked.unwrap_or(self.now),
+                began: requested.unwrap_or(self.now),
                 predicted_ns: begun.predicted_ns,
-                asked: asked.is_some(),
+                requested: requested.is_some(),
             };
             self.services.insert(begun.job, service);
-            self.coming.insert(page, begun.job);
+            self.pending.insert(page, begun.job);
         }
         self.due = self.umd.array().next_event().unwrap_or(u64::MAX);
         Ok(loading.service.is_some())
     }
 
-    /// Do to the file what the commands of the last load do to the flash. What leaves the DRAM is in
-    /// `frame`, and what comes goes there.
+    /// Apply the flash commands of the last load to the file. The evicted page is in `frame`, and the loaded
+    /// page replaces it.
     fn carry_out(&mut self, frame: u32) -> std::result::Result<(), Fault> {
         let frame = &mut self.dram[frame as usize * PAGE..][..PAGE];
         let mut moves = false;
@@ -247,7 +247,7 @@ impl Device {
                     .file
                     .read_exact_at(frame, at(command.page))
                     .map_err(|error| broken("reading", &error))?,
-                // Freed, and asked for all the same.
+                // A page that was freed and requested nevertheless.
                 (Op::Read, false) => frame.fill(0),
                 (Op::Read, true) => {
                     moves = self.ours[place];
@@ -272,7 +272,7 @@ impl Device {
         Ok(())
     }
 
-    /// Wait until something has happened.
+    /// Wait for the next event.
     fn wait(&mut self) -> std::result::Result<(), Fault> {
         let now = monotonic();
         if now < self.due && self.due < u64::MAX {
@@ -288,7 +288,7 @@ impl Far for OnFlash {
         let device = self.device()?;
         let number = slot.number();
         device.advance(monotonic())?;
-        while device.coming.contains_key(&number) || device.services.len() >= SERVICES {
+        while device.pending.contains_key(&number) || device.services.len() >= SERVICES {
             device.wait()?;
         }
         if device.umd.resident(number) {
@@ -327,28 +327,28 @@ impl Far for OnFlash {
         let device = self.device()?;
         device.advance(now_ns)?;
         if device.is_here(page) {
-            return Ok(Fetch::Here);
+            return Ok(Fetch::Ready);
         }
         let queued = device.queue.iter().any(|(other, _)| *other == page);
-        if !device.coming.contains_key(&page) && device.services.len() >= SERVICES {
+        if !device.pending.contains_key(&page) && device.services.len() >= SERVICES {
             if !queued {
                 device.queue.push_back((page, now_ns));
             }
-            // At least until one of those before it is over.
+            // At least until one of the services in flight has ended.
             let Device { services, umd, .. } = device;
             let left = services.keys().map(|number| umd.array().left_ns(*number)).min();
             let predicted_ns = left.unwrap_or(0);
-            return Ok(Fetch::Coming { predicted_ns });
+            return Ok(Fetch::Pending { predicted_ns });
         }
-        device.ask(page, now_ns)?;
-        let number = device.coming.get(&page).copied();
+        device.request(page, now_ns)?;
+        let number = device.pending.get(&page).copied();
         let predicted_ns = number.map_or(0, |number| device.umd.array().left_ns(number));
-        Ok(Fetch::Coming { predicted_ns })
+        Ok(Fetch::Pending { predicted_ns })
     }
 
     fn arrived(&mut self, now_ns: u64, into: &mut Vec<Arrival>) {
         if let Some(device) = &mut self.device {
-            // What goes wrong with the file is said by the request that comes next.
+            // The next request reports errors of the file.
             let _ = device.advance(now_ns);
             into.append(&mut device.arrivals);
         }
@@ -357,7 +357,7 @@ impl Far for OnFlash {
     fn due(&self) -> u64 {
         match &self.device {
             None => u64::MAX,
-            // Something has come while another page was stored.
+            // A page has arrived during a store.
             Some(device) if !device.arrivals.is_empty() => 0,
             Some(device) => device.due,
         }

@@ -3,12 +3,12 @@
 use nearfar_trace::{Error, Result};
 use zstd::zstd_safe::{CCtx, CParameter, DCtx};
 
-use super::Named;
+use super::TierEntry;
 use super::pool::{Codec, Pool};
 use crate::PAGE;
 
 /// The registry's entry.
-pub static TIER: Named = Named {
+pub static TIER: TierEntry = TierEntry {
     what: "a pool in memory, compressed by zstd",
     argument: "",
     is_mapped: false,
@@ -23,8 +23,8 @@ struct Zstd {
 }
 
 impl Zstd {
-    /// zstd takes its memory from `malloc`, which under a program is the program's own; so it takes
-    /// all that it will ever need here, before any of the program's memory is managed.
+    /// zstd uses `malloc`, which is the program's. So all its memory is allocated here, before any memory of
+    /// the program is managed.
     fn new() -> Result<Self> {
         let none = || Error::missing("--far zstd", "zstd has no memory", "free some memory");
         let mut codec = Self {
@@ -38,7 +38,7 @@ impl Zstd {
         ] {
             codec.compress.set_parameter(parameter).map_err(|_| none())?;
         }
-        // Text, so that every table is used.
+        // Compressible bytes, so that every table is allocated.
         let page: Vec<u8> = (0..PAGE).map(|i| (i * i % 61) as u8).collect();
         let mut bytes = vec![0; PAGE];
         let mut back = vec![0; PAGE];

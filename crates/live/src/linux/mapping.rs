@@ -1,17 +1,17 @@
-//! Memory of the runtime's own.
+//! Mappings of the runtime.
 
 use std::io;
 
 use crate::{Frame, PAGE, Range, Va};
 
-/// Anonymous memory of the runtime's own.
+/// An anonymous mapping of the runtime.
 #[derive(Debug)]
 pub(super) struct Mapping {
     pub(super) start: *mut u8,
     pub(super) pages: u64,
 }
 
-// SAFETY: an address range that is this value's alone.
+// SAFETY: only this value uses the address range.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -32,7 +32,7 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTFORK] {
-            // SAFETY: the mapping of above. Kernels without huge pages refuse the first.
+            // SAFETY: the new mapping. Kernels without huge pages refuse the first.
             unsafe { libc::madvise(start, length, advice) };
         }
         Ok(Self { start: start.cast(), pages })
@@ -43,7 +43,7 @@ impl Mapping {
     }
 
     pub(super) fn at(&self, frame: Frame) -> *mut u8 {
-        assert!(u64::from(frame.number()) < self.pages, "a place of the lot");
+        assert!(u64::from(frame.number()) < self.pages, "a place of the parking area");
         // SAFETY: inside the mapping.
         unsafe { self.start.add(frame.number() as usize * PAGE) }
     }
@@ -58,15 +58,15 @@ impl Mapping {
         Va::of(self.address()).plus(self.pages - 1)
     }
 
-    /// Let it be read and written, or not.
+    /// Allow or forbid all accesses.
     pub(super) fn set_reachable(&self, on: bool) {
         let protection = if on { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
         let length = self.pages as usize * PAGE;
-        // SAFETY: the mapping, which nobody uses while it is out of reach.
+        // SAFETY: the mapping, which nothing uses while it is unreachable.
         unsafe { libc::mprotect(self.start.cast(), length, protection) };
     }
 
-    /// Undo what `mlockall` has done to it: locked memory cannot change places with memory that is not.
+    /// Undo `mlockall`: pages cannot be moved between locked and unlocked memory.
     pub(super) fn unlock(&self) {
         // SAFETY: the mapping.
         unsafe { libc::munlock(self.start.cast(), self.pages as usize * PAGE) };
@@ -75,7 +75,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nobody holds a part of it.
+        // SAFETY: mapped by `new`; no part of it is borrowed.
         unsafe { libc::munmap(self.start.cast(), self.pages as usize * PAGE) };
     }
 }

@@ -1,10 +1,10 @@
-//! Memory nodes: which one new frames of this thread come from, and which one a page is on.
+//! Memory nodes: where new frames are allocated, and where a page is.
 
 use std::io;
 
-/// Bits of a mask of nodes: as many as a kernel can have.
+/// Maximum number of nodes of a kernel.
 const NODES: usize = 1024;
-/// Policies of `include/uapi/linux/mempolicy.h`. Neither refuses where its nodes are full.
+/// Policies of `include/uapi/linux/mempolicy.h`. Both fall back to other nodes.
 const PREFERRED: i32 = 1;
 const PREFERRED_MANY: i32 = 5;
 
@@ -23,7 +23,7 @@ fn mask(nodes: &[u32]) -> Mask {
 pub(super) struct Nodes {
     far: u32,
     fast: Mask,
-    /// What the thread that makes requests has said last.
+    /// The current policy of the thread that makes requests.
     prefers_far: Option<bool>,
 }
 
@@ -32,18 +32,18 @@ impl Nodes {
         Self { far, fast: mask(fast), prefers_far: None }
     }
 
-    /// Where frames come from that requests of this thread make from now on, if there is room.
+    /// Allocate frames of this thread's requests on the far node or on the fast ones, if there is room.
     pub(super) fn prefer(&mut self, far: bool) {
         if self.prefers_far == Some(far) {
             return;
         }
         let (policy, mask) =
             if far { (PREFERRED, mask(&[self.far])) } else { (PREFERRED_MANY, self.fast) };
-        // SAFETY: the kernel reads so many bits; it takes the last one for the end.
+        // SAFETY: the kernel reads one bit less than the given number.
         let done = unsafe {
             libc::syscall(libc::SYS_set_mempolicy, policy, mask.as_ptr(), NODES as u64 + 1)
         };
-        // Refused, frames come from where they came from before, which who needs to know looks at.
+        // On an error the previous policy remains. Callers check where the frames are.
         self.prefers_far = (done == 0).then_some(far);
     }
 
@@ -56,7 +56,7 @@ impl Nodes {
 /// The node of a page of this process.
 pub(crate) fn node_of(at: *const u8) -> io::Result<u32> {
     let (mut node, none) = (0i32, std::ptr::null::<i32>());
-    // SAFETY: of this process (0), one address, which is not followed, and no target: it writes the node.
+    // SAFETY: without a target, it only writes the node of the page of this process.
     let done = unsafe {
         libc::syscall(libc::SYS_move_pages, 0, 1u64, &raw const at, none, &raw mut node, 0)
     };

@@ -1,19 +1,18 @@
-//! The program whose memory is managed: whether it still uses it.
+//! Whether the managed program still uses its memory.
 //!
-//! The manager is a process of its own that shares the program's address space, so it outlives the program:
-//! its end by exit or kill, and its exec, which takes another address space.
+//! The manager is a separate process that shares the program's address space. It outlives the program's exit,
+//! kill, and exec, which replaces the address space.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use super::wait;
+use super::{process_of, wait};
 use crate::family::any_number;
-use crate::shared::process_of;
 
 /// `KCMP_VM` of `include/uapi/linux/kcmp.h`.
 const KCMP_VM: libc::c_int = 1;
 
-/// A process that is managed.
+/// A managed process.
 #[derive(Debug)]
 pub struct Owner {
     pid: u32,
@@ -23,7 +22,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The process of the caller.
+    /// The calling process.
     ///
     /// # Errors
     /// Those of `pidfd_open`.
@@ -32,12 +31,12 @@ impl Owner {
         Ok(Self { pid, process: process_of(pid)?, has_left: false })
     }
 
-    /// Its process.
+    /// Its PID.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Readable when it has ended, until that was noticed.
+    /// Readable when it has ended; `None` once [`has_left`](Self::has_left) is true.
     pub fn descriptor(&self) -> Option<RawFd> {
         (!self.has_left).then_some(self.process.as_raw_fd())
     }
@@ -50,31 +49,36 @@ impl Owner {
         self.has_left
     }
 
-    /// Whether any other process uses this process's memory: a child of `vfork` before its exec, for example.
-    /// Takes no memory from the program's allocator, which nobody may use after the program's end.
-    pub fn memory_has_others(&self) -> bool {
-        // Refused unless this process has one thread and its memory alone; it does nothing else.
+    /// Whether the program has left, and no other process uses its memory, such as a child of `vfork` before
+    /// its exec. Allocates nothing from the program's allocator, which is unusable after the program's end.
+    pub fn memory_is_unused(&mut self) -> bool {
+        self.has_left() && !self.memory_has_others()
+    }
+
+    /// Whether another process uses this process's memory.
+    fn memory_has_others(&self) -> bool {
+        // Fails unless this process has one thread and shares its memory with nobody. It has no other effect.
         // SAFETY: a system call that takes a number.
         if unsafe { libc::unshare(libc::CLONE_VM) } == 0 {
             return false;
         }
         let own = std::process::id();
         let has = any_number("/proc", |pid| pid != own && shares_memory(pid) == Some(true));
-        // What cannot be known is known at a later look.
+        // If unknown, a later call may find out.
         has.unwrap_or(true)
     }
 }
 
-/// Whether a process has the address space of this one; `None` if nobody may know.
+/// Whether a process has the address space of this one; `None` if that is not accessible.
 fn shares_memory(pid: u32) -> Option<bool> {
     match thread_shares_memory(pid) {
-        // Its first thread may have ended before others.
+        // The main thread may have ended before others.
         Some(false) => {
             let tasks = format!("/proc/{pid}/task");
             let others = any_number(&tasks, |thread| {
                 thread != pid && thread_shares_memory(thread) == Some(true)
             });
-            // Without the folder there is no such process any more.
+            // Without the folder, the process has ended.
             others.or_else(|| (!std::path::Path::new(&tasks).exists()).then_some(false))
         }
         known => known,
@@ -132,9 +136,9 @@ mod tests {
         assert!(pid > 0 && owner.memory_has_others());
         assert_eq!(shares_memory(pid as u32), Some(true));
         IS_OVER.store(true, Ordering::Release);
-        // SAFETY: the process of above.
+        // SAFETY: the child of this test.
         assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
-        // Other tests start programs, which have this memory for a moment.
+        // Programs that other tests start share this memory for a moment.
         while owner.memory_has_others() {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! `/proc/self/pagemap`: which pages of a range are there.
+//! `/proc/self/pagemap`: which pages of a range are present.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use crate::{Range, Va};
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
-/// Runs of pages that one request returns.
+/// Maximum number of runs of one request.
 const RUNS: usize = 512;
 
 /// `struct pm_scan_arg` of `include/uapi/linux/fs.h` (Linux 6.7 and later).
@@ -21,7 +21,7 @@ struct Scan {
     flags: u64,
     start: u64,
     end: u64,
-    /// Where the walk ended: the kernel writes it.
+    /// Where the scan ended. Written by the kernel.
     walk_end: u64,
     runs: u64,
     runs_len: u64,
@@ -32,7 +32,7 @@ struct Scan {
     return_mask: u64,
 }
 
-/// `struct page_region`: pages of the same categories, up to and without `end`.
+/// `struct page_region`: pages of the same categories; `end` is exclusive.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
@@ -46,7 +46,7 @@ struct Run {
 pub(super) struct Pagemap {
     file: File,
     runs: Vec<Run>,
-    /// Requests so far.
+    /// Number of requests so far.
     #[cfg(test)]
     pub(super) requests: u64,
 }
@@ -62,15 +62,15 @@ impl Pagemap {
         }
     }
 
-    /// Which of these pages are there, on swap or not; what cannot be read is not. It costs what is
-    /// there: the kernel skips what was never touched by whole page tables.
+    /// The pages of `range` that are present or swapped, as far as they can be read. The kernel skips empty
+    /// page tables.
     pub(super) fn present(&mut self, range: Range) -> Vec<Va> {
         let mut present = Vec::new();
         self.each_run(range, |run| present.extend(run.each()));
         present
     }
 
-    /// How many of these pages are there.
+    /// The number of pages of `range` that are present or swapped.
     pub(super) fn count(&mut self, range: Range) -> u64 {
         let mut count = 0;
         self.each_run(range, |run| count += run.pages());
@@ -91,7 +91,7 @@ impl Pagemap {
         }
     }
 
-    /// One request: how many runs it found, and up to where it has looked.
+    /// One request. Returns the number of runs, and where the scan ended.
     fn scan(&mut self, range: Range) -> io::Result<(usize, Va)> {
         #[cfg(test)]
         {
@@ -108,8 +108,8 @@ impl Pagemap {
             return_mask: any,
             ..Scan::default()
         };
-        // SAFETY: the kernel reads and writes the argument, which is as long as it says, and writes at
-        // most `runs_len` runs, for which any bytes do, to memory that `&mut self` lends.
+        // SAFETY: the kernel reads and writes the argument, which has the given size, and writes at most
+        // `runs_len` runs, for which any bytes are valid, to `self.runs`.
         let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut scan) };
         if count < 0 {
             return Err(io::Error::last_os_error());

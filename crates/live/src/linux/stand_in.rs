@@ -1,10 +1,9 @@
-//! Threads that keep a processor busy in the place of one that waits there.
+//! Threads that keep processors busy for threads that wait for a page.
 //!
-//! A thread that faults sleeps in the kernel until its page is there; only then is its processor free for
-//! others. To wait as a core does that is not told of the fault (`--epf none`), somebody has to keep
-//! that processor busy. The other way, to have the kernel raise a signal at the fault and wait in its handler
-//! (`UFFD_FEATURE_SIGBUS`), makes system calls fail that are given missing memory, those that wait for a
-//! lock too, so most programs (a test in `tests.rs` asks the kernel).
+//! A faulting thread sleeps in the kernel until its page arrives, and frees its processor. To emulate a core
+//! that stalls (`--epf none`), another thread keeps the processor busy. The alternative is a signal at the
+//! fault whose handler waits (`UFFD_FEATURE_SIGBUS`). It makes system calls with missing memory fail, also
+//! those that wait for a lock, so most programs would fail (`tests.rs` has a test).
 
 use std::fs;
 use std::sync::Arc;
@@ -12,11 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex;
 
-/// What a stand-in does: a word that both sides know.
-const RESTS: u32 = 0;
+/// States of a stand-in.
+const IDLE: u32 = 0;
 const BUSY: u32 = 1;
 
-/// One of them: what it does, and its number in the system.
+/// A stand-in: its state, and its thread number.
 #[derive(Debug, Default)]
 struct StandIn {
     word: AtomicU32,
@@ -27,58 +26,58 @@ struct StandIn {
 #[derive(Debug)]
 pub struct StandIns {
     all: Arc<[StandIn]>,
-    /// For whom each stands in; 0 for nobody.
-    stands_for: Vec<u32>,
+    /// The thread for which each is busy; 0 for none.
+    busy_for: Vec<u32>,
 }
 
-/// Where a thread of them begins.
+/// The entry point of a stand-in's thread.
 #[derive(Debug)]
 pub struct Post(Arc<[StandIn]>, usize);
 
 impl StandIns {
-    /// So many, each of which works once a thread [takes](Post::take) its post.
+    /// `count` stand-ins. Each is usable once a thread [runs](Post::take) its post.
     pub fn new(count: usize) -> (Self, Vec<Post>) {
         let all: Arc<[StandIn]> = (0..count).map(|_| StandIn::default()).collect();
         let posts = (0..count).map(|number| Post(Arc::clone(&all), number)).collect();
-        (Self { all, stands_for: vec![0; count] }, posts)
+        (Self { all, busy_for: vec![0; count] }, posts)
     }
 
-    /// Keep the processor busy that this thread ran on last; false if none is left.
+    /// Keep the processor busy on which this thread ran last. False if no stand-in is free.
     pub fn stall(&mut self, thread: u32) -> bool {
-        let free = self.stands_for.iter().position(|whom| *whom == 0);
+        let free = self.busy_for.iter().position(|thread| *thread == 0);
         let Some((free, processor)) = free.zip(processor_of(thread)) else { return false };
         let stand_in = &self.all[free];
-        let tied = stand_in.thread.load(Ordering::Acquire);
-        if tied == 0 {
+        let own = stand_in.thread.load(Ordering::Acquire);
+        if own == 0 {
             return false;
         }
-        // SAFETY: a set of processors of this function; the thread is ours.
+        // SAFETY: reads the variable of this function; the thread is a stand-in.
         unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(processor, &mut set);
-            libc::sched_setaffinity(tied as i32, size_of_val(&set), &raw const set);
+            libc::sched_setaffinity(own as i32, size_of_val(&set), &raw const set);
         }
-        self.stands_for[free] = thread;
+        self.busy_for[free] = thread;
         stand_in.word.store(BUSY, Ordering::Release);
         // SAFETY: the word lives as long as this.
         unsafe { libc::syscall(libc::SYS_futex, stand_in.word.as_ptr(), libc::FUTEX_WAKE, 1) };
         true
     }
 
-    /// It need not be any more.
-    pub fn go_on(&mut self, thread: u32) {
-        for (stand_in, whom) in self.all.iter().zip(&mut self.stands_for) {
-            if *whom == thread {
-                *whom = 0;
-                stand_in.word.store(RESTS, Ordering::Release);
+    /// Stop keeping the processor of this thread busy.
+    pub fn resume(&mut self, thread: u32) {
+        for (stand_in, busy_for) in self.all.iter().zip(&mut self.busy_for) {
+            if *busy_for == thread {
+                *busy_for = 0;
+                stand_in.word.store(IDLE, Ordering::Release);
             }
         }
     }
 }
 
 impl Post {
-    /// Work here: it never returns. It uses no memory but its stack and what it was made with, and makes
-    /// system calls without libc: such a thread may share its thread-local memory with another.
+    /// Run the stand-in. It does not allocate, and makes system calls without libc, because its thread may
+    /// share its thread-local memory with another.
     pub fn take(self) -> ! {
         let own = &self.0[self.1];
         own.thread.store(rustix::thread::gettid().as_raw_pid() as u32, Ordering::Release);
@@ -86,16 +85,16 @@ impl Post {
             while own.word.load(Ordering::Acquire) == BUSY {
                 std::hint::spin_loop();
             }
-            // Woken, interrupted, or busy again: the loop looks.
-            let _ = futex::wait(&own.word, futex::Flags::empty(), RESTS, None);
+            // On any return, check the state again.
+            let _ = futex::wait(&own.word, futex::Flags::empty(), IDLE, None);
         }
     }
 }
 
-/// The processor that a thread ran on last: field 39 of its `stat` (proc(5)).
+/// The processor on which a thread ran last: field 39 of its `stat` (proc(5)).
 fn processor_of(thread: u32) -> Option<usize> {
     let text = fs::read(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
-    // Its name may hold anything, also blanks.
+    // The name may contain blanks and parentheses.
     let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
     let field = rest.split(|byte| *byte == b' ').nth(37)?;
     std::str::from_utf8(field).ok()?.trim().parse().ok()
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_busy_while_it_stands_in_and_rests_after() {
+    fn a_stand_in_is_busy_and_then_sleeps() {
         let (mut all, posts) = StandIns::new(2);
         for post in posts {
             std::thread::spawn(move || post.take());
@@ -131,9 +130,9 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(all.stall(own) && !all.stall(own), "there are two");
-        all.go_on(own);
-        assert!(all.stands_for.iter().all(|whom| *whom == 0));
-        // It has no more to do than to see that: what it took until then it took.
+        all.resume(own);
+        assert!(all.busy_for.iter().all(|thread| *thread == 0));
+        // It soon sees its new state and sleeps.
         while processor_of(first).is_none() {}
         let asleep = || fs::read_to_string(format!("/proc/self/task/{first}/stat")).unwrap();
         while !asleep().contains(") S ") {

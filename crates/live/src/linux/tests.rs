@@ -1,4 +1,4 @@
-//! The real kernel, asked what the model says of it, and a program of this process under policies.
+//! Checks of the model's rules on the real kernel, and policies with a program in this process.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use nearfar_kernel::tiering::testing::settings;
 use super::*;
 use crate::far::{TIERS, argument};
 use crate::tests::not_run;
-use crate::world::is;
-use crate::{Manager, Sizes, Turn, World};
+use crate::world::FAR_NODE;
+use crate::{Event, Manager, NewRegion, Sizes, Turn, World};
 
-/// The kernel, or why it cannot be asked.
-fn linux(lot: u32) -> Option<Linux> {
-    match Linux::open(lot) {
+/// The kernel, or `None` if it is not available.
+fn linux(places: u32) -> Option<Linux> {
+    match Linux::open(places) {
         Ok(kernel) => Some(kernel),
         Err(error) => {
             let text = error.to_string();
@@ -28,15 +28,15 @@ fn linux(lot: u32) -> Option<Linux> {
 
 #[test]
 fn a_kernel_of_other_pages_is_refused() {
-    assert!(has_our_pages(4096).is_ok());
-    let refused = has_our_pages(65536).unwrap_err().to_string();
+    assert!(check_page_size(4096).is_ok());
+    let refused = check_page_size(65536).unwrap_err().to_string();
     assert!(refused.starts_with("kernel: its pages are of 65536 bytes; use one "), "{refused}");
 }
 
-/// A kernel, and a mapping of the test, which plays the program. The kernel is dropped first: with it
-/// nobody waits for messages to be read.
-fn with_program(lot: u32, pages: u64) -> Option<(Linux, Mapping, Range)> {
-    let kernel = linux(lot)?;
+/// A kernel, and a mapping of the test as the program. The kernel must be dropped first, so that unmapping
+/// does not wait for messages to be read.
+fn with_program(places: u32, pages: u64) -> Option<(Linux, Mapping, Range)> {
+    let kernel = linux(places)?;
     let mapping = Mapping::new(pages).unwrap();
     let range = mapping.range();
     kernel.program.register(mapping.address(), pages * PAGE as u64, true).unwrap();
@@ -44,7 +44,7 @@ fn with_program(lot: u32, pages: u64) -> Option<(Linux, Mapping, Range)> {
 }
 
 fn read_at(at: Va) -> u64 {
-    // SAFETY: an address of a mapping of the test that has a page, or that somebody gives one.
+    // SAFETY: an address in a mapping of the test that has a page or gets one.
     unsafe { std::ptr::read_volatile(at.address() as *const u64) }
 }
 
@@ -66,26 +66,26 @@ fn requests_answer_as_the_model_does() {
     let (memory, mut kernel) = (memory, kernel);
     let [a, b] = [range.from, range.from.plus(1)];
     let [p, q] = [Frame::new(0), Frame::new(1)];
-    // Nothing to park; then a page comes, and comes once only.
+    // No page to park; then a page is placed, which works only once.
     assert_eq!(kernel.park(a, p), Err(Fail::Missing));
     assert_eq!(kernel.place(a, &page_of(7), false), Ok(()));
     assert_eq!(kernel.place(a, &page_of(8), false), Err(Fail::Exists));
     assert_eq!(read_at(a), 7);
     write_at(a, 9);
-    // Parked it is in the lot as it was written, and comes back.
+    // A parked page has its content, and can be restored.
     assert_eq!(kernel.park(a, p), Ok(()));
     assert_eq!(kernel.frame(p), page_of(9));
     assert_eq!(kernel.park(a, q), Err(Fail::Missing));
     kernel.frame_mut(p)[..8].copy_from_slice(&11u64.to_le_bytes());
     assert_eq!(kernel.restore(p, a), Ok(()));
     assert_eq!(read_at(a), 11);
-    // A frame that was given back leaves an empty place.
+    // A discarded frame leaves an empty place.
     assert_eq!(kernel.park(a, p), Ok(()));
     kernel.discard(p, 1);
     assert_eq!(kernel.place_zeros(a, 4), Ok(4));
     assert_eq!(kernel.place_zeros(b, 1), Err(Fail::Exists));
     assert_eq!(kernel.park(b, p), Ok(()));
-    // Placed as a copy of a parked frame, which stays.
+    // A copy of a parked frame, which stays.
     assert_eq!(kernel.place_copy(b, p, true, NodeId::FAST), Ok(()));
     assert_eq!(kernel.frame(p), page_of(0));
     assert_eq!(read_at(b), 0);
@@ -96,7 +96,7 @@ fn requests_answer_as_the_model_does() {
     drop(memory);
 }
 
-/// What the kernel says of a move is not believed where it says that it failed on its own work.
+/// Errors of a move that succeeded are corrected.
 #[test]
 fn what_has_moved_is_seen_where_it_is() {
     let Some((kernel, memory, range)) = with_program(4, 4) else { return };
@@ -106,14 +106,14 @@ fn what_has_moved_is_seen_where_it_is() {
         assert_eq!(kernel.park(range.from.plus(number), Frame::new(number as u32)), Ok(()));
     }
     let (page, from) = (PAGE as u64, range.from.address());
-    let to = kernel.lot.at(Frame::new(0)).addr() as u64;
+    let to = kernel.parking.at(Frame::new(0)).addr() as u64;
     let mut moved = |done, number: u64, pages| {
-        kernel.really_moved(done, to + number * page, from + number * page, pages)
+        kernel.check_moved(done, to + number * page, from + number * page, pages)
     };
     assert_eq!(moved(Err(Fail::Exists), 0, 1), Ok(page));
     assert_eq!(moved(Ok(page), 0, 4), Ok(3 * page));
     assert_eq!(moved(Ok(4 * page), 0, 4), Ok(4 * page));
-    // It is where it was, or the kernel said something else.
+    // The page has not moved, or the error is another one.
     assert_eq!(moved(Err(Fail::Exists), 3, 1), Err(Fail::Exists));
     assert_eq!(moved(Err(Fail::Pinned), 0, 1), Err(Fail::Pinned));
     drop(kernel);
@@ -138,7 +138,7 @@ fn pages_come_around_where_a_part_is_read_only() {
     drop(memory);
 }
 
-/// However small a mapping is, it is managed.
+/// A mapping of one page is managed.
 #[test]
 fn a_mapping_of_one_page_is_found() {
     let Some(kernel) = linux(1) else { return };
@@ -150,12 +150,12 @@ fn a_mapping_of_one_page_is_found() {
     let mut found = Vec::new();
     kernel.discover(&Regions::default(), &mut found);
     let present = vec![memory.range().from];
-    assert_eq!(found, [Found { range: memory.range(), present }]);
+    assert_eq!(found, [NewRegion { range: memory.range(), present }]);
     drop(kernel);
     drop(memory);
 }
 
-/// Reserved address space costs nothing to look through.
+/// Scanning reserved address space is cheap.
 #[test]
 fn three_pages_of_four_tebibytes_are_found_at_once() {
     let Some(mut kernel) = linux(1) else { return };
@@ -165,7 +165,7 @@ fn three_pages_of_four_tebibytes_are_found_at_once() {
     touched.iter().for_each(|at| write_at(*at, 1));
     assert_eq!(kernel.pagemap.present(range), touched);
     assert_eq!(kernel.pagemap.requests, 1);
-    // As many runs as several requests return.
+    // The runs of several requests.
     let many: Vec<_> = (0..1300).map(|page| range.from.plus((1 << 20) + 2 * page)).collect();
     many.iter().for_each(|at| write_at(*at, 1));
     assert_eq!(kernel.pagemap.present(Range::new(many[0], range.from.plus(1 << 21))), many);
@@ -186,7 +186,7 @@ fn what_is_there_is_what_the_page_map_says() {
     for round in 0..40 {
         let at = range.from.plus(draw(2900));
         for page in 0..draw(100) {
-            // Read first, a page is the kernel's page of zeros.
+            // A read maps the kernel's page of zeros.
             let at = at.plus(page);
             if draw(2) == 0 {
                 write_at(at, 1);
@@ -212,8 +212,8 @@ fn what_is_there_is_what_the_page_map_says() {
     }
 }
 
-/// While a message about mappings is unread, no request is carried out: not even one that takes a
-/// page from memory that the program has mapped anew.
+/// While a message about mappings is unread, every request fails, even one that moves a page from a new
+/// mapping at the same address.
 #[test]
 fn unread_messages_refuse_every_request() {
     let Some((kernel, memory, range)) = with_program(4, 4) else { return };
@@ -230,7 +230,7 @@ fn unread_messages_refuse_every_request() {
         }
         done.store(true, Ordering::SeqCst);
     });
-    // The message is there when a request that could be carried out is refused.
+    // The message exists once a valid request is refused.
     let last = range.from.plus(3);
     let mut placed = kernel.place(last, &page_of(2), false);
     while placed.is_ok() {
@@ -265,31 +265,31 @@ fn unread_messages_refuse_every_request() {
     kernel.events(&mut events);
     assert_eq!(events, [Event::Unmapped(Range::new(range.from, range.from.plus(2)))]);
     other.join().unwrap();
-    // Read, and nothing is in the way: it would be the new memory that is taken.
+    // After the message was read, a request would move the page of the new mapping.
     assert_eq!(kernel.park(range.from, frame), Ok(()));
     assert_eq!(kernel.frame(frame), page_of(42));
 }
 
 impl Linux {
     fn frame_is_there(&mut self, frame: Frame) -> bool {
-        let at = Va::of(self.lot.at(frame).addr() as u64);
+        let at = Va::of(self.parking.at(frame).addr() as u64);
         !self.pagemap.present(Range::new(at, at.plus(1))).is_empty()
     }
 }
 
-/// Run `act` on memory that a policy manages within `fast` of `pages` pages.
+/// Run `act` on managed memory of `pages` pages with `fast` pages of fast memory.
 fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range) + Send) {
     let folder = tempfile::tempdir().unwrap();
     let (name, tier) = TIERS.iter().find(|(name, _)| *name == far).unwrap();
     let (argument, mapped) = (argument(tier, folder.path()), tier.is_mapped);
     let sizes = Sizes { fast, far: 4 * pages, window: 4, spare: 8, pages: 1 << 20, mapped };
-    let Some(mut kernel) = linux(sizes.lot()) else { return };
+    let Some(mut kernel) = linux(sizes.parking()) else { return };
     if mapped && let Err(error) = kernel.use_node(&argument) {
         return not_run(&format!("{policy}, {name}: {error}"));
     }
     let memory = Mapping::new(pages).unwrap();
     let range = memory.range();
-    // Other tests run in this process, too.
+    // Other tests run in this process.
     kernel.excluded.add(Range::new(Va::new(0), Va::of(u64::MAX)));
     kernel.excluded.remove(range);
     let far = (tier.make)(&argument, 4 * pages as u32).unwrap();
@@ -312,39 +312,39 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     if mapped {
         check_nodes(&manager.world);
     }
-    let used = manager.world.used;
+    let used = manager.world.budget.used;
     let seen = manager.world.counters;
-    // A page that could not be put on its node is fast.
+    // A page that could not be moved to its node is fast.
     assert!(used[0] <= fast + seen.over_budget, "{used:?}");
     assert!(seen.demotions_copied > 0 && (mapped || seen.over_budget == 0), "{seen:?}");
     drop(manager);
     drop(memory);
 }
 
-/// Pages are on the memory nodes that they are counted on.
+/// Pages are on the memory nodes to which they are charged.
 fn check_nodes(world: &World<Linux>) {
     let kernel = world.kernel();
     let nodes = kernel.nodes.as_ref().unwrap();
-    let (mut next, mut pages) = (world.mapped_from(Page::new(0)), [0, 0]);
+    let (mut next, mut pages) = (world.next_mapped_page(Page::new(0)), [0, 0]);
     while let Some(page) = next {
-        let at = match world.has(page, is::PARKED) {
-            true => kernel.lot.at(world.frame(page)),
+        let at = match world.pages.state(page).is_parked() {
+            true => kernel.parking.at(world.pages.frame(page)),
             false => world.numbers.place(page).address() as *const u8,
         };
-        let node = world.node(page);
+        let node = world.pages.state(page).node();
         assert_eq!(nodes.has(at), node != NodeId::FAST, "{page:?}");
-        if let Some(shadow) = world.slot(page) {
-            assert!(nodes.has(kernel.lot.at(Frame::new(shadow.number()))), "{page:?}");
+        if let Some(shadow) = world.pages.slot(page) {
+            assert!(nodes.has(kernel.parking.at(Frame::new(shadow.number()))), "{page:?}");
         }
         pages[node.index()] += 1;
-        next = world.mapped_from(page.skip(1));
+        next = world.next_mapped_page(page.skip(1));
     }
     assert!(pages.iter().all(|pages| *pages > 0), "{pages:?}");
 }
 
-/// A frame is on the node that is asked for, wherever it is moved.
+/// A frame is on the requested node, and stays there when it is moved.
 #[test]
-fn frames_are_on_the_node_that_is_asked_for() {
+fn frames_are_on_the_requested_node() {
     let Some((kernel, memory, range)) = with_program(4, 4) else { return };
     let (memory, mut kernel) = (memory, kernel);
     if let Err(error) = kernel.use_node("1") {
@@ -353,17 +353,17 @@ fn frames_are_on_the_node_that_is_asked_for() {
     let far = |kernel: &Linux, at: u64| kernel.nodes.as_ref().unwrap().has(at as *const u8);
     let [a, b] = [range.from, range.from.plus(1)];
     let [p, q] = [Frame::new(0), Frame::new(1)];
-    let place = |kernel: &Linux, frame| kernel.lot.at(frame).addr() as u64;
+    let place = |kernel: &Linux, frame| kernel.parking.at(frame).addr() as u64;
     assert_eq!(kernel.place(a, &page_of(7), false), Ok(()));
     assert!(!far(&kernel, a.address()));
     assert_eq!(kernel.park(a, p), Ok(()));
     assert_eq!(kernel.copy_to_far_node(p, q), Ok(()));
     assert!(!far(&kernel, place(&kernel, p)) && far(&kernel, place(&kernel, q)));
     assert_eq!((kernel.frame(p), kernel.frame(q)), (&page_of(7)[..], &page_of(7)[..]));
-    // A new frame in the program, on either node; and the one in the lot, which keeps its node.
+    // New frames in the program on either node, and one in the parking area, which keeps its node.
     assert_eq!(kernel.place_copy(b, q, true, NodeId::FAST), Ok(()));
     assert!(!far(&kernel, b.address()));
-    assert_eq!(kernel.place_copy(range.from.plus(2), q, false, SLOW_NODE), Ok(()));
+    assert_eq!(kernel.place_copy(range.from.plus(2), q, false, FAR_NODE), Ok(()));
     assert!(far(&kernel, range.from.plus(2).address()));
     assert_eq!(kernel.restore(q, a), Ok(()));
     assert!(far(&kernel, a.address()) && read_at(a) == 7);
@@ -373,7 +373,7 @@ fn frames_are_on_the_node_that_is_asked_for() {
     drop(memory);
 }
 
-/// Whatever is written is read again, under each policy and in each far tier.
+/// Reads return the last write, with each policy and far tier.
 #[test]
 fn memory_under_a_policy_holds_what_was_written() {
     if linux(1).is_none() {
@@ -416,9 +416,9 @@ fn memory_under_a_policy_holds_what_was_written() {
     }
 }
 
-/// Two messages: that the pages have moved, then that what they were moved from is not mapped.
+/// Two messages: the pages have moved, and their source was unmapped.
 #[test]
-fn memory_that_moves_is_told_of_twice() {
+fn a_move_sends_two_messages() {
     let Some((kernel, memory, range)) = with_program(1, 4) else { return };
     let (memory, mut kernel) = (memory, kernel);
     let target = Mapping::new(4).unwrap();
@@ -450,10 +450,9 @@ fn memory_that_moves_is_told_of_twice() {
     drop((memory, target));
 }
 
-/// Why no fault is dealt with in a signal handler of the thread that faults (`UFFD_FEATURE_SIGBUS`), which
-/// would spare two switches between threads: the kernel raises the signal for the program's own
-/// references only. System calls fail that are given missing memory, those by which `libc` waits for a
-/// lock among them.
+/// Why faults are not handled in a signal handler of the faulting thread (`UFFD_FEATURE_SIGBUS`), which would
+/// save two thread switches: the kernel raises the signal only for the program's own references. System calls
+/// with missing memory fail, including those with which `libc` waits for a lock.
 #[test]
 fn where_faults_raise_a_signal_system_calls_fail() {
     const SIGBUS: u64 = 1 << 7;
@@ -464,7 +463,7 @@ fn where_faults_raise_a_signal_system_calls_fail() {
     uffd.register(memory.address(), PAGE as u64, false).unwrap();
     let failed = |done: libc::c_long| (done, io::Error::last_os_error().raw_os_error());
     let mut ends = [0; 2];
-    // SAFETY: descriptors of this function, and a page that nothing is read from or written to.
+    // SAFETY: descriptors of this function, and a page that is not accessed directly.
     unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         assert_eq!(libc::write(ends[1], [7u8].as_ptr().cast(), 1), 1);
@@ -476,7 +475,7 @@ fn where_faults_raise_a_signal_system_calls_fail() {
         let (word, none) = (memory.start, std::ptr::null::<libc::timespec>());
         let waited = libc::syscall(libc::SYS_futex, word, wait, 1, none);
         assert_eq!(failed(waited), (-1, Some(libc::EFAULT)));
-        // Once it is there, they go on.
+        // With the page, they succeed.
         let zeros = [0u8; PAGE];
         assert_eq!(
             uffd.copy(memory.address(), zeros.as_ptr(), PAGE as u64, false),

@@ -1,12 +1,13 @@
-//! userfaultfd's requests, as `include/uapi/linux/userfaultfd.h` has them: those of Linux 6.8, which
-//! many a machine's headers are older than.
+//! Requests of userfaultfd, from `include/uapi/linux/userfaultfd.h` of Linux 6.8. The headers of many
+//! machines are older.
 
 use std::io::{self, Error};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use super::owned;
 use crate::Fail;
 
-/// A request's number: `_IOWR(0xAA, nr, size)`, or `_IOR` where the kernel has it so.
+/// A request's number: `_IOWR(0xAA, nr, size)`, or `_IOR` without `write`.
 const fn request(write: bool, nr: u64, size: usize) -> u64 {
     (2 | (write as u64)) << 30 | (size as u64) << 16 | 0xAA << 8 | nr
 }
@@ -34,7 +35,7 @@ pub(super) mod feature {
 pub(super) struct Message {
     pub(super) event: u8,
     reserved: [u8; 7],
-    /// What these mean is the event's.
+    /// Their meaning depends on the event.
     pub(super) arguments: [u64; 3],
 }
 
@@ -60,29 +61,25 @@ impl AsRawFd for Uffd {
 }
 
 impl Uffd {
-    /// One with these features.
+    /// Open one with these features.
     pub(super) fn open(features: u64) -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: a system call that takes a number.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
-        if fd < 0 {
-            return Err(Error::last_os_error());
-        }
-        let uffd = Self::adopt(fd as RawFd);
+        let uffd = Self(owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?);
         let mut api = [API, features, 0];
         uffd.request(request(true, 0x3F, 24), &mut api)?;
         Ok(uffd)
     }
 
-    /// One that the kernel or another process has given.
+    /// Take ownership of a descriptor.
     pub(super) fn adopt(fd: RawFd) -> Self {
-        // SAFETY: a descriptor that is nobody else's.
+        // SAFETY: the caller owns the descriptor.
         Self(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     fn request<const N: usize>(&self, request: u64, words: &mut [u64; N]) -> io::Result<()> {
-        // SAFETY: the words are as many as the request reads and writes; addresses in them are of
-        // memory that the request may read or replace (each caller says why).
+        // SAFETY: the request reads and writes this number of words. The addresses in them are of memory that
+        // the request may read or replace.
         let done = unsafe { libc::ioctl(self.as_raw_fd(), request as _, words.as_mut_ptr()) };
         if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
     }
@@ -93,13 +90,14 @@ impl Uffd {
         self.request(request(true, 0x00, 32), &mut [start, length, mode, 0])
     }
 
-    /// Let who waits there try again.
+    /// Let the threads that wait there retry.
     pub(super) fn wake(&self, start: u64, length: u64) {
         // Nothing to do if the program ends.
         let _ = self.request(request(false, 0x02, 16), &mut [start, length]);
     }
 
-    /// Copy to pages that are missing; how many bytes, which is fewer if there was something.
+    /// Copy to missing pages. Returns the number of bytes, which is less than `length` at the first present
+    /// page.
     pub(super) fn copy(
         &self,
         to: u64,
@@ -113,14 +111,19 @@ impl Uffd {
         moved(done, length, words[4]).map_err(|error| fail(&error))
     }
 
-    /// Move the frames of pages that are all there; how many bytes, which is fewer if the kernel was
-    /// held up.
-    pub(super) fn take(&self, to: u64, from: u64, length: u64, wake: bool) -> Result<u64, Fail> {
+    /// Move the frames of present pages. Returns the number of bytes, which may be less than `length`.
+    pub(super) fn move_pages(
+        &self,
+        to: u64,
+        from: u64,
+        length: u64,
+        wake: bool,
+    ) -> Result<u64, Fail> {
         let mode = u64::from(!wake);
         let mut words = [to, from, length, mode, 0];
         let done = self.request(request(true, 0x05, 40), &mut words);
         moved(done, length, words[4]).map_err(|error| match error.raw_os_error() {
-            // Mappings that differ in their protection or in being locked.
+            // The mappings differ in their protection, or one is locked.
             Some(libc::EINVAL) => Fail::Pinned,
             _ => fail(&error),
         })
@@ -133,10 +136,10 @@ impl Uffd {
         self.request(request(true, 0x06, 24), words).map_err(|error| fail(&error))
     }
 
-    /// Messages that are there.
+    /// Read available messages. Returns how many.
     pub(super) fn read(&self, messages: &mut [Message]) -> usize {
         let size = size_of::<Message>();
-        // SAFETY: the kernel writes whole messages into the slice, for which any bytes do.
+        // SAFETY: the kernel writes whole messages into the slice, for which any bytes are valid.
         let bytes = unsafe {
             libc::read(self.as_raw_fd(), messages.as_mut_ptr().cast(), size_of_val(messages))
         };
@@ -144,7 +147,7 @@ impl Uffd {
     }
 }
 
-/// Bytes that a request has copied or moved, of `length`; its last word says so where it was not all.
+/// The number of bytes that a request has copied or moved: `length`, or on an error its last word.
 fn moved(done: io::Result<()>, length: u64, moved: u64) -> io::Result<u64> {
     match done {
         Ok(()) => Ok(length),
@@ -157,7 +160,7 @@ fn fail(error: &Error) -> Fail {
     match error.raw_os_error() {
         Some(libc::EAGAIN) => Fail::Again,
         Some(libc::EBUSY) => Fail::Pinned,
-        // A mapping that is not registered is as good as none.
+        // Also a mapping that is not registered.
         Some(libc::ENOENT | libc::EINVAL | libc::EFAULT) => Fail::Missing,
         Some(libc::EEXIST) => Fail::Exists,
         Some(libc::ESRCH) => Fail::Ended,

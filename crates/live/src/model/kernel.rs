@@ -1,11 +1,11 @@
-//! The model as the runtime asks it.
+//! [`Kernel`] on the model.
 
 use nearfar_kernel::tiering::NodeId;
 
 use super::processes::release;
 use super::{Content, Message, Model, Process, Pte, Share};
-use crate::world::SLOW_NODE;
-use crate::{Child, Event, Fail, Found, Frame, Kernel, PAGE, Range, Regions, Va};
+use crate::world::FAR_NODE;
+use crate::{Child, Event, Fail, Frame, Kernel, NewRegion, PAGE, Range, Regions, Va};
 
 impl Model {
     fn wake(&mut self, at: Va) {
@@ -14,7 +14,7 @@ impl Model {
         for id in woken {
             self.waiting.remove(&id);
             self.over.insert(id);
-            // Who is not waiting any more is not reported either.
+            // Only faults that still wait are reported.
             self.faults.retain(|(fault, _)| *fault != id);
         }
     }
@@ -56,7 +56,7 @@ impl Model {
         Ok(())
     }
 
-    /// What is parked, and on which node.
+    /// The parked value, and its node.
     fn park(&mut self, at: Va) -> Result<(u64, NodeId), Fail> {
         self.guarded()?;
         let pins = self.rules.pins;
@@ -86,7 +86,7 @@ impl Model {
         Ok(())
     }
 
-    /// Read messages, as many as one read gives.
+    /// Read messages, at most as many as one read returns.
     fn read(&mut self, into: &mut Vec<Event>) {
         while into.len() < self.batch {
             if let Some((_, fault)) = self.faults.pop_front() {
@@ -104,27 +104,31 @@ impl Model {
     }
 }
 
-/// The model as the runtime sees it.
+/// The model as a [`Kernel`].
 #[derive(Debug)]
 pub(crate) struct ModelKernel<S> {
     share: S,
-    lot: Vec<Option<Vec<u8>>>,
-    /// The memory nodes of the frames there.
+    parking: Vec<Option<Vec<u8>>>,
+    /// The memory nodes of the parked frames.
     nodes: Vec<NodeId>,
 }
 
 impl<S: Share> ModelKernel<S> {
-    /// With this many places in the lot.
-    pub(crate) fn new(share: S, lot: u32) -> Self {
-        Self { share, lot: vec![None; lot as usize], nodes: vec![NodeId::FAST; lot as usize] }
+    /// With this many places in the parking area.
+    pub(crate) fn new(share: S, parking: u32) -> Self {
+        Self {
+            share,
+            parking: vec![None; parking as usize],
+            nodes: vec![NodeId::FAST; parking as usize],
+        }
     }
 
-    /// Ask the kernel something; not if the manager is gone.
+    /// Make a request, unless the manager is gone.
     fn ask<R>(&self, act: impl FnOnce(&mut Model) -> R) -> Option<R> {
         self.ask_at(&self.share, act)
     }
 
-    /// The same, about the memory that this share is of.
+    /// Make a request about the memory of this share.
     fn ask_at<R>(&self, share: &S, act: impl FnOnce(&mut Model) -> R) -> Option<R> {
         let before = self.share.processes(|processes| {
             processes.requests += 1;
@@ -142,7 +146,7 @@ impl<S: Share> ModelKernel<S> {
         self.ask(act).unwrap_or(Err(Fail::Ended))
     }
 
-    /// Read messages. Of children that they tell of, the userfaultfds are in the manager's table at once.
+    /// Read messages. The userfaultfds of their children are in the manager's table at once.
     fn read(&self, share: &S, into: &mut Vec<Event>) {
         self.ask_at(share, |model| {
             let before = into.len();
@@ -161,7 +165,7 @@ impl<S: Share> ModelKernel<S> {
     }
 
     fn parked(&self, at: Frame) -> &Vec<u8> {
-        self.lot[at.number() as usize]
+        self.parking[at.number() as usize]
             .as_ref()
             .unwrap_or_else(|| panic!("the manager waits for itself"))
     }
@@ -182,8 +186,8 @@ impl<S: Share> Kernel for ModelKernel<S> {
         self.read(&self.share, into);
     }
 
-    fn discover(&mut self, known: &Regions, into: &mut Vec<Found>) {
-        // Mappings are listed, registered and searched one after the other, as they are in /proc.
+    fn discover(&mut self, known: &Regions, into: &mut Vec<NewRegion>) {
+        // Mappings are listed, registered and searched one after the other, as with /proc.
         let mapped = self.ask(|model| {
             let pages = model.pages.iter().enumerate().filter(|(_, pte)| pte.mapped);
             pages.map(|(number, _)| Va::new(number as u64)).collect::<Vec<_>>()
@@ -198,7 +202,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
             if registered == Some(true) {
                 let there = self.ask(|model| model.pte(at).is_some_and(|pte| pte.frame.is_some()));
                 let there = there == Some(true);
-                into.push(Found { range, present: if there { vec![at] } else { Vec::new() } });
+                into.push(NewRegion { range, present: if there { vec![at] } else { Vec::new() } });
             }
         }
     }
@@ -218,10 +222,10 @@ impl<S: Share> Kernel for ModelKernel<S> {
             if model.by_chance(8) { Err(Fail::NoRoom) } else { Ok(()) }
         })?;
         let copy = self.parked(from).clone();
-        let place = &mut self.lot[to.number() as usize];
-        assert!(place.is_none(), "a place of the lot with two frames");
+        let place = &mut self.parking[to.number() as usize];
+        assert!(place.is_none(), "a place of the parking area with two frames");
         *place = Some(copy);
-        self.nodes[to.number() as usize] = SLOW_NODE;
+        self.nodes[to.number() as usize] = FAR_NODE;
         Ok(())
     }
 
@@ -238,9 +242,9 @@ impl<S: Share> Kernel for ModelKernel<S> {
 
     fn park(&mut self, at: Va, to: Frame) -> Result<(), Fail> {
         let place = to.number() as usize;
-        assert!(self.lot[place].is_none(), "a place of the lot with two frames");
+        assert!(self.parking[place].is_none(), "a place of the parking area with two frames");
         let (value, node) = self.request(|model| model.park(at))?;
-        self.lot[place] = Some(page_of(value));
+        self.parking[place] = Some(page_of(value));
         self.nodes[to.number() as usize] = node;
         Ok(())
     }
@@ -248,10 +252,10 @@ impl<S: Share> Kernel for ModelKernel<S> {
     fn restore(&mut self, from: Frame, at: Va) -> Result<(), Fail> {
         let (value, node) = (value_of(self.parked(from)), self.node(from));
         self.request(|model| {
-            // A mapping that has changed its protection takes copies only.
+            // A mapping that has changed its protection only accepts copies.
             if model.by_chance(8) { Err(Fail::Pinned) } else { model.place(at, value, false, node) }
         })?;
-        self.lot[from.number() as usize] = None;
+        self.parking[from.number() as usize] = None;
         Ok(())
     }
 
@@ -268,7 +272,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
     }
 
     fn frame_mut(&mut self, at: Frame) -> &mut [u8] {
-        let place = self.lot[at.number() as usize].as_mut();
+        let place = self.parking[at.number() as usize].as_mut();
         place.unwrap_or_else(|| panic!("the manager waits for itself"))
     }
 
@@ -276,19 +280,19 @@ impl<S: Share> Kernel for ModelKernel<S> {
         self.ask(|model| model.is_quiet()).unwrap_or(true)
     }
 
-    fn let_others_run(&mut self) {
+    fn wait_for_messages(&mut self) {
         for _ in 0..100 {
             self.share.yield_now();
         }
     }
 
     fn discard(&mut self, from: Frame, frames: u32) {
-        for place in &mut self.lot[from.number() as usize..][..frames as usize] {
+        for place in &mut self.parking[from.number() as usize..][..frames as usize] {
             assert!(place.take().is_some(), "an empty place is discarded");
         }
     }
 
-    fn give(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail> {
+    fn copy_to_child(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail> {
         let value = value_of(content);
         let given = self.ask_at(&self.share.child(child), |model| {
             if self.share.processes(|processes| processes.uses(child.number())) {
@@ -304,7 +308,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
         self.read(&self.share.child(child), into);
     }
 
-    fn let_go(&mut self, child: Child) {
+    fn release_child(&mut self, child: Child) {
         let space = self.share.child(child);
         let last =
             self.ask_at(&space, |_| self.share.processes(|processes| processes.close(child)));

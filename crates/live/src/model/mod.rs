@@ -1,12 +1,11 @@
-//! A model of the kernel, with a program that knows what it last wrote: what the runtime is tried
-//! against before it meets the real kernel.
+//! A model of the kernel, with a program that checks that it reads what it last wrote.
 //!
-//! It has userfaultfd's rules as `fs/userfaultfd.c` and `mm/userfaultfd.c` (Linux 6.8 and later) have
-//! them: faults are read before other messages; while one about mappings is unread every request
-//! fails with `EAGAIN`; the message of `madvise` comes before pages go, those of `munmap` and
-//! `mremap` after; a request wakes who waits at its pages; frames held for I/O cannot be moved. The
-//! real kernel is asked the same questions in `linux/tests.rs`. `processes.rs` has the rules of processes
-//! that end.
+//! It has the rules of userfaultfd in `fs/userfaultfd.c` and `mm/userfaultfd.c` (Linux 6.8 and later): faults
+//! are read before other messages; while a message about mappings is unread, every request fails with
+//! `EAGAIN`; the message of `madvise` precedes the removal of pages, those of `munmap` and `mremap` follow
+//! it; a request wakes the threads that wait at its pages; frames pinned for I/O cannot be moved.
+//! `linux/tests.rs` checks these rules on the real kernel. `processes.rs` has the rules of processes that
+//! end.
 
 mod kernel;
 mod processes;
@@ -27,12 +26,12 @@ struct Pte {
     registered: bool,
     frame: Option<u64>,
     protected: bool,
-    /// What the program last wrote: a number that grows from write to write.
+    /// What the program last wrote: a number that increases with every write.
     truth: u64,
-    /// What it may hold as well: the page was written while it was given back, and which came last is
-    /// for whoever reads it first to see.
+    /// The alternative value: the page was written while it was released, and the first read decides which
+    /// came last.
     or: Option<u64>,
-    /// It is being given back, and was not written since: it may be zeros already.
+    /// It is being released, and was not written since: it may be zeros already.
     leaving: bool,
 }
 
@@ -40,18 +39,18 @@ struct Pte {
 struct Content {
     value: u64,
     pins: u32,
-    /// The page that it was held at, until that is given back.
+    /// The page at which it was pinned, until that is released.
     held_at: Option<Va>,
     /// Children that share it.
     shared: u32,
-    /// The memory node that it is on.
+    /// Its memory node.
     node: NodeId,
 }
 
-/// What became of a reference.
+/// The result of a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It went through.
+    /// It completed.
     Done,
     /// It waits until this fault is woken.
     Waits(u64),
@@ -59,23 +58,23 @@ pub(crate) enum Access {
     Segv,
 }
 
-/// Rules that can be switched off, to see that the tests find what is wrong then.
+/// Rules that can be switched off, to check that the tests fail then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// Requests are refused while a message about mappings is unread.
     pub(crate) guard: bool,
-    /// Frames held for I/O are not parked.
+    /// Frames pinned for I/O are not parked.
     pub(crate) pins: bool,
-    /// The manager is a separate process, and goes on when the program has ended.
+    /// The manager is a separate process that survives the program.
     pub(crate) outlives: bool,
-    /// A keeper has the manager's table of files, too.
+    /// A keeper shares the manager's table of files.
     pub(crate) keeper: bool,
 }
 
-/// All of them.
+/// All rules.
 pub(crate) const ALL: Rules = Rules { guard: true, pins: true, outlives: true, keeper: true };
 
-/// A message that is not read yet, and the process that waits until it is.
+/// An unread message, and the process that waits until it is read.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     id: u64,
@@ -91,26 +90,26 @@ pub(crate) struct Model {
     rules: Rules,
     /// The process that acts.
     pub(crate) current: u32,
-    /// Messages that there will be, or are: one for each change of mappings, by who makes it.
+    /// The process of each change of mappings whose message is unread or not sent yet.
     changing: Vec<u32>,
     faults: VecDeque<(u64, Event)>,
     messages: VecDeque<Message>,
-    /// Faults and messages that are over, and of these messages that were not read.
+    /// Faults and messages that are complete, and those messages of them that were not read.
     over: BTreeSet<u64>,
     aborted: BTreeSet<u64>,
-    /// Who waits at a page, by fault: where, and the process.
+    /// The page and the process of each waiting fault.
     waiting: BTreeMap<u64, (Va, u32)>,
     next: u64,
     clock_ns: u64,
-    /// Messages that one read gives.
+    /// Maximum number of messages of one read.
     batch: usize,
     chance: u64,
-    /// What happened so far, for who has to find out why a test fails.
+    /// A log, to debug a failing test.
     history: Vec<String>,
 }
 
 impl Model {
-    /// `pages` pages, none mapped; `seed` decides which requests fail for no reason.
+    /// `pages` unmapped pages. `seed` decides which requests fail without a reason.
     pub(crate) fn new(pages: usize, seed: u64, rules: Rules) -> Self {
         Self {
             pages: vec![Pte::default(); pages],
@@ -140,7 +139,7 @@ impl Model {
         self.next
     }
 
-    /// One time in `of`.
+    /// True once in `of` times.
     fn by_chance(&mut self, of: u64) -> bool {
         self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         self.chance != 1 && (self.chance >> 33).is_multiple_of(of)
@@ -152,7 +151,7 @@ impl Model {
 
     // --- the program's side
 
-    /// Map these pages, as many as are free.
+    /// Map those of these pages that are free.
     pub(crate) fn map(&mut self, range: Range) {
         for at in range.each() {
             let pte = &mut self.pages[at.number() as usize];
@@ -162,7 +161,7 @@ impl Model {
         }
     }
 
-    /// Map so many pages at the first place of that size that is free, as `mmap` does.
+    /// Map this number of pages at the first free range, as `mmap` does.
     pub(crate) fn map_somewhere(&mut self, pages: u64) -> Range {
         let free = |range: Range| range.each().all(|at| !self.pages[at.number() as usize].mapped);
         let mut places = (0..self.pages.len() as u64 / pages)
@@ -181,7 +180,7 @@ impl Model {
             if pte.registered {
                 return self.fault(at, write, false);
             }
-            // What that holds is right or wrong as if it had been there.
+            // The content is checked below.
             self.new_frame(at, 0, false, NodeId::FAST);
             return self.access(at, write);
         };
@@ -194,7 +193,7 @@ impl Model {
                 .get(&frame)
                 .is_some_and(|content| content.shared > 0 && content.pins == 0)
         {
-            // Copied on write.
+            // Copy on write.
             let value = self.frames[&frame].value;
             self.new_frame(at, value, false, NodeId::FAST);
             return self.access(at, write);
@@ -238,26 +237,26 @@ impl Model {
         self.over.contains(&id)
     }
 
-    /// Whether the manager has read a message, or none was needed; false if its sender was killed first.
+    /// Whether the manager has read a message, or none was needed. False if its sender was killed before.
     pub(crate) fn is_read(&self, id: u64) -> bool {
         self.is_over(id) && !self.aborted.contains(&id)
     }
 
     fn message(&mut self, event: Event) -> u64 {
         self.changing.push(self.current);
-        self.tell(event)
+        self.send(event)
     }
 
-    /// The message of what has happened before, and has refused requests since. What others do in
-    /// between may be told first.
-    pub(crate) fn tell(&mut self, event: Event) -> u64 {
+    /// Send the message of an earlier change, which has blocked requests since. Messages of later changes may
+    /// be sent before it.
+    pub(crate) fn send(&mut self, event: Event) -> u64 {
         let id = self.id();
         self.note(format!("message {id}: {event:?}"));
         let by = self.current;
         if self.changing.contains(&by) {
             self.messages.push_back(Message { id, event, by });
         } else {
-            // Let go since: nobody is told.
+            // Unregistered since: there is no message.
             self.over.insert(id);
         }
         id
@@ -274,8 +273,8 @@ impl Model {
         range.each().any(|at| self.pages[at.number() as usize].registered)
     }
 
-    /// `madvise(DONTNEED)`: wait for the message, if there is one, then [`zap`](Model::zap). Without
-    /// one the pages go at once: nobody can register them meanwhile.
+    /// `madvise(DONTNEED)`: wait for the message, if there is one, then [`zap`](Model::zap). Without a
+    /// message the pages are removed at once, as they cannot be registered meanwhile.
     pub(crate) fn advise(&mut self, range: Range) -> Option<u64> {
         if !self.any_registered(range) {
             self.zap(range, 0);
@@ -289,7 +288,7 @@ impl Model {
         Some(self.message(Event::Removed(range)))
     }
 
-    /// The pages go, as `message` (0 for none) has said.
+    /// Remove the pages of this message (0 for none).
     pub(crate) fn zap(&mut self, range: Range, message: u64) {
         self.note(format!("zap {range:?} of {message}"));
         for at in range.each() {
@@ -306,9 +305,9 @@ impl Model {
         }
     }
 
-    /// The same of who was killed before the message was read: it is not told, and a page that is not in
-    /// memory then may keep what it held, as if this had not happened.
-    pub(crate) fn zap_untold(&mut self, range: Range) {
+    /// [`zap`](Model::zap) of a process that was killed before its message was read. The message is dropped,
+    /// and a page that is not in memory may keep its content.
+    pub(crate) fn zap_unsent(&mut self, range: Range) {
         let before: Vec<u64> =
             range.each().map(|at| self.pages[at.number() as usize].truth).collect();
         self.zap(range, 0);
@@ -319,14 +318,14 @@ impl Model {
         }
     }
 
-    /// `munmap`: the pages go, then there is a message to wait for.
+    /// `munmap`: remove the pages, and send a message to wait for.
     pub(crate) fn unmap(&mut self, range: Range) -> Option<u64> {
-        let message = self.unmap_untold(range);
-        message.map(|event| self.tell(event))
+        let message = self.unmap_unsent(range);
+        message.map(|event| self.send(event))
     }
 
-    /// The same, its message not told yet.
-    pub(crate) fn unmap_untold(&mut self, range: Range) -> Option<Event> {
+    /// [`unmap`](Model::unmap) without sending the message yet.
+    pub(crate) fn unmap_unsent(&mut self, range: Range) -> Option<Event> {
         let registered = self.any_registered(range);
         self.zap(range, 0);
         for at in range.each() {
@@ -338,16 +337,16 @@ impl Model {
         })
     }
 
-    /// `mremap` to pages that are free; then, once that was read, [`tell`](Model::tell) that the
-    /// old ones were unmapped, which others may have by then. `None` if they are not free, or what
-    /// is there is not one mapping.
+    /// `mremap` to free pages. Once its message was read, [`send`](Model::send) that the old pages were
+    /// unmapped; they may be in use again by then. `None` if the destination is not free, or the source is
+    /// not one mapping.
     pub(crate) fn remap(&mut self, range: Range, to: Va) -> Option<Option<u64>> {
-        let message = self.remap_untold(range, to)?;
-        Some(message.map(|event| self.tell(event)))
+        let message = self.remap_unsent(range, to)?;
+        Some(message.map(|event| self.send(event)))
     }
 
-    /// The same, its first message not told yet.
-    pub(crate) fn remap_untold(&mut self, range: Range, to: Va) -> Option<Option<Event>> {
+    /// [`remap`](Model::remap) without sending the first message yet.
+    pub(crate) fn remap_unsent(&mut self, range: Range, to: Va) -> Option<Option<Event>> {
         let target = Range::new(to, to.plus(range.pages()));
         let (pages, mapped) = (self.pages.len() as u64, |at: Va, pages: &[Pte]| {
             pages.get(at.number() as usize).is_some_and(|pte| pte.mapped)
@@ -371,7 +370,7 @@ impl Model {
             }
         }
         self.note(format!("move {range:?} to {to:?}"));
-        // It is not over before it is told that what it has moved from was unmapped.
+        // Completes when the source's unmap event arrives.
         if registered {
             self.changing.extend([self.current; 2]);
         }
@@ -384,7 +383,7 @@ impl Model {
         }
     }
 
-    /// Hold the page's frame for I/O into it, once a write to it went through.
+    /// Pin the page's frame for I/O into it, if a write would complete.
     pub(crate) fn pin(&mut self, at: Va) -> Option<u64> {
         let frame = self.pte(at).filter(|pte| !pte.protected)?.frame?;
         let content = self.frames.get_mut(&frame)?;
@@ -393,11 +392,12 @@ impl Model {
         Some(frame)
     }
 
-    /// A device writes to a held frame and lets it go.
+    /// A device writes to a pinned frame and unpins it.
     pub(crate) fn device_writes(&mut self, frame: u64) {
         let value = self.id();
         self.note(format!("a device writes {value} to frame {frame}"));
-        let content = self.frames.get_mut(&frame).unwrap_or_else(|| panic!("a held frame is gone"));
+        let content =
+            self.frames.get_mut(&frame).unwrap_or_else(|| panic!("a pinned frame is gone"));
         content.value = value;
         content.pins -= 1;
         let held_at = content.held_at;
@@ -409,8 +409,8 @@ impl Model {
         }
     }
 
-    /// The child that a fork makes, and the message to wait for; `None` if nothing is registered. Its
-    /// pages are what the program's are at this moment.
+    /// Fork. Returns the child, with the program's current pages, and the message to wait for; `None` if
+    /// nothing is registered.
     pub(crate) fn fork(&mut self, number: u32) -> (Model, Option<u64>) {
         let mut child = Model::new(self.pages.len(), u64::from(number), self.rules);
         child.next = self.next;
@@ -419,7 +419,7 @@ impl Model {
         child.pages.clone_from(&self.pages);
         for pte in &mut child.pages {
             let frame = pte.frame.and_then(|frame| self.frames.get_mut(&frame));
-            // A page held for I/O is copied at once.
+            // A page pinned for I/O is copied at once.
             if let Some(content) = frame {
                 content.shared += u32::from(content.pins == 0);
                 let copy = Content { pins: 0, held_at: None, shared: 0, ..*content };
@@ -431,8 +431,7 @@ impl Model {
         (child, message)
     }
 
-    /// The manager is gone from here, and from the children that it has not heard of, which are
-    /// returned.
+    /// Close the userfaultfd. Returns the children whose messages were not read, and which lose theirs too.
     pub(crate) fn unregister(&mut self) -> Vec<Child> {
         self.note("let go".into());
         for pte in &mut self.pages {
@@ -452,8 +451,8 @@ impl Model {
         children
     }
 
-    /// A process that uses this memory has a fatal signal: what its threads wait for is given up, and
-    /// nobody will be told of what they have changed.
+    /// A process that uses this memory has a fatal signal: its threads stop waiting, and the messages of
+    /// their changes are dropped.
     fn abort(&mut self, process: u32) {
         self.note(format!("process {process} ends"));
         let theirs = self.waiting.extract_if(.., |_, (_, by)| *by == process);
@@ -467,17 +466,17 @@ impl Model {
         self.changing.retain(|by| *by != process);
     }
 
-    /// Time passes.
+    /// Advance the clock by this time.
     pub(crate) fn pass(&mut self, ns: u64) {
         self.clock_ns += ns;
     }
 
-    /// At least this late.
+    /// Advance the clock at least to this time.
     pub(crate) fn pass_until(&mut self, ns: u64) {
         self.clock_ns = self.clock_ns.max(ns);
     }
 
-    /// Nanoseconds since the beginning.
+    /// Nanoseconds since the start.
     pub(crate) fn now_ns(&self) -> u64 {
         self.clock_ns
     }

@@ -1,9 +1,9 @@
-//! Who is there, and who holds which userfaultfd: what the model says of the ends of processes.
+//! The model of processes, and of the holders of userfaultfds.
 //!
-//! The **manager** shares the program's address space, and has a table of files that it shares with the
-//! **keeper**, which has memory of its own. The kernel puts a child's userfaultfd into that table when
-//! the message of the fork is read. The **launcher** has a copy of the program's own. A userfaultfd that
-//! nobody holds any more is released: who waits is woken, and missing pages read as zeros from then on.
+//! The **manager** shares the program's address space, and its table of files with the **keeper**, which has
+//! its own memory. The kernel puts a child's userfaultfd into that table when the message of the fork is
+//! read. The **launcher** has a copy of the program's own. When the last descriptor of a userfaultfd is
+//! closed, waiting threads are woken, and missing pages read as zeros from then on.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::{Model, Rules};
 use crate::Child;
 use crate::ends::{Seen, Watcher};
 
-/// The program's address space, by number; the others are its children's.
+/// The number of the program's address space. The others are those of its children.
 pub(crate) const FIRST: u32 = 0;
 
 /// A process.
@@ -21,7 +21,7 @@ pub(crate) enum Process {
     Launcher,
     Manager,
     Keeper,
-    /// The program (0), or one that it made.
+    /// The program (0), or a process that it has created.
     Program(u32),
 }
 
@@ -29,9 +29,9 @@ pub(crate) enum Process {
 struct Program {
     space: u32,
     alive: bool,
-    /// Threads that still run.
+    /// Number of running threads.
     threads: u32,
-    /// Who is making it by a fork that is not over.
+    /// The process that is creating it by an unfinished fork.
     made_by: Option<u32>,
 }
 
@@ -42,25 +42,25 @@ pub(crate) struct Processes {
     launcher: bool,
     manager: bool,
     keeper: bool,
-    /// The manager has said that it has nothing left to do, or that it cannot go on.
+    /// The manager has reported that it has finished, or failed.
     finished: bool,
     failed: bool,
     programs: Vec<Program>,
-    /// Address spaces whose userfaultfd is in the files table of manager and keeper.
+    /// Address spaces whose userfaultfd is in the table of files of manager and keeper.
     table: BTreeSet<u32>,
-    /// Those whose userfaultfd somebody holds.
+    /// Address spaces whose userfaultfd is open.
     held: BTreeSet<u32>,
-    /// Requests that the manager has made.
+    /// Number of requests of the manager.
     pub(crate) requests: u64,
-    /// Processes that were ended by the launcher or the keeper.
+    /// Number of processes that the launcher or the keeper has killed.
     pub(crate) killed: u32,
 }
 
-/// What the end of a process leads to.
+/// The results of the end of a process.
 struct Ended {
     /// Processes of the program that are dead, with their address spaces.
     programs: Vec<(u32, u32)>,
-    /// Address spaces whose userfaultfd nobody holds any more.
+    /// Address spaces whose userfaultfd was closed.
     released: Vec<u32>,
 }
 
@@ -94,13 +94,12 @@ impl Processes {
         }
     }
 
-    /// The program's processes that are alive.
+    /// The live processes of the program.
     pub(crate) fn programs(&self) -> Vec<u32> {
         (0..self.programs.len() as u32).filter(|n| self.programs[*n as usize].alive).collect()
     }
 
-    /// A process that uses the same memory (`clone` with `CLONE_VM`), for one of the threads that there
-    /// were.
+    /// Replace a thread by a process that uses the same memory (`clone` with `CLONE_VM`).
     pub(crate) fn share(&mut self, with: u32) -> u32 {
         let program = &mut self.programs[with as usize];
         program.threads -= 1;
@@ -109,20 +108,20 @@ impl Processes {
         self.programs.len() as u32 - 1
     }
 
-    /// A fork begins, of which this address space is the child's.
+    /// Begin a fork whose child has this address space.
     pub(crate) fn fork(&mut self, parent: u32, space: u32) -> u32 {
         self.programs.push(Program { space, alive: true, threads: 1, made_by: Some(parent) });
         self.programs.len() as u32 - 1
     }
 
-    /// The fork is over: the child runs, unless its parent was killed meanwhile.
+    /// Finish a fork. Returns whether the child runs: not if its parent was killed meanwhile.
     pub(crate) fn begins(&mut self, child: u32) -> bool {
         let child = &mut self.programs[child as usize];
         child.made_by = None;
         child.alive
     }
 
-    /// A thread ends; whether its process ends with it.
+    /// End a thread. Returns whether its process ends with it.
     pub(crate) fn thread_ends(&mut self, process: u32) -> bool {
         let program = &mut self.programs[process as usize];
         program.threads -= 1;
@@ -140,29 +139,29 @@ impl Processes {
         self.programs.iter().any(|program| program.alive && program.space == space)
     }
 
-    /// A message of a fork is read: the child's userfaultfd is in the reader's table.
+    /// The message of a fork was read: the child's userfaultfd is in the reader's table.
     pub(super) fn adopt(&mut self, child: Child) {
         self.table.insert(child.number());
         self.held.insert(child.number());
     }
 
-    /// Whether a child is being given its pages.
+    /// Whether a child's pages are being copied.
     pub(crate) fn serves_a_child(&self) -> bool {
         self.table.len() > 1
     }
 
-    /// A child's userfaultfd is closed; whether that was the last.
+    /// Close a child's userfaultfd. Returns whether it was the last descriptor.
     pub(super) fn close(&mut self, child: Child) -> bool {
         self.table.remove(&child.number());
         self.held.remove(&child.number())
     }
 
-    /// The manager has nothing left to do, and ends.
+    /// The manager has finished, and ends.
     pub(crate) fn finish(&mut self) {
         self.finished = true;
     }
 
-    /// The manager cannot go on.
+    /// The manager fails.
     pub(crate) fn fail(&mut self) {
         self.failed = true;
     }
@@ -171,13 +170,13 @@ impl Processes {
         self.failed
     }
 
-    /// What launcher and keeper go by.
+    /// The state that launcher and keeper observe.
     pub(crate) fn seen(&self, by: Watcher) -> Seen {
         Seen {
             by,
             launcher: self.launcher,
             manager: self.manager,
-            // Without one, nobody misses it.
+            // A run without a keeper is not killed because of that.
             keeper: if self.rules.keeper { self.keeper } else { self.manager },
             finished: self.finished,
             failed: self.failed,
@@ -199,7 +198,7 @@ impl Processes {
             Process::Program(number) => self.end_program(number),
         }
         if !self.rules.outlives && !self.programs[0].alive && self.manager {
-            // A thread of the program: that it ends with it is no fault.
+            // As a thread of the program, it ends with it without a failure.
             (self.manager, self.finished) = (false, true);
         }
         let now = self.programs();
@@ -219,31 +218,30 @@ impl Processes {
     fn end_program(&mut self, number: u32) {
         let Some(program) = self.programs.get_mut(number as usize) else { return };
         program.alive = false;
-        // A fork whose thread has a fatal signal makes no child.
+        // A fork fails if its thread has a fatal signal.
         for program in &mut self.programs {
             program.alive &= program.made_by != Some(number);
         }
     }
 }
 
-/// Who shares the model, and how.
+/// Shared access to the model.
 pub(crate) trait Share {
-    /// Do something while nobody else does.
+    /// Access the model exclusively.
     fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R;
     /// The child of this number; 0 is the program.
     fn child(&self, child: Child) -> Self;
-    /// Look at the processes, or change them. Nothing else may be done meanwhile.
+    /// Access the processes exclusively.
     fn processes<R>(&self, act: impl FnOnce(&mut Processes) -> R) -> R;
     /// Processes have changed.
     fn ring(&self) {}
-    /// A request is made of the kernel, after this many others.
+    /// Called before a request, with the number of earlier ones.
     fn before(&self, _requests: u64) {}
-    /// Let others do something.
+    /// Let other threads run.
     fn yield_now(&self) {}
 }
 
-/// End a process, with what the kernel does then: its descriptors are closed, and what it waits for is
-/// given up.
+/// End a process as the kernel does: close its descriptors, and stop its waits.
 pub(crate) fn end<S: Share>(share: &S, process: Process) {
     let ended = share.processes(|processes| processes.end(process));
     for (number, space) in ended.programs {
@@ -257,7 +255,7 @@ pub(crate) fn end<S: Share>(share: &S, process: Process) {
     share.ring();
 }
 
-/// A userfaultfd is closed by its last holder: with it go those of children that nobody has heard of.
+/// Close a userfaultfd, and with it those of children whose messages were not read.
 pub(super) fn release<S: Share>(share: &S) {
     for child in share.with(Model::unregister) {
         release(&share.child(child));

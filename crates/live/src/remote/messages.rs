@@ -1,28 +1,28 @@
-//! What the two ends say to each other, declared once for both: what a message holds, what is answered,
-//! and what the other end does for it.
+//! The messages between the two ends, declared once for both: their fields, their replies, and how the other
+//! end handles them.
 //!
-//! The program's end calls a hook. Until that answers, the launcher's end may make requests of the memory.
-//! A message of the launcher's is one request or many, the last of which alone may have an answer; the
-//! last of all is [`DONE`] and what the hook answers.
+//! The program's end calls a hook. Until the hook returns, the launcher's end may send requests about the
+//! memory. A message of the launcher has one or more requests, of which only the last may have a reply. The
+//! last message is [`DONE`] and the hook's result.
 
 use nearfar_kernel::tiering::layered::Declared;
 use nearfar_kernel::tiering::{Capability, Memory, Next, NodeId, Page, Refused, Thread, Time};
 
 use super::wire::{Reader, Wire, fields};
 
-/// The threads that a policy has made, and when which of them runs first.
+/// The threads that a policy has spawned, and when each of them runs first.
 pub(super) type Threads = (Vec<u8>, Vec<(u8, Time)>);
 
-/// In place of a request: the hook is over.
+/// In place of a request: the hook has returned.
 pub(super) const DONE: u8 = 0;
-/// Nodes of a memory, at most.
+/// Maximum number of nodes of a memory.
 const NODES: usize = 4;
-/// Pages that a walk is told of at once: as many as cost little more than one.
+/// Maximum number of pages in the reply of a walk: as many as cost little more than one.
 const RUN: usize = 128;
 
-/// What a policy may look at of a page.
+/// The state of a page as a policy sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct PageInfo {
     pub(super) mapped: bool,
     pub(super) node: NodeId,
     pub(super) span: u32,
@@ -33,9 +33,9 @@ pub(super) struct Known {
     pub(super) shadow: Option<NodeId>,
 }
 
-impl Known {
-    /// Of a page that is not mapped.
-    pub(super) const NOTHING: Self = Self {
+impl PageInfo {
+    /// The state of an unmapped page.
+    pub(super) const UNMAPPED: Self = Self {
         mapped: false,
         node: NodeId::FAST,
         span: 1,
@@ -75,10 +75,10 @@ fn by_node(mem: &dyn Memory, of: impl Fn(NodeId) -> u64) -> [u64; NODES] {
     all
 }
 
-/// What is so after an action, but for other pages.
-pub(super) type After = (Free, Known);
+/// Free frames and the page's state after an action.
+pub(super) type After = (Free, PageInfo);
 
-/// What never changes of a memory.
+/// The constant properties of a memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Constants {
     pub(super) page_limit: u32,
@@ -104,41 +104,41 @@ impl Constants {
     }
 }
 
-/// What comes before each hook: the moment, and what it will most likely look at.
+/// Sent before each hook: the time, and what the hook will most likely read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Moment {
+pub(super) struct Preamble {
     pub(super) now: Time,
     pub(super) free: Free,
-    pub(super) page: Option<(Page, Known)>,
+    pub(super) page: Option<(Page, PageInfo)>,
 }
 
-impl Moment {
+impl Preamble {
     pub(super) fn of(mem: &dyn Memory, about: Option<Page>) -> Self {
-        let page = about.map(|page| (page, Known::of(mem, page)));
+        let page = about.map(|page| (page, PageInfo::of(mem, page)));
         Self { now: mem.now(), free: free(mem), page }
     }
 }
 
 fields! {
-    Known { mapped, node, span, accessed, dirty, armed, protected, shadow }
+    PageInfo { mapped, node, span, accessed, dirty, armed, protected, shadow }
     Constants { page_limit, nodes, capacity, has }
-    Moment { now, free, page }
+    Preamble { now, free, page }
 }
 
-/// A message that is answered.
+/// A message with a reply.
 pub(super) trait Call {
-    /// The answer.
+    /// The reply.
     type Reply: Wire;
-    /// Write which it is, and what it holds.
+    /// Write the tag and the fields.
     fn put(&self, into: &mut Vec<u8>);
-    /// The page that the other end will most likely look at.
+    /// The page that the other end will most likely read.
     fn about(&self) -> Option<Page> {
         None
     }
 }
 
-/// Declare messages: their fields, the page that they are about, their answer, and how the other end
-/// comes to it, where `?` gives up on a message that makes no sense.
+/// Declare messages: their fields, the page that they are about, their reply, and the expression that
+/// computes it. In this, `?` rejects an invalid message.
 macro_rules! calls {
     (
         $(#[$doc:meta])*
@@ -182,42 +182,42 @@ macro_rules! calls {
     };
 }
 
-/// What the launcher's end asks of the memory.
+/// Requests of the launcher's end about the memory.
 pub(super) mod request {
     use nearfar_kernel::tiering::{Commit, Context, DropReason, Limit, Request, Tenant};
 
     use super::*;
 
-    /// The memory as a hook may use it.
-    pub(in super::super) enum Sight<'a> {
+    /// How a hook may access the memory.
+    pub(in super::super) enum Access<'a> {
         /// Not at all.
-        Nothing,
-        /// By looks.
-        Look(&'a dyn Memory),
-        /// By looks and actions.
-        Act(&'a mut dyn Memory),
+        None,
+        /// Read only.
+        Read(&'a dyn Memory),
+        /// Read, and perform actions.
+        Write(&'a mut dyn Memory),
     }
 
     /// The program's end.
-    pub(in super::super) struct Near<'a, 'b> {
-        pub(in super::super) sight: Sight<'a>,
-        /// Those that were made for the launcher.
+    pub(in super::super) struct ProgramSide<'a, 'b> {
+        pub(in super::super) access: Access<'a>,
+        /// The threads that were spawned for the launcher.
         pub(in super::super) threads: &'b mut Vec<Thread>,
     }
 
-    impl Near<'_, '_> {
+    impl ProgramSide<'_, '_> {
         pub(in super::super) fn look(&self) -> Option<&dyn Memory> {
-            match &self.sight {
-                Sight::Nothing => None,
-                Sight::Look(mem) => Some(*mem),
-                Sight::Act(mem) => Some(&**mem),
+            match &self.access {
+                Access::None => None,
+                Access::Read(mem) => Some(*mem),
+                Access::Write(mem) => Some(&**mem),
             }
         }
 
         fn act(&mut self) -> Option<&mut dyn Memory> {
-            match &mut self.sight {
-                Sight::Act(mem) => Some(&mut **mem),
-                Sight::Nothing | Sight::Look(_) => None,
+            match &mut self.access {
+                Access::Write(mem) => Some(&mut **mem),
+                Access::None | Access::Read(_) => None,
             }
         }
 
@@ -228,15 +228,15 @@ pub(super) mod request {
         ) -> Option<(T, After)> {
             let mem = self.act()?;
             let outcome = act(mem);
-            Some((outcome, (free(mem), Known::of(mem, page))))
+            Some((outcome, (free(mem), PageInfo::of(mem, page))))
         }
 
-        fn walk(&self, from: Page) -> Option<Vec<(Page, Known)>> {
+        fn walk(&self, from: Page) -> Option<Vec<(Page, PageInfo)>> {
             let (mem, mut pages, mut next) = (self.look()?, Vec::with_capacity(RUN), from);
             while pages.len() < RUN
                 && let Some(page) = mem.next_mapped(next)
             {
-                pages.push((page, Known::of(mem, page)));
+                pages.push((page, PageInfo::of(mem, page)));
                 next = page.skip(1);
             }
             Some(pages)
@@ -247,7 +247,7 @@ pub(super) mod request {
         }
 
         fn spawn(&mut self, name: String, context: Context) -> Option<u8> {
-            // A policy makes few, once.
+            // Leaked: a policy spawns few threads, once.
             let thread = self.act()?.spawn(String::leak(name), context);
             self.threads.push(thread);
             Some(thread.index() as u8)
@@ -255,12 +255,12 @@ pub(super) mod request {
     }
 
     calls! {
-        /// Carry a request out; `None` if it makes no sense.
-        fn carry_out(near: &mut Near<'_, '_>);
+        /// Carry out a request; `None` if it is invalid.
+        fn carry_out(near: &mut ProgramSide<'_, '_>);
 
-        Look { page: Page } -> Known = Known::of(near.look()?, page);
-        /// The mappings that begin at this page number or after it, [`RUN`] of them if there are as many.
-        Walk { from: Page } -> Vec<(Page, Known)> = near.walk(from)?;
+        Look { page: Page } -> PageInfo = PageInfo::of(near.look()?, page);
+        /// The first mapped pages from this number on, up to [`RUN`].
+        Walk { from: Page } -> Vec<(Page, PageInfo)> = near.walk(from)?;
         Latency { node: NodeId } -> Option<Time> = near.look()?.loaded_latency(node);
         Tenants {} -> u16 = near.look()?.tenants();
         TenantOf { page: Page } -> Tenant = near.look()?.tenant_of(page);
@@ -305,7 +305,7 @@ pub(super) mod request {
     }
 }
 
-/// What the program's end calls.
+/// Hooks that the program's end calls.
 pub(super) mod hook {
     use nearfar_kernel::tiering::Tenant;
 
@@ -313,15 +313,15 @@ pub(super) mod hook {
     use super::*;
 
     calls! {
-        /// Let the policy answer a hook; `None` if it makes no sense.
+        /// Call a hook of the policy; `None` if the message is invalid.
         fn call(host: &mut Host<'_>);
 
-        /// The first of all: what the memory is, and what the policy says of itself.
+        /// The first message: the memory's constants, and the policy's declaration.
         Hello { constants: Constants } -> Declared = {
             host.mem.set_constants(constants);
-            host.offer.declared()
+            host.source.declared()
         };
-        /// The policy begins, or says why it cannot.
+        /// Start the policy. The error says why it cannot run.
         Start {} -> Result<Threads, String> = host.start();
 
         Place { page: Page, frames: u32 } -> NodeId = {
@@ -358,9 +358,9 @@ pub(super) mod hook {
             policy.work(mem, thread)
         };
 
-        KeepShadow { page: Page } -> bool = host.offer.rule().keep_shadow(page);
-        Promoted { page: Page } -> () = host.offer.rule().promoted(page);
-        Written { page: Page } -> () = host.offer.rule().written(page);
-        Demoting { page: Page, dirty: bool } -> () = host.offer.rule().demoting(page, dirty);
+        KeepShadow { page: Page } -> bool = host.source.rule().keep_shadow(page);
+        Promoted { page: Page } -> () = host.source.rule().promoted(page);
+        Written { page: Page } -> () = host.source.rule().written(page);
+        Demoting { page: Page, dirty: bool } -> () = host.source.rule().demoting(page, dirty);
     }
 }

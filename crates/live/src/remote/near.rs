@@ -1,4 +1,4 @@
-//! The program's end: a policy whose hooks are answered by the launcher.
+//! The program's end: a policy whose hooks run in the launcher.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,62 +11,62 @@ use nearfar_trace::{Error, Result};
 
 use super::Socket;
 use super::messages::hook;
-use super::messages::request::{Near, Sight, carry_out};
-use super::messages::{Call, Constants, DONE, Moment};
-use super::socket::LONGEST;
+use super::messages::request::{Access, ProgramSide, carry_out};
+use super::messages::{Call, Constants, DONE, Preamble};
+use super::socket::MAX_MESSAGE;
 use super::wire::{Reader, Wire};
 
-/// How often, while a hook runs, it is asked whether the program is still there.
-const LOOK_UP: Duration = Duration::from_millis(100);
+/// Time between two checks of the program while a hook runs.
+const PROGRAM_CHECK: Duration = Duration::from_millis(100);
 
 /// The program whose memory the policy manages.
 pub trait Program: Send {
-    /// The manager begins or ends to wait for the launcher.
-    fn waits(&mut self, waits: bool);
-    /// Whether nobody uses the memory any more. A hook that runs is then ended.
+    /// The manager starts or stops waiting for the launcher.
+    fn set_waits(&mut self, waits: bool);
+    /// Whether the memory is unused. A running hook is then abandoned.
     fn has_ended(&mut self) -> bool;
 }
 
-/// The way to the launcher, and how far a call is.
-struct Line {
+/// The connection to the launcher.
+struct Connection {
     socket: Socket,
     out: Vec<u8>,
     into: Vec<u8>,
     threads: Vec<Thread>,
     program: Box<dyn Program>,
-    /// Nobody is at the other end any more, or nobody needs an answer: hooks are not called.
+    /// The connection is closed, or the program has ended: hooks are not called any more.
     gone: bool,
 }
 
-impl Line {
-    /// Call a hook and carry out what is requested until it answers; `None` if there is nobody.
-    fn call<C: Call>(&mut self, sight: Sight<'_>, call: &C) -> Option<C::Reply> {
+impl Connection {
+    /// Call a hook and carry out its requests until it returns. `None` if the connection is closed.
+    fn call<C: Call>(&mut self, access: Access<'_>, call: &C) -> Option<C::Reply> {
         if self.gone {
             return None;
         }
-        let answer = self.exchange(sight, call);
-        self.gone = answer.is_none();
+        let reply = self.exchange(access, call);
+        self.gone = reply.is_none();
         if self.gone {
-            // The launcher hears that, and ends the hook.
+            // This ends the hook in the launcher.
             self.socket.shut_down();
         }
-        answer
+        reply
     }
 
-    fn exchange<C: Call>(&mut self, sight: Sight<'_>, call: &C) -> Option<C::Reply> {
-        let mut near = Near { sight, threads: &mut self.threads };
-        let moment = near.look().map(|mem| Moment::of(mem, call.about())).unwrap_or_default();
+    fn exchange<C: Call>(&mut self, access: Access<'_>, call: &C) -> Option<C::Reply> {
+        let mut near = ProgramSide { access, threads: &mut self.threads };
+        let preamble = near.look().map(|mem| Preamble::of(mem, call.about())).unwrap_or_default();
         self.out.clear();
-        moment.put(&mut self.out);
+        preamble.put(&mut self.out);
         call.put(&mut self.out);
         loop {
             if !self.out.is_empty() && !self.socket.send(&self.out) {
                 return None;
             }
             self.out.clear();
-            self.program.waits(true);
-            let message = self.socket.receive_unless(&mut self.into, || self.program.has_ended());
-            self.program.waits(false);
+            self.program.set_waits(true);
+            let message = self.socket.receive_until(&mut self.into, || self.program.has_ended());
+            self.program.set_waits(false);
             let mut message = Reader(message?);
             while let Some(first) = message.0.first() {
                 if *first == DONE {
@@ -79,17 +79,17 @@ impl Line {
     }
 }
 
-/// The hooks of a policy in the launcher. When that is gone, what [`Policy`] does by default.
+/// The hooks of a policy in the launcher. Without a connection, the defaults of [`Policy`].
 #[derive(Clone)]
-struct Remote(Arc<Mutex<Line>>);
+struct Remote(Arc<Mutex<Connection>>);
 
 impl Remote {
-    fn call<C: Call>(&self, sight: Sight<'_>, call: &C) -> Option<C::Reply> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).call(sight, call)
+    fn call<C: Call>(&self, access: Access<'_>, call: &C) -> Option<C::Reply> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).call(access, call)
     }
 
     fn start(self, mem: &mut dyn Memory) -> Result<Started> {
-        let started = self.call(Sight::Act(mem), &hook::Start {}).ok_or_else(not_there)?;
+        let started = self.call(Access::Write(mem), &hook::Start {}).ok_or_else(no_launcher)?;
         let (own, wakes) = started.map_err(|why| Error::input("policy", why, ""))?;
         let line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = |index: u8| {
@@ -99,36 +99,36 @@ impl Remote {
         let wakes: Option<_> =
             wakes.into_iter().map(|(index, at)| Some((thread(index)?, at))).collect();
         drop(line);
-        let (threads, wakes) = threads.zip(wakes).ok_or_else(not_there)?;
+        let (threads, wakes) = threads.zip(wakes).ok_or_else(no_launcher)?;
         Ok(Started { hooks: Box::new(self), threads, wakes })
     }
 }
 
-fn not_there() -> Error {
+fn no_launcher() -> Error {
     Error::missing("policy", "nearfar run, which has it, does not answer", "start it again")
 }
 
-/// Put the policy at the other end of `socket` in charge of `mem`, its base at this end.
+/// Make the policy at the other end of `socket` for `mem`. Its base runs at this end.
 ///
 /// # Errors
-/// What it says against this memory, or the base does; there is nobody at the other end.
+/// Those of the policy or its base; the connection is closed.
 pub fn make(
     socket: Socket,
     settings: &Settings,
     mem: &mut dyn Memory,
     program: impl Program + 'static,
 ) -> Result<Made> {
-    socket.look_up_every(LOOK_UP);
-    let remote = Remote(Arc::new(Mutex::new(Line {
+    socket.set_receive_timeout(PROGRAM_CHECK);
+    let remote = Remote(Arc::new(Mutex::new(Connection {
         socket,
-        out: Vec::with_capacity(LONGEST),
-        into: vec![0; LONGEST],
+        out: Vec::with_capacity(MAX_MESSAGE),
+        into: vec![0; MAX_MESSAGE],
         threads: Vec::new(),
         program: Box::new(program),
         gone: false,
     })));
     let hello = hook::Hello { constants: Constants::of(mem) };
-    let declared = remote.call(Sight::Look(mem), &hello).ok_or_else(not_there)?;
+    let declared = remote.call(Access::Read(mem), &hello).ok_or_else(no_launcher)?;
     let rule = RemoteRule {
         remote: remote.clone(),
         hooks: declared.hooks,
@@ -139,38 +139,38 @@ pub fn make(
 
 impl Policy for Remote {
     fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
-        let answer = self.call(Sight::Look(mem), &hook::Place { page, frames });
+        let answer = self.call(Access::Read(mem), &hook::Place { page, frames });
         answer.unwrap_or_else(|| Never.place(mem, page, frames))
     }
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
-        self.call(Sight::Act(mem), &hook::Allocated { page });
+        self.call(Access::Write(mem), &hook::Allocated { page });
     }
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
-        self.call(Sight::Act(mem), &hook::Released { page, span });
+        self.call(Access::Write(mem), &hook::Released { page, span });
     }
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, write: bool) {
-        if self.call(Sight::Act(mem), &hook::HintFault { page, write }).is_none() {
+        if self.call(Access::Write(mem), &hook::HintFault { page, write }).is_none() {
             Never.hint_fault(mem, page, write);
         }
     }
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        if self.call(Sight::Act(mem), &hook::WriteFault { page }).is_none() {
+        if self.call(Access::Write(mem), &hook::WriteFault { page }).is_none() {
             Never.write_fault(mem, page);
         }
     }
     fn sample(&mut self, mem: &mut dyn Memory, page: Page, at: Page, write: bool) {
-        self.call(Sight::Act(mem), &hook::Sample { page, at, write });
+        self.call(Access::Write(mem), &hook::Sample { page, at, write });
     }
     fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, tenant: Tenant) {
-        self.call(Sight::Act(mem), &hook::Pressure { node, tenant });
+        self.call(Access::Write(mem), &hook::Pressure { node, tenant });
     }
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
         let thread = thread.index() as u8;
-        self.call(Sight::Act(mem), &hook::Work { thread }).unwrap_or(Next::Idle)
+        self.call(Access::Write(mem), &hook::Work { thread }).unwrap_or(Next::Idle)
     }
 }
 
-/// NOMAD's questions about shadows, of which those that are not declared are answered as NOMAD does.
+/// The policy's shadow rule. For hooks that it does not declare, NOMAD's default.
 struct RemoteRule {
     remote: Remote,
     hooks: Hooks,
@@ -179,8 +179,7 @@ struct RemoteRule {
 
 impl RemoteRule {
     fn call<C: Call>(&self, hook: Hooks, call: &C) -> Option<C::Reply> {
-        let asked = self.hooks.any(hook);
-        if asked { self.remote.call(Sight::Nothing, call) } else { None }
+        if self.hooks.any(hook) { self.remote.call(Access::None, call) } else { None }
     }
 }
 

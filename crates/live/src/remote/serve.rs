@@ -1,4 +1,4 @@
-//! The launcher's end: a memory that is elsewhere, and a policy that answers for it.
+//! The launcher's end: a policy, and the memory in the other process.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,77 +18,83 @@ use super::messages::request::{
     Look, MovePage, RemapToShadow, SampleEvery, Spawn, Split, TenantOf, Tenants, Unprotect, Used,
     Wake, Walk, WriteProtect,
 };
-use super::messages::{After, Call, Constants, DONE, Free, Known, Moment, Threads, hook};
-use super::socket::LONGEST;
+use super::messages::{After, Call, Constants, DONE, Free, PageInfo, Preamble, Threads, hook};
+use super::socket::MAX_MESSAGE;
 use super::wire::{Reader, Wire};
 
-/// Requests of a batch that go into one message.
+/// Maximum number of requests of a batch in one message.
 const BATCH: usize = 4096;
-/// Bytes of requests without an answer after which they are sent.
-const FULL: usize = LONGEST / 2;
+/// Bytes of requests without a reply above which they are sent.
+const FULL: usize = MAX_MESSAGE / 2;
 
 /// A policy for one process.
-pub trait Offer {
-    /// What it says of itself.
+pub trait PolicySource {
+    /// Its declaration.
     fn declared(&self) -> Declared;
-    /// Begin, for this memory.
+    /// Start the policy for this memory.
     ///
     /// # Errors
-    /// What it lacks.
+    /// Why it cannot run.
     fn start(&mut self, mem: &mut dyn Memory) -> Made<Started>;
-    /// What it says to NOMAD, if it has declared that.
+    /// Its shadow rule for NOMAD, if it declares one.
     fn rule(&mut self) -> &mut dyn ShadowRule;
-    /// Whether it has failed, and is not to be asked any more.
+    /// Whether it has failed, and must not be called any more.
     fn failed(&self) -> bool {
         false
     }
 }
 
-/// How to wait for a message: the caller's work is done inside, and nothing of the policy's is touched.
-pub type Around = Box<dyn Fn(&mut (dyn FnMut() + Send))>;
+/// Runs the function that waits for a message, for example without the interpreter's lock. The function does
+/// not touch the policy.
+pub type WaitHook = Box<dyn Fn(&mut (dyn FnMut() + Send))>;
 
-/// Answer for the memory at the other end of `socket` until there is nobody, or the policy has failed.
-/// `gone` is set once there is nobody; `around` is where it waits while a hook runs.
-pub fn serve(socket: Socket, offer: &mut dyn Offer, gone: &Arc<AtomicBool>, around: Around) {
-    let mut mem = Served::new(socket, Arc::clone(gone), around);
+/// Run the policy for the memory at the other end of `socket` until the socket is closed or the policy has
+/// failed. Sets `gone` when the socket is closed. Waits for replies within a hook through `wait_hook`.
+pub fn serve(
+    socket: Socket,
+    source: &mut dyn PolicySource,
+    gone: &Arc<AtomicBool>,
+    wait_hook: WaitHook,
+) {
+    let mut mem = RemoteMemory::new(socket, Arc::clone(gone), wait_hook);
     let mut policy = None;
-    let mut message = vec![0; LONGEST];
+    let mut message = vec![0; MAX_MESSAGE];
     let mut answer = Vec::new();
     while let Some(received) = mem.remote.get_mut().socket.receive(&mut message) {
         let mut reader = Reader(received);
-        let Some(moment) = Moment::take(&mut reader) else { break };
-        mem.begin(moment);
+        let Some(preamble) = Preamble::take(&mut reader) else { break };
+        mem.begin(preamble);
         answer.clear();
         answer.push(DONE);
-        let mut host = Host { offer: &mut *offer, policy: &mut policy, mem: &mut mem };
-        let understood = hook::call(&mut host, &mut reader, &mut answer);
-        if offer.failed() {
-            // Who has called goes on waiting: its program is about to be ended.
+        let mut host = Host { source: &mut *source, policy: &mut policy, mem: &mut mem };
+        let valid = hook::call(&mut host, &mut reader, &mut answer);
+        if source.failed() {
+            // No reply: the program is about to be killed.
             return;
         }
-        if understood.is_none() || !mem.end(&answer) {
+        if valid.is_none() || !mem.end(&answer) {
             break;
         }
     }
     gone.store(true, Ordering::Release);
 }
 
-/// What hooks are called with.
+/// The state of [`serve`] while a hook is called.
 pub(super) struct Host<'a> {
-    pub(super) offer: &'a mut dyn Offer,
+    pub(super) source: &'a mut dyn PolicySource,
     pub(super) policy: &'a mut Option<Box<dyn Policy>>,
-    pub(super) mem: &'a mut Served,
+    pub(super) mem: &'a mut RemoteMemory,
 }
 
 impl Host<'_> {
-    /// The policy, once it has begun, and the memory.
+    /// The policy, once it was started, and the memory.
     pub(super) fn both(&mut self) -> Option<(&mut dyn Policy, &mut dyn Memory)> {
         Some((&mut **self.policy.as_mut()?, self.mem))
     }
 
     pub(super) fn start(&mut self) -> Result<Threads, String> {
         let Started { hooks, threads, wakes } =
-            self.offer.start(self.mem).map_err(|error| error.to_string())?;
+            self.source.start(self.mem).map_err(|error| error.to_string())?;
         *self.policy = Some(hooks);
         let number = |thread: Thread| thread.index() as u8;
         let wakes = wakes.into_iter().map(|(thread, at)| (number(thread), at));
@@ -96,33 +102,33 @@ impl Host<'_> {
     }
 }
 
-/// A memory that is elsewhere.
+/// The memory in the other process.
 ///
-/// While a hook runs nothing else changes the memory. So what was looked at is so until an action is
-/// carried out, and of the page of that action, and of free frames, its answer says what is so afterwards.
-/// An action that answers nothing is sent together with what comes next.
-pub(super) struct Served {
+/// While a hook runs, nothing else changes the memory. So page states are cached until an action, whose reply
+/// has the new state of its page and the free frames. An action without a reply is sent with the next
+/// message.
+pub(super) struct RemoteMemory {
     constants: Constants,
     now: Time,
     threads: Vec<Thread>,
-    remote: RefCell<Distant>,
+    remote: RefCell<Connection>,
 }
 
-struct Distant {
+struct Connection {
     socket: Socket,
     gone: Arc<AtomicBool>,
-    around: Around,
+    wait_hook: WaitHook,
     out: Vec<u8>,
     into: Vec<u8>,
     free: Free,
-    /// The last page that was looked at or acted on.
-    last: Option<(Page, Known)>,
-    /// All mappings that begin at these page numbers, in order.
-    walk: (std::ops::Range<u32>, Vec<(Page, Known)>),
+    /// The last page that was read or changed.
+    last: Option<(Page, PageInfo)>,
+    /// All mapped pages of a range of numbers, in order.
+    walk: (std::ops::Range<u32>, Vec<(Page, PageInfo)>),
 }
 
-impl Distant {
-    /// Nobody is there any more: nothing is mapped, and every action is refused.
+impl Connection {
+    /// The connection is closed: nothing is mapped, and every action is refused.
     fn lost<T>(&mut self) -> Option<T> {
         self.gone.store(true, Ordering::Release);
         self.out.clear();
@@ -141,8 +147,8 @@ impl Distant {
         sent
     }
 
-    /// Request something that answers nothing.
-    fn tell<C: Call<Reply = ()>>(&mut self, call: &C) {
+    /// Send a request without a reply.
+    fn post<C: Call<Reply = ()>>(&mut self, call: &C) {
         if self.gone.load(Ordering::Acquire) {
             return;
         }
@@ -159,8 +165,8 @@ impl Distant {
         call.put(&mut self.out);
         let mut answer = None;
         if self.send() {
-            let Self { socket, into, around, .. } = self;
-            around(&mut || {
+            let Self { socket, into, wait_hook, .. } = self;
+            wait_hook(&mut || {
                 answer = socket.receive(into).map(<[u8]>::len);
             });
         }
@@ -186,7 +192,7 @@ impl Distant {
         inside.then(|| pages.partition_point(|(other, _)| *other < page))
     }
 
-    fn look(&mut self, page: Page) -> Known {
+    fn look(&mut self, page: Page) -> PageInfo {
         if let Some((last, known)) = self.last
             && last == page
         {
@@ -194,9 +200,9 @@ impl Distant {
         }
         if let Some(at) = self.walked(page) {
             let found = self.walk.1.get(at).filter(|(other, _)| *other == page);
-            return found.map_or(Known::NOTHING, |(_, known)| *known);
+            return found.map_or(PageInfo::UNMAPPED, |(_, known)| *known);
         }
-        let Some(known) = self.ask(&Look { page }) else { return Known::NOTHING };
+        let Some(known) = self.ask(&Look { page }) else { return PageInfo::UNMAPPED };
         self.last = Some((page, known));
         known
     }
@@ -214,14 +220,14 @@ impl Distant {
     }
 }
 
-impl Served {
-    fn new(socket: Socket, gone: Arc<AtomicBool>, around: Around) -> Self {
-        let remote = Distant {
+impl RemoteMemory {
+    fn new(socket: Socket, gone: Arc<AtomicBool>, wait_hook: WaitHook) -> Self {
+        let remote = Connection {
             socket,
             gone,
-            around,
-            out: Vec::with_capacity(LONGEST),
-            into: vec![0; LONGEST],
+            wait_hook,
+            out: Vec::with_capacity(MAX_MESSAGE),
+            into: vec![0; MAX_MESSAGE],
             free: Free::default(),
             last: None,
             walk: (0..0, Vec::new()),
@@ -242,14 +248,14 @@ impl Served {
         self.threads.iter().copied().find(|thread| thread.index() == usize::from(index))
     }
 
-    fn begin(&mut self, Moment { now, free, page }: Moment) {
+    fn begin(&mut self, Preamble { now, free, page }: Preamble) {
         self.now = now;
         let remote = self.remote.get_mut();
         remote.forget();
         (remote.free, remote.last) = (free, page);
     }
 
-    /// The hook is over, with this answer; whether there is somebody to hear it.
+    /// The hook has returned this result. Returns false if the connection is closed.
     fn end(&mut self, answer: &[u8]) -> bool {
         let remote = self.remote.get_mut();
         remote.out.extend_from_slice(answer);
@@ -260,7 +266,7 @@ impl Served {
         self.remote.borrow_mut().ask(call)
     }
 
-    fn look(&self, page: Page) -> Known {
+    fn look(&self, page: Page) -> PageInfo {
         self.remote.borrow_mut().look(page)
     }
 
@@ -268,7 +274,7 @@ impl Served {
         self.remote.get_mut().act(page, call)
     }
 
-    fn tried<C>(&mut self, page: Page, call: &C) -> Result<(), Refused>
+    fn attempt<C>(&mut self, page: Page, call: &C) -> Result<(), Refused>
     where
         C: Call<Reply = (Result<(), Refused>, After)>,
     {
@@ -276,7 +282,7 @@ impl Served {
     }
 }
 
-impl Memory for Served {
+impl Memory for RemoteMemory {
     fn now(&self) -> Time {
         self.now
     }
@@ -343,38 +349,38 @@ impl Memory for Served {
         self.act(page, &ClearAccessed { page }).unwrap_or(false)
     }
     fn arm_hint(&mut self, page: Page) -> Result<(), Refused> {
-        self.tried(page, &ArmHint { page })
+        self.attempt(page, &ArmHint { page })
     }
     fn disarm_hint(&mut self, page: Page) {
         let remote = self.remote.get_mut();
-        remote.tell(&DisarmHint { page });
+        remote.post(&DisarmHint { page });
         remote.forget();
     }
     fn write_protect(&mut self, page: Page) -> Result<(), Refused> {
-        self.tried(page, &WriteProtect { page })
+        self.attempt(page, &WriteProtect { page })
     }
     fn unprotect(&mut self, page: Page) -> Result<(), Refused> {
-        self.tried(page, &Unprotect { page })
+        self.attempt(page, &Unprotect { page })
     }
 
     fn move_page(&mut self, page: Page, to: NodeId) -> Result<(), Refused> {
-        self.tried(page, &MovePage { page, to })
+        self.attempt(page, &MovePage { page, to })
     }
     fn begin_copy(&mut self, page: Page, to: NodeId, wake: Thread) -> Result<(), Refused> {
         let wake = wake.index() as u8;
-        self.tried(page, &BeginCopy { page, to, wake })
+        self.attempt(page, &BeginCopy { page, to, wake })
     }
     fn commit_copy(&mut self, page: Page, keep_shadow: bool) -> Result<Commit, Refused> {
         self.act(page, &CommitCopy { page, keep_shadow }).unwrap_or(Err(Refused::State))
     }
     fn remap_to_shadow(&mut self, page: Page) -> Result<(), Refused> {
-        self.tried(page, &RemapToShadow { page })
+        self.attempt(page, &RemapToShadow { page })
     }
     fn drop_shadow(&mut self, page: Page, why: DropReason) -> Result<(), Refused> {
-        self.tried(page, &DropShadow { page, why })
+        self.attempt(page, &DropShadow { page, why })
     }
     fn split(&mut self, page: Page) -> Result<(), Refused> {
-        self.tried(page, &Split { page })
+        self.attempt(page, &Split { page })
     }
     fn batch(&mut self, requests: &[Request], outcomes: &mut Vec<Result<(), Refused>>) {
         outcomes.clear();
@@ -398,9 +404,9 @@ impl Memory for Served {
         thread
     }
     fn wake(&mut self, thread: Thread) {
-        self.remote.get_mut().tell(&Wake { thread: thread.index() as u8 });
+        self.remote.get_mut().post(&Wake { thread: thread.index() as u8 });
     }
     fn sample_every(&mut self, loads: u64, stores: u64) {
-        self.remote.get_mut().tell(&SampleEvery { loads, stores });
+        self.remote.get_mut().post(&SampleEvery { loads, stores });
     }
 }

@@ -1,13 +1,13 @@
-//! The socket between a program and its launcher: messages, each sent and received whole.
+//! The socket between a program and its launcher. Messages are sent and received whole.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Longest message, bytes.
-pub(super) const LONGEST: usize = 1 << 16;
+/// Maximum length of a message in bytes.
+pub(super) const MAX_MESSAGE: usize = 1 << 16;
 
-/// One end.
+/// One end of the socket.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
 
@@ -24,7 +24,7 @@ impl AsRawFd for Socket {
 }
 
 impl Socket {
-    /// Both ends of a new one.
+    /// Both ends of a new socket.
     ///
     /// # Errors
     /// Those of the system.
@@ -35,27 +35,27 @@ impl Socket {
         if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: descriptors that are nobody else's.
+        // SAFETY: new descriptors.
         Ok(unsafe { (Self(OwnedFd::from_raw_fd(ends[0])), Self(OwnedFd::from_raw_fd(ends[1]))) })
     }
 
-    /// The same end, to hold it or to shut it down.
+    /// A duplicate, to keep this end open or to shut it down.
     ///
     /// # Errors
     /// Those of the system.
-    pub fn again(&self) -> io::Result<Self> {
+    pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
-    /// Nothing more is sent or received at either end: who waits hears that.
+    /// Shut down both ends. Threads that wait for messages return.
     pub fn shut_down(&self) {
         // SAFETY: a system call that takes numbers.
         unsafe { libc::shutdown(self.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
-    /// Send a message; whether there is somebody at the other end.
+    /// Send a message. Returns false if the other end is closed.
     pub(super) fn send(&self, message: &[u8]) -> bool {
-        debug_assert!(message.len() <= LONGEST, "a message of {} bytes", message.len());
+        debug_assert!(message.len() <= MAX_MESSAGE, "a message of {} bytes", message.len());
         until_done(|| {
             // SAFETY: reads the caller's bytes.
             unsafe {
@@ -69,13 +69,14 @@ impl Socket {
         }) == Some(message.len())
     }
 
-    /// Wait for a message; `None` if there is nobody at the other end.
+    /// Wait for a message. `None` if the other end is closed.
     pub(super) fn receive<'a>(&self, into: &'a mut [u8]) -> Option<&'a [u8]> {
-        self.receive_unless(into, || false)
+        self.receive_until(into, || false)
     }
 
-    /// The same, or `None` once `is_over`, which is asked from time to time ([`Self::look_up_every`]).
-    pub(super) fn receive_unless<'a>(
+    /// Wait for a message. `None` if the other end is closed, or once `is_over` is true, which is checked
+    /// after each timeout ([`Self::set_receive_timeout`]).
+    pub(super) fn receive_until<'a>(
         &self,
         into: &'a mut [u8],
         mut is_over: impl FnMut() -> bool,
@@ -91,8 +92,8 @@ impl Socket {
         Some(&into[..length]).filter(|message| !message.is_empty())
     }
 
-    /// How long a wait for a message takes at most before its end is asked for.
-    pub(super) fn look_up_every(&self, time: Duration) {
+    /// Set the time after which [`Self::receive_until`] checks whether to return.
+    pub(super) fn set_receive_timeout(&self, time: Duration) {
         let time = libc::timeval {
             tv_sec: time.as_secs() as libc::time_t,
             tv_usec: libc::suseconds_t::from(time.subsec_micros() as i32),
@@ -103,7 +104,7 @@ impl Socket {
             let from = (&raw const time).cast();
             libc::setsockopt(self.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, from, size)
         };
-        debug_assert_eq!(done, 0, "a time that a socket takes");
+        debug_assert_eq!(done, 0, "setting SO_RCVTIMEO");
     }
 }
 

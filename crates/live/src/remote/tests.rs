@@ -1,4 +1,4 @@
-//! A policy at the other end of a socket beside the same one at hand: everything is the same.
+//! A policy at the other end of a socket has the same results as a local one.
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -15,7 +15,7 @@ use nearfar_kernel::tiering::{
 use nearfar_trace::Result;
 use proptest::prelude::*;
 
-use super::socket::LONGEST;
+use super::socket::MAX_MESSAGE;
 use super::*;
 use crate::tests::{Present, Whole, remotely, served};
 
@@ -39,7 +39,7 @@ impl Subject for Apart {
 }
 
 impl Drop for Apart {
-    /// What the policy has found to be wrong is not lost at the other end.
+    /// Failures of the policy at the other end are reported.
     fn drop(&mut self) {
         drop(self.policy.take());
         let found = self.other_end.take().map(JoinHandle::join);
@@ -72,7 +72,7 @@ fn reference(huge: bool) -> ReferenceMemory {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Every policy with every choice of its knobs, at the same moments.
+    /// Every policy with every choice of its knobs.
     #[test]
     fn a_policy_decides_as_it_does_at_hand(
         small in testing::steps(),
@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// Whatever a policy looks at and does, in any order: every answer is the same.
+    /// Whatever a policy reads and does, in any order: all results are the same.
     #[test]
     fn every_answer_is_what_it_is_at_hand(
         steps in testing::steps(),
@@ -110,8 +110,8 @@ proptest! {
                 memory = memory.lacking(Capability::DirtyBits);
             }
             let answers = Arc::default();
-            let offer = Curious { seed, answers: Arc::clone(&answers), rule: Always };
-            let mut policy = memory.start_made(|mem| at_hand_or_not(remote, offer, mem)).unwrap();
+            let source = Curious { seed, answers: Arc::clone(&answers), rule: Always };
+            let mut policy = memory.start_made(|mem| at_hand_or_not(remote, source, mem)).unwrap();
             testing::drive(&mut memory, &mut *policy, &steps);
             let answers: &Mutex<Vec<String>> = &answers;
             let answers = std::mem::take(&mut *answers.lock().unwrap());
@@ -125,17 +125,17 @@ proptest! {
 
 fn at_hand_or_not(
     remote: bool,
-    mut offer: impl Offer + Send + 'static,
+    mut source: impl PolicySource + Send + 'static,
     mem: &mut dyn Memory,
 ) -> Result<Made> {
     let settings = Settings::default();
     if remote {
-        return make(served(Box::new(offer)).0, &settings, mem, Present);
+        return make(served(Box::new(source)).0, &settings, mem, Present);
     }
-    layered(&offer.declared(), &settings, mem, Always, |mem| offer.start(mem))
+    layered(&source.declared(), &settings, mem, Always, |mem| source.start(mem))
 }
 
-/// A policy that looks at anything and does anything, and keeps what it is answered.
+/// A policy that reads and does random things, and records the results.
 struct Curious {
     seed: u64,
     answers: Arc<Mutex<Vec<String>>>,
@@ -148,7 +148,7 @@ struct Begun {
     threads: [Thread; 2],
 }
 
-impl Offer for Curious {
+impl PolicySource for Curious {
     fn declared(&self) -> Declared {
         let hooks =
             Hooks::named(|name| name != "foresee" && !Hooks::RULE.names().any(|r| r == name));
@@ -180,7 +180,7 @@ impl Begun {
         ((mixed ^ mixed >> 31) % u64::from(below)) as u32
     }
 
-    /// Some page, most often the one that is spoken of or one that is mapped.
+    /// A random page, usually that of the hook or a mapped one.
     fn page(&mut self, mem: &dyn Memory, about: Page) -> Page {
         let any = Page::new(self.draw(mem.page_limit() + 2));
         match self.draw(3) {
@@ -306,7 +306,7 @@ impl Policy for Begun {
     }
 }
 
-/// NOMAD at hand, which asks about shadows at the other end, beside all of it at hand.
+/// A local NOMAD with a shadow rule at the other end, compared with a local rule.
 #[test]
 fn a_rule_is_asked_at_the_other_end() {
     let [direct, remote]: [(Actions, Vec<String>); 2] = [false, true].map(|remote| {
@@ -322,8 +322,8 @@ fn a_rule_is_asked_at_the_other_end() {
         let mut policy = memory
             .start_made(|mem| {
                 if remote {
-                    let offer = Ruled { declared, rule };
-                    return make(served(Box::new(offer)).0, &settings, mem, Present);
+                    let source = Ruled { declared, rule };
+                    return make(served(Box::new(source)).0, &settings, mem, Present);
                 }
                 layered(&declared, &settings, mem, rule, nothing)
             })
@@ -343,7 +343,7 @@ struct Ruled {
     rule: Evens,
 }
 
-impl Offer for Ruled {
+impl PolicySource for Ruled {
     fn declared(&self) -> Declared {
         self.declared.clone()
     }
@@ -355,7 +355,7 @@ impl Offer for Ruled {
     }
 }
 
-/// Pages of even number keep a shadow.
+/// Pages with even numbers keep a shadow.
 struct Evens(Arc<Mutex<Vec<String>>>);
 
 impl ShadowRule for Evens {
@@ -385,17 +385,17 @@ fn what_a_policy_lacks_is_said_by_the_program() {
     assert!(error.to_string().contains("samples"), "{error}");
 }
 
-/// The run is over, and what it started goes on: the memory is managed, by nobody's decisions.
+/// After the run, its processes continue: the memory is managed without decisions of a policy.
 #[test]
 fn without_the_other_end_nothing_is_decided() {
     let mut memory = reference(false);
     let settings = testing::settings("tpp").unwrap();
     let (ours, theirs) = Socket::pair().unwrap();
-    let kept = ours.again().unwrap();
-    let offer = Whole::named("tpp", &settings);
+    let kept = ours.try_clone().unwrap();
+    let source = Whole::named("tpp", &settings);
     let server = thread::spawn(move || {
         let gone = Arc::default();
-        serve(theirs, &mut { offer }, &gone, Box::new(|wait| wait()));
+        serve(theirs, &mut { source }, &gone, Box::new(|wait| wait()));
         gone.load(std::sync::atomic::Ordering::Acquire)
     });
     let mut policy = memory.start_made(|mem| make(ours, &settings, mem, Present)).unwrap();
@@ -410,11 +410,11 @@ fn without_the_other_end_nothing_is_decided() {
     assert!(server.join().unwrap(), "the other end knows");
 }
 
-/// Counts who waits, and has ended when it is asked for the first time.
+/// Counts waits, and has ended at the first check.
 struct Waits(Arc<Mutex<i32>>, bool);
 
 impl Program for Waits {
-    fn waits(&mut self, on: bool) {
+    fn set_waits(&mut self, on: bool) {
         *self.0.lock().unwrap() += if on { 1 } else { -1 };
     }
     fn has_ended(&mut self) -> bool {
@@ -422,13 +422,13 @@ impl Program for Waits {
     }
 }
 
-/// Nobody waits for a hook of a program that has ended, and the hook hears that.
+/// A hook of a program that has ended is abandoned, and its connection closed.
 #[test]
 fn a_hook_ends_with_its_program() {
     let mut memory = reference(false);
     let (ours, theirs) = Socket::pair().unwrap();
     let launcher = thread::spawn(move || {
-        let mut message = vec![0; LONGEST];
+        let mut message = vec![0; MAX_MESSAGE];
         assert!(theirs.receive(&mut message).is_some(), "a call, which is not answered");
         assert!(theirs.receive(&mut message).is_none(), "nobody waits any more");
     });
@@ -440,11 +440,11 @@ fn a_hook_ends_with_its_program() {
     assert_eq!(*waiting.lock().unwrap(), 0);
 }
 
-/// A policy that fails is not answered for: who has called waits until the program is ended.
+/// A policy that fails sends no reply: the caller waits until the program is killed.
 #[test]
 fn a_policy_that_fails_is_not_asked_again() {
     struct Fails(Arc<Mutex<u32>>, Always);
-    impl Offer for Fails {
+    impl PolicySource for Fails {
         fn declared(&self) -> Declared {
             Declared { hooks: Hooks::ALLOCATED, ..Default::default() }
         }
@@ -472,7 +472,7 @@ fn a_policy_that_fails_is_not_asked_again() {
         }
     }
     let (ours, theirs) = Socket::pair().unwrap();
-    let (waiting, kept) = (Arc::new(Mutex::new(0)), theirs.again().unwrap());
+    let (waiting, kept) = (Arc::new(Mutex::new(0)), theirs.try_clone().unwrap());
     let waits = Waits(Arc::clone(&waiting), false);
     let program = thread::spawn(move || {
         let mut memory = reference(false);

@@ -1,12 +1,12 @@
-//! How values are written in a message: numbers from the lowest byte on, one value after the other. Both
-//! ends are of one build.
+//! The encoding of values in messages: little-endian numbers, one after the other. Both ends are of the same
+//! build.
 
 use nearfar_kernel::tiering::layered::{Declared, Hooks};
 use nearfar_kernel::tiering::{
     Commit, Context, DropReason, Limit, Next, NodeId, Page, Refused, Request, Tenant, Time,
 };
 
-/// What of a message has not been read yet.
+/// The unread rest of a message.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
@@ -17,11 +17,11 @@ impl Reader<'_> {
     }
 }
 
-/// A value that can stand in a message.
+/// A value in a message.
 pub(super) trait Wire: Sized {
     /// Write it.
     fn put(&self, into: &mut Vec<u8>);
-    /// Read it; `None` if there is none.
+    /// Read it; `None` if the bytes are invalid.
     fn take(from: &mut Reader<'_>) -> Option<Self>;
 }
 
@@ -40,7 +40,7 @@ macro_rules! numbers {
 
 numbers!(u8, u16, u32, u64);
 
-/// A type that is written as another.
+/// Types that are encoded as another type.
 macro_rules! written_as {
     ($($type:ty: $number:ty, $to:expr, $from:expr;)*) => {
         $(impl Wire for $type {
@@ -66,7 +66,7 @@ written_as! {
     String: Vec<u8>, |text| text.as_bytes().to_vec(), |bytes| String::from_utf8(bytes).ok();
 }
 
-/// A plain enum, by its place in the list.
+/// Enums without fields, encoded as the index in the list.
 macro_rules! plain {
     ($($type:ty: $($variant:path),*;)*) => {
         $(impl Wire for $type {

@@ -1,5 +1,5 @@
-//! The model where one thing happens at a time, and a program and its children on it whose processes end
-//! between any two requests of the manager.
+//! Sequential tests with a program and its children whose processes end between any two requests of the
+//! manager.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -15,7 +15,7 @@ use crate::far::{Far, Fault};
 use crate::model::{ALL, Access, FIRST, Model, Process, Processes, Rules, Share, end};
 use crate::{Child, Range, Slot, Turn, Va};
 
-/// An address space, and all that is shared with others.
+/// An address space, and the state shared with the others.
 #[derive(Clone)]
 pub(super) struct Alone {
     model: Rc<RefCell<Model>>,
@@ -25,15 +25,15 @@ pub(super) struct Alone {
 struct Rest {
     spaces: RefCell<Vec<Alone>>,
     processes: RefCell<Processes>,
-    /// What happens before requests of these numbers.
+    /// What happens before the requests of these numbers.
     due: RefCell<Vec<(u64, Act)>>,
     acts: Cell<bool>,
     forks: RefCell<Vec<Fork>>,
-    /// Processes that run, with their spaces.
+    /// Running processes, with their address spaces.
     running: RefCell<Vec<(u32, u32)>>,
 }
 
-/// A fork that is not over: the child's space and its parent's, the message, the child.
+/// An unfinished fork: the address spaces of child and parent, the message, the child.
 type Fork = (u32, u32, Option<u64>, u32);
 
 #[derive(Clone, Copy, Debug)]
@@ -41,12 +41,12 @@ enum Act {
     End(Process),
     /// This process forks.
     Fork(u32),
-    /// A thread of the program moves pages, and is held up before it tells that.
+    /// A thread of the program moves pages, and is preempted before its message.
     Move,
 }
 
 impl Alone {
-    /// The address space of a program with so many pages.
+    /// The address space of a program with this number of pages.
     pub(super) fn new(pages: usize, seed: u64, rules: Rules) -> Self {
         let rest = Rc::new(Rest {
             spaces: RefCell::default(),
@@ -69,7 +69,7 @@ impl Alone {
         self.processes(|processes| processes.is_alive(process))
     }
 
-    /// This process forks; it waits then until the message is read.
+    /// This process forks, and waits until the message is read.
     fn fork(&self, process: u32) {
         let running =
             self.rest.running.borrow().iter().find(|(number, _)| *number == process).copied();
@@ -87,7 +87,7 @@ impl Alone {
         self.rest.forks.borrow_mut().push((space, parent, message, child));
     }
 
-    /// Every process reads all pages that are there to be read; children whose fork is over run.
+    /// Every process reads all pages that can be read. Children of finished forks run.
     fn look(&self) {
         let over = |(_, parent, message, _): &mut Fork| {
             message.is_none_or(|id| self.space(*parent).borrow().is_over(id))
@@ -108,7 +108,7 @@ impl Alone {
         }
     }
 
-    /// A read; what it waits for, if it does.
+    /// Read a page. Returns the fault for which it waits, if it does.
     fn access(&self, process: u32, space: u32, at: Va) -> Option<u64> {
         self.space(space).with(|model| {
             model.current = process;
@@ -131,7 +131,7 @@ impl Alone {
             }
             match self.processes(|processes| processes.seen(by).next()) {
                 ends::Step::Wait => {}
-                // One of them: the others run meanwhile.
+                // One at a time: the others run meanwhile.
                 ends::Step::KillPrograms => {
                     let first = self.processes(|processes| processes.programs()[0]);
                     end(self, Process::Program(first));
@@ -185,7 +185,7 @@ impl Share for Alone {
                     let range = Range::new(Va::new(pages - 8), Va::new(pages));
                     self.space(FIRST).with(|model| {
                         model.current = 0;
-                        model.remap_untold(range, Va::new(PAGES.into()))
+                        model.remap_unsent(range, Va::new(PAGES.into()))
                     });
                 }
                 Act::Move => {}
@@ -202,8 +202,7 @@ impl Share for Alone {
     }
 }
 
-/// A program that has done these steps forks, and this happens meanwhile; requests are counted from the
-/// fork on.
+/// A program that forks after these steps, and what happens meanwhile. Requests are counted from the fork on.
 #[derive(Clone, Debug)]
 struct Case {
     policy: &'static str,
@@ -212,11 +211,11 @@ struct Case {
     rules: Rules,
     steps: Vec<Step>,
     acts: Vec<(u64, Act)>,
-    /// From then on the far tier gives no page.
+    /// The far tier fails from now on.
     far_fails: bool,
 }
 
-/// A far tier that has lost everything.
+/// A far tier that has failed.
 struct Lost;
 
 impl Far for Lost {
@@ -236,9 +235,9 @@ impl Far for Lost {
 }
 
 impl Case {
-    /// Run it until the program has ended and every child that is there has read all it has; a read that
-    /// does not return the last write panics. How many processes launcher and keeper have killed,
-    /// and whether the manager could not go on.
+    /// Run until the program has ended and every remaining child has read all its pages. A read that does not
+    /// return the last write panics. Returns the number of processes that launcher and keeper have killed,
+    /// and whether the manager has failed.
     fn run(&self) -> (u32, bool) {
         let settings = testing::settings(self.policy).unwrap();
         let make = |mem: &mut dyn Memory| make(self.policy, &settings, mem);
@@ -279,12 +278,12 @@ impl Case {
                 all.look();
             }
             if idle == 32 {
-                // What did not happen by now, does.
+                // Do what has not happened yet.
                 all.before(u64::MAX);
                 end(&all, Process::Program(0));
             }
         }
-        // Whoever is there has what it has to have.
+        // Every remaining process has its pages.
         let alive = |process| all.is_alive(Process::Program(process));
         for (process, space) in
             all.rest.running.borrow().iter().filter(|(process, _)| alive(*process))
@@ -309,10 +308,10 @@ fn process(number: u32) -> Process {
     }
 }
 
-/// Requests in which a child of a program with a small memory is given its pages, and a grandchild.
+/// Number of requests that copy the pages of a child and a grandchild of a program with a small memory.
 const REQUESTS: u64 = 120;
 
-/// Every process is ended before every request, while a child is given its pages, and its own child.
+/// Every process is ended before every request while the pages of a child and its own child are copied.
 fn all_ends(rules: Rules) {
     for (policy, mapped) in [("none", false), ("ssp", false), ("none", true), ("ssp", true)] {
         for (who, at) in (0..6).flat_map(|who| (0..REQUESTS).map(move |at| (who, at))) {
@@ -320,7 +319,7 @@ fn all_ends(rules: Rules) {
             let (seed, steps) = (at % 7, (0..PAGES).map(Step::Write).collect());
             let (killed, _) =
                 Case { policy, mapped, seed, rules, steps, acts, far_fails: false }.run();
-            // Who only loses a parent goes on.
+            // A process that only loses its parent continues.
             assert!(who < 3 || killed == 0, "{policy}, {:?} before {at}: {killed}", process(who));
         }
     }
@@ -331,7 +330,7 @@ fn no_end_of_a_process_loses_a_page() {
     all_ends(ALL);
 }
 
-/// Where the manager ends with the program, or nobody else holds the children's userfaultfds, children read
+/// If the manager ends with the program, or is the only holder of the children's userfaultfds, children read
 /// zeros.
 #[test]
 fn who_outlives_whom_matters() {
@@ -343,8 +342,8 @@ fn who_outlives_whom_matters() {
     }
 }
 
-/// A thread has moved memory, and the program is ended before that is told: the child of another thread, which
-/// has it elsewhere, is ended too, as nobody knows where.
+/// A thread has moved memory, and the program is killed before its message. The child of another thread,
+/// which has the memory at an unknown address, is killed too.
 #[test]
 fn a_child_whose_pages_nobody_can_find_is_ended() {
     let mut failures = 0;
@@ -360,8 +359,8 @@ fn a_child_whose_pages_nobody_can_find_is_ended() {
     assert!(failures > 0);
 }
 
-/// What is left: a process that uses the memory of another one, without being its thread, is killed while it
-/// unmaps. The manager is not told, and takes what the other one has mapped there since.
+/// A known exception: a process that shares memory without being a thread is killed while it unmaps. The
+/// manager gets no message, and takes what the other process has mapped there since.
 #[test]
 fn who_is_killed_while_it_unmaps_takes_memory_from_who_shares_it() {
     let settings = testing::settings("ssp").unwrap();
@@ -374,7 +373,7 @@ fn who_is_killed_while_it_unmaps_takes_memory_from_who_shares_it() {
     let range = Range::new(Va::new(rest.into()), Va::new(PAGES.into()));
     all.with(|model| {
         model.current = other;
-        model.unmap_untold(range)
+        model.unmap_unsent(range)
     });
     end(&all, Process::Program(other));
     all.with(|model| {
@@ -383,7 +382,7 @@ fn who_is_killed_while_it_unmaps_takes_memory_from_who_shares_it() {
     });
     let reads = std::panic::AssertUnwindSafe(|| {
         live.run(&(rest..PAGES).map(Step::Write).collect::<Vec<_>>());
-        // Others want the room.
+        // Other pages need the room.
         for page in (0..8).flat_map(|_| 0..rest) {
             live.run(&[Step::Write(page), Step::Read(page), Step::Sleep]);
         }
@@ -394,7 +393,7 @@ fn who_is_killed_while_it_unmaps_takes_memory_from_who_shares_it() {
     assert!(text.contains("holds 0, and was last written"), "{text}");
 }
 
-/// Where a page cannot be read from the far tier any more, no child reads zeros in its place.
+/// If a page cannot be read from the far tier, no child reads zeros instead.
 #[test]
 fn a_far_tier_that_fails_ends_the_program_and_its_children() {
     for seed in 0..8 {
@@ -412,7 +411,7 @@ fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
         3 => (0..4u32).prop_map(Act::Fork),
         1 => Just(Act::Move),
     ];
-    // One process of launcher, manager and keeper is ended at most.
+    // At most one process of launcher, manager and keeper is ended.
     proptest::collection::vec((0..REQUESTS, act), 0..5).prop_map(|mut acts| {
         acts.sort_by_key(|(at, _)| *at);
         let mut ours = 0;

@@ -1,4 +1,4 @@
-//! The manager and threads of a program, interleaved by a scheduler that tries many orders.
+//! The manager and the threads of a program, interleaved by a scheduler in many orders.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,34 +11,34 @@ use shuttle::{Config, MaxSteps, Runner, thread};
 
 use super::{Plain, remotely, sizes};
 use crate::ends::{Step, Watcher};
-use crate::manager::{LOST, UNCLEAR};
+use crate::manager::{AMBIGUOUS, LOST};
 use crate::model::{ALL, Access, FIRST, Model, ModelKernel, Process, Processes, Rules, Share, end};
 use crate::numbers::GROUP;
 use crate::{Child, Event, Manager, Range, Turn, Va, World};
 
-/// Runs that ended as their messages did not tell where memory was.
-static UNCLEAR_RUNS: AtomicUsize = AtomicUsize::new(0);
+/// Number of runs that ended because the order of messages was ambiguous.
+static AMBIGUOUS_RUNS: AtomicUsize = AtomicUsize::new(0);
 /// Pages of the program's address space.
 const PAGES: u64 = 12;
 
 /// A thread's process is dead.
 struct Dead;
 
-/// An address space as a process sees it.
+/// A process's view of an address space.
 #[derive(Clone)]
 struct Shared {
     model: Arc<Mutex<Model>>,
     changed: Arc<Condvar>,
     /// The process that acts.
     process: u32,
-    /// All processes. Never locked while a thread may be switched: not one of the scheduler's mutexes.
+    /// All processes. Not a mutex of the scheduler: it is never locked at a thread switch.
     processes: Arc<std::sync::Mutex<Processes>>,
     /// Rung when a process ends.
     bell: Arc<(Mutex<()>, Condvar)>,
     /// The program, and children by number.
     children: Arc<Mutex<Vec<Shared>>>,
-    /// Held by who moves memory, or gives it back: a program that does both at once to the same place
-    /// cannot know which comes first.
+    /// Held while memory is moved or released: a program that does both at once to the same range does not
+    /// know which comes first.
     places: Arc<Mutex<()>>,
 }
 
@@ -72,7 +72,7 @@ impl Shared {
         self.processes(|processes| processes.is_alive(process))
     }
 
-    /// Do something as the program does.
+    /// An action of the program.
     fn act<R>(&self, act: impl FnOnce(&mut Model) -> R) -> Result<R, Dead> {
         self.with(|model| {
             if !self.is_alive(Process::Program(self.process)) {
@@ -91,7 +91,7 @@ impl Shared {
         if alive() { Ok(()) } else { Err(Dead) }
     }
 
-    /// A reference; false if nothing is mapped there.
+    /// A reference. False if nothing is mapped there.
     fn access(&self, at: Va, write: bool) -> Result<bool, Dead> {
         loop {
             match self.act(|model| model.access(at, write))? {
@@ -102,7 +102,7 @@ impl Shared {
         }
     }
 
-    /// Fork; the child does what a program does, in a thread of its own.
+    /// Fork. The child behaves as a program, in its own thread.
     fn fork(&self) -> Result<(), Dead> {
         let (child, message) = {
             let mut children = self.children.lock().unwrap();
@@ -124,7 +124,7 @@ impl Shared {
             children.push(child.clone());
             (child, message)
         };
-        // It runs when the message was read.
+        // It runs once the message was read.
         if let Some(id) = message {
             self.wait_for(id)?;
         }
@@ -134,7 +134,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What a thread of the program does: this, unless it is killed before.
+    /// Run this as a thread of the program, unless the program is killed before.
     fn thread(&self, act: impl FnOnce(&Shared) -> Result<(), Dead>) {
         let done = act(self);
         if self.processes(|processes| processes.thread_ends(self.process)) && done.is_ok() {
@@ -142,7 +142,7 @@ impl Shared {
         }
     }
 
-    /// What a thread of the program does.
+    /// The behaviour of a thread of the program.
     fn program(&self, steps: usize) -> Result<(), Dead> {
         let alone = self.processes(|processes| processes.is_alone(self.process));
         let mut held = None;
@@ -154,25 +154,26 @@ impl Shared {
                 0 => {
                     let _place = self.places.lock().unwrap();
                     if let Some(id) = self.act(|model| model.advise(range))? {
-                        // Who is killed meanwhile does it all the same.
+                        // A thread that is killed meanwhile does it nevertheless.
                         let waited = self.wait_for(id);
                         self.with(|model| match model.is_read(id) {
                             true => model.zap(range, id),
-                            false => model.zap_untold(range),
+                            false => model.zap_unsent(range),
                         });
                         waited?;
                     }
                 }
-                // Who is killed between a change and its message must not leave others that use the memory.
+                // A process that is killed between a change and its message must be the only one that uses
+                // the memory.
                 1 if alone => {
-                    let gone = self.act(|model| model.unmap_untold(range))?;
+                    let gone = self.act(|model| model.unmap_unsent(range))?;
                     self.say(gone)?;
                 }
                 2 => self.act(|model| model.map(range))?,
                 3 if alone => {
                     let _place = self.places.lock().unwrap();
                     let to = Va::new(thread_rng().gen_range(0..PAGES));
-                    let moved = self.act(|model| model.remap_untold(range, to))?.flatten();
+                    let moved = self.act(|model| model.remap_unsent(range, to))?.flatten();
                     self.say(moved)?;
                     self.say(moved.map(|_| Event::Unmapped(range)))?;
                 }
@@ -202,24 +203,24 @@ impl Shared {
         Ok(())
     }
 
-    /// What a thread does that has memory of its own, and moves and replaces it all the time: places that
-    /// one thread leaves are given to the next.
+    /// The behaviour of a thread that has its own memory, and moves and replaces it continually. Ranges that
+    /// one thread leaves are reused by the next.
     fn mover(&self, steps: usize) -> Result<(), Dead> {
         let mut own = self.act(|model| model.map_somewhere(2))?;
         for _ in 0..steps {
             let at = own.from.plus(thread_rng().gen_range(0..2));
             match thread_rng().gen_range(0..6) {
                 0 => {
-                    let gone = self.act(|model| model.unmap_untold(own))?;
+                    let gone = self.act(|model| model.unmap_unsent(own))?;
                     self.say(gone)?;
                     own = self.act(|model| model.map_somewhere(2))?;
                 }
                 1 | 2 => {
                     let to = self.act(|model| model.map_somewhere(2))?;
-                    // Two mappings cannot be moved at once: then it is `to` that goes.
+                    // Two mappings cannot be moved at once: then unmap `to`.
                     let (gone, moved, place) = self.act(|model| {
-                        let gone = model.unmap_untold(to);
-                        match model.remap_untold(own, to.from) {
+                        let gone = model.unmap_unsent(to);
+                        match model.remap_unsent(own, to.from) {
                             Some(moved) => (gone, moved, to),
                             None => (gone, None, own),
                         }
@@ -238,14 +239,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Tell this, if there is anything to tell, and wait until it was read.
+    /// Send this message, if there is one, and wait until it was read.
     fn say(&self, event: Option<Event>) -> Result<(), Dead> {
         let Some(event) = event else { return Ok(()) };
-        let told = self.act(|model| model.tell(event))?;
-        self.wait_for(told)
+        let id = self.act(|model| model.send(event))?;
+        self.wait_for(id)
     }
 
-    /// What launcher or keeper do, until they end.
+    /// The behaviour of launcher or keeper until they end.
     fn watch(&self, by: Watcher) {
         let me = match by {
             Watcher::Launcher => Process::Launcher,
@@ -278,9 +279,9 @@ impl Shared {
         }
     }
 
-    /// End one process, at some moment.
+    /// End one process at a random time.
     fn strike(&self) {
-        // Half of the time while a child is given its pages, if there is one.
+        // In half of the cases while a child's pages are copied, if there is one.
         let (patience, waits) = (thread_rng().gen_range(0..150), thread_rng().gen_range(0..2) == 0);
         for step in 0..600 {
             let serves = self.processes(|processes| processes.serves_a_child());
@@ -291,7 +292,7 @@ impl Shared {
         }
         let keeps = self.processes(|processes| processes.is_alive(Process::Keeper));
         let who = match thread_rng().gen_range(0..7) {
-            // Without a keeper all depends on the manager.
+            // Without a keeper, everything depends on the manager.
             _ if !keeps => Process::Manager,
             0 => Process::Launcher,
             1 => Process::Manager,
@@ -307,7 +308,7 @@ impl Shared {
         end(self, who);
     }
 
-    /// The manager, until nobody else uses the program's memory and all children have their pages.
+    /// The manager, until no other process uses the program's memory and all children have their pages.
     fn manage(&self, mut manager: Manager<ModelKernel<Shared>>) {
         loop {
             let in_use = self.processes(|processes| processes.uses(FIRST));
@@ -318,14 +319,14 @@ impl Shared {
             if thread_rng().gen_range(0..6) == 0 {
                 manager.discover();
             }
-            // Threads of a policy have always something to do: others must come to run, too.
+            // Threads of a policy always have work, so let other threads run.
             if thread_rng().gen_range(0..8) == 0 {
                 thread::yield_now();
             }
             let turn = match manager.turn() {
                 Ok(turn) => turn,
-                Err(why) if why.starts_with(UNCLEAR) || why.starts_with(LOST) => {
-                    UNCLEAR_RUNS.fetch_add(1, Ordering::Relaxed);
+                Err(why) if why.starts_with(AMBIGUOUS) || why.starts_with(LOST) => {
+                    AMBIGUOUS_RUNS.fetch_add(1, Ordering::Relaxed);
                     self.processes(Processes::fail);
                     return self.ring();
                 }
@@ -337,7 +338,7 @@ impl Shared {
             manager.world.check().unwrap_or_else(|what| panic!("{what}"));
             match turn {
                 Turn::Busy if manager.is_settled() => {}
-                // Who has changed a mapping has to say so first.
+                // A thread that has changed a mapping must send its message first.
                 Turn::Busy => thread::yield_now(),
                 Turn::Until(due)
                     if due < u64::MAX
@@ -369,15 +370,15 @@ fn run(policy: &str, mapped: bool, rules: Rules, struck: bool) {
     run_under(make, mapped, rules, 2, struck, |shared| shared.program(25));
 }
 
-/// The same where the policy is at the other end of a socket.
+/// [`orders`] with the policy at the other end of a socket.
 fn run_remotely(policy: &str) {
     let settings = settings(policy).unwrap();
     let act = |shared: &Shared| shared.program(25);
     run_under(remotely(policy, &settings), false, ALL, 2, false, act);
 }
 
-/// A program of so many threads under a policy, each of which does this; `mapped`: the far tier is a
-/// memory node.
+/// A program with this number of threads under a policy, each with this behaviour. `mapped`: the far tier is
+/// a memory node.
 fn run_under(
     make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
     mapped: bool,
@@ -402,15 +403,15 @@ fn run_under(
     }
     let mut sizes = sizes(4, 20, 1, mapped);
     if thread_rng().gen_range(0..3) == 0 {
-        // Numbers run out.
+        // Fewer numbers than pages.
         sizes.pages = GROUP;
     }
-    let kernel = ModelKernel::new(shared.clone(), sizes.lot());
+    let kernel = ModelKernel::new(shared.clone(), sizes.parking());
     let slow = thread_rng().gen_range(0..2) == 0;
     let world = World::new(kernel, Plain::of(20, slow), sizes);
     let around = thread_rng().gen_range(1..4);
     let manager = Manager::with(world, around, make).unwrap();
-    // Of two threads one may be a process of its own.
+    // One of two threads may be a separate process.
     let splits = struck && thread_rng().gen_range(0..4) == 0;
     let second = if splits { shared.processes(|processes| processes.share(0)) } else { 0 };
     for number in 0..count {
@@ -432,7 +433,7 @@ fn run_under(
     }
 }
 
-/// A run that one thread holds up for very long shows nothing: then there is the next.
+/// A run in which one thread runs for very long is inconclusive, and is abandoned.
 fn patient() -> Config {
     let mut config = Config::default();
     config.max_steps = MaxSteps::ContinueAfter(1_000_000);
@@ -455,7 +456,7 @@ fn no_order_loses_a_write() {
     }
 }
 
-/// What is at the other end runs outside of the scheduler, and always answers.
+/// The other end runs outside the scheduler, and always replies.
 #[test]
 fn no_order_loses_a_write_under_a_remote_policy() {
     for policy in ["tpp", "ssp"] {
@@ -463,7 +464,7 @@ fn no_order_loses_a_write_under_a_remote_policy() {
     }
 }
 
-/// Places that are moved from are moved to at once, by another thread, which is heard of first.
+/// Sources of moves are destinations of another thread at once, whose message is first.
 #[test]
 fn no_order_of_moves_loses_a_write() {
     let moves = |mapped| {
@@ -474,12 +475,12 @@ fn no_order_of_moves_loses_a_write() {
     shuttle::check_pct(move || moves(false), 4000, 5);
     shuttle::check_random(move || moves(true), 500);
     shuttle::check_pct(move || moves(true), 1000, 5);
-    // The orders are the worst that there are: of some thousands a few tell too little.
-    let unclear = UNCLEAR_RUNS.load(Ordering::Relaxed);
-    assert!(unclear < 100, "{unclear} runs");
+    // These are the worst orders: a few of thousands are ambiguous.
+    let ambiguous = AMBIGUOUS_RUNS.load(Ordering::Relaxed);
+    assert!(ambiguous < 100, "{ambiguous} runs");
 }
 
-/// With a kernel that lacks a rule that the runtime rests on, the same tests fail.
+/// Without a rule that the runtime relies on, the same tests fail.
 #[test]
 fn the_rules_are_needed() {
     for rules in [Rules { guard: false, ..ALL }, Rules { pins: false, ..ALL }] {
@@ -490,7 +491,7 @@ fn the_rules_are_needed() {
     }
 }
 
-/// One process of all ends at some moment: the program, a child, or one of those that look after them.
+/// One process ends at a random time: the program, a child, launcher, manager or keeper.
 #[test]
 fn no_order_of_ends_loses_a_write() {
     for mapped in [false, true] {
@@ -502,8 +503,8 @@ fn no_order_of_ends_loses_a_write() {
     }
 }
 
-/// Children read zeros if the manager ends with the program, or if it is killed and was the only one that
-/// had their userfaultfds.
+/// Children read zeros if the manager ends with the program, or if it is killed as the only holder of their
+/// userfaultfds.
 #[test]
 fn manager_and_keeper_are_needed() {
     for rules in [Rules { outlives: false, ..ALL }, Rules { keeper: false, ..ALL }] {

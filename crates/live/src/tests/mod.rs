@@ -1,4 +1,4 @@
-//! The runtime on the model of the kernel: one thing at a time, and interleaved.
+//! The runtime on the model of the kernel, sequentially and interleaved.
 
 mod alone;
 mod interleaved;
@@ -15,17 +15,17 @@ use nearfar_kernel::tiering::{Context, Made, Memory, Settings, Thread, make};
 use nearfar_trace::Result as Told;
 
 use crate::far::{Far, Fault, Slow};
-use crate::remote::{self, Offer, Socket, serve};
+use crate::remote::{self, PolicySource, Socket, serve};
 use crate::{PAGE, Sizes, Slot};
 
-/// Say that the test, or a part of it, is not run.
+/// Report that a test, or a part of it, is not run.
 pub(crate) fn not_run(why: &str) {
-    // Not `eprintln`, which the test harness keeps to itself when a test passes.
+    // Not `eprintln`, which the test harness captures.
     let (test, mut stderr) = (std::thread::current(), std::io::stderr());
     let _ = writeln!(stderr, "{}: not run: {why}", test.name().unwrap_or_default());
 }
 
-/// A far tier that is obviously right.
+/// A trivial far tier.
 #[derive(Debug, Default)]
 struct Plain {
     pages: Vec<Option<Vec<u8>>>,
@@ -33,7 +33,7 @@ struct Plain {
 }
 
 impl Plain {
-    /// One from which pages come at once, or one from which they take their time.
+    /// A tier whose pages are ready at once, or one whose pages take time.
     fn of(limit: usize, slow: bool) -> Box<dyn Far> {
         let plain = Box::new(Self { pages: Vec::new(), limit });
         if slow { Box::new(Slow::new(plain, 700)) } else { plain }
@@ -70,7 +70,7 @@ impl Far for Plain {
     }
 }
 
-/// A policy that is elsewhere, its base too.
+/// A policy at the other end of a socket, with its base.
 pub(crate) struct Whole {
     make: Option<Make>,
     rule: Always,
@@ -81,21 +81,21 @@ impl Whole {
         Self { make: Some(make), rule: Always }
     }
 
-    /// A built-in one.
+    /// A built-in policy.
     pub(crate) fn named(name: &str, settings: &Settings) -> Self {
         let (name, settings) = (name.to_owned(), settings.clone());
         Self::new(Box::new(move |mem| make(&name, &settings, mem)))
     }
 }
 
-impl Offer for Whole {
+impl PolicySource for Whole {
     fn declared(&self) -> Declared {
         Declared { hooks: Hooks::POLICY, ..Declared::default() }
     }
     fn start(&mut self, mem: &mut dyn Memory) -> Told<Started> {
         let make = self.make.take().expect("it is started once");
         let (hooks, wakes) = make(mem)?;
-        // All that were made are its own.
+        // All threads are its own.
         let count = mem.spawn("last", Context::Kernel).index();
         let threads = (0..count).map(|index| Thread::new(index as u8, "")).collect();
         Ok(Started { hooks, threads, wakes })
@@ -105,8 +105,8 @@ impl Offer for Whole {
     }
 }
 
-/// The program's end of a socket at whose other end this is, in a thread of the system's.
-pub(crate) fn served(mut offer: Box<dyn Offer + Send>) -> (Socket, JoinHandle<()>) {
+/// The program's end of a socket at whose other end this policy runs in a thread.
+pub(crate) fn served(mut offer: Box<dyn PolicySource + Send>) -> (Socket, JoinHandle<()>) {
     let (ours, theirs) = Socket::pair().unwrap();
     let thread = std::thread::spawn(move || {
         serve(theirs, &mut *offer, &Arc::default(), Box::new(|wait| wait()));
@@ -114,11 +114,11 @@ pub(crate) fn served(mut offer: Box<dyn Offer + Send>) -> (Socket, JoinHandle<()
     (ours, thread)
 }
 
-/// A program that is there to the end.
+/// A program that never ends.
 pub(crate) struct Present;
 
 impl remote::Program for Present {
-    fn waits(&mut self, _: bool) {}
+    fn set_waits(&mut self, _: bool) {}
     fn has_ended(&mut self) -> bool {
         false
     }
@@ -133,7 +133,7 @@ pub(crate) fn remotely(
     move |mem| remote::make(served(Box::new(offer)).0, &settings, mem, Present)
 }
 
-/// Sizes at which everything happens with a few pages; `mapped`: the far tier is a memory node.
+/// Sizes at which few pages reach all states. `mapped`: the far tier is a memory node.
 fn sizes(fast: u64, far: u64, window: u64, mapped: bool) -> Sizes {
     Sizes { fast, far, window, spare: 2, pages: 4 * 512, mapped }
 }

@@ -1,4 +1,4 @@
-//! One thing at a time: the suite of worlds and every policy, on the live world.
+//! Sequential tests: the conformance suite of memories, and every policy, on the live memory.
 
 use nearfar_kernel::tiering::testing::conformance::{Subject, suite};
 use nearfar_kernel::tiering::testing::{self, PAGES, SLEEP_TIME, Step, all_settings};
@@ -11,7 +11,7 @@ use super::alone::Alone;
 use super::{Plain, remotely, sizes};
 use crate::model::{ALL, Access, ModelKernel, Rules};
 use crate::numbers::GROUP;
-use crate::world::{Counters, SLOW_NODE, is};
+use crate::world::{Counters, FAR_NODE};
 use crate::{Event, Frame, Manager, Range, Sizes, Turn, Va, World};
 
 mod changes;
@@ -42,7 +42,7 @@ impl Live {
         Self::numbered(seed, around, mapped, 1 << 11, make)
     }
 
-    /// With page numbers below `numbers` only.
+    /// With page numbers below `numbers`.
     fn numbered(
         seed: u64,
         around: u64,
@@ -73,7 +73,7 @@ impl Live {
     ) -> nearfar_trace::Result<Self> {
         let model = Alone::new(2 * PAGES as usize, seed, rules);
         let sizes = Sizes { pages: numbers, ..sizes(10, 26, 2, mapped) };
-        let kernel = ModelKernel::new(model.clone(), sizes.lot());
+        let kernel = ModelKernel::new(model.clone(), sizes.parking());
         let world = World::new(kernel, Plain::of(26, seed % 2 == 1), sizes);
         let mut live = Self { manager: Manager::with(world, around, make)?, model };
         live.model.borrow_mut().map(Range::new(Va::new(0), Va::new(PAGES.into())));
@@ -81,7 +81,7 @@ impl Live {
         Ok(live)
     }
 
-    /// A turn of the manager, after which all holds that must hold.
+    /// A turn of the manager. Checks all invariants afterwards.
     fn turn(&mut self) -> Turn {
         let turn = self.manager.turn().unwrap();
         self.check();
@@ -93,22 +93,25 @@ impl Live {
         self.check_nodes();
     }
 
-    /// Pages are on the memory nodes that they are counted on, and shadows on the slow one.
+    /// Check that pages are on the memory nodes to which they are charged, and shadows on the far one.
     fn check_nodes(&self) {
         let world = &self.manager.world;
-        let mut next = world.mapped_from(Page::new(0)).filter(|_| world.mapped);
+        let mut next = world.next_mapped_page(Page::new(0)).filter(|_| world.mapped);
         while let Some(page) = next {
             let at = world.numbers.place(page);
-            let found = if world.has(page, is::PARKED) {
-                Some(world.kernel().node(world.frame(page)))
+            let found = if world.pages.state(page).is_parked() {
+                Some(world.kernel().node(world.pages.frame(page)))
             } else {
                 self.model.borrow().node(at)
             };
-            // One that the program has just given back is nowhere.
-            assert!(found.is_none_or(|node| node == world.node(page)), "{at:?} is on {found:?}");
-            let shadow = world.slot(page).map(|slot| Frame::new(slot.number()));
-            assert!(shadow.is_none_or(|frame| world.kernel().node(frame) == SLOW_NODE), "{at:?}");
-            next = world.mapped_from(page.skip(1));
+            // A page that the program has just released is on no node.
+            assert!(
+                found.is_none_or(|node| node == world.pages.state(page).node()),
+                "{at:?} is on {found:?}"
+            );
+            let shadow = world.pages.slot(page).map(|slot| Frame::new(slot.number()));
+            assert!(shadow.is_none_or(|frame| world.kernel().node(frame) == FAR_NODE), "{at:?}");
+            next = world.next_mapped_page(page.skip(1));
         }
     }
 
@@ -122,10 +125,10 @@ impl Live {
         panic!("the manager never rests");
     }
 
-    /// A few turns, and looks for new memory, with a message on its way.
+    /// A few turns, with scans for new memory, while a message is in flight.
     fn look_around(&mut self, turns: usize) {
         for _ in 0..turns {
-            // Where pages are is known when that is told.
+            // The addresses of pages are only known after the message.
             let _ = self.manager.turn().unwrap();
             self.manager.discover();
             self.manager.world.check().unwrap();
@@ -174,7 +177,7 @@ impl Live {
                 Step::Zeros => {}
                 Step::Sleep => self.model.borrow_mut().pass(SLEEP_TIME.ps() / 1000),
             }
-            // A turn now and then, as if on another processor.
+            // An occasional turn, as if on another processor.
             let _ = self.turn();
         }
     }
@@ -201,7 +204,7 @@ impl Subject for Live {
 fn the_live_memory_keeps_to_the_contract() {
     suite(400, |make, seed| {
         let mut live = Live::with(seed, 1 + seed % 4, seed.is_multiple_of(3), make).unwrap();
-        // The suite knows a page by one number: so groups get theirs in order, and keep them.
+        // The suite knows a page by one number, so groups must get theirs in order and keep them.
         for at in (0..PAGES).step_by(GROUP as usize) {
             live.manager.world.numbers.hold(Va::new(at.into()));
         }
@@ -212,8 +215,8 @@ fn the_live_memory_keeps_to_the_contract() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Every policy that a live memory can have, with every choice of its knobs: no lost write, every
-    /// invariant. The others refuse it by what it lacks.
+    /// Every policy that runs live, with every choice of its knobs: no lost write, all invariants. The others
+    /// refuse the memory because of a missing capability.
     #[test]
     fn nothing_is_lost(
         steps in testing::steps(), seed: u64, around in 1..5u64, mapped: bool, few: bool,
@@ -238,7 +241,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// A policy at the other end of a socket makes the same of a program as the same one at hand.
+    /// A policy at the other end of a socket has the same results as in the program.
     #[test]
     fn a_remote_policy_comes_to_the_same(
         steps in testing::steps(), seed: u64, around in 1..5u64, mapped: bool,
@@ -268,21 +271,21 @@ proptest! {
     }
 }
 
-/// Everything that the states of a page have between them happens to a program that thrashes.
+/// A program that thrashes causes all transitions between page states.
 #[test]
 fn every_transition_happens() {
     for (name, shadows) in [("tpp", false), ("nomad", true), ("ssp", true)] {
         for (writes, mapped) in [(0, false), (3, false), (0, true), (3, true)] {
             let settings = testing::settings(name).unwrap();
             let mut seen = Counters::default();
-            // What the kernel refuses differs by seed, and with it what happens.
+            // The requests that the kernel refuses depend on the seed.
             for seed in 0..4 {
                 let mut live = Live::start(name, &settings, seed, 1, mapped).unwrap();
                 live.run(&testing::thrashing(writes));
                 let more = live.manager.world.counters;
                 seen.numbers_mut().zip(more.numbers()).for_each(|(sum, more)| *sum += more);
             }
-            // A page whose shadow was reclaimed is watched until it is written, or demoted first.
+            // A page whose shadow was reclaimed is watched until it is written or demoted.
             let watches = match name {
                 "nomad" if mapped => seen.watch_faults > 0,
                 _ => name == "ssp" || seen.shadows_reclaimed > 0,
@@ -311,7 +314,7 @@ fn on_both_kinds() -> impl Iterator<Item = (&'static str, bool)> {
     POLICIES.iter().flat_map(|(name, _)| [false, true].map(|mapped| (*name, mapped)))
 }
 
-/// Memory that is found in use is within its budget at once, without a fault.
+/// Discovered memory is within the budget at once, without a fault.
 #[test]
 fn what_is_found_is_not_more_than_there_is_room_for() {
     let windows = (0..4).map(|seed| {
@@ -325,12 +328,11 @@ fn what_is_found_is_not_more_than_there_is_room_for() {
         new.each().for_each(|at| live.access(at, false));
         window
     });
-    // Of some seeds the kernel holds pages.
+    // With some seeds the kernel pins pages.
     assert_eq!(windows.min(), Some(2));
 }
 
-/// There is no accessed bit to read: the first reference after the bit was cleared is seen as a fault,
-/// and no policy hears of it.
+/// The first reference after an accessed bit was cleared is a fault, which calls no policy.
 #[test]
 fn a_reference_sets_the_accessed_bit() {
     let mut live = Live::start("none", &Settings::default(), 1, 1, false).unwrap();
@@ -361,7 +363,7 @@ fn a_live_memory_has_no_more_than_it_has() {
     }
 }
 
-/// References to slow pages on a memory node go through; where pages are stored each is a fault.
+/// References to far pages on a memory node complete; if far pages are stored, each is a fault.
 #[test]
 fn references_to_a_mapped_far_tier_go_through() {
     for mapped in [false, true] {
@@ -370,7 +372,7 @@ fn references_to_a_mapped_far_tier_go_through() {
         pages().for_each(|at| live.access(at, true));
         live.settle();
         let slow = |live: &Live| live.manager.world.used().0[1];
-        // A page that could not be put on its node is fast.
+        // A page that could not be moved to its node is fast.
         let before = live.manager.world.counters;
         assert_eq!(slow(&live) + before.over_budget, u64::from(PAGES) - 10);
         assert!(slow(&live) > 0);
@@ -382,7 +384,7 @@ fn references_to_a_mapped_far_tier_go_through() {
     }
 }
 
-/// A demoted page is referred to where it is, but a fault tells of the reference if it was armed at once.
+/// References to a demoted page complete, unless it was armed in the same event.
 #[test]
 fn a_page_that_is_demoted_and_not_armed_is_there() {
     for (armed, seed) in
@@ -394,23 +396,23 @@ fn a_page_that_is_demoted_and_not_armed_is_there() {
         let world = &mut live.manager.world;
         let page = world.page_at(at).unwrap();
         world.begin_event();
-        if Memory::move_page(world, page, SLOW_NODE).is_err()
+        if Memory::move_page(world, page, FAR_NODE).is_err()
             || armed && Memory::arm_hint(world, page).is_err()
         {
             continue;
         }
         world.end_event();
-        // What the kernel refuses for a moment is done by the next reference.
-        assert!(world.has(page, is::PRESENT) || armed || world.again);
+        // If the kernel refuses it for a moment, the next reference does it.
+        assert!(world.pages.state(page).is_resident() || armed || world.event.again);
         let before = world.counters.hint_faults;
         live.access(at, false);
         assert_eq!(live.manager.world.counters.hint_faults - before, u64::from(armed));
-        assert_eq!(live.manager.world.node(page), SLOW_NODE);
+        assert_eq!(live.manager.world.pages.state(page).node(), FAR_NODE);
         live.check();
     }
 }
 
-/// The page is read while it is copied, which is nothing; one that is written meanwhile stays where it is.
+/// A page that is read during its copy moves; one that is written stays.
 #[test]
 fn a_copy_from_a_memory_node_is_given_up_if_the_page_is_written() {
     for (write, parked) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -422,7 +424,7 @@ fn a_copy_from_a_memory_node_is_given_up_if_the_page_is_written() {
             let at = Va::new(u64::from(PAGES) - 1);
             let world = &mut live.manager.world;
             let page = world.page_at(at).unwrap();
-            world.capacity[0] += 1;
+            world.budget.capacity[0] += 1;
             world.begin_event();
             let thread = world.spawn_worker("copier", Context::Kernel);
             if parked && world.park(page).is_err()

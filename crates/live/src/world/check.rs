@@ -1,70 +1,70 @@
-//! What must hold of the memory between events.
+//! Invariants between events.
 
 use nearfar_kernel::tiering::Page;
 
-use super::{Held, Sizes, World, is};
+use super::{Backing, FAR_NODE, PageFlags, Sizes, World};
 use crate::Kernel;
 
 impl<K: Kernel> World<K> {
-    /// Everything that must hold between events.
+    /// Check all invariants.
     ///
     /// # Errors
-    /// A description of what does not.
+    /// A description of the first that is violated.
     pub fn check(&self) -> Result<(), String> {
         let mut used = [0, 0];
-        let (mut windowed, mut stuck) = (0, 0);
-        let mut lot = self.empty.len() + self.unused.len() + self.spare.len();
-        lot += self.unnumbered.values().filter(|held| matches!(held, Held::Parked(_))).count();
-        let mut next = self.mapped_from(Page::new(0));
+        let (mut in_window, mut stuck) = (0, 0);
+        let parking = &self.parking;
+        let mut places = parking.empty.len() + parking.unused.len() + parking.spare.len();
+        let is_parked = |backing: &&Backing| matches!(backing, Backing::Parked(_));
+        places += self.unnumbered.values().filter(is_parked).count();
+        let mut next = self.next_mapped_page(Page::new(0));
         while let Some(page) = next {
-            let slow = self.has(page, is::SLOW);
-            used[self.node(page).index()] += 1;
-            used[1] += u64::from(!slow && self.slot(page).is_some());
-            used[usize::from(!slow)] += u64::from(self.has(page, is::COPYING));
-            windowed += u64::from(self.in_window(page));
-            stuck += u64::from(self.has(page, is::STUCK));
-            lot += usize::from(self.has(page, is::PARKED));
-            lot += usize::from(self.mapped && self.slot(page).is_some());
-            let state = self.flags[page.index()];
-            let wrong = if self.has(page, is::PRESENT | is::PARKED) {
-                "is in two places"
-            } else if self.in_slot(page) && (self.mapped || !slow || self.slot(page).is_none()) {
-                "is nowhere"
-            } else if !slow && self.slot(page).is_some() && !self.has(page, is::PROTECTED) {
+            let (state, has_slot) = (self.pages.state(page), self.pages.slot(page).is_some());
+            let (far, armed) = (state.is_far(), state.has(PageFlags::ARMED));
+            used[state.node().index()] += 1;
+            used[FAR_NODE.index()] += u64::from(!far && has_slot);
+            used[usize::from(!far)] += u64::from(state.has(PageFlags::COPYING));
+            in_window += u64::from(self.in_window(page));
+            stuck += u64::from(state.has(PageFlags::STUCK));
+            places += usize::from(state.is_parked());
+            places += usize::from(self.mapped && has_slot);
+            let wrong = if state.is_stored() && (self.mapped || !far || !has_slot) {
+                "has no location"
+            } else if !far && has_slot && !state.has(PageFlags::PROTECTED) {
                 "has a shadow and may be written"
-            } else if slow && !self.mapped && self.has(page, is::ARMED) {
+            } else if far && !self.mapped && armed {
                 "is stored and armed"
-            } else if slow && self.mapped && self.slot(page).is_some() {
-                "is slow and has a shadow"
-            } else if self.has(page, is::STUCK) && !self.in_window(page) {
+            } else if far && self.mapped && has_slot {
+                "is far and has a shadow"
+            } else if state.has(PageFlags::STUCK) && !self.in_window(page) {
                 "is stuck in a window that it is not in"
             } else if self.unnumbered.contains_key(&self.numbers.place(page)) {
-                "has a number and has none"
-            } else if self.has(page, is::ARMED) && !self.has(page, is::PARKED) {
-                "is armed and there"
+                "is numbered and unnumbered"
+            } else if armed && !state.is_parked() {
+                "is armed and resident"
             } else {
-                next = self.mapped_from(page.skip(1));
+                next = self.next_mapped_page(page.skip(1));
                 continue;
             };
-            return Err(format!("{page:?} {wrong} ({state:#b})"));
+            return Err(format!("{page:?} {wrong} ({state:?})"));
         }
-        let lot_size = self.lot_size();
-        for (what, counted, kept) in [
-            ("fast", used[0], self.used[0]),
-            ("slow", used[1], self.used[1]),
-            ("window", windowed, self.windowed),
-            ("stuck", stuck, self.stuck_pages),
-            ("lot", lot as u64, lot_size),
+        for (what, counted, recorded) in [
+            ("fast", used[0], self.budget.used[0]),
+            ("far", used[1], self.budget.used[1]),
+            ("window", in_window, self.window.count),
+            ("stuck", stuck, self.window.stuck_count),
+            ("parking", places as u64, self.parking_size()),
         ] {
-            if counted != kept {
-                return Err(format!("{what}: {counted} pages, {kept} kept"));
+            if counted != recorded {
+                return Err(format!("{what}: {counted} pages, {recorded} recorded"));
             }
         }
         Ok(())
     }
 
-    fn lot_size(&self) -> u64 {
-        let ([fast, far], window, mapped) = (self.capacity, self.window_size, self.mapped);
-        Sizes { fast, far, window, spare: self.spare_size, pages: 0, mapped }.lot().into()
+    fn parking_size(&self) -> u64 {
+        let ([fast, far], window, mapped) = (self.budget.capacity, self.window.limit, self.mapped);
+        let spare = self.parking.spare_limit;
+        Sizes { fast, far, window, spare, pages: 0, mapped }.parking().into()
     }
 }

@@ -18,18 +18,18 @@ pub(super) struct BorrowedMemory(NonNull<dyn Memory + 'static>);
 // Python thread that the hook waits for; never by two at once, as the mutex is held meanwhile.
 unsafe impl Send for BorrowedMemory {}
 
-/// Memory as a Python policy sees it. It may be used while a hook runs, not afterwards. Pages and
-/// nodes are numbers; node 0 is the fastest. Times are nanoseconds.
+/// Memory as a Python policy sees it. It can only be used while a hook runs. Pages and nodes are numbers;
+/// node 0 is the fastest. Times are in nanoseconds.
 #[pyclass(frozen, name = "Memory", module = "nearfar._engine")]
 pub(crate) struct MemoryHandle {
     borrowed: Mutex<Option<BorrowedMemory>>,
-    /// The threads that `start` made; nothing once it is over.
+    /// The threads that `start` has made; `None` after it.
     pub(super) spawned: Mutex<Option<Vec<Py<ThreadHandle>>>>,
-    /// Of the memory of a real program: it is not there any more.
+    /// Set once the memory of a real program does not exist any more.
     gone: Option<Arc<AtomicBool>>,
 }
 
-/// Most threads of a policy beside its base's.
+/// Maximum number of threads of a policy, without those of its base.
 const MAX_THREADS: usize = 64;
 
 /// A kernel thread of a Python policy; made by `Memory.spawn`.
@@ -61,13 +61,13 @@ impl ThreadHandle {
     }
 }
 
-/// Let `handle` stand for `mem` while `hook` runs.
+/// Let `handle` borrow `mem` while `hook` runs.
 pub(super) fn with_memory<T>(
     handle: &MemoryHandle,
     mem: &mut dyn Memory,
     hook: impl FnOnce() -> T,
 ) -> T {
-    /// Takes the memory back, even when the hook unwinds.
+    /// Ends the borrow, even when the hook unwinds.
     struct Return<'a>(&'a MemoryHandle);
     impl std::ops::Drop for Return<'_> {
         fn drop(&mut self) {
@@ -88,7 +88,7 @@ impl MemoryHandle {
         Self { borrowed: Mutex::new(None), spawned: Mutex::new(Some(Vec::new())), gone }
     }
 
-    /// Who holds it may be waiting for the GIL: a memory of a real program lets go of it meanwhile.
+    /// The holder of the lock may wait for the GIL, so this releases the GIL while it waits.
     fn lock(&self) -> MutexGuard<'_, Option<BorrowedMemory>> {
         match self.borrowed.try_lock() {
             Ok(borrowed) => borrowed,
@@ -103,8 +103,8 @@ impl MemoryHandle {
     fn with<T>(&self, use_it: impl FnOnce(&mut dyn Memory) -> T) -> PyResult<T> {
         let mut borrowed = self.lock();
         let found = match borrowed.as_mut() {
-            // SAFETY: the pointer is there only while `with_memory` holds the borrow, and the lock makes
-            // this the only use of it.
+            // SAFETY: the pointer is set only while `with_memory` holds the borrow, and the lock makes this
+            // the only use of it.
             Some(borrowed) => use_it(unsafe { borrowed.0.as_mut() }),
             None => return Err(PyRuntimeError::new_err("memory is only there while a hook runs")),
         };
@@ -118,7 +118,7 @@ impl MemoryHandle {
         (number < mem.page_limit()).then(|| Page::new(number))
     }
 
-    /// A look at a mapped page; `otherwise` for a number that is none.
+    /// Read a property of a mapped page; `otherwise` for any other number.
     fn look<T>(&self, page: u32, otherwise: T, of: fn(&dyn Memory, Page) -> T) -> PyResult<T> {
         self.with(|mem| match Self::page(mem, page) {
             Some(page) if mem.mapped(page) => of(mem, page),
@@ -126,7 +126,7 @@ impl MemoryHandle {
         })
     }
 
-    /// An action on a page; whether it was carried out.
+    /// An action on a page. Returns whether it was carried out.
     fn act(
         &self,
         page: u32,
@@ -135,7 +135,7 @@ impl MemoryHandle {
         self.with(|mem| Self::page(mem, page).is_some_and(|page| action(mem, page).is_ok()))
     }
 
-    /// Actions on many pages; for each whether it was carried out.
+    /// Actions on many pages. Returns for each whether it was carried out.
     fn batch(
         &self,
         pages: &[u32],
@@ -180,7 +180,7 @@ impl MemoryHandle {
         };
         self.with(has)
     }
-    /// How long a load from a node takes at present, in nanoseconds; None where that is not known.
+    /// The current latency of a load from a node in nanoseconds; None if it is unknown.
     fn loaded_latency(&self, node: u8) -> PyResult<Option<f64>> {
         self.with(|mem| Some(mem.loaded_latency(Self::node(mem, node)?)?.ps() as f64 / 1e3))
     }
@@ -188,7 +188,7 @@ impl MemoryHandle {
     fn tenants(&self) -> PyResult<u16> {
         self.with(|mem| mem.tenants())
     }
-    /// The tenant that a page is charged to.
+    /// The tenant to which a page is charged.
     fn tenant_of(&self, page: u32) -> PyResult<usize> {
         self.with(|mem| mem.tenant_of(Page::new(page)).index())
     }
@@ -197,7 +197,7 @@ impl MemoryHandle {
         let tenant = Tenant::new(tenant);
         self.with(|mem| Self::node(mem, node).map_or(0, |node| mem.used(tenant, node)))
     }
-    /// Frames of a node up to which a tenant is protected, and that it may hold at most.
+    /// Protected frames and maximum frames of a tenant on a node.
     fn limit(&self, tenant: u16, node: u8) -> PyResult<(u64, u64)> {
         self.with(|mem| {
             let limit = Self::node(mem, node).map(|node| mem.limit(Tenant::new(tenant), node));
@@ -248,15 +248,15 @@ impl MemoryHandle {
     fn shadow_of(&self, page: u32) -> PyResult<Option<u8>> {
         self.look(page, None, |mem, page| mem.shadow_of(page).map(|node| node.index() as u8))
     }
-    /// Clear the accessed bit and say what it was.
+    /// Clear the accessed bit. Returns its previous value.
     fn clear_accessed(&self, page: u32) -> PyResult<bool> {
         self.with(|mem| Self::page(mem, page).is_some_and(|page| mem.clear_accessed(page)))
     }
-    /// Let the next reference be a hint fault; False if that cannot be.
+    /// Make the next reference a hint fault; False if that is not possible.
     fn arm_hint(&self, page: u32) -> PyResult<bool> {
         self.act(page, |mem, page| mem.arm_hint(page))
     }
-    /// Let references go through.
+    /// Let references complete without a hint fault.
     fn disarm_hint(&self, page: u32) -> PyResult<()> {
         self.with(|mem| {
             if let Some(page) = Self::page(mem, page) {
@@ -264,36 +264,36 @@ impl MemoryHandle {
             }
         })
     }
-    /// Let the next write be a write-protect fault; False if that cannot be.
+    /// Make the next write a write-protect fault; False if that is not possible.
     fn write_protect(&self, page: u32) -> PyResult<bool> {
         self.act(page, |mem, page| mem.write_protect(page))
     }
-    /// Let writes go through; False while the page has a shadow.
+    /// Let writes complete; False while the page has a shadow.
     fn unprotect(&self, page: u32) -> PyResult<bool> {
         self.act(page, |mem, page| mem.unprotect(page))
     }
-    /// Move a page while the program waits; False if that cannot be.
+    /// Move a page while the program waits; False if that is not possible.
     fn move_page(&self, page: u32, to: u8) -> PyResult<bool> {
         self.act(page, |mem, page| mem.move_page(page, Self::node(mem, to).ok_or(Refused::State)?))
     }
-    /// Move pages as `move_page` one by one, for little more than the price of one where the memory
-    /// can; for each whether it was moved.
+    /// Move pages as with `move_page`, but cheaper if the memory supports it. Returns for each whether it was
+    /// moved.
     fn move_pages(&self, pages: Vec<u32>, to: u8) -> PyResult<Vec<bool>> {
         self.batch(&pages, |mem, page| Some(Request::Move(page, Self::node(mem, to)?)))
     }
-    /// Arm pages as `arm_hint` one by one; for each whether it was armed.
+    /// Arm pages as with `arm_hint`. Returns for each whether it was armed.
     fn arm_hints(&self, pages: Vec<u32>) -> PyResult<Vec<bool>> {
         self.batch(&pages, |_, page| Some(Request::ArmHint(page)))
     }
-    /// Begin to copy a page that stays mapped, and wake a thread when that is complete; False if
-    /// it cannot be.
+    /// Start to copy a page that stays mapped, and wake a thread when the copy is complete; False if that is
+    /// not possible.
     fn begin_copy(&self, page: u32, to: u8, wake: &ThreadHandle) -> PyResult<bool> {
         self.act(page, |mem, page| {
             mem.begin_copy(page, Self::node(mem, to).ok_or(Refused::State)?, wake.thread)
         })
     }
-    /// End the copy: True when the page has moved, False when it was written meanwhile or cannot be
-    /// moved, None when it is not being copied or the copy is not complete.
+    /// End the copy: True if the page has moved; False if it was written meanwhile or cannot be moved; None
+    /// if there is no complete copy.
     fn commit_copy(&self, page: u32, keep_shadow: bool) -> PyResult<Option<bool>> {
         self.with(|mem| {
             let done = mem.commit_copy(Self::page(mem, page)?, keep_shadow).ok()?;
@@ -304,16 +304,16 @@ impl MemoryHandle {
     fn remap_to_shadow(&self, page: u32) -> PyResult<bool> {
         self.act(page, |mem, page| mem.remap_to_shadow(page))
     }
-    /// Free a page's shadow, because of a write or for its frame; False if it has none.
+    /// Free a page's shadow, because of a write or to reclaim its frame; False if it has none.
     fn drop_shadow(&self, page: u32, written: bool) -> PyResult<bool> {
         let why = if written { DropReason::Written } else { DropReason::Reclaimed };
         self.act(page, |mem, page| mem.drop_shadow(page, why))
     }
-    /// Make a huge page base pages; False if it is none.
+    /// Split a huge page into base pages; False if it is a base page.
     fn split(&self, page: u32) -> PyResult<bool> {
         self.act(page, |mem, page| mem.split(page))
     }
-    /// Make a kernel thread of the policy, idle; only in `start`.
+    /// Create an idle kernel thread of the policy; only in `start`.
     fn spawn(&self, py: Python<'_>, name: String) -> PyResult<Py<ThreadHandle>> {
         let mut spawned = self.spawned.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(spawned) = spawned.as_mut() else {
@@ -327,7 +327,7 @@ impl MemoryHandle {
         spawned.push(handle.clone_ref(py));
         Ok(handle)
     }
-    /// Let an idle thread run.
+    /// Wake an idle thread.
     fn wake(&self, thread: &ThreadHandle) -> PyResult<()> {
         self.with(|mem| mem.wake(thread.thread))
     }

@@ -1,9 +1,9 @@
-//! A tiering policy written in Python: an object with the hooks of
-//! `nearfar_kernel::tiering::Policy`, and the memory it may act on.
+//! Tiering policies written in Python: an object with the hooks of `nearfar_kernel::tiering::Policy`, and the
+//! memory on which it acts.
 //!
-//! What the object does not define is done by its `base`, a built-in policy, or by the trait's
-//! defaults ([`layered`]). On the base `nomad` it may also decide which promoted pages keep a shadow.
-//! Under a real program the object is in the launcher, and its base in the program ([`live`]).
+//! Its `base`, a built-in policy, or the trait's defaults handle the hooks that the object does not define
+//! ([`layered`]). On the base `nomad`, it may also decide which promoted pages keep a shadow. With a real
+//! program, the object is in the launcher, and its base in the program ([`live`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ mod memory;
 use memory::with_memory;
 pub(crate) use memory::{MemoryHandle, ThreadHandle};
 
-/// The first exception of a run; after it the object is not called any more.
+/// The first exception of a run. After it, the object is not called any more.
 #[derive(Clone, Default)]
 pub(crate) struct Raised(Arc<(AtomicBool, Mutex<Option<PyErr>>)>);
 
@@ -43,7 +43,7 @@ impl Raised {
         self.0.1.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// An error, to end the run, once there is an exception.
+    /// An error that ends the run if there is an exception.
     pub(crate) fn stop(&self) -> Result<()> {
         if self.failed() { Err(Error::cancelled()) } else { Ok(()) }
     }
@@ -75,7 +75,7 @@ impl Methods {
         self.methods.iter().find(|(known, _)| *known == name).map(|(_, method)| method)
     }
 
-    /// Run `call`; an exception is kept, and ends the run.
+    /// Run `call`. An exception is stored and ends the run.
     fn guarded<T>(&self, call: impl FnOnce(Python<'_>) -> PyResult<T>) -> Option<T> {
         if self.raised.failed() {
             return None;
@@ -83,7 +83,7 @@ impl Methods {
         Python::attach(call).map_err(|error| self.raised.note(error)).ok()
     }
 
-    /// Call the hook `name` with the memory and `arguments`; nothing if it raised.
+    /// Call the hook `name` with the memory. `None` if it is not defined or raised.
     fn with_memory<T>(
         &self,
         name: &str,
@@ -96,8 +96,14 @@ impl Methods {
     }
 }
 
-/// What a Python object may define besides [`Hooks`]: called once, when it begins.
+/// A method besides [`Hooks`]: called once, before all others.
 const START: &str = "start";
+
+/// Names of the methods that nearfar calls.
+#[pyfunction]
+pub(crate) fn policy_hooks() -> Vec<&'static str> {
+    [START].iter().chain(Hooks::NAMES).copied().collect()
+}
 
 /// NOMAD's shadow rule in Python.
 struct PyRule {
@@ -135,7 +141,7 @@ impl ShadowRule for PyRule {
     }
 }
 
-/// What a Python object says of itself: its class attribute `base` names a built-in policy or is None;
+/// The declaration of a Python object: its class attribute `base` is the name of a built-in policy or None;
 /// `watch_unshadowed` is NOMAD's.
 pub(crate) fn declared(object: &Bound<'_, PyAny>) -> PyResult<Declared> {
     let base = match object.getattr_opt("base")? {
@@ -153,7 +159,7 @@ fn defines(object: &Bound<'_, PyAny>, hook: &str) -> bool {
     object.getattr_opt(hook).is_ok_and(|found| found.is_some_and(|found| found.is_callable()))
 }
 
-/// A Python object before it begins.
+/// A Python object before its start.
 struct Prepared {
     declared: Declared,
     hooks: Methods,
@@ -161,7 +167,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// `gone` says that the memory is not there any more.
+    /// `gone` is set once the memory does not exist any more.
     fn of(
         object: &Bound<'_, PyAny>,
         raised: &Raised,
@@ -182,34 +188,35 @@ impl Prepared {
     }
 }
 
-/// The policy of a Python object, made for `mem`. Its hook `start` makes its threads and returns their
-/// first wake-ups. An exception is kept in `raised`.
+/// Make the policy of a Python object for `mem`. Its hook `start` makes its threads and returns their first
+/// wake-ups. An exception is stored in `raised`.
 pub(crate) fn policy(
     object: &Bound<'_, PyAny>,
     settings: &Settings,
     raised: &Raised,
     mem: &mut dyn Memory,
 ) -> Result<Made> {
-    let prepared = Prepared::of(object, raised, None).map_err(|error| kept(error, raised))?;
+    let prepared =
+        Prepared::of(object, raised, None).map_err(|error| store_exception(error, raised))?;
     let Prepared { declared, hooks, rule } = prepared;
     layered(&declared, settings, mem, rule, |mem| PyPolicy::start(hooks, mem))
 }
 
-/// Keep an exception; the error that stands for it.
-pub(crate) fn kept(error: PyErr, raised: &Raised) -> Error {
-    let said = error.to_string();
+/// Store an exception, and return an error for it.
+pub(crate) fn store_exception(error: PyErr, raised: &Raised) -> Error {
+    let text = error.to_string();
     raised.note(error);
-    Error::input("policy", said, "")
+    Error::input("policy", text, "")
 }
 
 fn nanoseconds(ns: f64) -> Time {
     Time::from_ps((ns.max(0.0) * 1e3) as u64)
 }
 
-/// The hooks of a Python object that has begun.
+/// The hooks of a Python object that was started.
 struct PyPolicy {
     methods: Methods,
-    /// Its own threads, by the index of each.
+    /// Its own threads, by index.
     threads: HashMap<usize, Py<ThreadHandle>>,
 }
 
@@ -224,7 +231,7 @@ impl PyPolicy {
                     method.call1(py, (&methods.handle,))?.extract::<First>(py)
                 })
             })
-            .map_err(|error| kept(error, &methods.raised))?,
+            .map_err(|error| store_exception(error, &methods.raised))?,
             None => None,
         };
         let spawned = handle.spawned.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -242,7 +249,7 @@ impl PyPolicy {
 
 impl Policy for PyPolicy {
     fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
-        // A look only: what a placement may ask for is counted out beforehand.
+        // Without access to the memory: the arguments are all that a placement may use.
         let Some(method) = self.methods.method("place") else {
             return Never.place(mem, page, frames);
         };
@@ -270,7 +277,7 @@ impl Policy for PyPolicy {
             method.call1(py, (memory, page.number(), write))
         });
         if done.is_none() {
-            // It raised: let the program go on.
+            // It raised: let the program continue.
             Never.hint_fault(mem, page, write);
         }
     }

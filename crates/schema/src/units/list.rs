@@ -1,17 +1,17 @@
-//! Sizes, times and shares as people write them on the command line, and lists of them.
+//! Sizes, times and shares on the command line, and lists of them.
 
 use super::{Fault, MAX_SIZE, SHORT_SIZE, SIZE, TIME, scaled, shown, split};
 
-/// Most sizes that one `...` of a list of memory sizes may stand for.
+/// Maximum sizes that one `...` of a list of memory sizes may expand to.
 pub const MAX_STEPS: u64 = 4096;
 
-/// Millionths of a percent in a whole: the finest fraction that a memory size may give.
+/// Millionths of a percent in a whole, the resolution of relative memory sizes.
 const WHOLE: u64 = 100_000_000;
 
-/// A memory size as the user wrote it.
+/// A memory size, as given.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemorySize {
-    /// Part of a program's footprint in 4 KiB pages, above 0.
+    /// A share of a program's footprint in 4 KiB pages, above 0.
     Fraction(f64),
     /// Bytes, above 0.
     Bytes(u64),
@@ -80,7 +80,7 @@ pub fn parse_shares(text: &str, count: usize) -> Result<Vec<f64>, String> {
     }
 }
 
-/// Page sizes in bytes, separated by commas; `...` stands for the doublings between its neighbours.
+/// Page sizes in bytes, separated by commas; `...` expands to the doublings between its neighbours.
 ///
 /// # Errors
 /// An item that is no size, or a `...` without a size on both sides.
@@ -97,8 +97,8 @@ pub fn parse_page_sizes(text: &str) -> Result<Vec<u64>, String> {
     Ok(sizes)
 }
 
-/// Memory sizes, separated by commas, each `10%` of the footprint or bytes; `...` goes on in equal
-/// steps, of the difference between the two sizes before it, or of the one size before it.
+/// Memory sizes, separated by commas, each `10%` of the footprint or bytes; `...` continues in
+/// equal steps: the difference of the two sizes before it, or the one size before it.
 ///
 /// # Errors
 /// An item that is neither, or a `...` that mixes both, falls, or takes more than [`MAX_STEPS`].
@@ -114,7 +114,7 @@ pub fn parse_memory(text: &str) -> Result<Vec<MemorySize>, String> {
     Ok(sizes.into_iter().map(Amount::size).collect())
 }
 
-/// Items of a list, each with whether a `...` stands before it.
+/// Items of a list, each with whether a `...` precedes it.
 fn items(text: &str) -> Result<Vec<(&str, bool)>, String> {
     let items: Vec<&str> = text.split(',').map(str::trim).collect();
     if items.contains(&"") {
@@ -172,7 +172,7 @@ impl Amount {
     }
 }
 
-/// The sizes that a `...` between `before` and `last` stands for.
+/// The sizes that a `...` between `before` and `last` expands to.
 fn steps(before: &[Amount], last: Amount) -> Result<Vec<Amount>, String> {
     let like_last = |size: &&Amount| size.is_percent == last.is_percent;
     let Some(first) = before.last().filter(like_last) else {

@@ -1,8 +1,8 @@
-//! The one grammar of sizes, times, rates and shares, for files and for the command line.
+//! The grammar of sizes, times, rates and shares, for files and the command line.
 //!
-//! A value is a decimal number and a unit, and is held as a whole number of a small base unit:
-//! `7.6GB/s` is 7,600,000,000 bytes per second. The arithmetic is exact; what does not fit the base
-//! unit or 64 bits is an error, never rounded. SI and IEC units mean what they say:
+//! A value is a decimal number and a unit, and is stored as a whole number of a small base unit:
+//! `7.6GB/s` is 7,600,000,000 bytes per second. The arithmetic is exact: values that do not fit the
+//! base unit or 64 bits are errors, never rounded. SI and IEC units differ:
 //!
 //! | text | is | where |
 //! |---|---|---|
@@ -16,10 +16,10 @@
 //! | `50%` | half of a whole | command line |
 //! | `4K,...,64K`; `10%,...,50%` | page sizes, doubled; memory sizes, in equal steps | command line |
 //!
-//! Files spell units out, with their case ([`Size::parse`] and its like). The command line also
-//! takes the short forms, and ignores the case of a size's unit ([`parse_bytes`] and its like).
+//! Files use full, case-sensitive units ([`Size::parse`] and others). The command line also accepts
+//! short forms, and ignores the case of units of sizes ([`parse_bytes`] and others).
 //!
-//! Errors are texts that say what would be right; callers put the place in front: a file and a key,
+//! Error messages say what would be correct. Callers prefix them with the place: a file and a key,
 //! or a flag.
 
 mod list;
@@ -31,7 +31,7 @@ pub use list::{
 };
 pub use quantity::{Bandwidth, Frequency, Rotation, Size, Time, Value};
 
-/// Units of one quantity: name and how many base units it is, smallest first.
+/// Units of a quantity: name and number of base units, smallest first.
 type Units = &'static [(&'static str, u64)];
 
 /// Units of [`Time`], in picoseconds.
@@ -57,7 +57,7 @@ const SHORT_SIZE: Units = &[("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T"
 /// Largest size, bytes.
 const MAX_SIZE: u64 = 1 << 60;
 
-/// Why a number is not a whole amount of base units.
+/// Why a number is not a whole number of base units.
 enum Fault {
     NotANumber,
     TooManyDecimals,
@@ -66,7 +66,7 @@ enum Fault {
     TooLarge,
 }
 
-/// Number and unit of a text, without the blanks around them.
+/// Split a text into number and unit, trimmed.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -74,7 +74,7 @@ fn split(text: &str) -> (&str, &str) {
     (number, unit.trim_start())
 }
 
-/// `number` times `scale`, exactly. A number has digits on both sides of its point, if it has one.
+/// `number` times `scale`, exactly. A decimal point needs digits on both sides.
 fn scaled(number: &str, scale: u64) -> Result<u64, Fault> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits_only = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -99,7 +99,7 @@ fn scaled(number: &str, scale: u64) -> Result<u64, Fault> {
     u64::try_from(amount / power).map_err(|_| Fault::TooLarge)
 }
 
-/// At most 40 characters of a text that may be hostile, for a message.
+/// The first 40 characters of an untrusted text, for a message.
 fn shown(text: &str) -> String {
     text.trim().chars().take(40).collect()
 }

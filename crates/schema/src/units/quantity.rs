@@ -1,4 +1,4 @@
-//! Quantities with their units spelled out, as files hold them.
+//! Quantities with full units, as in files.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fault, MAX_SIZE, SIZE, TIME, Units, scaled, shown, split};
 
-/// What a kind of value says of itself in error messages.
+/// Texts about a type of values for error messages.
 pub trait Value {
     /// What is measured: "a time", "a size", ...
     const WHAT: &'static str;
-    /// A right value, as it is written in a file.
+    /// A valid value, as in a file.
     const EXAMPLE: &'static str;
 }
 
-/// Read `"7.6GB/s"`-like text exactly. `Err` says what is wrong and what would be right.
+/// Parse text such as `"7.6GB/s"` exactly. An error says what is wrong and what would be correct.
 fn parse(text: &str, what: &str, units: Units, range: (u64, u64)) -> Result<u64, String> {
     let known = || units.iter().map(|unit| unit.0).collect::<Vec<_>>().join(", ");
     let shown = shown(text);
@@ -28,9 +28,9 @@ fn parse(text: &str, what: &str, units: Units, range: (u64, u64)) -> Result<u64,
     let (number, unit) = split(text);
     let scale = units.iter().find(|candidate| candidate.0 == unit).map(|unit| unit.1);
     let not_a_number = || format!("\"{shown}\" is not a number followed by a unit ({})", known());
-    let absurd = || {
-        let (least, most) = (show(range.0, units), show(range.1, units));
-        format!("\"{shown}\" is absurd; {what} lies within {least} to {most}")
+    let out_of_range = || {
+        let (min, max) = (show(range.0, units), show(range.1, units));
+        format!("\"{shown}\" is out of range; {what} is within {min} to {max}")
     };
     match scaled(number, scale.unwrap_or(1)) {
         Err(Fault::NotANumber) => Err(not_a_number()),
@@ -46,7 +46,7 @@ fn parse(text: &str, what: &str, units: Units, range: (u64, u64)) -> Result<u64,
             Err(format!("\"{shown}\" is finer than one {}; round it", units[0].0))
         }
         Ok(amount) if (range.0..=range.1).contains(&amount) => Ok(amount),
-        Ok(_) | Err(Fault::TooLarge) => Err(absurd()),
+        Ok(_) | Err(Fault::TooLarge) => Err(out_of_range()),
     }
 }
 
@@ -145,7 +145,7 @@ macro_rules! quantity {
     };
 }
 
-/// What to say of a number that should have been text with a unit.
+/// The message for a number without a unit.
 fn bare_number<V: Value>(value: impl fmt::Display) -> String {
     format!("{value} is a number without a unit; write for example {}", V::EXAMPLE)
 }
@@ -257,14 +257,14 @@ mod tests {
             ("1.2.3ns", "not a number"),
             ("50nS", "unknown unit `nS`"),
             ("0.0001ps", "finer than one ps"),
-            ("1001s", "absurd"),
-            ("99999999999999999999999ns", "absurd"),
+            ("1001s", "out of range"),
+            ("99999999999999999999999ns", "out of range"),
         ] {
             let error = Time::parse(text).unwrap_err();
             assert!(error.contains(part), "{text:?}: {error}");
             assert!(error.ends_with("write for example \"50ns\""), "{error}");
         }
-        assert!(Size::parse("0B").unwrap_err().contains("absurd"));
+        assert!(Size::parse("0B").unwrap_err().contains("out of range"));
         assert!(Size::parse("64K").unwrap_err().contains("KiB"));
     }
 

@@ -1,5 +1,5 @@
-//! The heat map: touches by address and time. Rows are touched pages only, in ascending order,
-//! neighbours merged until at most [`ROWS`] are left.
+//! The heat map: touches by address and time. Its rows are the touched pages in ascending order,
+//! merged to at most [`ROWS`].
 
 use nearfar_trace::reader::Batches;
 use nearfar_trace::{Batch, Columns, Error, Reader, Result};
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{BINS, Both, OnProgress, PAGE_SHIFT, last_page};
 
-/// Most rows of the map.
+/// Maximum number of rows.
 pub const ROWS: usize = 256;
 
 /// One row: touched pages from `addr_low` up to, but not including, `addr_high`.
@@ -17,9 +17,9 @@ pub struct AddressBin {
     pub addr_low: u64,
     /// Byte after its last page; may be 2^64.
     pub addr_high: u128,
-    /// Name of its region (of the one with most pages, where it had to span several).
+    /// Name of its region; with several regions, the one with most pages.
     pub label: String,
-    /// Touched pages in it.
+    /// Touched pages.
     pub pages: u64,
 }
 
@@ -30,24 +30,25 @@ pub struct HeatMap {
     pub time_bins: usize,
     /// Rows of `counts`, by ascending address.
     pub address_bins: Vec<AddressBin>,
-    /// `counts[row][time]`: records that touched the row; one over a border counts in both rows.
+    /// `counts[row][time]`: records that touched the row; a record that crosses a border counts in
+    /// both rows.
     pub counts: Vec<Vec<u64>>,
-    /// Records in a column; the last one may have fewer.
+    /// Records per column; the last one may have fewer.
     pub records_per_bin: u64,
-    /// Seconds of the capture at which a column begins, and at which the last one ends, where known.
+    /// Start of each column and end of the last one in seconds of the capture, if known.
     pub seconds: Option<Vec<f64>>,
 }
 
-/// Divide touched pages, given as (page, region) in ascending order of the page, into at most
-/// [`ROWS`] rows: returns how many pages each takes. No row spans a change of region unless there
-/// are more changes than rows.
+/// Divide touched pages, given as (page, region) in ascending order of pages, into at most [`ROWS`]
+/// rows. Returns the number of pages of each row. A row has one region, unless there are more runs
+/// of regions than rows.
 pub fn divide(pages: &[(u64, u32)]) -> Vec<usize> {
     let runs: Vec<usize> = pages.chunk_by(|a, b| a.1 == b.1).map(<[_]>::len).collect();
     if runs.len() > ROWS {
         return even(pages.len(), ROWS);
     }
-    let rows = |most: usize| runs.iter().map(|run| run.div_ceil(most)).sum::<usize>();
-    // The least number of pages per row for which the rows suffice.
+    let rows = |max_pages: usize| runs.iter().map(|run| run.div_ceil(max_pages)).sum::<usize>();
+    // Binary search for the minimum number of pages per row.
     let (mut low, mut high) = (1, runs.iter().copied().max().unwrap_or(1));
     while low < high {
         let middle = low + (high - low) / 2;
@@ -60,16 +61,16 @@ pub fn divide(pages: &[(u64, u32)]) -> Vec<usize> {
     runs.into_iter().flat_map(|run| even(run, run.div_ceil(low))).collect()
 }
 
-/// `count` in `parts` shares that differ by one at most.
+/// Split `count` into `parts` shares that differ by at most one.
 fn even(count: usize, parts: usize) -> Vec<usize> {
     (0..parts).map(|i| count * (i + 1) / parts - count * i / parts).collect()
 }
 
-/// The row of a page, found among the rows by their first pages.
+/// Maps pages to rows.
 struct Rows {
     first: [u64; ROWS],
     last: [u64; ROWS],
-    /// The page last found in each place, above its row: loops are served from here.
+    /// A direct-mapped cache: page << [`ROW_BITS`] | row.
     recent: [u64; RECENT],
 }
 
@@ -77,7 +78,7 @@ const RECENT: usize = 1 << 10;
 const ROW_BITS: u32 = ROWS.ilog2();
 
 impl Rows {
-    /// Of rows in ascending order, each given as its first and its last page.
+    /// From the first and last page of each row, ascending.
     fn new(rows: impl Iterator<Item = (u64, u64)>) -> Self {
         let mut made =
             Self { first: [u64::MAX; ROWS], last: [0; ROWS], recent: [u64::MAX; RECENT] };
@@ -87,9 +88,9 @@ impl Rows {
         made
     }
 
-    /// The row that `page` lies in.
+    /// The row of `page`.
     #[inline]
-    fn of(&mut self, page: u64) -> Option<usize> {
+    fn find(&mut self, page: u64) -> Option<usize> {
         let place = (page ^ page >> 10) as usize % RECENT;
         let known = self.recent[place];
         if known >> ROW_BITS == page {
@@ -100,7 +101,7 @@ impl Rows {
         Some(row)
     }
 
-    /// Always as many steps, without a branch that could be guessed wrong.
+    /// Branch-free binary search.
     fn search(&self, page: u64) -> Option<usize> {
         let mut row = 0;
         let mut step = ROWS / 2;
@@ -114,8 +115,11 @@ impl Rows {
 
 const _: () = assert!(ROWS.is_power_of_two());
 
-/// Fill the map in one pass over the trace. `touched` gives page and region of every page; `name` the
-/// name of a region.
+/// Fill the map in one pass over the trace. `touched` has (page, region) of every page; `name`
+/// returns the name of a region.
+///
+/// # Errors
+/// If the trace cannot be read or has changed; errors of `on_progress`.
 pub fn fill(
     reader: &Reader,
     both: &Both,
@@ -139,7 +143,7 @@ pub fn fill(
     let (mut done, mut next_progress) = (0u64, 0);
     let mut group = groups.next()?;
     while let Some(mut current) = group {
-        // One row group is decompressed while the one before is counted.
+        // Decompress the next row group while counting this one.
         let (next, counted) = both.at_once(
             || groups.next(),
             || {
@@ -172,8 +176,8 @@ fn changed(reader: &Reader) -> Error {
     Error::input(place, "changed while it was read", "run again when it is finished")
 }
 
-/// Count the records of `batch`, the first of which is number `from`; `None` where a page or the time
-/// has no place.
+/// Count the records of `batch`; the first is number `from`. Returns `None` for a page or time
+/// outside the map.
 fn count(
     rows: &mut Rows,
     batch: &Batch,
@@ -189,10 +193,10 @@ fn count(
         let column = flat.get_mut((record / per_bin) as usize)?;
         for (&addr, &size) in batch.addr[at..to].iter().zip(&batch.size[at..to]) {
             let (first, last) = (addr >> PAGE_SHIFT, last_page(addr, size));
-            let mut row = rows.of(first)?;
+            let mut row = rows.find(first)?;
             column[row] += 1;
             for page in first + 1..=last {
-                let next = rows.of(page)?;
+                let next = rows.find(page)?;
                 column[next] += u64::from(next != row);
                 row = next;
             }

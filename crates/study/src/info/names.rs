@@ -1,4 +1,4 @@
-//! Names of addresses: what was mapped where at the moment, by process.
+//! Names of addresses: the mappings of each process at the current position in the trace.
 //!
 //! With region events, a page has the name of the mapping it lies in. Without any (imported and
 //! generated traces), touched 2 MiB blocks that adjoin make one region, named by its addresses.
@@ -19,7 +19,7 @@ const BLOCK_SHIFT: u32 = 9;
 /// First page of the upper half: page caches of files, shared by all processes.
 const KERNEL: u64 = 1 << (63 - PAGE_SHIFT);
 
-/// Gives pages region ids.
+/// Maps pages to region ids.
 pub enum Names {
     /// From region events.
     Mapped(Box<Mapped>),
@@ -59,8 +59,8 @@ impl Names {
         }
     }
 
-    /// Apply the events up to record number `at`. `process_of` gives a thread's process; `running`
-    /// is the process of the last record: a fork inherits its mappings.
+    /// Apply the events up to record number `at`. `process_of` returns a thread's process;
+    /// `running` is the process of the last record: a fork inherits its mappings.
     pub fn advance(&mut self, at: u64, process_of: impl Fn(u32) -> u32, running: u32) {
         if let Names::Mapped(mapped) = self {
             while let Some(event) = mapped.events.next_if(|event| event.at <= at) {
@@ -97,7 +97,8 @@ impl Names {
         }
     }
 
-    /// The programs that [`Code::program`] counts; the first, which the trace was begun with, is empty.
+    /// The programs that [`Code::program`] counts; the first, which the trace was begun with, is
+    /// empty.
     pub fn programs(&self) -> &[String] {
         match self {
             Names::Mapped(mapped) => &mapped.programs,
@@ -136,7 +137,7 @@ impl Names {
 pub struct Code {
     /// Region id.
     pub region: u32,
-    /// Where it stands in its file, if it is of one.
+    /// Offset in its file, if the region is a file.
     pub offset: Option<u64>,
     /// Which program ran it, of [`Names::programs`].
     pub program: u32,
@@ -151,11 +152,11 @@ struct Name {
 struct Mapping {
     /// Region id.
     name: u32,
-    /// What leads from an address to its place in the file, modulo 2^64; `None` without one.
+    /// File offset minus address, modulo 2^64; `None` for anonymous memory.
     bias: Option<u64>,
 }
 
-/// Mappings by process, kept up to date by events.
+/// Mappings by process, updated by events.
 pub struct Mapped {
     events: std::iter::Peekable<std::vec::IntoIter<RegionEvent>>,
     names: Vec<Name>,
@@ -275,7 +276,7 @@ impl Mapped {
         let space = self.spaces.entry(process).or_default();
         match id {
             Some(id) if event.event == RegionKind::Brk => {
-                // The event gives the whole heap, which may have shrunk.
+                // The event has the whole heap, which may have shrunk.
                 space.retain(|known| known != id);
                 space.map(first, last, id);
             }
@@ -284,7 +285,7 @@ impl Mapped {
         }
     }
 
-    /// Move what is mapped by so many pages.
+    /// Move mappings `by` pages.
     fn shift(&mut self, process: u32, (first, last): (u64, u64), by: u64) {
         let ids: Vec<u32> = match self.spaces.get(&process) {
             Some(space) => space.within(first, last).map(|(_, _, id)| id).collect(),

@@ -1,18 +1,18 @@
-//! 4 KiB pages as dense ids, found fast.
+//! Dense ids of 4 KiB pages.
 
 use nearfar_trace::hash::PageMap;
 
-/// Pages in one entry of the map: dense footprints cost about 6 bytes per page, sparse ones 80.
+/// Pages per entry of the map: dense footprints take about 6 bytes per page, sparse ones 80.
 const CHUNK: u64 = 16;
 const RECENT: usize = 1 << 12;
 const NONE: u32 = u32::MAX;
 
-/// Most pages that ids are given to: the stack of `reuse` needs the numbers above.
+/// Maximum number of pages: the stack of `reuse` reserves the ids above.
 pub const MAX_PAGES: usize = u32::MAX as usize - 16;
 
 /// Page numbers (address >> 12) to ids 0, 1, 2, ... in order of first use.
 pub struct Pages {
-    /// The page last found in each place, and its id: loops are served from here.
+    /// A direct-mapped cache of (page, id).
     recent: Vec<(u64, u32)>,
     chunks: PageMap<[u32; CHUNK as usize]>,
     count: u32,

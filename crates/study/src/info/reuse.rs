@@ -1,11 +1,10 @@
-//! The histogram of stack distances, beside the counts: they say which pages are touched, and this
-//! takes as long as all the rest.
+//! The histogram of stack distances. It takes as long as all other counts together.
 
 use nearfar_kernel::replacement::stack::StackDistance;
 
 use super::ReuseBin;
 
-/// Touches ahead of the current one whose pages are asked for.
+/// How many touches ahead pages are prefetched.
 const AHEAD: usize = 16;
 
 /// Page touches by stack distance.
@@ -16,16 +15,16 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    /// Nothing was touched yet.
+    /// Before the first touch.
     pub fn new() -> Self {
         Self { stack: StackDistance::new(), bins: [0; 64], first_touches: 0 }
     }
 
-    /// Touch these pages, no two in a row the same.
+    /// Touch these pages, without repeats.
     pub fn touch(&mut self, ids: &[u32]) {
         for (index, &id) in ids.iter().enumerate() {
             if let Some(&ahead) = ids.get(index + AHEAD) {
-                self.stack.expect(ahead);
+                self.stack.prefetch(ahead);
             }
             match self.stack.access(id, false) {
                 Some(others) => self.bins[(others + 1).ilog2() as usize] += 1,
@@ -34,11 +33,11 @@ impl Reuse {
         }
     }
 
-    /// The histogram, with so many touches of the page just touched, which leave the stack as it is.
+    /// The histogram, with `repeats` touches at distance 1 that were not passed to [`Self::touch`].
     pub fn bins(mut self, repeats: u64) -> Vec<ReuseBin> {
         self.bins[0] += repeats;
-        let most = self.bins.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
-        let bins = self.bins[..most].iter().enumerate();
+        let used = self.bins.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+        let bins = self.bins[..used].iter().enumerate();
         bins.map(|(k, &count)| ReuseBin { distance_log2: Some(k as u32), count })
             .chain([ReuseBin { distance_log2: None, count: self.first_touches }])
             .collect()

@@ -52,7 +52,7 @@ fn load(addr: u64, thread: u32) -> Step {
 }
 
 /// Region name to (records, pages), by writing down the name of every page after every event.
-fn plain_regions(processes: &[u32], steps: &[Step]) -> BTreeMap<String, (u64, u64)> {
+fn naive_regions(processes: &[u32], steps: &[Step]) -> BTreeMap<String, (u64, u64)> {
     let mut spaces: HashMap<u32, HashMap<u64, String>> = HashMap::new();
     let mut files: HashMap<u64, String> = HashMap::new();
     let mut records: BTreeMap<String, u64> = BTreeMap::new();
@@ -177,7 +177,7 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
     if steps.iter().any(|step| matches!(step, Step::Event(_))) {
         let counted: BTreeMap<String, (u64, u64)> =
             found.regions.iter().map(|r| (r.name.clone(), (r.records, r.pages))).collect();
-        assert_eq!(counted, plain_regions(processes, steps));
+        assert_eq!(counted, naive_regions(processes, steps));
     } else {
         // Blocks of 2 MiB that adjoin.
         let mut clusters: Vec<Vec<u64>> = Vec::new();
@@ -224,7 +224,8 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // A few close pages, pages about a megabyte apart (fewer clusters than `REGIONS`), and both ends of the address space.
+    // A few close pages, pages about a megabyte apart (fewer clusters than `REGIONS`), and both
+    // ends of the address space.
     let base = prop_oneof![
         8 => 0u64..40,
         3 => (0u64..60).prop_map(|p| 1000 + p * 300),

@@ -1,4 +1,4 @@
-//! Blocks of memory that were touched and are mapped, by address space.
+//! Touched and mapped blocks of memory, by address space.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use nearfar_trace::hash::PageMap;
 use super::spaces::{Effect, Spaces};
 use super::{Backing, PAGE, SPACE_SHIFT, place};
 
-/// log2 of the blocks that are looked through together for those of a range.
+/// log2 of the blocks per group; ranges are searched by group.
 const GROUP: u32 = 9;
 
-/// What became of blocks. Ids of blocks that have ended are given to others.
+/// A change of blocks. Ids of blocks that ended are reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The first reference to a block, and whether it writes.
@@ -22,25 +22,26 @@ pub enum Change {
         backing: Backing,
         written: bool,
     },
-    /// The next reference writes a block that was not written since it was born, shared or freed.
+    /// The next reference is the first write since the block was born, shared or freed.
     Written(u32),
-    /// Blocks ended, in ascending order of addresses; `removed` with what their object holds.
+    /// Blocks ended, in ascending order of addresses; if `removed`, with the content of their
+    /// object.
     Ended { blocks: Vec<u32>, removed: bool },
-    /// Blocks may go until they are written.
+    /// Blocks are discarded until they are written (`MADV_FREE`).
     Freed(Vec<u32>),
-    /// By a fork: a block of the parent, the one of its child, and the number of that.
+    /// A fork: a block of the parent, the block of the child, and its number.
     Forked(Vec<(u32, u32, u64)>),
-    /// Blocks moved by so many bytes (modulo 2^64), each with its new number.
+    /// Blocks moved `by` bytes (modulo 2^64), each with its new number.
     Moved { blocks: Vec<(u32, u64)>, by: u64 },
 }
 
-/// The next write must be known.
+/// The next write must be reported.
 const WATCHED: u8 = 1;
-/// Later references may give the pages around it another frame.
+/// Later references may change the frame of the pages around the block.
 const UNSETTLED: u8 = 2;
-/// It may go until it is written.
+/// The block is discarded until it is written.
 const LAZY: u8 = 4;
-/// It is part of an object that is not its own: a fork does not copy it.
+/// The block is part of a file or shared memory: a fork does not copy it.
 const OF_OBJECT: u8 = 8;
 
 #[derive(Clone, Copy)]
@@ -49,7 +50,7 @@ struct Block {
     state: u8,
 }
 
-/// Touched blocks of every space.
+/// Touched blocks of all address spaces.
 pub struct Blocks {
     shift: u32,
     /// log2 of the blocks in the largest page.
@@ -59,9 +60,9 @@ pub struct Blocks {
     unused: Vec<u32>,
     /// Touched blocks by number >> [`GROUP`].
     groups: BTreeMap<u64, u32>,
-    /// Unsettled blocks of each largest page.
+    /// Number of unsettled blocks by largest page.
     unsettled: PageMap<u32>,
-    /// An unsettled block moved, and may be in a page that lies elsewhere.
+    /// An unsettled block was moved, and may be in a page at another address.
     strayed: bool,
     spaces: Spaces,
     effects: Vec<Effect>,
@@ -69,8 +70,8 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Nothing is touched. Blocks are of 2^`shift` bytes, no more than 4 KiB; pages of 2^`largest`
-    /// bytes at most.
+    /// Before the first reference. Blocks have 2^`shift` bytes, at most 4 KiB; pages at most
+    /// 2^`largest` bytes.
     pub fn new(shift: u32, largest: u32, spaces: Spaces) -> Self {
         assert!(shift <= PAGE && shift <= largest, "blocks of 2^{shift} bytes");
         Self {
@@ -93,18 +94,18 @@ impl Blocks {
         &mut self.spaces
     }
 
-    /// What became of blocks since this was last asked, in order.
+    /// Take the changes since the last call, in order.
     pub fn changes(&mut self) -> std::vec::Drain<'_, Change> {
         self.changes.drain(..)
     }
 
-    /// The block of this number, if it was touched.
+    /// The touched block of this number.
     #[inline]
     pub fn find(&self, number: u64) -> Option<u32> {
         self.ids.get(&number).copied()
     }
 
-    /// The space and address by block size ([`place`]) of a block.
+    /// The number of a block: its [`place`] >> block shift.
     pub fn number(&self, block: u32) -> u64 {
         self.blocks[block as usize].number
     }
@@ -115,13 +116,13 @@ impl Blocks {
         self.blocks[block as usize].state & WATCHED != 0
     }
 
-    /// Whether the first reference to this block may give a page that was touched another frame.
+    /// Whether the first reference to this block may change the frame of a touched page.
     #[inline]
     pub fn unsettled(&self, number: u64) -> bool {
         self.strayed || self.unsettled.contains_key(&(number >> self.largest))
     }
 
-    /// A reference to the block of this number; answers the block.
+    /// Apply a reference to the block of this number. Returns the block.
     pub fn reference(&mut self, number: u64, write: bool) -> u32 {
         let Some(block) = self.find(number) else { return self.birth(number, write) };
         if write && self.watched(block) {
@@ -130,14 +131,15 @@ impl Blocks {
         block
     }
 
-    /// The first reference to the block of this number.
+    /// Apply the first reference to the block of this number. Returns the block.
     pub fn birth(&mut self, number: u64, written: bool) -> u32 {
         let space = match number >> (63 - self.shift) {
             0 => (number >> (SPACE_SHIFT - self.shift)) as u32,
             _ => 0,
         };
         let backing = self.spaces.backing(space, super::address(number << self.shift));
-        // Nothing tells that a mapping became writable later: what is written there stays the file's.
+        // Traces do not record mprotect: a write to a read-only mapping counts as a write to the
+        // file.
         let written =
             written && !matches!(backing, Backing::Object { private: true, writable: false, .. });
         let block = self.new_block(number);
@@ -152,7 +154,7 @@ impl Blocks {
                 WATCHED | UNSETTLED | OF_OBJECT
             }
             Backing::Object { private: true, .. } => UNSETTLED | OF_OBJECT,
-            // What is unsettled in its page may end before it does.
+            // The unsettled blocks of its page may end first.
             Backing::Object { .. } if self.unsettled(number) => UNSETTLED | OF_OBJECT,
             Backing::Object { .. } => OF_OBJECT,
         };
@@ -161,7 +163,7 @@ impl Blocks {
         block
     }
 
-    /// A write to a watched block.
+    /// Apply a write to a watched block.
     pub fn write(&mut self, block: u32) {
         self.set(block, 0);
         self.changes.push(Change::Written(block));
@@ -183,7 +185,7 @@ impl Blocks {
         block
     }
 
-    /// Make a block known by its number.
+    /// Add a block to the indices.
     fn enter(&mut self, block: u32) {
         let Block { number, state } = self.blocks[block as usize];
         self.ids.insert(number, block);
@@ -193,7 +195,7 @@ impl Blocks {
         }
     }
 
-    /// The opposite.
+    /// Remove a block from the indices.
     fn leave(&mut self, block: u32) {
         let Block { number, state } = self.blocks[block as usize];
         self.ids.remove(&number);
@@ -230,8 +232,8 @@ impl Blocks {
         }
     }
 
-    /// Touched blocks of 4 KiB pages `first` to `last` of a space, by address. Costs as much as there
-    /// are pages in the range, or groups of touched blocks if those are fewer.
+    /// Touched blocks of 4 KiB pages `first` to `last` of an address space, by address. Takes time
+    /// proportional to the pages of the range or, if fewer, to the groups of touched blocks.
     fn within(&self, space: u32, first: u64, last: u64) -> Vec<u32> {
         let number = |page: u64| place(space, page << PAGE) >> self.shift;
         let (first, last) = (number(first), number(last) + (1 << (PAGE - self.shift)) - 1);
@@ -285,7 +287,7 @@ impl Blocks {
         for &block in &blocks {
             self.leave(block);
         }
-        // Those that come next are given in the order in which these ended.
+        // Ids are reused in the order in which they were released.
         self.unused.extend(blocks.iter().rev());
         Change::Ended { blocks, removed }
     }

@@ -1,22 +1,22 @@
-//! The events of a trace in their places among its records.
+//! The events of a trace, interleaved with its records.
 
 use std::iter::Peekable;
 use std::ops::Range;
 
 use nearfar_trace::{Reader, RegionEvent, Result};
 
-/// The events that are still to come, in order.
+/// The remaining events, in order.
 pub struct Events {
     events: Peekable<std::vec::IntoIter<RegionEvent>>,
     /// Records passed so far.
     at: u64,
 }
 
-/// What comes next in a batch.
+/// The next part of a batch.
 pub enum Next {
-    /// This happened.
+    /// An event.
     Event(RegionEvent),
-    /// Records that follow each other with no event between them.
+    /// Records without an event between them.
     Records(Range<usize>),
 }
 
@@ -24,7 +24,7 @@ impl Events {
     /// Before the first record of a trace.
     ///
     /// # Errors
-    /// The events cannot be read.
+    /// If the events cannot be read.
     pub fn new(reader: &Reader) -> Result<Self> {
         let mut events = reader.regions()?;
         events.sort_by_key(|event| event.at);
@@ -36,7 +36,7 @@ impl Events {
         Self { events: Vec::new().into_iter().peekable(), at: 0 }
     }
 
-    /// Number of the record before which the next event happened.
+    /// Number of the record after the next event.
     pub fn next_at(&mut self) -> u64 {
         self.events.peek().map_or(u64::MAX, |event| event.at)
     }
@@ -46,7 +46,7 @@ impl Events {
         self.events.next_if(|event| event.at <= at)
     }
 
-    /// The next `records` records and the events before each of them.
+    /// The next `records` records, with the events before each of them.
     pub fn among(&mut self, records: usize) -> impl Iterator<Item = Next> + '_ {
         let mut place = 0;
         std::iter::from_fn(move || {

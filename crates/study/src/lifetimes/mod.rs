@@ -1,38 +1,36 @@
-//! Pages live and die: what the events of a trace mean for the pages that its records touch.
+//! Lifetimes: the effect of a trace's events on the pages that its records touch.
 //!
-//! A *page* is a page of one process's address space. It begins with the first reference to it and
-//! ends when nothing that was touched in it is mapped any more: by `unmap`, by a `map` over it, by a
-//! heap that shrinks, by `dontneed`, `remove`, `exec` or `exit`. What is touched and mapped is known by
-//! *block*: 4 KiB, or the study's smallest page size where that is smaller. A later reference begins a
-//! new page. When a page ends, or comes to stand for another frame, it leaves the TLBs.
+//! A *page* belongs to one process's address space. It begins with its first reference and ends
+//! when no touched part of it is mapped any more: after `unmap`, a `map` over it, a shrinking heap,
+//! `dontneed`, `remove`, `exec` or `exit`. The unit of tracking is a *block*: 4 KiB, or the study's
+//! smallest page size if that is smaller. A later reference begins a new page. A page that ends or
+//! changes its frame is removed from the TLBs.
 //!
-//! A *frame* is what the page holds, and what memories have resident:
+//! A *frame* is the content of a page, and the unit of memory:
 //!
-//! * Private memory begins as zeros. As long as it is only read it has no frame: the kernel maps the
-//!   one page of zeros. The first write to a page gives it a frame.
-//! * A page of a file has the frame of that part of the file, which other pages may have as well, of
-//!   whatever process, and whatever address, if the two are congruent modulo the page size. It stays
-//!   when it is unmapped, as the kernel's page cache does. The first write to a private mapping that
-//!   may be written gives the page a frame of its own.
-//! * Shared memory without a file is the same, but ends with its last page. Where a large page has
-//!   the frame of a shared mapping, private memory beside it in the page has that frame too.
-//! * After a fork, pages of the child have the frames of its parent's. The first write of either to a
-//!   page gives that one a frame of its own, unless the other is gone by then. After a `vfork` the
-//!   child runs in its parent's address space until it ends or runs a program.
-//! * A frame of private memory ends with its last page; it is then free, and nothing is written back.
-//! * `free` (`MADV_FREE`) lets a page go: it is not dirty any more, and until something in it is
-//!   written again, or touched for the first time, each fault on it is one on a page of zeros. It goes
-//!   when all in it that was touched is free to go, if no other page has its frame.
-//! * `move` takes pages to their new addresses where all that was touched in a page moves, by a
-//!   multiple of the page size; otherwise what moves stays in the page that it is in.
-//! * Where no event says what is mapped, a page is private memory that has a frame from its first
-//!   reference on. So is all private memory in a trace from behind a filter, which lacks the stores
-//!   that CPU caches held.
+//! * Private memory is initially zero. A page that is only read has no frame: the kernel maps the
+//!   shared zero page. The first write gives it a frame.
+//! * A file page has the frame of that part of the file, shared by all processes and addresses that
+//!   are congruent modulo the page size. The frame survives `unmap`, as in the kernel's page cache.
+//!   The first write through a writable private mapping gives the page its own frame.
+//! * Shared anonymous memory works like files, but its frame ends with its last page. If a large
+//!   page has the frame of a shared mapping, private memory in the same page has that frame too.
+//! * After a fork, the child's pages have the frames of its parent. The first write to a page, by
+//!   either process, gives that process its own frame, unless the other's page has ended. After
+//!   `vfork`, the child runs in its parent's address space until `exec` or `exit`.
+//! * A frame of private memory is freed with its last page, without write-back.
+//! * `free` (`MADV_FREE`) discards a page: it becomes clean, and faults on it are zero-fills until
+//!   some block of it is written, or touched for the first time. This requires that all touched
+//!   blocks of the page are discarded and no other page has its frame.
+//! * `move` moves a page if all its touched blocks move by a multiple of the page size. Otherwise,
+//!   moved blocks stay in their page.
+//! * Memory that no event maps is private memory that has a frame from the first reference. So is
+//!   all private memory in a filtered trace, which lacks the stores that hit CPU caches.
 //!
 //! Within one event, blocks end in ascending order of addresses.
 //!
-//! [`Spaces`] follows what is mapped, [`Blocks`] what was touched of it; both are the same for every
-//! page size. A [`PageTable`] makes pages and frames of it at one page size.
+//! [`Spaces`] tracks mappings and [`Blocks`] the touched blocks, both independent of the page size.
+//! A [`PageTable`] derives pages and frames at one page size.
 
 mod blocks;
 mod events;
@@ -52,22 +50,22 @@ pub use peak::{Peak, ResidentSet, peak_resident};
 pub use recent::Recent;
 pub use spaces::{Backing, Spaces};
 
-/// Whether the events of a trace say when pages begin and end.
+/// Whether a trace has the events that lifetimes require.
 ///
 /// # Errors
-/// The events cannot be read.
+/// If the events cannot be read.
 pub fn known(reader: &Reader) -> Result<bool> {
     let maps = |event: &RegionEvent| matches!(event.event, RegionKind::Map | RegionKind::Brk);
-    Ok(reader.info().events_tell_lives() && reader.regions()?.iter().any(maps))
+    Ok(reader.info().has_lifetimes() && reader.regions()?.iter().any(maps))
 }
 
-/// log2 of the bytes of the pages that events speak of.
+/// log2 of the page size of events.
 pub const PAGE: u32 = 12;
-/// Above these bits of an address stands the number of its address space.
+/// Position of the address-space number in a [`place`].
 pub const SPACE_SHIFT: u32 = 48;
 
-/// An address of a space as one number: every process has addresses of its own, but the upper half
-/// belongs to all.
+/// Combine an address space and an address into one number. The upper half of the address space is
+/// shared by all processes.
 #[inline]
 pub fn place(space: u32, addr: u64) -> u64 {
     if addr >> 63 == 0 { addr | u64::from(space) << SPACE_SHIFT } else { addr }

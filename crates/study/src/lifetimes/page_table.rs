@@ -5,54 +5,54 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Backing, Change};
 
-/// In place of a frame: the page of zeros, or one that is not simulated.
+/// No frame: the shared zero page, or a page that is not simulated.
 pub const NO_FRAME: u32 = u32::MAX;
 
-/// What TLBs and memories must know, between one reference and the next. Ids of pages and of frames
-/// are numbers of the same kind; one that is no longer used is given to another.
+/// A change that TLBs and memories must apply before the next reference. Pages and frames share one
+/// id space; ids are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The translation of a page is gone.
+    /// A translation is removed.
     Shootdown { page: u32, number: u64 },
-    /// A frame begins: the next reference to it is its first, through the page of this number, and
-    /// whether that is to code.
+    /// The next reference to the frame is its first, through the page of this number.
     Begin { frame: u32, number: u64, of_file: bool, executable: bool },
-    /// A frame is free, whatever it held.
+    /// A frame is freed.
     Free(u32),
-    /// What a frame holds is not wanted, until it is rewritten.
+    /// The content of a frame is discarded (`MADV_FREE`).
     Discard(u32),
-    /// A frame is wanted again: the next reference is a write to it, or the first to a block of it.
-    Keep(u32),
+    /// A discarded frame is in use again: the next reference writes it, or is the first to one of
+    /// its blocks.
+    UndoDiscard(u32),
 }
 
 #[derive(Clone, Copy, Default)]
 struct Page {
     /// Address and space by page size.
     number: u64,
-    /// Touched blocks; 0 when there is no such page.
+    /// Number of touched blocks; 0 for unused ids.
     live: u32,
-    /// Those of them that may go.
+    /// Number of discarded blocks.
     lazy: u32,
     frame: u32,
-    /// Its frame is that of a shared mapping: no write gives it another.
+    /// The frame belongs to a shared mapping: writes do not change it.
     shared: bool,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Frame {
-    /// Pages that have it.
+    /// Number of pages with this frame.
     pages: u32,
     used: bool,
     /// Object and offset.
     object: Option<(u32, u64)>,
-    /// It stays when no page has it.
+    /// Survives its last page.
     stays: bool,
     discarded: bool,
-    /// It is simulated.
+    /// Whether the frame is simulated.
     taken: bool,
 }
 
-/// Which frames are simulated: by the number of the page that they begin with.
+/// Selects the simulated frames by the number of their first page.
 pub type Taken = dyn Fn(u64) -> bool + Send;
 
 /// Pages of one size.
@@ -67,23 +67,23 @@ pub struct PageTable {
     unused: Vec<u32>,
     objects: FxHashMap<(u32, u64), u32>,
     lazy: FxHashSet<u32>,
-    /// Pages whose frame has another number, or is not simulated.
+    /// Number of pages whose frame has another id or is not simulated.
     aliases: u64,
     taken: Option<Box<Taken>>,
     /// Frames of files are simulated.
     files: bool,
     actions: Vec<Action>,
-    /// Simulated frames at the moment.
+    /// Current number of simulated frames.
     used: u64,
-    /// Simulated frames of private and of shared memory so far.
+    /// Simulated frames of private and shared memory so far.
     pub filled: u64,
     /// Simulated frames of files so far.
     pub read: u64,
 }
 
 impl PageTable {
-    /// No pages. They are of 2^`shift` bytes, blocks of 2^`block_shift`. With `taken`, only the frames
-    /// are simulated whose number it takes.
+    /// An empty table of pages of 2^`shift` bytes and blocks of 2^`block_shift` bytes. `taken`
+    /// selects the simulated frames; `None` for all.
     pub fn new(shift: u32, block_shift: u32, taken: Option<Box<Taken>>) -> Self {
         Self {
             shift,
@@ -105,39 +105,39 @@ impl PageTable {
         }
     }
 
-    /// Frames of files are simulated or not.
+    /// Set whether frames of files are simulated.
     pub fn with_files(self, files: bool) -> Self {
         Self { files, ..self }
     }
 
-    /// Numbers that pages and frames have had: all are below.
+    /// Upper bound of all ids so far.
     pub fn ids(&self) -> usize {
         self.pages.len()
     }
 
-    /// The page that a block is in.
+    /// The page of a block.
     #[inline]
     pub fn page(&self, block: u32) -> u32 {
         self.page_of[block as usize]
     }
 
-    /// Address and space of a page, by its size.
+    /// The number of a page: its place >> page shift.
     pub fn number(&self, page: u32) -> u64 {
         self.pages[page as usize].number
     }
 
-    /// Simulated frames at the moment.
+    /// Current number of simulated frames.
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Whether each page's frame has the number of its page.
+    /// Whether each page's frame has the id of its page.
     #[inline]
     pub fn plain(&self) -> bool {
         self.aliases == 0
     }
 
-    /// The frame of a page, [`NO_FRAME`] if memories do not see it.
+    /// The frame of a page; [`NO_FRAME`] if there is none or it is not simulated.
     #[inline]
     pub fn frame(&self, page: u32) -> u32 {
         let frame = self.pages[page as usize].frame;
@@ -147,7 +147,7 @@ impl PageTable {
         }
     }
 
-    /// What TLBs and memories must know since this was last asked, in order.
+    /// Take the actions since the last call, in order.
     pub fn actions(&mut self) -> std::vec::Drain<'_, Action> {
         self.actions.drain(..)
     }
@@ -160,8 +160,8 @@ impl PageTable {
             }
             Change::Written(block) => {
                 let page = self.page_of[*block as usize];
-                self.counted(page, |table| table.write(page));
-                self.wanted(*block);
+                self.change_page(page, |table| table.write(page));
+                self.undo_discard(*block);
             }
             Change::Ended { blocks, removed } => {
                 for &block in blocks {
@@ -173,7 +173,7 @@ impl PageTable {
                     let page = self.page_of[block as usize];
                     self.lazy.insert(block);
                     self.pages[page as usize].lazy += 1;
-                    self.review(page);
+                    self.update_discarded(page);
                     self.shoot_down(page);
                 }
             }
@@ -194,7 +194,7 @@ impl PageTable {
         })
     }
 
-    /// A page that has no frame yet.
+    /// A new page without a frame.
     fn new_page(&mut self, number: u64) -> u32 {
         let page = self.new_id();
         self.pages[page as usize] = Page { number, frame: NO_FRAME, ..Page::default() };
@@ -217,7 +217,7 @@ impl PageTable {
         self.pages[page as usize].live += 1;
     }
 
-    /// Give a page a frame in place of the one it has.
+    /// Replace the frame of a page.
     fn set_frame(&mut self, page: u32, frame: u32) {
         self.pages[page as usize].frame = frame;
         if frame != NO_FRAME {
@@ -229,8 +229,8 @@ impl PageTable {
         self.frame(page) != page
     }
 
-    /// Do something to a page, and keep count of those whose frame is not their own.
-    fn counted(&mut self, page: u32, change: impl FnOnce(&mut Self)) {
+    /// Change a page, and update the number of aliases.
+    fn change_page(&mut self, page: u32, change: impl FnOnce(&mut Self)) {
         let before = self.pages[page as usize].live > 0 && self.is_alias(page);
         change(self);
         let after = self.pages[page as usize].live > 0 && self.is_alias(page);
@@ -240,7 +240,7 @@ impl PageTable {
     fn born(&mut self, block: u32, number: u64, backing: Backing, written: bool) {
         let number = number >> (self.shift - self.block_shift);
         match self.ids.get(&number) {
-            Some(&page) => self.counted(page, |table| {
+            Some(&page) => self.change_page(page, |table| {
                 table.place_block(block, page);
                 if written && !matches!(backing, Backing::Object { private: false, .. }) {
                     table.write(page);
@@ -249,11 +249,11 @@ impl PageTable {
                     table.shoot_down(page);
                     table.begin(page, backing, written);
                 }
-                table.review(page);
+                table.update_discarded(page);
             }),
             None => {
                 let page = self.new_page(number);
-                self.counted(page, |table| {
+                self.change_page(page, |table| {
                     table.place_block(block, page);
                     if written || backing != Backing::Zeros {
                         table.begin(page, backing, written);
@@ -263,7 +263,7 @@ impl PageTable {
         }
     }
 
-    /// Give a page that has none its first frame.
+    /// Give a page its first frame.
     fn begin(&mut self, page: u32, backing: Backing, written: bool) {
         let Backing::Object { object, start, private, writable, stays, of_file, executable } =
             backing
@@ -280,7 +280,7 @@ impl PageTable {
         if let Some(&frame) = self.objects.get(&key) {
             return self.set_frame(page, frame);
         }
-        // What a write will part from its file keeps the page's number for then.
+        // Keep the page's id for the private frame after the first write.
         let used = self.frames[page as usize].used;
         let frame = if (private && writable) || used { self.new_id() } else { page };
         self.objects.insert(key, frame);
@@ -289,7 +289,7 @@ impl PageTable {
         self.set_frame(page, frame);
     }
 
-    /// Give a page a frame of private memory.
+    /// Give a page a new frame of private memory.
     fn own_frame(&mut self, page: u32) {
         let frame = if self.frames[page as usize].used { self.new_id() } else { page };
         let number = self.pages[page as usize].number;
@@ -308,7 +308,7 @@ impl PageTable {
         }
     }
 
-    /// The page loses its frame.
+    /// Remove the frame of a page.
     fn leave_frame(&mut self, page: u32, removed: bool) {
         let frame = std::mem::replace(&mut self.pages[page as usize].frame, NO_FRAME);
         let Some(known) = self.frames.get_mut(frame as usize) else { return };
@@ -328,7 +328,7 @@ impl PageTable {
         }
     }
 
-    /// A write to private memory: the page must have a frame of its own.
+    /// Apply a write to private memory: give the page its own frame.
     fn write(&mut self, page: u32) {
         let Page { frame, shared, .. } = self.pages[page as usize];
         let own = match self.frames.get(frame as usize) {
@@ -352,7 +352,7 @@ impl PageTable {
 
     fn end(&mut self, block: u32, removed: bool) {
         let page = std::mem::replace(&mut self.page_of[block as usize], NO_FRAME);
-        self.counted(page, |table| {
+        self.change_page(page, |table| {
             table.shoot_down(page);
             let lazy = !table.lazy.is_empty() && table.lazy.remove(&block);
             let known = &mut table.pages[page as usize];
@@ -360,7 +360,7 @@ impl PageTable {
             known.lazy -= u32::from(lazy);
             let Page { number, live, .. } = *known;
             if live > 0 {
-                return table.review(page);
+                return table.update_discarded(page);
             }
             table.forget_number(number, page);
             table.leave_frame(page, removed);
@@ -368,24 +368,28 @@ impl PageTable {
         });
     }
 
-    /// A block is wanted again, if it was not.
-    fn wanted(&mut self, block: u32) {
+    /// Undo the discard of a block.
+    fn undo_discard(&mut self, block: u32) {
         let page = self.page_of[block as usize];
         if !self.lazy.is_empty() && self.lazy.remove(&block) {
             self.pages[page as usize].lazy -= 1;
         }
-        self.review(page);
+        self.update_discarded(page);
     }
 
-    /// A frame is discarded from when all that was touched in its page may go, if it has one page only,
-    /// until something in one of its pages may not.
-    fn review(&mut self, page: u32) {
+    /// Update whether a page's frame is discarded. It becomes so if it has one page and all touched
+    /// blocks are discarded, until any block of any of its pages is not.
+    fn update_discarded(&mut self, page: u32) {
         let Page { frame, live, lazy, .. } = self.pages[page as usize];
         let Some(known) = self.frames.get_mut(frame as usize) else { return };
         let own = known.object.is_none() && known.pages == 1;
         let discarded = live == lazy && (known.discarded || own);
         if std::mem::replace(&mut known.discarded, discarded) != discarded && known.taken {
-            self.actions.push(if discarded { Action::Discard(frame) } else { Action::Keep(frame) });
+            self.actions.push(if discarded {
+                Action::Discard(frame)
+            } else {
+                Action::UndoDiscard(frame)
+            });
         }
     }
 
@@ -400,7 +404,7 @@ impl PageTable {
             }
             None => {
                 let page = self.new_page(number);
-                self.counted(page, |table| {
+                self.change_page(page, |table| {
                     table.place_block(copy, page);
                     let Page { frame, shared, .. } = table.pages[parent as usize];
                     table.set_frame(page, frame);

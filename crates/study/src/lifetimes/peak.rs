@@ -1,4 +1,4 @@
-//! How much memory a program has at once.
+//! The resident set of a program over time.
 
 use std::ops::Range;
 
@@ -7,55 +7,55 @@ use nearfar_trace::{Batch, Columns, KindSet, Reader, RegionEvent, RegionKind, Re
 
 use super::{Blocks, Change, Events, Next, PAGE, PageTable, Recent, Spaces};
 
-/// Counts the 4 KiB frames that a program has. Pages of files count from their first reference to the
-/// end, as they stay in the page cache; or not at all.
+/// Counts the 4 KiB frames of a program. File pages count from their first reference to the end of
+/// the trace, because they stay in the page cache, or not at all.
 pub struct Peak {
     table: PageTable,
     frames: u64,
 }
 
 impl Peak {
-    /// No block was touched yet; blocks are of 2^`block_shift` bytes. Without `files`, pages of files
+    /// Before the first reference. Blocks have 2^`block_shift` bytes. Without `files`, file pages
     /// do not count.
     pub fn new(block_shift: u32, files: bool) -> Self {
         Self { table: PageTable::new(PAGE, block_shift, None).with_files(files), frames: 0 }
     }
 
-    /// Apply what became of blocks.
+    /// Apply a change of blocks.
     pub fn apply(&mut self, change: &Change) {
         self.table.apply(change);
         self.table.actions();
         self.frames = self.frames.max(self.table.used());
     }
 
-    /// Bytes now.
+    /// Current bytes.
     pub fn now_bytes(&self) -> u64 {
         self.table.used() << PAGE
     }
 
-    /// The most bytes so far, at least a page.
+    /// Peak bytes so far, at least a page.
     pub fn bytes(&self) -> u64 {
         self.frames.max(1) << PAGE
     }
 }
 
-/// The 4 KiB frames that a program has at each moment, record by record.
+/// The 4 KiB frames of a program, updated record by record.
 pub struct ResidentSet {
     blocks: Blocks,
     peak: Peak,
 }
 
 impl ResidentSet {
-    /// Nothing was referenced yet. Without `files`, pages of files do not count.
+    /// Before the first reference. Without `files`, file pages do not count.
     pub fn new(spaces: Spaces, files: bool) -> Self {
         Self { blocks: Blocks::new(PAGE, PAGE, spaces), peak: Peak::new(PAGE, files) }
     }
 
-    /// Apply an event; answers whether it changed any page, or which space a process has.
+    /// Apply an event. Returns whether it changed any page or the address space of a process.
     pub fn event(&mut self, event: &RegionEvent) -> bool {
         use RegionKind as K;
         self.blocks.apply(event);
-        self.changed() | matches!(event.event, K::Fork | K::Vfork | K::Exec | K::Exit)
+        self.apply_changes() | matches!(event.event, K::Fork | K::Vfork | K::Exec | K::Exit)
     }
 
     /// The address spaces.
@@ -63,21 +63,21 @@ impl ResidentSet {
         self.blocks.spaces()
     }
 
-    /// A reference to a page, by the number of its place ([`super::place`]). Until an event changes
-    /// anything, further reads of it say nothing more; answers whether no write does either.
+    /// Apply a reference to a page, by the number of its [`super::place`]. Until the next event,
+    /// further reads of the page have no effect; returns whether writes have none either.
     pub fn reference(&mut self, number: u64, write: bool) -> bool {
         let block = self.blocks.reference(number, write);
-        self.changed();
+        self.apply_changes();
         !self.blocks.watched(block)
     }
 
-    /// What it comes to.
+    /// The counts so far.
     pub fn peak(&self) -> &Peak {
         &self.peak
     }
 
-    /// Apply what became of blocks; answers whether anything did.
-    fn changed(&mut self) -> bool {
+    /// Apply pending changes of blocks. Returns whether there were any.
+    fn apply_changes(&mut self) -> bool {
         let mut any = false;
         for change in self.blocks.changes() {
             self.peak.apply(&change);
@@ -87,11 +87,11 @@ impl ResidentSet {
     }
 }
 
-/// The peak resident set of a trace: the most bytes of 4 KiB frames at once ([`Peak`]), of the pages
-/// that records of `kinds` touch. A memory of this size evicts nothing.
+/// The peak resident set of a trace in bytes ([`Peak`]), for the pages that records of `kinds`
+/// touch. A memory of this size evicts nothing.
 ///
 /// # Errors
-/// The trace cannot be read; the error of `on_progress`.
+/// If the trace cannot be read; errors of `on_progress`.
 pub fn peak_resident(
     reader: &Reader,
     kinds: KindSet,
@@ -104,7 +104,7 @@ pub fn peak_resident(
     let mut at = 0;
     let mut group = groups.next()?;
     while let Some(mut current) = group {
-        // One is decompressed while the one before is looked at.
+        // Decompress the next row group while processing this one.
         let (next, records): (_, Result<u64>) = rayon::join(
             || groups.next(),
             || {
@@ -141,11 +141,11 @@ impl Memory {
             match next {
                 Next::Event(event) => {
                     if set.event(&event) {
-                        recent.forget();
+                        recent.clear();
                     }
                 }
                 Next::Records(range) => {
-                    set.spaces().tell_apart(batch, range.clone());
+                    set.spaces().place_records(batch, range.clone());
                     records(set, recent, *kinds, batch, range);
                 }
             }
@@ -167,8 +167,8 @@ fn records(
         }
         let write = KindSet::WRITES.0 >> kind & 1 == 1;
         for number in addr >> PAGE..=last_byte(addr, size) >> PAGE {
-            if !recent.holds(number) && set.reference(number, write) {
-                recent.note(number);
+            if !recent.contains(number) && set.reference(number, write) {
+                recent.insert(number);
             }
         }
     }

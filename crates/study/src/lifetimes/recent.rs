@@ -1,9 +1,9 @@
-//! What was seen lately and need not be looked at again.
+//! A cache of blocks whose references have no effect.
 
 const SLOTS: usize = 1 << 12;
 const EMPTY: u64 = u64::MAX;
 
-/// Blocks whose next references change nothing, by some bits of their numbers.
+/// A direct-mapped cache of blocks whose next references change nothing.
 pub struct Recent(Vec<u64>);
 
 impl Default for Recent {
@@ -13,19 +13,19 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether the block of this number is known to change nothing.
+    /// Whether the cache contains the block of this number.
     #[inline]
-    pub fn holds(&self, number: u64) -> bool {
+    pub fn contains(&self, number: u64) -> bool {
         self.0[number as usize % SLOTS] == number
     }
 
-    /// It changes nothing, until [`Recent::forget`].
-    pub fn note(&mut self, number: u64) {
+    /// Add a block.
+    pub fn insert(&mut self, number: u64) {
         self.0[number as usize % SLOTS] = number;
     }
 
-    /// Any block may change something again.
-    pub fn forget(&mut self) {
+    /// Remove all blocks.
+    pub fn clear(&mut self) {
         self.0.fill(EMPTY);
     }
 }

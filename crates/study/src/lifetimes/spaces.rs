@@ -1,4 +1,4 @@
-//! What each process has mapped, as the events of a trace say.
+//! The mappings of each process, from the events of a trace.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,19 +11,19 @@ use crate::ranges::Ranges;
 
 /// First 4 KiB page of the upper half: page caches of files, shared by all processes.
 const KERNEL: u64 = 1 << (63 - PAGE);
-/// Pages of a space: user addresses end below.
+/// Pages of an address space; all user addresses are below.
 const PAGES: u64 = 1 << (SPACE_SHIFT - PAGE);
-/// Most address spaces at once: what fits above an address.
+/// Maximum number of concurrent address spaces: the bits above an address.
 const MAX_SPACES: u32 = 1 << (63 - SPACE_SHIFT);
 
-/// What a page begins as.
+/// The initial content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// No event says that something is mapped there. Such a page is the process's own memory.
+    /// Not mapped by any event. Treated as private memory.
     Unknown,
     /// Private memory of zeros.
     Zeros,
-    /// A file or shared memory, whose first byte would lie at address `start` (modulo 2^64).
+    /// A file or shared memory. Its first byte is at address `start` (modulo 2^64).
     Object {
         /// Which object.
         object: u32,
@@ -31,19 +31,19 @@ pub enum Backing {
         start: u64,
         /// Whether a write makes a copy.
         private: bool,
-        /// Whether it may be written.
+        /// Whether it is writable.
         writable: bool,
-        /// Whether its pages stay in memory when they are unmapped: as a file's do.
+        /// Whether its pages stay in memory when unmapped, like those of files.
         stays: bool,
         /// Whether its pages are read from a file.
         of_file: bool,
-        /// Whether they may be executed here.
+        /// Whether it is executable.
         executable: bool,
     },
 }
 
 impl Backing {
-    /// The same, mapped `by` bytes further (modulo 2^64).
+    /// This backing, mapped `by` bytes further (modulo 2^64).
     fn moved(mut self, by: u64) -> Self {
         if let Backing::Object { start, .. } = &mut self {
             *start = start.wrapping_add(by);
@@ -52,46 +52,46 @@ impl Backing {
     }
 }
 
-/// What an event does to pages that were touched. Pages are of 4 KiB, ranges include both ends.
+/// The effect of an event on touched pages of 4 KiB. Ranges include both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// They end.
+    /// The pages end.
     End { space: u32, first: u64, last: u64 },
-    /// They end, and so does what their object holds.
+    /// The pages end, and the content of their object too.
     Remove { space: u32, first: u64, last: u64 },
-    /// They may go until they are written.
+    /// The pages are discarded until they are written.
     Free { space: u32, first: u64, last: u64 },
-    /// They lie `by` pages further (modulo 2^64).
+    /// The pages move by `by` pages (modulo 2^64).
     Move { space: u32, first: u64, last: u64, by: u64 },
-    /// The child has them too.
+    /// The child shares all pages of the parent.
     Fork { parent: u32, child: u32 },
 }
 
 #[derive(Clone, Default)]
 struct Space {
     mapped: Ranges<Backing>,
-    /// The heap: first page, and the one after its last.
+    /// The heap: first page and end.
     heap: Option<(u64, u64)>,
-    /// Processes that run in it: more than one after `vfork`.
+    /// Number of processes in this address space: more than one after `vfork`.
     users: u32,
 }
 
 /// The address spaces of all processes.
 pub struct Spaces {
     process_of: FxHashMap<u32, u32>,
-    /// There is one process.
+    /// The trace has one process.
     single: bool,
     space_of: FxHashMap<u32, u32>,
     spaces: Vec<Space>,
     files: Ranges<Backing>,
     objects: u32,
     known: HashMap<(u64, u64), u32>,
-    /// Private memory has a frame from its first reference on.
+    /// See [`Spaces::filtered`].
     filtered: bool,
 }
 
 impl Spaces {
-    /// Nothing is mapped yet.
+    /// Before the first event.
     pub fn new(threads: &[ThreadInfo]) -> Self {
         let mut spaces = Self {
             process_of: threads.iter().map(|thread| (thread.index, thread.process)).collect(),
@@ -107,19 +107,19 @@ impl Spaces {
         spaces
     }
 
-    /// Stores may be missing: CPU caches held them. Then private memory has a frame from its first
-    /// reference on, as all could have been written.
+    /// For traces without the stores that hit CPU caches: private memory has a frame from its first
+    /// reference, because any page could have been written.
     pub fn filtered(self, filtered: bool) -> Self {
         Self { filtered, ..self }
     }
 
-    /// Whether there may be several.
+    /// Whether there can be more than one address space.
     pub fn several(&self) -> bool {
         !self.single
     }
 
-    /// Give the records of `batch` in `range` the addresses of their spaces ([`place`]).
-    pub fn tell_apart(&mut self, batch: &mut Batch, range: Range<usize>) {
+    /// Replace the addresses of the records of `batch` in `range` by their [`place`]s.
+    pub fn place_records(&mut self, batch: &mut Batch, range: Range<usize>) {
         if self.single {
             return;
         }
@@ -133,7 +133,7 @@ impl Spaces {
         }
     }
 
-    /// The space that a thread's next record is in.
+    /// The current address space of a thread.
     pub fn of_thread(&mut self, thread: u32) -> u32 {
         if self.single {
             return 0;
@@ -151,7 +151,7 @@ impl Spaces {
     fn open(&mut self, process: u32) -> u32 {
         let unused = self.spaces.iter().position(|space| space.users == 0);
         let space = unused.unwrap_or_else(|| {
-            // Beyond what fits, processes share a space: their pages are taken for the same.
+            // Beyond the maximum, processes share an address space.
             if self.spaces.len() < MAX_SPACES as usize {
                 self.spaces.push(Space::default());
             }
@@ -162,7 +162,7 @@ impl Spaces {
         space as u32
     }
 
-    /// Leave a process's space. What is mapped there ends with the last process in it.
+    /// Remove a process from its address space, whose mappings end with its last process.
     fn close(&mut self, process: u32, effects: &mut Vec<Effect>) {
         let Some(space) = self.space_of.remove(&process) else { return };
         let left = &mut self.spaces[space as usize];
@@ -173,7 +173,7 @@ impl Spaces {
         }
     }
 
-    /// What the page of an address begins as.
+    /// The backing of the page of an address.
     pub fn backing(&self, space: u32, addr: u64) -> Backing {
         let page = addr >> PAGE;
         let found = match page >= KERNEL {
@@ -183,9 +183,8 @@ impl Spaces {
         found.unwrap_or(Backing::Unknown)
     }
 
-    /// The pages of private memory without a break around a page ([`place`] by 4 KiB) of it, first and
-    /// last, as far as they lie in the same 2^`order` pages. Where nothing is known of a page it is of
-    /// private memory, as all around it.
+    /// First and last page of the contiguous private memory around a private page (a [`place`] >>
+    /// [`PAGE`]), within its aligned 2^`order` pages. Unmapped pages count as private memory.
     pub fn private_around(&self, number: u64, order: u32) -> (u64, u64) {
         let start = number >> order << order;
         let end = start + (1 << order) - 1;
@@ -211,7 +210,7 @@ impl Spaces {
         (base + first, base + last)
     }
 
-    /// What private memory begins as.
+    /// The backing of private memory.
     fn zeros(&self) -> Backing {
         if self.filtered { Backing::Unknown } else { Backing::Zeros }
     }

@@ -10,7 +10,7 @@
 //!   consecutive pages are interleaved over: those of the node, and of the other nodes that take
 //!   turns with it. In memory mode each line costs the accesses that [`Outcome::traffic`] counts,
 //!   one after the other on the DRAM and the persistent modules. With `one_module` a core waits for
-//!   the module that its page lies on;
+//!   the module of its page;
 //! * the **link** to another socket: the node's mixed bandwidth from there, as owning loads and
 //!   clearing stores.
 //!

@@ -12,6 +12,6 @@ mod tests;
 
 pub use alloc::{AllocOptions, AllocRow, Allocated, Landed, alloc};
 pub use clear::{PageTime, clear_page};
-pub use options::{AllocAsked, PairAsked, PlanAsked, RunAsked};
+pub use options::{AllocRequest, PairRequest, PlanRequest, RunRequest};
 pub use pair::{FRAMES, Guest, PairOptions, PairRow, pair};
 pub use run::{Load, NodeUse, Ran, RunRow, Stream, run};

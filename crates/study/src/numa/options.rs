@@ -1,4 +1,4 @@
-//! What the questions of the numa study are asked. Where two questions share an option they share its
+//! Options of the numa commands. Where two commands share an option they share its
 //! words.
 
 use nearfar_hardware::Topology;
@@ -13,7 +13,7 @@ nearfar_schema::choices! {
     pub enum Order: "pattern" {
         /// anywhere in the working set
         Random = "random",
-        /// round after round
+        /// in order, repeatedly
         Sequential = "sequential",
     }
 }
@@ -29,13 +29,13 @@ type Threads = Count<1, 65536>;
 
 nearfar_schema::options! {
     /// The options of an allocation as they are written.
-    pub struct AllocAsked {
+    pub struct AllocRequest {
         /// Bytes to allocate.
         size: List<Bytes> = required(),
         /// Machine name or file.
         machine: MachineName = MACHINE,
         /// Modes of placement.
-        mode: Option<List<Choice<Modes>>> = none("all that the machine can be in"),
+        mode: Option<List<Choice<Modes>>> = none("all that the machine supports"),
         /// Allocator.
         allocator: Allocator = "vmalloc",
         /// Nodes to use, such as 0,4.
@@ -46,7 +46,7 @@ nearfar_schema::options! {
         from_: Option<Count> = none("the first with cores"),
         /// Cores used.
         threads: Threads = 1,
-        /// Memory mode's cache holds no dirty lines.
+        /// Assume that memory mode's DRAM cache has no dirty lines.
         clean_cache: bool = false,
         /// Limit a core to the bandwidth of the one module that holds its page.
         one_module: bool = false,
@@ -55,11 +55,11 @@ nearfar_schema::options! {
 
 nearfar_schema::options! {
     /// The options of a run as they are written.
-    pub struct RunAsked {
+    pub struct RunRequest {
         /// Machine name or file.
         machine: MachineName = MACHINE,
         /// Modes of placement.
-        mode: Option<List<Choice<Modes>>> = none("all that the machine can be in"),
+        mode: Option<List<Choice<Modes>>> = none("all that the machine supports"),
         /// Order of a stream's accesses.
         pattern: Order = "random",
         /// Share of a stream's accesses that store.
@@ -72,7 +72,8 @@ nearfar_schema::options! {
         from_: Option<Count> = none("the first with cores"),
         /// Cores used.
         threads: Threads = 1,
-        /// Pages lie at random in each node (`page_alloc.shuffle=1`, or long use).
+        /// Place pages at random within each node, as after long use or with
+        /// `page_alloc.shuffle=1`.
         shuffle: bool = false,
         /// Seed of the shuffle.
         seed: Count = 1,
@@ -81,10 +82,10 @@ nearfar_schema::options! {
 
 nearfar_schema::options! {
     /// The options of a pair as they are written.
-    pub struct PairAsked {
+    pub struct PairRequest {
         /// Machine name or file.
         machine: MachineName = MACHINE,
-        /// Shares of the smaller one's pages that share the other's cache lines.
+        /// Shares of the smaller VM's pages that map to the same DRAM cache lines as the other's.
         overlap: List<Share> = "0,0.25,0.5,0.75,1",
         /// DRAM in front of the node.
         cache: Option<Bytes> = none("the machine's"),
@@ -97,7 +98,7 @@ nearfar_schema::options! {
 
 nearfar_schema::options! {
     /// The options of a plan as they are written.
-    pub struct PlanAsked {
+    pub struct PlanRequest {
         /// Bytes that must fit, such as 500G.
         capacity: Bytes = required(),
         /// Bytes in use at a time, touched first.
@@ -117,17 +118,17 @@ nearfar_schema::options! {
     }
 }
 
-/// The modes that were asked for, or else those that a machine can be in.
-pub fn modes(asked: Option<&List<Choice<Modes>>>, topology: &Topology) -> Vec<&'static dyn Mode> {
-    match asked {
+/// The requested modes, by default all that the machine supports.
+pub fn modes(request: Option<&List<Choice<Modes>>>, topology: &Topology) -> Vec<&'static dyn Mode> {
+    match request {
         Some(names) => names.0.iter().filter_map(|name| placement::mode(name.name)).collect(),
         None => MODES.iter().copied().filter(|mode| mode.memories(topology).is_ok()).collect(),
     }
 }
 
-/// The node that was asked for, or else the first with cores.
-pub fn node(asked: Option<Count>, topology: &Topology) -> usize {
-    asked.map_or(topology.first_cpu(), |node| usize::try_from(node.0).unwrap_or(usize::MAX))
+/// The requested node, by default the first with cores.
+pub fn node(request: Option<Count>, topology: &Topology) -> usize {
+    request.map_or(topology.first_cpu(), |node| usize::try_from(node.0).unwrap_or(usize::MAX))
 }
 
 fn policy(nodes: &Nodes, weights: &Weights) -> Policy {
@@ -139,24 +140,24 @@ fn policy(nodes: &Nodes, weights: &Weights) -> Policy {
 
 impl AllocOptions {
     /// Of an allocation.
-    pub fn of_alloc(asked: &AllocAsked, topology: &Topology) -> Self {
+    pub fn of_alloc(request: &AllocRequest, topology: &Topology) -> Self {
         Self {
-            allocator: asked.allocator,
-            policy: policy(&asked.nodes, &asked.weights),
-            from: node(asked.from_, topology),
-            threads: asked.threads.0,
-            dirty_cache: !asked.clean_cache,
-            one_module: asked.one_module,
+            allocator: request.allocator,
+            policy: policy(&request.nodes, &request.weights),
+            from: node(request.from_, topology),
+            threads: request.threads.0,
+            dirty_cache: !request.clean_cache,
+            one_module: request.one_module,
         }
     }
 
     /// Of a run: by a program, on a machine that has been in use.
-    pub fn of_run(asked: &RunAsked, topology: &Topology) -> Self {
+    pub fn of_run(request: &RunRequest, topology: &Topology) -> Self {
         Self {
             allocator: Allocator::User,
-            policy: policy(&asked.nodes, &asked.weights),
-            from: node(asked.from_, topology),
-            threads: asked.threads.0,
+            policy: policy(&request.nodes, &request.weights),
+            from: node(request.from_, topology),
+            threads: request.threads.0,
             dirty_cache: true,
             one_module: false,
         }

@@ -22,7 +22,7 @@ const MAX_ACCESSES: usize = 1 << 22;
 const PROGRESS_STEP: u64 = 1 << 20;
 const LINES: u64 = PAGE / LINE;
 
-/// What is called now and then with a number of accesses, to show that the work goes on.
+/// Called periodically with a number of accesses, for progress.
 type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// What a virtual machine does.
@@ -132,7 +132,7 @@ impl Player {
     }
 }
 
-/// Where a guest's pages lie.
+/// The pages of a guest.
 enum Place {
     /// From this page of the memory on.
     Contiguous(u64),
@@ -176,7 +176,7 @@ pub fn pair(
     if cache == 0 {
         return Err(Error::input("--cache", "is less than a page", "give for example 96G"));
     }
-    // Traces have the size they have; then nothing is scaled.
+    // Traces are not scaled.
     let traced = guests.iter().any(|guest| matches!(guest, Guest::Trace(_)));
     let (frames, scale) =
         if traced { (cache, 1.0) } else { (FRAMES, FRAMES as f64 / cache as f64) };

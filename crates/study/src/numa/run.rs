@@ -165,7 +165,7 @@ pub fn run(
     })
 }
 
-/// Shares of a stream's accesses; none when it has no room.
+/// Shares of a stream's accesses; empty if it does not fit.
 fn stream_uses(
     topology: &Topology,
     memories: &[Memory],

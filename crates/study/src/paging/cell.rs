@@ -1,4 +1,4 @@
-//! What a study counts: a cell for every page size and memory size.
+//! The counts of a study: a cell for each page size and memory size.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,47 +12,69 @@ pub struct Cell {
     pub page_bytes: u64,
     /// Memory size, bytes.
     pub memory_bytes: u64,
-    /// Memory size as a part of [`super::Simulated::whole_bytes`], where it was given so.
+    /// Memory size as a fraction of [`super::Simulated::whole_bytes`], if it was given as one.
     pub memory_fraction: Option<f64>,
-    /// Frames: memory / page, at least 1.
+    /// Frames: memory / page.
     pub frames: u64,
-    /// References at this page size: a record that lies over a border counts on both sides.
+    /// References at this page size: a record that crosses a page border counts on both sides.
     pub references: u64,
     /// Page walks; an estimate when sampled.
     pub tlb_misses: u64,
-    /// First-level TLB misses that the second level held.
+    /// First-level TLB misses that hit the second level.
     pub tlb_second_hits: u64,
-    /// 95 % interval of the page walks, of a sample of references.
+    /// 95 % interval of the page walks when sampled.
     pub tlb_interval: Option<(f64, f64)>,
     /// Page faults; an estimate when sampled.
     pub faults: u64,
     /// Standard error of the faults when sampled.
     pub faults_error: Option<f64>,
-    /// Their 95 % interval.
+    /// 95 % interval of the faults when sampled.
     pub faults_interval: Option<(f64, f64)>,
     /// Evictions of written pages.
     pub dirty_evictions: u64,
-    /// Distinct pages of this size: no memory can fault less.
+    /// Distinct pages of this size: the minimum number of faults.
     pub pages: u64,
-    /// How many of the pages are of files.
+    /// How many of the pages are file pages.
     pub file_pages: u64,
-    /// Kinds of faults and evictions; `None` for a memory of fewer than [`MIN_FRAMES`] frames.
-    pub kinds: Option<FaultKinds>,
+    /// Faults and evictions by kind.
+    pub kinds: FaultKinds,
 }
 
-/// Frames below which a memory thrashes whatever the program does.
+/// Memories with fewer frames are not simulated, because every program thrashes in them.
 pub const MIN_FRAMES: u64 = 8;
 
-/// Faults by what the kernel does for them, and evictions of written pages by where they are written.
+/// A memory at a page size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    /// Size, bytes.
+    pub bytes: u64,
+    /// Size as a fraction of [`super::Simulated::whole_bytes`], if it was given as one.
+    pub fraction: Option<f64>,
+    /// Frames.
+    pub frames: u64,
+}
+
+/// A cell that was not simulated, because its memory has fewer than [`MIN_FRAMES`] frames.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TooFewFrames {
+    /// Page size, bytes.
+    pub page_bytes: u64,
+    /// Memory size, bytes.
+    pub memory_bytes: u64,
+    /// Memory size as a fraction of [`super::Simulated::whole_bytes`], if it was given as one.
+    pub memory_fraction: Option<f64>,
+}
+
+/// Faults by how the kernel resolves them, and evictions of dirty pages by where they are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultKinds {
-    /// Pages filled with zeros, or with a copy.
+    /// Zero-filled or copied pages.
     pub zero_fills: u64,
-    /// First reads of pages of files.
+    /// First reads of file pages.
     pub file_reads: u64,
-    /// Pages read back from swap.
+    /// Reads from swap.
     pub swap_ins: u64,
-    /// Pages of files read again.
+    /// Repeated reads of file pages.
     pub file_rereads: u64,
     /// Pages written to swap.
     pub swap_outs: u64,
@@ -61,8 +83,8 @@ pub struct FaultKinds {
 }
 
 impl FaultKinds {
-    /// Of an outcome, when `pages` were referenced, `files` of them of files. Estimates of a sample may
-    /// contradict one another by their rounding.
+    /// Classify an outcome for `pages` referenced pages, `files` of them file pages. Saturates,
+    /// because rounded estimates of a sample may be inconsistent.
     pub fn of(outcome: Outcome, pages: u64, files: u64) -> Self {
         let zero_fills = (pages - files + outcome.void_faults).min(outcome.faults);
         let file_reads = files.min(outcome.faults - zero_fills);
@@ -80,14 +102,14 @@ impl FaultKinds {
     }
 }
 
-/// What is simulated at one page size.
+/// The simulation of one page size.
 pub struct Size {
     /// The TLB and the memories.
     pub job: PageSize,
-    /// Frames of each memory size.
+    /// The memory sizes.
+    pub memories: Vec<Memory>,
+    /// Distinct numbers of frames, ascending: the memories of the job.
     pub frames: Vec<u64>,
-    /// Those that differ, in ascending order: the memories of the job.
-    pub different: Vec<u64>,
 }
 
 impl Size {
@@ -96,21 +118,17 @@ impl Size {
         self.job.shift
     }
 
-    /// A cell for each memory size: bytes, and the part of the whole that they were given as.
-    pub fn cells(
-        &self,
-        memory: &[(u64, Option<f64>)],
-        references: u64,
-    ) -> impl Iterator<Item = Cell> {
+    /// A cell for each memory size.
+    pub fn cells(&self, references: u64) -> impl Iterator<Item = Cell> {
         let (outcomes, tlb) = (self.job.outcomes(), self.job.tlb());
-        let (pages, file_pages) = (self.job.pages(), self.job.pages_of_files());
-        self.frames.iter().zip(memory).map(move |(&frames, &(memory_bytes, memory_fraction))| {
-            let index = self.different.binary_search(&frames).unwrap_or(0);
+        let (pages, file_pages) = (self.job.pages(), self.job.file_pages());
+        self.memories.iter().map(move |&Memory { bytes, fraction, frames }| {
+            let index = self.frames.binary_search(&frames).unwrap_or(0);
             let outcome = outcomes[index];
             Cell {
                 page_bytes: 1 << self.shift(),
-                memory_bytes,
-                memory_fraction,
+                memory_bytes: bytes,
+                memory_fraction: fraction,
                 frames,
                 references,
                 tlb_misses: tlb.misses,
@@ -122,7 +140,7 @@ impl Size {
                 dirty_evictions: outcome.dirty_evictions,
                 pages,
                 file_pages,
-                kinds: (frames >= MIN_FRAMES).then(|| FaultKinds::of(outcome, pages, file_pages)),
+                kinds: FaultKinds::of(outcome, pages, file_pages),
             }
         })
     }

@@ -1,9 +1,8 @@
-//! CLOCK that loads pages with the accessed bit clear, reference by reference.
+//! CLOCK that loads pages with a clear accessed bit, reference by reference.
 //!
-//! Here a second reference to a page right after its fault matters, so neither windows nor dropping
-//! repeats is exact (and a record that lies over a border of small pages is one reference at large
-//! ones): it needs windows that keep every reference. Slower, and not the default: hardware sets the
-//! bit on the retry.
+//! A second reference right after a fault matters here, so windows are not exact, and the windower
+//! must keep repeats. (A record that crosses a border of small pages is one reference at larger
+//! page sizes.) Slower, and not the default: hardware sets the bit when it retries the access.
 
 use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::{AccessBits, Replacement, Setup};
@@ -17,25 +16,25 @@ struct State {
     present: u16,
     referenced: u16,
     dirty: u16,
-    /// A fault finds nothing that was swapped out.
+    /// The next fault is not a swap-in.
     void: u16,
     of_file: bool,
 }
 
-/// Memories of one page size, at most [`SIZES`] of them.
+/// Memories of one page size.
 pub struct Direct {
     all: u16,
     states: Vec<State>,
     clocks: Vec<Clock>,
     outcomes: Vec<Outcome>,
-    /// The page of the reference before.
+    /// The page of the previous reference.
     previous: u32,
-    /// Pages that are discarded.
+    /// Discarded pages.
     discarded: FxHashSet<u32>,
 }
 
 impl Direct {
-    /// These memories.
+    /// At most [`SIZES`] empty memories.
     pub fn new(memories: &[Setup]) -> Self {
         debug_assert!(memories.len() <= SIZES);
         Self {
@@ -93,9 +92,9 @@ impl Engine for Direct {
     fn window(&mut self, view: &View<'_>) {
         for &byte in view.refs() {
             let page = view.page(byte & LOCAL);
-            let same = byte & SAME_RECORD != 0 && page == self.previous;
+            let is_counted = byte & SAME_RECORD != 0 && page == self.previous;
             self.previous = page;
-            if page != NO_PAGE && !same {
+            if page != NO_PAGE && !is_counted {
                 self.reference(page, byte & WRITE != 0);
             }
         }
@@ -120,7 +119,7 @@ impl Engine for Direct {
         self.discarded.insert(page);
     }
 
-    fn keep(&mut self, page: u32) {
+    fn undo_discard(&mut self, page: u32) {
         let state = self.state(page);
         state.void &= !state.present;
         self.discarded.remove(&page);

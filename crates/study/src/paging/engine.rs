@@ -1,12 +1,11 @@
-//! The contract between a page size and what simulates memories at it: windows of pages in, counts
-//! out.
+//! The interface between a page size and its memories: windows of pages in, counts out.
 
 use super::window::{Chunk, MAX_BLOCKS};
 
-/// Memory sizes that one engine simulates: three bits each in a word.
+/// Maximum number of memory sizes per engine: three bits each in a 32-bit word.
 pub const SIZES: usize = 10;
 
-/// What a memory size came to.
+/// Counts of one memory size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Page faults.
@@ -17,66 +16,55 @@ pub struct Outcome {
     pub file_faults: u64,
     /// Evictions of written pages of files.
     pub file_dirty_evictions: u64,
-    /// Page faults on pages whose content had been discarded.
+    /// Page faults on pages whose content was discarded.
     pub void_faults: u64,
 }
 
-impl Outcome {
-    /// Add what the same memory came to elsewhere.
-    pub fn add(&mut self, more: Outcome) {
-        self.faults += more.faults;
-        self.dirty_evictions += more.dirty_evictions;
-        self.file_faults += more.file_faults;
-        self.file_dirty_evictions += more.file_dirty_evictions;
-        self.void_faults += more.void_faults;
-    }
-}
-
-/// Simulates some memory sizes at one page size. Pages are frames, that is what pages of address
-/// spaces hold (see [`crate::lifetimes`]); where no page ends they are the same. Their ids are dense;
-/// that of a page that was freed may come again, for another.
+/// Simulates some memory sizes at one page size. Its pages are frames (see [`crate::lifetimes`]),
+/// which are the pages of address spaces if no page is freed. Ids are dense; the id of a freed page
+/// may be reused.
 pub trait Engine: Send {
-    /// A page of a window to come.
-    fn expect(&self, _page: u32) {}
+    /// Prefetch the state of `page`, which a later window contains.
+    fn prefetch(&self, _page: u32) {}
     /// Apply the references of one window.
     fn window(&mut self, view: &View<'_>);
-    /// A page begins, at this number: the next reference to it is its first.
+    /// The next reference to `page` is its first, at this page number.
     fn begin(&mut self, _page: u32, _number: u64) {}
-    /// A page that has just begun is one of a file, and whether it is code.
+    /// A page that has just begun belongs to a file, and may be executable.
     fn begin_file(&mut self, page: u32, executable: bool);
-    /// A page is freed, wherever it is.
+    /// The program freed a page.
     fn free(&mut self, page: u32);
-    /// What a page holds is not wanted, until [`Engine::keep`]: it is clean, and a fault on it is not
-    /// one on what was swapped out.
+    /// The content of a page was discarded, until [`Engine::undo_discard`]: the page is clean, and
+    /// a fault on it is not a swap-in.
     fn discard(&mut self, page: u32);
-    /// The next reference to a discarded page makes it one like others.
-    fn keep(&mut self, page: u32);
+    /// The next reference makes a discarded page an ordinary one.
+    fn undo_discard(&mut self, page: u32);
     /// The outcome of each size, in the order given at construction.
     fn outcomes(&self) -> Vec<Outcome>;
 }
 
-/// Mark of a page that is not simulated (see `sample/`), in place of its id or local number.
+/// Id of pages that are not simulated (see `sample/`).
 pub const NO_PAGE: u32 = u32::MAX;
-/// The same for a stand-in.
-pub const NO_STAND_IN: u8 = u8::MAX;
+/// Representative of pages that are not simulated.
+pub const NO_REPRESENTATIVE: u8 = u8::MAX;
 
 /// A window at one page size.
 pub struct View<'a> {
-    /// The chunk it is in.
+    /// The window's chunk.
     pub chunk: &'a Chunk,
     /// First `j` of the window in the chunk.
     pub first: usize,
     /// Page of each local number.
     pub pages: &'a [u32],
-    /// Local numbers standing for the distinct pages, in order of first reference.
+    /// A representative local number of each distinct page, in order of first reference.
     pub distinct: &'a [u8],
-    /// All local numbers of the page that a member of `distinct` stands for.
+    /// By representative: bit mask of all local numbers of its page.
     pub group: &'a [u64; MAX_BLOCKS],
-    /// The member of `distinct` that stands for each local number's page.
-    pub stand_in: &'a [u8; MAX_BLOCKS],
-    /// Local number of a page, if `pages` agrees.
+    /// By local number: the representative of its page.
+    pub representative: &'a [u8; MAX_BLOCKS],
+    /// By page: its local number, valid only if `pages` has the page there.
     pub local_of: &'a [u8],
-    /// Local numbers written anywhere in the window.
+    /// Bit mask of local numbers that the window writes.
     pub written: u64,
 }
 
@@ -87,13 +75,13 @@ impl View<'_> {
         self.pages[usize::from(local)]
     }
 
-    /// All local numbers of the page of `local`.
+    /// Bit mask of all local numbers of the page of `local`.
     #[inline]
     pub fn group_of_local(&self, local: u8) -> u64 {
-        self.group[usize::from(self.stand_in[usize::from(local)])]
+        self.group[usize::from(self.representative[usize::from(local)])]
     }
 
-    /// The window's references, a byte each.
+    /// The window's references, one byte each.
     pub fn refs(&self) -> &[u8] {
         let end = self.first + self.pages.len();
         let from = self.chunk.segment[self.first] as usize;

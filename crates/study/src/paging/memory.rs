@@ -1,32 +1,27 @@
 //! Many memory sizes at one page size, window by window, for policies that see faults only.
 
-use std::cell::Cell;
-use std::ops::Range;
-
 use nearfar_hardware::table::{grow, prefetch};
 use nearfar_kernel::replacement::{AccessBits, Replacement, Setup, Shared};
 use rustc_hash::FxHashMap;
 
-use super::engine::{Engine, NO_PAGE, Outcome, SIZES, View};
-use super::window::MAX_BLOCKS;
+use super::engine::{Engine, Outcome, SIZES, View};
+use super::window::WRITE;
 
-/// A page in up to [`SIZES`] memories, a bit for each: whether it is [`PRESENT`] there, [`REFERENCED`] and
-/// [`DIRTY`], and then [`OF_FILE`] and [`HERE`]. One word: of many pages as few cache lines as may be.
+/// State of a page in up to [`SIZES`] memories, packed into one word: a bit mask of memories each
+/// for [`PRESENT`], [`REFERENCED`] and [`DIRTY`], and the flag [`OF_FILE`].
 #[derive(Clone, Copy, Debug, Default)]
 struct State(u32);
 
-/// Place of the first memory's bit.
+/// Position of the first memory's bit.
 const PRESENT: usize = 0;
 const REFERENCED: usize = SIZES;
 const DIRTY: usize = 2 * SIZES;
-/// The page is one of a file.
+/// The page belongs to a file.
 const OF_FILE: u32 = 30;
-/// The page is referenced in the stretch at hand.
-const HERE: u32 = 31;
 const _: () = assert!(3 * SIZES <= OF_FILE as usize);
 
 impl State {
-    /// The memories that have it so.
+    /// The memories in which `kind` holds.
     #[inline(always)]
     fn memories(self, kind: usize) -> u16 {
         (self.0 >> kind) as u16 & (u16::MAX >> (16 - SIZES))
@@ -43,64 +38,40 @@ impl State {
     }
 
     #[inline(always)]
-    fn is(self, what: u32) -> bool {
-        self.0 >> what & 1 == 1
+    fn is_of_file(self) -> bool {
+        self.0 >> OF_FILE & 1 == 1
     }
 }
 
-/// Frames from which on a policy that can takes a stretch's faults all at once: it seldom comes to pages of
-/// the stretch itself.
-const LARGE: u64 = if cfg!(test) { 4 } else { 512 };
-/// Distinct blocks of a stretch.
-const STRETCH: usize = if cfg!(test) { 3 } else { 16 };
-/// Pages from which on a whole window is one stretch, as pages of it are seldom come to.
-const MANY_PAGES: usize = if cfg!(test) { 30 } else { 1 << 16 };
-
-/// Pages from which on what a policy knows of one is asked for before it faults.
-const FAR_PAGES: usize = if cfg!(test) { 20 } else { 1 << 12 };
-
 /// Up to [`SIZES`] memories under a fault-driven policy.
 ///
-/// A window in which some memory has every page resident cannot fault there: its pages are marked
-/// and that is all. The other memories replay the window segment by segment. Between faults only
-/// pages that lack a mark matter (`attention`), and pages that are clean and written (`clean`);
-/// the single references of a segment are walked only if one of those pages is not resident.
-///
-/// Large memories first try each stretch of the window with all its faults at once ([`Self::stretch`]),
-/// which is right where the policy looks at no page of the stretch itself.
+/// A memory in which every page of a window is resident cannot fault: its pages are only marked.
+/// The other memories replay the window segment by segment. Between faults, only unreferenced pages
+/// (`unmarked`) and clean pages that are written (`clean`) matter. The single references of a
+/// segment are replayed only if one of these pages is not resident.
 pub struct Memories<P: Replacement> {
+    /// Bit mask of all memories.
     all: u16,
-    /// Large ones, under a policy that takes many faults at once.
-    large: u16,
     states: Vec<State>,
     policies: Vec<P>,
     shared: P::Shared,
     outcomes: Vec<Outcome>,
-    /// Of pages that were discarded: whether they still are, and the memories in which a fault finds
-    /// nothing that was swapped out.
+    /// Discarded pages: whether they still are, and the memories in which the next fault is not a
+    /// swap-in.
     void: FxHashMap<u32, (bool, u16)>,
-    /// Some page is one of a file.
-    files: bool,
-    /// What a stretch evicts from one memory.
-    evicted: Vec<u32>,
 }
 
 impl<P: Replacement> Memories<P> {
-    /// These memories (at most [`SIZES`]).
+    /// At most [`SIZES`] empty memories.
     pub fn new(memories: &[Setup]) -> Self {
         debug_assert!(memories.len() <= SIZES);
         Self {
             all: ((1u32 << memories.len()) - 1) as u16,
-            large: memories.iter().zip(0..).fold(0, |large, (setup, index)| {
-                large | u16::from(P::BATCHES && setup.frames >= LARGE) << index
-            }),
-            evicted: Vec::new(),
             states: Vec::new(),
             policies: memories.iter().map(|&setup| P::new(setup)).collect(),
             shared: P::Shared::default(),
             outcomes: vec![Outcome::default(); memories.len()],
             void: FxHashMap::default(),
-            files: false,
         }
     }
 
@@ -111,7 +82,7 @@ impl<P: Replacement> Memories<P> {
         &mut self.states[page as usize]
     }
 
-    /// A fault on a page that was discarded.
+    /// Count a fault on a page that was discarded.
     #[cold]
     fn fault_on_void(&mut self, page: u32, index: usize) {
         let Some((discarded, memories)) = self.void.get_mut(&page) else { return };
@@ -125,176 +96,20 @@ impl<P: Replacement> Memories<P> {
         }
     }
 
-    /// What memory `index` came to so far.
-    pub fn outcome(&self, index: usize) -> Outcome {
-        self.outcomes[index]
-    }
-
-    /// The policy of memory `index`.
-    pub fn policy(&self, index: usize) -> &P {
-        &self.policies[index]
-    }
-
-    /// The policy of memory `index`.
-    pub fn policy_mut(&mut self, index: usize) -> &mut P {
-        &mut self.policies[index]
-    }
-
-    /// Whether any page is one of a file.
-    pub fn has_files(&self) -> bool {
-        self.files
-    }
-
-    /// Whether a page is one of a file.
-    pub fn is_of_file(&self, page: u32) -> bool {
-        self.states.get(page as usize).is_some_and(|state| state.is(OF_FILE))
-    }
-
-    /// Whether what some page holds may be of no worth.
-    pub fn has_void(&self) -> bool {
-        !self.void.is_empty()
-    }
-
-    /// Put memory `index` back in: what it came to meanwhile, its `pages` and their accessed and dirty
-    /// bits.
-    pub fn put_back(
-        &mut self,
-        index: usize,
-        more: Outcome,
-        pages: &[u32],
-        referenced: u64,
-        dirty: u64,
-    ) {
-        let bit = 1u16 << index;
-        self.all |= bit;
-        self.outcomes[index].add(more);
-        for (place, &page) in pages.iter().enumerate() {
-            let state = self.state(page);
-            state.set(PRESENT, bit);
-            state.set(REFERENCED, bit * (referenced >> place & 1) as u16);
-            state.set(DIRTY, bit * (dirty >> place & 1) as u16);
-        }
-    }
-
-    /// Take memory `index` out; answers the accessed and dirty bits of `pages` (at most 64).
-    pub fn take(&mut self, index: usize, pages: &[u32]) -> (u64, u64) {
-        let bit = 1u16 << index;
-        self.all &= !bit;
-        let word = |kind| {
-            let set = |page: &u32| u64::from(self.states[*page as usize].memories(kind) & bit != 0);
-            pages.iter().enumerate().map(|(place, page)| set(page) << place).sum()
-        };
-        let bits = (word(REFERENCED), word(DIRTY));
-        for &page in pages {
-            let state = &mut self.states[page as usize];
-            state.clear(PRESENT, bit);
-            state.clear(REFERENCED, bit);
-            state.clear(DIRTY, bit);
-        }
-        bits
-    }
-
-    /// Apply the segments in `range` to the memories of `busy`, each of which takes its faults at once;
-    /// answers those that could not, for which nothing has changed.
-    fn stretch(&mut self, busy: u16, view: &View<'_>, range: Range<usize>) -> u16 {
-        let (mut again, mut written, mut slow) = (0, 0, 0u16);
-        let mut locals = [0u8; MAX_BLOCKS];
-        let mut missing = [0u16; MAX_BLOCKS];
-        let mut count = 0;
-        for local in range.clone() {
-            let segment = view.first + local;
-            again |= view.chunk.again[segment];
-            written |= view.chunk.again_written[segment]
-                | u64::from(view.chunk.first_written[segment]) << local;
-            let page = view.pages[local];
-            if page == NO_PAGE {
-                continue;
-            }
-            let state = &mut self.states[page as usize];
-            (locals[count], missing[count]) = (local as u8, busy & !state.memories(PRESENT));
-            count += usize::from(!state.is(HERE));
-            state.0 |= 1 << HERE;
-        }
-        // Where an earlier stretch evicted a page that is referenced again in the midst of a segment, faults
-        // are not in the order of first references.
-        for local in ones(again & !(u64::MAX << range.start)) {
-            let page = view.page(local);
-            if page == NO_PAGE {
-                continue;
-            }
-            let state = &mut self.states[page as usize];
-            slow |= busy & !state.memories(PRESENT);
-            if !state.is(HERE) {
-                state.0 |= 1 << HERE;
-                (locals[count], missing[count]) = (local, 0);
-                count += 1;
-            }
-        }
-        let (locals, missing) = (&locals[..count], &missing[..count]);
-        for index in ones(u64::from(busy & !slow)) {
-            let mut pages = [0; MAX_BLOCKS];
-            let mut faults = 0;
-            for (&local, &missing) in locals.iter().zip(missing) {
-                pages[faults] = view.page(local);
-                faults += usize::from(missing >> index & 1);
-            }
-            if faults > 0 && !self.fault_many(usize::from(index), &pages[..faults]) {
-                slow |= 1 << index;
-            }
-        }
-        let done = busy & !slow;
-        for &local in locals {
-            let state = &mut self.states[view.page(local) as usize];
-            state.0 &= !(1 << HERE);
-            state.set(PRESENT, done);
-            state.set(REFERENCED, done);
-            if view.group_of_local(local) & written != 0 {
-                state.set(DIRTY, done);
-            }
-        }
-        slow
-    }
-
-    /// Let memory `index` fault on `pages`, unless it must do so one by one.
-    fn fault_many(&mut self, index: usize, pages: &[u32]) -> bool {
-        let Self { states, outcomes, evicted, .. } = self;
-        let bit = 1u16 << index;
-        evicted.clear();
-        let mut bits = Looked { states, bit, seen: Cell::new(0) };
-        if !self.policies[index].fault_many(pages, &mut bits, evicted) {
-            return false;
-        }
-        let outcome = &mut outcomes[index];
-        outcome.faults += pages.len() as u64;
-        if self.files {
-            let of_file = |page: &u32| u64::from(states[*page as usize].is(OF_FILE));
-            outcome.file_faults += pages.iter().map(of_file).sum::<u64>();
-        }
-        for &victim in &*evicted {
-            let state = &mut states[victim as usize];
-            let dirty = u64::from(state.memories(DIRTY) >> index & 1);
-            outcome.dirty_evictions += dirty;
-            outcome.file_dirty_evictions += dirty & u64::from(state.is(OF_FILE));
-            state.clear(PRESENT, bit);
-            state.clear(DIRTY, bit);
-        }
-        true
-    }
-
-    /// Apply the segments in `range` to the memories of `busy`.
-    fn replay(&mut self, busy: u16, view: &View<'_>, range: Range<usize>) {
-        let mut run = Replay { attention: 0, clean: 0, busy, view };
+    /// Replay a window in the memories of `busy`.
+    fn replay(&mut self, busy: u16, view: &View<'_>) {
+        let mut run = Replay { unmarked: 0, clean: 0, busy, view };
         for &local in view.distinct {
             let state = self.states[view.page(local) as usize];
             let group = view.group[usize::from(local)];
             if state.memories(REFERENCED) & busy != busy {
-                run.attention |= group;
+                run.unmarked |= group;
             }
             if group & view.written != 0 && state.memories(DIRTY) & busy != busy {
                 run.clean |= group;
             }
         }
-        for j in range {
+        for j in 0..view.pages.len() {
             let local = j as u8;
             let segment = view.first + j;
             let write = view.chunk.first_written[segment];
@@ -303,16 +118,16 @@ impl<P: Replacement> Memories<P> {
             }
             let again = view.chunk.again[segment];
             let written = view.chunk.again_written[segment];
-            let open = again & run.attention | written & run.clean;
+            let open = again & run.unmarked | written & run.clean;
             if open == 0 {
                 continue;
             }
             let mut resident = busy;
-            for local in ones(open) {
+            for local in set_bits(open) {
                 resident &= self.states[view.page(local) as usize].memories(PRESENT);
             }
             if resident == busy {
-                for local in ones(open) {
+                for local in set_bits(open) {
                     self.mark(&mut run, local, written >> local & 1 == 1);
                 }
                 continue;
@@ -320,7 +135,7 @@ impl<P: Replacement> Memories<P> {
             let from = view.chunk.segment[segment] as usize + 1;
             let to = view.chunk.segment[segment + 1] as usize;
             for &byte in &view.chunk.refs[from..to] {
-                let (local, write) = (byte & !super::window::WRITE, byte >> 7 == 1);
+                let (local, write) = (byte & !WRITE, byte & WRITE != 0);
                 if run.wants(local, write) {
                     self.touch(&mut run, local, write);
                 }
@@ -328,7 +143,7 @@ impl<P: Replacement> Memories<P> {
         }
     }
 
-    /// One reference that may fault.
+    /// Apply one reference that may fault.
     fn touch(&mut self, run: &mut Replay<'_, '_>, local: u8, write: bool) {
         let page = run.view.page(local);
         let mut missing = run.busy & !self.states[page as usize].memories(PRESENT);
@@ -338,7 +153,7 @@ impl<P: Replacement> Memories<P> {
             let bit = 1u16 << index;
             missing &= missing - 1;
             self.outcomes[index].faults += 1;
-            let of_file = self.states[page as usize].is(OF_FILE);
+            let of_file = self.states[page as usize].is_of_file();
             self.outcomes[index].file_faults += u64::from(of_file);
             if !self.void.is_empty() {
                 self.fault_on_void(page, index);
@@ -347,13 +162,13 @@ impl<P: Replacement> Memories<P> {
             for victim in self.policies[index].fault(page, &self.shared, &mut bits) {
                 let state = &mut self.states[victim as usize];
                 let group = run.group_of(victim);
-                run.attention |= group;
+                run.unmarked |= group;
                 state.clear(PRESENT, bit);
                 state.clear(REFERENCED, bit);
                 if state.memories(DIRTY) & bit != 0 {
                     state.clear(DIRTY, bit);
                     self.outcomes[index].dirty_evictions += 1;
-                    self.outcomes[index].file_dirty_evictions += u64::from(state.is(OF_FILE));
+                    self.outcomes[index].file_dirty_evictions += u64::from(state.is_of_file());
                     run.clean |= group;
                 }
             }
@@ -369,7 +184,7 @@ impl<P: Replacement> Memories<P> {
         let state = &mut self.states[run.view.page(local) as usize];
         let group = run.view.group_of_local(local);
         state.set(REFERENCED, run.busy);
-        run.attention &= !group;
+        run.unmarked &= !group;
         if write {
             state.set(DIRTY, run.busy);
             run.clean &= !group;
@@ -379,8 +194,8 @@ impl<P: Replacement> Memories<P> {
 
 /// The state of one window's replay.
 struct Replay<'a, 'v> {
-    /// Local numbers of pages that lack the mark in some busy memory.
-    attention: u64,
+    /// Local numbers of pages whose accessed bit is clear in some busy memory.
+    unmarked: u64,
     /// Local numbers of pages written in this window that are clean in some busy memory.
     clean: u64,
     busy: u16,
@@ -390,10 +205,10 @@ struct Replay<'a, 'v> {
 impl Replay<'_, '_> {
     #[inline]
     fn wants(&self, local: u8, write: bool) -> bool {
-        (self.attention | if write { self.clean } else { 0 }) >> local & 1 == 1
+        (self.unmarked | if write { self.clean } else { 0 }) >> local & 1 == 1
     }
 
-    /// Local numbers of `page`, none when this window does not touch it.
+    /// Bit mask of the local numbers of `page`; 0 if the window does not touch it.
     #[inline]
     fn group_of(&self, page: u32) -> u64 {
         let local = self.view.local_of[page as usize];
@@ -419,49 +234,17 @@ impl AccessBits for Bits<'_, '_, '_, '_> {
     #[inline]
     fn clear(&mut self, page: u32) {
         self.states[page as usize].clear(REFERENCED, self.bit);
-        self.run.attention |= self.run.group_of(page);
+        self.run.unmarked |= self.run.group_of(page);
     }
 
     #[inline]
-    fn expect(&self, page: u32) {
+    fn prefetch(&self, page: u32) {
         prefetch(self.states, page as usize);
-    }
-}
-
-/// Bits that are looked at for many faults at once.
-struct Looked<'s> {
-    states: &'s mut [State],
-    bit: u16,
-    /// What is so of any page looked at.
-    seen: Cell<u32>,
-}
-
-impl AccessBits for Looked<'_> {
-    #[inline]
-    fn test(&self, page: u32) -> bool {
-        let state = self.states[page as usize];
-        self.seen.set(self.seen.get() | state.0);
-        state.memories(REFERENCED) & self.bit != 0
-    }
-
-    #[inline]
-    fn clear(&mut self, page: u32) {
-        self.states[page as usize].clear(REFERENCED, self.bit);
-    }
-
-    #[inline]
-    fn expect(&self, page: u32) {
-        prefetch(self.states, page as usize);
-    }
-
-    #[inline]
-    fn doubtful(&self) -> bool {
-        State(self.seen.get()).is(HERE)
     }
 }
 
 impl<P: Replacement> Engine for Memories<P> {
-    fn expect(&self, page: u32) {
+    fn prefetch(&self, page: u32) {
         prefetch(&self.states, page as usize);
     }
 
@@ -489,28 +272,8 @@ impl<P: Replacement> Engine for Memories<P> {
             }
         }
         let busy = self.all & !present;
-        if P::EXPECTS && self.states.len() >= FAR_PAGES {
-            for &local in view.distinct {
-                let page = view.page(local);
-                let missing = busy & !self.states[page as usize].memories(PRESENT);
-                ones(u64::from(missing))
-                    .for_each(|index| self.policies[usize::from(index)].expect(page));
-            }
-        }
-        let large = if self.has_void() { 0 } else { busy & self.large };
-        let (small, whole) = (busy & !large, view.pages.len());
-        if small != 0 {
-            self.replay(small, view, 0..whole);
-        }
-        if large != 0 {
-            let most = if self.states.len() >= MANY_PAGES { MAX_BLOCKS } else { STRETCH };
-            for start in (0..whole).step_by(most) {
-                let range = start..whole.min(start + most);
-                let slow = self.stretch(large, view, range.clone());
-                if slow != 0 {
-                    self.replay(slow, view, range);
-                }
-            }
+        if busy != 0 {
+            self.replay(busy, view);
         }
     }
 
@@ -520,7 +283,6 @@ impl<P: Replacement> Engine for Memories<P> {
 
     fn begin_file(&mut self, page: u32, executable: bool) {
         self.state(page).0 |= 1 << OF_FILE;
-        self.files = true;
         self.policies.iter_mut().for_each(|policy| policy.begin_file(page, executable));
     }
 
@@ -549,9 +311,9 @@ impl<P: Replacement> Engine for Memories<P> {
         *self.state(page) = state;
     }
 
-    fn keep(&mut self, page: u32) {
+    fn undo_discard(&mut self, page: u32) {
         let present = self.state(page).memories(PRESENT);
-        self.policies.iter_mut().for_each(|policy| policy.keep(page));
+        self.policies.iter_mut().for_each(|policy| policy.undo_discard(page));
         if let Some((discarded, memories)) = self.void.get_mut(&page) {
             *discarded = false;
             *memories &= !present;
@@ -566,8 +328,8 @@ impl<P: Replacement> Engine for Memories<P> {
     }
 }
 
-/// Positions of the ones of `mask`, lowest first.
-fn ones(mut mask: u64) -> impl Iterator<Item = u8> {
+/// Positions of the set bits of `mask`, lowest first.
+fn set_bits(mut mask: u64) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         (mask != 0).then(|| {
             let place = mask.trailing_zeros() as u8;

@@ -2,34 +2,28 @@
 //! faults at every page size and memory size, in one pass over the trace.
 
 mod cell;
-mod clock;
-mod counted;
 mod direct;
 mod engine;
 pub mod explain;
-#[cfg(target_arch = "x86_64")]
-mod lanes;
-mod linux;
 pub mod machine;
 mod memory;
 pub mod options;
-mod own;
 mod page_size;
-mod repeats;
-mod resident;
-mod runs;
+mod parts;
 mod sample;
 mod simulate;
 mod source;
 mod stack;
+mod study;
 mod table;
 mod window;
 
-pub use cell::{Cell, FaultKinds};
-pub use counted::Counted;
-pub use options::{Asked, ClockInsert, Lifetimes, MemorySize, Options, PageCache, View};
-pub use sample::LeftOut;
+pub use cell::{Cell, FaultKinds, TooFewFrames};
+pub use options::{ClockInsert, Lifetimes, MemorySize, Options, PageCache, Request, View};
+pub use parts::StudyPart;
+pub use sample::OmittedSize;
 pub use simulate::{Simulated, simulate};
+pub use study::Study;
 pub use table::{Prices, Row, rows};
 
 #[cfg(test)]

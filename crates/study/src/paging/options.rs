@@ -1,16 +1,17 @@
-//! What a paging study is asked: checked once, here.
+//! Options of a paging study: parsed and checked.
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::machine::MachineNames;
 use nearfar_hardware::tlb::TlbSpec;
 use nearfar_kernel::replacement::linux::MAX_SWAPPINESS;
-use nearfar_kernel::replacement::{self, Named, Replacements, Setup};
+use nearfar_kernel::replacement::{self, PolicyEntry, Replacements, Setup};
 pub use nearfar_schema::units::MemorySize;
 use nearfar_schema::units::parse_page_sizes;
-use nearfar_schema::{Bytes, Choice, Count, List, Memory, PageSizes, Runtime, Share, none};
+use nearfar_schema::{Bytes, Choice, Count, List, PageSizes, Runtime, Share, none};
 use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, KindSet, Reader, Result};
 
+use super::cell::{MIN_FRAMES, Memory, TooFewFrames};
 use super::machine;
 use crate::filter::Filter;
 pub use crate::lifetimes::Lifetimes;
@@ -20,35 +21,37 @@ use crate::lifetimes::Spaces;
 pub const MIN_PAGE: u64 = 64;
 /// Largest page size, bytes.
 pub const MAX_PAGE: u64 = 1 << 40;
-/// The kernel's own swappiness.
+/// The kernel's default swappiness.
 const SWAPPINESS: u64 = 60;
-/// The TLB where none is given.
+/// Default TLB.
 const TLB: &str = "64";
-/// Page sizes that are studied where none are given.
+/// Default page sizes.
 const PAGE_SIZES: &str = "512,1K,...,2M";
-/// Linux's statistics are always true.
+/// Default: Linux's statistics are always up to date.
 const STATISTICS_EVERY: u64 = 1;
-/// Most memory sizes in one study.
+/// Default of [`Options::prefetch_pages`].
+const PREFETCH_PAGES: usize = 1 << 14;
+/// Maximum number of memory sizes.
 pub const MAX_MEMORIES: usize = 1024;
 
 nearfar_schema::choices! {
     /// Whether CLOCK loads a page with its accessed bit set.
     pub enum ClockInsert: "way to load a page" {
-        /// the faulting reference counts as one (hardware sets the bit when it retries)
+        /// set, as hardware does when it retries the faulting reference
         Set = "set",
-        /// libCacheSim's default
+        /// clear, as libCacheSim does by default
         Clear = "clear",
     }
 }
 
 nearfar_schema::choices! {
-    /// Where the program's files are at its start.
+    /// Where the program's files are when it starts.
     pub enum PageCache: "state of the page cache" {
         /// the first reference to a page of a file reads it from storage
         Cold = "cold",
-        /// it finds the page in memory, and is no fault that counts
+        /// the page is in memory; the fault is not counted
         Warm = "warm",
-        /// files are in memory that is not counted here, such as another control group's
+        /// files are in memory that is not counted, such as another control group's
         Elsewhere = "elsewhere",
     }
 }
@@ -58,37 +61,36 @@ nearfar_schema::choices! {
     pub enum View: "view" {
         /// equations 1 to 3 of page-size advice (000), as published
         Paper = "paper",
-        /// what the processor spends: caches, TLBs, page walks and the kernel's part of faults
+        /// time of the processor: caches, TLBs, page walks and the kernel's part of faults
         Machine = "machine",
     }
 }
 
 nearfar_schema::options! {
     /// The options of a paging study as they are written.
-    pub struct Asked {
+    pub struct Request {
         /// Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. By default, `--view
         /// machine` uses those that Linux supports for anonymous memory: 4 KiB, and 16 KiB and
         /// larger.
         page_sizes: PageSizes = PAGE_SIZES,
         /// Memory sizes: shares of the peak resident set (50%) or bytes (512M); `...` for equal
         /// steps.
-        memory: Memory = "10%,...,100%",
+        memory: nearfar_schema::Memory = "10%,...,100%",
         /// The TLB: entries (64), with ways (64x4), or two levels (64+1536x12); LRU.
         tlb: TlbSpec = TLB,
         /// Page replacement.
         replacement: Choice<Replacements> = "clock",
         /// Accessed bit of a newly loaded page under CLOCK.
         clock_insert: ClockInsert = "set",
-        /// The kernel's vm.swappiness, for `linux` and `mglru`: how readily anonymous pages go in
-        /// place of those of files, from 0 to 200.
+        /// The kernel's vm.swappiness, for `linux` and `mglru`: how much it prefers to evict
+        /// anonymous pages over file pages, from 0 to 200.
         swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
-        /// For `linux`: faults between two updates of the statistics that it compares its lists by, which
-        /// the kernel makes every two seconds; 0: none, as for a program that ends sooner.
+        /// For `linux`: faults between updates of the page-list statistics; 0 = no updates. The
+        /// kernel updates them every two seconds.
         statistics_every: Count = STATISTICS_EVERY,
-        /// Machine name or file; several, with commas between, are compared as whole hosts.
+        /// Machine name or file; comma-separated machines are compared as whole hosts.
         machine: Option<MachineNames> = none("here, if this machine was measured, else nvme"),
-        /// Storages of the machine; one that it lacks is borrowed from the built-in machine that has it,
-        /// but not where several machines are compared.
+        /// Storage devices of the machine; with one machine, also devices of built-in machines.
         storage: Option<List<String>> = none("all"),
         /// Kinds of references to include.
         kinds: Option<List<Choice<Kinds>>> = none("all"),
@@ -96,20 +98,19 @@ nearfar_schema::options! {
         filter: Filter = "none",
         /// Whether memory is freed when the program unmaps it, if the trace has such events.
         lifetimes: Lifetimes = "on",
-        /// Where the program's files are at its start.
+        /// Where the program's files are when it starts.
         page_cache: PageCache = "cold",
         /// Charge a write for each eviction of a dirty page.
         write_back: bool = false,
         /// How the time of a reference is computed.
-        view: Option<View> = none("machine, where its file describes the processor, else paper"),
+        view: Option<View> = none("machine if the machine file describes the processor, else paper"),
         /// Page size that the host uses for a virtual machine's memory, for `--view machine`: page
         /// walks then include the host's page table.
-        nested: Option<Bytes> = none("as the machine says"),
-        /// Slowdown to accept in the answer on memory, against having all the memory that the
-        /// program uses.
+        nested: Option<Bytes> = none("from the machine file"),
+        /// Slowdown to accept in the recommended memory size, compared with enough memory.
         slowdown: Share = crate::SLOWDOWN,
-        /// Simulate only this share of the trace (0 to 1): pages for memories, references for the TLB.
-        /// Rows then have 95 % intervals.
+        /// Simulate only this share of the trace (0 to 1): pages for memories, references for the
+        /// TLB. Rows then have 95 % intervals.
         sample: Option<f64> = none(""),
         /// Threads; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,
@@ -118,19 +119,21 @@ nearfar_schema::options! {
     }
 }
 
-impl Asked {
-    /// What a reference costs on `machine`: what was asked for, else what it spends where its file
-    /// describes the processor and no other option has a meaning in the papers' view alone.
+impl Request {
+    /// The requested view. By default the machine's, if its file describes the processor and no
+    /// option requires the papers' view.
     pub fn view_on(&self, machine: &Machine) -> View {
-        let spends = || {
+        let supports_machine_view = || {
             self.tlb.to_string() == TLB
                 && self.filter == Filter::None
                 && (self.has_usual_pages() || machine::check(&self.page_sizes.0).is_ok())
-                // A processor spends its time on every reference.
                 && self.sample.is_none()
                 && machine.processor(None).is_ok()
         };
-        self.view.unwrap_or_else(|| if spends() { View::Machine } else { View::Paper })
+        self.view.unwrap_or_else(|| match supports_machine_view() {
+            true => View::Machine,
+            false => View::Paper,
+        })
     }
 
     fn has_usual_pages(&self) -> bool {
@@ -143,89 +146,97 @@ impl Asked {
 pub struct Options {
     /// Page sizes, bytes: powers of two, ascending, each once.
     pub page_sizes: Vec<u64>,
-    /// The smallest page size of the study, of which these may be a part: where pages end, what a
-    /// reference changes is known by blocks of this size.
+    /// The smallest page size of the whole study, of which these page sizes may be a part. With
+    /// lifetimes it determines the block size.
     pub finest: u64,
     /// Memory sizes.
     pub memory: Vec<MemorySize>,
+    /// Memories with fewer frames are not simulated.
+    pub min_frames: u64,
+    /// Number of pages above which page state is prefetched. Affects speed only.
+    pub prefetch_pages: usize,
     /// The TLB.
     pub tlb: TlbSpec,
     /// Replacement policy.
-    pub replacement: Named,
+    pub replacement: PolicyEntry,
     /// How CLOCK loads a page.
     pub clock_insert: ClockInsert,
-    /// How readily Linux reclaims anonymous pages.
+    /// The kernel's `vm.swappiness`.
     pub swappiness: u64,
-    /// Faults between two updates of Linux's statistics; 0: none.
+    /// Faults between two updates of Linux's statistics; 0 = never.
     pub statistics_every: u64,
     /// Kinds of references to include.
     pub kinds: KindSet,
-    /// Pages end, where the trace has events that say so.
+    /// Pages have lifetimes if the trace has events.
     pub lifetimes: bool,
-    /// Pages of files take frames, where pages end.
+    /// With lifetimes: file pages take frames.
     pub files: bool,
-    /// The trace is behind a filter, and lacks stores.
+    /// The trace was filtered, and lacks stores.
     pub filtered: bool,
     /// Threads; 0 = one per core.
     pub threads: usize,
-    /// Bytes that the simulation should not exceed: a large footprint takes several passes.
+    /// Memory limit of the simulation in bytes; large footprints take several passes.
     pub max_memory: u64,
-    /// Part of the trace to simulate ([`super::sample`]); all when `None`.
+    /// Share of the trace to simulate ([`super::sample`]); `None` for all.
     pub sample: Option<f64>,
-    /// Which part that is.
+    /// Seed of the sample.
     pub sample_seed: u64,
 }
 
-impl TryFrom<&Asked> for Options {
+impl TryFrom<&Request> for Options {
     type Error = Error;
 
-    fn try_from(asked: &Asked) -> Result<Self> {
-        let kinds = asked.kinds.as_ref().map_or(KindSet::ALL, |kinds| KindSet::of(&kinds.0));
-        let mut page_sizes = asked.page_sizes.0.clone();
+    fn try_from(request: &Request) -> Result<Self> {
+        let kinds = request.kinds.as_ref().map_or(KindSet::ALL, |kinds| KindSet::of(&kinds.0));
+        let mut page_sizes = request.page_sizes.0.clone();
         let idle = |flag: &str, what: &str, fix: &str| Err(Error::input(flag, what, fix));
-        if asked.view == Some(View::Machine) {
-            if asked.has_usual_pages() {
+        if request.view == Some(View::Machine) {
+            if request.has_usual_pages() {
                 // Linux has no anonymous pages of 8 KiB (`THP_ORDERS_ALL_ANON`).
                 page_sizes
                     .retain(|size| size >> machine::SMALL != 2 && *size >= 1 << machine::SMALL);
             }
             machine::check(&page_sizes)?;
-            if asked.tlb.to_string() != TLB {
+            if request.tlb.to_string() != TLB {
                 let what = "means nothing to --view machine, which has the machine's TLBs";
                 return idle("--tlb", what, "change the machine: --set tlb.first.entries=128");
             }
-            if asked.filter != Filter::None {
+            if request.filter != Filter::None {
                 let what = "means nothing to --view machine, which has caches of its own";
                 return idle("--filter", what, "leave it out, or use --view paper");
             }
-        } else if asked.nested.is_some() {
+        } else if request.nested.is_some() {
             let what = "means nothing to --view paper";
             return idle("--nested", what, "use it with --view machine");
         }
         let options = Self::new(
             page_sizes,
-            asked.memory.sizes.clone(),
-            asked.tlb,
-            asked.replacement,
-            asked.clock_insert,
+            request.memory.sizes.clone(),
+            request.tlb,
+            request.replacement,
+            request.clock_insert,
             kinds,
         )?;
         Self {
-            lifetimes: asked.lifetimes == Lifetimes::On,
-            filtered: asked.filter != Filter::None,
-            files: asked.page_cache != PageCache::Elsewhere,
-            threads: asked.threads.0.0 as usize,
-            max_memory: asked.max_memory.0.0,
+            lifetimes: request.lifetimes == Lifetimes::On,
+            filtered: request.filter != Filter::None,
+            files: request.page_cache != PageCache::Elsewhere,
+            threads: request.threads.0.0 as usize,
+            max_memory: request.max_memory.0.0,
             ..options
         }
-        .sampled(asked.sample)?
-        .with_swappiness(asked.swappiness.0)?
-        .with_statistics_every(asked.statistics_every.0)
+        .sampled(request.sample)?
+        .with_swappiness(request.swappiness.0)?
+        .with_statistics_every(request.statistics_every.0)
     }
 }
 
 impl Options {
-    /// Check and order what the user gave; all pages, on every core, in as much memory as it takes.
+    /// Check and normalise these options; others have defaults: no sample, all cores, no memory
+    /// limit.
+    ///
+    /// # Errors
+    /// If an option is invalid.
     pub fn new(
         mut page_sizes: Vec<u64>,
         memory: Vec<MemorySize>,
@@ -283,6 +294,8 @@ impl Options {
             page_sizes,
             finest,
             memory,
+            min_frames: MIN_FRAMES,
+            prefetch_pages: PREFETCH_PAGES,
             tlb,
             replacement: policy,
             clock_insert,
@@ -299,13 +312,16 @@ impl Options {
         })
     }
 
-    /// Some of the page sizes of the study alone.
+    /// Restrict the page sizes to these.
     pub fn only(mut self, page_sizes: &[u64]) -> Self {
         self.page_sizes.retain(|size| page_sizes.contains(size));
         self
     }
 
-    /// Simulate only a part of the trace, above 0 and up to 1; `None` for all.
+    /// Simulate only a share of the trace, above 0 and up to 1; `None` for all.
+    ///
+    /// # Errors
+    /// If the share is out of range or the policy cannot be sampled.
     pub fn sampled(mut self, rate: Option<f64>) -> Result<Self> {
         let Some(value) = rate else { return Ok(self) };
         let fix = if self.clock_insert == ClockInsert::Clear {
@@ -324,20 +340,30 @@ impl Options {
         Spaces::new(&reader.info().threads).filtered(self.filtered)
     }
 
-    /// Let Linux reclaim anonymous pages more or less readily than by default.
+    /// Set the swappiness.
+    ///
+    /// # Errors
+    /// If it is not the default and the policy does not use it.
     pub fn with_swappiness(self, swappiness: u64) -> Result<Self> {
-        self.only_for("--swappiness", swappiness != SWAPPINESS, Named::has_swappiness)?;
+        self.only_for("--swappiness", swappiness != SWAPPINESS, PolicyEntry::has_swappiness)?;
         Ok(Self { swappiness, ..self })
     }
 
-    /// Let Linux's statistics grow old.
+    /// Set the number of faults between two updates of Linux's statistics.
+    ///
+    /// # Errors
+    /// If it is not the default and the policy does not use it.
     pub fn with_statistics_every(self, faults: u64) -> Result<Self> {
-        self.only_for("--statistics-every", faults != STATISTICS_EVERY, Named::has_statistics)?;
+        self.only_for(
+            "--statistics-every",
+            faults != STATISTICS_EVERY,
+            PolicyEntry::has_statistics,
+        )?;
         Ok(Self { statistics_every: faults, ..self })
     }
 
-    /// Refuse an option that is `given` to a policy that it means nothing to.
-    fn only_for(&self, option: &str, given: bool, has: fn(Named) -> bool) -> Result<()> {
+    /// Refuse an option that the policy does not use.
+    fn only_for(&self, option: &str, given: bool, has: fn(PolicyEntry) -> bool) -> Result<()> {
         if !given || has(self.replacement) {
             return Ok(());
         }
@@ -350,10 +376,37 @@ impl Options {
         ))
     }
 
-    /// A memory of so many frames. Where pages never end all are anonymous, and reclaimed as such.
+    /// The setup of a memory. Without lifetimes all pages are anonymous, so swappiness is at its
+    /// maximum.
     pub fn setup(&self, frames: u64, page_bytes: u64, lives: bool) -> Setup {
         let swappiness = if lives { self.swappiness } else { MAX_SWAPPINESS };
         Setup { frames, page_bytes, swappiness, statistics_every: self.statistics_every }
+    }
+
+    /// The memories to simulate at a page size, given as bytes and fractions.
+    pub fn memories(&self, page_bytes: u64, sizes: &[(u64, Option<f64>)]) -> Vec<Memory> {
+        let memory = |&(bytes, fraction)| Memory { bytes, fraction, frames: bytes / page_bytes };
+        sizes.iter().map(memory).filter(|memory| memory.frames >= self.min_frames).collect()
+    }
+
+    /// The page sizes, smallest first, at which at least one of these memories has enough frames.
+    pub fn simulated_pages(&self, sizes: &[(u64, Option<f64>)]) -> &[u64] {
+        let largest = sizes.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
+        let count = self.page_sizes.partition_point(|page| largest / page >= self.min_frames);
+        &self.page_sizes[..count]
+    }
+
+    /// The cells that are not simulated, by page size.
+    pub fn too_few_frames(&self, sizes: &[(u64, Option<f64>)]) -> Vec<TooFewFrames> {
+        let cells = self.page_sizes.iter().flat_map(|&page_bytes| {
+            let few = sizes.iter().filter(move |(bytes, _)| bytes / page_bytes < self.min_frames);
+            few.map(move |&(memory_bytes, memory_fraction)| TooFewFrames {
+                page_bytes,
+                memory_bytes,
+                memory_fraction,
+            })
+        });
+        cells.collect()
     }
 
     /// Whether some memory size is a fraction.
@@ -361,13 +414,13 @@ impl Options {
         self.memory.iter().any(|size| matches!(size, MemorySize::Fraction(_)))
     }
 
-    /// Each memory size in bytes, and as a fraction of `whole` bytes where it was given as one.
+    /// Each memory size in bytes, with its fraction of `whole` bytes if it was given as one.
     pub fn memory_bytes(&self, whole: u64) -> Vec<(u64, Option<f64>)> {
         self.memory
             .iter()
             .map(|size| match *size {
                 MemorySize::Fraction(f) => {
-                    // Rounded first: 0.7 x 10 pages is 7 pages, not 6.999... of them.
+                    // Rounded first, because 0.7 x 10 pages should be 7 pages, not 6.999.
                     let bytes = (f * whole as f64 * 1024.0).round() / 1024.0;
                     ((bytes as u64).max(1), Some(f))
                 }

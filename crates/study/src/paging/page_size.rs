@@ -1,4 +1,4 @@
-//! One page size: from a window of blocks to a window of pages, its TLB and its memories.
+//! One page size: turns windows of blocks into windows of pages for its TLB and its memories.
 
 use std::ops::Range;
 
@@ -6,72 +6,72 @@ use nearfar_hardware::table::{grow, prefetch};
 use nearfar_hardware::tlb::{Buffer, TlbSpec};
 use nearfar_trace::hash::PageMap;
 
-use super::engine::{Engine, NO_PAGE, NO_STAND_IN, Outcome, View};
+use super::engine::{Engine, NO_PAGE, NO_REPRESENTATIVE, Outcome, View};
 use super::sample::Sample;
 use super::window::{Chunk, LOCAL, MAX_BLOCKS};
 use crate::lifetimes::{self, Action, Change, PageTable};
 
-/// Pages below which what is known of them stays in the caches next to the processor.
-const FEW_PAGES: u32 = if cfg!(test) { 8 } else { 1 << 14 };
-
-/// Misses of a TLB.
+/// Misses of the TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TlbOutcome {
-    /// References that no level held: page walks.
+    /// Page walks: misses of all levels.
     pub misses: u64,
-    /// First-level misses that the second level held.
+    /// First-level misses that hit the second level.
     pub second_hits: u64,
 }
 
-/// What is simulated at one page size.
+/// Parameters of [`PageSize`].
 pub struct Job {
     /// log2 of the page size.
     pub shift: u32,
     /// log2 of the block size.
     pub block_shift: u32,
-    /// The TLB, for a job that has one.
+    /// The TLB, if simulated.
     pub tlb: Option<TlbSpec>,
-    /// The pages simulated; all when `None`.
+    /// The pages to simulate; `None` for all.
     pub sample: Option<Sample>,
-    /// Pages end.
+    /// Pages have lifetimes.
     pub lives: bool,
-    /// Pages of files take frames, where pages end.
+    /// With lifetimes: file pages take frames.
     pub files: bool,
-    /// Memories.
+    /// The memories.
     pub engines: Vec<Box<dyn Engine>>,
+    /// [`Options::prefetch_pages`](super::options::Options::prefetch_pages).
+    pub prefetch_pages: usize,
 }
 
-/// A page size with everything simulated at it.
+/// The TLB and the memories of one page size.
 pub struct PageSize {
     /// log2 of the page size.
     pub shift: u32,
     pages: Pages,
-    /// Local number of a page or frame in the last window that had it.
+    /// By page or frame: its local number in the last window that contained it.
     local_of: Vec<u8>,
     first: Option<Buffer>,
     second: Option<Buffer>,
     tlb: TlbOutcome,
     sample: Option<Sample>,
     engines: Vec<Box<dyn Engine>>,
+    prefetch_pages: usize,
 }
 
-/// Which page a block is in.
+/// Maps blocks to pages.
 enum Pages {
-    /// Pages that never end.
-    Endless(Endless),
-    /// Pages as the events of the trace have them.
+    /// Without lifetimes.
+    Permanent(Permanent),
+    /// With lifetimes, from the events of the trace.
     Lives(PageTable),
 }
 
-/// Pages that never end: their ids are in the order of their first references.
-struct Endless {
-    /// log2 of the blocks in a page.
+/// Pages that are never freed. Ids are in the order of first references.
+struct Permanent {
+    /// log2 of the blocks per page.
     blocks: u32,
-    /// Pages are blocks, and have their ids.
-    own: bool,
-    /// Page numbers are kept, for set-associative TLBs.
+    /// Pages are blocks and have the same ids.
+    identity: bool,
+    /// Store page numbers, for set-associative TLBs.
     numbered: bool,
-    /// Page of each block, unless `own`.
+    /// Page of each block, unless `identity`.
     page_of: Vec<u32>,
     ids: PageMap<u32>,
     /// Number of each page, if `numbered`.
@@ -79,24 +79,24 @@ struct Endless {
     pages: u32,
 }
 
-impl Endless {
-    /// The page of the next block.
-    fn put(&mut self, page: u32) {
+impl Permanent {
+    /// Assign a page to the next block.
+    fn push(&mut self, page: u32) {
         let blocks = self.page_of.len() + 1;
         grow(&mut self.page_of, blocks, page);
     }
 
-    /// A block that was not referenced before; answers its page and that one's number if it is new.
+    /// Add the next block. Returns its page and the page's number if the page is new.
     fn new_block(&mut self, block: u64, sample: Option<Sample>) -> Option<(u32, u64)> {
         let number = block >> self.blocks;
-        if sample.is_some_and(|sample| !sample.takes(number)) {
-            self.put(NO_PAGE);
+        if sample.is_some_and(|sample| !sample.contains(number)) {
+            self.push(NO_PAGE);
             return None;
         }
         let page = self.pages;
-        if !self.own {
+        if !self.identity {
             let id = *self.ids.entry(number).or_insert(page);
-            self.put(id);
+            self.push(id);
             if id != page {
                 return None;
             }
@@ -109,13 +109,14 @@ impl Endless {
     }
 }
 
-/// The pages of a window, and which of its blocks are in the same one.
+/// The pages of a window, with its blocks grouped by page.
 struct Grouped {
     pages: [u32; MAX_BLOCKS],
     distinct: [u8; MAX_BLOCKS],
-    kinds: usize,
+    /// Entries of `distinct`.
+    count: usize,
     group: [u64; MAX_BLOCKS],
-    stand_in: [u8; MAX_BLOCKS],
+    representative: [u8; MAX_BLOCKS],
 }
 
 impl Grouped {
@@ -123,32 +124,32 @@ impl Grouped {
         Self {
             pages: [0; MAX_BLOCKS],
             distinct: [0; MAX_BLOCKS],
-            kinds: 0,
+            count: 0,
             group: [0; MAX_BLOCKS],
-            stand_in: [0; MAX_BLOCKS],
+            representative: [0; MAX_BLOCKS],
         }
     }
 
-    /// Put the window's next block, of number `local`, into `page`.
+    /// Assign `page` to the window's next block, number `local`.
     #[inline(always)]
-    fn put(&mut self, local: usize, page: u32, local_of: &mut [u8]) {
+    fn push(&mut self, local: usize, page: u32, local_of: &mut [u8]) {
         self.pages[local] = page;
         if page == NO_PAGE {
-            self.stand_in[local] = NO_STAND_IN;
+            self.representative[local] = NO_REPRESENTATIVE;
             return;
         }
         let known = usize::from(local_of[page as usize]);
-        let stand = if known < local && self.pages[known] == page {
+        let representative = if known < local && self.pages[known] == page {
             self.group[known] |= 1 << local;
             known
         } else {
             local_of[page as usize] = local as u8;
             self.group[local] = 1 << local;
-            self.distinct[self.kinds] = local as u8;
-            self.kinds += 1;
+            self.distinct[self.count] = local as u8;
+            self.count += 1;
             local
         };
-        self.stand_in[local] = stand as u8;
+        self.representative[local] = representative as u8;
     }
 
     fn view<'a>(
@@ -162,9 +163,9 @@ impl Grouped {
             chunk,
             first: window.start,
             pages: &self.pages[..window.len()],
-            distinct: &self.distinct[..self.kinds],
+            distinct: &self.distinct[..self.count],
             group: &self.group,
-            stand_in: &self.stand_in,
+            representative: &self.representative,
             local_of,
             written,
         }
@@ -172,21 +173,21 @@ impl Grouped {
 }
 
 impl PageSize {
-    /// Nothing referenced yet.
+    /// Before the first reference.
     pub fn new(job: Job) -> Self {
-        let Job { shift, block_shift, tlb, sample, lives, files, engines } = job;
+        let Job { shift, block_shift, tlb, sample, lives, files, engines, prefetch_pages } = job;
         let sets = |buffer: &Buffer| matches!(buffer, Buffer::Sets(_));
         let first = tlb.map(|tlb| Buffer::new(tlb.first));
         let second = tlb.and_then(|tlb| tlb.second).map(Buffer::new);
         let pages = if lives {
             let taken = sample.map(|sample| {
-                Box::new(move |number| sample.takes(number)) as Box<lifetimes::Taken>
+                Box::new(move |number| sample.contains(number)) as Box<lifetimes::Taken>
             });
             Pages::Lives(PageTable::new(shift, block_shift, taken).with_files(files))
         } else {
-            Pages::Endless(Endless {
+            Pages::Permanent(Permanent {
                 blocks: shift - block_shift,
-                own: shift == block_shift && sample.is_none(),
+                identity: shift == block_shift && sample.is_none(),
                 numbered: first.iter().chain(&second).any(sets),
                 page_of: Vec::new(),
                 ids: PageMap::default(),
@@ -203,14 +204,15 @@ impl PageSize {
             tlb: TlbOutcome::default(),
             sample,
             engines,
+            prefetch_pages,
         }
     }
 
-    /// Apply a chunk.
+    /// Simulate a chunk.
     pub fn chunk(&mut self, chunk: &Chunk) {
         let mut grouped = Grouped::new();
-        let mut of_frames = Grouped::new();
-        if let Pages::Endless(pages) = &mut self.pages {
+        let mut frames_grouped = Grouped::new();
+        if let Pages::Permanent(pages) = &mut self.pages {
             for &block in &chunk.new_blocks {
                 if let Some((page, number)) = pages.new_block(block, self.sample) {
                     self.engines.iter_mut().for_each(|engine| engine.begin(page, number));
@@ -218,26 +220,26 @@ impl PageSize {
             }
             grow(&mut self.local_of, pages.pages as usize, 0);
         }
-        let far = matches!(&self.pages, Pages::Endless(pages) if pages.pages >= FEW_PAGES);
+        let prefetch = matches!(&self.pages, Pages::Permanent(pages) if pages.pages as usize >= self.prefetch_pages);
         let mut changes = chunk.changes.iter().peekable();
         for (number, window) in chunk.windows().enumerate() {
-            if far {
-                self.expect(chunk, window.end);
+            if prefetch {
+                self.prefetch(chunk, window.end);
             }
             while let Some((_, change)) = changes.next_if(|(before, _)| *before as usize <= number)
             {
                 self.change(change);
             }
             let mut written = 0u64;
-            grouped.kinds = 0;
+            grouped.count = 0;
             for (local, j) in window.clone().enumerate() {
                 let block = chunk.block[j];
                 let page = match &self.pages {
-                    Pages::Endless(Endless { own: true, .. }) => block,
-                    Pages::Endless(pages) => pages.page_of[block as usize],
+                    Pages::Permanent(Permanent { identity: true, .. }) => block,
+                    Pages::Permanent(pages) => pages.page_of[block as usize],
                     Pages::Lives(pages) => pages.page(block),
                 };
-                grouped.put(local, page, &mut self.local_of);
+                grouped.push(local, page, &mut self.local_of);
                 written |= chunk.again_written[j] | u64::from(chunk.first_written[j]) << local;
             }
             if window.is_empty() {
@@ -246,7 +248,9 @@ impl PageSize {
             let view = grouped.view(chunk, &window, &self.local_of, written);
             if let Some(first) = &mut self.first {
                 let number = |page: u32| match &self.pages {
-                    Pages::Endless(pages) => pages.numbers.get(page as usize).copied().unwrap_or(0),
+                    Pages::Permanent(pages) => {
+                        pages.numbers.get(page as usize).copied().unwrap_or(0)
+                    }
                     Pages::Lives(pages) => pages.number(page),
                 };
                 translate(first, &mut self.second, &mut self.tlb, number, &view);
@@ -256,21 +260,21 @@ impl PageSize {
             }
             let frames = match &self.pages {
                 Pages::Lives(pages) if !pages.plain() => {
-                    let own = |local: &u8| {
+                    let is_own_frame = |local: &u8| {
                         let page = view.page(*local);
                         pages.frame(page) == page
                     };
-                    (!view.distinct.iter().all(own)).then_some(pages)
+                    (!view.distinct.iter().all(is_own_frame)).then_some(pages)
                 }
                 _ => None,
             };
             if let Some(pages) = frames {
-                of_frames.kinds = 0;
+                frames_grouped.count = 0;
                 for local in 0..window.len() {
                     let frame = pages.frame(grouped.pages[local]);
-                    of_frames.put(local, frame, &mut self.local_of);
+                    frames_grouped.push(local, frame, &mut self.local_of);
                 }
-                let view = of_frames.view(chunk, &window, &self.local_of, written);
+                let view = frames_grouped.view(chunk, &window, &self.local_of, written);
                 self.engines.iter_mut().for_each(|engine| engine.window(&view));
             } else {
                 self.engines.iter_mut().for_each(|engine| engine.window(&view));
@@ -281,25 +285,25 @@ impl PageSize {
         }
     }
 
-    /// Ask for what is known of the pages, which never end, of the blocks that come after `from`.
+    /// Prefetch the state of the pages of the blocks after `from`.
     #[inline(never)]
-    fn expect(&self, chunk: &Chunk, from: usize) {
-        let Pages::Endless(pages) = &self.pages else { return };
+    fn prefetch(&self, chunk: &Chunk, from: usize) {
+        let Pages::Permanent(pages) = &self.pages else { return };
         let blocks = |from: usize| chunk.block.iter().skip(from).take(MAX_BLOCKS);
-        if !pages.own {
+        if !pages.identity {
             blocks(from + MAX_BLOCKS).for_each(|&next| prefetch(&pages.page_of, next as usize));
         }
         for &block in blocks(from) {
-            let page = if pages.own { block } else { pages.page_of[block as usize] };
+            let page = if pages.identity { block } else { pages.page_of[block as usize] };
             prefetch(&self.local_of, page as usize);
             if let Some(Buffer::Full(lru)) = &self.first {
                 lru.expect(page);
             }
-            self.engines.iter().for_each(|engine| engine.expect(page));
+            self.engines.iter().for_each(|engine| engine.prefetch(page));
         }
     }
 
-    /// Apply what became of blocks.
+    /// Apply a change of blocks.
     fn change(&mut self, change: &Change) {
         let Pages::Lives(pages) = &mut self.pages else { return };
         pages.apply(change);
@@ -324,36 +328,36 @@ impl PageSize {
                 Action::Discard(frame) => {
                     self.engines.iter_mut().for_each(|engine| engine.discard(frame));
                 }
-                Action::Keep(frame) => {
-                    self.engines.iter_mut().for_each(|engine| engine.keep(frame));
+                Action::UndoDiscard(frame) => {
+                    self.engines.iter_mut().for_each(|engine| engine.undo_discard(frame));
                 }
             }
         }
         self.local_of.resize(pages.ids(), 0);
     }
 
-    /// Distinct pages referenced: of those that had one, frames.
+    /// Distinct pages referenced; with lifetimes, frames.
     pub fn pages(&self) -> u64 {
         match &self.pages {
-            Pages::Endless(pages) => u64::from(pages.pages),
+            Pages::Permanent(pages) => u64::from(pages.pages),
             Pages::Lives(pages) => pages.filled + pages.read,
         }
     }
 
-    /// How many of them were pages of files.
-    pub fn pages_of_files(&self) -> u64 {
+    /// How many of [`Self::pages`] are file pages.
+    pub fn file_pages(&self) -> u64 {
         match &self.pages {
-            Pages::Endless(_) => 0,
+            Pages::Permanent(_) => 0,
             Pages::Lives(pages) => pages.read,
         }
     }
 
-    /// What the TLB came to.
+    /// Misses of the TLB.
     pub fn tlb(&self) -> TlbOutcome {
         self.tlb
     }
 
-    /// What the memories came to, in the order of the engines and of their sizes.
+    /// Counts of the memories, in the order of the engines and of their sizes.
     pub fn outcomes(&self) -> Vec<Outcome> {
         self.engines.iter().flat_map(|engine| engine.outcomes()).collect()
     }
@@ -378,16 +382,16 @@ fn translate(
                     miss(page);
                 }
             }
-            // A page's last reference is that of the last of its blocks.
+            // A page's last reference is the last reference to any of its blocks.
             let (mut released, count) = (0u64, view.pages.len());
             let last = &view.chunk.last[view.first..view.first + count];
             let mut order = [0u32; MAX_BLOCKS + 1];
             let mut before = MAX_BLOCKS;
             for &local in last.iter().rev() {
-                let stand = view.stand_in[usize::from(local)];
+                let representative = view.representative[usize::from(local)];
                 order[before] = view.page(local);
-                before -= usize::from(released >> stand & 1 == 0);
-                released |= 1 << stand;
+                before -= usize::from(released >> representative & 1 == 0);
+                released |= 1 << representative;
             }
             for &page in &order[before + 1..] {
                 lru.release(page);
@@ -397,7 +401,7 @@ fn translate(
             let mut previous = u32::MAX;
             for &byte in view.refs() {
                 let page = view.page(byte & LOCAL);
-                // A repeat is a hit and leaves the order as it is.
+                // A repeat is a hit and does not change the order.
                 if page != previous {
                     previous = page;
                     if !sets.access(number(page)) {

@@ -1,23 +1,22 @@
-//! One pass over the trace: decoding and windows in one task, page sizes in others.
+//! Passes over the trace: decoding and windows in one task, page sizes in others.
 
+use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::{Replacement, Setup, Visitor};
 use nearfar_trace::{Error, Reader, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::cell::{Cell, Size};
+use super::cell::{Cell, Size, TooFewFrames};
 use super::direct::Direct;
 use super::engine::{Engine, SIZES};
 use super::memory::Memories;
 use super::options::{ClockInsert, Options};
-use super::own::Thrashing;
 use super::page_size::{Job, PageSize};
-use super::sample::{self, LeftOut, Sample, Sampled};
-use super::source::{Kept, Source};
+use super::sample::{self, OmittedSize, Sample, Sampled};
+use super::source::{CachedChunks, Source};
 use super::stack::Stack;
 use super::window::Chunk;
-use super::{clock, linux};
 use crate::lifetimes::{self, ResidentSet};
 
 /// Counts of a whole study.
@@ -25,45 +24,34 @@ use crate::lifetimes::{self, ResidentSet};
 pub struct Simulated {
     /// By page size, then in the order of the memory sizes given.
     pub cells: Vec<Cell>,
-    /// Records that counted.
+    /// Records of the selected kinds.
     pub records: u64,
-    /// Bytes of the distinct 4 KiB pages they touched.
+    /// Bytes of the distinct 4 KiB pages that they touched.
     pub footprint_bytes: u64,
-    /// Pages ended, as the trace's events say.
+    /// Pages were freed according to the trace's events.
     pub lifetimes: bool,
-    /// What memory sizes are parts of, where some were: the peak resident set, or the footprint of
-    /// pages that never end.
+    /// The memory size of 100 %: the peak resident set, or the footprint without lifetimes.
     pub whole_bytes: u64,
-    /// Page sizes that a sample has too few pages of: they have no cells.
-    pub left_out: Vec<LeftOut>,
+    /// Page sizes without cells, because the sample has too few of their pages.
+    pub left_out: Vec<OmittedSize>,
+    /// Cells that were not simulated, by page size.
+    pub too_few_frames: Vec<TooFewFrames>,
 }
 
-/// Makes the engines of a policy.
+/// Creates the engines of a policy.
 struct Engines {
     memories: Vec<Setup>,
     clock_insert: ClockInsert,
 }
 
 impl Engines {
-    /// An engine for every [`SIZES`] memories.
-    fn each<E: Engine + 'static>(
+    /// One engine per [`SIZES`] memories.
+    fn chunked<E: Engine + 'static>(
         memories: &[Setup],
         make: impl Fn(&[Setup]) -> E,
     ) -> Vec<Box<dyn Engine>> {
         let engine = |memories| Box::new(make(memories)) as Box<dyn Engine>;
         memories.chunks(SIZES).map(engine).collect()
-    }
-
-    /// A memory of one frame leaves no choice: there CLOCK, which is faster, stands for any policy.
-    fn but_single<E: Engine + 'static>(
-        &self,
-        make: impl Fn(&[Setup]) -> E,
-    ) -> Vec<Box<dyn Engine>> {
-        let single = self.memories.partition_point(|setup| setup.frames == 1);
-        let (single, several) = self.memories.split_at(single);
-        let mut engines = Self::each(single, Thrashing::<clock::Small>::new);
-        engines.extend(Self::each(several, make));
-        engines
     }
 }
 
@@ -71,17 +59,13 @@ impl Visitor for Engines {
     type Output = Vec<Box<dyn Engine>>;
 
     fn faults<P: Replacement>(self) -> Self::Output {
-        self.but_single(Memories::<P>::new)
-    }
-
-    fn linux(self) -> Self::Output {
-        self.but_single(Thrashing::<linux::Small>::new)
+        Self::chunked(&self.memories, Memories::<P>::new)
     }
 
     fn clock(self) -> Self::Output {
         match self.clock_insert {
-            ClockInsert::Set => Self::each(&self.memories, Thrashing::<clock::Small>::new),
-            ClockInsert::Clear => Self::each(&self.memories, Direct::new),
+            ClockInsert::Set => self.faults::<Clock>(),
+            ClockInsert::Clear => Self::chunked(&self.memories, Direct::new),
         }
     }
 
@@ -90,7 +74,10 @@ impl Visitor for Engines {
     }
 }
 
-/// Refuse an empty or impossible trace; answers the footprint in bytes.
+/// The footprint in bytes.
+///
+/// # Errors
+/// If the trace has no records of the selected kinds.
 pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
     let place = || reader.path().display().to_string();
     if reader.info().records_of(options.kinds) == 0 {
@@ -103,11 +90,11 @@ pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
     Ok(reader.info().footprint_pages(options.kinds).max(1).saturating_mul(4096))
 }
 
-/// Whether pages end, and the bytes that memory sizes are parts of: the peak resident set then, which
-/// takes a pass over the trace unless no size is a part, else the footprint.
+/// Whether pages have lifetimes, and the memory size of 100 %: with lifetimes the peak resident
+/// set, which takes a pass over the trace if any memory size is a fraction; else the footprint.
 ///
 /// # Errors
-/// The trace cannot be read; what `on_progress` raises.
+/// If the trace cannot be read; errors of `on_progress`.
 pub fn whole_bytes(
     reader: &Reader,
     options: &Options,
@@ -122,10 +109,13 @@ pub fn whole_bytes(
     Ok((true, lifetimes::peak_resident(reader, options.kinds, set, on_progress)?))
 }
 
-/// Simulate every page size and memory size of `options`: in one pass over the trace, or in as few
-/// as keep within `options.max_memory` (see [`passes`]). The passes change no result.
+/// Simulate every page size and memory size of `options`, in as few passes over the trace as
+/// `options.max_memory` allows (see [`passes`]). The number of passes changes no result.
 ///
-/// `on_progress` is called now and then with the records done so far; its error ends the run.
+/// `on_progress` is called periodically with the records done so far; its error ends the run.
+///
+/// # Errors
+/// If the trace is empty or cannot be read; errors of `on_progress`.
 pub fn simulate(
     reader: &Reader,
     options: &Options,
@@ -145,13 +135,15 @@ pub fn simulate(
         return study.sampled(rate, records, on_progress);
     }
     if lifetimes && options.has_fractions() {
-        if let [all] = passes(&study, records)[..] {
+        if let [all] = passes(&study, &options.page_sizes, records)[..] {
             let source = study.source(all)?;
             let block_shift = source.block_shift;
             let mut progress = |done| on_progress(done / 2);
-            if let Some(kept) = Kept::new(source, options, records, &study.pool, &mut progress)? {
-                study.whole_bytes = kept.peak_bytes;
-                let chunks = Chunks::Kept { chunks: kept.chunks.into_iter(), block_shift };
+            if let Some(cached) =
+                CachedChunks::new(source, options, records, &study.pool, &mut progress)?
+            {
+                study.whole_bytes = cached.peak_bytes;
+                let chunks = Chunks::Cached { chunks: cached.chunks.into_iter(), block_shift };
                 let cells =
                     study.pass(all, chunks, &mut |done| on_progress((records + done) / 2))?;
                 return Ok(study.simulated(cells, records));
@@ -161,7 +153,8 @@ pub fn simulate(
         (_, study.whole_bytes) = whole_bytes(reader, options, footprint_bytes, progress)?;
     }
     let mut cells = Vec::new();
-    for (pass, page_sizes) in (0..).zip(passes(&study, records)) {
+    let simulated = options.simulated_pages(&options.memory_bytes(study.whole_bytes));
+    for (pass, page_sizes) in (0..).zip(passes(&study, simulated, records)) {
         let chunks = Chunks::Cut(Box::new(study.source(page_sizes)?));
         let mut progress = |done| on_progress(pass * records + done);
         cells.extend(study.pass(page_sizes, chunks, &mut progress)?);
@@ -169,7 +162,7 @@ pub fn simulate(
     Ok(study.simulated(cells, records))
 }
 
-/// What is the same in every pass.
+/// State shared by all passes.
 struct Study<'a> {
     reader: &'a Reader,
     options: &'a Options,
@@ -179,47 +172,47 @@ struct Study<'a> {
     pool: ThreadPool,
 }
 
-/// Bytes a page takes in the window cutter: its id and where it was last seen.
+/// Estimated bytes per block in the windower: its id and its last local number.
 const BLOCK_BYTES: u64 = 40;
-/// Bytes a page takes at a page size that is not the blocks' own: id, state, TLB slot.
+/// Bytes per page of a size larger than the blocks: id, state, TLB slot.
 const PAGE_BYTES: u64 = 60;
-/// The same where pages are blocks, so that one id serves both.
-const OWN_BYTES: u64 = 20;
-/// Bytes that a page takes besides where pages end.
+/// Bytes per page if pages are blocks and share their ids.
+const IDENTITY_BYTES: u64 = 20;
+/// Additional bytes per page with lifetimes.
 const LIFE_BYTES: u64 = 120;
 
-/// Page sizes of each pass over the trace: as many together as are estimated to fit in
+/// Split page sizes into passes over the trace: as many per pass as should fit in
 /// `options.max_memory`, at least one.
-fn passes<'a>(study: &Study<'a>, records: u64) -> Vec<&'a [u64]> {
+fn passes<'a>(study: &Study<'a>, page_sizes: &'a [u64], records: u64) -> Vec<&'a [u64]> {
     let Study { options, footprint_bytes: footprint, .. } = *study;
     let memory = options.memory_bytes(study.whole_bytes);
-    // No more pages than the footprint has room for, nor than references to touch them.
+    // Bounded by the footprint and by the references that touch pages.
     let pages = |page: u64| (footprint / page.min(4096)).min(records.saturating_mul(2));
     let cost = |page: u64, block: u64| {
         let pages = pages(page);
         let rings = memory.iter().map(|(bytes, _)| (bytes / page).min(pages));
         let each = match study.lifetimes {
-            // Every memory knows in which frame a page is.
+            // Every memory stores the frame of each page.
             true => PAGE_BYTES + LIFE_BYTES + 4 * memory.len() as u64,
-            false if page == block => OWN_BYTES,
+            false if page == block => IDENTITY_BYTES,
             false => PAGE_BYTES,
         };
         pages.saturating_mul(each).saturating_add(rings.sum::<u64>().saturating_mul(4))
     };
     let mut passes = Vec::new();
     let mut start = 0;
-    while start < options.page_sizes.len() {
-        let block = options.page_sizes[start];
+    while start < page_sizes.len() {
+        let block = page_sizes[start];
         let mut bytes = pages(block).saturating_mul(BLOCK_BYTES);
         let mut end = start;
-        while let Some(&page) = options.page_sizes.get(end) {
+        while let Some(&page) = page_sizes.get(end) {
             bytes = bytes.saturating_add(cost(page, block));
             if end > start && bytes > options.max_memory {
                 break;
             }
             end += 1;
         }
-        passes.push(&options.page_sizes[start..end]);
+        passes.push(&page_sizes[start..end]);
         start = end;
     }
     passes
@@ -240,12 +233,12 @@ impl<'a> Study<'a> {
         let memory = self.options.memory_bytes(self.whole_bytes);
         let block_shift = chunks.block_shift();
         let mut sizes: Vec<Size> =
-            page_sizes.iter().map(|&page| self.size(page, block_shift, &memory)).collect();
+            page_sizes.iter().filter_map(|&page| self.size(page, block_shift, &memory)).collect();
         let mut jobs: Vec<&mut PageSize> = sizes.iter_mut().map(|size| &mut size.job).collect();
         let (mut records, mut crossings) = (0, [0u64; 64]);
         let (mut current, mut next) = (Chunk::default(), Chunk::default());
-        let mut more = chunks.next_into(&mut current)?;
-        while more {
+        let mut has_current = chunks.next_into(&mut current)?;
+        while has_current {
             records += current.records;
             crossings.iter_mut().zip(&current.crossings).for_each(|(sum, n)| *sum += n);
             let (filled, ()) = self.pool.install(|| {
@@ -254,30 +247,38 @@ impl<'a> Study<'a> {
                     || jobs.par_iter_mut().with_max_len(1).for_each(|job| job.chunk(&current)),
                 )
             });
-            more = filled?;
+            has_current = filled?;
             std::mem::swap(&mut current, &mut next);
             on_progress(records)?;
         }
         let references = |size: &Size| records + crossings[size.shift() as usize];
-        Ok(sizes.iter().flat_map(|size| size.cells(&memory, references(size))).collect())
+        Ok(sizes.iter().flat_map(|size| size.cells(references(size))).collect())
     }
 
-    /// What is simulated at a page size.
-    fn size(&self, page_bytes: u64, block_shift: u32, memory: &[(u64, Option<f64>)]) -> Size {
-        let frames: Vec<u64> =
-            memory.iter().map(|(bytes, _)| (bytes / page_bytes).max(1)).collect();
-        // Memories with equally many frames are one memory: large pages leave few different ones.
-        let mut different = frames.clone();
-        different.sort_unstable();
-        different.dedup();
+    /// The simulation of a page size; `None` if all its memories have too few frames.
+    fn size(
+        &self,
+        page_bytes: u64,
+        block_shift: u32,
+        memory: &[(u64, Option<f64>)],
+    ) -> Option<Size> {
+        let memories = self.options.memories(page_bytes, memory);
+        // Memories with the same number of frames are simulated once: large pages leave few
+        // different ones.
+        let mut frames: Vec<u64> = memories.iter().map(|memory| memory.frames).collect();
+        frames.sort_unstable();
+        frames.dedup();
+        if frames.is_empty() {
+            return None;
+        }
         let job = PageSize::new(Job {
             tlb: Some(self.options.tlb),
-            ..self.job(page_bytes, block_shift, None, &different)
+            ..self.job(page_bytes, block_shift, None, &frames)
         });
-        Size { job, frames, different }
+        Some(Size { job, memories, frames })
     }
 
-    /// Memories of so many frames at a page size.
+    /// A job for memories of these numbers of frames.
     fn job(
         &self,
         page_bytes: u64,
@@ -288,13 +289,13 @@ impl<'a> Study<'a> {
         let Self { options, lifetimes: lives, .. } = *self;
         let setup = |&frames| options.setup(frames, page_bytes, lives);
         let memories: Vec<Setup> = frames.iter().map(setup).collect();
-        let clock_insert = options.clock_insert;
+        let Options { clock_insert, prefetch_pages, .. } = *options;
         let engines = options.replacement.visit(Engines { memories, clock_insert });
         let (shift, files) = (page_bytes.trailing_zeros(), options.files);
-        Job { shift, block_shift, tlb: None, sample, lives, files, engines }
+        Job { shift, block_shift, tlb: None, sample, lives, files, engines, prefetch_pages }
     }
 
-    /// The study of a part of the trace.
+    /// Simulate a sample of the trace.
     fn sampled(
         &mut self,
         rate: f64,
@@ -302,50 +303,67 @@ impl<'a> Study<'a> {
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Simulated> {
         let Self { reader, options, lifetimes: lives, footprint_bytes, .. } = *self;
-        let chosen = sample::choose(options, rate, footprint_bytes)?;
+        let mut candidates = sample::candidates(options, rate, footprint_bytes)?;
         (_, self.whole_bytes) =
             whole_bytes(reader, options, footprint_bytes, &mut |_| on_progress(0))?;
         let memory = options.memory_bytes(self.whole_bytes);
+        let simulated = options.simulated_pages(&memory);
+        candidates.sizes.retain(|page| simulated.contains(page));
+        if candidates.sizes.is_empty() {
+            return Ok(self.simulated(Vec::new(), records));
+        }
         let sampled = Sampled { reader, options, lives, memory: &memory, pool: &self.pool };
         let job = |page_bytes, block_shift, sample, frames: &[u64]| {
             PageSize::new(self.job(page_bytes, block_shift, Some(sample), frames))
         };
-        let (cells, left_out) = sampled.cells(&chosen, rate, on_progress, job)?;
-        Ok(Simulated { left_out, ..self.simulated(cells, records) })
+        let (cells, left_out) = sampled.cells(&candidates, rate, on_progress, job)?;
+        let mut simulated = self.simulated(cells, records);
+        simulated
+            .too_few_frames
+            .retain(|cell| left_out.iter().all(|out| out.page_bytes != cell.page_bytes));
+        Ok(Simulated { left_out, ..simulated })
     }
 
     fn simulated(&self, cells: Vec<Cell>, records: u64) -> Simulated {
         let Self { footprint_bytes, lifetimes, whole_bytes, .. } = *self;
-        let left_out = Vec::new();
-        Simulated { cells, records, footprint_bytes, lifetimes, whole_bytes, left_out }
+        let too_few_frames = self.options.too_few_frames(&self.options.memory_bytes(whole_bytes));
+        Simulated {
+            cells,
+            records,
+            footprint_bytes,
+            lifetimes,
+            whole_bytes,
+            left_out: Vec::new(),
+            too_few_frames,
+        }
     }
 }
 
-/// Where the chunks of a pass come from.
+/// The chunks of a pass.
 enum Chunks {
-    /// From the trace.
+    /// Read from the trace.
     Cut(Box<Source>),
-    /// They were kept.
-    Kept { chunks: std::vec::IntoIter<Chunk>, block_shift: u32 },
+    /// Cached by an earlier pass.
+    Cached { chunks: std::vec::IntoIter<Chunk>, block_shift: u32 },
 }
 
 impl Chunks {
     fn block_shift(&self) -> u32 {
         match self {
             Chunks::Cut(source) => source.block_shift,
-            Chunks::Kept { block_shift, .. } => *block_shift,
+            Chunks::Cached { block_shift, .. } => *block_shift,
         }
     }
 
-    /// The next chunk; false when there is none.
+    /// Fill the next chunk. Returns false at the end.
     fn next_into(&mut self, chunk: &mut Chunk) -> Result<bool> {
         match self {
             Chunks::Cut(source) => source.fill(chunk),
-            Chunks::Kept { chunks, .. } => {
+            Chunks::Cached { chunks, .. } => {
                 let next = chunks.next();
-                let more = next.is_some();
+                let has_next = next.is_some();
                 *chunk = next.unwrap_or_default();
-                Ok(more)
+                Ok(has_next)
             }
         }
     }

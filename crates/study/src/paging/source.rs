@@ -9,19 +9,19 @@ use super::options::{ClockInsert, Options};
 use super::window::{Chunk, MAX_BLOCKS, Windower};
 use crate::lifetimes::{self, Blocks, Events, Next, Peak};
 
-/// Records in a chunk: enough to keep both cores busy, few enough to stay in the shared cache.
+/// Records per chunk: enough to keep all cores busy, few enough to stay in the shared cache.
 const CHUNK: u64 = 1 << 20;
-/// Most bytes of windows that are kept, whatever `--max-memory` allows.
-const MOST_KEPT: u64 = 1 << 29;
-/// By this part of a trace it is known whether all of it fits.
-const TRIED: u64 = 16;
+/// Maximum bytes of windows in [`CachedChunks`], whatever `--max-memory` allows.
+const MAX_CACHED: u64 = 1 << 29;
+/// After 1/16 of the trace, its size in windows is extrapolated.
+const TRIAL_PARTS: u64 = 16;
 
 /// Cuts a trace into chunks.
 pub struct Source {
     groups: Groups,
     group: Option<GroupReader>,
     windower: Windower,
-    /// Where pages end; none elsewhere.
+    /// Empty without lifetimes.
     events: Events,
     batch: Batch,
     /// log2 of the block size.
@@ -29,11 +29,10 @@ pub struct Source {
 }
 
 impl Source {
-    /// The whole trace, for these page sizes (ascending), some or all of the study's. `lives`: pages
-    /// end.
+    /// The whole trace, for some page sizes of the study, ascending. `lives`: with lifetimes.
     ///
     /// # Errors
-    /// The events cannot be read.
+    /// If the events cannot be read.
     pub fn new(
         reader: &Reader,
         options: &Options,
@@ -42,18 +41,18 @@ impl Source {
     ) -> Result<Self> {
         let [smallest, largest] = [page_sizes.first(), page_sizes.last()]
             .map(|size| size.map_or(0, |s| s.trailing_zeros()));
-        // What ends, ends by pages of 4 KiB. The other page sizes of the study must not matter.
+        // Lifetimes are in units of 4 KiB, and independent of the selected page sizes.
         let finest = options.finest.trailing_zeros();
         let block_shift = if lives { finest.min(lifetimes::PAGE) } else { smallest };
         let first = options.tlb.first;
-        let held = if first.ways.is_none_or(|ways| ways == first.entries) {
+        let window_blocks = if first.ways.is_none_or(|ways| ways == first.entries) {
             first.entries as usize
         } else {
             MAX_BLOCKS
         };
-        let mut windower = Windower::new(block_shift, held.min(MAX_BLOCKS), options.kinds);
+        let mut windower = Windower::new(block_shift, window_blocks.min(MAX_BLOCKS), options.kinds);
         if options.clock_insert == ClockInsert::Clear {
-            windower = windower.keeping_all();
+            windower = windower.keep_repeats();
         }
         let (mut events, mut thread) = (Events::none(), false);
         if lives {
@@ -67,17 +66,17 @@ impl Source {
         Ok(Self { groups, group, windower, events, batch: Batch::default(), block_shift })
     }
 
-    /// The next chunk; false at the end of the trace.
+    /// Fill the next chunk. Returns false at the end of the trace.
     ///
     /// # Errors
-    /// The trace cannot be read.
+    /// If the trace cannot be read.
     pub fn fill(&mut self, chunk: &mut Chunk) -> Result<bool> {
         let Self { groups, group, windower, events, batch, .. } = self;
         windower.begin(chunk);
         let mut read = 0;
         while read < CHUNK {
             let Some(mut current) = group.take() else { break };
-            // One row group is decompressed while the one before is cut.
+            // Decompress the next row group while cutting this one.
             let (next, cut): (_, Result<()>) = rayon::join(
                 || groups.next(),
                 || {
@@ -102,7 +101,7 @@ fn add(windower: &mut Windower, events: &mut Events, batch: &mut Batch, chunk: &
             Next::Event(event) => windower.event(&event, chunk),
             Next::Records(range) => {
                 if let Some(blocks) = windower.lives() {
-                    blocks.spaces().tell_apart(batch, range.clone());
+                    blocks.spaces().place_records(batch, range.clone());
                 }
                 windower.add(batch, range, chunk);
             }
@@ -110,20 +109,20 @@ fn add(windower: &mut Windower, events: &mut Events, batch: &mut Batch, chunk: &
     }
 }
 
-/// A trace whose chunks are all kept, as its memory sizes are known only at its end.
-pub struct Kept {
+/// All chunks of a trace, for studies whose memory sizes are known only at its end.
+pub struct CachedChunks {
     /// In order.
     pub chunks: Vec<Chunk>,
     /// The peak resident set.
     pub peak_bytes: u64,
 }
 
-impl Kept {
-    /// Keep what `source` has; `None` when the windows of all `records` would take more than a quarter
-    /// of `--max-memory`, or [`MOST_KEPT`].
+impl CachedChunks {
+    /// Read all of `source`. Returns `None` if the windows of all `records` would take more than a
+    /// quarter of `--max-memory`, or [`MAX_CACHED`].
     ///
     /// # Errors
-    /// The trace cannot be read; the error of `on_progress`.
+    /// If the trace cannot be read; errors of `on_progress`.
     pub fn new(
         mut source: Source,
         options: &Options,
@@ -131,7 +130,7 @@ impl Kept {
         pool: &ThreadPool,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Option<Self>> {
-        let most = MOST_KEPT.min(options.max_memory / 4);
+        let limit = MAX_CACHED.min(options.max_memory / 4);
         let mut peak = Peak::new(source.block_shift, options.files);
         let (mut chunks, mut chunk) = (Vec::new(), Chunk::default());
         let (mut bytes, mut done) = (0, 0u64);
@@ -139,11 +138,11 @@ impl Kept {
             chunk.changes.iter().for_each(|(_, change)| peak.apply(change));
             bytes += chunk.bytes();
             done += chunk.records;
-            let all = u128::from(bytes) * u128::from(records) / u128::from(done.max(1));
-            if bytes > most || done >= records / TRIED && all > most.into() {
+            let estimate = u128::from(bytes) * u128::from(records) / u128::from(done.max(1));
+            if bytes > limit || done >= records / TRIAL_PARTS && estimate > limit.into() {
                 return Ok(None);
             }
-            // A copy takes no more room than it needs.
+            // A clone has no spare capacity.
             chunks.push(chunk.clone());
             on_progress(done)?;
         }

@@ -1,4 +1,4 @@
-//! Exact LRU at every memory size at once, which must see every reference.
+//! Exact LRU at all memory sizes, which must see every reference.
 
 use nearfar_kernel::replacement::Setup;
 use nearfar_kernel::replacement::stack::StackDistance;
@@ -6,7 +6,7 @@ use nearfar_kernel::replacement::stack::StackDistance;
 use super::engine::{Engine, NO_PAGE, Outcome, View};
 use super::window::{LOCAL, WRITE};
 
-/// Exact LRU at every size, from the stack.
+/// Exact LRU memories, by stack distance.
 pub struct Stack {
     stack: StackDistance,
     frames: Vec<u64>,
@@ -16,18 +16,18 @@ pub struct Stack {
     discarded: bool,
 }
 
-/// What is known of a page beside its place in the stack.
+/// Whether a page is discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
     Ordinary,
     Discarded,
     /// Discarded until its next reference.
-    Kept,
+    UndoneAtNextReference,
 }
 
 impl Stack {
-    /// These memories.
+    /// Empty memories.
     pub fn new(memories: &[Setup]) -> Self {
         Self {
             stack: StackDistance::new(),
@@ -55,7 +55,7 @@ impl Stack {
             match self.state(page) {
                 State::Ordinary => return,
                 State::Discarded => {}
-                State::Kept => self.set(page, State::Ordinary),
+                State::UndoneAtNextReference => self.set(page, State::Ordinary),
             }
             self.void.extend(distance);
         }
@@ -65,7 +65,7 @@ impl Stack {
 impl Engine for Stack {
     fn window(&mut self, view: &View<'_>) {
         for &local in view.distinct {
-            self.stack.expect(view.page(local));
+            self.stack.prefetch(view.page(local));
         }
         for &byte in view.refs() {
             let page = view.page(byte & LOCAL);
@@ -92,8 +92,8 @@ impl Engine for Stack {
         self.discarded = true;
     }
 
-    fn keep(&mut self, page: u32) {
-        self.set(page, State::Kept);
+    fn undo_discard(&mut self, page: u32) {
+        self.set(page, State::UndoneAtNextReference);
     }
 
     fn outcomes(&self) -> Vec<Outcome> {
@@ -102,7 +102,7 @@ impl Engine for Stack {
             .iter()
             .zip(written)
             .map(|(&frames, written)| {
-                let [faults, file_faults] = self.stack.faults_of(frames);
+                let [faults, file_faults] = self.stack.faults_by_mark(frames);
                 Outcome {
                     faults: faults + file_faults,
                     dirty_evictions: written[0] + written[1],

@@ -16,10 +16,10 @@ nearfar_schema::columns! {
         page_bytes: u64 ["bytes"],
         /// Memory size.
         memory_bytes: u64 ["bytes"],
-        /// Memory size where it was given as a part of the peak resident set (of the 4 KiB footprint
-        /// where pages never end), or null.
+        /// Memory size where it was given as a part of the peak resident set (of the 4 KiB
+        /// footprint where pages never end), or null.
         memory_fraction: Option<f64> ["of the peak resident set"],
-        /// Frames: memory / page, at least 1.
+        /// Frames: memory / page, at least 8.
         frames: u64 ["pages"],
         /// References at this page size; one that crosses a page counts in both, but not with
         /// `--view machine`, which has one number for all page sizes.
@@ -48,21 +48,19 @@ nearfar_schema::columns! {
         data_ns: f64 ["ns per reference"],
         /// T_A + T_D.
         total_ns: f64 ["ns per reference"],
-        /// Whether the frames are so few (under 8) that the row says little about a larger program.
-        too_few_frames: bool as "too few frames",
-        /// Faults on pages that the kernel filled with zeros, or with a copy. This and the five after it
-        /// are null under 8 frames; where pages never end all memory counts as private.
-        zero_fills: Option<u64>,
+        /// Faults on pages that the kernel filled with zeros, or with a copy. Where pages never end
+        /// all memory counts as private.
+        zero_fills: u64,
         /// Faults that read a page of a file for the first time.
-        file_reads: Option<u64>,
+        file_reads: u64,
         /// Faults that read a page back from swap.
-        swap_ins: Option<u64>,
+        swap_ins: u64,
         /// Faults that read a page of a file again.
-        file_rereads: Option<u64>,
+        file_rereads: u64,
         /// Evictions that wrote a page to swap.
-        swap_outs: Option<u64>,
+        swap_outs: u64,
         /// Evictions that wrote a page to its file.
-        write_backs: Option<u64>,
+        write_backs: u64,
         /// Instructions, when nothing misses. This and the seven after it are null but with
         /// `--view machine`; the times add up to `total_ns`.
         cpu_ns: Option<f64> ["ns per reference"],
@@ -107,37 +105,37 @@ nearfar_schema::columns! {
     seed []
 }
 
-/// What things cost.
+/// Costs on one machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Prices<'a> {
-    /// What the machine is called.
+    /// Name of the machine.
     pub name: &'a str,
-    /// A reference.
+    /// Times of a reference.
     pub times: AccessTimes,
-    /// The kernel's part of a fault, for pages that end.
+    /// The kernel's time of a fault; required with lifetimes.
     pub faults: Option<FaultTimes>,
-    /// Devices that pages are read from.
+    /// Storage devices.
     pub storages: &'a [Storage],
     /// A dirty eviction costs a write.
     pub write_back: bool,
     /// Files are in the page cache when the program starts.
     pub warm: bool,
-    /// What each page size takes the processor, for `--view machine`.
+    /// Processor time of each page size, for `--view machine`.
     pub machine: Option<&'a [Time]>,
 }
 
-/// Pages that are read from storage as a machine does it, and their size: that of the smallest pages of
-/// the study, at most this cell's, as Linux reads what it swapped out, and files, by 4 KiB.
-fn swapped(simulated: &Simulated, cell: &Cell, warm: bool) -> (u64, u64) {
-    let same = simulated.cells.iter().filter(|other| {
+/// Number and size of the pages that a machine reads from storage. They are the smallest pages of
+/// the study, because Linux reads swap and files in 4 KiB pages.
+fn storage_reads(simulated: &Simulated, cell: &Cell, warm: bool) -> (u64, u64) {
+    let same_memory = simulated.cells.iter().filter(|other| {
         other.memory_bytes == cell.memory_bytes && other.memory_fraction == cell.memory_fraction
     });
-    let small = same.min_by_key(|cell| cell.page_bytes).unwrap_or(cell);
-    let first = if warm { small.pages } else { small.pages - small.file_pages };
-    (small.faults.saturating_sub(first), small.page_bytes)
+    let smallest = same_memory.min_by_key(|cell| cell.page_bytes).unwrap_or(cell);
+    let without_io = if warm { smallest.pages } else { smallest.pages - smallest.file_pages };
+    (smallest.faults.saturating_sub(without_io), smallest.page_bytes)
 }
 
-/// Nanoseconds per reference, as a machine spends them.
+/// Components of the time in the machine's view, ns per reference.
 #[derive(Clone, Copy)]
 struct Spent {
     cpu_ns: f64,
@@ -159,19 +157,20 @@ impl Spent {
     }
 }
 
-/// Price every cell on every storage.
+/// The rows of a study: each cell on each storage.
 ///
-/// T_A = (1-e) t_TLB + e (t_TLB + t_DRAM), T_D = (1-d) t_DRAM + d (t_DRAM + t_IO(p)).
+/// T_A and T_D are those of [`AccessTimes`].
 ///
-/// Where pages end, a fault costs what its kind does in place of t_IO(p): the kernel's time, and for
-/// zeros that of clearing the page, for files and swap t_IO(p). With files in the page cache their
+/// With lifetimes, the cost of a fault depends on its kind: the kernel's time, plus clearing the
+/// page for zero-fills, plus t_IO(p) for files and swap. If files start in the page cache, their
 /// first references cost the kernel's time and do not count as faults.
 ///
-/// With `prices.machine`, T_A is what TLBs and walks take, and T_D all else ([`super::machine`]).
+/// With `prices.machine`, T_A is the time of TLBs and walks, T_D all other time
+/// ([`super::machine`]).
 ///
 /// # Errors
-/// A two-level TLB was simulated and the machine gives no time for the second level; pages end and
-/// there are no prices for that.
+/// If every memory has too few frames, if a two-level TLB was simulated and the machine has no time
+/// for the second level, or if fault times are missing.
 pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
     let Prices { name, times, faults, storages, write_back, warm, machine } = prices;
     let kernel = match (simulated.lifetimes, faults) {
@@ -181,23 +180,27 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         (true, faults) => faults,
         (false, _) => None,
     };
+    if simulated.cells.is_empty()
+        && let Some(smallest) = simulated.too_few_frames.iter().map(|cell| cell.page_bytes).min()
+    {
+        return Err(Error::input(
+            "--memory",
+            format!("no size holds {MIN_FRAMES} pages of {smallest} bytes; with fewer all thrash"),
+            format!("give {} bytes or more, or smaller --page-sizes", MIN_FRAMES * smallest),
+        ));
+    }
     let mut rows = Vec::with_capacity(simulated.cells.len() * storages.len());
     for cell in &simulated.cells {
         let time = machine.and_then(|times| times.iter().find(|t| t.page_bytes == cell.page_bytes));
-        // What a machine spends is compared between page sizes.
+        // The machine's view compares page sizes, so all have the same number of references.
         let references = if time.is_some() { simulated.records } else { cell.references };
         let per_reference = |count: u64| count as f64 / references as f64;
         let tlb_miss_rate = per_reference(cell.tlb_misses);
-        let mut kinds = cell.kinds.unwrap_or(FaultKinds {
-            zero_fills: cell.pages - cell.file_pages,
-            file_reads: cell.file_pages,
-            swap_ins: cell.faults.saturating_sub(cell.pages),
-            ..FaultKinds::default()
-        });
+        let mut kinds = cell.kinds;
         let mut faults = cell.faults;
         let mapped = if warm { std::mem::take(&mut kinds.file_reads) } else { 0 };
         faults -= mapped.min(faults);
-        // What was in memory is no fault.
+        // Pages in the page cache do not fault.
         let rate = |count: f64, mapped: u64| (count - mapped as f64).max(0.0) / references as f64;
         let rates = |(low, high), mapped| (rate(low, mapped), rate(high, mapped));
         let (fault_rate_low, fault_rate_high) =
@@ -205,29 +208,28 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         let walks = cell.tlb_interval.filter(|_| time.is_none());
         let (tlb_miss_rate_low, tlb_miss_rate_high) = walks.map(|counts| rates(counts, 0)).unzip();
         let fault_rate = per_reference(faults);
-        let second_ns = match (cell.tlb_second_hits, times.stlb_ns) {
-            (0, _) => 0.0,
-            (hits, Some(ns)) => per_reference(hits) * ns,
-            (_, None) => {
-                return Err(Error::input(
-                    "--tlb",
-                    "has two levels, but the machine gives no time for the second",
-                    "add [tlb.second] to the machine file or give one level",
-                ));
-            }
-        };
-        let translation_ns = times.tlb_ns + second_ns + tlb_miss_rate * times.dram_ns;
-        let swapped = swapped(simulated, cell, warm);
+        if cell.tlb_second_hits > 0 && times.stlb_ns.is_none() {
+            return Err(Error::input(
+                "--tlb",
+                "has two levels, but the machine gives no time for the second",
+                "add [tlb.second] to the machine file or give one level",
+            ));
+        }
+        let translation_ns =
+            times.translation_ns(tlb_miss_rate, per_reference(cell.tlb_second_hits));
+        let (storage_reads, storage_page_bytes) = storage_reads(simulated, cell, warm);
         for storage in storages {
             let io_ns = storage.io_ns(cell.page_bytes);
             let FaultKinds { zero_fills, file_reads, swap_ins, file_rereads, .. } = kinds;
             let reads = per_reference(file_reads + swap_ins + file_rereads);
-            let fault_ns = match kernel {
-                None => fault_rate * io_ns,
+            let data_ns = match kernel {
+                None => times.data_ns(fault_rate, io_ns),
                 Some(FaultTimes { fault_ns, zero_ns }) => {
-                    per_reference(mapped) * fault_ns
-                        + per_reference(zero_fills) * (fault_ns + zero_ns * cell.page_bytes as f64)
-                        + reads * (fault_ns + io_ns)
+                    let zero_ns = zero_ns * cell.page_bytes as f64;
+                    times.dram_ns
+                        + (per_reference(mapped) * fault_ns
+                            + per_reference(zero_fills) * (fault_ns + zero_ns)
+                            + reads * (fault_ns + io_ns))
                 }
             };
             let write_ns = match write_back {
@@ -235,8 +237,8 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 false => 0.0,
             };
             let spent = time.map(|time| {
-                let ns = |whole: f64| whole / references as f64;
-                let (reads, page_bytes) = (per_reference(swapped.0), swapped.1);
+                let ns = |total: f64| total / references as f64;
+                let reads = per_reference(storage_reads);
                 Spent {
                     cpu_ns: ns(time.cpu_ns),
                     tlb_ns: ns(time.tlb_ns),
@@ -244,11 +246,11 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                     cache_ns: ns(time.cache_ns),
                     dram_ns: ns(time.dram_ns),
                     fault_ns: ns(time.fault_ns) + reads * time.map_ns,
-                    io_ns: reads * storage.io_ns(page_bytes) + write_ns,
+                    io_ns: reads * storage.io_ns(storage_page_bytes) + write_ns,
                 }
             });
             let (translation_ns, data_ns) = match &spent {
-                None => (translation_ns, times.dram_ns + fault_ns + write_ns),
+                None => (translation_ns, data_ns + write_ns),
                 Some(spent) => (spent.translation_ns(), spent.data_ns()),
             };
             let tlb = time.map_or((cell.tlb_misses, cell.tlb_second_hits), |time| {
@@ -268,17 +270,16 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 fault_rate_error: cell.faults_error.map(|e| e / references as f64),
                 pages: cell.pages,
                 dirty_evictions: cell.dirty_evictions,
-                zero_fills: cell.kinds.map(|_| kinds.zero_fills),
-                file_reads: cell.kinds.map(|_| kinds.file_reads),
-                swap_ins: cell.kinds.map(|_| kinds.swap_ins),
-                file_rereads: cell.kinds.map(|_| kinds.file_rereads),
-                swap_outs: cell.kinds.map(|_| kinds.swap_outs),
-                write_backs: cell.kinds.map(|_| kinds.write_backs),
+                zero_fills: kinds.zero_fills,
+                file_reads: kinds.file_reads,
+                swap_ins: kinds.swap_ins,
+                file_rereads: kinds.file_rereads,
+                swap_outs: kinds.swap_outs,
+                write_backs: kinds.write_backs,
                 storage: storage.name.clone(),
                 translation_ns,
                 data_ns,
                 total_ns: translation_ns + data_ns,
-                too_few_frames: cell.frames < MIN_FRAMES,
                 cpu_ns: spent.map(|spent| spent.cpu_ns),
                 tlb_ns: spent.map(|spent| spent.tlb_ns),
                 walk_ns: spent.map(|spent| spent.walk_ns),

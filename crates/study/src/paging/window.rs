@@ -1,58 +1,54 @@
-//! Windows: the trace cut into stretches of at most 64 distinct blocks, so that what does not
-//! change within a stretch is worked out once and not for every reference.
+//! Windows: runs of records with at most 64 distinct blocks, which are simulated once per window
+//! instead of once per reference.
 //!
 //! A block is the smallest page size of the study. A window lists its blocks in order of first
-//! reference. Segment j of a window runs from the first reference to block j up to that of block
-//! j + 1; a 64-bit mask says which of the window's blocks are referenced again in it, another
-//! which are written. The references themselves are kept too, a byte each, for the few segments
-//! whose inner order matters.
+//! reference. Segment j of a window runs from the first reference to block j up to that of the next
+//! block. One 64-bit mask has the blocks that are referenced again in it, another those that are
+//! written. The references are stored too, one byte each, for the few segments in which the order
+//! matters.
 //!
-//! Why this is exact: nothing but a fault changes which pages are resident or marked, and LRU
-//! order at the end of a window is the order of last references (see `clock.rs` and
+//! This is exact: only a fault changes which pages are resident or marked, and the LRU order at the
+//! end of a window is the order of last references (see `clock.rs` and
 //! `nearfar_hardware::tlb::FullLru`).
-
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 
 use std::ops::Range;
 
 use nearfar_hardware::table::grow;
-use nearfar_simd::Avx512;
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, KindSet, RegionEvent, last_byte};
 
 use super::options::MIN_PAGE;
 use crate::lifetimes::{Blocks, Change};
 
-/// Most distinct blocks in a window: a bit each in a mask.
+/// Maximum number of distinct blocks in a window: bits of a mask.
 pub const MAX_BLOCKS: usize = 64;
-/// Mark of a write in the byte of a reference.
+/// Flag in the byte of a reference: a write.
 pub const WRITE: u8 = 0x80;
-/// Mark of a reference by the same record as the one before, where every reference is kept.
+/// Flag in the byte of a reference: made by the same record as the previous one. Only with
+/// [`Windower::keep_repeats`].
 pub const SAME_RECORD: u8 = 0x40;
-/// The rest of the byte.
+/// The local number in the byte of a reference.
 pub const LOCAL: u8 = MAX_BLOCKS as u8 - 1;
 const SLOT_BITS: u32 = 9;
 const SLOTS: usize = 1 << SLOT_BITS;
-/// Bits of a tag that are a local number; the others are a block, of at least as many bytes.
+/// Low bits of a tag that hold the local number; the others hold the block. Blocks have at least
+/// [`MAX_BLOCKS`] bytes, so a block number leaves these bits free.
 const LOCAL_BITS: u32 = MAX_BLOCKS.ilog2();
 const _: () = assert!(MIN_PAGE >> LOCAL_BITS > 0);
-/// Records that are taken one by one where eight at a time got no further than this.
-#[cfg(target_arch = "x86_64")]
-const BURST: usize = 8;
-/// Precedes the first reference of a window, whose byte it cannot be.
+/// Not the byte of a reference: precedes the first one of a window.
 const NO_REF: u8 = u8::MAX;
 
-/// A run of whole windows, flattened. Index `j` below runs over the distinct blocks of all windows.
+/// A sequence of whole windows, flattened. Index `j` below counts the distinct blocks of all
+/// windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// First `j` of each window, and the end.
     pub starts: Vec<u32>,
     /// Block id.
     pub block: Vec<u32>,
-    /// Local numbers of blocks referenced in the segment after its first reference.
+    /// Bit mask of local numbers referenced in the segment after its first reference.
     pub again: Vec<u64>,
-    /// Those of them that are written.
+    /// Bit mask of local numbers written in the segment after its first reference.
     pub again_written: Vec<u64>,
     /// Whether the first reference writes.
     pub first_written: Vec<bool>,
@@ -60,18 +56,18 @@ pub struct Chunk {
     pub segment: Vec<u32>,
     /// Local numbers of each window's blocks by last reference, oldest first.
     pub last: Vec<u8>,
-    /// Local number of each reference, with [`WRITE`]; consecutive equals are one, unless every
-    /// reference is kept.
+    /// Local number of each reference, with [`WRITE`]. Consecutive repeats are stored once, unless
+    /// the windower keeps them.
     pub refs: Vec<u8>,
-    /// Block numbers (address >> block shift) of ids given in this chunk, in order; none where blocks
-    /// end.
+    /// Block numbers (address >> block shift) of the ids assigned in this chunk, in order; empty
+    /// with lifetimes.
     pub new_blocks: Vec<u64>,
-    /// What became of blocks, each with the window before which it did.
+    /// Changes of blocks, each with the window before which it happens.
     pub changes: Vec<(u32, Change)>,
-    /// References beyond one a record, for borders crossed, by log2 of the page size (from that of
-    /// the blocks on).
+    /// References beyond one per record, for records that cross page borders, by log2 of the page
+    /// size.
     pub crossings: Vec<u64>,
-    /// Records that count.
+    /// Records of the selected kinds.
     pub records: u64,
 }
 
@@ -92,9 +88,9 @@ impl Chunk {
         self.records = 0;
     }
 
-    /// Bytes of the windows, near enough.
+    /// Approximate size of the windows in bytes.
     pub fn bytes(&self) -> u64 {
-        // What each distinct block of a window takes, and each reference a byte.
+        // Per distinct block of a window.
         const BLOCK: usize = 2 * size_of::<u64>() + 2 * size_of::<u32>() + 2;
         let changes = self.changes.len() * size_of::<(u32, Change)>();
         (self.block.len() * BLOCK + self.starts.len() * 4 + self.refs.len() + changes) as u64
@@ -106,37 +102,35 @@ impl Chunk {
     }
 }
 
-/// Cuts batches into windows; block ids go on from chunk to chunk.
+/// Cuts batches into windows. Block ids continue from chunk to chunk.
 pub struct Windower {
     shift: u32,
-    most: usize,
+    max_blocks: usize,
     kinds: KindSet,
-    /// Every reference is kept, for engines that must see each one.
-    keep: bool,
+    /// Store repeats too, for engines that must see each reference.
+    keep_repeats: bool,
     ids: PageMap<u32>,
-    /// Blocks that end; then `ids` is not used.
+    /// With lifetimes; replaces `ids`.
     lives: Option<Box<Lives>>,
-    /// Where a block was last seen as a local number; true only if the window agrees.
+    /// By block: its last local number, valid only if the window has the block there.
     local: Vec<u8>,
-    /// By slot, the block last seen there and its local number. An empty slot holds a block that
-    /// belongs in another.
+    /// By slot: the block last seen and its local number. An empty slot has a block of another
+    /// slot.
     tags: Box<[u64; SLOTS]>,
     previous: u8,
     again: u64,
     again_written: u64,
-    /// Records of this chunk that lie in two blocks, by log2 of the largest page size at which they
-    /// lie in two pages.
+    /// Records of this chunk in two blocks, by log2 of the largest page size at which they are in
+    /// two pages.
     borders: [u64; 64],
-    avx512: Option<Avx512>,
 }
 
-/// Blocks that end.
+/// Blocks with lifetimes.
 struct Lives {
     blocks: Blocks,
-    /// By slot, the block last seen there and its local number, for blocks whose next write must be
-    /// known: these are not among [`Windower::tags`].
+    /// Like [`Windower::tags`], for blocks whose next write must be reported.
     watched: [u64; SLOTS],
-    /// Whether there are any.
+    /// Whether `watched` has any tag.
     tagged: bool,
 }
 
@@ -146,21 +140,21 @@ const NO_TAGS: [u64; SLOTS] = {
     tags
 };
 
-/// The slot of a block: nearby blocks have different ones.
+/// The slot of a block. Nearby blocks have different slots.
 #[inline]
 fn slot_of(block: u64) -> usize {
     (block ^ block >> SLOT_BITS) as usize % SLOTS
 }
 
 impl Windower {
-    /// Blocks of 2^`shift` bytes, windows of at most `most` (1..=64) distinct blocks, only
+    /// Blocks of 2^`shift` bytes, windows of at most `max_blocks` (1..=64) distinct blocks, only
     /// records of `kinds`.
-    pub fn new(shift: u32, most: usize, kinds: KindSet) -> Self {
+    pub fn new(shift: u32, max_blocks: usize, kinds: KindSet) -> Self {
         Self {
             shift,
-            most: most.clamp(1, MAX_BLOCKS),
+            max_blocks: max_blocks.clamp(1, MAX_BLOCKS),
             kinds,
-            keep: false,
+            keep_repeats: false,
             lives: None,
             ids: PageMap::default(),
             local: Vec::new(),
@@ -169,36 +163,33 @@ impl Windower {
             again: 0,
             again_written: 0,
             borders: [0; 64],
-            avx512: Avx512::new(),
         }
     }
 
-    /// Keep every reference, also repeats.
-    pub fn keeping_all(mut self) -> Self {
-        self.keep = true;
-        self.avx512 = None;
-        self
+    /// Store consecutive repeats too.
+    pub fn keep_repeats(self) -> Self {
+        Self { keep_repeats: true, ..self }
     }
 
-    /// Let blocks end: they are those of `blocks`, of the same size.
+    /// Use the lifetimes of `blocks`, which must have the same size.
     pub fn with_lives(mut self, blocks: Blocks) -> Self {
         self.lives = Some(Box::new(Lives { blocks, watched: NO_TAGS, tagged: false }));
         self
     }
 
-    /// The blocks that end, where they do.
+    /// The blocks with lifetimes, if any.
     pub fn lives(&mut self) -> Option<&mut Blocks> {
         self.lives.as_mut().map(|lives| &mut lives.blocks)
     }
 
-    /// Apply an event of the address space, which comes before the next record.
+    /// Apply an event that happens before the next record.
     pub fn event(&mut self, event: &RegionEvent, chunk: &mut Chunk) {
         let Some(lives) = &mut self.lives else { return };
         lives.blocks.apply(event);
         self.take_changes(chunk);
     }
 
-    /// Note what became of blocks before the next reference: a window ends there.
+    /// Record the pending changes of blocks. They end the window.
     fn take_changes(&mut self, chunk: &mut Chunk) {
         let start = chunk.starts.last().map_or(0, |&s| s as usize);
         let Some(lives) = &mut self.lives else { return };
@@ -221,13 +212,13 @@ impl Windower {
         self.open(chunk);
     }
 
-    /// End a chunk: its last window is closed.
+    /// End a chunk and its last window.
     pub fn end(&mut self, chunk: &mut Chunk) {
         self.close(chunk);
-        let mut more = 0;
+        let mut crossings = 0;
         for shift in (self.shift as usize..64).rev() {
-            more += std::mem::take(&mut self.borders[shift]);
-            chunk.crossings[shift] += more;
+            crossings += std::mem::take(&mut self.borders[shift]);
+            chunk.crossings[shift] += crossings;
         }
         chunk.segment.push(chunk.refs.len() as u32);
         chunk.starts.push(chunk.block.len() as u32);
@@ -235,31 +226,9 @@ impl Windower {
 
     /// Add the records of `batch` in `range` to the chunk.
     pub fn add(&mut self, batch: &Batch, range: Range<usize>, chunk: &mut Chunk) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(token) = self.avx512 {
-            return self.add_many(token, batch, range, chunk);
-        }
-        self.add_each(batch, range, chunk);
-    }
-
-    /// [`Self::add_each`], eight at a time where that pays.
-    #[cfg(target_arch = "x86_64")]
-    fn add_many(&mut self, token: Avx512, batch: &Batch, range: Range<usize>, chunk: &mut Chunk) {
-        let mut place = range.start;
-        while place < range.end {
-            // SAFETY: the token says that the processor has the features.
-            let next = unsafe { avx512::add(token, self, batch, place..range.end, chunk) };
-            // Where nearly every record stops it, eight at a time do not pay.
-            let alone = if next - place < BURST { BURST } else { 1 };
-            place = range.end.min(next + alone);
-            self.add_each(batch, next..place, chunk);
-        }
-    }
-
-    fn add_each(&mut self, batch: &Batch, places: Range<usize>, chunk: &mut Chunk) {
         let size_of_block = 1u64 << self.shift;
-        let records = batch.addr[places.clone()].iter().zip(&batch.kind[places.clone()]);
-        for ((&addr, &kind), &size) in records.zip(&batch.size[places]) {
+        let records = batch.addr[range.clone()].iter().zip(&batch.kind[range.clone()]);
+        for ((&addr, &kind), &size) in records.zip(&batch.size[range]) {
             if self.kinds.0 >> kind & 1 == 0 {
                 continue;
             }
@@ -282,15 +251,15 @@ impl Windower {
         }
     }
 
-    /// A reference to a block, by the same record as the one before or another.
+    /// Add a reference to a block. `same_record`: the previous reference is of the same record.
     #[inline]
-    fn reference(&mut self, block: u64, write: u8, chunk: &mut Chunk, same: bool) {
+    fn reference(&mut self, block: u64, write: u8, chunk: &mut Chunk, same_record: bool) {
         let slot = slot_of(block);
         let tag = self.tags[slot];
         let local = if tag >> LOCAL_BITS == block {
             tag as u8 % MAX_BLOCKS as u8
         } else {
-            match self.look_up(block, slot, write, chunk, same) {
+            match self.look_up(block, slot, write, chunk, same_record) {
                 Some(local) => local,
                 None => return,
             }
@@ -298,8 +267,8 @@ impl Windower {
         self.again |= 1 << local;
         self.again_written |= u64::from(write) << local;
         let byte = local | write << 7;
-        if self.keep {
-            chunk.refs.push(byte | if same { SAME_RECORD } else { 0 });
+        if self.keep_repeats {
+            chunk.refs.push(byte | if same_record { SAME_RECORD } else { 0 });
         } else if byte != self.previous {
             self.previous = byte;
             chunk.refs.push(byte);
@@ -307,7 +276,7 @@ impl Windower {
     }
 
     /// The local number of a block of this window that lost its tag; `None` for a first reference,
-    /// which is then noted.
+    /// which is added.
     #[cold]
     fn look_up(
         &mut self,
@@ -315,7 +284,7 @@ impl Windower {
         slot: usize,
         write: u8,
         chunk: &mut Chunk,
-        same: bool,
+        same_record: bool,
     ) -> Option<u8> {
         let (id, watched) = match &mut self.lives {
             None => {
@@ -341,7 +310,7 @@ impl Windower {
             self.put_tag(block, slot, known, watched);
             return Some(known);
         }
-        if chunk.block.len() - start == self.most {
+        if chunk.block.len() - start == self.max_blocks {
             self.close(chunk);
             self.open(chunk);
             start = chunk.block.len();
@@ -355,12 +324,14 @@ impl Windower {
         chunk.first_written.push(write != 0);
         chunk.segment.push(chunk.refs.len() as u32);
         self.previous = local | write << 7;
-        chunk.refs.push(self.previous | if same && self.keep { SAME_RECORD } else { 0 });
+        chunk
+            .refs
+            .push(self.previous | if same_record && self.keep_repeats { SAME_RECORD } else { 0 });
         None
     }
 
-    /// The id of a block that may have ended, and whether its next write must be known. The window
-    /// ends where this reference gives a page another frame, or may.
+    /// The id of a block with a lifetime, and whether its next write must be reported. Ends the
+    /// window if this reference gives, or may give, a page another frame.
     fn look_up_life(
         &mut self,
         block: u64,
@@ -430,7 +401,7 @@ impl Windower {
         if count > 0 {
             self.end_segment(chunk);
         }
-        let mut wanted = if count == 0 { 0 } else { u64::MAX >> (MAX_BLOCKS - count) };
+        let mut missing = if count == 0 { 0 } else { u64::MAX >> (MAX_BLOCKS - count) };
         let mut place = chunk.last.len() + count;
         chunk.last.resize(place, 0);
         let mut end = chunk.refs.len();
@@ -438,11 +409,11 @@ impl Windower {
             place -= 1;
             chunk.last[place] = local as u8;
         };
-        // From the last segment back: what a segment references again comes after its first.
+        // Backwards: repeated references of a segment follow its first reference.
         for local in (0..count).rev() {
             let first = chunk.segment[start + local] as usize;
-            let mut here = wanted & chunk.again[start + local];
-            wanted &= !here;
+            let mut here = missing & chunk.again[start + local];
+            missing &= !here;
             for &byte in chunk.refs[first..end].iter().rev() {
                 if here == 0 {
                     break;
@@ -453,8 +424,8 @@ impl Windower {
                     put(again);
                 }
             }
-            if wanted >> local & 1 == 1 {
-                wanted &= !(1 << local);
+            if missing >> local & 1 == 1 {
+                missing &= !(1 << local);
                 put(local);
             }
             end = first;
@@ -470,11 +441,10 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Batches cut eight records at a time and one by one come to the same windows, whose
-        /// blocks are in the order of their last references.
+        /// Crossings, and the order of last references of each window.
         #[test]
-        fn eight_at_a_time_are_one_by_one(
-            most in 1usize..=64,
+        fn windows_equal_a_reference_implementation(
+            max_blocks in 1usize..=64,
             shift in 6u32..14,
             kinds in 1u8..32,
             records in prop::collection::vec(
@@ -495,38 +465,32 @@ mod tests {
                 };
                 whole.extend((0..times as u64).map(record));
             }
-            let windower = || Windower::new(shift, most, KindSet(kinds));
-            let (mut fast, mut plain) = (windower(), windower());
-            fast.avx512 = Avx512::for_test();
-            let (mut left, mut right) = (Chunk::default(), Chunk::default());
+            let mut windower = Windower::new(shift, max_blocks, KindSet(kinds));
+            let mut chunk = Chunk::default();
             for _ in 0..2 {
-                fast.begin(&mut left);
-                plain.begin(&mut right);
+                windower.begin(&mut chunk);
                 for records in whole.chunks(whole.len() / batches + 1) {
                     let mut batch = Batch::default();
                     records.iter().for_each(|record| batch.push(*record));
-                    fast.add(&batch, 0..batch.len(), &mut left);
-                    plain.add_each(&batch, 0..batch.len(), &mut right);
+                    windower.add(&batch, 0..batch.len(), &mut chunk);
                 }
-                fast.end(&mut left);
-                plain.end(&mut right);
-                prop_assert_eq!(&left, &right);
+                windower.end(&mut chunk);
                 let counted = whole.iter().filter(|record| KindSet(kinds).contains(record.kind));
-                let ends = counted.map(|of| (of.addr, of.addr.saturating_add(u64::from(of.size) - 1)));
+                let ends = counted.map(|record| (record.addr, record.addr.saturating_add(u64::from(record.size) - 1)));
                 let mut crossings = vec![0; 64];
                 for ((addr, last), at) in ends.flat_map(|ends| (shift..64).map(move |at| (ends, at))) {
                     crossings[at as usize] += (last >> at) - (addr >> at);
                 }
-                prop_assert_eq!(&left.crossings, &crossings);
-                for window in left.windows() {
-                    let [from, to] = [window.start, window.end].map(|j| left.segment[j] as usize);
+                prop_assert_eq!(&chunk.crossings, &crossings);
+                for window in chunk.windows() {
+                    let [from, to] = [window.start, window.end].map(|j| chunk.segment[j] as usize);
                     let mut last: Vec<u8> = Vec::new();
-                    for byte in left.refs[from..to].iter().rev().map(|byte| byte & !WRITE) {
+                    for byte in chunk.refs[from..to].iter().rev().map(|byte| byte & !WRITE) {
                         if !last.contains(&byte) {
                             last.insert(0, byte);
                         }
                     }
-                    prop_assert_eq!(&left.last[window], &last);
+                    prop_assert_eq!(&chunk.last[window], &last);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What a run is counted by, and the row it comes to.
+//! Counters of a run, and its row.
 
 use nearfar_hardware::flash::Conditioned;
 
@@ -8,7 +8,7 @@ use super::faults::Faults;
 use super::histogram::Histogram;
 use super::scheduler::Scheduler;
 
-/// Events, each as the field of [`Cell`] of the same name.
+/// Event counts; see the fields of [`Cell`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// See [`Cell::references`].

@@ -7,7 +7,8 @@ use super::histogram::Bin;
 use super::timeline::Timeline;
 
 nearfar_schema::columns! {
-    /// Counts and times of one policy with one size of DRAM. Times of the CPU are sums over its cores.
+    /// Counts and times of one policy with one size of DRAM. Times of the CPU are sums over its
+    /// cores.
     #[derive(Default)]
     pub struct Cell {
         /// Policy for embedded page faults.
@@ -24,7 +25,8 @@ nearfar_schema::columns! {
         accesses: u64 ["lines"],
         /// Page-table walks.
         tlb_misses: u64 as "TLB misses",
-        /// Page-table walks that found the page in need of a move, or on its way for another thread.
+        /// Page-table walks that found the page in need of a move, or on its way for another
+        /// thread.
         embedded_faults: u64 as "embedded faults",
         /// Embedded page faults per access.
         embedded_fault_rate: f64 ["per access"] as "faults",
@@ -56,8 +58,8 @@ nearfar_schema::columns! {
         predicted_us_mean: f64 ["us"] as "predicted",
         /// Mean of the actual service times.
         actual_us_mean: f64 ["us"] as "actual",
-        /// Mean of actual less predicted: the bias, and the mean error too, as a service never takes
-        /// less than predicted.
+        /// Mean of actual less predicted: the bias, and the mean error too, as a service never
+        /// takes less than predicted.
         prediction_error_us_mean: f64 ["us"] as "mean error",
         /// Largest of actual less predicted.
         prediction_error_us_max: f64 ["us"] as "largest error",

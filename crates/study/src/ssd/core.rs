@@ -11,30 +11,30 @@ use super::feed::{Chunk, Reference};
 use super::options::{Host, L2p};
 
 const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
-/// Pages whose numbers a core finds without the table of all.
+/// Size of a core's direct-mapped cache of page numbers.
 const DIRECTORY: usize = 256;
 
-/// A core, and where its time went.
+/// A core and its times.
 pub struct Core {
-    /// Its clock, nanoseconds.
+    /// Clock, nanoseconds.
     pub time: u64,
     /// Picoseconds of execution not yet in `time`.
     ps: u64,
-    /// The thread that has it.
+    /// The running thread.
     pub thread: Option<u32>,
     /// The page of the device that it waits for.
     pub stalled: Option<u32>,
-    /// Since when the thread runs, or the core is stalled.
+    /// Start of the current run or stall.
     pub since: u64,
-    /// Since when the thread has the core.
+    /// When the thread got the core.
     pub taken: u64,
-    /// When another thread may have it.
+    /// End of the thread's time slice.
     pub slice_end: u64,
     caches: Option<Filter>,
-    /// Data's, instructions'.
+    /// For data and for instructions.
     tlbs: [FullLru; 2],
     walker: Walker,
-    /// The last page each side used: number, number on the device.
+    /// The last page of each TLB: number, number on the device.
     last: [(u64, u32); 2],
     directory: Vec<(u64, u32)>,
     /// Nanoseconds of executing and waiting for DRAM.
@@ -48,7 +48,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// An idle core, its caches and TLBs empty.
+    /// An idle core with empty caches and TLBs.
     pub fn new(host: &Host) -> Self {
         Self {
             time: 0,
@@ -70,8 +70,8 @@ impl Core {
         }
     }
 
-    /// Walk the page table for `addr`, and on in the device's mapping table, where the page has a number
-    /// on the device.
+    /// Walk the page table for `addr`, and on in the device's mapping table, where the page has a
+    /// number on the device.
     pub fn walk(&mut self, addr: u64, page: Option<u32>, host: &Host, counts: &mut Counts) {
         let (count, lines) = self.walker.walk(addr, false);
         let mut ns = lines[..count].iter().map(|line| self.read(*line, host, counts)).sum::<u64>();
@@ -102,15 +102,15 @@ impl Core {
         self.tlbs[side].contains(device_page)
     }
 
-    /// The TLB of `side` learns where `page` is.
-    pub fn learn(&mut self, side: usize, page: u64, device_page: u32) {
+    /// Add a translation to the TLB of `side`.
+    pub fn fill_tlb(&mut self, side: usize, page: u64, device_page: u32) {
         self.tlbs[side].access(device_page);
         self.last[side] = (page, device_page);
         self.directory[page as usize % DIRECTORY] = (page, device_page);
     }
 
-    /// A page left the device's DRAM: no TLB may lead to it any more.
-    pub fn forget(&mut self, device_page: u32) {
+    /// Remove a page that left the device's DRAM from the TLBs.
+    pub fn shoot_down(&mut self, device_page: u32) {
         for (tlb, last) in self.tlbs.iter_mut().zip(&mut self.last) {
             tlb.remove(device_page);
             if last.1 == device_page {
@@ -123,27 +123,27 @@ impl Core {
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waits {
-    /// References: none was read for it yet, or it is ahead of the others, or at its end.
+    /// References: not read yet, ahead of the other threads, or at the end of the trace.
     #[default]
     References,
-    /// A core, a timer or the disk: it is in the run queue.
+    /// A core, a timer or the disk; it is in the run queue.
     Queued,
-    /// Nothing: it has a core.
-    Nothing,
+    /// It is running.
+    Running,
 }
 
-/// A thread and how far it is.
+/// A thread and its progress.
 #[derive(Debug, Default)]
 pub struct Thread {
-    /// References handed to it.
+    /// Current chunk of references.
     pub chunk: Chunk,
-    /// The present one.
+    /// Index of the current reference.
     pub at: usize,
-    /// What it waits for.
+    /// The event that it waits for.
     pub waits: Waits,
-    /// The instructions of the present reference are paid for.
+    /// The instructions of the current reference are charged.
     charged: bool,
-    /// Pages of the present reference that were used.
+    /// Completed pages of the current reference.
     pages_done: u64,
     /// The page table was walked for the next page.
     pub walked: bool,

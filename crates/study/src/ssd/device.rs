@@ -13,7 +13,7 @@ struct Service {
     predicted: u64,
 }
 
-/// What came of asking for a page.
+/// Result of a page request.
 pub struct Loading {
     /// The page that left the DRAM for it.
     pub evicted: Option<u32>,
@@ -27,7 +27,7 @@ pub struct Device {
     pub umd: Umd,
     /// By the number of their job.
     services: Vec<Service>,
-    /// Services under way: page and job. There are few: at most one per thread.
+    /// Services in progress: page and job; at most one per thread.
     arriving: Vec<(u32, u32)>,
     /// What the device predicted.
     pub predicted: Histogram,
@@ -41,12 +41,12 @@ pub struct Device {
     pub late: Late,
     /// Services that took longer than predicted.
     pub late_services: u64,
-    /// Services whose page was only in flash.
+    /// Services that read the page from flash.
     pub from_flash: u64,
 }
 
 impl Device {
-    /// Nothing under way.
+    /// An idle device.
     pub fn new(umd: Umd) -> Self {
         Self {
             umd,
@@ -113,7 +113,7 @@ impl Device {
         self.job_of(page).is_some()
     }
 
-    /// What the device still has to do for `page`; `None`: it is not on its way.
+    /// The device's remaining work for `page`; `None` if it is not in progress.
     pub fn left_ns(&mut self, page: u32) -> Option<u64> {
         self.job_of(page).map(|job| self.umd.array().left_ns(job))
     }

@@ -1,4 +1,4 @@
-//! The disk that pages come from which the device does not hold. It reads ahead.
+//! The disk, with read-ahead, for pages that are not on the device.
 
 use std::collections::VecDeque;
 
@@ -7,12 +7,12 @@ use nearfar_trace::Kind;
 
 use super::options::READ_AHEAD_BYTES;
 
-/// Reads that are remembered: their pages need no other.
+/// Number of recent reads whose pages are in memory.
 const RECENT: usize = 64;
 
 /// A read of the disk.
 struct Read {
-    /// Its first page.
+    /// First page.
     first: u64,
     /// When its pages are in memory.
     there: u64,
@@ -20,15 +20,15 @@ struct Read {
 
 /// A disk that serves one read at a time, first come first served. Times are nanoseconds.
 ///
-/// Who reads the second page of a read goes on in order, as far as the kernel can tell: it asks for what
-/// follows meanwhile. A read that follows the one before it on the disk takes its transfer alone.
+/// Access to the second page of a read counts as sequential and starts the next read. A read that
+/// follows the previous one on disk takes only its transfer time.
 pub struct Disk {
-    /// Time of a read, and of one that follows the one before; `None`: there is no disk.
+    /// Time of a random and of a sequential read; `None` without a disk.
     read_ns: Option<[u64; 2]>,
-    /// Pages of a read.
+    /// Pages per read.
     read_pages: u64,
     free_at: u64,
-    /// The page after those of the last read.
+    /// The page after the last read.
     head: Option<u64>,
     /// Latest reads; oldest first.
     recent: VecDeque<Read>,
@@ -36,7 +36,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An idle disk, or none, for pages of `page_bytes`.
+    /// An idle disk, if any, for pages of `page_bytes`.
     pub fn new(storage: Option<&Storage>, page_bytes: u64) -> Self {
         Self {
             read_ns: storage.map(|storage| {
@@ -76,7 +76,7 @@ impl Disk {
         now.max(there)
     }
 
-    /// Ask for the pages from `first` on; returns when they are in memory.
+    /// Read the pages from `first`. Returns when they are in memory.
     fn submit(&mut self, first: u64, now: u64, [read_ns, next_ns]: [u64; 2]) -> u64 {
         let ns = if self.head == Some(first) { next_ns } else { read_ns };
         self.free_at = now.max(self.free_at) + ns;

@@ -1,4 +1,4 @@
-//! What happens after a TLB miss: the page is there, or an ordinary page fault brings it, or it is
+//! Handling of TLB misses: the page is in memory, or an ordinary page fault loads it, or there is
 //! an embedded page fault, for which the core stalls or the thread sleeps.
 
 use nearfar_hardware::umd::Umd;
@@ -15,7 +15,7 @@ use super::options::{FirstTouch, Host, Replay};
 use super::scheduler::Scheduler;
 use super::timeline::State;
 
-/// How far a page has come to the device.
+/// State of a page at the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     No,
@@ -28,7 +28,7 @@ enum Known {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Again {
     No,
-    /// It slept and woke before the page was there.
+    /// The thread slept and woke before the page arrived.
     Early,
     /// It slept, and the page came and went.
     Lost,
@@ -42,7 +42,7 @@ struct At {
     miss: Miss,
 }
 
-/// Pages, and where they come from.
+/// Pages and their sources.
 pub struct Faults<'a> {
     host: &'a Host,
     policy: Box<dyn Epf>,
@@ -50,7 +50,7 @@ pub struct Faults<'a> {
     /// Numbers on the device, in order of first touch.
     pages: PageMap<u32>,
     known: Vec<Known>,
-    /// The DRAM had a free frame when the present miss came.
+    /// The DRAM had a free frame at the time of the current miss.
     filling: bool,
     /// The device.
     pub device: Device,
@@ -59,7 +59,7 @@ pub struct Faults<'a> {
 }
 
 impl<'a> Faults<'a> {
-    /// Nothing touched yet.
+    /// Before the first reference.
     pub fn new(host: &'a Host, policy: Box<dyn Epf>, replay: Replay, umd: Umd) -> Self {
         let page_bytes = umd.ftl().geometry().page_bytes;
         Self {
@@ -74,21 +74,21 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// The number of a page on the device, once it has been touched.
+    /// The number of a touched page on the device.
     pub fn number(&self, page: u64) -> Option<u32> {
         self.pages.get(&page).copied()
     }
 
-    /// Let the device work until `now`.
+    /// Advance the device to `now`.
     pub fn advance(&mut self, scheduler: &mut Scheduler<'_>, now: u64) {
         self.device.advance(now, |page, time| scheduler.arrived(page, time));
     }
 
-    /// The page table was walked for `miss`, of the thread that runs on `core`. The thread then goes
-    /// on, or waits and will miss again.
+    /// Handle `miss` of the thread on `core` after the page walk. The thread continues, or waits
+    /// and misses again.
     ///
     /// # Errors
-    /// An input error where the trace touches more pages than the device has.
+    /// If the trace touches more pages than the device has.
     pub fn handle(
         &mut self,
         scheduler: &mut Scheduler<'_>,
@@ -136,7 +136,7 @@ impl<'a> Faults<'a> {
             && self.device.umd.ftl().place(page).is_some();
         let loading = self.device.load(now, page, first && !stored);
         if let Some(evicted) = loading.evicted {
-            scheduler.forget(evicted);
+            scheduler.shoot_down(evicted);
         }
         match loading.predicted_ns {
             None => self.translate(scheduler, at, page),
@@ -222,9 +222,9 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// The page is there: the TLB learns where.
+    /// The page is in memory: fill the TLB.
     fn translate(&mut self, scheduler: &mut Scheduler<'_>, at: At, page: u32) {
-        scheduler.cores[at.core].learn(at.miss.side, at.miss.page, page);
+        scheduler.cores[at.core].fill_tlb(at.miss.side, at.miss.page, page);
         let thread = &mut scheduler.threads[at.thread];
         (thread.walked, thread.slept_for) = (false, None);
         // The reference itself comes at once; it must not find the page gone again.

@@ -1,9 +1,9 @@
-//! From one trace to a stream of references for each thread.
+//! Splits a trace into streams of references by thread.
 //!
-//! Threads replay on their own, but the order of the trace is what is known of who waited for whom.
-//! So references of at most `window` instructions are in flight: a thread that has none left has to
-//! wait until the others have caught up, as it would have at the locks and pipes between them.
-//! Instructions and not references, so that a view of a trace keeps its threads as close together.
+//! Threads replay independently, but the order of the trace approximates their synchronisation. So
+//! references of at most `window` instructions are in flight: a thread without references waits
+//! until the others have caught up, as it did at locks and pipes. The unit is instructions, because
+//! filtered traces have fewer references.
 
 use std::collections::VecDeque;
 
@@ -18,27 +18,27 @@ pub struct Reference {
     pub instr: u32,
     /// Bytes.
     pub size: u16,
-    /// What it does.
+    /// Kind of access.
     pub kind: Kind,
 }
 
 /// Largest number of references in a chunk handed to a thread.
 const MAX_CHUNK: usize = 4096;
 
-/// Where batches come from: replaces the contents of the batch; false at the end.
+/// Fills a batch; returns false at the end of the trace.
 pub type Source<'a> = dyn FnMut(&mut Batch) -> Result<bool> + 'a;
 
 /// References handed to a thread at once.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    /// In order.
+    /// In trace order.
     pub references: Vec<Reference>,
-    /// Their instructions.
+    /// Their sum of instructions.
     instr: u64,
 }
 
-/// Instructions that a reference counts for in the window: those without any must end it too.
-fn counted(instr: u32) -> u64 {
+/// Instructions of a reference in the window, at least 1 so that the window is finite.
+fn window_instructions(instr: u32) -> u64 {
     u64::from(instr.max(1))
 }
 
@@ -50,7 +50,7 @@ pub struct Feed {
     batch: Batch,
     /// References of the batch that are in a stream.
     at: usize,
-    /// Instructions of the references read and not yet done.
+    /// Instructions of references read but not completed.
     in_flight: u64,
     window: u64,
     ended: bool,
@@ -58,7 +58,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Nothing read yet.
+    /// Before the first record.
     pub fn new(window: u64) -> Self {
         Self { window, ..Self::default() }
     }
@@ -83,12 +83,12 @@ impl Feed {
         self.streams.get(thread as usize).is_some_and(|stream| !stream.is_empty())
     }
 
-    /// Whether there is room to read on.
+    /// Whether the window has room for more references.
     pub fn room(&self) -> bool {
         !self.ended && self.in_flight < self.window
     }
 
-    /// A thread's `chunk` is done: take it back.
+    /// Complete a thread's chunk and recycle it.
     pub fn done(&mut self, chunk: &mut Chunk) {
         self.in_flight -= std::mem::take(&mut chunk.instr);
         let mut references = std::mem::take(&mut chunk.references);
@@ -121,7 +121,7 @@ impl Feed {
             && self.at - start < MAX_CHUNK
             && instr < left
         {
-            instr += counted(batch.instr[self.at]);
+            instr += window_instructions(batch.instr[self.at]);
             self.at += 1;
         }
         if self.at > start {
@@ -133,8 +133,8 @@ impl Feed {
         Ok(())
     }
 
-    /// Largest number of instructions in a chunk, but for its last reference. It is done as a whole: small chunks
-    /// let the others go on sooner.
+    /// Maximum number of instructions per chunk, without its last reference. A chunk completes as a
+    /// whole; small chunks let other threads continue earlier.
     fn max_instr(&self) -> u64 {
         (self.window / 8).max(1)
     }

@@ -54,17 +54,17 @@ impl Histogram {
         self.sum += u128::from(ns);
     }
 
-    /// How many times there were.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their mean in nanoseconds; 0 of none.
+    /// Mean in nanoseconds; 0 without values.
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// The bins of two histograms, without those that are empty in both.
+    /// The bins of two histograms that are not empty in both.
     pub fn bins(predicted: &Self, actual: &Self) -> Vec<Bin> {
         let count = |histogram: &Self, bin: usize| histogram.counts.get(bin).copied();
         (0..predicted.counts.len().max(actual.counts.len()))

@@ -27,7 +27,7 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Before the first reference: the device preconditioned, its DRAM empty.
+    /// Before the first reference. The device is preconditioned, its DRAM is empty.
     pub fn new(
         host: &'a Host,
         policy: Box<dyn Epf>,
@@ -49,7 +49,7 @@ impl<'a> Run<'a> {
     /// Replay the whole trace. `advance` is called with the references read since its last call.
     ///
     /// # Errors
-    /// Those of `source` and `advance`; an input error where the trace does not fit the device.
+    /// Errors of `source` and `advance`; if the trace does not fit the device.
     pub fn run(
         mut self,
         source: &mut Source<'_>,
@@ -74,7 +74,7 @@ impl<'a> Run<'a> {
         Ok(accounts::finish(&self.counts, read, self.scheduler, self.faults, self.conditioned))
     }
 
-    /// Let a core run until its turn is over.
+    /// Run a core until its turn is over.
     fn turn(
         &mut self,
         turn: Turn,
@@ -98,12 +98,12 @@ impl<'a> Run<'a> {
                         return Ok(());
                     }
                 }
-                // Others may be behind after the walk: they come first.
+                // After the walk, other cores may be earlier.
                 Event::Miss(miss) if !thread.walked => {
                     let page = self.faults.number(miss.page);
-                    // The fast path's directory is not of all pages.
+                    // The fast path's directory does not have all pages.
                     if let Some(page) = page.filter(|page| core.holds(miss.side, *page)) {
-                        core.learn(miss.side, miss.page, page);
+                        core.fill_tlb(miss.side, miss.page, page);
                         continue;
                     }
                     thread.walked = true;
@@ -117,7 +117,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The thread on `core` has used up its references: hand it more, or let it wait for them.
+    /// Give the thread on `core` more references, or let it wait for them.
     fn refill(
         &mut self,
         core: usize,
@@ -142,7 +142,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Read on until as many references are in flight as may be.
+    /// Read until the window is full.
     fn fill_window(
         &mut self,
         source: &mut Source<'_>,

@@ -1,4 +1,4 @@
-//! What an ssd study is asked, and the machine's numbers it works with: checked once, here.
+//! Options of an SSD study and the machine parameters that it uses: parsed and checked.
 
 use nearfar_hardware::cache::Geometry as Caches;
 use nearfar_hardware::flash::{Overwrite, Precondition};
@@ -36,7 +36,7 @@ pub struct Host {
     pub cores: u32,
     /// Picoseconds of an instruction that misses no cache.
     pub instruction_ps: u64,
-    /// Caches of a core; every reference goes to memory where there are none.
+    /// Caches of a core; without any, every reference goes to memory.
     pub caches: Option<Caches>,
     /// Entries of the TLB for data, and of the one for instructions (0: data's serves both).
     pub tlb_entries: u32,
@@ -48,7 +48,7 @@ pub struct Host {
     pub hit_ns: [u64; 2],
     /// Entries of a core's caches of page directories: of 2 MiB each, of 1 GiB each.
     pub directories: [usize; 2],
-    /// Where a walk reads the device's mapping table.
+    /// Where a page walk reads the device's mapping table.
     pub l2p: L2p,
     /// Entering and leaving the kernel for an embedded page fault.
     pub exception_ns: u64,
@@ -58,12 +58,12 @@ pub struct Host {
     pub page_fault_ns: u64,
     /// Sleeping threads wake at multiples of this.
     pub sleep_granularity_ns: u64,
-    /// A thread that wakes takes the core from one that has run longer by more than this; `None`: it
-    /// waits its turn.
+    /// A thread that wakes takes the core from one that has run longer by more than this; `None`:
+    /// it waits its turn.
     pub wakeup_ns: Option<u64>,
-    /// How long a thread runs while others are ready; `None`: until it blocks.
+    /// Time slice while other threads are ready; `None` = until the thread blocks.
     pub time_slice_ns: Option<u64>,
-    /// Where pages come from that the device does not hold; `None`: no time is charged for it.
+    /// Source of pages that are not on the device; `None` = they take no time.
     pub disk: Option<Storage>,
 }
 
@@ -145,10 +145,10 @@ impl Host {
 nearfar_schema::choices! {
     /// What the flash holds of a page that the program touches for the first time.
     pub enum FirstTouch: "content before the first touch" {
-        /// nothing, and the device knows: the page is not read, and counts as written to
+        /// nothing, and the device knows: the page is not read, and is dirty
         New = "new",
-        /// what was there before, as the device cannot know which pages are free: the flash is read
-        /// where it has the page, which stays clean until it is written to
+        /// old data, because the device does not know which pages are free: the page is read, and
+        /// clean until it is written
         Stored = "stored",
     }
 }
@@ -156,9 +156,9 @@ nearfar_schema::choices! {
 nearfar_schema::choices! {
     /// Where a walk reads the device's table of logical and physical pages.
     pub enum L2p: "place of the mapping table" {
-        /// through the CPU's caches, as the page table
+        /// through the CPU caches, like the page table
         Cached = "cached",
-        /// in the device's DRAM each time, as what a cache holds of it may be stale
+        /// always in the device's DRAM, because a cached copy may be stale
         Device = "device",
     }
 }
@@ -187,8 +187,8 @@ impl Value for Atomic {
     }
     fn choices() -> Vec<Entry> {
         let own = [
-            ("none", "nothing: every fault that is passed on sleeps"),
-            ("kernel", "what the kernel reads and writes for the program: its copies"),
+            ("none", "no kind: every fault that goes to the kernel sleeps"),
+            ("kernel", "reads and writes by the kernel for the program: its copies"),
         ];
         let own = own.map(|(name, what)| Entry { name, what: what.into() });
         own.into_iter().chain(Kinds::entries()).collect()
@@ -218,26 +218,27 @@ impl Value for Atomic {
 
 nearfar_schema::options! {
     /// The options of an ssd study as they are written.
-    pub struct Asked {
+    pub struct Request {
         /// Machine name or file, with `[flash]`, `[cpu]` and `[cost]`.
         machine: MachineName = "umd",
         /// Sizes of the device's DRAM.
         dram: List<Bytes> = "100M,150M",
-        /// Policies for embedded page faults.
+        /// Policies for embedded page faults: the core waits (`none`), the thread sleeps (`all`),
+        /// or sleeps only for long waits (`smart:50us`).
         epf: List<epf::Written> = "none,all,smart:50us",
-        /// Storage of the machine that files are read from.
-        disk: Option<String> = none("none: files take no time"),
-        /// Share of the flash filled in order, then share overwritten at random.
+        /// Storage device of the machine that holds the files.
+        disk: Option<String> = none("none: reading files takes no time"),
+        /// Share of the flash that is first filled in order, and share then overwritten at random.
         precondition: Shares<2> = "60%,50%",
         /// Which pages are overwritten at random.
         overwrite: Overwrite = "drawn",
         /// Threads wake at multiples of this time.
         sleep_granularity: Option<Nanoseconds> = none("the machine's cost.timer_slack"),
-        /// References during which no thread may sleep, kinds joined by `+`.
+        /// Kinds of references whose faults may not sleep, joined by `+`.
         atomic: Atomic = "kernel",
-        /// What the flash holds of a page before its first touch.
+        /// What the flash has of a page before its first reference.
         first_touch: FirstTouch = "new",
-        /// Where a walk reads the device's mapping table.
+        /// Where a page walk reads the device's mapping table.
         l2p: L2p = "cached",
         /// Instructions that a thread may run ahead of the others in the trace.
         window: Count<1> = 1 << 20,
@@ -282,26 +283,26 @@ pub struct Options {
 }
 
 impl Options {
-    /// What was asked, on this machine.
+    /// Check a request for this machine.
     ///
     /// # Errors
     /// As [`Self::new`] and [`Host::new`].
-    pub fn asked(asked: &Asked, machine: &Machine) -> Result<Self> {
-        let mut host = Host { l2p: asked.l2p, ..Host::new(machine, asked.disk.as_deref())? };
-        if let Some(time) = asked.sleep_granularity {
+    pub fn from_request(request: &Request, machine: &Machine) -> Result<Self> {
+        let mut host = Host { l2p: request.l2p, ..Host::new(machine, request.disk.as_deref())? };
+        if let Some(time) = request.sleep_granularity {
             host.sleep_granularity_ns = time.0;
         }
-        let [sequential, random] = asked.precondition.0;
-        let (overwrite, seed) = (asked.overwrite, asked.seed.0);
+        let [sequential, random] = request.precondition.0;
+        let (overwrite, seed) = (request.overwrite, request.seed.0);
         let replay = Replay {
-            atomic: asked.atomic.kinds,
-            first_touch: asked.first_touch,
-            window: asked.window.0,
+            atomic: request.atomic.kinds,
+            first_touch: request.first_touch,
+            window: request.window.0,
         };
-        let epf: Vec<String> = asked.epf.0.iter().map(|policy| policy.0.clone()).collect();
-        let dram: Vec<u64> = asked.dram.0.iter().map(|size| size.0).collect();
+        let epf: Vec<String> = request.epf.0.iter().map(|policy| policy.0.clone()).collect();
+        let dram: Vec<u64> = request.dram.0.iter().map(|size| size.0).collect();
         let precondition = Precondition { sequential, random, overwrite, seed };
-        let threads = asked.threads.0.0 as usize;
+        let threads = request.threads.0.0 as usize;
         Ok(Self { threads, ..Self::new(&epf, &dram, host, precondition, replay)? })
     }
 

@@ -1,9 +1,8 @@
-//! The scheduler: which thread has which core, and when.
+//! The scheduler: assigns threads to cores.
 //!
-//! Cores take turns by their clocks: the one that is furthest behind runs until another is, so that
-//! the device sees requests in the order of time. Who comes next is decided by
-//! [`nearfar_kernel::scheduler`]; this is the mechanism around it, and the record of what each
-//! thread did. Times are nanoseconds.
+//! The core with the earliest clock runs until another core is earlier, so that the device receives
+//! requests in order of time. [`nearfar_kernel::scheduler`] selects the next thread; this module is
+//! the mechanism and records the state of each thread. Times are nanoseconds.
 
 use nearfar_kernel::scheduler::{Fairness, RunQueue};
 
@@ -16,13 +15,13 @@ use super::timeline::{State, Timeline};
 pub struct Turn {
     /// The core's number.
     pub core: usize,
-    /// Its clock, or when an idle core gets a thread.
+    /// The core's clock, or the time when an idle core gets a thread.
     pub start: u64,
-    /// When another core is as far behind; `u64::MAX` where none has work.
+    /// Start of the next core's turn; `u64::MAX` if no other core has work.
     pub until: u64,
 }
 
-/// Cores, threads, and who waits for a core.
+/// Cores, threads and the run queue.
 pub struct Scheduler<'a> {
     host: &'a Host,
     /// By number.
@@ -32,12 +31,12 @@ pub struct Scheduler<'a> {
     queue: RunQueue,
     fairness: Fairness,
     timeline: Timeline,
-    /// A thread was queued since the present turn began: another core may have an earlier one.
+    /// A thread was queued during the current turn: another core may have an earlier turn.
     pub queued: bool,
 }
 
 impl<'a> Scheduler<'a> {
-    /// Idle cores and no thread.
+    /// Idle cores without threads.
     pub fn new(host: &'a Host) -> Self {
         Self {
             cores: (0..host.cores).map(|_| Core::new(host)).collect(),
@@ -55,7 +54,7 @@ impl<'a> Scheduler<'a> {
         self.cores.iter().any(|core| core.stalled.is_some())
     }
 
-    /// The turn that comes first; `None` where no core has anything to run.
+    /// The next turn; `None` if no core has a thread to run.
     pub fn next_turn(&self) -> Option<Turn> {
         let ready = self.queue.ready_at();
         let mut turn: Option<Turn> = None;
@@ -76,9 +75,9 @@ impl<'a> Scheduler<'a> {
         turn
     }
 
-    /// Begin a turn: an idle core takes the first thread that is ready; a thread gives up its core
-    /// at the end of its slice, if another is ready, or where one that woke up preempts it. Returns
-    /// how far the core may run; `None`: not at all, the turn is over.
+    /// Begin a turn. An idle core takes the first ready thread. A thread yields its core at the end
+    /// of its slice if another is ready, or if a woken thread preempts it. Returns the time until
+    /// which the core may run; `None` if the turn is over.
     pub fn begin(&mut self, turn: Turn) -> Option<u64> {
         let core = &mut self.cores[turn.core];
         if core.thread.is_none() {
@@ -111,11 +110,10 @@ impl<'a> Scheduler<'a> {
         core.thread = Some(thread);
         (core.since, core.taken) = (core.time, core.time);
         core.slice_end = self.host.time_slice_ns.map_or(u64::MAX, |slice| core.time + slice);
-        self.threads[thread as usize].waits = Waits::Nothing;
+        self.threads[thread as usize].waits = Waits::Running;
     }
 
-    /// Let a thread that woke up take a core from the one that runs there, if it has run less and
-    /// no core is idle.
+    /// Let a woken thread preempt the running one if it has run less and no core is idle.
     fn preempt(&mut self, number: usize) -> bool {
         let core = &self.cores[number];
         let (Some(granularity), Some(running)) = (self.host.wakeup_ns, core.thread) else {
@@ -143,7 +141,7 @@ impl<'a> Scheduler<'a> {
         Some(thread)
     }
 
-    /// The core's thread stays ready, but gives up the core.
+    /// Preempt the core's thread, which stays ready.
     fn yield_core(&mut self, core: usize) {
         let now = self.cores[core].time;
         if let Some(thread) = self.release(core, now) {
@@ -174,7 +172,7 @@ impl<'a> Scheduler<'a> {
     /// `thread` wants a core from time `at` on.
     pub fn queue(&mut self, thread: u32, at: u64) {
         self.threads[thread as usize].waits = Waits::Queued;
-        self.queue.put(thread, at);
+        self.queue.push(thread, at);
         self.queued = true;
     }
 
@@ -200,12 +198,12 @@ impl<'a> Scheduler<'a> {
     }
 
     /// `page` left the device's DRAM: no TLB leads to it any more.
-    pub fn forget(&mut self, page: u32) {
-        self.cores.iter_mut().for_each(|core| core.forget(page));
+    pub fn shoot_down(&mut self, page: u32) {
+        self.cores.iter_mut().for_each(|core| core.shoot_down(page));
     }
 
-    /// Everything has run: cores idle until the last one's end. Returns that end, the cores and what
-    /// the threads did.
+    /// Everything has run: cores idle until the last one's end. Returns that end, the cores and
+    /// what the threads did.
     pub fn finish(mut self) -> (u64, Vec<Core>, Timeline) {
         let end = self.cores.iter().map(|core| core.time).max().unwrap_or(0);
         for core in &mut self.cores {

@@ -14,8 +14,8 @@ use super::options::{Options, Setting};
 /// Simulate every cell of `options`, and return them in its order. Each goes over the trace on its
 /// own.
 ///
-/// `on_progress` is called now and then with the references read so far in all cells; its error ends
-/// the run.
+/// `on_progress` is called now and then with the references read so far in all cells; its error
+/// ends the run.
 ///
 /// # Errors
 /// Input errors: an empty or damaged trace, one that does not fit the device, a size of DRAM that

@@ -111,8 +111,8 @@ fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 5]) {
                 tlb.remove(place);
             } else {
                 misses += 1;
-                // The page's entry; its directory's and that of 1 GiB, unless the core has them; the
-                // device's entry, once the page is there.
+                // The page's entry; its directory's and that of 1 GiB, unless the core has them;
+                // the device's entry, once the page is there.
                 let upper = recently(&mut uppers, page >> 18, 4);
                 let directory = recently(&mut directories, page >> 9, 32);
                 let walk = match (directory, upper) {
@@ -231,7 +231,8 @@ proptest! {
         let more = of(0) - cell.cpu_busy;
         prop_assert!(more > -1e-9 && more < cell.cpu_switch + 1e-9, "{more} {}", cell.cpu_switch);
         prop_assert_eq!(cell.embedded_faults, cell.services + cell.joined_faults);
-        // Nothing is only in flash before the first page had to leave, and every delay has its cause.
+        // Nothing is only in flash before the first page had to leave, and every delay has its
+        // cause.
         prop_assert_eq!(cell.faults_while_filling, 0);
         let late = cell.late_die + cell.late_channel + cell.late_erase;
         let error = cell.prediction_error_us_mean * cell.services as f64 / 1e6;
@@ -471,8 +472,8 @@ fn walks_read_both_tables() {
     assert_eq!(device, (40 + 7 + 360, (7 + 360) * 50 + (400 - 5)));
 }
 
-/// The file is read from disk once for each 128 KiB, the next one asked for ahead; the thread sleeps
-/// meanwhile and another runs.
+/// The file is read from disk once for each 128 KiB, the next one asked for ahead; the thread
+/// sleeps meanwhile and another runs.
 #[test]
 fn the_disk_reads_ahead() {
     let mut machine = machine();
@@ -488,8 +489,8 @@ fn the_disk_reads_ahead() {
         assert_eq!((cell.page_faults, cell.embedded_faults), (65, 0));
         (cell.disk_reads, cell.seconds)
     };
-    // An access of a disk: seek, half a turn, 128 KiB. What follows takes its transfer alone; the third
-    // read is of what nobody wants.
+    // An access of a disk: seek, half a turn, 128 KiB. What follows takes its transfer alone; the
+    // third read is of what nobody wants.
     let transfer = 131_072.0 / 156e6;
     let access = 8.5e-3 + 4.166_667e-3 + transfer;
     let (reads, seconds) = run(Kind::KernelLoad, &|at| 1000 + at);

@@ -1,4 +1,4 @@
-//! What each thread did when: shares of equal stretches of time, at most [`MAX_STRETCHES`] of them.
+//! Thread states over time, as shares of at most [`MAX_STRETCHES`] equal intervals.
 
 use serde::Serialize;
 

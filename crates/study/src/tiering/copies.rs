@@ -1,57 +1,58 @@
-//! Several instances of a traced program side by side, as a host runs them: what makes a program that is
-//! too small for the policies' queues and batches into a load that is not.
+//! Several instances of a traced program side by side, for programs that are too small for the
+//! queues and batches of policies.
 //!
-//! Each copy has pages of its own: nothing is shared, as between virtual machines. They take turns of
-//! [`SLICE`] accesses, and each begins at another place of the trace, so that they are not all in the same
-//! phase. At the end of the trace a copy ends, where pages end, and begins again, up to where it began.
+//! Copies share no pages, like virtual machines. They take turns of [`SLICE`] accesses, and each
+//! starts at another position of the trace, so that they are in different phases. At the end of the
+//! trace a copy frees its pages (with lifetimes) and continues from the start, up to its initial
+//! position.
 
 use nearfar_kernel::tiering::Page;
 
 use super::engine::{Access, Block, End};
 
-/// Accesses of a turn. A turn of all copies of a program at 1/256 (108 MiB) is shorter than any period of
-/// the policies there, while the pages of one are still in the TLB.
+/// Accesses per turn. A round of all copies of a program at 1/256 (108 MiB) is shorter than any
+/// period of the policies at that scale, and a copy's pages are still in the TLB.
 const SLICE: u64 = 64;
 
 /// The copies of a program.
 #[derive(Debug)]
 pub(super) struct Copies {
-    /// What one does, from the beginning of the trace to its end.
+    /// The accesses of one copy, for the whole trace.
     whole: Block,
     count: u32,
-    /// Page numbers of one.
+    /// Page numbers per copy.
     pages: u32,
-    /// Whether pages end.
+    /// Whether pages have lifetimes.
     lives: bool,
     slice: u64,
 }
 
-/// Whose turn it is.
+/// The copy that runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Turn {
     copy: u32,
-    /// What every copy has done before this round of turns.
+    /// Accesses of every copy before this round.
     before: u64,
-    /// What this one has done of its turn.
+    /// Accesses of this copy in its turn.
     done: u64,
 }
 
 impl Copies {
-    /// Most accesses of a copy: they are held in memory, 4 bytes each.
+    /// Maximum number of accesses per copy; they are in memory, 4 bytes each.
     pub(super) const MAX_ACCESSES: u64 = 1 << 30;
 
-    /// `count` copies of a program that does `whole`, to page numbers below `pages`.
+    /// `count` copies of a program with the accesses `whole`, to page numbers below `pages`.
     pub(super) fn new(whole: Block, count: u32, pages: u32, lives: bool) -> Self {
         Self { whole, count, pages, lives, slice: SLICE }
     }
 
-    /// The same with other turns.
+    /// The same copies with another schedule.
     #[cfg(test)]
     pub(super) fn with_slice(self, slice: u64) -> Self {
         Self { slice, ..self }
     }
 
-    /// How many there are.
+    /// Number of copies.
     pub(super) fn count(&self) -> u32 {
         self.count
     }
@@ -83,8 +84,8 @@ impl Copies {
         }
     }
 
-    /// What `copy` does after its first `done` accesses: up to `most`, and not beyond the end of the
-    /// trace. Answers how many.
+    /// What `copy` does after its first `done` accesses: up to `most`, and not beyond the end of
+    /// the trace. Returns their number.
     fn part(&self, copy: u32, done: u64, most: u64, out: &mut Block) -> u64 {
         let (first, length) = (copy * self.pages, self.length());
         let from = (self.begin(copy) + done) % length;

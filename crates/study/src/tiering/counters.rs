@@ -1,8 +1,8 @@
-//! What goes into the simulated machine, and what is counted in it.
+//! Parameters and counters of the simulated machine.
 
 use nearfar_hardware::node::{KernelCosts, NodeModel};
 
-/// Most nodes: two bits of a page-table byte.
+/// Maximum number of nodes: two bits of a page-table byte.
 pub const MAX_NODES: usize = 4;
 
 /// What a machine is made of, in the units of the simulation.
@@ -14,7 +14,7 @@ pub struct Hardware {
     pub costs: KernelCosts,
     /// What a first touch costs, picoseconds.
     pub first_touch: f64,
-    /// Entries of the TLB; 0 for none.
+    /// Entries of the TLB; 0 = no TLB.
     pub tlb_entries: u64,
     /// Threads of the program: with one, its own page-table changes interrupt nobody.
     pub program_threads: u32,
@@ -45,7 +45,7 @@ pub struct Counters {
     pub hint_faults: u64,
     /// Write-protect faults, on shadowed pages and others.
     pub write_faults: u64,
-    /// Frames copied between nodes, for nothing or not.
+    /// Frames copied between nodes, including failed migrations.
     pub frames_copied: u64,
     /// Huge pages split.
     pub splits: u64,

@@ -1,7 +1,7 @@
 //! The program's accesses on the event clock.
 //!
-//! Most accesses change nothing that anyone waits for: they run in one tight loop until a fault, a
-//! sample or a thread that is due. Then the policy is called.
+//! Most accesses have no effect on policies: they run in a fast path until a fault, a sample or a
+//! due thread. Then the policy is called.
 
 use nearfar_hardware::node::LINE;
 use nearfar_hardware::table::prefetch;
@@ -19,10 +19,10 @@ use super::world::{World, mapping};
 pub struct Access(u32);
 
 impl Access {
-    /// Most pages: 31 bits, less one number.
+    /// Maximum number of pages: 31 bits minus one reserved number.
     pub const MAX_PAGES: u32 = (1 << 31) - 1;
-    /// In place of a page: the kernel's page of zeros, which all memory that was never written
-    /// shares. It lies in the fastest node, and no policy knows it.
+    /// The kernel's zero page, shared by all memory that was never written. It is in the fastest
+    /// node, and policies do not see it.
     pub const ZEROS: Page = Page::new(Self::MAX_PAGES);
 
     /// An access to `page`, below [`MAX_PAGES`](Access::MAX_PAGES) or [`ZEROS`](Access::ZEROS).
@@ -47,11 +47,11 @@ impl Access {
 /// What ends between accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A page: what it held is gone, its number may come again.
+    /// A page was freed; its number may be reused.
     Page(Page),
     /// What TLBs hold of a page, which stays: it was unmapped, or is shared from now on.
     Translation(Page),
-    /// All that there is of so many pages, from this one on.
+    /// Free all mapped pages of a range: first page and count.
     Pages(Page, u32),
 }
 
@@ -74,16 +74,16 @@ impl Block {
 
 /// The program's share of bandwidth is measured this often.
 const METER_PERIOD: Time = Time::from_ps(1_000_000_000);
-/// Lines of one access that miss when they are loaded: those after are there already, fetched ahead
-/// by the processor's streamer. Assumption: it follows after three lines in a row.
+/// Lines of one access that miss; the processor's streamer prefetches the others. Assumption: it
+/// starts after three consecutive lines.
 const DEMAND_LINES: i64 = 3;
-/// Accesses from one to that whose page-table entry is asked for meanwhile.
+/// How many accesses ahead page-table entries are prefetched.
 const AHEAD: usize = 32;
 /// Hint faults of one access after which the policy is at fault.
 const MAX_FAULTS: u32 = 10_000;
 
-/// What stands for the entry of a page beyond the table, which [`Access::ZEROS`] is: that the TLB may
-/// hold, but without it the kernel is needed.
+/// The entry of pages beyond the table, such as [`Access::ZEROS`]: a TLB hit needs no kernel, a
+/// miss does.
 const BEYOND: Entry = entry::at(NodeId::FAST, None) | ARMED;
 
 /// Why the tight loop ended.
@@ -112,7 +112,7 @@ impl Engine {
     /// Make a policy in `world`; pages are mapped as huge pages if `huge`.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// Errors of `make`.
     pub fn new(
         mut world: World,
         make: impl FnOnce(&mut dyn Memory) -> Result<Made>,
@@ -160,7 +160,7 @@ impl Engine {
         ))
     }
 
-    /// The program gives back the mapping that base page `at` belongs to, if there is one.
+    /// Unmap the mapping of base page `at`, if any.
     pub fn release(&mut self, at: Page) {
         self.run_due(self.world.clock, true);
         let world = &mut self.world;
@@ -190,7 +190,7 @@ impl Engine {
         self.end_pages(Page::new(0), Access::MAX_PAGES);
     }
 
-    /// All that there is of `count` pages, from `first` on, ends.
+    /// Free all mapped pages among `count` pages from `first`.
     fn end_pages(&mut self, first: Page, count: u32) {
         let end = first.skip(count);
         let mut next = self.world.next_mapped(first);
@@ -274,10 +274,10 @@ impl Engine {
         self.world.workers.iter().map(|worker| worker.due).fold(self.meter, Time::min)
     }
 
-    /// The tight loop. Answers how many accesses are done and why it ended.
+    /// The fast path. Returns how many accesses were done and why it stopped.
     ///
-    /// The node comes from the page-table entry even of a page that hits the TLB, as a page that moves
-    /// is flushed; the entry was asked for [`AHEAD`] accesses ago.
+    /// Takes the node from the page-table entry even on a TLB hit, because pages that move are
+    /// flushed. The entry was prefetched [`AHEAD`] accesses ago.
     fn run_fast_path(&mut self, accesses: &[Access]) -> (usize, Stop) {
         let due = self.due().ps();
         let world = &mut self.world;
@@ -427,7 +427,7 @@ impl Engine {
         self.world.meter();
     }
 
-    /// Let the policy know the future.
+    /// Pass the coming reference counts to the policy.
     pub fn foresee(&mut self, counts: &[u32]) {
         self.world.event = self.world.clock;
         self.world.free_of_charge = true;

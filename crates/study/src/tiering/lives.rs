@@ -1,9 +1,9 @@
-//! Pages of a trace that end ([`crate::lifetimes`]): worked out once, as a list of steps beside the
-//! records that every run of the study reads.
+//! Lifetimes of a trace's pages ([`crate::lifetimes`]), computed once as a list of steps that every
+//! run of the study applies.
 //!
-//! The pages of the study are the *frames* of a [`PageTable`], as they are what lies in a tier. A frame
-//! has the number of the address at which it began, so that numbers follow addresses; frames that begin
-//! there while it is in use (by a forked child, say) have the numbers next to it.
+//! The pages of the study are the *frames* of a [`PageTable`]. A frame's number is derived from the
+//! address at which it began, so that numbers follow addresses. Frames that begin there while it is
+//! in use (for example by a forked child) have adjacent numbers.
 
 use std::ops::Range;
 
@@ -18,43 +18,43 @@ use crate::lifetimes::{
     address,
 };
 
-/// What changes before an access.
+/// A change before an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// A thread now runs in this address space.
     Space { thread: u32, space: u32 },
-    /// References to the 4 KiB of this number (address and space) are now to this page.
+    /// References to the 4 KiB of this number (address and space) now access this page.
     Page { number: u64, page: Page },
-    /// A page ended, or what TLBs hold of it.
+    /// A page or its TLB entries are removed.
     End(End),
 }
 
-/// What changes, and before which access to a 4 KiB page.
+/// A change, with the number of the next access to a 4 KiB page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub at: u64,
     pub what: What,
 }
 
-/// The lives of a trace's pages.
+/// The lifetimes of a trace's pages.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// In order.
+    /// Changes, in order.
     pub steps: Vec<Step>,
-    /// Page numbers are below.
+    /// Upper bound of page numbers.
     pub pages: u64,
-    /// Base pages that there are at once, at most.
+    /// Peak number of base pages.
     pub peak: u64,
-    /// 4 KiB pages that are referenced, mapped or not.
+    /// Referenced 4 KiB pages, mapped or not.
     pub footprint: u64,
     /// References to 4 KiB pages.
     pub accesses: u64,
 }
 
-/// In place of the place of a frame.
+/// Sentinel: a frame without a place.
 const NO_PLACE: u32 = u32::MAX;
 
-/// Where frames lie: places at the address where they began, as many as were in use at once.
+/// Places of frames, by the address at which they began; as many as were in use at once.
 #[derive(Default)]
 struct Places {
     first: PageMap<u32>,
@@ -115,7 +115,7 @@ struct Builder {
     place_of: Vec<u32>,
     /// Of what TLBs may hold, by the id of the page.
     translated: Vec<u32>,
-    /// What a replay knows: places by block number, spaces by thread.
+    /// State of a replay: places by block number, spaces by thread.
     known: PageMap<u32>,
     spaces: Vec<u32>,
     /// With places for pages.
@@ -157,11 +157,11 @@ pub(super) fn lives(
                 Next::Event(event) => {
                     builder.blocks.apply(&event);
                     if builder.changed() || private {
-                        builder.recent.forget();
+                        builder.recent.clear();
                     }
                 }
                 Next::Records(range) => {
-                    builder.blocks.spaces().tell_apart(&mut batch, range.clone());
+                    builder.blocks.spaces().place_records(&mut batch, range.clone());
                     builder.records(&batch, range);
                 }
             }
@@ -195,7 +195,7 @@ impl Builder {
                 self.switch(batch.thread[index], addr);
             }
             for number in addr >> PAGE..=last_byte(addr, batch.size[index]) >> PAGE {
-                if !self.recent.holds(number) {
+                if !self.recent.contains(number) {
                     let write = KindSet::WRITES.0 >> batch.kind[index] & 1 == 1;
                     self.reference(number, write);
                 }
@@ -209,15 +209,15 @@ impl Builder {
             if self.known.insert(number, NO_PLACE) != Some(NO_PLACE) {
                 self.step(What::Page { number, page: Page::new(NO_PLACE) });
             }
-            return self.recent.note(number);
+            return self.recent.insert(number);
         }
         let block = self.blocks.reference(number, write);
         if self.changed() && self.shift > 0 {
             // Other blocks of the page may lie elsewhere now.
-            self.recent.forget();
+            self.recent.clear();
         }
         if !self.blocks.watched(block) {
-            self.recent.note(number);
+            self.recent.insert(number);
         }
         let page = self.table.page(block);
         let place = match self.table.frame(page) {
@@ -269,7 +269,7 @@ impl Builder {
                     }
                     // It keeps its place: what the kernel would do under pressure, take it in place
                     // of demoting it, no policy here does.
-                    Action::Discard(_) | Action::Keep(_) => {}
+                    Action::Discard(_) | Action::UndoDiscard(_) => {}
                 }
             }
             lives.peak = lives.peak.max(table.used() << self.shift);

@@ -1,4 +1,6 @@
-//! What to simulate, checked once.
+//! Options of a tiering study: parsed and checked.
+
+use std::path::Path;
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::machine::MachineName;
@@ -12,16 +14,17 @@ use nearfar_trace::{Error, Result};
 use serde_json::Value as Json;
 
 use super::counters::Hardware;
-use super::workload::{Mix, Pattern, Placement, Shape, Workloads};
+use super::trace::{Numbering, TracePages};
+use super::workload::{Mix, Pattern, Placement, Prepared, Shape, Workloads, generated};
 use crate::filter::Filter;
 use crate::lifetimes::Lifetimes;
 
 nearfar_schema::options! {
     /// The options of a tiering study as they are written.
-    pub struct Asked {
+    pub struct Request {
         /// A generated workload, or a trace folder.
         workload: Load = "nomad-medium",
-        /// Policies: names with commas between, or all.
+        /// Policies, comma-separated, or `all`.
         policy: Policies = "all",
         /// Machine name or file; it needs two to four nodes and [cost].
         machine: MachineName = "cxl-a",
@@ -31,8 +34,8 @@ nearfar_schema::options! {
         pattern: Pattern = "scrambled-zipf",
         /// Where the hottest pages of a generated workload are.
         placement: Placement = "uniform",
-        /// Rounds after the warm-up; of a trace, how often it is replayed.
-        rounds: Option<Count<0, 1000>> = none("4; of a trace: 1"),
+        /// Rounds after the warm-up; for a trace, the number of replays.
+        rounds: Option<Count<0, 1000>> = none("4; for a trace: 1"),
         /// Scale of a generated workload and its machine, memory and work: 1/64, 1/1 for full size.
         scale: Scale = "1/64",
         /// Number of seeds, one run each, starting at --seed.
@@ -41,29 +44,31 @@ nearfar_schema::options! {
         seed: Count<0, { 1 << 63 }> = 1,
         /// Sizes of the fastest node: 30% of the program's memory, or bytes at full scale; `...` for equal
         /// steps.
-        fast: Option<Memory> = none("the machine's; of a trace 10%,...,100%"),
-        /// Size of the slowest node: the same, one size.
+        fast: Option<Memory> = none("the machine's; for a trace 10%,...,100%"),
+        /// Size of the slowest node, written as for --fast; one size.
         slow: Option<OneMemory> = none("the machine's"),
         /// Memory that a generated workload maps, at full scale.
-        rss: Option<Bytes> = none("its own"),
-        /// The part of it that is used, the last one.
-        wss: Option<Bytes> = none("its own"),
+        rss: Option<Bytes> = none("the workload's"),
+        /// The part of --rss that is used, at its end.
+        wss: Option<Bytes> = none("the workload's"),
         /// Map memory as huge pages of 2 MiB.
         huge: bool = false,
         /// Factor on all costs of kernel primitives.
         cost_scale: f64 = 1.0,
-        /// References of a trace that reach memory, before or behind the machine's caches.
+        /// References of a trace to simulate: all (`none`), or those that miss the machine's
+        /// caches.
         filter: Filter = "cache",
-        /// Whether pages end, where a trace has events that say so; with cache-write-backs never.
+        /// Whether memory is freed when the program unmaps it, if the trace has such events; never
+        /// with cache-write-backs.
         lifetimes: Lifetimes = "on",
-        /// Instances of a traced program side by side, each with pages of its own.
+        /// Instances of the traced program that run together, each with separate pages.
         copies: Count<1, 1_000_000> = 1,
-        /// How much longer than with all its memory fast the program may take, in the answer to how much
-        /// fast memory it needs.
+        /// Slowdown to accept in the recommended size of fast memory, compared with only fast
+        /// memory.
         slowdown: Share = crate::SLOWDOWN,
-        /// Points of the time series in each phase; the table shows them if it is not 40.
+        /// Points of the time series per phase; printed if not 40.
         points: Count<1, 100_000> = 40,
-        /// Threads; 0 = one per core. A policy in Python makes it 1.
+        /// Threads; 0 = one per core. A policy in Python uses one.
         threads: Runtime<Count<0, 1024>> = 0,
     }
 }
@@ -174,7 +179,7 @@ pub enum Seeds {
     These(Vec<u64>),
 }
 
-/// Most seeds of one study.
+/// Maximum number of seeds.
 const MAX_SEEDS: usize = 10_000;
 
 impl Seeds {
@@ -219,7 +224,7 @@ impl Value for Seeds {
     }
 }
 
-impl Asked {
+impl Request {
     /// The shape of a generated workload.
     pub fn shape(&self) -> Shape {
         let gib = |bytes: &Bytes| bytes.0 as f64 / f64::from(1 << 30);
@@ -236,7 +241,7 @@ impl Asked {
     }
 }
 
-/// The sizes of the fastest node that a trace is run with unless others are asked for: machines are made
+/// Default sizes of the fastest node for traces: machines are made
 /// for programs that are larger.
 const FAST_SIZES: &str = "10%,...,100%";
 
@@ -263,6 +268,45 @@ pub struct Options {
     pub threads: usize,
     /// Points of the time series in a phase.
     pub points: u32,
+}
+
+/// Resident frames of the 27 GiB program that the policies were tuned with.
+const TUNED_FRAMES: f64 = 27.0 * (1 << 18) as f64;
+
+impl Request {
+    /// Prepare the program: a replay of `trace`, or the generated workload.
+    ///
+    /// # Errors
+    /// If the trace cannot be read or an option is invalid; errors of `on_progress`.
+    pub fn prepare(
+        &self,
+        trace: Option<&Path>,
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Prepared> {
+        let Some(path) = trace else { return generated(&self.workload.0, &self.shape()) };
+        let rounds = self.rounds.map_or(1, |rounds| rounds.0 as u32);
+        if rounds < 1 {
+            return Err(Error::input("--rounds", "0 rounds of a trace; give 1 to 1000", ""));
+        }
+        let numbering = Numbering {
+            huge: self.huge,
+            private: false,
+            // A line may be written back after its page was freed.
+            lives: self.lifetimes == Lifetimes::On && self.filter != Filter::CacheWriteBacks,
+            filtered: self.filter != Filter::None,
+        };
+        let pages = TracePages::open(path, numbering, on_progress)?.copied(self.copies.0 as u32)?;
+        Ok(Prepared::trace(self.workload.0.clone(), pages, rounds))
+    }
+
+    /// Default scale of the policies' times and sizes. A trace is not scaled, so policies shrink to
+    /// its size relative to the program that they were tuned with.
+    pub fn policy_scale(&self, prepared: &Prepared) -> f64 {
+        match prepared.is_trace() {
+            true => (f64::from(prepared.resident) / TUNED_FRAMES).min(1.0),
+            false => self.scale.share,
+        }
+    }
 }
 
 impl Options {
@@ -295,16 +339,16 @@ impl Options {
         })
     }
 
-    /// What was asked, on `machine`; `trace`: of a trace, which is never scaled.
+    /// Check a request for `machine`. `trace`: of a trace, which is never scaled.
     ///
     /// # Errors
     /// As [`Options::new`]; copies of a generated workload.
-    pub fn asked(machine: &Machine, asked: &Asked, trace: bool) -> Result<Self> {
-        if !trace && asked.copies.0 > 1 {
+    pub fn from_request(machine: &Machine, request: &Request, trace: bool) -> Result<Self> {
+        if !trace && request.copies.0 > 1 {
             let what = "a generated workload has one instance; copies are of a trace";
             return Err(Error::input("--copies", what, "give a larger --scale instead"));
         }
-        let fast = match &asked.fast {
+        let fast = match &request.fast {
             Some(fast) => fast.sizes.clone(),
             None if trace => units::parse_memory(FAST_SIZES)
                 .map_err(|wrong| Error::input("--fast", wrong, ""))?,
@@ -312,12 +356,12 @@ impl Options {
         };
         Ok(Self {
             fast,
-            slow: asked.slow.as_ref().map(|slow| slow.size),
-            scale: if trace { 1.0 } else { asked.scale.share },
-            huge: asked.huge,
-            threads: asked.threads.0.0 as usize,
-            points: asked.points.0 as u32,
-            ..Self::new(machine, asked.cost_scale)?
+            slow: request.slow.as_ref().map(|slow| slow.size),
+            scale: if trace { 1.0 } else { request.scale.share },
+            huge: request.huge,
+            threads: request.threads.0.0 as usize,
+            points: request.points.0 as u32,
+            ..Self::new(machine, request.cost_scale)?
         })
     }
 
@@ -348,7 +392,7 @@ impl Options {
     pub fn frames(&self, pages: u32, fast: Option<MemorySize>) -> Result<Vec<u64>> {
         let last = self.nodes.len().saturating_sub(1);
         let frames = self.nodes.iter().enumerate().map(|(index, node)| {
-            let asked = if index == 0 {
+            let requested = if index == 0 {
                 fast
             } else if index == last {
                 self.slow
@@ -356,7 +400,7 @@ impl Options {
                 None
             };
             let bytes = |bytes: u64| (bytes as f64 * self.scale / FRAME as f64) as u64;
-            let frames = match asked {
+            let frames = match requested {
                 Some(MemorySize::Fraction(part)) => (f64::from(pages) * part).ceil() as u64,
                 Some(MemorySize::Bytes(size)) => bytes(size),
                 None => bytes(node.available()),

@@ -1,9 +1,10 @@
-//! The TLB of the simulated processor: sets of four, first in first out, with the bit of an entry that
-//! says whether it has been written through.
+//! The TLB of the simulated processor: sets of four, first in first out, with the bit of an entry
+//! that says whether it has been written through.
 //!
 //! An access that hits does not look at the page table, so it sets no accessed bit; a write through
-//! an entry that has not written yet walks again to set the dirty bit. On which node the page lies is
-//! not kept: that is what its page-table entry says, as a page that moves is [flushed](Tlb::flush).
+//! an entry that has not written yet walks again to set the dirty bit. On which node the page lies
+//! is not kept: that is what its page-table entry says, as a page that moves is
+//! [flushed](Tlb::flush).
 
 const WAYS: usize = 4;
 const NONE: u32 = u32::MAX;
@@ -72,8 +73,8 @@ impl Tlb {
         (Found { set, way }, way != 0 && (!write || written & way != 0))
     }
 
-    /// Keep a translation after a walk, with what [`look`](Tlb::look) found before it; `write` if the
-    /// walk was for a write.
+    /// Keep a translation after a walk, with what [`look`](Tlb::look) found before it; `write` if
+    /// the walk was for a write.
     #[inline]
     pub fn keep(&mut self, found: Found, page: u32, write: bool) {
         let set = found.set;

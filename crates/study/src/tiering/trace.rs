@@ -1,9 +1,9 @@
 //! A captured trace as a stream of page accesses.
 //!
-//! Pages are numbered in the order of their addresses. They live for ever, or as the trace's events
-//! say ([`super::lives`]). Every reference of the trace counts as an
-//! access to each page it touches: give the view of a trace that its caches leave
-//! ([`crate::filter`]), or the stack will count as traffic to memory.
+//! Pages are numbered in the order of their addresses, with or without lifetimes
+//! ([`super::lives`]). Every reference is an access to each page that it touches. Use a trace
+//! filtered by caches ([`crate::filter`]); otherwise, for example, stack accesses count as memory
+//! traffic.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ use crate::lifetimes::{PAGE, known, place};
 #[derive(Debug)]
 pub struct TracePages {
     reader: Reader,
-    /// Of pages that live for ever.
+    /// Page numbers, without lifetimes.
     numbers: PageMap<u32>,
     pages: u32,
     accesses: u64,
@@ -32,18 +32,18 @@ pub struct TracePages {
 /// How pages of a trace are numbered.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Numbering {
-    /// Keep groups of 2 MiB together; they are the pages that end.
+    /// Number pages in groups of 2 MiB, which are also the unit of lifetimes.
     pub huge: bool,
-    /// Only private memory of zeros: references to anything else are to [`Access::ZEROS`]. Where the
-    /// trace's events do not say what is mapped, all memory.
+    /// Only private zero-filled memory; other references access [`Access::ZEROS`]. Applies to
+    /// traces with lifetimes.
     pub private: bool,
-    /// Let pages end, where the trace's events say so.
+    /// Use lifetimes, if the trace has events.
     pub lives: bool,
-    /// The trace is what CPU caches let through: writes that they answered are not in it.
+    /// The trace was filtered by CPU caches, and lacks the writes that hit them.
     pub filtered: bool,
 }
 
-/// Where a replay is.
+/// The position of a replay.
 pub struct Replay {
     batches: Batches,
     batch: Batch,
@@ -150,7 +150,7 @@ impl TracePages {
         Ok(self)
     }
 
-    /// How many of it there are.
+    /// Number of copies.
     fn count(&self) -> u32 {
         self.copies.as_ref().map_or(1, Copies::count)
     }
@@ -165,7 +165,7 @@ impl TracePages {
         self.lives.is_some()
     }
 
-    /// Pages that there are at once, at most; at least 1. Of copies, the sum of what each has at most.
+    /// Peak number of pages, at least 1. For copies, the sum of their peaks.
     pub fn resident(&self) -> u32 {
         self.lives.as_ref().map_or(self.pages, |lives| (lives.peak as u32).max(1)) * self.count()
     }

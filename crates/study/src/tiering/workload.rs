@@ -41,7 +41,7 @@ const WARM: u32 = 16;
 pub static WORKLOADS: &[Workload] = &[
     Workload {
         name: "nomad-small",
-        what: "NOMAD's micro-benchmark: 10 GiB of 20 used, 18 M copies of a page a round",
+        what: "NOMAD's micro-benchmark: 10 GiB of 20 used, 18 M page copies per round",
         rss_gib: 20.0,
         wss_gib: 10.0,
         operations: 18_000_000,
@@ -50,7 +50,7 @@ pub static WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "nomad-medium",
-        what: "the same: 13.5 GiB of 27 used, 30 M copies a round",
+        what: "NOMAD's micro-benchmark: 13.5 GiB of 27 used, 30 M page copies per round",
         rss_gib: 27.0,
         wss_gib: 13.5,
         operations: 30_000_000,
@@ -59,7 +59,7 @@ pub static WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "nomad-large",
-        what: "the same: all of 27 GiB used, 40 M copies a round",
+        what: "NOMAD's micro-benchmark: all of 27 GiB used, 40 M page copies per round",
         rss_gib: 27.0,
         wss_gib: 27.0,
         operations: 40_000_000,
@@ -68,7 +68,7 @@ pub static WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "pointer-chase",
-        what: "13.5 GiB of 27: one load a page, all pages in one random cycle",
+        what: "13.5 GiB of 27 used: one load per page, all pages in one random cycle",
         rss_gib: 27.0,
         wss_gib: 13.5,
         operations: 30_000_000,
@@ -84,9 +84,9 @@ nearfar_schema::choices! {
         Read = "read",
         /// stores only
         Write = "write",
-        /// one to one, drawn for each operation
+        /// half loads, half stores, drawn for each operation
         Mixed = "mixed",
-        /// one to one by page: half of the pages are only loaded, the others only stored to
+        /// half of the pages are only loaded, the others only stored to
         Split = "split",
     }
 }
@@ -161,11 +161,11 @@ pub struct Shape {
 /// One phase of a run.
 #[derive(Clone, Debug)]
 pub struct Phase {
-    /// Its name in results.
+    /// Name in results.
     pub name: String,
-    /// Accesses.
+    /// Number of accesses.
     pub accesses: u64,
-    /// How long the program sleeps before it.
+    /// Time that the program sleeps before the phase.
     pub sleep: Time,
     /// Loads and stores.
     pub mix: Mix,
@@ -174,41 +174,41 @@ pub struct Phase {
 /// A workload ready to run, shared by all runs of it.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Its name in results: a workload, or the path of a trace.
+    /// Name in results: a workload, or the path of a trace.
     pub name: String,
-    /// Its mix in results: `trace` for a trace.
+    /// Mix in results: `trace` for a trace.
     pub mix: &'static str,
-    /// Page numbers are below.
+    /// Upper bound of page numbers.
     pub pages: u32,
-    /// Pages that there are at once, at most: what memory must hold, and sizes are parts of.
+    /// Peak number of pages: the memory size of 100 %.
     pub resident: u32,
-    /// 4 KiB pages that are ever used.
+    /// Distinct 4 KiB pages.
     pub footprint: u64,
-    /// Pages mapped before it begins, in order of their numbers; others at first touch.
+    /// Pages mapped before the first phase, in order of their numbers; others at first touch.
     pub mapped: u32,
     /// Bytes of an access.
     pub access_bytes: u64,
-    /// Its phases.
+    /// Phases in order.
     pub phases: Vec<Phase>,
     /// Threads of the program.
     pub threads: u32,
     kind: Kind,
 }
 
-/// What NOMAD's warm-up draws from: pages of its own, where there are any.
+/// The pages of NOMAD's warm-up.
 #[derive(Debug)]
 enum Warm {
     /// The working set.
     Rounds,
-    /// As many pages before it: the same table.
-    Alike,
-    /// Pages before it, more or fewer of them.
-    Own(Draws),
+    /// The same number of pages before it: the same table.
+    SameTable,
+    /// Another number of pages before it.
+    OwnTable(Draws),
 }
 
 #[derive(Debug)]
 enum Kind {
-    /// Records drawn in the rounds from `first`; in the warm-up, a draw of its own, as `warm` says.
+    /// Records drawn from `first` in the rounds, and according to `warm` in the warm-up.
     Draws {
         first: u32,
         draws: Draws,
@@ -221,10 +221,10 @@ enum Kind {
     Trace(Box<TracePages>),
 }
 
-/// The generated workload of this name.
+/// Generate a workload by name.
 ///
 /// # Errors
-/// An input error: no such workload, or a scale that leaves nothing of it.
+/// If there is no such workload, or the scale leaves no pages.
 pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
     let workload = WORKLOADS.iter().find(|workload| workload.name == name).ok_or_else(|| {
         let names: Vec<_> = WORKLOADS.iter().map(|workload| workload.name).collect();
@@ -266,8 +266,8 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
         let draws = |of| Draws::new(&arrange(popularity(of, shape.scrambled), shape.hottest_first));
         let warm = match first {
             0..WARM => Warm::Rounds,
-            _ if first == wss => Warm::Alike,
-            _ => Warm::Own(draws(first)),
+            _ if first == wss => Warm::SameTable,
+            _ => Warm::OwnTable(draws(first)),
         };
         Kind::Draws { first, draws: draws(wss), warm }
     };
@@ -328,12 +328,13 @@ impl Prepared {
         matches!(self.kind, Kind::Trace(_))
     }
 
-    /// Whether its pages end. Those that are left end with a phase: the next is the program again.
+    /// Whether its pages have lifetimes. Remaining pages are freed at the end of a phase, because
+    /// the next phase runs the program again.
     pub fn has_lives(&self) -> bool {
         matches!(&self.kind, Kind::Trace(pages) if pages.has_lives())
     }
 
-    /// The accesses of a phase, from its beginning. Every round of a seed has the same.
+    /// The accesses of a phase. All rounds of a seed have the same accesses.
     ///
     /// # Errors
     /// The trace cannot be read.
@@ -370,8 +371,8 @@ impl Source {
         match (&self.workload.kind, &mut self.replay) {
             (Kind::Draws { first, draws, warm }, _) => {
                 let (first, draws) = match warm {
-                    Warm::Alike if self.warm_up => (0, draws),
-                    Warm::Own(own) if self.warm_up => (0, own),
+                    Warm::SameTable if self.warm_up => (0, draws),
+                    Warm::OwnTable(own) if self.warm_up => (0, own),
                     _ => (*first, draws),
                 };
                 let (mut rng, mix) = (self.rng.clone(), self.mix);

@@ -46,7 +46,7 @@ pub fn popularity(records: u32, scrambled: bool) -> Vec<f64> {
     weights
 }
 
-/// Put the most popular first, or scatter them (by a bijection that is always the same).
+/// Put the most popular records first, or scatter them by a fixed bijection.
 pub fn arrange(mut popularity: Vec<f64>, hottest_first: bool) -> Vec<f64> {
     if hottest_first {
         popularity.sort_by(|a, b| b.total_cmp(a));

@@ -1,11 +1,11 @@
-//! Pages with the CRC of their bytes in the header. The Parquet crate checks it when it reads a
-//! page, but writes none.
+//! Writes pages with the CRC of their bytes in the header. The Parquet crate checks it, but does
+//! not write it.
 
 use parquet::basic::Encoding;
 use parquet::column::page::{CompressedPage, Page, PageWriteSpec, PageWriter};
 use parquet::errors::{ParquetError, Result};
 
-/// Writes pages behind each other into memory, each with the CRC-32 of its compressed bytes
+/// Writes consecutive pages to memory, each with the CRC-32 of its compressed bytes
 /// (parquet.thrift, `PageHeader.crc`).
 pub(crate) struct CheckedPages<'a>(pub(crate) &'a mut Vec<u8>);
 
@@ -30,8 +30,8 @@ impl PageWriter for CheckedPages<'_> {
     }
 }
 
-/// Append the page's header, in Thrift's compact protocol. Statistics are left out: those of the
-/// column chunk are enough.
+/// Append the page's header, in Thrift's compact protocol, without statistics, which the column
+/// chunk has.
 fn header(page: &CompressedPage, to: &mut Vec<u8>) -> Result<()> {
     let size = |bytes: usize| {
         i32::try_from(bytes).map_err(|_| ParquetError::General(format!("a page of {bytes} bytes")))
@@ -69,13 +69,13 @@ fn header(page: &CompressedPage, to: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-// Types of fields in the compact protocol.
+// Field types of the compact protocol.
 const TRUE: u8 = 1;
 const FALSE: u8 = 2;
 const INTEGER: u8 = 5;
 const STRUCT: u8 = 12;
 
-/// The fields of one struct, by ascending number.
+/// Writes the fields of one struct, by ascending number.
 struct Fields<'a> {
     to: &'a mut Vec<u8>,
     last: u8,
@@ -109,8 +109,8 @@ mod tests {
 
     use super::*;
 
-    /// What the Parquet crate writes of the same page: all of it but the checksum.
-    fn without(page: CompressedPage) -> Vec<u8> {
+    /// The page as written by the Parquet crate, which has no checksum.
+    fn without_checksum(page: CompressedPage) -> Vec<u8> {
         let mut sink = TrackedWrite::new(Vec::new());
         SerializedPageWriter::new(&mut sink).write_page(page).unwrap();
         sink.into_inner().unwrap()
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_page_is_the_crates_and_a_checksum(
+        fn a_page_is_that_of_the_crate_plus_a_checksum(
             data in prop::collection::vec(any::<u8>(), 0..400),
             plain in 0usize..1 << 30,
             num_values in 0u32..1 << 30,
@@ -146,13 +146,13 @@ mod tests {
             prop_assert_eq!((spec.offset, spec.bytes_written), (3, ours.len() as u64 - 3));
             prop_assert_eq!(spec.compressed_size, ours.len() - 3);
             prop_assert_eq!(spec.uncompressed_size, ours.len() - 3 - data.len() + plain);
-            let theirs = without(make());
+            let theirs = without_checksum(make());
             // Three numbers precede the checksum, each a byte for the field, then a varint.
-            let mut place = 0;
+            let mut at = 0;
             for _ in 0..3 {
-                place += 2 + theirs[place + 1..].iter().take_while(|&&byte| byte > 0x7F).count();
+                at += 2 + theirs[at + 1..].iter().take_while(|&&byte| byte > 0x7F).count();
             }
-            prop_assert_eq!(&ours[3..3 + place], &theirs[..place]);
+            prop_assert_eq!(&ours[3..3 + at], &theirs[..at]);
             let crc = i64::from(crc32fast::hash(&data).cast_signed());
             let mut rest = ((crc << 1) ^ (crc >> 63)) as u64;
             let mut field = vec![0x15];
@@ -161,11 +161,11 @@ mod tests {
                 rest /= 128;
             }
             field.push(rest as u8);
-            let (checksum, after) = ours[3 + place..].split_at(field.len());
+            let (checksum, after) = ours[3 + at..].split_at(field.len());
             prop_assert_eq!(checksum, &field);
-            // The next field counts from the one before it: 3 where there is no checksum, not 4.
-            prop_assert_eq!(after[0] + 0x10, theirs[place]);
-            prop_assert_eq!(&after[1..], &theirs[place + 1..]);
+            // Field numbers are relative to the previous field: 3 without a checksum, 4 with it.
+            prop_assert_eq!(after[0] + 0x10, theirs[at]);
+            prop_assert_eq!(&after[1..], &theirs[at + 1..]);
         }
     }
 }

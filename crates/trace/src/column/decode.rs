@@ -1,5 +1,5 @@
-//! Reading row groups back: a fast path for the layout written here, the Parquet crate's own
-//! column readers for any other valid layout of the same columns.
+//! Decodes row groups: a fast path for the layout of `encode.rs`, and the Parquet crate's column
+//! readers for any other valid layout of the same columns.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use crate::region::read_all;
 /// Maximum number of records in a row group; bounds what a hostile file can make us allocate.
 const MAX_ROWS: usize = 1 << 26;
 
-/// A part, open.
+/// An open part.
 pub struct Part {
     file: Foreign,
     place: String,
@@ -45,7 +45,7 @@ pub fn open_part(path: &Path) -> Result<Part> {
             ));
         };
         let column = descriptor.column(index);
-        // Other tools make all columns optional; what they may not have is a null.
+        // Other tools make all columns optional. Nulls are rejected when values are read.
         let flat = column.max_def_level() <= 1 && column.max_rep_level() == 0;
         if column.physical_type() != physical[wanted] || !flat {
             return Err(Error::input(
@@ -59,7 +59,7 @@ pub fn open_part(path: &Path) -> Result<Part> {
     Ok(Part { file, place, columns })
 }
 
-/// What to do about a damaged part.
+/// The remedy for a damaged part.
 const FIX: &str = "capture or import the trace again, or remove the part from trace.json";
 
 impl Part {
@@ -73,7 +73,7 @@ impl Part {
         self.file.rows()
     }
 
-    /// Decompress row group `index`; values are expanded as they are asked for.
+    /// Decompress row group `index`. Its values are expanded on demand.
     pub fn group(&self, index: usize, columns: Columns) -> Result<GroupReader> {
         let metadata = self.file.metadata.row_group(index);
         let rows = usize::try_from(metadata.num_rows()).ok().filter(|&rows| rows <= MAX_ROWS);
@@ -85,9 +85,9 @@ impl Part {
             ));
         };
         let place = format!("{} row group {index}", self.place);
-        let wanted = [true, columns.kind, columns.size, columns.thread, columns.instr];
+        let selected = [true, columns.kind, columns.size, columns.thread, columns.instr];
         let mut loaded = [const { None }; 5];
-        for (column, loaded) in loaded.iter_mut().enumerate().filter(|(at, _)| wanted[*at]) {
+        for (column, loaded) in loaded.iter_mut().enumerate().filter(|(i, _)| selected[*i]) {
             let load = || self.column(index, column, rows);
             *loaded = Some(guard(&place_of(&place, column), FIX, load)?);
         }
@@ -108,7 +108,7 @@ impl Part {
     }
 }
 
-/// What a column is called in messages.
+/// Name of a column in messages.
 fn place_of(group: &str, column: usize) -> String {
     format!("{group} column `{}`", NAMES[column])
 }
@@ -130,7 +130,7 @@ enum Column {
     Streamed(Box<Streamed>),
 }
 
-/// The layout of `encode.rs`, or `None` for any other.
+/// Load a column with the layout of `encode.rs`; `None` if the layout is another.
 fn fast_column(
     pages: &mut dyn PageReader,
     column: usize,
@@ -173,31 +173,31 @@ fn fast_column(
         let value = table.get(usize::from(index)).ok_or_else(|| outside(usize::from(index)))?;
         return Ok(Some(Column::Constant(*value)));
     }
-    let in_run = (header >> 1).saturating_mul(8);
-    if in_run < rows as u64 {
+    let run_length = (header >> 1).saturating_mul(8);
+    if run_length < rows as u64 {
         return Ok(None);
     }
     match bits {
         8 if buf.len() >= start + rows => {
             let bytes = buf.slice(start..start + rows);
-            let most = usize::from(bytes.iter().copied().max().unwrap_or(0));
-            if most >= table.len() {
-                return Err(outside(most));
+            let max = usize::from(bytes.iter().copied().max().unwrap_or(0));
+            if max >= table.len() {
+                return Err(outside(max));
             }
             if table.iter().enumerate().all(|(index, &value)| value == index as u64) {
                 return Ok(Some(Column::Bytes(bytes)));
             }
-            let mut whole = Box::new([0u64; 256]);
+            let mut padded = Box::new([0u64; 256]);
             let used = table.len().min(256);
-            whole[..used].copy_from_slice(&table[..used]);
-            Ok(Some(Column::Index8 { table: whole, bytes }))
+            padded[..used].copy_from_slice(&table[..used]);
+            Ok(Some(Column::Index8 { table: padded, bytes }))
         }
         16 if buf.len() >= start + rows * 2 => {
             let bytes = buf.slice(start..start + rows * 2);
-            let most = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).max();
-            let most = usize::from(most.unwrap_or(0));
-            if most >= table.len() {
-                return Err(outside(most));
+            let max = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).max();
+            let max = usize::from(max.unwrap_or(0));
+            if max >= table.len() {
+                return Err(outside(max));
             }
             Ok(Some(Column::Index16 { table, bytes }))
         }
@@ -205,10 +205,9 @@ fn fast_column(
     }
 }
 
-/// Whether values fit into their column: Parquet has no narrower type for a `size`.
+/// Check that values fit their column: Parquet has no 16-bit type for `size`.
 fn in_range(values: &[u64], column: usize) -> ParquetResult<()> {
-    let wide = values.iter().find(|&&value| column == SIZE && value > u64::from(u16::MAX));
-    match wide {
+    match values.iter().find(|&&value| column == SIZE && value > u64::from(u16::MAX)) {
         Some(value) => Err(ParquetError::General(format!("a size of {value} bytes"))),
         None => Ok(()),
     }
@@ -241,8 +240,8 @@ fn plain_values(bytes: &[u8], column: usize, count: usize) -> Option<Vec<u64>> {
     }
 }
 
-/// Any valid layout, by the Parquet crate: as many values at a time as are asked for, so that what a
-/// row group claims takes no memory.
+/// Any valid layout, through the Parquet crate. Reads only as many values at a time as requested,
+/// so that a row group cannot make us allocate memory by a false claim.
 struct Streamed {
     reader: ColumnReader,
     column: usize,
@@ -270,9 +269,9 @@ impl Streamed {
                 for value in values {
                     let kind = std::str::from_utf8(value.data()).ok().and_then(Kind::from_name);
                     let kind = kind.ok_or_else(|| {
-                        let some: String =
+                        let name: String =
                             String::from_utf8_lossy(value.data()).chars().take(40).collect();
-                        ParquetError::General(format!("no kind {some:?}"))
+                        ParquetError::General(format!("unknown kind {name:?}"))
                     })?;
                     self.values.push(kind as u64);
                 }
@@ -281,8 +280,8 @@ impl Streamed {
         }
         match self.values.len() {
             read if read < count => {
-                let less = count - read;
-                Err(ParquetError::General(format!("it ends {less} values before its row group")))
+                let missing = count - read;
+                Err(ParquetError::General(format!("{missing} values are missing at its end")))
             }
             _ => in_range(&self.values, self.column),
         }
@@ -301,9 +300,9 @@ impl Column {
             }
             Column::Index16 { table, bytes } => {
                 let pairs = bytes[from * 2..to * 2].as_chunks::<2>().0;
-                // Its own place and length, not read again for each value.
+                // A local slice, so that pointer and length are not loaded again for each value.
                 let table = table.as_slice();
-                // Indices were checked against the table when the page was opened.
+                // `fast_column` has checked the indices.
                 out.extend(pairs.iter().map(|b| cast(table[usize::from(u16::from_le_bytes(*b))])));
             }
             Column::Split(bytes) => {
@@ -317,49 +316,49 @@ impl Column {
     }
 }
 
-/// Put the eight bytes of each value together again (BYTE_STREAM_SPLIT); some at a time go to
-/// `take`. The streams are equally long.
+/// Join the eight bytes of each value (BYTE_STREAM_SPLIT), and pass the values to `take` in blocks.
+/// The streams must have the same length.
 fn join_streams(streams: [&[u8]; 8], mut take: impl FnMut(&[u64])) {
-    const SOME: usize = 64;
-    let pieces = streams.map(|stream| stream.as_chunks::<SOME>());
-    for piece in 0..pieces[0].0.len() {
-        // By pairs, pairs of pairs and so on: each step is one that compilers make wide.
-        let bytes = pieces.map(|(whole, _)| &whole[piece]);
-        let mut pairs = [[0u16; SOME]; 4];
-        for (pair, of) in pairs.iter_mut().zip(bytes.as_chunks::<2>().0) {
-            for ((pair, low), high) in pair.iter_mut().zip(of[0]).zip(of[1]) {
+    const BLOCK: usize = 64;
+    let blocks = streams.map(|stream| stream.as_chunks::<BLOCK>());
+    for block in 0..blocks[0].0.len() {
+        // Join pairs, then pairs of pairs: compilers vectorise each step.
+        let bytes = blocks.map(|(whole, _)| &whole[block]);
+        let mut pairs = [[0u16; BLOCK]; 4];
+        for (pair, halves) in pairs.iter_mut().zip(bytes.as_chunks::<2>().0) {
+            for ((pair, low), high) in pair.iter_mut().zip(halves[0]).zip(halves[1]) {
                 *pair = u16::from(*low) | u16::from(*high) << 8;
             }
         }
-        let mut fours = [[0u32; SOME]; 2];
-        for (four, of) in fours.iter_mut().zip(pairs.as_chunks::<2>().0) {
-            for ((four, low), high) in four.iter_mut().zip(of[0]).zip(of[1]) {
+        let mut fours = [[0u32; BLOCK]; 2];
+        for (four, halves) in fours.iter_mut().zip(pairs.as_chunks::<2>().0) {
+            for ((four, low), high) in four.iter_mut().zip(halves[0]).zip(halves[1]) {
                 *four = u32::from(low) | u32::from(high) << 16;
             }
         }
-        let mut values = [0u64; SOME];
+        let mut values = [0u64; BLOCK];
         for ((value, low), high) in values.iter_mut().zip(fours[0]).zip(fours[1]) {
             *value = u64::from(low) | u64::from(high) << 32;
         }
         take(&values);
     }
-    let rest = pieces.map(|(_, rest)| rest);
-    for place in 0..rest[0].len() {
-        take(&[u64::from_le_bytes(rest.map(|stream| stream[place]))]);
+    let rest = blocks.map(|(_, rest)| rest);
+    for index in 0..rest[0].len() {
+        take(&[u64::from_le_bytes(rest.map(|stream| stream[index]))]);
     }
 }
 
-/// The records of one row group, handed out in slices.
+/// Returns the records of one row group in slices.
 pub struct GroupReader {
     place: String,
     rows: usize,
     next: usize,
-    /// Those that are wanted, in the order of [`NAMES`].
+    /// The selected columns, in the order of [`NAMES`].
     columns: [Option<Column>; 5],
 }
 
 impl GroupReader {
-    /// Replace `batch` by at most `limit` further records; false when there are none left.
+    /// Replace `batch` by the next records, at most `limit`. Returns false at the end of the group.
     pub fn next_into(&mut self, limit: usize, batch: &mut Batch) -> Result<bool> {
         batch.clear();
         let (from, to) = (self.next, self.rows.min(self.next + limit));
@@ -399,7 +398,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn streams_join_to_the_values_they_split(values in prop::collection::vec(any::<u64>(), 0..300)) {
+        fn joining_reverses_splitting(values in prop::collection::vec(any::<u64>(), 0..300)) {
             let stream = |byte: usize| values.iter().map(|v| v.to_le_bytes()[byte]).collect();
             let streams: [Vec<u8>; 8] = std::array::from_fn(stream);
             let mut joined = Vec::new();

@@ -1,4 +1,4 @@
-//! Encoding a row group into five Parquet column chunks.
+//! Encodes a row group as five Parquet column chunks.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -17,25 +17,25 @@ use rustc_hash::FxHashMap;
 
 use super::checked::CheckedPages;
 use super::group::{Form, Group};
-use super::intern::{DICTIONARY, Places};
+use super::intern::{DICTIONARY, Positions};
 use super::page::{Indices, constant, packed};
 use super::{ADDR, INSTR, KIND, NAMES, SIZE, THREAD, schema};
 use crate::footprint::PAGE_SHIFT;
 use crate::record::Kind;
 
-/// zstd level of every page. Level 2 makes the traces of programs with much data a fifth smaller
-/// (0.93 -> 0.75 bytes per reference on the gzip capture), but a capture must keep up with the
-/// program, and costs 1 ns more per reference with it.
+/// zstd level of every page. Level 2 makes the traces of data-intensive programs a fifth smaller
+/// (0.75 instead of 0.93 bytes per reference on the gzip capture), but takes 1 ns more per
+/// reference, and a capture must keep up with the program.
 const LEVEL: i32 = 1;
 
 type Column = (Bytes, ColumnCloseResult);
 
-/// One encoded group, with what the writer needs to know about its records.
+/// An encoded group, with the totals for `trace.json`.
 pub struct EncodedGroup {
     columns: [Column; NAMES.len()],
     /// Records in the group.
     pub records: usize,
-    /// Distinct 4 KiB pages with the kinds that touched them (a bit each); a page may come twice.
+    /// Distinct 4 KiB pages, sorted, with the kinds that touched them (one bit each).
     pub pages: Vec<(u64, u8)>,
     /// Records by kind.
     pub by_kind: [u64; 5],
@@ -62,7 +62,7 @@ impl EncodedGroup {
 
 /// Encodes row groups.
 pub struct Encoder {
-    places: Places,
+    positions: Positions,
     zstd: zstd::bulk::Compressor<'static>,
     /// Memory of a page of addresses.
     spare: Vec<u8>,
@@ -113,7 +113,7 @@ impl Encoder {
         let zstd = zstd::bulk::Compressor::new(LEVEL);
         let zstd = zstd.map_err(|e| ParquetError::General(e.to_string()))?;
         Ok(Self {
-            places: Places::default(),
+            positions: Positions::default(),
             zstd,
             spare: Vec::new(),
             dictionaries: BufferPool::default(),
@@ -122,12 +122,12 @@ impl Encoder {
         })
     }
 
-    /// Encode `group`, which is then spent: clear it before it is filled again.
+    /// Encode `group`. It must be cleared before it is filled again.
     pub fn encode(&mut self, group: &mut Group) -> Result<EncodedGroup> {
         let records = group.len();
-        // Before the columns become pages, which are filled up.
+        // Before the columns become pages, which are padded.
         let by_kind = group.by_kind();
-        let mut pages = std::mem::take(&mut group.spanned);
+        let mut pages = std::mem::take(&mut group.further_pages);
         let addr = self.addr_column(group, &mut pages)?;
         let (size, instr) = (group.size.form(), group.instr.form());
         let size_data = number_data(&size, group.size.bytes());
@@ -158,7 +158,7 @@ impl Encoder {
             Some(Statistics::int64(low.map(signed), high.map(signed), None, Some(0), false))
         };
         if let Some(addr) = group.addresses.plain() {
-            pages_of(addr, group.kind.as_slice(), pages);
+            add_pages(addr, group.kind.as_slice(), pages);
             let range = range(addr.iter().min(), addr.iter().max());
             let mut page = self.spare();
             byte_stream_split(addr, &mut page);
@@ -166,9 +166,9 @@ impl Encoder {
             self.spare = page;
             return column;
         }
-        let entries = group.addresses.dictionary(&mut self.places, pages);
+        let entries = group.addresses.dictionary(&mut self.positions, pages);
         let page = packed(self.spare(), rows, 16, |page| {
-            group.addresses.write_indices(&self.places, page);
+            group.addresses.write_indices(&self.positions, page);
         });
         let range = range(entries.first(), entries.last());
         let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
@@ -203,7 +203,7 @@ impl Encoder {
         }
     }
 
-    /// Threads, as runs of records: they come in long ones, and are looked up once a run.
+    /// Threads, which are looked up once per run.
     fn thread_column(&mut self, runs: &[(u32, usize)]) -> Result<Column> {
         let rows = runs.iter().map(|&(_, length)| length).sum();
         let mut entries: Vec<u32> = runs.iter().map(|&(thread, _)| thread).collect();
@@ -218,13 +218,13 @@ impl Encoder {
             let plain: Vec<u8> = plain.flatten().collect();
             return self.value_column(THREAD, rows, &plain, Encoding::PLAIN, None);
         }
-        let place = |thread: u32| entries.partition_point(|&entry| entry < thread) as u16;
-        let found = runs.flat_map(|&(thread, length)| repeat_n(place(thread), length));
-        let page = index_page(rows, entries.len(), found);
+        let index = |thread: u32| entries.partition_point(|&entry| entry < thread) as u16;
+        let indices = runs.flat_map(|&(thread, length)| repeat_n(index(thread), length));
+        let page = index_page(rows, entries.len(), indices);
         self.numbers(THREAD, rows, &entries, &page)
     }
 
-    /// Numbers of any size: a dictionary of up to 65,536, or plain.
+    /// Numbers of any size: a dictionary of up to 65,536 entries, or plain.
     fn wide_column(&mut self, column: usize, values: &[u32]) -> Result<Column> {
         match indices(values) {
             Some((entries, page)) => self.numbers(column, values.len(), &entries, &page),
@@ -299,7 +299,7 @@ impl Encoder {
         Ok(CompressedPage::new(page, data.len()))
     }
 
-    /// Memory for a page of addresses, to be given back.
+    /// Memory for a page of addresses. The caller returns it to `self.spare`.
     fn spare(&mut self) -> Vec<u8> {
         let mut spare = std::mem::take(&mut self.spare);
         spare.clear();
@@ -318,29 +318,28 @@ fn compress(
     Ok(pool.share(memory))
 }
 
-/// Sorted dictionary and data page of numbers; `None` when there are too many different ones.
+/// Sorted dictionary and data page of numbers; `None` if there are too many distinct ones.
 fn indices(values: &[u32]) -> Option<(Vec<u32>, Vec<u8>)> {
     let mut known: FxHashMap<u32, u16> = FxHashMap::default();
     let mut entries: Vec<u32> = Vec::new();
     for &value in values {
-        if let Entry::Vacant(place) = known.entry(value) {
+        if let Entry::Vacant(entry) = known.entry(value) {
             if entries.len() == DICTIONARY {
                 return None;
             }
-            place.insert(0);
+            entry.insert(0);
             entries.push(value);
         }
     }
     entries.sort_unstable();
-    for (place, value) in entries.iter().enumerate() {
-        known.insert(*value, place as u16);
+    for (index, value) in entries.iter().enumerate() {
+        known.insert(*value, index as u16);
     }
-    let found = values.iter().map(|v| known[v]);
-    let page = index_page(values.len(), entries.len(), found);
+    let page = index_page(values.len(), entries.len(), values.iter().map(|v| known[v]));
     Some((entries, page))
 }
 
-/// Indices into a dictionary of `entries`, in as few whole bytes as it takes.
+/// A page of indices into a dictionary of `entries`, with 8 or 16 bits each.
 fn index_page(count: usize, entries: usize, indices: impl Iterator<Item = u16>) -> Vec<u8> {
     if entries <= 256 {
         packed(Vec::new(), count, 8, |page| page.extend(indices.map(|index| index as u8)))
@@ -349,9 +348,9 @@ fn index_page(count: usize, entries: usize, indices: impl Iterator<Item = u16>) 
     }
 }
 
-/// Add the 4 KiB pages of `addr` to `pages`, each with the kinds that touched it (a bit each); a
-/// page may come several times, but seldom does.
-fn pages_of(addr: &[u64], kind: &[u8], pages: &mut Vec<(u64, u8)>) {
+/// Append the 4 KiB pages of `addr` to `pages`, each with the kinds that touched it (one bit each).
+/// A page may appear several times, but rarely does.
+fn add_pages(addr: &[u64], kind: &[u8], pages: &mut Vec<(u64, u8)>) {
     const NONE: (u64, u8) = (u64::MAX, 0);
     const SLOTS: usize = 1 << 10;
     let mut latest = [NONE; SLOTS];
@@ -367,20 +366,20 @@ fn pages_of(addr: &[u64], kind: &[u8], pages: &mut Vec<(u64, u8)>) {
     pages.retain(|page| *page != NONE);
 }
 
-/// Replace `bytes` by the first bytes of `values`, then their second ones, and so on.
+/// Replace `bytes` by the first byte of each of `values`, then the second bytes, and so on.
 fn byte_stream_split(values: &[u64], bytes: &mut Vec<u8>) {
-    const SOME: usize = 64;
+    const BLOCK: usize = 64;
     let rows = values.len();
     bytes.clear();
     bytes.resize(rows * 8, 0);
-    let (pieces, rest) = values.as_chunks::<SOME>();
-    for (start, values) in (0..).step_by(SOME).zip(pieces) {
-        // By halves, halves of halves and so on: each step is one that compilers make wide.
-        let mut fours = [[0u32; SOME]; 2];
+    let (blocks, rest) = values.as_chunks::<BLOCK>();
+    for (start, values) in (0..).step_by(BLOCK).zip(blocks) {
+        // Split into halves, then halves of halves: compilers vectorise each step.
+        let mut fours = [[0u32; BLOCK]; 2];
         for (index, value) in values.iter().enumerate() {
             (fours[0][index], fours[1][index]) = (*value as u32, (value >> 32) as u32);
         }
-        let mut pairs = [[0u16; SOME]; 4];
+        let mut pairs = [[0u16; BLOCK]; 4];
         for (four, halves) in fours.iter().zip(pairs.as_chunks_mut::<2>().0) {
             for (index, value) in four.iter().enumerate() {
                 (halves[0][index], halves[1][index]) = (*value as u16, (value >> 16) as u16);
@@ -388,9 +387,9 @@ fn byte_stream_split(values: &[u64], bytes: &mut Vec<u8>) {
         }
         for (pair, streams) in pairs.iter().zip(bytes.chunks_exact_mut(2 * rows)) {
             let (low, high) = streams.split_at_mut(rows);
-            let place = start..start + SOME;
+            let range = start..start + BLOCK;
             for ((value, low), high) in
-                pair.iter().zip(&mut low[place.clone()]).zip(&mut high[place])
+                pair.iter().zip(&mut low[range.clone()]).zip(&mut high[range])
             {
                 (*low, *high) = (*value as u8, (value >> 8) as u8);
             }
@@ -412,8 +411,8 @@ fn chunk(
     encoding: Encoding,
     range: Option<Statistics>,
 ) -> Result<Column> {
-    let length = |page: &CompressedPage| page.compressed_size() + 64;
-    let room = length(&data) + dictionary.as_ref().map_or(0, length);
+    let max_length = |page: &CompressedPage| page.compressed_size() + 64;
+    let room = max_length(&data) + dictionary.as_ref().map_or(0, max_length);
     let mut bytes = memory.take(room);
     let mut pages = CheckedPages(&mut bytes);
     let mut plain = 0i64;
@@ -482,7 +481,7 @@ mod tests {
                 *expected.entry(addr >> PAGE_SHIFT).or_default() |= 1 << kind;
             }
             let mut pages = Vec::new();
-            pages_of(&addr, &kind, &mut pages);
+            add_pages(&addr, &kind, &mut pages);
             let mut found = std::collections::BTreeMap::<u64, u8>::new();
             for (page, kinds) in pages {
                 *found.entry(page).or_default() |= kinds;

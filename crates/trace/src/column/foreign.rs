@@ -1,5 +1,5 @@
-//! Parquet files that anybody may have written: opened once, read at offsets, a page at a time and
-//! none of more than [`MAX_PAGE`] bytes; and what their reader says, in one line.
+//! Reads untrusted Parquet files: opened once, read at offsets, one page at a time of at most
+//! [`MAX_PAGE`] bytes. Errors of the Parquet crate become one line.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -17,23 +17,23 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use crate::error::{Error, Result, remedy};
 use crate::file;
 
-/// Most bytes of a page, unpacked. Writers make pages of some 1 MiB, and here of 8; a damaged or
-/// hostile header may claim 2 GiB, and a few kilobytes unpack to that.
+/// Maximum bytes of an uncompressed page. Usual pages have 1 MiB, ours up to 8. A damaged or
+/// hostile header may claim 2 GiB, and a few kilobytes can decompress to that.
 const MAX_PAGE: u64 = 64 << 20;
 
-/// A Parquet file whose footer was read.
+/// An open Parquet file.
 pub(crate) struct Foreign {
-    /// What the footer says.
+    /// Its footer.
     pub(crate) metadata: ParquetMetaData,
     pages: Arc<Pages>,
 }
 
 impl Foreign {
-    /// Open `path`; `fix` is what to do about it where it is damaged.
+    /// Open `path`. `fix` is the remedy if it is damaged.
     pub(crate) fn open(path: &Path, fix: &str) -> Result<Self> {
         let file = file::open(path)?;
         let length = file.metadata().map_err(|e| Error::io(path, "cannot read", &e))?.len();
-        let whole = Whole { file: Arc::new(file), length };
+        let whole = SharedFile { file: Arc::new(file), length };
         let metadata = guard(&path.display().to_string(), fix, || {
             ParquetMetaDataReader::new().parse_and_finish(&whole)
         })?;
@@ -46,7 +46,7 @@ impl Foreign {
         claimed.fold(0, |sum, rows| sum.saturating_add(u64::try_from(rows).unwrap_or(0)))
     }
 
-    /// The pages of a column of a row group of `rows`.
+    /// The pages of a column of a row group with `rows` rows.
     pub(crate) fn pages(
         &self,
         group: usize,
@@ -58,19 +58,19 @@ impl Foreign {
     }
 }
 
-/// A file that is read at offsets: its readers share one descriptor, and no position.
-struct Whole {
+/// A file that is read at offsets. Its readers share the descriptor, but not a position.
+struct SharedFile {
     file: Arc<File>,
     length: u64,
 }
 
-/// The bytes of a file from an offset on.
-pub(crate) struct Rest {
+/// Reads a file from an offset on.
+pub(crate) struct OffsetReader {
     file: Arc<File>,
     offset: u64,
 }
 
-impl Read for Rest {
+impl Read for OffsetReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read_at(into, self.offset)?;
         self.offset += read as u64;
@@ -78,29 +78,29 @@ impl Read for Rest {
     }
 }
 
-impl Length for Whole {
+impl Length for SharedFile {
     fn len(&self) -> u64 {
         self.length
     }
 }
 
-impl ChunkReader for Whole {
-    type T = BufReader<Rest>;
+impl ChunkReader for SharedFile {
+    type T = BufReader<OffsetReader>;
 
     fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
-        Ok(BufReader::new(Rest { file: self.file.clone(), offset: start }))
+        Ok(BufReader::new(OffsetReader { file: self.file.clone(), offset: start }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
         let short = || {
-            let of = self.length;
-            Err(ParquetError::EOF(format!("{length} bytes at {start} of a file of {of}")))
+            let total = self.length;
+            Err(ParquetError::EOF(format!("{length} bytes at {start} of a file of {total}")))
         };
         if start.checked_add(length as u64).is_none_or(|end| end > self.length) {
             return short();
         }
         let mut bytes = Vec::with_capacity(length);
-        let rest = Rest { file: self.file.clone(), offset: start };
+        let rest = OffsetReader { file: self.file.clone(), offset: start };
         match rest.take(length as u64).read_to_end(&mut bytes)? {
             read if read == length => Ok(bytes.into()),
             _ => short(),
@@ -108,8 +108,9 @@ impl ChunkReader for Whole {
     }
 }
 
-/// The same where pages begin: each is looked at before anything is unpacked.
-pub(crate) struct Pages(Whole);
+/// A file that is read from the beginning of each page. Checks the size of pages before they are
+/// decompressed.
+pub(crate) struct Pages(SharedFile);
 
 impl Length for Pages {
     fn len(&self) -> u64 {
@@ -118,16 +119,15 @@ impl Length for Pages {
 }
 
 impl ChunkReader for Pages {
-    type T = BufReader<Rest>;
+    type T = BufReader<OffsetReader>;
 
     fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
         let mut read = self.0.get_read(start)?;
-        let unpacked = unpacked_bytes(read.fill_buf()?);
-        match unpacked {
+        match uncompressed_size(read.fill_buf()?) {
             Some(bytes) if bytes <= MAX_PAGE => Ok(read),
             Some(bytes) => {
-                let most = MAX_PAGE >> 20;
-                Err(ParquetError::General(format!("a page of {bytes} bytes, over {most} MiB")))
+                let max = MAX_PAGE >> 20;
+                Err(ParquetError::General(format!("a page of {bytes} bytes, over {max} MiB")))
             }
             None => Err(ParquetError::General("no page header where one should be".to_owned())),
         }
@@ -138,44 +138,44 @@ impl ChunkReader for Pages {
     }
 }
 
-/// The size of an unpacked page, by its header: Thrift's compact protocol, whose first fields are
-/// the required integers `type`, `uncompressed_page_size` and `compressed_page_size`.
-fn unpacked_bytes(header: &[u8]) -> Option<u64> {
-    /// An i32, in the field after the last.
+/// The size of an uncompressed page from its header, in Thrift's compact protocol. Its first fields
+/// are the required integers `type`, `uncompressed_page_size` and `compressed_page_size`.
+fn uncompressed_size(header: &[u8]) -> Option<u64> {
+    /// Header of an i32 with the next field number.
     const NEXT_I32: u8 = 0x15;
     let after_type = header.strip_prefix(&[NEXT_I32])?;
     let (_, length) = read_varint(after_type)?;
     let (size, _) = read_varint(after_type[length..].strip_prefix(&[NEXT_I32])?)?;
-    // Signs are in the lowest bit; a negative size is none.
+    // Zigzag encoding: the lowest bit is the sign.
     (size & 1 == 0).then_some(size >> 1)
 }
 
-/// A number of at most nine bytes of seven bits, the lowest first, and how many there were.
+/// Read a variable-length number of at most nine bytes. Returns it and its bytes.
 pub(super) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
-    for (place, byte) in bytes.iter().take(9).enumerate() {
-        value |= u64::from(byte & 0x7F) << (7 * place);
+    for (index, byte) in bytes.iter().take(9).enumerate() {
+        value |= u64::from(byte & 0x7F) << (7 * index);
         if byte & 0x80 == 0 {
-            return Some((value, place + 1));
+            return Some((value, index + 1));
         }
     }
     None
 }
 
 thread_local! {
-    /// This thread is in [`guard`]: a panic is an answer.
+    /// This thread is in [`guard`], which turns panics into errors.
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
-static QUIET: Once = Once::new();
+static HOOK: Once = Once::new();
 
-/// Run a Parquet call; a damaged file must end in one line whatever the decoder does. What the system
-/// refuses (too many open files, a failing disk) is no damage.
+/// Run a call into the Parquet crate. If it fails or panics, the error is one line and says that
+/// the file is damaged, unless the operating system returned an error.
 pub(crate) fn guard<T>(
     place: &str,
     fix: &str,
     call: impl FnOnce() -> ParquetResult<T>,
 ) -> Result<T> {
-    QUIET.call_once(|| {
+    HOOK.call_once(|| {
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             if !GUARDED.get() {
@@ -184,7 +184,7 @@ pub(crate) fn guard<T>(
         }));
     });
     let damaged = |why: String| {
-        // What the decoder says may go over several lines.
+        // The decoder's message may have several lines.
         let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
         Error::input(place, format!("truncated or damaged: {why}"), fix)
     };
@@ -201,7 +201,7 @@ pub(crate) fn guard<T>(
     }
 }
 
-/// The error of the operating system in what the Parquet crate says, if there is one.
+/// The error of the operating system in an error of the Parquet crate, if any.
 pub(crate) fn system_error(error: &ParquetError) -> Option<&io::Error> {
     let ParquetError::External(error) = error else { return None };
     error.downcast_ref::<io::Error>().filter(|error| error.raw_os_error().is_some())

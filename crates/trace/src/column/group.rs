@@ -1,5 +1,4 @@
-//! The records of one group, gathered slice by slice while a slice is in the processor's cache,
-//! in few bytes per record.
+//! Gathers the records of one row group compactly, in slices that fit the processor's cache.
 
 use std::ops::Range;
 
@@ -9,18 +8,18 @@ use super::ROW_GROUP;
 use super::intern::Addresses;
 use super::page::Indices;
 use crate::footprint::PAGE_SHIFT;
-use crate::record::{Batch, Kind, Narrow, last_byte};
+use crate::record::{Batch, Kind, NarrowBatch, last_byte};
 
-/// Records whose columns stay in the cache over several passes.
+/// Records per slice: its columns stay in the cache over several passes.
 const SLICE: usize = 1 << 12;
 
-/// Records whose borders are looked at together: a bit each.
-const LANES: usize = 64;
+/// Records whose page crossings are tested together, one bit each.
+const BLOCK: usize = 64;
 
-/// Bytes of the pages whose number `trace.json` says.
+/// Size of the pages that `trace.json` counts.
 const PAGE: u64 = 1 << PAGE_SHIFT;
 
-/// Records from which on a group is taken to become a whole one, and has room for that.
+/// A group with this many records reserves room for a full group.
 const LARGE: usize = 1 << 16;
 
 /// A row group being gathered. [`Group::clear`] keeps the memory.
@@ -31,8 +30,8 @@ pub struct Group {
     pub(super) size: Numbers,
     pub(super) instr: Numbers,
     pub(super) threads: Threads,
-    /// Pages past the first of records that lie over a border, with the kinds that touched them.
-    pub(super) spanned: Vec<(u64, u8)>,
+    /// Further pages of records that cross a page boundary, with the kinds that touched them.
+    pub(super) further_pages: Vec<(u64, u8)>,
 }
 
 impl Group {
@@ -46,56 +45,58 @@ impl Group {
         self.len() == 0
     }
 
-    /// Whether it takes no further records: it has [`ROW_GROUP`], or its dictionary is full.
+    /// Whether it accepts no more records: it has [`ROW_GROUP`], or its dictionary is full.
     pub fn is_full(&self) -> bool {
-        self.len() == ROW_GROUP || self.addresses.ended()
+        self.len() == ROW_GROUP || self.addresses.is_full()
     }
 
-    /// Forget every record, keep the memory.
+    /// Remove all records, but keep the memory.
     pub fn clear(&mut self) {
         self.addresses.clear();
         self.kind.clear();
         self.size.clear();
         self.instr.clear();
         self.threads.clear();
-        self.spanned.clear();
+        self.further_pages.clear();
     }
 
-    /// Append records of `batch` (columns of equal length, valid kinds) from `from` on, until the
-    /// group is full. Returns how many.
+    /// Append records of `batch` from `from` on, until the group is full. Returns the number
+    /// appended.
     pub fn extend(&mut self, batch: &Batch, from: usize) -> usize {
         self.fill(from, batch.len(), |group, slice| {
             let (kind, size) = (&batch.kind[slice.clone()], &batch.size[slice.clone()]);
-            let taken = group.extend_places(&batch.addr[slice.clone()], kind);
-            let slice = slice.start..slice.start + taken;
+            let appended = group.extend_addresses(&batch.addr[slice.clone()], kind);
+            let slice = slice.start..slice.start + appended;
             let (addr, instr) = (&batch.addr[slice.clone()], &batch.instr[slice.clone()]);
-            note_spanned(&mut group.spanned, addr, size, kind);
-            group.size.extend(&size[..taken]);
+            add_further_pages(&mut group.further_pages, addr, size, kind);
+            group.size.extend(&size[..appended]);
             group.instr.extend(instr);
             group.threads.extend(&batch.thread[slice], instr);
         })
     }
 
-    /// Append records of `narrow` from `from` on, until the group is full. Returns how many.
-    pub fn extend_narrow(&mut self, narrow: Narrow<'_>, from: usize) -> usize {
+    /// Append records of `narrow` from `from` on, until the group is full. Returns the number
+    /// appended.
+    pub fn extend_narrow(&mut self, narrow: NarrowBatch<'_>, from: usize) -> usize {
         self.fill(from, narrow.len(), |group, slice| {
-            let Narrow { addr, kind, size, instr, thread } = narrow.part(slice);
-            let taken = group.extend_places(addr, kind);
-            let instr = &instr[..taken];
-            note_spanned(&mut group.spanned, &addr[..taken], size, kind);
-            group.size.extend_bytes(&size[..taken]);
+            let NarrowBatch { addr, kind, size, instr, thread } = narrow.part(slice);
+            let appended = group.extend_addresses(addr, kind);
+            let instr = &instr[..appended];
+            add_further_pages(&mut group.further_pages, &addr[..appended], size, kind);
+            group.size.extend_bytes(&size[..appended]);
             group.instr.extend_bytes(instr);
-            group.threads.push_run(thread, taken, sum_of(instr));
+            group.threads.push_run(thread, appended, sum_of(instr));
         })
     }
 
-    /// Let `append` have records `from..to`, slice by slice, until the group is full.
+    /// Pass the records `from..to` to `append`, slice by slice, until the group is full. Returns
+    /// the number appended.
     fn fill(&mut self, from: usize, to: usize, append: impl Fn(&mut Self, Range<usize>)) -> usize {
         let before = self.len();
         let mut start = from;
         while start < to && !self.is_full() {
-            // Twice at most: what is grown little by little leaves memory of every size behind, all
-            // of which the kernel has zeroed.
+            // Reserve at most twice: gradual growth would leave memory of many sizes behind, which
+            // the kernel has had to zero.
             let room = if self.len() < LARGE { LARGE } else { ROW_GROUP };
             if !self.kind.has_room(room) {
                 self.reserve(room);
@@ -106,12 +107,12 @@ impl Group {
         start - from
     }
 
-    /// Append where records were and what they did there, until the group is full. Returns how many
-    /// were taken: of the other columns, as many are to be.
-    fn extend_places(&mut self, addr: &[u64], kind: &[u8]) -> usize {
-        let taken = self.addresses.extend(addr, kind);
-        self.kind.extend_from_slice(&kind[..taken]);
-        taken
+    /// Append addresses and kinds until the group is full. Returns the number appended: the caller
+    /// must append as many elements to the other columns.
+    fn extend_addresses(&mut self, addr: &[u64], kind: &[u8]) -> usize {
+        let appended = self.addresses.extend(addr, kind);
+        self.kind.extend_from_slice(&kind[..appended]);
+        appended
     }
 
     /// Records by kind.
@@ -119,10 +120,10 @@ impl Group {
         let mut counts = [0; Kind::ALL.len()];
         for kinds in self.kind.as_slice().chunks(SLICE) {
             let mut left = kinds.len() as u64;
-            for (of, count) in Kind::ALL.into_iter().zip(&mut counts) {
-                // The kernel's come last, and seldom.
+            for (kind, count) in Kind::ALL.into_iter().zip(&mut counts) {
+                // Kernel accesses are last and rare.
                 if left > 0 {
-                    let found = count_of(kinds, of as u8);
+                    let found = count_of(kinds, kind as u8);
                     *count += found;
                     left -= found;
                 }
@@ -139,67 +140,67 @@ impl Group {
     }
 }
 
-/// Which records lie over a border of 4 KiB pages (a bit each).
-fn over_a_border<S: Copy + Into<u16>>(addr: &[u64; LANES], size: &[S; LANES]) -> u64 {
-    let mut over = 0;
-    for (lane, (addr, &size)) in addr.iter().zip(size).enumerate() {
+/// The records that cross a boundary of 4 KiB pages, one bit each.
+fn crossings<S: Copy + Into<u16>>(addr: &[u64; BLOCK], size: &[S; BLOCK]) -> u64 {
+    let mut crossings = 0;
+    for (index, (addr, &size)) in addr.iter().zip(size).enumerate() {
         let size: u16 = size.into();
-        over |= u64::from(addr % PAGE + u64::from(size) > PAGE) << lane;
+        crossings |= u64::from(addr % PAGE + u64::from(size) > PAGE) << index;
     }
-    over
+    crossings
 }
 
-/// Add the pages past the first of records that lie over a border, each with its kind; a page may
-/// come several times. Of `size` and `kind` as many are looked at as there are addresses.
-fn note_spanned<S: Copy + Into<u16>>(
-    spanned: &mut Vec<(u64, u8)>,
+/// Append the further pages of records that cross a page boundary, each with its kind. A page may
+/// appear several times. `size` and `kind` may be longer than `addr`.
+fn add_further_pages<S: Copy + Into<u16>>(
+    pages: &mut Vec<(u64, u8)>,
     addr: &[u64],
     size: &[S],
     kind: &[u8],
 ) {
-    let mut note = |at: usize| {
-        let last = last_byte(addr[at], Into::<u16>::into(size[at])) >> PAGE_SHIFT;
-        for page in (addr[at] >> PAGE_SHIFT) + 1..=last {
-            // A loop over a border brings the same again and again.
-            if spanned.last() != Some(&(page, 1 << kind[at])) {
-                spanned.push((page, 1 << kind[at]));
+    let mut add = |index: usize| {
+        let last = last_byte(addr[index], Into::<u16>::into(size[index])) >> PAGE_SHIFT;
+        for page in (addr[index] >> PAGE_SHIFT) + 1..=last {
+            // A loop across a boundary repeats the same page.
+            if pages.last() != Some(&(page, 1 << kind[index])) {
+                pages.push((page, 1 << kind[index]));
             }
         }
     };
-    let (pieces, _) = addr.as_chunks();
+    let (blocks, _) = addr.as_chunks();
     let (sizes, _) = size.as_chunks();
-    for (start, (addr, size)) in (0..).step_by(LANES).zip(pieces.iter().zip(sizes)) {
-        let mut over = over_a_border(addr, size);
-        while over != 0 {
-            note(start + over.trailing_zeros() as usize);
-            over &= over - 1;
+    for (start, (addr, size)) in (0..).step_by(BLOCK).zip(blocks.iter().zip(sizes)) {
+        let mut crossings = crossings(addr, size);
+        while crossings != 0 {
+            add(start + crossings.trailing_zeros() as usize);
+            crossings &= crossings - 1;
         }
     }
-    (pieces.len() * LANES..addr.len()).for_each(note);
+    (blocks.len() * BLOCK..addr.len()).for_each(add);
 }
 
-/// How often `wanted` is there: counted in bytes, of which a vector register holds many.
-fn count_of(kinds: &[u8], wanted: u8) -> u64 {
-    let part = |kinds: &[u8]| kinds.iter().map(|&kind| u8::from(kind == wanted)).sum::<u8>();
+/// Number of elements equal to `kind`. Sums in 8 bits, for vectorisation.
+fn count_of(kinds: &[u8], kind: u8) -> u64 {
+    let part = |kinds: &[u8]| kinds.iter().map(|&other| u8::from(other == kind)).sum::<u8>();
     kinds.chunks(192).map(|kinds| u64::from(part(kinds))).sum()
 }
 
-/// The sum of `bytes`: in parts that 16 bits hold, of which a vector register holds many.
+/// The sum of `bytes`. Sums in 16 bits, for vectorisation.
 fn sum_of(bytes: &[u8]) -> u64 {
     let part = |bytes: &[u8]| bytes.iter().map(|&byte| u16::from(byte)).sum::<u16>();
     bytes.chunks(256).map(|bytes| u64::from(part(bytes))).sum()
 }
 
 fn largest_of(bytes: &[u8]) -> u8 {
-    bytes.iter().fold(0, |most, &byte| most.max(byte))
+    bytes.iter().fold(0, |max, &byte| max.max(byte))
 }
 
 /// A column of numbers, most of which fit a byte.
 #[derive(Default)]
 pub(super) struct Numbers {
-    /// The numbers; 0 for those that do not fit.
+    /// The numbers, or 0 for those that do not fit a byte.
     bytes: Indices,
-    /// Those, with the records they belong to.
+    /// Record and number of those that do not fit.
     wide: Vec<(u32, u32)>,
     /// The largest of the bytes.
     largest: u8,
@@ -207,11 +208,11 @@ pub(super) struct Numbers {
 
 /// How a column of numbers is stored.
 pub(super) enum Form {
-    /// All are this one.
+    /// All have this value.
     Constant(u32),
-    /// A byte each, an index into these.
+    /// As 8-bit indices into these.
     Dictionary(Vec<u32>),
-    /// Not as bytes: there are too many different ones.
+    /// As they are: there are more than 256 distinct ones.
     Plain(Vec<u32>),
 }
 
@@ -227,10 +228,10 @@ impl Numbers {
     }
 
     fn extend<T: Copy + Into<u32>>(&mut self, values: &[T]) {
-        const SOME: usize = 256;
-        for values in values.chunks(SOME) {
+        const CHUNK: usize = 256;
+        for values in values.chunks(CHUNK) {
             let start = self.bytes.len() as u32;
-            let mut bytes = [0; SOME];
+            let mut bytes = [0; CHUNK];
             for ((record, byte), &value) in (start..).zip(&mut bytes).zip(values) {
                 let value: u32 = value.into();
                 *byte = value as u8;
@@ -243,19 +244,20 @@ impl Numbers {
         }
     }
 
-    /// [`Self::extend`] for numbers that come as bytes.
+    /// [`Self::extend`] for bytes.
     fn extend_bytes(&mut self, values: &[u8]) {
         self.largest = self.largest.max(largest_of(values));
         self.bytes.extend_from_slice(values);
     }
 
-    /// How they are to be stored, whatever the slices were they came in; then the bytes are indices.
+    /// Choose the form. Turns [`Self::bytes`] into indices if it is a dictionary. Independent of
+    /// how the numbers were sliced.
     pub(super) fn form(&mut self) -> Form {
         let mut wide: Vec<u32> = self.wide.iter().map(|&(_, number)| number).collect();
         wide.sort_unstable();
         wide.dedup();
         let largest = self.largest;
-        // A wide number takes the place of a byte that does not occur.
+        // A wide number gets the index of a byte that does not occur.
         let mut free: Vec<u8> = (largest..=u8::MAX).skip(1).take(wide.len()).collect();
         if free.len() < wide.len() {
             free = self.unused();
@@ -267,21 +269,21 @@ impl Numbers {
             return Form::Plain(plain);
         }
         for &(record, number) in &self.wide {
-            let place = wide.partition_point(|&entry| entry < number);
-            self.bytes.as_mut_slice()[record as usize] = free[place];
+            let index = wide.partition_point(|&entry| entry < number);
+            self.bytes.as_mut_slice()[record as usize] = free[index];
         }
-        // Places ascend: the last of those taken is the largest.
+        // The free bytes ascend, so that the last one used is the largest.
         free.truncate(wide.len());
-        let last = free.last().map_or(largest, |&place| largest.max(place));
+        let last = free.last().map_or(largest, |&byte| largest.max(byte));
         let mut entries: Vec<u32> = (0..=u32::from(last)).collect();
-        free.iter().zip(&wide).for_each(|(&place, &number)| entries[usize::from(place)] = number);
+        free.iter().zip(&wide).for_each(|(&byte, &number)| entries[usize::from(byte)] = number);
         match self.bytes.constant() {
             Some(index) => Form::Constant(entries[usize::from(index)]),
             None => Form::Dictionary(entries),
         }
     }
 
-    /// Bytes that are no record's number.
+    /// Bytes that do not occur.
     fn unused(&self) -> Vec<u8> {
         let mut used = [0usize; 256];
         self.bytes.as_slice().iter().for_each(|&byte| used[usize::from(byte)] += 1);
@@ -295,7 +297,7 @@ impl Numbers {
     }
 }
 
-/// The thread column as runs, with what each thread did.
+/// The thread column as runs, and the totals of each thread.
 #[derive(Default)]
 pub(super) struct Threads {
     runs: Vec<(u32, usize)>,
@@ -312,9 +314,9 @@ impl Threads {
     fn extend(&mut self, threads: &[u32], instr: &[u32]) {
         let mut rest = instr;
         for run in threads.chunk_by(|a, b| a == b) {
-            let (own, after) = rest.split_at(run.len());
+            let (instr, after) = rest.split_at(run.len());
             rest = after;
-            self.push_run(run[0], run.len(), own.iter().map(|&n| u64::from(n)).sum());
+            self.push_run(run[0], run.len(), instr.iter().map(|&n| u64::from(n)).sum());
         }
     }
 
@@ -323,7 +325,7 @@ impl Threads {
             Some(last) if last.0 == thread => last.1 += records,
             _ => self.runs.push((thread, records)),
         }
-        // Threads come in long runs: one map access a run.
+        // Runs are long, so that one map access per run is cheap.
         let total = self.totals.entry(thread).or_default();
         *total = (total.0 + records as u64, total.1 + instructions);
     }
@@ -349,41 +351,40 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// On any processor.
         #[test]
-        fn pages_past_the_first_are_noted(
+        fn further_pages_agree_with_a_simple_loop(
             records in prop::collection::vec((0u64..1 << 14, 0u8..=255, 0u8..5, any::<bool>()), 0..400),
         ) {
             let (mut addr, mut size, mut kind) = (Vec::new(), Vec::new(), Vec::new());
             let mut expected = Vec::new();
-            for (at, bytes, of, top) in records {
+            for (at, bytes, record_kind, top) in records {
                 let at = if top { u64::MAX - at } else { at };
                 addr.push(at);
                 size.push(bytes);
-                kind.push(of);
+                kind.push(record_kind);
                 let last = at.saturating_add(u64::from(bytes.max(1)) - 1);
-                expected.extend(((at >> 12) + 1..=last >> 12).map(|page| (page, 1 << of)));
+                expected.extend(((at >> 12) + 1..=last >> 12).map(|page| (page, 1 << record_kind)));
             }
             expected.dedup();
-            let (mut of_bytes, mut of_numbers) = (Vec::new(), Vec::new());
-            note_spanned(&mut of_bytes, &addr, &size, &kind);
+            let (mut pages, mut wide_pages) = (Vec::new(), Vec::new());
+            add_further_pages(&mut pages, &addr, &size, &kind);
             let size: Vec<u16> = size.into_iter().map(u16::from).collect();
-            note_spanned(&mut of_numbers, &addr, &size, &kind);
-            prop_assert_eq!(&of_bytes, &expected);
-            prop_assert_eq!(&of_numbers, &expected);
+            add_further_pages(&mut wide_pages, &addr, &size, &kind);
+            prop_assert_eq!(&pages, &expected);
+            prop_assert_eq!(&wide_pages, &expected);
         }
 
-        /// Whatever the numbers, and however few bytes they leave unused.
+        /// For any numbers, and any number of unused bytes.
         #[test]
-        fn numbers_are_what_they_were(
-            few in 0u32..300,
+        fn numbers_are_stored_without_loss(
+            narrow in 0u32..300,
             wide in 0u32..300,
             picks in prop::collection::vec(any::<(bool, u16)>(), 0..3000),
             step in 1usize..500,
         ) {
             let number = |&(is_wide, pick): &(bool, u16)| match (is_wide, u32::from(pick)) {
                 (true, pick) if wide > 0 => 256 + pick % wide * 70_000,
-                (_, pick) => pick % (few % 256 + 1),
+                (_, pick) => pick % (narrow % 256 + 1),
             };
             let values: Vec<u32> = picks.iter().map(number).collect();
             let mut numbers = Numbers::default();

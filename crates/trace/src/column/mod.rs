@@ -1,16 +1,16 @@
-//! Column chunks: how a row group of a part is laid out in Parquet, and read back fast.
+//! The Parquet layout of a row group, and its fast decoder.
 //!
-//! Records are written in groups of [`ROW_GROUP`]; the last may be shorter, and so may one whose
-//! dictionary of addresses is full near the end. A row group has one data page a
-//! column, so that zstd sees all of it. Indices into dictionaries are packed at 8 or 16 bits, wider
-//! than need be: whole bytes let zstd find the repeats of loops, and are read at memory speed.
+//! Records are written in groups of [`ROW_GROUP`]. The last one may be shorter, and so may one
+//! whose dictionary of addresses is full near the end. A row group has one data page per column, so
+//! that zstd sees all of it. Dictionary indices have 8 or 16 bits, even if fewer would do: with
+//! whole bytes, zstd finds the repetitions of loops, and decoding runs at memory speed.
 //! Measurements behind these choices: `docs/trace.md`.
 //!
 //! | column | layout |
 //! |---|---|
-//! | `addr` | sorted dictionary, 16-bit indices; byte-stream split when there are many more than 65,536 addresses |
+//! | `addr` | sorted dictionary, 16-bit indices; byte-stream split if there are many more than 65,536 addresses |
 //! | `kind` | dictionary of the five names, 8-bit indices |
-//! | `size`, `thread`, `instr` | dictionary (0, 1, 2, ...; a number of 256 or more in the place of one that does not occur), 8- or 16-bit indices, one run when constant; plain past 65,536 values |
+//! | `size`, `thread`, `instr` | dictionary (0, 1, 2, ...; a number of 256 or more replaces one that does not occur), 8- or 16-bit indices, one run if constant; plain beyond 65,536 values |
 
 mod checked;
 mod decode;
@@ -31,7 +31,7 @@ use std::sync::{Arc, OnceLock};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor, TypePtr};
 
-/// Most records that are encoded together: a row group.
+/// Maximum records of a row group.
 pub const ROW_GROUP: usize = 1 << 20;
 
 /// Positions of the columns in the schema.
@@ -56,7 +56,7 @@ const SCHEMA: &str = "message references {
 pub fn schema() -> (TypePtr, SchemaDescPtr) {
     static CELL: OnceLock<(TypePtr, SchemaDescPtr)> = OnceLock::new();
     CELL.get_or_init(|| {
-        // A constant string: it parses or every test fails.
+        // A constant string; every test checks that it parses.
         let schema = Arc::new(parse_message_type(SCHEMA).expect("the schema of a part"));
         (schema.clone(), Arc::new(SchemaDescriptor::new(schema)))
     })

@@ -1,10 +1,10 @@
 //! Pages of indices into a dictionary (Parquet's `RLE_DICTIONARY`).
 
-/// Room for what precedes the indices: a byte for their width, and the length of their run.
+/// Room before the indices, for their width (one byte) and the length of their run.
 const HEAD: usize = 16;
 
-/// The 8-bit indices of a column being gathered, with room before them: they become a page where
-/// they are, without being copied.
+/// The 8-bit indices of a column being gathered, with room before them, so that they become a page
+/// without a copy.
 pub(super) struct Indices(Vec<u8>);
 
 impl Default for Indices {
@@ -22,7 +22,7 @@ impl Indices {
         self.0.truncate(HEAD);
     }
 
-    /// Have room for `count` indices in all, and for what ends the page.
+    /// Reserve room for `count` indices in total and the padding of the page.
     pub(super) fn reserve(&mut self, count: usize) {
         self.0.reserve_exact((HEAD + count + 8).saturating_sub(self.0.len()));
     }
@@ -44,13 +44,13 @@ impl Indices {
         &mut self.0[HEAD..]
     }
 
-    /// The only index there is, however often.
+    /// The index of all elements, if they have the same.
     pub(super) fn constant(&self) -> Option<u8> {
         let (&first, rest) = self.as_slice().split_first()?;
         rest.iter().all(|&index| index == first).then_some(first)
     }
 
-    /// The page of all indices, which are then spent: the last eight are filled up.
+    /// Turn the indices into a page, which pads them to a multiple of eight.
     pub(super) fn page(&mut self) -> &[u8] {
         let count = self.len();
         self.0.resize(HEAD + count.next_multiple_of(8), 0);
@@ -62,8 +62,8 @@ impl Indices {
     }
 }
 
-/// One bit-packed run of `count` indices of `bits` bits (8 or 16), in groups of eight; `fill`
-/// appends their bytes to `page`, which is empty.
+/// One bit-packed run of `count` indices of `bits` bits (8 or 16), in groups of eight. `fill`
+/// appends their bytes to `page`, which must be empty.
 pub(super) fn packed(
     mut page: Vec<u8>,
     count: usize,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::info::Source;
 use crate::reader::{Columns, Reader};
-use crate::record::{Batch, Kind, KindSet, Narrow, Record};
+use crate::record::{Batch, Kind, KindSet, NarrowBatch, Record};
 use crate::writer::{Writer, WriterOptions};
 
 fn write_and_read(batch: &Batch, options: WriterOptions) -> (Batch, crate::Info) {
@@ -105,7 +105,7 @@ proptest! {
                 (Some(size), Some(instr)) if narrow && one => {
                     let (addr, kind) = (&piece.addr[..], &piece.kind[..]);
                     let (size, instr, thread) = (&size[..], &instr[..], piece.thread[0]);
-                    parts.extend_narrow(Narrow { addr, kind, size, instr, thread }, 0)
+                    parts.extend_narrow(NarrowBatch { addr, kind, size, instr, thread }, 0)
                 }
                 _ => parts.extend(&piece, 0),
             };

@@ -1,4 +1,4 @@
-//! CSV: `addr,kind,size,thread,instr`, addresses hexadecimal. Loses nothing of a record.
+//! CSV: `addr,kind,size,thread,instr`, addresses hexadecimal. Loses nothing.
 
 use std::io::{self, Write};
 

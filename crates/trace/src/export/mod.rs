@@ -1,9 +1,8 @@
-//! Exporters: a trace as another tool reads it. The mirror of `import`.
+//! Exporters: write traces in the formats of other tools.
 //!
-//! A format is one file with an [`Exporter`] and one line in [`EXPORTERS`]. What a format cannot
-//! hold is lost; the table in `docs/formats.md` is made from what it says of that. The output is
-//! written to a temporary file and renamed:
-//! on an error there is none.
+//! A format is one file with an [`Exporter`] and one line in [`EXPORTERS`]. The table in
+//! `docs/formats.md`, which says what each format loses, is generated from it. The output is
+//! written to a temporary file and renamed, so that a failed export leaves none.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -13,7 +12,7 @@ use std::path::Path;
 use nearfar_schema::{Bytes, Choice, Count, Entry, List, Registry, none, required};
 
 use crate::error::{Error, Result};
-use crate::output::{Form, Output, Wanted};
+use crate::output::{Form, Output, OutputRequest};
 use crate::reader::{Columns, Reader};
 use crate::record::{Batch, KindSet, Kinds, Record};
 
@@ -21,11 +20,11 @@ pub mod csv;
 pub mod dinero;
 pub mod oracle_general;
 
-/// Every format that can be exported, by name.
+/// All formats that can be exported.
 pub static EXPORTERS: &[&dyn Exporter] =
     &[&oracle_general::OracleGeneral, &dinero::Dinero, &csv::Csv];
 
-/// The formats as what an option chooses from.
+/// The registry of export formats, for options.
 pub struct Exporters;
 
 impl Registry for Exporters {
@@ -42,8 +41,8 @@ impl Registry for Exporters {
 }
 
 nearfar_schema::options! {
-    /// The options of `nearfar export` as they are written.
-    pub struct Asked {
+    /// The options of `nearfar export`, as given.
+    pub struct Request {
         /// Format of the file.
         format: Choice<Exporters> = required(),
         /// Kinds of references to export.
@@ -55,24 +54,24 @@ nearfar_schema::options! {
     }
 }
 
-impl From<&Asked> for Options {
-    fn from(asked: &Asked) -> Self {
+impl From<&Request> for Options {
+    fn from(request: &Request) -> Self {
         Self {
-            kinds: asked.kinds.as_ref().map_or(KindSet::ALL, |kinds| KindSet::of(&kinds.0)),
-            max_refs: asked.max_refs.map(|count| count.0),
-            page_bytes: asked.page_bytes.map(|bytes| bytes.0),
+            kinds: request.kinds.as_ref().map_or(KindSet::ALL, |kinds| KindSet::of(&kinds.0)),
+            max_refs: request.max_refs.map(|count| count.0),
+            page_bytes: request.page_bytes.map(|bytes| bytes.0),
         }
     }
 }
 
-/// What a user may set.
+/// Options of an export.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Kinds of references to export; the others are left out.
+    /// Kinds of references to export.
     pub kinds: KindSet,
     /// Stop after this many references of those kinds.
     pub max_refs: Option<u64>,
-    /// Bytes in a page, a power of two (formats that hold page numbers). Default 4096.
+    /// Bytes in a page, a power of two, for formats that contain page numbers. Default 4096.
     pub page_bytes: Option<u64>,
 }
 
@@ -82,16 +81,16 @@ impl Default for Options {
     }
 }
 
-/// Where an export goes.
+/// The destination of an export.
 pub enum Target {
-    /// A new file, which can be written at any offset.
+    /// A new file, which allows writes at any offset.
     File(File),
-    /// A stream, in order only.
+    /// A stream, which allows only sequential writes.
     Stream(Box<dyn Write>),
 }
 
 impl Target {
-    /// A buffered stream to either.
+    /// Turn it into a buffered stream.
     fn into_stream(self) -> Box<dyn Write> {
         match self {
             Target::File(file) => Box::new(BufWriter::with_capacity(1 << 18, file)),
@@ -102,17 +101,17 @@ impl Target {
 
 /// A format of another tool.
 pub trait Exporter: Sync {
-    /// Name on the command line: the importer's.
+    /// Name on the command line, the same as of the importer.
     fn name(&self) -> &'static str;
     /// What it is, for help and docs.
     fn summary(&self) -> &'static str;
-    /// What of a record it cannot hold, for help and docs.
+    /// The parts of a record that it cannot represent, for help and docs.
     fn loses(&self) -> &'static str;
-    /// Whether the format holds page numbers, which takes `page_bytes`.
-    fn holds_pages(&self) -> bool {
+    /// Whether the format contains page numbers, which requires `page_bytes`.
+    fn has_page_numbers(&self) -> bool {
         false
     }
-    /// Whether it must write at any offset, which standard output cannot.
+    /// Whether it writes at any offset, which is impossible on standard output.
     fn needs_file(&self) -> bool {
         false
     }
@@ -120,11 +119,11 @@ pub trait Exporter: Sync {
     fn encoder(&self, target: Target, options: &Options) -> io::Result<Box<dyn Encoder>>;
 }
 
-/// An export under way.
+/// A running export.
 pub trait Encoder {
     /// Append one reference.
     fn put(&mut self, record: Record) -> io::Result<()>;
-    /// Write what is left.
+    /// Write the rest.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
@@ -140,11 +139,14 @@ pub fn by_name(name: &str) -> Result<&'static dyn Exporter> {
     })
 }
 
-/// Export the trace folder `from` to the file `to` (`-`: standard output) as the format `name`;
-/// the number of references exported.
+/// Export the trace folder `from` to the file `to` (`-`: standard output) in the format `name`.
+/// Returns the number of references exported.
 ///
-/// `on_progress` is called with that number, about every million, and may stop the export with an error.
-/// No reference of the chosen kinds is an error.
+/// `on_progress` is called with that number about every million, and may stop the export by an
+/// error.
+///
+/// # Errors
+/// Bad options, no references of the selected kinds, or a read or write error.
 pub fn export(
     from: &Path,
     to: &Path,
@@ -155,7 +157,7 @@ pub fn export(
 ) -> Result<u64> {
     let exporter = by_name(name)?;
     match options.page_bytes {
-        Some(_) if !exporter.holds_pages() => {
+        Some(_) if !exporter.has_page_numbers() => {
             return Err(Error::input(
                 "--page-bytes",
                 format!("{name} holds addresses, not page numbers"),
@@ -179,19 +181,19 @@ pub fn export(
     if stdout && exporter.needs_file() {
         return Err(Error::input(
             "standard output",
-            format!("{name} must be able to go back in what it has written"),
+            format!("{name} needs a file that allows writes at any offset"),
             "name a file with -o",
         ));
     }
     let (target, output) = if stdout {
-        // Rust's own stream passes over writes that fail because it is closed.
+        // Rust's own stream ignores writes that fail because it is closed.
         let stream = io::stdout().as_fd().try_clone_to_owned();
         let stream =
             stream.map_err(|e| Error::io(Path::new("standard output"), "cannot open", &e))?;
         (Target::Stream(Box::new(File::from(stream))), None)
     } else {
         let inputs = [from.to_owned()];
-        let output = Output::claim(&Wanted {
+        let output = Output::claim(&OutputRequest {
             path: to,
             form: Form::File,
             force: overwrite,
@@ -214,7 +216,7 @@ pub fn export(
                 break 'all;
             }
             match encoder.put(record) {
-                // Whoever read standard output has seen enough (`| head`).
+                // The reader of standard output has closed it (`| head`).
                 Err(e) if stdout && e.kind() == io::ErrorKind::BrokenPipe => return Ok(count),
                 result => result.map_err(failed)?,
             }

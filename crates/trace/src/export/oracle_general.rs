@@ -1,13 +1,12 @@
-//! oracleGeneral (libCacheSim): a request of one page for every page a reference touches.
+//! oracleGeneral (libCacheSim): one request for each page that a reference touches.
 //!
-//! Packed little-endian records of 24 bytes: time u32, id u64 (page number), size u32 (page
-//! bytes), next i64 (number of the next request to the page, -1 for none). Time is the number of
-//! the request over 10^6: a million requests per second, as there is no clock. Loses kinds, sizes,
-//! threads and instruction counts.
+//! Packed little-endian records of 24 bytes: time u32, id u64 (page number), size u32 (page bytes),
+//! next i64 (number of the next request for the page, -1 if none). Time is the number of the
+//! request divided by 10^6: a million requests per second, as there is no clock. Loses kinds,
+//! sizes, threads and instruction counts.
 //!
-//! `next` is in the future, so it is filled in when that future comes: in the last [`WINDOW`]
-//! requests in memory, in older ones in the file, in sorted runs. Memory: the window and an entry
-//! a page.
+//! `next` is filled in when the next request occurs: for the last [`WINDOW`] requests in memory,
+//! for older ones in the file, in sorted runs. Takes memory for the window and one entry per page.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -37,7 +36,7 @@ impl Exporter for OracleGeneral {
     fn loses(&self) -> &'static str {
         "kinds, offsets, sizes, threads and instructions"
     }
-    fn holds_pages(&self) -> bool {
+    fn has_page_numbers(&self) -> bool {
         true
     }
     fn needs_file(&self) -> bool {
@@ -63,7 +62,7 @@ pub(super) struct Requests {
     count: u64,
     written: u64,
     last: FxHashMap<u64, u64>,
-    /// `next` of requests that are in the file already.
+    /// Number and `next` of requests that are already in the file.
     late: Vec<(u64, i64)>,
 }
 
@@ -99,7 +98,7 @@ impl Requests {
             self.write(self.window)?;
         }
         if self.late.len() >= self.window {
-            self.rewrite_header()?;
+            self.write_late()?;
         }
         Ok(())
     }
@@ -118,7 +117,8 @@ impl Requests {
         Ok(())
     }
 
-    fn rewrite_header(&mut self) -> io::Result<()> {
+    /// Write the `next` fields of requests that are already in the file.
+    fn write_late(&mut self) -> io::Result<()> {
         self.late.sort_unstable();
         for (number, next) in self.late.drain(..) {
             self.file.write_all_at(&next.to_le_bytes(), number * SIZE + NEXT_AT)?;
@@ -138,7 +138,7 @@ impl Encoder for Requests {
 
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         self.write(self.recent.len())?;
-        self.rewrite_header()?;
+        self.write_late()?;
         self.file.flush()
     }
 }

@@ -168,7 +168,7 @@ fn nonsense_is_refused_and_leaves_nothing() {
     assert!(run(&to, "csv", &plain, false).unwrap_err().contains("exists already"));
     assert_eq!(run(&to, "dinero", &plain, true), Ok(1));
     assert_eq!(std::fs::read_to_string(&to).unwrap(), "r 1234 8\n");
-    assert!(run(dir.path(), "csv", &plain, true).unwrap_err().contains("holds the input"));
+    assert!(run(dir.path(), "csv", &plain, true).unwrap_err().contains("contains the input"));
     let folder = tempfile::tempdir().unwrap();
     assert!(run(folder.path(), "csv", &plain, true).unwrap_err().contains("is a folder"));
 }

@@ -1,8 +1,8 @@
 //! `mix`: several generators over the same pages, blended by weight or in phases.
 //!
 //! `--mix zipf:0.7,sequential:0.3` draws each reference from one of them in proportion to the
-//! weights. With `--phase N` they run one after the other instead: in every N references each has
-//! one run, in the order named, as long as its share of N. Each thread has its own walks.
+//! weights. With `--phase N`, they alternate: in every N references, each has one run, in the order
+//! given, whose length is its share of N. Threads have separate walks.
 
 use nearfar_schema::{Count, Options as _, Spec, none, required};
 
@@ -12,11 +12,11 @@ use crate::error::{Error, Result};
 
 nearfar_schema::options! {
     /// The generator's own options.
-    struct Own {
-        /// Generators with their weights, such as zipf:0.7,sequential:0.3; their options count too.
+    struct MixOptions {
+        /// Generators and weights, such as zipf:0.7,sequential:0.3; their options apply.
         mix: String = required(),
-        /// References in which each part runs once, one after the other.
-        phase: Option<Count<1>> = none("every reference drawn by weight"),
+        /// References per cycle in which the generators take turns.
+        phase: Option<Count<1>> = none("each reference is drawn by weight"),
     }
 }
 
@@ -31,14 +31,14 @@ impl Generator for Mix {
         "several generators by weight (--mix) or in phases (--phase)"
     }
     fn options(&self) -> Vec<Spec> {
-        Own::specs()
+        MixOptions::specs()
     }
     fn takes(&self, option: &str) -> bool {
         let declares = |part: &&dyn Generator| part.options().iter().any(|own| own.name == option);
         GENERATORS.iter().any(declares)
     }
     fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
-        let own: Own = params.own()?;
+        let own: MixOptions = params.own()?;
         let parts = parts(&own.mix, params)?;
         let total: f64 = parts.iter().map(|(_, weight)| weight).sum();
         let mut walks = Vec::new();
@@ -49,7 +49,7 @@ impl Generator for Mix {
             walks.push(generator.walk(params, thread)?);
             shares.push(sum / total);
         }
-        // The last one ends at the very end, whatever the rounding.
+        // Regardless of rounding, the last share ends at 1.
         if let Some(last) = shares.last_mut() {
             *last = 1.0;
         }
@@ -97,7 +97,7 @@ fn parts(text: &str, params: &Params) -> Result<Vec<(&'static dyn Generator, f64
     }
     let taken = |option: &str| parts.iter().any(|(part, _)| part.takes(option));
     for option in params.own.keys() {
-        let is_own = Own::specs().iter().any(|own| own.name == option);
+        let is_own = MixOptions::specs().iter().any(|own| own.name == option);
         if !is_own && !taken(option) {
             let place = format!("--{option}");
             return Err(Error::input(place, "no part of the mix takes it", "leave it out"));
@@ -122,7 +122,7 @@ impl Walk for Blend {
 
 struct Phases {
     walks: Vec<Box<dyn Walk>>,
-    /// Where in the period each part's run ends.
+    /// End of each part's run within a period.
     ends: Vec<u64>,
     at: u64,
     current: usize,

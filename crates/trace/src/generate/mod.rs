@@ -1,11 +1,10 @@
-//! Generators: synthetic references whose statistics are known, the same bytes for the same seed.
+//! Generators: synthetic references with known statistics. The same seed gives the same bytes.
 //!
-//! A generator is one file with a [`Generator`] and one line in [`GENERATORS`]. It declares the
-//! options that are its own and says where the next reference goes within `pages` pages; kinds,
-//! threads and the base address are here. Every reference is a load or store of 8 aligned bytes and
-//! one instruction. With several threads the references go round among them, one each, and every
-//! thread has its own random stream and, where the generator walks, its own starting point. See
-//! `docs/generate.md`.
+//! A generator is one file with a [`Generator`] and one line in [`GENERATORS`]. It declares its own
+//! options and chooses the location of each reference within `pages` pages. Kinds, threads and the
+//! base address are handled here. Every reference is a load or store of 8 aligned bytes and one
+//! instruction. Threads take turns, one reference each; every thread has its own random stream and,
+//! if the generator walks, its own starting point. See `docs/generate.md`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +31,7 @@ pub mod zipf;
 
 use rng::Rng;
 
-/// Every generator, by name.
+/// All generators.
 pub static GENERATORS: &[&dyn Generator] = &[
     &zipf::Zipf,
     &scrambled_zipf::ScrambledZipf,
@@ -45,12 +44,12 @@ pub static GENERATORS: &[&dyn Generator] = &[
 
 /// Bytes of every reference.
 pub const SIZE: u64 = 8;
-/// Address of page 0: aligned to every page size in use.
+/// Address of page 0, aligned to all usual page sizes.
 pub const BASE: u64 = 1 << 40;
-/// First byte no generated reference may reach: the user half of 48-bit addresses.
+/// End of the user half of 48-bit addresses.
 const LIMIT: u64 = 1 << 47;
 
-/// The generators as what an option chooses from.
+/// The registry of generators, for options.
 pub struct Generators;
 
 impl Registry for Generators {
@@ -67,13 +66,13 @@ impl Registry for Generators {
 }
 
 nearfar_schema::options! {
-    /// What every generator takes.
+    /// The options of all generators.
     struct Common {
-        /// Where references go.
+        /// Order of the references.
         name: Argument<Choice<Generators>> = required(),
         /// Total number of references.
         refs: Count<1> = required(),
-        /// Number of pages that they touch.
+        /// Number of pages.
         pages: Count<1> = required(),
         /// Bytes in a page, a power of two from 8 to 2^30.
         page_bytes: Bytes = 4096,
@@ -86,16 +85,16 @@ nearfar_schema::options! {
     }
 }
 
-/// The options of `nearfar generate`: those of every generator, then each generator's own.
+/// The options of `nearfar generate`, as given: those of all generators, then each generator's own.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct Request {
     /// Name of the generator.
     pub name: &'static str,
-    /// What it takes.
+    /// Its parameters.
     pub params: Params,
 }
 
-impl Options for Asked {
+impl Options for Request {
     fn specs() -> Vec<Spec> {
         [Common::specs(), own_specs()].concat()
     }
@@ -144,7 +143,7 @@ impl Options for Asked {
     }
 }
 
-/// The options that only some generators take, each once, with who takes it.
+/// The options of single generators, each once, with the names of the generators that take it.
 fn own_specs() -> Vec<Spec> {
     let mut specs: Vec<Spec> = Vec::new();
     for spec in GENERATORS.iter().flat_map(|generator| generator.options()) {
@@ -154,19 +153,19 @@ fn own_specs() -> Vec<Spec> {
         let declares = |generator: &&&dyn Generator| {
             generator.options().iter().any(|own| own.name == spec.name)
         };
-        let takers: Vec<_> = GENERATORS.iter().filter(declares).map(|one| one.name()).collect();
+        let takers: Vec<_> = GENERATORS.iter().filter(declares).map(|g| g.name()).collect();
         let what = format!("{} ({}).", spec.what.trim_end_matches('.'), takers.join(", "));
         specs.push(Spec { what, ..spec.optional() });
     }
     specs
 }
 
-/// What to generate.
+/// Parameters of a generated trace.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// Total number of references.
     pub refs: u64,
-    /// Distinct pages they may touch.
+    /// Number of pages that they may touch.
     pub pages: u64,
     /// Bytes in a page: a power of two from 8 to 2^30.
     pub page_bytes: u64,
@@ -176,7 +175,7 @@ pub struct Params {
     pub write_ratio: f64,
     /// Threads that take turns.
     pub threads: u32,
-    /// What was given of the generator's own options, by name.
+    /// The generator's own options that were given, by name.
     pub own: BTreeMap<String, Given>,
 }
 
@@ -195,12 +194,12 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Bytes that references may touch.
+    /// Size of the range that references may touch.
     pub fn bytes(&self) -> u64 {
         self.pages * self.page_bytes
     }
 
-    /// The options of a generator's own that `O` declares.
+    /// The generator's own options, as declared by `O`.
     pub(crate) fn own<O: Options>(&self) -> Result<O> {
         let names: Vec<_> = O::specs().iter().map(|spec| spec.name).collect();
         let mut own = self.own.clone();
@@ -208,7 +207,7 @@ impl Params {
         O::read(&own).map_err(Error::refused)
     }
 
-    /// The offset of the `thread`-th of equal shares of `whole`: where a thread starts to walk.
+    /// The starting point of `thread`, if `whole` is divided equally among all threads.
     pub(crate) fn share(&self, thread: u32, whole: u64) -> u64 {
         (u128::from(whole) * u128::from(thread) / u128::from(self.threads)) as u64
     }
@@ -241,7 +240,7 @@ impl Params {
             let takers: Vec<_> = GENERATORS
                 .iter()
                 .filter(|other| other.takes(option))
-                .map(|one| one.name())
+                .map(|generator| generator.name())
                 .collect();
             return refuse(
                 &format!("--{option}"),
@@ -253,33 +252,35 @@ impl Params {
     }
 }
 
-/// A way to place references.
+/// A generator of references.
 pub trait Generator: Sync {
     /// Name on the command line.
     fn name(&self) -> &'static str;
-    /// Where references go, for help and docs.
+    /// The distribution of references, for help and docs.
     fn summary(&self) -> &'static str;
-    /// Its own options, beyond those all take; [`Params::own`] reads them.
+    /// Its own options, which [`Params::own`] reads.
     fn options(&self) -> Vec<Spec> {
         Vec::new()
     }
-    /// Whether it takes the option of this name.
+    /// Whether it takes this option.
     fn takes(&self, option: &str) -> bool {
         self.options().iter().any(|own| own.name == option)
     }
-    /// The walk of thread `thread`, or what is wrong with its options. What all generators share
-    /// has been checked.
+    /// The walk of thread `thread`. The caller has checked the common options.
+    ///
+    /// # Errors
+    /// Its own options are invalid.
     fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>>;
 }
 
-/// Where a thread's references go.
+/// The sequence of locations of a thread's references.
 pub trait Walk {
     /// Byte offset of the next reference: a multiple of 8 below `pages * page_bytes`.
     fn next(&mut self, rng: &mut Rng) -> u64;
 }
 
-/// An aligned offset in `page`, drawn evenly.
-pub(crate) fn within(page: u64, page_bytes: u64, rng: &mut Rng) -> u64 {
+/// Draw an aligned offset in `page`, uniformly.
+pub(crate) fn draw_within(page: u64, page_bytes: u64, rng: &mut Rng) -> u64 {
     page * page_bytes + rng.below(page_bytes / SIZE) * SIZE
 }
 
@@ -295,11 +296,12 @@ pub fn by_name(name: &str) -> Result<&'static dyn Generator> {
     })
 }
 
-/// A checked generator: an endless stream of references.
+/// An endless stream of generated references.
 pub struct Stream {
     threads: Vec<(Rng, Box<dyn Walk>)>,
-    writes: u64,
-    always: bool,
+    /// A reference is a store if a 64-bit draw is below this, or if `only_stores` is set.
+    store_limit: u64,
+    only_stores: bool,
     turn: usize,
 }
 
@@ -313,9 +315,8 @@ impl Stream {
             let rng = Rng::stream(params.seed, u64::from(thread));
             threads.push((rng, generator.walk(params, thread)?));
         }
-        // A 64-bit draw below this is a store; 1.0 has no such bound.
-        let writes = (params.write_ratio * 2f64.powi(64)) as u64;
-        Ok(Self { threads, writes, always: params.write_ratio == 1.0, turn: 0 })
+        let store_limit = (params.write_ratio * 2f64.powi(64)) as u64;
+        Ok(Self { threads, store_limit, only_stores: params.write_ratio == 1.0, turn: 0 })
     }
 }
 
@@ -328,16 +329,16 @@ impl Iterator for Stream {
         let (rng, walk) = self.threads.get_mut(self.turn)?;
         self.turn = next;
         let addr = BASE + walk.next(rng);
-        let store = self.always || rng.next_u64() < self.writes;
+        let store = self.only_stores || rng.next_u64() < self.store_limit;
         let kind = if store { Kind::Store } else { Kind::Load };
         Some(Record { addr, kind, size: SIZE as u16, thread, instr: 1 })
     }
 }
 
-/// Generate `params.refs` references by the generator called `name` into a new trace folder `to`.
+/// Generate `params.refs` references with the generator `name` into a new trace folder `to`.
 ///
-/// `on_progress` is called with the number of references so far, about every million, and may stop the
-/// run with an error. On any error nothing is left at `to`.
+/// `on_progress` is called with the number of references about every million, and may stop the run
+/// by an error. If the run fails, nothing is left at `to`.
 pub fn generate(
     name: &str,
     params: &Params,
@@ -372,7 +373,7 @@ pub fn generate(
     writer.finish(None)
 }
 
-/// The command line that says all of `params`.
+/// The command line of `params`.
 fn command(name: &str, params: &Params) -> Vec<String> {
     let mut words = vec![
         format!("generate {name}"),

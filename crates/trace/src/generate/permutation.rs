@@ -1,9 +1,9 @@
 //! A keyed bijection of 0..n without a table: a Feistel network with cycle walking.
 //!
-//! A balanced Feistel network permutes numbers of an even number of bits, whatever its round
-//! function (Luby and Rackoff 1988); an image beyond n is put through again until it falls inside
-//! (cycle walking: Black and Rogaway 2002), which keeps it a bijection of 0..n and takes 4 rounds
-//! of the network at most on average.
+//! A balanced Feistel network permutes numbers of an even number of bits for any round function
+//! (Luby and Rackoff 1988). An image of n or more is mapped again until it is below n (cycle
+//! walking: Black and Rogaway 2002), which makes it a bijection of 0..n and takes at most 4 passes
+//! on average.
 
 use super::rng::mix64;
 
@@ -18,18 +18,18 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The bijection of 0..`n` (`n` at least 1) that `key` chooses.
+    /// The bijection of 0..`n` with this key; `n` must not be 0.
     pub fn new(n: u64, key: u64) -> Self {
         let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
         let half = bits.div_ceil(2).max(1);
         let mut keys = [0; ROUNDS as usize];
-        for (round, slot) in (1..).zip(&mut keys) {
-            *slot = mix64(mix64(key) ^ mix64(round));
+        for (round, round_key) in (1..).zip(&mut keys) {
+            *round_key = mix64(mix64(key) ^ mix64(round));
         }
         Self { n, half, keys }
     }
 
-    /// Where `index` (below n) goes.
+    /// The image of `index`, which must be below n.
     pub fn apply(&self, index: u64) -> u64 {
         let mask = (1u64 << self.half) - 1;
         let mut value = index;
@@ -64,11 +64,12 @@ mod tests {
     }
 
     #[test]
-    fn keys_choose_and_neighbours_part() {
-        let (one, two) = (Permutation::new(1 << 20, 1), Permutation::new(1 << 20, 2));
-        let same = (0..1 << 20).filter(|&i| one.apply(i) == two.apply(i)).count();
+    fn keys_differ_and_neighbours_separate() {
+        let (first, second) = (Permutation::new(1 << 20, 1), Permutation::new(1 << 20, 2));
+        let same = (0..1 << 20).filter(|&i| first.apply(i) == second.apply(i)).count();
         assert!(same < 20, "{same} images in common");
-        let near = (0..1 << 20).filter(|&i| one.apply(i).abs_diff(one.apply(i ^ 1)) < 8).count();
+        let near = |&i: &u64| first.apply(i).abs_diff(first.apply(i ^ 1)) < 8;
+        let near = (0..1 << 20).filter(near).count();
         assert!(near < 100, "{near} neighbours stayed together");
         assert!(Permutation::new(u64::MAX, 3).apply(5) < u64::MAX);
     }

@@ -1,9 +1,9 @@
-//! `pointer-chase`: one node a page, linked in one random cycle that is followed round and round.
+//! `pointer-chase`: one node per page, linked in one random cycle.
 //!
-//! Node after node, in the order of a bijection chosen by the seed (`permutation`): every page is
-//! visited exactly once a cycle and in the same order every cycle, which is the worst case for LRU
-//! and for any prefetcher. A node's place in its page is fixed, drawn by the seed. A thread starts
-//! at its share of the cycle.
+//! The order of nodes is a bijection chosen by the seed (`permutation`): every cycle visits each
+//! page exactly once, in the same order, which is the worst case for LRU and for any prefetcher.
+//! The seed also chooses a node's offset in its page. Threads start at equal distances in the
+//! cycle.
 
 use super::permutation::Permutation;
 use super::rng::{Rng, mix64};
@@ -18,7 +18,7 @@ impl Generator for PointerChase {
         "pointer-chase"
     }
     fn summary(&self) -> &'static str {
-        "one node a page, linked in one random cycle"
+        "one node per page, linked in one random cycle"
     }
     fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
         Ok(Box::new(Chase {
@@ -43,7 +43,7 @@ impl Walk for Chase {
     fn next(&mut self, _: &mut Rng) -> u64 {
         let page = self.order.apply(self.step);
         self.step = if self.step + 1 == self.pages { 0 } else { self.step + 1 };
-        // Words in a page are a power of two, so the low bits of the hash are even.
+        // The number of words in a page is a power of two, so that the remainder is uniform.
         let word = mix64(page ^ self.seed) % (self.page_bytes / SIZE);
         page * self.page_bytes + word * SIZE
     }

@@ -1,14 +1,15 @@
-//! The random stream: xoshiro256++ seeded by SplitMix64, both by Blackman and Vigna.
+//! Random numbers: xoshiro256++ seeded by SplitMix64.
 //!
-//! Written here, not taken from a crate, because the bytes of a generated trace must never change
-//! with a version of one. Sources: Blackman and Vigna, "Scrambled linear pseudorandom number
+//! Implemented here, because the bytes of a generated trace must not change with the version of a
+//! crate. Sources: Blackman and Vigna, "Scrambled linear pseudorandom number
 //! generators", ACM TOMS 47(4), 2021 (xoshiro256++ 1.0); Steele, Lea and Flood, "Fast splittable
 //! pseudorandom number generators", OOPSLA 2014 (SplitMix64); Lemire, "Fast random integer
 //! generation in an interval", ACM TOMACS 29(1), 2019 (`below`).
 
 use crate::hash::GOLDEN;
 
-/// SplitMix64's output function: a bijection of 64 bits that spreads every bit.
+/// SplitMix64's output function: a bijection of 64 bits in which every input bit affects every
+/// output bit.
 pub fn mix64(value: u64) -> u64 {
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -22,7 +23,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The stream of this seed.
+    /// The stream of a seed.
     pub fn new(seed: u64) -> Self {
         let mut state = [0; 4];
         for (word, step) in state.iter_mut().zip(1u64..) {
@@ -31,7 +32,7 @@ impl Rng {
         Self { state }
     }
 
-    /// The `number`-th of the independent streams of one seed; number 0 is [`Rng::new`].
+    /// Stream `number` of the independent streams of a seed; number 0 is [`Rng::new`].
     pub fn stream(seed: u64, number: u64) -> Self {
         if number == 0 { Self::new(seed) } else { Self::new(mix64(mix64(seed) ^ number)) }
     }
@@ -50,17 +51,17 @@ impl Rng {
         result
     }
 
-    /// An even draw from [0, 1), a multiple of 2^-53.
+    /// A uniform draw from [0, 1), a multiple of 2^-53.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * 2f64.powi(-53)
     }
 
-    /// An even draw from 0..bound, exactly even; `bound` is not 0.
+    /// An exactly uniform draw from 0..`bound`, which must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         loop {
             let product = u128::from(self.next_u64()) * u128::from(bound);
             let low = product as u64;
-            // 2^64 mod bound draws are one too many; they have the lowest low halves.
+            // Reject the draws with the 2^64 mod bound lowest low halves, which are in excess.
             if low >= bound || low >= bound.wrapping_neg() % bound {
                 return (product >> 64) as u64;
             }
@@ -86,13 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn below_stays_below_and_is_even() {
+    fn below_is_uniform_and_bounded() {
         let mut rng = Rng::new(7);
         let mut counts = [0u32; 6];
         for _ in 0..60_000 {
             counts[rng.below(6) as usize] += 1;
         }
-        // Chi-square with 5 degrees of freedom: beyond 20.5 once in a thousand seeds.
+        // Chi-square with 5 degrees of freedom: exceeds 20.5 for one in a thousand seeds.
         let chi: f64 = counts.iter().map(|&n| (f64::from(n) - 1e4).powi(2) / 1e4).sum();
         assert!(chi < 20.5, "{chi}");
         assert!((0..1000).all(|_| rng.below(1) == 0 && rng.below(u64::MAX) < u64::MAX));

@@ -1,15 +1,15 @@
-//! `scrambled-zipf`: the frequencies of `zipf`, the hot pages scattered over the whole range.
+//! `scrambled-zipf`: the frequencies of `zipf`, with hot pages scattered over the whole range.
 //!
-//! The page of a rank is a bijection chosen by the seed (`permutation`), so that every page keeps
-//! exactly one rank; hashing ranks, as YCSB's generator of that name does, would make some pages
-//! share and leave others out.
+//! Ranks map to pages by a bijection chosen by the seed (`permutation`), so that every page has
+//! exactly one rank. YCSB's generator of this name hashes ranks instead, so that some pages have
+//! several and others none.
 
 use nearfar_schema::{Options as _, Spec};
 
 use super::permutation::Permutation;
 use super::rng::Rng;
-use super::zipf::{Own, Ranks};
-use super::{Generator, Params, Walk, within};
+use super::zipf::{Ranks, ZipfOptions};
+use super::{Generator, Params, Walk, draw_within};
 use crate::error::Result;
 
 /// The `scrambled-zipf` generator.
@@ -23,7 +23,7 @@ impl Generator for ScrambledZipf {
         "zipf with the hot pages scattered"
     }
     fn options(&self) -> Vec<Spec> {
-        Own::specs()
+        ZipfOptions::specs()
     }
     fn walk(&self, params: &Params, _: u32) -> Result<Box<dyn Walk>> {
         Ok(Box::new(Draw {
@@ -44,6 +44,6 @@ struct Draw {
 impl Walk for Draw {
     fn next(&mut self, rng: &mut Rng) -> u64 {
         let page = self.pages.apply(self.ranks.draw(rng));
-        within(page, self.page_bytes, rng)
+        draw_within(page, self.page_bytes, rng)
     }
 }

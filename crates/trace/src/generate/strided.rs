@@ -1,7 +1,7 @@
-//! `strided`: every `stride` bytes through all pages, round and round.
+//! `strided`: every `stride` bytes through all pages, repeatedly.
 //!
-//! A round goes from the start of the range to its end; the next begins at the start again, so
-//! every round touches the same words. A thread starts at its share of the range.
+//! Every round begins at the start of the range, and so touches the same words. Threads start at
+//! equal distances.
 
 use nearfar_schema::{Bytes, Options as _, Spec, none};
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 nearfar_schema::options! {
     /// The generator's own options.
-    struct Own {
+    struct StridedOptions {
         /// Bytes from one reference to the next.
         stride: Option<Bytes> = none("a page"),
     }
@@ -25,13 +25,13 @@ impl Generator for Strided {
         "strided"
     }
     fn summary(&self) -> &'static str {
-        "every --stride bytes through all pages, round and round"
+        "every --stride bytes of all pages in order, repeatedly"
     }
     fn options(&self) -> Vec<Spec> {
-        Own::specs()
+        StridedOptions::specs()
     }
     fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
-        let own: Own = params.own()?;
+        let own: StridedOptions = params.own()?;
         let stride = own.stride.map_or(params.page_bytes, |bytes| bytes.0);
         if stride == 0 || !stride.is_multiple_of(SIZE) || stride > params.bytes() {
             return Err(Error::input(
@@ -47,7 +47,7 @@ impl Generator for Strided {
     }
 }
 
-/// Steps of one length through the range, from its start again after its end.
+/// Steps of equal length through the range, repeatedly.
 pub(super) struct Steps {
     at: u64,
     stride: u64,

@@ -1,4 +1,4 @@
-//! `uniform`: every page, and every aligned word in it, equally often.
+//! `uniform`: every aligned word of every page is equally likely.
 
 use super::rng::Rng;
 use super::{Generator, Params, SIZE, Walk};

@@ -1,21 +1,21 @@
-//! `zipf`: page r (from 1) is drawn in proportion to r^-alpha; hot pages lie side by side.
+//! `zipf`: page r (from 1) is drawn in proportion to r^-alpha; hot pages are adjacent.
 //!
 //! Rejection-inversion of a monotone discrete distribution: W. Hoermann and G. Derflinger,
 //! "Rejection-inversion to generate variates from monotone discrete distributions", ACM TOMACS
-//! 6(3), 1996. Exact up to rounding for every alpha of 0 or more, a draw costs the same for 10 pages and 10^10,
-//! and there is no table. Logarithms and exponentials come from the `libm` crate, so that the same
-//! seed gives the same bytes whatever the system's mathematics library.
+//! 6(3), 1996. Exact up to rounding for every alpha of 0 or more, without a table, at a cost
+//! independent of the number of pages. Logarithms and exponentials come from the `libm` crate, so
+//! that the bytes do not depend on the system's mathematics library.
 
 use libm::{exp, expm1, log, log1p};
 use nearfar_schema::{Options as _, Spec};
 
 use super::rng::Rng;
-use super::{Generator, Params, Walk, within};
+use super::{Generator, Params, Walk, draw_within};
 use crate::error::{Error, Result};
 
 nearfar_schema::options! {
     /// The generator's own options.
-    pub(super) struct Own {
+    pub(super) struct ZipfOptions {
         /// Skew, 0 (even) to 100.
         alpha: f64 = 1.0,
     }
@@ -29,10 +29,10 @@ impl Generator for Zipf {
         "zipf"
     }
     fn summary(&self) -> &'static str {
-        "page r in proportion to r^-alpha, hot pages side by side"
+        "page r with probability proportional to r^-alpha; hot pages are adjacent"
     }
     fn options(&self) -> Vec<Spec> {
-        Own::specs()
+        ZipfOptions::specs()
     }
     fn walk(&self, params: &Params, _: u32) -> Result<Box<dyn Walk>> {
         Ok(Box::new(Draw { ranks: Ranks::new(params)?, page_bytes: params.page_bytes }))
@@ -47,34 +47,34 @@ struct Draw {
 impl Walk for Draw {
     fn next(&mut self, rng: &mut Rng) -> u64 {
         let rank = self.ranks.draw(rng);
-        within(rank, self.page_bytes, rng)
+        draw_within(rank, self.page_bytes, rng)
     }
 }
 
-/// Draws ranks 0..n, rank r in proportion to (r + 1)^-alpha.
+/// Draws ranks from 0..n, rank r in proportion to (r + 1)^-alpha.
 pub(super) struct Ranks {
     n: u64,
     alpha: f64,
-    /// H(1.5) - 1 and H(n + 0.5): the ends of the area drawn from.
+    /// H(1.5) - 1 and H(n + 0.5): the bounds of the area to draw from.
     top: f64,
     bottom: f64,
-    /// Closer than this to its rank from below, a draw is accepted unseen.
-    sure: f64,
+    /// A draw at most this far below its rank is accepted without a further test.
+    sure_distance: f64,
 }
 
-/// (e^x - 1) / x, also around 0.
+/// (e^x - 1) / x, accurate near 0.
 fn growth(x: f64) -> f64 {
     if x.abs() > 1e-8 { expm1(x) / x } else { 1.0 + x / 2.0 }
 }
 
-/// log(1 + x) / x, also around 0.
+/// log(1 + x) / x, accurate near 0.
 fn decay(x: f64) -> f64 {
     if x.abs() > 1e-8 { log1p(x) / x } else { 1.0 - x / 2.0 }
 }
 
 impl Ranks {
     pub fn new(params: &Params) -> Result<Self> {
-        let Own { alpha } = params.own()?;
+        let ZipfOptions { alpha } = params.own()?;
         if !(0.0..=100.0).contains(&alpha) {
             return Err(Error::input(
                 "--alpha",
@@ -83,10 +83,10 @@ impl Ranks {
             ));
         }
         let n = params.pages;
-        let mut ranks = Self { n, alpha, top: 0.0, bottom: 0.0, sure: 0.0 };
+        let mut ranks = Self { n, alpha, top: 0.0, bottom: 0.0, sure_distance: 0.0 };
         ranks.top = ranks.area(1.5) - 1.0;
         ranks.bottom = ranks.area(n as f64 + 0.5);
-        ranks.sure = 2.0 - ranks.area_inverse(ranks.area(2.5) - ranks.height(2.0));
+        ranks.sure_distance = 2.0 - ranks.area_inverse(ranks.area(2.5) - ranks.height(2.0));
         Ok(ranks)
     }
 
@@ -102,7 +102,7 @@ impl Ranks {
     }
 
     fn area_inverse(&self, area: f64) -> f64 {
-        // Rounding may push the argument of log1p just past its limit.
+        // Rounding may push the argument of log1p just beyond its limit.
         let t = (area * (1.0 - self.alpha)).max(-1.0);
         exp(decay(t) * area)
     }
@@ -113,7 +113,7 @@ impl Ranks {
             let x = self.area_inverse(area);
             let rank = ((x + 0.5) as u64).clamp(1, self.n);
             let k = rank as f64;
-            if k - x <= self.sure || area >= self.area(k + 0.5) - self.height(k) {
+            if k - x <= self.sure_distance || area >= self.area(k + 0.5) - self.height(k) {
                 return rank - 1;
             }
         }

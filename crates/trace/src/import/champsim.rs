@@ -1,16 +1,16 @@
 //! ChampSim instruction traces: `champsim` (64 bytes) and `champsim-cloudsuite` (96 bytes).
 //!
-//! Little-endian structs, one an instruction: u64 ip; u8 is_branch, branch_taken; registers; then
-//! u64 destination (store) and source (load) addresses, 0 for none: 2 and 4 of them at 16 and 32,
-//! or with CloudSuite 4 and 4 at 24 and 56, and two address-space ids at 88. There are no sizes.
-//! An instruction becomes a fetch of one byte at ip (it counts one instruction), then its loads,
-//! then its stores, one byte each. CloudSuite's first address-space id is taken as the process.
+//! Little-endian structs, one per instruction: u64 ip; u8 is_branch, branch_taken; registers; then
+//! u64 destination (store) and source (load) addresses, 0 if unused: 2 and 4 of them at offsets 16
+//! and 32, or in CloudSuite 4 and 4 at 24 and 56, and two address-space ids at 88. There are no
+//! sizes. An instruction becomes a fetch of one byte at ip, which counts one instruction, then its
+//! loads and its stores, one byte each. CloudSuite's first address-space id becomes the process.
 
 use super::threads::Threads;
 use super::{Bad, Framing, Head, Importer, Options, Parser};
 use crate::record::{Kind, Record};
 
-/// The ChampSim formats: where the addresses are in one instruction.
+/// A ChampSim format: the offsets of addresses in an instruction.
 pub struct ChampSim {
     name: &'static str,
     summary: &'static str,
@@ -65,8 +65,8 @@ impl Importer for ChampSim {
             threads: Threads::default(),
         }))
     }
-    // The two flags are 0 or 1, only branches are taken, and the address of an instruction is not
-    // 0 but below 2^48 or in the upper half: 4 such instructions in a row are no accident.
+    // The flags are 0 or 1, only branches are taken, and an instruction's address is not 0, and is
+    // below 2^48 or in the upper half. Four such instructions in a row are no coincidence.
     fn recognizes(&self, head: &Head<'_>) -> bool {
         let mut count = 0;
         for record in head.records(self.size) {

@@ -1,10 +1,10 @@
-//! CSV with named columns, comma-separated, one record a line.
+//! CSV with named columns, comma-separated, one record per line.
 //!
-//! The first line names the columns, in any order: `addr` (needed), `kind` (`load`, `store`,
+//! The first line names the columns, in any order: `addr` (required), `kind` (`load`, `store`,
 //! `fetch`, `kernel-load`, `kernel-store`, or `r` `w` `i`; default load), `size` (default 1),
-//! `thread` (an index below 2^20, kept; default 0), `tid` (any number, numbered in order of
-//! appearance; not together with `thread`), `instr` (default 0). Another column is an error.
-//! Numbers are decimal, or hexadecimal with `0x`; fields may be quoted, but not span lines.
+//! `thread` (an index below 2^20; default 0), `tid` (any number; numbered in order of appearance;
+//! not with `thread`), `instr` (default 0). Other columns are errors. Numbers are decimal, or
+//! hexadecimal with `0x`. Fields may be quoted, but not span lines.
 
 use csv_core::{ReadRecordResult, Reader};
 
@@ -68,12 +68,12 @@ struct Lines {
 }
 
 impl Lines {
-    /// Split `line`; the number of fields, whose ends are then in `ends`.
+    /// Split `line`. Returns the number of fields, whose ends are in `ends`.
     fn split(&mut self, line: &[u8]) -> Result<usize, Bad> {
         self.reader.reset();
         let (mut input, mut written, mut fields) = (line, 0, 0);
         loop {
-            // An empty input tells csv-core that the record ends here.
+            // For csv-core, an empty input ends the record.
             let (result, read, wrote, ended) =
                 self.reader.read_record(input, &mut self.text[written..], &mut self.ends[fields..]);
             input = &input[read..];
@@ -106,7 +106,7 @@ impl Lines {
             let Some(&(known, column)) = found else {
                 return Err(format!(
                     "column `{}` is not one of addr, kind, size, thread, tid, instr",
-                    super::text::shown(name)
+                    super::text::excerpt(name)
                 )
                 .into());
             };

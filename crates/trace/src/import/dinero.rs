@@ -1,13 +1,13 @@
 //! Dinero IV: both text formats.
 //!
-//! `d` (classic din): `label address`, label one hexadecimal digit: 0 read, 1 write, 2 instruction
-//! fetch, 3 other reference (taken as a load), 4 cache flush (no reference: passed over). It has
-//! no sizes: every reference touches one byte. `D` (extended din): `kind address size`, kind
-//! `r`, `w`, `i`, `m` (other, taken as a load), `c` and `v` (copy back, invalidate: no reference
-//! of the program, passed over). Addresses and sizes are hexadecimal.
+//! `d` (classic din): `label address`, where the label is a hexadecimal digit: 0 read, 1 write, 2
+//! instruction fetch, 3 other reference (imported as a load), 4 cache flush (skipped). There are no
+//! sizes: each reference touches one byte. `D` (extended din): `kind address size`, with the kinds
+//! `r`, `w`, `i`, `m` (other, imported as a load), `c` and `v` (copy back and invalidate, skipped).
+//! Addresses and sizes are hexadecimal.
 //!
-//! The first word of the first record tells the two apart, a digit or a letter; a file that mixes
-//! them is bad. A fetch counts one instruction.
+//! The first word of a record, a digit or a letter, determines the format; a file that mixes them
+//! is bad. A fetch counts one instruction.
 
 use super::text::{hex, size, words};
 use super::{Bad, Framing, Importer, Options, Parser};
@@ -51,7 +51,11 @@ impl Parser for Lines {
             Some(b"w") => (Some(Kind::Store), true),
             Some(b"i") => (Some(Kind::Fetch), true),
             Some(b"c" | b"v") => (None, true),
-            _ => return Err("the first word is no label (0-4) and no kind (r w i m c v)".into()),
+            _ => {
+                return Err(
+                    "the first word is neither a label (0-4) nor a kind (r w i m c v)".into()
+                );
+            }
         };
         let addr = hex(words.next().unwrap_or_default())?;
         let size = match (extended, words.next()) {
@@ -104,7 +108,7 @@ mod tests {
     #[test]
     fn bad_lines_are_reported() {
         for (text, what) in [
-            ("5 10\n", "no label"),
+            ("5 10\n", "neither a label"),
             ("0 10 4\n", "more than `label address`"),
             ("r 10\n", "no size"),
             ("r 10 4 4\n", "more than `kind address size`"),

@@ -1,10 +1,10 @@
-//! drmemtrace as text: what DynamoRIO's `view` tool prints of a drmemtrace trace.
+//! drmemtrace as text: the output of DynamoRIO's `view` tool.
 //!
-//! `record# instr#: tid ifetch|read|write N byte(s) @ 0xADDR ...`, where tid may carry a workload
-//! (`W0.T42`); what follows the address (encoding, disassembly, `by PC`) is not used. Markers
+//! `record# instr#: tid ifetch|read|write N byte(s) @ 0xADDR ...`, where tid may include a workload
+//! (`W0.T42`). Fields after the address (encoding, disassembly, `by PC`) are ignored. Markers
 //! (`<marker: ...>`, `<thread N exited>`), headings, rules, prefetches, flushes, second lines of a
-//! long encoding and instructions that were not fetched again are passed over. An ifetch is a fetch
-//! of its bytes and counts one instruction. Threads are numbered in order of appearance.
+//! long encoding and instructions that were not fetched again are skipped. An ifetch is a fetch and
+//! counts one instruction. Threads are numbered in order of appearance.
 
 use super::text::{decimal, hex, size, words};
 use super::threads::Threads;
@@ -39,7 +39,7 @@ struct Lines {
     ended: bool,
 }
 
-/// The number of a thread such as `342625` or `W0.T342625`; workloads are kept apart.
+/// Parse a thread such as `342625` or `W0.T342625`. Threads of different workloads differ.
 fn thread_name(word: &[u8]) -> Result<u64, Bad> {
     if let Some(rest) = word.strip_prefix(b"W") {
         let dot = memchr::memmem::find(rest, b".T").ok_or(Bad::from("no thread number"))?;
@@ -64,7 +64,7 @@ impl Parser for Lines {
         if HEADINGS.iter().any(|heading| line.starts_with(heading)) {
             return Ok(());
         }
-        // After the last record the tool sums up: `View tool results:` and a count.
+        // After the last record, the tool prints a summary: `View tool results:` and a count.
         if line.starts_with(b"View tool results:") {
             self.ended = true;
             return Ok(());
@@ -101,7 +101,7 @@ impl Parser for Lines {
         }
         let addr = hex(words.next().unwrap_or_default())?;
         let instr = u32::from(kind == Kind::Fetch);
-        // A further round of a string instruction executes again without a fetch.
+        // Further iterations of a string instruction execute without a fetch.
         if kind == Kind::Fetch && words.next() == Some(b"non-fetched") {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A stream of another tool's bytes: opened, decompressed and cut into frames.
+//! Input streams of importers: opened, decompressed and split into frames.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -8,10 +8,10 @@ use crate::file;
 
 use super::Framing;
 
-/// Longest line of a text format. Real ones are under 1 KiB; without a bound a damaged file of
-/// one endless line would be slurped into memory.
+/// Maximum length of a line. Real ones are under 1 KiB; without a limit, a damaged file of one
+/// endless line would be read into memory.
 pub const MAX_LINE: usize = 64 << 10;
-/// Bytes a format is guessed from.
+/// Bytes from which a format is detected.
 const HEAD: usize = 64 << 10;
 const BUFFER: usize = 256 << 10;
 
@@ -20,12 +20,12 @@ const BUFFER: usize = 256 << 10;
 pub struct Head<'a> {
     /// Its first bytes, at most 64 KiB.
     pub bytes: &'a [u8],
-    /// Whether these are all bytes of the stream.
+    /// Whether the stream has no further bytes.
     pub whole: bool,
 }
 
 impl<'a> Head<'a> {
-    /// Its whole lines that are not blank.
+    /// Its complete lines that are not blank.
     pub fn lines(&self) -> impl Iterator<Item = &'a [u8]> {
         let end = match memchr::memrchr(b'\n', self.bytes) {
             _ if self.whole => self.bytes.len(),
@@ -35,7 +35,7 @@ impl<'a> Head<'a> {
         self.bytes[..end].split(|&byte| byte == b'\n').map(trim_end).filter(|line| !blank(line))
     }
 
-    /// Its whole records of `size` bytes; none if the stream ends within a record.
+    /// Its complete records of `size` bytes; none if the stream ends within a record.
     pub fn records(&self, size: usize) -> impl Iterator<Item = &'a [u8]> {
         let usable = !self.whole || self.bytes.len().is_multiple_of(size);
         self.bytes[..if usable { self.bytes.len() } else { 0 }].chunks_exact(size)
@@ -44,17 +44,17 @@ impl<'a> Head<'a> {
 
 /// One frame of a stream.
 pub(super) enum Frame<'b> {
-    /// A line without its end, or a record.
+    /// A line without its newline, or a record.
     Whole(&'b [u8]),
     /// The stream ended within a frame, after this many bytes of it.
     CutShort(usize),
-    /// A line longer than [`MAX_LINE`]; [`Input::skip_line`] passes over it.
+    /// A line longer than [`MAX_LINE`], for [`Input::skip_line`].
     TooLong,
     /// The end of the stream.
     End,
 }
 
-/// A stream that is being imported.
+/// An input stream.
 pub struct Input<'a> {
     place: String,
     reader: Box<dyn Read + 'a>,
@@ -67,7 +67,7 @@ pub struct Input<'a> {
     ended: bool,
 }
 
-/// A compression that is undone on the fly.
+/// A supported compression.
 struct Compression {
     name: &'static str,
     magic: &'static [u8],
@@ -93,7 +93,7 @@ static COMPRESSIONS: &[Compression] = &[
     },
 ];
 
-/// What `head` is, where it is known to be nothing that can be imported.
+/// A message if `head` is of a known kind of file that cannot be imported.
 pub(super) fn unsupported(head: &[u8]) -> Option<&'static str> {
     const KNOWN: &[(&[u8], &str)] = &[
         (b"PK\x03\x04", "a zip archive, not a trace"),
@@ -135,7 +135,8 @@ impl Input<'static> {
 }
 
 impl<'a> Input<'a> {
-    /// A stream called `place` in errors; decompressed if it begins as gzip, xz or zstd do.
+    /// Wrap a stream, called `place` in errors. It is decompressed if it begins like gzip, xz or
+    /// zstd.
     pub fn new(place: impl Into<String>, mut raw: Box<dyn Read + 'a>) -> Result<Self> {
         let place = place.into();
         let broken = |e: io::Error| Error::input(&place, format!("cannot read: {e}"), remedy(&e));
@@ -151,17 +152,17 @@ impl<'a> Input<'a> {
         Ok(Self { place, reader, compression, buffer, start: 0, end: 0, offset: 0, ended: false })
     }
 
-    /// What the stream is called in errors.
+    /// Name of the stream in errors.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// Whether it is decompressed on the fly.
+    /// Whether the stream is compressed.
     pub fn is_compressed(&self) -> bool {
         self.compression.is_some()
     }
 
-    /// The beginning of what has not been consumed yet.
+    /// The beginning of the unread part.
     pub fn head(&mut self) -> Result<Head<'_>> {
         while self.end - self.start < HEAD && !self.ended {
             self.fill()?;
@@ -170,7 +171,7 @@ impl<'a> Input<'a> {
         Ok(Head { bytes: &self.buffer[self.start..end], whole: self.ended && end == self.end })
     }
 
-    /// Read more behind what is buffered.
+    /// Read more bytes into the buffer.
     fn fill(&mut self) -> Result<()> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -184,7 +185,7 @@ impl<'a> Input<'a> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => {
                     let at = self.offset + self.end as u64;
-                    // What the system says is no damage.
+                    // An error of the operating system is not damage.
                     let decoder = self.compression.filter(|_| e.raw_os_error().is_none());
                     let (what, fix) = match decoder {
                         Some(c) => (
@@ -266,7 +267,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Pass over the rest of a line, however long, without keeping it.
+    /// Skip the rest of a line, however long, without buffering it.
     pub(super) fn skip_line(&mut self) -> Result<()> {
         loop {
             let found = memchr::memchr(b'\n', &self.buffer[self.start..self.end]);

@@ -1,9 +1,9 @@
-//! Valgrind Lackey: the text of `valgrind --tool=lackey --trace-mem=yes`.
+//! Valgrind Lackey: the output of `valgrind --tool=lackey --trace-mem=yes`.
 //!
 //! Lines `I  addr,size` (instruction), ` L addr,size`, ` S addr,size` and ` M addr,size` (load,
-//! then store, of the same bytes); addresses hexadecimal, sizes decimal. Valgrind's own lines
-//! (`==pid== ...`, `--pid-- ...`, `**pid** ...`) are passed over. Each `I` is one instruction and
-//! one fetch of its bytes. Lackey serialises threads and does not name them: all are thread 0.
+//! then store, of the same bytes). Addresses are hexadecimal, sizes decimal. Valgrind's own lines
+//! (`==pid== ...`, `--pid-- ...`, `**pid** ...`) are skipped. Each `I` is one instruction and one
+//! fetch. Lackey serialises threads and does not identify them: all are thread 0.
 
 use super::text::{decimal, hex, size};
 use super::{Bad, Framing, Importer, Options, Parser};
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_valgrind_wrote_is_read_whole() {
+    fn a_file_of_valgrind_is_imported_completely() {
         let text = include_bytes!("../../../../tests/data/small.lackey");
         let records = strict("lackey", text).unwrap();
         let count = |kind| records.iter().filter(|record| record.kind == kind).count();

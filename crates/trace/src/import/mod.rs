@@ -1,10 +1,10 @@
-//! Importers: traces of other tools, read strictly, a record at a time, in constant memory.
+//! Importers: read traces of other tools strictly, record by record, in constant memory.
 //!
-//! A format is one file with an [`Importer`] and one line in [`IMPORTERS`]. It says how its
-//! stream is cut into frames (lines, or records of a fixed size) and turns one frame into
-//! references; everything else is here: decompression, bounded lines, the place of an error,
-//! `--skip-bad`, `--max-refs`, cut-off ends and guessing. The table of formats in
-//! `docs/formats.md` is made from [`IMPORTERS`].
+//! A format is one file with an [`Importer`] and one line in [`IMPORTERS`]. It defines how its
+//! stream is split into frames (lines, or records of a fixed size) and turns a frame into
+//! references. The rest is here: decompression, bounded lines, error positions, `--skip-bad`,
+//! `--max-refs`, truncated files and format detection. The table of formats in `docs/formats.md` is
+//! generated from [`IMPORTERS`].
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub use input::{Head, Input, MAX_LINE};
 
 use input::Frame;
 
-/// Every format that can be imported, by name.
+/// All formats that can be imported.
 pub static IMPORTERS: &[&dyn Importer] = &[
     &lackey::Lackey,
     &dinero::Dinero,
@@ -45,7 +45,7 @@ pub static IMPORTERS: &[&dyn Importer] = &[
     &csv::Csv,
 ];
 
-/// The formats as what an option chooses from.
+/// The registry of import formats, for options.
 pub struct Importers;
 
 impl Registry for Importers {
@@ -62,10 +62,10 @@ impl Registry for Importers {
 }
 
 nearfar_schema::options! {
-    /// The options of `nearfar import` as they are written.
-    pub struct Asked {
+    /// The options of `nearfar import`, as given.
+    pub struct Request {
         /// Format of the file.
-        format: Option<Choice<Importers>> = none("recognised by the content"),
+        format: Option<Choice<Importers>> = none("detected from the content"),
         /// Bad records to skip; trace.json counts them.
         skip_bad: Count = 0,
         /// Stop after this many references.
@@ -75,28 +75,28 @@ nearfar_schema::options! {
     }
 }
 
-impl From<&Asked> for Options {
-    fn from(asked: &Asked) -> Self {
+impl From<&Request> for Options {
+    fn from(request: &Request) -> Self {
         Self {
-            skip_bad: asked.skip_bad.0,
-            max_refs: asked.max_refs.map(|count| count.0),
-            object_bytes: asked.object_bytes.map(|bytes| bytes.0),
+            skip_bad: request.skip_bad.0,
+            max_refs: request.max_refs.map(|count| count.0),
+            object_bytes: request.object_bytes.map(|bytes| bytes.0),
         }
     }
 }
 
-/// What a user may set.
+/// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Bad records to let through (and count) before giving up.
+    /// Bad records to skip (and count) before the import fails.
     pub skip_bad: u64,
     /// Stop after this many references.
     pub max_refs: Option<u64>,
-    /// Bytes an object id stands for (formats that hold ids, not addresses).
+    /// Bytes per object id (formats that contain ids instead of addresses).
     pub object_bytes: Option<u64>,
 }
 
-/// Why a frame is not a record: shown to the user after the frame's place.
+/// Why a frame is not a record, for the error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bad(pub Cow<'static, str>);
 
@@ -112,12 +112,12 @@ impl From<String> for Bad {
     }
 }
 
-/// How a stream is cut into frames.
+/// How a stream is split into frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Lines of text, at most [`MAX_LINE`] bytes; blank lines are passed over. Where
-    /// `final_newline` holds, a last line without a newline is a record cut short (tools always
-    /// write it, and half an address still looks like an address).
+    /// Lines of text of at most [`MAX_LINE`] bytes. Blank lines are skipped. With `final_newline`,
+    /// a last line without a newline is a truncated record: tools always write the newline, and
+    /// half an address still looks like an address.
     Lines {
         /// Whether the last line must end in a newline.
         final_newline: bool,
@@ -126,10 +126,10 @@ pub enum Framing {
     Fixed(usize),
 }
 
-/// Turns frames into references. Holds what a format must remember from frame to frame.
+/// Turns frames into references, with the state that a format needs between frames.
 pub trait Parser {
-    /// Append the references of one frame to `out` (none for noise). On an error nothing of this
-    /// frame is used. Sizes of 0 and ranges beyond 2^64 are refused by the caller.
+    /// Append the references of one frame to `out`, perhaps none. If it fails, the frame is not
+    /// used. The caller rejects sizes of 0 and ranges beyond 2^64.
     fn parse(&mut self, frame: &[u8], out: &mut Vec<Record>) -> Result<(), Bad>;
 
     /// Process number of each thread index seen so far (0: unknown).
@@ -144,22 +144,22 @@ pub trait Importer: Sync {
     fn name(&self) -> &'static str;
     /// What it is, for help and docs.
     fn summary(&self) -> &'static str;
-    /// What its records hold, for help and docs: kinds, sizes, threads, instructions.
+    /// The contents of its records, for help and docs: kinds, sizes, threads, instructions.
     fn holds(&self) -> &'static str;
-    /// How the stream is cut.
+    /// How the stream is split.
     fn framing(&self) -> Framing;
     /// Whether records are a sample of the program's references.
     fn sampled(&self) -> bool {
         false
     }
-    /// Whether the format holds object ids, which `object_bytes` turns into addresses.
-    fn holds_objects(&self) -> bool {
+    /// Whether the format contains object ids, which `object_bytes` turns into addresses.
+    fn has_object_ids(&self) -> bool {
         false
     }
-    /// A fresh parser.
+    /// Create a parser.
     fn parser(&self, options: &Options) -> Result<Box<dyn Parser>, Bad>;
-    /// Whether the beginning of a stream can be of this format. Text formats: at least
-    /// half of its lines are records. Binary formats need a test of their own.
+    /// Whether a stream that begins like this may have this format. By default, at least half of
+    /// its lines must be records; binary formats implement it themselves.
     fn recognizes(&self, head: &Head<'_>) -> bool {
         let Framing::Lines { .. } = self.framing() else { return false };
         let Ok(mut parser) = self.parser(&Options::default()) else { return false };
@@ -191,8 +191,11 @@ fn names(importers: &[&dyn Importer]) -> String {
     importers.iter().map(|importer| importer.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// The one format that the beginning of `input` fits; none or several is an error.
-pub fn guess(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
+/// Detect the format of `input` from its beginning.
+///
+/// # Errors
+/// No format matches, or several do.
+pub fn detect(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
     let place = input.place().to_owned();
     let head = input.head()?;
     if head.bytes.is_empty() {
@@ -201,10 +204,10 @@ pub fn guess(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
     if let Some(what) = input::unsupported(head.bytes) {
         return Err(Error::input(place, what, "unpack or convert it first"));
     }
-    let fits: Vec<_> =
+    let matches: Vec<_> =
         IMPORTERS.iter().copied().filter(|importer| importer.recognizes(&head)).collect();
-    match fits[..] {
-        [one] => Ok(one),
+    match matches[..] {
+        [importer] => Ok(importer),
         [] => Err(Error::input(
             place,
             "its format cannot be told from its first records",
@@ -212,7 +215,7 @@ pub fn guess(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
         )),
         _ => Err(Error::input(
             place,
-            format!("its first records could be any of {}", names(&fits)),
+            format!("its first records could be any of {}", names(&matches)),
             "name the right one with --format",
         )),
     }
@@ -221,22 +224,22 @@ pub fn guess(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
 /// The outcome of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// References handed on.
+    /// References imported.
     pub records: u64,
-    /// Bad records let through.
+    /// Bad records skipped.
     pub skipped: u64,
-    /// Process number of each thread index (0: unknown); shorter where nothing is known.
+    /// Process number of each thread index (0: unknown). May be shorter than the list of threads.
     pub processes: Vec<u32>,
 }
 
-/// Where in the stream something is.
+/// A position in the stream.
 #[derive(Clone, Copy)]
 struct Position {
     number: u64,
     offset: u64,
 }
 
-/// Counts bad records and turns one too many into an error.
+/// Counts bad records, up to the number allowed.
 struct BadRecords<'a> {
     place: &'a str,
     importer: &'a dyn Importer,
@@ -268,11 +271,12 @@ impl BadRecords<'_> {
     }
 }
 
-/// Read `input` as `importer`'s format and hand every reference to `sink`, in order.
+/// Read `input` as `importer`'s format and pass every reference to `sink`, in order, up to
+/// `options.max_refs`. Memory use does not depend on the length of the stream.
 ///
-/// Stops at the first error of `sink`, at a bad record beyond `options.skip_bad`, at a damaged
-/// stream (never let through), or after `options.max_refs` references. No reference at all is an
-/// error. Memory use does not depend on the length of the stream.
+/// # Errors
+/// `sink` fails, there are more bad records than `options.skip_bad`, the compressed stream is
+/// damaged, or there are no references.
 pub fn read(
     importer: &dyn Importer,
     input: &mut Input<'_>,
@@ -282,7 +286,7 @@ pub fn read(
     if options.max_refs == Some(0) {
         return Err(Error::input("--max-refs", "0 keeps nothing", "give at least 1"));
     }
-    if options.object_bytes.is_some() && !importer.holds_objects() {
+    if options.object_bytes.is_some() && !importer.has_object_ids() {
         return Err(Error::input(
             "--object-bytes",
             format!("{} holds addresses, not object ids", importer.name()),
@@ -323,11 +327,11 @@ pub fn read(
                 out.clear();
                 let parsed = parser.parse(bytes, &mut out).and_then(|()| check(&out));
                 if let Err(bad) = parsed {
-                    let shown = match framing {
-                        Framing::Lines { .. } => format!("{} in `{}`", bad.0, text::shown(bytes)),
+                    let what = match framing {
+                        Framing::Lines { .. } => format!("{} in `{}`", bad.0, text::excerpt(bytes)),
                         Framing::Fixed(_) => bad.0.into_owned(),
                     };
-                    bad_records.bad(at, &shown)?;
+                    bad_records.bad(at, &what)?;
                     continue;
                 }
                 for &record in &out {
@@ -363,7 +367,7 @@ pub fn read(
     Ok(Summary { records, skipped, processes: parser.processes() })
 }
 
-/// Refuse what no reference can be, whichever the format.
+/// Reject impossible references of any format.
 fn check(records: &[Record]) -> Result<(), Bad> {
     for record in records {
         if record.size == 0 {
@@ -381,9 +385,9 @@ fn check(records: &[Record]) -> Result<(), Bad> {
 
 /// Import the file `from` (`-`: standard input) into a new trace folder `to`.
 ///
-/// `format` names the importer; without it the content decides. `on_progress` is called with the number
-/// of references so far, about every million, and may stop the import with an error. On any error
-/// nothing is left at `to`.
+/// Without `format`, the format is detected. `on_progress` is called with the number of references
+/// about every million, and may stop the import by an error. If the import fails, nothing is left
+/// at `to`.
 pub fn import(
     from: &Path,
     to: &Path,
@@ -392,11 +396,11 @@ pub fn import(
     options: &Options,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Info> {
-    let named = format.map(by_name).transpose()?;
+    let importer = format.map(by_name).transpose()?;
     let mut input = Input::open(from)?;
-    let importer = match named {
+    let importer = match importer {
         Some(importer) => importer,
-        None => guess(&mut input)?,
+        None => detect(&mut input)?,
     };
     let source = Source {
         kind: "import".to_owned(),
@@ -433,11 +437,11 @@ pub fn import(
     writer.finish(None)
 }
 
-/// References handed to the writer at a time.
+/// References passed to the writer at a time.
 const BATCH: usize = 1 << 16;
 
-/// What the fuzzer and its corpus test run: parse `bytes` as `importer`'s format, as given and
-/// with bad records let through, and check that what comes out are references.
+/// Parse `bytes` as `importer`'s format, with and without `skip_bad`, and check that the results
+/// are valid references. For the fuzz target and the replay of its corpus.
 pub fn exercise(importer: &dyn Importer, bytes: &[u8]) {
     for skip_bad in [0, 3] {
         let options = Options { skip_bad, max_refs: Some(1 << 16), object_bytes: None };
@@ -457,11 +461,11 @@ pub fn exercise(importer: &dyn Importer, bytes: &[u8]) {
     }
 }
 
-/// What the fuzzer and its corpus test run: decompress and guess `bytes`, and parse them as what
-/// they were guessed to be.
-pub fn exercise_guess(bytes: &[u8]) {
+/// Decompress `bytes`, detect their format and parse them. For the fuzz target and the replay of
+/// its corpus.
+pub fn exercise_detection(bytes: &[u8]) {
     let Ok(mut input) = Input::new("fuzz", Box::new(bytes)) else { return };
-    let Ok(importer) = guess(&mut input) else { return };
+    let Ok(importer) = detect(&mut input) else { return };
     let options = Options { max_refs: Some(1 << 16), ..Options::default() };
     let _ = read(importer, &mut input, &options, &mut |_| Ok(()));
 }

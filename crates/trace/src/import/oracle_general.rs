@@ -1,17 +1,17 @@
 //! oracleGeneral: the binary format of libCacheSim for requests to objects.
 //!
 //! Packed little-endian records of 24 bytes: time u32 (seconds), object id u64, object size u32,
-//! next i64 (number of the next request to the object; -1 or 2^63-1 for none). A request is a load
-//! of object `id` at address `id * object_bytes` (4096 by default: ids are page numbers), of as
-//! many bytes as the object has but no more than `object_bytes` nor 65535, so that one request
-//! touches one object. `object_bytes` 1 takes ids as byte addresses and one byte at each. Time and
-//! next are checked but not kept: neither is a count of instructions.
+//! next i64 (number of the next request for the object; -1 or 2^63-1 if none). A request becomes a
+//! load at address `id * object_bytes` (default 4096: ids are page numbers). Its size is that of
+//! the object, but at most `object_bytes` and 65535, so that it touches one object. With
+//! `object_bytes` 1, ids are byte addresses. Time and next are checked and dropped: neither is a
+//! count of instructions.
 
 use super::{Bad, Framing, Head, Importer, Options, Parser};
 use crate::record::{Kind, Record};
 
 const SIZE: usize = 24;
-/// What an object id stands for by default: a page of 4 KiB.
+/// Default bytes per object id: a page of 4 KiB.
 pub const OBJECT_BYTES: u64 = 4096;
 
 /// The `oracle-general` format.
@@ -30,7 +30,7 @@ impl Importer for OracleGeneral {
     fn framing(&self) -> Framing {
         Framing::Fixed(SIZE)
     }
-    fn holds_objects(&self) -> bool {
+    fn has_object_ids(&self) -> bool {
         true
     }
     fn parser(&self, options: &Options) -> Result<Box<dyn Parser>, Bad> {
@@ -40,8 +40,8 @@ impl Importer for OracleGeneral {
         }
         Ok(Box::new(Requests { object_bytes }))
     }
-    // Time never runs back, sizes are not 0 and `next` points forward: 4 such requests in a row
-    // are no accident.
+    // Times do not decrease, sizes are not 0, and `next` points forward. Four such requests in a
+    // row are no coincidence.
     fn recognizes(&self, head: &Head<'_>) -> bool {
         let mut time = 0;
         let mut count = 0;

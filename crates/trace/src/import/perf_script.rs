@@ -1,11 +1,12 @@
-//! perf: the text of `perf script -F pid,tid,time,event,ip,addr` (and more fields).
+//! perf: the output of `perf script -F pid,tid,time,event,ip,addr` (and more fields).
 //!
-//! `pid/tid time: event: addr ...`; a command name before and `ip`, `phys_addr`, `data_page_size`
-//! or `data_src` after are allowed and not used, but for an `OP LOAD` or `OP STORE` of `data_src`,
-//! which says the kind. Otherwise an event with `store` in its name is a store and any other a
-//! load. Lines beginning with `#` are passed over, samples without an address (0) are bad.
-//! One byte each, no instruction counts. The records are a **sample** of the program's
-//! references: the trace says so, and reuse distances are not the program's.
+//! `pid/tid time: event: addr ...`. A command name before and `ip`, `phys_addr`, `data_page_size`
+//! or `data_src` after it are allowed and ignored, except that `OP LOAD` or `OP STORE` in
+//! `data_src` determines the kind. Otherwise, an event with `store` in its name is a store, and any
+//! other a load. Lines beginning with `#` are skipped; samples without an address (0) are bad.
+//! References touch one byte, and there are no instruction counts. The records are a **sample** of
+//! the program's references: the trace is marked so, and its reuse distances are not those of the
+//! program.
 
 use super::text::{decimal, hex};
 use super::threads::Threads;
@@ -41,7 +42,7 @@ struct Lines {
     threads: Threads,
 }
 
-/// `pid/tid`; perf prints -1 for what it does not know.
+/// Parse `pid/tid`; perf prints -1 for unknown ids.
 fn ids(word: &[u8]) -> Option<(u32, u32)> {
     let slash = memchr::memchr(b'/', word)?;
     let id = |bytes: &[u8]| match bytes {
@@ -63,7 +64,7 @@ impl Parser for Lines {
         if line.first() == Some(&b'#') {
             return Ok(());
         }
-        // A command name may hold blanks, so look for the first word that is `pid/tid`.
+        // A command name may contain blanks: find the first word that is `pid/tid`.
         let mut words = text::words(line);
         let (pid, tid) = words.find_map(ids).ok_or(Bad::from("no pid/tid"))?;
         let mut word = words.next().unwrap_or_default();
@@ -74,7 +75,7 @@ impl Parser for Lines {
             return Err("no time after pid/tid (use -F pid,tid,time,event,ip,addr)".into());
         }
         let mut event = words.next().unwrap_or_default();
-        // The period, if it was asked for, stands before the event.
+        // The period, if selected, precedes the event.
         if decimal(event).is_ok() {
             event = words.next().unwrap_or_default();
         }
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_perf_wrote_is_read_whole() {
+    fn a_file_of_perf_is_imported_completely() {
         let text = include_bytes!("../../../../tests/data/small.perf-script");
         let records = strict("perf-script", text).unwrap();
         assert_eq!(records.len(), text.iter().filter(|&&byte| byte == b'\n').count());

@@ -1,8 +1,8 @@
-//! pinatrace: the text of the example tool of that name that comes with Intel Pin.
+//! pinatrace: the output of the example tool of that name in Intel Pin.
 //!
-//! Lines `ip: R address` and `ip: W address`, hexadecimal, with or without `0x`; lines that begin
-//! with `#` (a heading, the closing `#eof`) are passed over, and nothing may follow `#eof`. No
-//! sizes: every reference touches one byte. No fetches and no instruction counts.
+//! Lines `ip: R address` and `ip: W address`, hexadecimal, with or without `0x`. Lines that begin
+//! with `#` (a heading, the closing `#eof`) are skipped, and nothing may follow `#eof`. There are
+//! no sizes (each reference touches one byte), no fetches and no instruction counts.
 
 use super::text::{hex, words};
 use super::{Bad, Framing, Importer, Options, Parser};

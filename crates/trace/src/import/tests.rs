@@ -35,9 +35,9 @@ pub(super) fn reference(kind: Kind, addr: u64, size: u16, instr: u32) -> Record 
     Record { addr, kind, size, thread: 0, instr }
 }
 
-fn guessed(bytes: &[u8]) -> Result<&'static str, String> {
+fn detected(bytes: &[u8]) -> Result<&'static str, String> {
     let mut input = Input::new("t", Box::new(bytes)).map_err(|e| e.to_string())?;
-    guess(&mut input).map(|importer| importer.name()).map_err(|e| e.to_string())
+    detect(&mut input).map(|importer| importer.name()).map_err(|e| e.to_string())
 }
 
 const THREE: &[u8] = b"r 1000 4\nw 2000 8\ni 3000 2\n";
@@ -59,7 +59,7 @@ fn compressed_streams_are_read_and_their_concatenations_too() {
     let plain = strict("dinero", THREE).unwrap();
     for pack in [gzip, xz, |b: &[u8]| zstd::encode_all(b, 1).unwrap()] {
         assert_eq!(strict("dinero", &pack(THREE)).unwrap(), plain);
-        assert_eq!(guessed(&pack(THREE)).unwrap(), "dinero");
+        assert_eq!(detected(&pack(THREE)).unwrap(), "dinero");
         let twice = [pack(THREE), pack(THREE)].concat();
         assert_eq!(strict("dinero", &twice).unwrap(), [plain.clone(), plain.clone()].concat());
     }
@@ -137,7 +137,7 @@ fn no_records_is_an_error() {
     for name in IMPORTERS.iter().map(|importer| importer.name()) {
         assert!(error(name, b"").contains("empty: no records"), "{name}");
     }
-    assert!(guessed(b"").unwrap_err().contains("empty: no records"));
+    assert!(detected(b"").unwrap_err().contains("empty: no records"));
     assert!(error("lackey", b"==1== noise\n\n").contains("no records (0 bad ones let through)"));
     assert!(error("csv", b"addr,size\n").contains("no records"));
     assert!(error("dinero", &gzip(b"")).contains("empty: no records"));
@@ -220,11 +220,11 @@ fn every_format_is_recognised_among_all() {
         ("csv", b"addr,kind\n0x10,load\n".to_vec()),
     ];
     for (name, bytes) in &samples {
-        assert_eq!(guessed(bytes).as_deref(), Ok(*name));
+        assert_eq!(detected(bytes).as_deref(), Ok(*name));
     }
-    let unknown = guessed(b"hello\nworld\n").unwrap_err();
+    let unknown = detected(b"hello\nworld\n").unwrap_err();
     assert!(unknown.contains("cannot be told") && unknown.contains("--format: lackey, dinero"));
-    assert!(guessed(b"PK\x03\x04....").unwrap_err().contains("a zip archive"));
+    assert!(detected(b"PK\x03\x04....").unwrap_err().contains("a zip archive"));
     assert!(error("lackey", b"\x7fELF....").contains("a program, not a trace"));
 }
 

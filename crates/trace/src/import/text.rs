@@ -1,8 +1,8 @@
-//! Small parsers of bytes that the text formats share.
+//! Parsers shared by text formats.
 
 use super::Bad;
 
-/// The value of a hexadecimal number, with or without `0x`.
+/// Parse a hexadecimal number, with or without `0x`.
 pub(super) fn hex(bytes: &[u8]) -> Result<u64, Bad> {
     let digits = match bytes {
         [b'0', b'x' | b'X', rest @ ..] => rest,
@@ -27,7 +27,7 @@ pub(super) fn hex(bytes: &[u8]) -> Result<u64, Bad> {
     Ok(value)
 }
 
-/// The value of a decimal number.
+/// Parse a decimal number.
 pub(super) fn decimal(bytes: &[u8]) -> Result<u64, Bad> {
     if bytes.is_empty() {
         return Err("a number is missing".into());
@@ -45,12 +45,12 @@ pub(super) fn decimal(bytes: &[u8]) -> Result<u64, Bad> {
     Ok(value)
 }
 
-/// A hexadecimal number that must be written `0x...`, or else a decimal one.
+/// Parse a hexadecimal number with `0x`, or a decimal one.
 pub(super) fn number(bytes: &[u8]) -> Result<u64, Bad> {
     if matches!(bytes, [b'0', b'x' | b'X', ..]) { hex(bytes) } else { decimal(bytes) }
 }
 
-/// A size in bytes that fits a record.
+/// Check that a size fits a record.
 pub(super) fn size(value: u64) -> Result<u16, Bad> {
     u16::try_from(value).map_err(|_| Bad::from(format!("a size of {value} (at most 65535)")))
 }
@@ -60,8 +60,8 @@ pub(super) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
-/// At most 40 bytes of a line, safe to print.
-pub(super) fn shown(line: &[u8]) -> String {
+/// The first 40 bytes of a line, escaped.
+pub(super) fn excerpt(line: &[u8]) -> String {
     let end = line.len().min(40);
     let dots = if line.len() > 40 { "..." } else { "" };
     format!("{}{dots}", line[..end].escape_ascii())

@@ -1,10 +1,10 @@
-//! Thread indices for formats that name threads by the kernel's numbers.
+//! Thread indices for formats that identify threads by kernel thread ids.
 
 use rustc_hash::FxHashMap;
 
 use super::Bad;
 
-/// Most threads in one trace: more is a damaged file, not a program.
+/// Maximum threads in a trace: more mean a damaged file.
 pub(super) const MAX_THREADS: usize = 1 << 20;
 
 /// Numbers threads in order of first appearance.
@@ -16,26 +16,26 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// The index of the thread that the format calls `name`, of process `process` (0: unknown).
-    pub fn index(&mut self, name: u64, process: u32) -> Result<u32, Bad> {
+    /// The index of the thread `id` of process `process` (0: unknown).
+    pub fn index(&mut self, id: u64, process: u32) -> Result<u32, Bad> {
         if let Some((last, index)) = self.last
-            && last == name
+            && last == id
         {
             return Ok(index);
         }
-        let index = match self.index.get(&name) {
+        let index = match self.index.get(&id) {
             Some(&index) => index,
             None => {
                 if self.processes.len() == MAX_THREADS {
                     return Err("more than 1048576 threads".into());
                 }
                 let index = self.processes.len() as u32;
-                self.index.insert(name, index);
+                self.index.insert(id, index);
                 self.processes.push(process);
                 index
             }
         };
-        self.last = Some((name, index));
+        self.last = Some((id, index));
         Ok(index)
     }
 

@@ -1,4 +1,4 @@
-//! What `trace.json` says must agree with itself.
+//! Checks that `trace.json` does not contradict itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::footprint::PAGE_SHIFT;
 use crate::record::{Kind, KindSet};
 
-/// Most 4 KiB pages that one record can touch: 65,535 bytes from the last byte of a page on.
+/// Maximum 4 KiB pages that one record can touch: 65,535 bytes from the last byte of a page on.
 const PAGES_OF_A_RECORD: u64 = 17;
 
-/// A map in which no key comes twice; of a JSON object with equal keys, the last would do else.
+/// Deserialize a map, rejecting duplicate keys. By default, the last of equal keys wins.
 pub(super) fn unique<'de, D, K>(deserializer: D) -> std::result::Result<BTreeMap<K, u64>, D::Error>
 where
     D: Deserializer<'de>,
@@ -37,7 +37,7 @@ where
             let mut counts = BTreeMap::new();
             while let Some((key, count)) = entries.next_entry()? {
                 if counts.insert(key, count).is_some() {
-                    return Err(A::Error::custom("a name is there twice"));
+                    return Err(A::Error::custom("duplicate name"));
                 }
             }
             Ok(counts)
@@ -48,10 +48,10 @@ where
 }
 
 impl Info {
-    /// Find contradictions; `place` names the file. The parts are not looked at.
+    /// Check for contradictions, without reading the parts. `place` names the file.
     ///
     /// # Errors
-    /// The first contradiction there is.
+    /// The first contradiction.
     pub(super) fn check(&self, place: &str) -> Result<()> {
         self.contradiction().map_or(Ok(()), |what| {
             Err(Error::input(place, what, "capture or import the trace again"))
@@ -60,7 +60,7 @@ impl Info {
 
     fn contradiction(&self) -> Option<String> {
         if self.complete && self.incomplete_reason.is_some() {
-            return Some("`incomplete_reason` is there though `complete` is true".to_owned());
+            return Some("`incomplete_reason` is set although `complete` is true".to_owned());
         }
         let threads = || self.threads.iter();
         let parts = self.parts.iter().map(|part| part.records);
@@ -78,7 +78,7 @@ impl Info {
                 adds_up("threads", counts, "instructions", self.instructions)
             })
             .or_else(|| {
-                twice(threads().map(|thread| thread.index))
+                duplicate(threads().map(|thread| thread.index))
                     .map(|index| format!("`threads` has index {index} twice"))
             })
             .or_else(|| self.clock.as_ref()?.contradiction(self.records))
@@ -87,7 +87,7 @@ impl Info {
     }
 
     fn parts(&self) -> Option<String> {
-        // A part is a file of this folder, never a path that leads out of it.
+        // A part is a file in this folder, never a path out of it.
         let is_name = |file: &str| {
             let mut components = Path::new(file).components();
             let first = components.next();
@@ -98,35 +98,37 @@ impl Info {
         let other = files
             .clone()
             .find(|file| !is_name(file))
-            .map(|file| format!("`parts` has {file:?}, which is no name of a file in this folder"));
-        other.or_else(|| twice(&mut files).map(|file| format!("`parts` has {file:?} twice")))
+            .map(|file| format!("`parts` has {file:?}, which is not a file name"));
+        other.or_else(|| duplicate(&mut files).map(|file| format!("`parts` has {file:?} twice")))
     }
 
     fn pages(&self) -> Option<String> {
-        let mut all = 0u64;
+        let mut total = 0u64;
         let mut by_kind = [0u64; Kind::ALL.len()];
         for (label, &pages) in &self.pages_by_kinds {
             let kinds = label.split('+').map(Kind::from_name).collect::<Option<Vec<_>>>();
             let set = kinds.into_iter().flatten().fold(0, |set, kind| set | kind.bit());
-            // Any other order, or a kind twice, would be a second name of one set.
+            // A different order, or a duplicate kind, would be a second label for the same set.
             if set == 0 || KindSet(set).label() != *label {
-                return Some(format!("`pages_by_kinds` has {label:?}, which is no set of kinds"));
+                return Some(format!(
+                    "`pages_by_kinds` has {label:?}, which is not a set of kinds"
+                ));
             }
             for kind in Kind::ALL.into_iter().filter(|kind| KindSet(set).contains(*kind)) {
                 let sum = &mut by_kind[kind as usize];
                 *sum = sum.saturating_add(pages);
             }
-            all = all.saturating_add(pages);
+            total = total.saturating_add(pages);
         }
-        if all > 1 << (u64::BITS - PAGE_SHIFT) {
-            return Some("`pages_by_kinds` has more pages than memory".to_owned());
+        if total > 1 << (u64::BITS - PAGE_SHIFT) {
+            return Some("`pages_by_kinds` has more pages than an address space".to_owned());
         }
         Kind::ALL.into_iter().find_map(|kind| {
             let pages = by_kind[kind as usize];
             let records = self.records_by_kind.get(&kind).copied().unwrap_or(0);
-            let few = records > 0 && pages == 0;
-            let many = pages > records.saturating_mul(PAGES_OF_A_RECORD);
-            (few || many).then(|| {
+            let too_few = records > 0 && pages == 0;
+            let too_many = pages > records.saturating_mul(PAGES_OF_A_RECORD);
+            (too_few || too_many).then(|| {
                 let kind = kind.name();
                 format!(
                     "`pages_by_kinds` has {pages} pages of `{kind}`, which {records} records \
@@ -137,7 +139,7 @@ impl Info {
     }
 }
 
-/// What is wrong where the counts in `key` do not add up to the `total` of `name`.
+/// A message if the counts in `key` do not add up to the `total` of `name`.
 fn adds_up(
     key: &str,
     mut counts: impl Iterator<Item = u64>,
@@ -146,13 +148,13 @@ fn adds_up(
 ) -> Option<String> {
     match counts.try_fold(0u64, u64::checked_add) {
         Some(sum) if sum == total => None,
-        Some(sum) => Some(format!("`{key}` has {sum} {name} in all, `{name}` says {total}")),
-        None => Some(format!("`{key}` has more {name} in all than a number of 64 bits holds")),
+        Some(sum) => Some(format!("`{key}` has {sum} {name} in total, but `{name}` is {total}")),
+        None => Some(format!("`{key}` has more than 2^64 {name} in total")),
     }
 }
 
-/// The first item that was there before.
-fn twice<T: Ord + Copy>(items: impl IntoIterator<Item = T>) -> Option<T> {
+/// The first duplicate.
+fn duplicate<T: Ord + Copy>(items: impl IntoIterator<Item = T>) -> Option<T> {
     let mut seen = BTreeSet::new();
     items.into_iter().find(|&item| !seen.insert(item))
 }
@@ -187,34 +189,34 @@ mod tests {
         })
     }
 
-    /// What loading `text` says; its place is cut off.
+    /// Load `text`. Errors have their place removed.
     fn load(text: &str) -> std::result::Result<Info, String> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("trace.json"), text).unwrap();
         Info::load(folder.path()).map_err(|error| {
             let text = error.to_string();
             assert!(text.lines().count() == 1 && error.exit_code() == 2, "{text:?}");
-            let (_, what) = text.split_once("trace.json: ").expect("it names the file");
+            let (_, what) = text.split_once("trace.json: ").expect("names the file");
             what.to_owned()
         })
     }
 
     #[test]
-    fn what_agrees_is_read() {
+    fn a_consistent_file_is_accepted() {
         let info = load(&good().to_string()).unwrap();
-        assert!(info.events_tell_lives() && info.regions.is_some());
+        assert!(info.has_lifetimes() && info.regions.is_some());
         assert_eq!(serde_json::to_value(&info).unwrap()["parts"], good()["parts"]);
         let mut old = good();
         old["schema"] = json!(1);
         old.as_object_mut().unwrap().remove("regions");
-        assert!(!load(&old.to_string()).unwrap().events_tell_lives());
-        // A set of kinds that touched nothing, a kind without records, a part without any.
-        let mut odd = good();
-        odd["pages_by_kinds"]["fetch"] = json!(0);
-        odd["records_by_kind"]["fetch"] = json!(0);
-        odd["parts"][1]["records"] = json!(0);
-        odd["parts"][0]["records"] = json!(60);
-        load(&odd.to_string()).unwrap();
+        assert!(!load(&old.to_string()).unwrap().has_lifetimes());
+        // A set of kinds without pages, a kind without records, a part without records.
+        let mut unusual = good();
+        unusual["pages_by_kinds"]["fetch"] = json!(0);
+        unusual["records_by_kind"]["fetch"] = json!(0);
+        unusual["parts"][1]["records"] = json!(0);
+        unusual["parts"][0]["records"] = json!(60);
+        load(&unusual.to_string()).unwrap();
     }
 
     #[test]
@@ -225,7 +227,7 @@ mod tests {
             ("/schema", json!(3), "trace schema 3 is not 1 to 2"),
             ("/schema", json!(-1), "damaged: invalid value"),
             ("/schema", json!(1u64 << 40), "damaged: invalid value"),
-            ("/records", json!(61), "`parts` has 60 records in all, `records` says 61"),
+            ("/records", json!(61), "`parts` has 60 records in total, but `records` is 61"),
             ("/records", json!(-60), "damaged: invalid value"),
             ("/records", json!(6e1), "damaged: invalid type"),
             ("/records", json!(1e300), "damaged: invalid type"),
@@ -233,46 +235,46 @@ mod tests {
             (
                 "/instructions",
                 json!(8),
-                "`threads` has 9 instructions in all, `instructions` says 8",
+                "`threads` has 9 instructions in total, but `instructions` is 8",
             ),
-            ("/instructions", json!(huge), "`threads` has 9 instructions in all"),
-            ("/incomplete_reason", json!("full"), "`incomplete_reason` is there though"),
-            ("/records_by_kind/load", json!(31), "`records_by_kind` has 61 records in all"),
-            ("/records_by_kind/load", json!(huge), "`records_by_kind` has more records in all"),
+            ("/instructions", json!(huge), "`threads` has 9 instructions in total"),
+            ("/incomplete_reason", json!("full"), "`incomplete_reason` is set although"),
+            ("/records_by_kind/load", json!(31), "`records_by_kind` has 61 records in total"),
+            ("/records_by_kind/load", json!(huge), "`records_by_kind` has more than 2^64 records"),
             ("/records_by_kind/jump", json!(0), "damaged: unknown variant"),
-            ("/pages_by_kinds/jump", json!(1), "`pages_by_kinds` has \"jump\", which is no set"),
-            ("/pages_by_kinds/", json!(1), "`pages_by_kinds` has \"\", which is no set"),
+            ("/pages_by_kinds/jump", json!(1), "`pages_by_kinds` has \"jump\", which is not a set"),
+            ("/pages_by_kinds/", json!(1), "`pages_by_kinds` has \"\", which is not a set"),
             ("/pages_by_kinds/store+load", json!(1), "`pages_by_kinds` has \"store+load\""),
             ("/pages_by_kinds/load+load", json!(1), "`pages_by_kinds` has \"load+load\""),
             ("/pages_by_kinds/load+", json!(1), "`pages_by_kinds` has \"load+\""),
             ("/pages_by_kinds/fetch", json!(1), "1 pages of `fetch`, which 0 records"),
             ("/pages_by_kinds/load", json!(509), "511 pages of `load`, which 30 records"),
-            ("/pages_by_kinds/load", json!(huge), "more pages than memory"),
+            ("/pages_by_kinds/load", json!(huge), "more pages than an address space"),
             ("/pages_by_kinds", json!({}), "0 pages of `load`, which 30 records"),
             ("/pages_by_kinds/load", json!(-3), "damaged: invalid value"),
-            ("/threads/0/records", json!(59), "`threads` has 59 records in all"),
-            ("/threads/1/records", json!(huge), "`threads` has more records in all"),
-            ("/threads/1/instructions", json!(huge), "`threads` has more instructions in all"),
+            ("/threads/0/records", json!(59), "`threads` has 59 records in total"),
+            ("/threads/1/records", json!(huge), "`threads` has more than 2^64 records"),
+            ("/threads/1/instructions", json!(huge), "`threads` has more than 2^64 instructions"),
             ("/threads/1/index", json!(0), "`threads` has index 0 twice"),
             ("/threads/1/index", json!(1u64 << 32), "damaged: invalid value"),
-            ("/threads", json!([]), "`threads` has 0 records in all"),
-            ("/parts/1/records", json!(21), "`parts` has 61 records in all"),
-            ("/parts/1/records", json!(huge), "`parts` has more records in all"),
+            ("/threads", json!([]), "`threads` has 0 records in total"),
+            ("/parts/1/records", json!(21), "`parts` has 61 records in total"),
+            ("/parts/1/records", json!(huge), "`parts` has more than 2^64 records"),
             ("/parts/1/file", json!("part-00000.parquet"), "\"part-00000.parquet\" twice"),
-            ("/parts/1/file", json!("../a.parquet"), "\"../a.parquet\", which is no name"),
-            ("/parts/1/file", json!("./part-00000.parquet"), "which is no name of a file"),
-            ("/parts/1/file", json!("/etc/passwd"), "which is no name of a file"),
-            ("/parts/1/file", json!(".."), "which is no name of a file"),
-            ("/parts/1/file", json!(""), "which is no name of a file"),
-            ("/parts/1/file", json!("a\0b"), "which is no name of a file"),
+            ("/parts/1/file", json!("../a.parquet"), "\"../a.parquet\", which is not a file name"),
+            ("/parts/1/file", json!("./part-00000.parquet"), "which is not a file name"),
+            ("/parts/1/file", json!("/etc/passwd"), "which is not a file name"),
+            ("/parts/1/file", json!(".."), "which is not a file name"),
+            ("/parts/1/file", json!(""), "which is not a file name"),
+            ("/parts/1/file", json!("a\0b"), "which is not a file name"),
             ("/parts/0/checksum", json!("0f"), "damaged: invalid value: string \"0f\""),
             ("/parts/0/bytes", json!(-1), "damaged: invalid value"),
             ("/regions/checksum", Value::Null, "damaged: invalid type"),
             ("/regions/colour", json!(1), "damaged: unknown field"),
-            ("/clock/records", json!([60]), "`clock` is not two lists"),
-            ("/clock/records", json!([9, 8]), "`clock` is not two lists"),
-            ("/clock/records/1", json!(61), "`clock` has a moment with 61 records"),
-            ("/clock/milliseconds/1", json!(2), "`clock` is not two lists"),
+            ("/clock/records", json!([60]), "`clock` is not two ascending lists"),
+            ("/clock/records", json!([9, 8]), "`clock` is not two ascending lists"),
+            ("/clock/records/1", json!(61), "`clock` has a sample with 61 records"),
+            ("/clock/milliseconds/1", json!(2), "`clock` is not two ascending lists"),
             ("/clock/milliseconds/1", json!(0.5), "damaged: invalid type"),
         ];
         for (key, value, expected) in cases {
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_there_twice_is_reported() {
+    fn a_duplicate_name_is_reported() {
         for (from, to) in [
             ("\"load\":3", "\"load\":9,\"load\":3"),
             ("\"load\":30", "\"load\":1,\"load\":30"),

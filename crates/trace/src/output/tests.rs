@@ -5,8 +5,13 @@ use tempfile::TempDir;
 
 use super::*;
 
-fn wanted<'a>(path: &'a Path, form: &Form, force: bool, inputs: &'a [PathBuf]) -> Wanted<'a> {
-    Wanted { path, form: form.clone(), force, inputs }
+fn request<'a>(
+    path: &'a Path,
+    form: &Form,
+    force: bool,
+    inputs: &'a [PathBuf],
+) -> OutputRequest<'a> {
+    OutputRequest { path, form: form.clone(), force, inputs }
 }
 
 fn folder() -> Form {
@@ -54,7 +59,7 @@ fn of_many_writers_each_is_whole_or_refused() {
             let (form, path, all) = (&form, &path, &all);
             let write = |number: usize| -> Result<()> {
                 all.wait();
-                let mut output = Output::claim(&wanted(path, form, true, &[]))?;
+                let mut output = Output::claim(&request(path, form, true, &[]))?;
                 fill(&output, number);
                 output.commit()
             };
@@ -83,11 +88,11 @@ fn without_force_nothing_is_replaced_even_if_it_came_meanwhile() {
     for form in [Form::File, folder()] {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("out");
-        let mut output = Output::claim(&wanted(&path, &form, false, &[])).unwrap();
+        let mut output = Output::claim(&request(&path, &form, false, &[])).unwrap();
         fill(&output, 1);
         fs::write(&path, "theirs").unwrap();
         assert!(output.commit().unwrap_err().to_string().contains("exists already"));
-        assert!(output.place().unwrap_err().to_string().contains("cannot rename into place"));
+        assert!(output.rename().unwrap_err().to_string().contains("cannot rename into place"));
         drop(output);
         assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
         assert_eq!(names(&place), ["out"]);
@@ -107,7 +112,7 @@ fn what_a_killed_writer_left_is_taken_over_and_no_link_is_followed() {
                 1 => fs::create_dir_all(temporary.join("old")).unwrap(),
                 _ => std::os::unix::fs::symlink(&other, &temporary).unwrap(),
             }
-            let mut output = Output::claim(&wanted(&path, &form, false, &[])).unwrap();
+            let mut output = Output::claim(&request(&path, &form, false, &[])).unwrap();
             fill(&output, left);
             output.commit().unwrap();
             assert_eq!(content(&path), format!("{left}\n").repeat(3));
@@ -142,33 +147,33 @@ fn inputs_traces_and_strange_files_stay_whatever_is_forced() {
     let inputs = [at("table.csv"), at("runs/one"), at("link")];
     let run = Form::Folder("run.json".to_owned());
     let cases = [
-        ("a.trace/part-00000.parquet", Form::File, "lies in the trace"),
-        ("a.trace/new.html", Form::File, "lies in the trace"),
-        ("link/new.html", Form::File, "lies in the trace"),
-        ("a.trace/sub/new", run.clone(), "lies in the trace"),
+        ("a.trace/part-00000.parquet", Form::File, "is inside the trace"),
+        ("a.trace/new.html", Form::File, "is inside the trace"),
+        ("link/new.html", Form::File, "is inside the trace"),
+        ("a.trace/sub/new", run.clone(), "is inside the trace"),
         ("a.trace", folder(), "is an input itself"),
         ("link", folder(), "is an input itself"),
         ("table.csv", Form::File, "is an input itself"),
         ("second name", Form::File, "is an input itself"),
         ("sub/../table.csv", Form::File, "is an input itself"),
-        ("runs/one/page.html", Form::File, "lies in the input"),
-        ("runs", run.clone(), "holds the input"),
+        ("runs/one/page.html", Form::File, "is inside the input"),
+        ("runs", run.clone(), "contains the input"),
         ("full", run.clone(), "is not a result"),
         ("full", folder(), "is not a trace"),
         ("full", Form::File, "is a folder"),
-        ("null", Form::File, "no regular file"),
+        ("null", Form::File, "not a regular file"),
         ("no/where", Form::File, "no folder"),
         ("..", run.clone(), "is no file name"),
     ];
     for (name, form, expected) in cases {
         let path = at(name);
-        let error = wanted(&path, &form, true, &inputs).check().unwrap_err().to_string();
+        let error = request(&path, &form, true, &inputs).check().unwrap_err().to_string();
         assert!(error.contains(expected), "{name}: {error}");
-        assert!(Output::claim(&wanted(&path, &form, true, &inputs)).is_err());
+        assert!(Output::claim(&request(&path, &form, true, &inputs)).is_err());
     }
     for (name, form) in [("empty", run.clone()), ("new/run", run), ("new.html", Form::File)] {
         let path = at(name);
-        Output::claim(&wanted(&path, &form, true, &inputs)).unwrap().commit().unwrap();
+        Output::claim(&request(&path, &form, true, &inputs)).unwrap().commit().unwrap();
     }
     assert_eq!(fs::read_to_string(at("a.trace/part-00000.parquet")).unwrap(), "x");
 }
@@ -178,13 +183,13 @@ fn a_trace_that_is_written_in_its_place_is_locked_there() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("out");
     for replaced in [false, true] {
-        let mut first = Output::claim(&wanted(&path, &folder(), true, &[])).unwrap();
+        let mut first = Output::claim(&request(&path, &folder(), true, &[])).unwrap();
         fill(&first, 1);
-        assert_eq!(first.take_place().unwrap().is_some(), replaced);
-        let second = Output::claim(&wanted(&path, &folder(), true, &[]));
+        assert_eq!(first.rename_early().unwrap().is_some(), replaced);
+        let second = Output::claim(&request(&path, &folder(), true, &[]));
         assert!(second.unwrap_err().to_string().contains("another command is writing it"));
         drop(first);
-        let mut third = Output::claim(&wanted(&path, &folder(), true, &[])).unwrap();
+        let mut third = Output::claim(&request(&path, &folder(), true, &[])).unwrap();
         fill(&third, 3);
         third.commit().unwrap();
         assert_eq!(content(&path), "3\n3\n3\n");

@@ -1,4 +1,4 @@
-//! Row groups are encoded and written in the caller's thread or in a few others.
+//! Encodes and writes row groups in the caller's thread and in a few others.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -11,16 +11,17 @@ use super::sink::{Encoded, Sink};
 use crate::column::{Encoder, Group};
 use crate::error::{Error, Result};
 
-/// Where row groups go, in the order of their numbers whatever order they come in.
-struct Output {
+/// Writes row groups by number, regardless of the order in which they arrive.
+struct OrderedSink {
     sink: Sink,
     next: u64,
+    /// Groups that arrived before their predecessors.
     early: BTreeMap<u64, Encoded>,
-    /// Writing failed: nothing is appended behind a gap.
+    /// Writing failed, and nothing is appended after a gap.
     failed: bool,
 }
 
-impl Output {
+impl OrderedSink {
     fn take(&mut self, number: u64, encoded: Encoded) -> Result<()> {
         self.early.insert(number, encoded);
         while let Some(encoded) = self.early.remove(&self.next) {
@@ -33,61 +34,66 @@ impl Output {
     }
 }
 
-/// Lock `output`. A thread that panicked left it as it is after an error.
-fn lock(output: &Mutex<Output>) -> MutexGuard<'_, Output> {
+/// Lock `output`. If a thread panicked, its state is as after an error.
+fn lock(output: &Mutex<OrderedSink>) -> MutexGuard<'_, OrderedSink> {
     output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A group that is done with, empty, and what came of it or of those that waited for it.
-type Answer = (Group, Result<()>);
+/// An empty group for reuse, and the result of writing it and the groups that waited for it.
+type Completion = (Group, Result<()>);
 
-/// Encode group `number` and hand it to `output`.
-fn append(encoder: &mut Encoder, output: &Mutex<Output>, number: u64, mut group: Group) -> Answer {
+/// Encode group `number` and pass it to `output`.
+fn append(
+    encoder: &mut Encoder,
+    output: &Mutex<OrderedSink>,
+    number: u64,
+    mut group: Group,
+) -> Completion {
     let encoded = encoder.encode(&mut group);
     let taken = lock(output).take(number, encoded);
     group.clear();
     (group, taken)
 }
 
-/// Row groups that wait for a thread, at most. While as many wait, the caller's thread encodes the
-/// next one: it would otherwise wait itself, and with two processors one of them would idle.
+/// Maximum number of queued row groups. If the queue is full, the caller's thread encodes the next
+/// one instead of waiting: with two processors, one would otherwise be idle.
 const QUEUED: usize = 2;
 
-/// Encodes and appends row groups, in the order they are given.
+/// Encodes and appends row groups, in order.
 pub(super) struct Pool {
-    /// Of the caller's thread.
+    /// The encoder of the caller's thread.
     own: Encoder,
     work: Option<SyncSender<(u64, Group)>>,
-    /// What no worker has taken yet.
+    /// Groups that no worker has taken yet.
     queue: Arc<Mutex<Receiver<(u64, Group)>>>,
-    done: Receiver<Answer>,
+    done: Receiver<Completion>,
     workers: Vec<JoinHandle<()>>,
-    asked: u64,
-    answered: u64,
+    submitted: u64,
+    completed: u64,
     spare: Vec<Group>,
-    /// Behind the workers: what they hold of it goes first.
-    output: Arc<Mutex<Output>>,
+    /// Declared after the workers, whose references to it are dropped first.
+    output: Arc<Mutex<OrderedSink>>,
 }
 
 impl Pool {
-    /// With `threads` of its own; without any, in the caller's.
+    /// Create a pool of `threads` workers, perhaps none.
     pub(super) fn new(threads: usize, sink: Sink) -> Result<Self> {
         let encoders = (0..=threads).map(|_| Encoder::new()).collect::<std::result::Result<_, _>>();
         let mut encoders: Vec<Encoder> = encoders.map_err(|error| sink.failed(error))?;
         let (work, queue) = sync_channel::<(u64, Group)>(QUEUED);
-        let (answers, done) = sync_channel(threads + QUEUED);
+        let (completions, done) = sync_channel(threads + QUEUED);
         let queue = Arc::new(Mutex::new(queue));
-        let output = Output { sink, next: 0, early: BTreeMap::new(), failed: false };
+        let output = OrderedSink { sink, next: 0, early: BTreeMap::new(), failed: false };
         let output = Arc::new(Mutex::new(output));
         let own = encoders.swap_remove(0);
-        // Where the system gives no more threads, there are fewer, or none.
+        // If the system cannot create more threads, there are fewer, or none.
         let workers = encoders.into_iter().map_while(|mut encoder| {
-            let (queue, answers, output) = (queue.clone(), answers.clone(), output.clone());
+            let (queue, completions, output) = (queue.clone(), completions.clone(), output.clone());
             let spawned = std::thread::Builder::new().spawn(move || {
                 loop {
                     let next = queue.lock().ok().and_then(|queue| queue.recv().ok());
                     let Some((number, group)) = next else { break };
-                    if answers.send(append(&mut encoder, &output, number, group)).is_err() {
+                    if completions.send(append(&mut encoder, &output, number, group)).is_err() {
                         break;
                     }
                 }
@@ -101,31 +107,31 @@ impl Pool {
             queue,
             done,
             workers,
-            asked: 0,
-            answered: 0,
+            submitted: 0,
+            completed: 0,
             spare: Vec::new(),
             output,
         })
     }
 
-    /// What has been written so far.
+    /// Lock and access the sink.
     pub(super) fn sink(&mut self) -> impl DerefMut<Target = Sink> {
-        Opened(lock(&self.output))
+        LockedSink(lock(&self.output))
     }
 
-    /// Encode and append `group`, now or soon; an error may be that of an earlier one.
+    /// Encode and append `group`, now or later. An error may be that of an earlier group.
     pub(super) fn encode(&mut self, group: Group) -> Result<()> {
         self.check()?;
-        while let Ok(answer) = self.done.try_recv() {
-            self.answered(answer)?;
+        while let Ok(completion) = self.done.try_recv() {
+            self.complete(completion)?;
         }
-        let number = self.asked;
-        self.asked += 1;
-        let most = if self.workers.is_empty() { 0 } else { self.workers.len() + QUEUED };
+        let number = self.submitted;
+        self.submitted += 1;
+        let max_pending = if self.workers.is_empty() { 0 } else { self.workers.len() + QUEUED };
         if let Some(work) = &self.work
-            && number - self.answered < most as u64
+            && number - self.completed < max_pending as u64
         {
-            // A worker only ends when this sender goes: the send cannot fail before that.
+            // Workers end only when this sender is dropped, so that the send cannot fail.
             let _ = work.send((number, group));
             return Ok(());
         }
@@ -133,41 +139,40 @@ impl Pool {
     }
 
     fn encode_here(&mut self, number: u64, group: Group) -> Result<()> {
-        let answer = append(&mut self.own, &self.output, number, group);
-        self.answered(answer)
+        let completion = append(&mut self.own, &self.output, number, group);
+        self.complete(completion)
     }
 
-    /// An empty group, with the memory of one that is done if there is one: the kernel zeroes fresh
-    /// memory, at some cost.
+    /// An empty group. Reuses the memory of a completed one if possible: the kernel must zero new
+    /// memory.
     pub(super) fn group(&mut self) -> Group {
         self.spare.pop().unwrap_or_default()
     }
 
-    fn answered(&mut self, (group, taken): Answer) -> Result<()> {
-        self.answered += 1;
+    fn complete(&mut self, (group, result): Completion) -> Result<()> {
+        self.completed += 1;
         self.spare.push(group);
-        taken
+        result
     }
 
-    /// Wait until everything is appended, and help with it.
+    /// Wait until everything is appended, and help to encode.
     pub(super) fn drain(&mut self) -> Result<()> {
-        while self.answered < self.asked {
-            // A worker that waits for groups holds the lock; then there is none.
+        while self.completed < self.submitted {
+            // If the lock is taken, a worker waits for groups, and the queue is empty.
             let queued = self.queue.try_lock().ok().and_then(|queue| queue.try_recv().ok());
             if let Some((number, group)) = queued {
                 self.encode_here(number, group)?;
                 continue;
             }
             match self.done.recv_timeout(Duration::from_millis(100)) {
-                Ok(answer) => self.answered(answer)?,
+                Ok(completion) => self.complete(completion)?,
                 Err(_) => self.check()?,
             }
         }
         Ok(())
     }
 
-    /// An error when a worker has ended, which it only does when it panicked: what it had will never
-    /// come.
+    /// Return an error if a worker has ended, which only happens when it panics: its group is lost.
     fn check(&self) -> Result<()> {
         if self.workers.iter().any(JoinHandle::is_finished) {
             return Err(Error::input("writer", "an encoding thread ended", "report this"));
@@ -177,9 +182,9 @@ impl Pool {
 }
 
 /// The sink of a locked output.
-struct Opened<'a>(MutexGuard<'a, Output>);
+struct LockedSink<'a>(MutexGuard<'a, OrderedSink>);
 
-impl Deref for Opened<'_> {
+impl Deref for LockedSink<'_> {
     type Target = Sink;
 
     fn deref(&self) -> &Sink {
@@ -187,7 +192,7 @@ impl Deref for Opened<'_> {
     }
 }
 
-impl DerefMut for Opened<'_> {
+impl DerefMut for LockedSink<'_> {
     fn deref_mut(&mut self) -> &mut Sink {
         &mut self.0.sink
     }
@@ -196,7 +201,7 @@ impl DerefMut for Opened<'_> {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.work = None;
-        // Answers that nobody reads must not keep a worker waiting.
+        // Unread completions must not block a worker.
         while self.done.try_recv().is_ok() {}
         let (_, closed) = sync_channel(0);
         self.done = closed;

@@ -1,4 +1,4 @@
-//! What has been written of a trace: everything but the encoding.
+//! The files of a trace that is being written.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -9,7 +9,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 
-use crate::checksum::Summed;
+use crate::checksum::ChecksumWriter;
 use crate::column::{EncodedGroup, ROW_GROUP, schema, system_error};
 use crate::error::{Error, Result, remedy};
 use crate::folder::{self, TemporaryFile};
@@ -21,11 +21,11 @@ use crate::region::{self, RegionEvent};
 
 pub(super) type Encoded = std::result::Result<EncodedGroup, ParquetError>;
 
-/// A trace's folder, with the part that is open.
+/// A trace's folder, with the part that is being written.
 pub(super) struct Sink {
-    /// Where it goes.
+    /// Its claimed name.
     pub(super) output: Output,
-    /// Where it is now.
+    /// Its current path.
     pub(super) dir: PathBuf,
     pub(super) in_place: bool,
     pub(super) part_records: usize,
@@ -33,18 +33,18 @@ pub(super) struct Sink {
     pub(super) footprint: Footprint,
     pub(super) regions: Vec<RegionEvent>,
     pub(super) part: Option<OpenPart>,
-    /// The trace that was at `path`, kept until there is something of this one to keep.
+    /// The trace that this one replaced, kept until a part of this one is complete.
     pub(super) replaced: Option<PathBuf>,
-    /// Everything is written; only `trace.json` and the events are still to be stored.
-    pub(super) last: bool,
+    /// The next [`Self::store`] is the last one.
+    pub(super) final_store: bool,
     pub(super) finished: bool,
-    /// Nothing of it is to stay, in place or not.
+    /// Remove it, in place or not.
     pub(super) discarded: bool,
 }
 
-/// A part that is being written; dropped before it has its name, it is removed.
+/// A part that is being written. If dropped before it is renamed, it is removed.
 pub(super) struct OpenPart {
-    writer: SerializedFileWriter<BufWriter<Summed<File>>>,
+    writer: SerializedFileWriter<BufWriter<ChecksumWriter<File>>>,
     records: usize,
     file: TemporaryFile,
 }
@@ -62,7 +62,7 @@ impl Sink {
         let text = error.to_string();
         let fix =
             system_error(&error).map_or("check the disk, or choose another place with -o", remedy);
-        match folder::beside(&self.part_path(), "partial") {
+        match folder::hidden_sibling(&self.part_path(), "partial") {
             Ok(at) => Error::input(at.display().to_string(), format!("cannot write: {text}"), fix),
             Err(error) => error,
         }
@@ -77,8 +77,8 @@ impl Sink {
             let properties = WriterProperties::builder()
                 .set_created_by(format!("nearfar {}", env!("CARGO_PKG_VERSION")))
                 .build();
-            // The Parquet crate writes a few kilobytes at a time, too few for a system call each.
-            let file = BufWriter::with_capacity(1 << 18, Summed::new(file));
+            // The Parquet crate writes a few kilobytes at a time.
+            let file = BufWriter::with_capacity(1 << 18, ChecksumWriter::new(file));
             let writer = SerializedFileWriter::new(file, schema().0, Arc::new(properties))
                 .map_err(|e| self.failed(e))?;
             self.part = Some(OpenPart { writer, records: 0, file: temporary });
@@ -102,9 +102,9 @@ impl Sink {
             let appended = group.append_to(&mut part.writer);
             part.records += records;
             let groups = part.writer.flushed_row_groups().len();
-            let whole = groups * ROW_GROUP >= self.part_records;
+            let is_full = groups * ROW_GROUP >= self.part_records;
             appended.map_err(|e| self.failed(e))?;
-            if whole {
+            if is_full {
                 self.close_part()?;
             }
         }
@@ -113,19 +113,17 @@ impl Sink {
 
     pub(super) fn thread(&mut self, index: u32) -> &mut ThreadInfo {
         let threads = &mut self.info.threads;
-        let place = match threads.binary_search_by_key(&index, |thread| thread.index) {
-            Ok(place) => place,
-            Err(place) => {
-                threads.insert(place, ThreadInfo { index, ..ThreadInfo::default() });
-                place
-            }
-        };
-        &mut threads[place]
+        let position = threads.binary_search_by_key(&index, |thread| thread.index);
+        let position = position.unwrap_or_else(|position| {
+            threads.insert(position, ThreadInfo { index, ..ThreadInfo::default() });
+            position
+        });
+        &mut threads[position]
     }
 
-    /// Finish the part: it is whole on disk under its own name before `trace.json` lists it. All
-    /// that takes time or space comes before the two names, so that a kill or a full disk leaves
-    /// either both or neither.
+    /// Finish the part. It is complete under its final name before `trace.json` lists it.
+    /// Everything that takes time or space is done before the renames, so that a kill or a full
+    /// disk rarely separates them.
     pub(super) fn close_part(&mut self) -> Result<()> {
         let Some(OpenPart { writer, records, file: temporary }) = self.part.take() else {
             return Ok(());
@@ -144,40 +142,40 @@ impl Sink {
         regions.commit()?;
         temporary.commit()?;
         listed.commit()?;
-        self.forget_replaced()
+        self.remove_replaced()
     }
 
-    /// From here on the trace is at its own path, not yet complete.
-    pub(super) fn take_place(&mut self) -> Result<()> {
-        self.replaced = self.output.take_place()?;
+    /// Rename the incomplete trace to its final path.
+    pub(super) fn rename_early(&mut self) -> Result<()> {
+        self.replaced = self.output.rename_early()?;
         self.dir = self.output.path().to_owned();
         Ok(())
     }
 
-    pub(super) fn forget_replaced(&mut self) -> Result<()> {
+    pub(super) fn remove_replaced(&mut self) -> Result<()> {
         self.replaced.take().map_or(Ok(()), |old| folder::remove(&old))
     }
 
     pub(super) fn store(&mut self) -> Result<()> {
         let (regions, listed) = self.prepare()?;
-        if self.last {
-            // What is called complete is so after a power cut, too.
+        if self.final_store {
+            // A trace marked complete must survive a power failure.
             let parts = self.info.parts.iter().map(|part| self.dir.join(&part.file));
             let files = parts.chain([regions.path.clone(), listed.path.clone()]);
             files.into_iter().try_for_each(|file| folder::flush(&file))?;
         }
         regions.commit()?;
         listed.commit()?;
-        if self.last { folder::flush(&self.dir) } else { Ok(()) }
+        if self.final_store { folder::flush(&self.dir) } else { Ok(()) }
     }
 
-    /// Write the table of events and `trace.json`, to be given their names in this order.
+    /// Write the table of events and `trace.json` to temporary files, to be renamed in this order.
     fn prepare(&mut self) -> Result<(TemporaryFile, TemporaryFile)> {
         self.info.pages_by_kinds = self.footprint.by_kinds();
         let (regions, written) = region::prepare(&self.dir, &self.regions)?;
-        // Two files cannot get their names at once: until its last version is there, the table has
-        // no checksum, and whatever kills the writer, none that is wrong.
-        self.info.regions = self.last.then_some(written);
+        // Two files cannot be renamed atomically. The table gets a checksum only when it is final,
+        // so that a killed writer never leaves a wrong one.
+        self.info.regions = self.final_store.then_some(written);
         Ok((regions, self.info.prepare(&self.dir)?))
     }
 }

@@ -1,10 +1,11 @@
-//! The block with the fewest valid pages; among equals, the one that has had as many for longest.
+//! Selects the block with the fewest valid pages; among equals, the one that has had that number
+//! longest.
 
 use super::Victims;
 use crate::list::{Links, List};
 
-/// Lists of blocks by valid pages: every operation takes constant time but for the search of the
-/// first list that is not empty, which starts no lower than the last change.
+/// Lists of blocks by valid pages. Every operation takes constant time, except the search for the
+/// first list that is not empty, which starts at a known lower bound.
 #[derive(Debug)]
 pub struct Greedy {
     lists: Vec<List>,
@@ -13,7 +14,7 @@ pub struct Greedy {
 }
 
 impl Greedy {
-    /// No closed block yet, of `blocks` with `pages` each.
+    /// No candidates yet, for `blocks` blocks with `pages` pages each.
     pub fn new(blocks: u32, pages: u32) -> Self {
         Self {
             lists: vec![List::default(); pages as usize + 1],

@@ -1,4 +1,4 @@
-//! Which block a plane collects: a file per policy.
+//! Victim policies of garbage collection, one file each.
 
 use super::Geometry;
 use crate::machine::VictimPolicy;
@@ -8,15 +8,15 @@ pub mod random;
 
 /// The closed blocks of one plane, by the number of their valid pages.
 ///
-/// Blocks are numbered within the plane. A block is given in when its last page is programmed,
-/// notified of each page that becomes invalid, and taken out to be collected.
+/// Blocks are numbered within the plane. A block is added when its last page is programmed, updated
+/// when a page becomes invalid, and removed to be collected.
 pub trait Victims: Send {
-    /// A block was filled; `valid` of its pages are still valid.
+    /// Add a full block with `valid` valid pages.
     fn insert(&mut self, block: u32, valid: u32);
-    /// A page of a closed block became invalid; `valid` are left.
+    /// A page of an added block became invalid; `valid` remain.
     fn invalidated(&mut self, block: u32, valid: u32);
-    /// Take out the block to collect. `None` only where no block has an invalid page. Calls in a
-    /// row come to a block with one in the end.
+    /// Remove the block to collect. `None` only if no block has an invalid page. Repeated calls
+    /// eventually return a block with one.
     fn take(&mut self) -> Option<u32>;
 }
 

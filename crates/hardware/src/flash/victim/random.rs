@@ -1,26 +1,27 @@
-//! Any closed block, all alike: the baseline whose write amplification theory knows exactly.
+//! Selects a full block uniformly at random: the baseline with an exact theory of write
+//! amplification.
 
 use nearfar_trace::generate::rng::Rng;
 
 use super::Victims;
 
-/// Closed blocks in a bag. A draw may give a block whose pages are all valid: it is moved for
-/// nothing and another is drawn, as in the theory. After as many such draws in a row as there are
-/// blocks, one with an invalid page is taken, so that collection ends.
+/// Full blocks, unordered. A draw may return a block whose pages are all valid; it is moved in
+/// vain, and another is drawn, as in the theory. After as many consecutive such draws as there are
+/// blocks, a block with an invalid page is selected, so that collection ends.
 #[derive(Debug)]
 pub struct Random {
     bag: Vec<u32>,
     valid: Vec<u32>,
-    /// Blocks in the bag with an invalid page: whether a draw can end.
+    /// Number of blocks with an invalid page: 0 if collection cannot free anything.
     useful: u32,
     pages: u32,
-    /// Draws in a row that freed nothing.
+    /// Consecutive draws that freed nothing.
     vain: usize,
     rng: Rng,
 }
 
 impl Random {
-    /// No closed block yet, of `blocks` with `pages` each; `seed` sets the stream of draws.
+    /// No candidates yet, for `blocks` blocks with `pages` pages each; `seed` determines the draws.
     pub fn new(blocks: u32, pages: u32, seed: u64) -> Self {
         Self {
             bag: Vec::with_capacity(blocks as usize),

@@ -1,40 +1,40 @@
-//! The top of the stack: a ring, onto which a page is put without any other being moved.
+//! The top of the stack: a ring, so that a push moves no other page.
 
 /// Pages in the ring.
 pub const FRONT: usize = 32;
-/// In the place of a page: none is there, as it was freed.
+/// A place whose page was freed.
 pub const HOLE: u32 = u32::MAX;
-/// There never was one. It is no page's number, as [`HOLE`] is none.
+/// A place that was never used. Like [`HOLE`], not a page id.
 const EMPTY: u32 = u32::MAX - 1;
 
-/// The pages on top, by their place: 0 is the top.
+/// The pages on top; place 0 is the topmost.
 #[derive(Clone, Debug)]
 pub struct Front {
     ring: [u32; FRONT],
-    /// Where the top is.
+    /// Index of the topmost place.
     head: usize,
     len: usize,
 }
 
 impl Front {
-    /// An empty one.
+    /// An empty ring.
     pub fn new() -> Self {
         Self { ring: [EMPTY; FRONT], head: 0, len: 0 }
     }
 
-    /// Pages and holes in it.
+    /// Number of pages and holes.
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// The first place of `page`.
     pub fn place(&self, page: u32) -> Option<usize> {
-        // Most are near the top.
+        // From the top, where most are.
         let (below, from_top) = self.ring.split_at(self.head);
         from_top.iter().chain(below).position(|&other| other == page)
     }
 
-    /// Put `page` on top; what falls out below.
+    /// Push `page` on top. Returns the page that no longer fits.
     pub fn push(&mut self, page: u32) -> Option<u32> {
         self.head = self.at(FRONT - 1);
         let last = std::mem::replace(&mut self.ring[self.head], page);
@@ -43,7 +43,7 @@ impl Front {
         is_full.then_some(last)
     }
 
-    /// Put `page` on top in the place of what is at `place`: those above that move down by one.
+    /// Remove the entry at `place` and push `page` on top.
     pub fn raise(&mut self, place: usize, page: u32) {
         let mut above = page;
         for place in 0..=place {
@@ -52,13 +52,13 @@ impl Front {
         }
     }
 
-    /// What was at `place` is freed.
+    /// Turn `place` into a hole.
     pub fn free(&mut self, place: usize) {
         let at = self.at(place);
         self.ring[at] = HOLE;
     }
 
-    /// All pages and holes from the top on.
+    /// All pages and holes, from the top.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         (0..self.len).map(|place| self.ring[self.at(place)])
     }
@@ -75,9 +75,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A list does the same.
         #[test]
-        fn like_a_list(steps in prop::collection::vec((0u32..50, 0usize..FRONT), 0..300)) {
+        fn equals_a_list(steps in prop::collection::vec((0u32..50, 0usize..FRONT), 0..300)) {
             let (mut front, mut list) = (Front::new(), Vec::new());
             for (page, place) in steps {
                 let expected = list.iter().position(|other| *other == page);

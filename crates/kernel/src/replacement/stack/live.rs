@@ -1,28 +1,27 @@
-//! The slots of the stack below its top: which are live, and how many there are up to one.
+//! The slots of the stack below its top: which are live, and the rank of a slot among them.
 //!
-//! Counts of fixed widths rather than a Fenwick tree: the live slots above one are then found by
-//! sums that are always the same instructions, where the loops of a tree end differently every time
-//! and a processor guesses wrong.
+//! Counts at fixed widths instead of a Fenwick tree: a rank is then a branch-free sum, while the
+//! loops of a tree have a different length each time, which processors mispredict.
 
 use nearfar_simd::Avx2;
 
-/// Slots of a line, whose bits are a line of the cache.
+/// Slots per line: their bits fill one cache line.
 pub const LINE: usize = 512;
-/// Lines, or groups of lines, that are counted together.
+/// Lines per group, and groups per top-level count.
 const WIDTH: usize = 64;
 
-/// Which slots are live, and how many of them.
+/// The set of live slots.
 #[derive(Clone, Debug)]
 pub struct Live {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     avx2: Option<Avx2>,
-    /// A bit a slot.
+    /// One bit per slot.
     bits: Vec<[u64; LINE / 64]>,
-    /// Live slots of each line of [`LINE`].
+    /// Live slots of each line.
     lines: Vec<[u16; WIDTH]>,
-    /// Of each [`WIDTH`] lines.
+    /// Live slots of each group of [`WIDTH`] lines.
     groups: Vec<[u32; WIDTH]>,
-    /// Of each [`WIDTH`] of those.
+    /// Live slots of each [`WIDTH`] groups.
     tops: Vec<u32>,
 }
 
@@ -32,7 +31,7 @@ impl Live {
         Self { avx2, bits: Vec::new(), lines: Vec::new(), groups: Vec::new(), tops: Vec::new() }
     }
 
-    /// None of `slots` is live.
+    /// Resize to `slots` slots, none of them live.
     pub fn clear(&mut self, slots: usize) {
         let lines = slots.div_ceil(LINE);
         let (groups, tops) = (lines.div_ceil(WIDTH), lines.div_ceil(WIDTH * WIDTH));
@@ -46,7 +45,7 @@ impl Live {
         self.tops.resize(tops, 0);
     }
 
-    /// The first `slots`, of none so far, are live.
+    /// Make the first `slots` slots of an empty set live.
     pub fn fill(&mut self, slots: usize) {
         for (line, bits) in self.bits[..slots.div_ceil(LINE)].iter_mut().enumerate() {
             let count = LINE.min(slots - line * LINE);
@@ -66,58 +65,58 @@ impl Live {
         self.bits[slot / LINE][slot % LINE / 64] >> (slot % 64) & 1 == 1
     }
 
-    /// Visit the live slots in order: by words of bits, as nobody can predict which slots are live.
+    /// Visit the live slots in order.
     pub fn each(&self, mut visit: impl FnMut(usize)) {
-        for (at, &word) in self.bits.as_flattened().iter().enumerate() {
-            let mut left = word;
-            while left != 0 {
-                visit(at * 64 + left.trailing_zeros() as usize);
-                left &= left - 1;
+        for (index, &word) in self.bits.as_flattened().iter().enumerate() {
+            let mut word = word;
+            while word != 0 {
+                visit(index * 64 + word.trailing_zeros() as usize);
+                word &= word - 1;
             }
         }
     }
 
-    /// Make `slot` live, or no longer so.
-    pub fn change(&mut self, slot: usize) {
+    /// Flip whether `slot` is live.
+    pub fn toggle(&mut self, slot: usize) {
         let (line, bit) = (slot / LINE, 1 << (slot % 64));
         let bits = &mut self.bits[line][slot % LINE / 64];
         *bits ^= bit;
-        // One more, or one less.
-        let one = if *bits & bit != 0 { 1 } else { u32::MAX };
+        // 1 or -1, modulo 2^32.
+        let step = if *bits & bit != 0 { 1 } else { u32::MAX };
         let group = line / WIDTH;
         let count = &mut self.lines[group][line % WIDTH];
-        *count = count.wrapping_add(one as u16);
+        *count = count.wrapping_add(step as u16);
         let count = &mut self.groups[group / WIDTH][group % WIDTH];
-        *count = count.wrapping_add(one);
+        *count = count.wrapping_add(step);
         let top = &mut self.tops[group / WIDTH];
-        *top = top.wrapping_add(one);
+        *top = top.wrapping_add(step);
     }
 
-    /// Live slots up to and including `slot`.
-    pub fn up_to(&self, slot: usize) -> usize {
+    /// Number of live slots up to and including `slot`.
+    pub fn rank(&self, slot: usize) -> usize {
         #[cfg(target_arch = "x86_64")]
         if let Some(token) = self.avx2 {
-            // SAFETY: the token says that the processor has the features.
-            return unsafe { self.up_to_avx2(token, slot) };
+            // SAFETY: the token proves that the processor has the features.
+            return unsafe { self.rank_avx2(token, slot) };
         }
-        self.up_to_scalar(slot)
+        self.rank_scalar(slot)
     }
 
-    /// [`Self::up_to_scalar`], compiled for wider registers.
+    /// [`Self::rank_scalar`] compiled for AVX2.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,popcnt")]
-    fn up_to_avx2(&self, _: Avx2, slot: usize) -> usize {
-        self.up_to_scalar(slot)
+    fn rank_avx2(&self, _: Avx2, slot: usize) -> usize {
+        self.rank_scalar(slot)
     }
 
     #[inline(always)]
-    fn up_to_scalar(&self, slot: usize) -> usize {
+    fn rank_scalar(&self, slot: usize) -> usize {
         let line = slot / LINE;
         let group = line / WIDTH;
         let top = group / WIDTH;
         let (lines, groups) = (&self.lines[group], &self.groups[top]);
         let line_in_group = (line % WIDTH) as u16;
-        // Of all those before, whichever they are: no loop ends early.
+        // Masked sums of fixed length, without early exit.
         let before = |counts: &[u32], end: u32| {
             let counts = (0..).zip(counts);
             counts.map(|(number, &count)| if number < end { count } else { 0 }).sum::<u32>()
@@ -147,32 +146,31 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
-        /// Over more slots than the counts of each width hold, filled and then changed here and
-        /// there, at either level.
+        /// Enough slots to use every width, filled and then toggled, with and without AVX2.
         #[test]
-        fn live_slots_are_counted(
+        fn equals_a_vec_of_flags(
             filled in 0usize..5_000_000,
             changes in prop::collection::vec(0usize..5_000_000, 0..300),
-            asked in prop::collection::vec(0usize..5_000_000, 1..30),
+            queries in prop::collection::vec(0usize..5_000_000, 1..30),
         ) {
             let mut live = Live::new(None);
             live.clear(5_000_000);
             live.fill(filled);
-            let mut plain = vec![false; 5_000_000];
-            plain[..filled].fill(true);
+            let mut flags = vec![false; 5_000_000];
+            flags[..filled].fill(true);
             for &slot in &changes {
-                live.change(slot);
-                plain[slot] = !plain[slot];
+                live.toggle(slot);
+                flags[slot] = !flags[slot];
             }
             let mut all = Vec::new();
             live.each(|slot| all.push(slot));
-            prop_assert!(all.into_iter().eq((0..plain.len()).filter(|slot| plain[*slot])));
+            prop_assert!(all.into_iter().eq((0..flags.len()).filter(|slot| flags[*slot])));
             let with_avx2 = Live { avx2: Avx2::for_test(), ..live.clone() };
-            for slot in asked.into_iter().chain(changes).chain([0, 4_999_999]) {
-                let expected = plain[..=slot].iter().filter(|live| **live).count();
-                prop_assert_eq!(live.up_to(slot), expected, "slot {}", slot);
-                prop_assert_eq!(with_avx2.up_to(slot), expected, "slot {}", slot);
-                prop_assert_eq!(live.has(slot), plain[slot]);
+            for slot in queries.into_iter().chain(changes).chain([0, 4_999_999]) {
+                let expected = flags[..=slot].iter().filter(|live| **live).count();
+                prop_assert_eq!(live.rank(slot), expected, "slot {}", slot);
+                prop_assert_eq!(with_avx2.rank(slot), expected, "slot {}", slot);
+                prop_assert_eq!(live.has(slot), flags[slot]);
             }
         }
     }

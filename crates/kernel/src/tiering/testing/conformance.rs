@@ -1,9 +1,10 @@
 //! The contract of [`Memory`] as a suite that every world runs: the reference implementation, the
 //! simulator, the runtime under a real program.
 //!
-//! A policy that wants nothing in particular is put in charge. In every hook, and as a thread, it acts
-//! as drawn; around each action it looks at all pages and nodes, and asks whether what changed,
-//! and what was refused, is what the contract says. That no write is lost is for the world to see.
+//! A policy that wants nothing in particular is put in charge. In every hook, and as a thread, it
+//! acts as drawn; around each action it looks at all pages and nodes, and asks whether what
+//! changed, and what was refused, is what the contract says. That no write is lost is for the world
+//! to see.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,8 @@ pub trait Subject {
     /// The next step of the program.
     ///
     /// # Panics
-    /// A read that does not return the last write, or an invariant of the world's that does not hold.
+    /// A read that does not return the last write, or an invariant of the world's that does not
+    /// hold.
     fn step(&mut self, step: Step);
 }
 
@@ -483,8 +485,8 @@ impl Policy for Prober {
 /// From one step of the policy's thread to the next.
 const STEP: Time = Time::from_ps(7_000_000);
 
-/// The suite: so many programs at random in worlds that `start` makes, from a policy and a seed for what
-/// else the world can be like. Every action has to be carried out in some of them.
+/// The suite: so many programs at random in worlds that `start` makes, from a policy and a seed for
+/// what else the world can be like. Every action has to be carried out in some of them.
 ///
 /// # Panics
 /// A world that does not keep to the contract; the least program that shows it.
@@ -515,8 +517,8 @@ pub fn suite<S: Subject>(cases: u32, start: impl Fn(Make, u64) -> S) {
     assert!(done.borrow().iter().eq(&expected), "carried out: {:?}", done.borrow());
 }
 
-/// Run `steps` in the world that `start` makes with the policy, which acts as `acts` say; the kinds of
-/// action that were carried out (`commit`: a copy that was not in vain).
+/// Run `steps` in the world that `start` makes with the policy, which acts as `acts` say; the kinds
+/// of action that were carried out (`commit`: a copy that was not in vain).
 fn conforms<S: Subject>(
     acts: &[Act],
     steps: &[Step],

@@ -84,8 +84,8 @@ pub fn huge_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..250)
 }
 
-/// A program that thrashes: all pages once, so that the first fill the fast node; then 8..24 over and
-/// over, `writes` of ten references stores.
+/// A program that thrashes: all pages once, so that the first fill the fast node; then 8..24 over
+/// and over, `writes` of ten references stores.
 pub fn thrashing(writes: u32) -> Vec<Step> {
     let hot = (0..6000u32).map(|i| (8 + i * 7 % 16, i * 13 % 10 < writes));
     let hot = hot.map(|(page, write)| if write { Step::Write(page) } else { Step::Read(page) });

@@ -1,4 +1,4 @@
-//! Memory that is moved and unmapped, heard of in any order.
+//! Memory that is moved and unmapped, with messages in any order.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn pages_that_are_moved_keep_what_they_hold() {
         let range = Range::new(Va::new(0), Va::new(PAGES.into()));
         let message = live.model.borrow_mut().remap(range, range.to);
         live.look_around(1);
-        live.model.borrow_mut().tell(Event::Unmapped(range));
+        live.model.borrow_mut().send(Event::Unmapped(range));
         live.settle();
         assert!(message.flatten().is_some_and(|id| live.model.borrow().is_over(id)));
         for at in Range::new(range.to, range.to.plus(PAGES.into())).each() {
@@ -28,8 +28,7 @@ fn pages_that_are_moved_keep_what_they_hold() {
     }
 }
 
-/// Pages that there are no numbers for are in the program's memory, over the budget, wherever they were
-/// before they were moved.
+/// Moved pages without a number are in the program's memory, over the budget, wherever they were before.
 #[test]
 fn where_numbers_run_out_nothing_is_lost() {
     let mut brought = 0;
@@ -46,15 +45,15 @@ fn where_numbers_run_out_nothing_is_lost() {
             let end = 2 * u64::from(PAGES);
             live.model.borrow_mut().unmap(Range::new(Va::new(16), Va::new(u64::from(PAGES))));
             live.settle();
-            // By a few pages: what was two groups is three.
+            // By a few pages, so that two groups become three.
             let mut range = Range::new(Va::new(0), Va::new(16));
             for to in [27, 1, 30].map(Va::new) {
                 let message = live.model.borrow_mut().remap(range, to);
                 live.look_around(1);
                 let loads = live.manager.world.counters.far_loads;
-                live.model.borrow_mut().tell(Event::Unmapped(range));
+                live.model.borrow_mut().send(Event::Unmapped(range));
                 live.settle();
-                // Without a policy nothing else is loaded meanwhile.
+                // Without a policy, nothing else is loaded meanwhile.
                 if name == "none" {
                     brought += live.manager.world.counters.far_loads - loads;
                 }
@@ -74,7 +73,7 @@ fn where_numbers_run_out_nothing_is_lost() {
     assert!(brought > 0, "no page was far");
 }
 
-/// Threads that have changed mappings are heard of in any order.
+/// Messages of threads that change mappings arrive in any order.
 #[test]
 fn late_messages_take_nothing_that_is_in_use() {
     for (name, mapped) in on_both_kinds() {
@@ -85,18 +84,18 @@ fn late_messages_take_nothing_that_is_in_use() {
         live.run(&testing::thrashing(4));
         let part = |number: u64| Range::new(Va::new(8 * number), Va::new(8 * (number + 1)));
         let (one, two, free) = (part(0), part(1), Va::new(PAGES.into()));
-        // One thread has unmapped memory, another moves its own there, and is heard of first.
-        let late = live.model.borrow_mut().unmap_untold(one).unwrap();
+        // One thread has unmapped memory; the message of another, which moves its own there, is first.
+        let late = live.model.borrow_mut().unmap_unsent(one).unwrap();
         live.model.borrow_mut().remap(two, one.from).unwrap().unwrap();
         live.look_around(4);
-        live.model.borrow_mut().tell(late);
+        live.model.borrow_mut().send(late);
         live.look_around(4);
-        // That two was unmapped is told after a third thread has moved memory there.
+        // The message that two was unmapped arrives after a third thread has moved memory there.
         live.model.borrow_mut().remap(part(2), two.from).unwrap().unwrap();
         live.look_around(4);
-        live.model.borrow_mut().tell(Event::Unmapped(two));
+        live.model.borrow_mut().send(Event::Unmapped(two));
         live.look_around(4);
-        live.model.borrow_mut().tell(Event::Unmapped(part(2)));
+        live.model.borrow_mut().send(Event::Unmapped(part(2)));
         live.settle();
         for at in one.each().chain(two.each()) {
             live.access(at, false);
@@ -108,7 +107,8 @@ fn late_messages_take_nothing_that_is_in_use() {
     }
 }
 
-/// A thread has moved memory away and is held up, another moves its own there and is heard of first.
+/// A thread has moved memory away and is preempted; the message of another, which moves its own there, is
+/// first.
 #[test]
 fn who_has_left_first_is_heard_of_last() {
     for (name, mapped) in on_both_kinds() {
@@ -119,14 +119,14 @@ fn who_has_left_first_is_heard_of_last() {
         live.run(&testing::thrashing(4));
         let part = |number: u64| Range::new(Va::new(8 * number), Va::new(8 * (number + 1)));
         let free = Range::new(Va::new(PAGES.into()), Va::new(u64::from(PAGES) + 8));
-        let late = live.model.borrow_mut().remap_untold(part(1), free.from).unwrap().unwrap();
+        let late = live.model.borrow_mut().remap_unsent(part(1), free.from).unwrap().unwrap();
         live.model.borrow_mut().remap(part(0), part(1).from).unwrap().unwrap();
         live.look_around(4);
-        live.model.borrow_mut().tell(Event::Unmapped(part(0)));
+        live.model.borrow_mut().send(Event::Unmapped(part(0)));
         live.look_around(4);
-        live.model.borrow_mut().tell(late);
+        live.model.borrow_mut().send(late);
         live.look_around(4);
-        live.model.borrow_mut().tell(Event::Unmapped(part(1)));
+        live.model.borrow_mut().send(Event::Unmapped(part(1)));
         live.settle();
         for at in part(1).each().chain(free.each()) {
             live.access(at, false);

@@ -1,8 +1,8 @@
-//! Pages that are held by the program's I/O or by `mlock`.
+//! Pages that are pinned by I/O or `mlock`.
 
 use super::*;
 
-/// Slow pages that cannot leave the program's memory are shown where they are: in fast memory.
+/// Far pages that cannot leave the program's memory are shown as fast.
 #[test]
 fn held_pages_are_shown_as_fast() {
     for seed in 0..8 {
@@ -14,14 +14,14 @@ fn held_pages_are_shown_as_fast() {
             held.extend(live.model.borrow_mut().pin(at));
         }
         assert_eq!(held.len(), PAGES as usize);
-        // Each is tried when the window is trimmed, which each fault does.
+        // Each fault trims the window, which tries each of them.
         live.release(Va::new(0));
         live.access(Va::new(0), true);
         let ([fast, far], window) = live.manager.world.used();
         assert_eq!(fast + far, u64::from(PAGES));
         assert!(far == window && window <= 2, "{fast} fast, {far} far, {window} in the window");
-        // The policy sees them where it has put them.
-        assert_eq!(Memory::free(&live.manager.world, SLOW_NODE), 26 - u64::from(PAGES - 10));
+        // The policy sees them on the node to which it moved them.
+        assert_eq!(Memory::free(&live.manager.world, FAR_NODE), 26 - u64::from(PAGES - 10));
         for frame in held {
             live.model.borrow_mut().device_writes(frame);
         }
@@ -38,7 +38,7 @@ fn held_pages_are_shown_as_fast() {
     }
 }
 
-/// Pages that are held are tried again ever more seldom, and are moved once they are free.
+/// Pinned pages are retried with increasing delays, and moved once they are free.
 #[test]
 fn held_pages_are_not_tried_all_the_time() {
     let policies = ["tpp", "nomad", "ssp"].into_iter();
@@ -60,7 +60,7 @@ fn held_pages_are_not_tried_all_the_time() {
             }
             live.manager.world.counters.pinned - before
         };
-        // A second: at most 22 rests, with a step between each two, and two tries a page of a step.
+        // One second: at most 22 rests, a step after each, and two attempts per page of a step.
         tried(&mut live);
         let often = tried(&mut live);
         assert!(often > 0 && often < 22 * 2 * 3 * u64::from(PAGES), "{name}: {often}");

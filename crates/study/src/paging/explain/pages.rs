@@ -1,45 +1,45 @@
-//! The page and the frame that a reference reaches, where pages end and where they do not.
+//! Maps references to pages and frames, with and without lifetimes.
 
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Reader, Result};
 
 use crate::lifetimes::{self, Action, Blocks, Events, PageTable, Spaces};
-use crate::paging::resident::{Reached, Resident};
+use crate::paging::explain::memory::{Target, TlbAndMemory};
 
 /// Pages of one size.
 pub enum Pages {
-    /// They never end.
-    Endless {
+    /// Without lifetimes.
+    Permanent {
         /// log2 of the page size.
         shift: u32,
-        /// In the order of first references.
+        /// Page ids, in the order of first references.
         ids: PageMap<u32>,
     },
-    /// They end as the trace's events say.
+    /// With lifetimes, from the events of the trace.
     Lives(Box<Lives>),
 }
 
-/// Pages that end.
+/// Pages with lifetimes.
 pub struct Lives {
     block_shift: u32,
     blocks: Blocks,
     table: PageTable,
     events: Events,
-    /// The thread of the record before, unless an event came since, and its space.
+    /// The thread of the previous record, unless an event followed, and its address space.
     running: Option<u32>,
     space: u32,
 }
 
 impl Pages {
-    /// Pages of 2^`shift` bytes that never end.
-    pub fn endless(shift: u32) -> Self {
-        Pages::Endless { shift, ids: PageMap::default() }
+    /// Pages of 2^`shift` bytes without lifetimes.
+    pub fn permanent(shift: u32) -> Self {
+        Pages::Permanent { shift, ids: PageMap::default() }
     }
 
-    /// Pages of 2^`shift` bytes that end. Without `files`, pages of files take no frames.
+    /// Pages of 2^`shift` bytes with lifetimes. Without `files`, file pages take no frames.
     ///
     /// # Errors
-    /// The events cannot be read.
+    /// If the events cannot be read.
     pub fn lives(reader: &Reader, spaces: Spaces, shift: u32, files: bool) -> Result<Self> {
         let block_shift = shift.min(lifetimes::PAGE);
         Ok(Pages::Lives(Box::new(Lives {
@@ -52,25 +52,26 @@ impl Pages {
         })))
     }
 
-    /// log2 of the bytes that are referenced together.
+    /// log2 of the block size in bytes.
     pub fn block_shift(&self) -> u32 {
         match self {
-            Pages::Endless { shift, .. } => *shift,
+            Pages::Permanent { shift, .. } => *shift,
             Pages::Lives(lives) => lives.block_shift,
         }
     }
 
-    /// Apply the events that come before record number `at`.
-    pub fn events(&mut self, at: u64, resident: &mut Resident) {
+    /// Apply the events before record number `at`.
+    pub fn events(&mut self, at: u64, simulation: &mut TlbAndMemory) {
         let Pages::Lives(lives) = self else { return };
         while let Some(event) = lives.events.before(at) {
             lives.blocks.apply(&event);
-            lives.take_changes(resident);
+            lives.take_changes(simulation);
             lives.running = None;
         }
     }
 
-    /// The number that an address of this thread is known by. Asked for every record, in order.
+    /// The [`lifetimes::place`] of an address of this thread. Must be called for every record, in
+    /// order.
     pub fn place(&mut self, thread: u32, addr: u64) -> u64 {
         let Pages::Lives(lives) = self else { return addr };
         if lives.running != Some(thread) {
@@ -80,35 +81,35 @@ impl Pages {
         lifetimes::place(lives.space, addr)
     }
 
-    /// What a reference to a block reaches; what it changes is told to `resident` first.
-    pub fn reach(&mut self, block: u64, write: bool, resident: &mut Resident) -> Reached {
+    /// Apply a reference to a block; passes changes to `simulation`. Returns its target.
+    pub fn reference(&mut self, block: u64, write: bool, simulation: &mut TlbAndMemory) -> Target {
         match self {
-            Pages::Endless { ids, .. } => {
-                let fresh = ids.len() as u32;
-                let page = *ids.entry(block).or_insert(fresh);
-                if page == fresh {
+            Pages::Permanent { ids, .. } => {
+                let next = ids.len() as u32;
+                let page = *ids.entry(block).or_insert(next);
+                if page == next {
                     let (of_file, executable) = (false, false);
                     let frame = page;
-                    resident.apply(Action::Begin { frame, number: block, of_file, executable });
+                    simulation.apply(Action::Begin { frame, number: block, of_file, executable });
                 }
-                Reached { page, number: block, frame: page }
+                Target { page, number: block, frame: page }
             }
             Pages::Lives(lives) => {
                 let id = lives.blocks.reference(block, write);
-                lives.take_changes(resident);
+                lives.take_changes(simulation);
                 let page = lives.table.page(id);
                 let (number, frame) = (lives.table.number(page), lives.table.frame(page));
-                Reached { page, number, frame }
+                Target { page, number, frame }
             }
         }
     }
 }
 
 impl Lives {
-    fn take_changes(&mut self, resident: &mut Resident) {
+    fn take_changes(&mut self, simulation: &mut TlbAndMemory) {
         for change in self.blocks.changes() {
             self.table.apply(&change);
-            self.table.actions().for_each(|action| resident.apply(action));
+            self.table.actions().for_each(|action| simulation.apply(action));
         }
     }
 }

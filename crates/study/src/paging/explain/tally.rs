@@ -1,4 +1,4 @@
-//! What was met, by place and by code.
+//! Counts by place and by code.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use rustc_hash::FxHashMap;
 use super::{Counts, Explained, Place, RANGES, SITES, Site};
 use crate::info::names::{self, Names, UNNAMED};
 
-/// log2 of the smallest range, or a page where that is larger.
+/// log2 of the smallest range; a page if that is larger.
 const MIN_RANGE_SHIFT: u32 = 16;
 
-/// Counts by region, range and code, as references are made.
+/// Counts by region, range and code.
 pub struct Tally {
     names: Names,
     process: FxHashMap<u32, u32>,
@@ -20,17 +20,17 @@ pub struct Tally {
     places: FxHashMap<(u32, u64), Counts>,
     code: Code,
     cell_shift: u32,
-    /// Most references lie where the one before them did.
-    known: Option<(u64, u64)>,
+    /// Page and cell of the previous reference, whose counts are in `counts`.
+    current: Option<(u64, u64)>,
     region: u32,
     counts: Counts,
 }
 
 impl Tally {
-    /// Nothing was met yet; `shift` is log2 of the page size.
+    /// Empty counts; `shift` is log2 of the page size.
     ///
     /// # Errors
-    /// The events cannot be read.
+    /// If the events cannot be read.
     pub fn new(reader: &Reader, shift: u32) -> Result<Self> {
         let threads = &reader.info().threads;
         Ok(Self {
@@ -40,13 +40,13 @@ impl Tally {
             places: FxHashMap::default(),
             code: Code::default(),
             cell_shift: shift.max(MIN_RANGE_SHIFT),
-            known: None,
+            current: None,
             region: 0,
             counts: Counts::default(),
         })
     }
 
-    /// Record number `at` is of `thread`. Asked for every record, in order, before all else of it.
+    /// Start record number `at`, of `thread`. Must be called for every record, in order.
     pub fn record(&mut self, at: u64, thread: u32) {
         if self.names.next_event() <= at {
             let process = &self.process;
@@ -54,56 +54,56 @@ impl Tally {
             self.names.advance(at, process_of, self.running);
             self.commit();
         }
-        let seen = self.process.get(&thread).copied().unwrap_or(0);
-        if seen != self.running {
-            self.running = seen;
+        let process = self.process.get(&thread).copied().unwrap_or(0);
+        if process != self.running {
+            self.running = process;
             self.commit();
         }
     }
 
-    /// The thread goes on at this address.
+    /// The thread fetches instructions at this address.
     pub fn fetch(&mut self, thread: u32, addr: u64) {
         self.code.last.insert(thread, addr);
     }
 
-    /// A reference of the last record, of which `counted` are counted, met something or nothing.
-    pub fn reference(&mut self, thread: u32, addr: u64, met: Counts, counted: u64) {
-        self.at(addr);
-        if met != Counts::default() {
+    /// Count the events of a reference, and `references` references, 0 or 1.
+    pub fn reference(&mut self, thread: u32, addr: u64, events: Counts, references: u64) {
+        self.enter(addr);
+        if events != Counts::default() {
             let (names, running) = (&mut self.names, self.running);
-            self.code.met(thread, &met, |addr| names.code(running, addr));
-            self.counts.add(&met);
+            self.code.count(thread, &events, |addr| names.code(running, addr));
+            self.counts.add(&events);
         }
-        self.counts.references += counted;
+        self.counts.references += references;
     }
 
-    /// The region of an address, where the next counts go.
-    pub fn at(&mut self, addr: u64) -> u32 {
+    /// Switch to the place of an address. Returns its region.
+    pub fn enter(&mut self, addr: u64) -> u32 {
         let spot = (addr >> 12, addr >> self.cell_shift);
-        if self.known != Some(spot) {
+        if self.current != Some(spot) {
             self.commit();
             self.region = self.names.region(self.running, spot.0);
-            self.known = Some(spot);
+            self.current = Some(spot);
         }
         self.region
     }
 
-    /// Put what was counted at one place where it belongs.
+    /// Add `counts` to the counts of their place.
     fn commit(&mut self) {
-        if let Some((_, cell)) = self.known.take() {
+        if let Some((_, cell)) = self.current.take() {
             let counts = std::mem::take(&mut self.counts);
             self.places.entry((self.region, cell)).or_default().add(&counts);
         }
     }
 
-    /// All of it; `resident` has the most bytes of private memory of each region id.
+    /// The result; `resident` has the peak bytes of private memory by region id.
     pub fn finish(mut self, resident: Option<&[u64]>) -> Explained {
         self.commit();
         explained(self.places, self.code, self.names, self.cell_shift, resident)
     }
 }
 
-/// Which code made a reference: the last that its thread had fetched.
+/// Counts by code: the last instructions that the thread had fetched.
 #[derive(Default)]
 struct Code {
     last: FxHashMap<u32, u64>,
@@ -111,13 +111,13 @@ struct Code {
 }
 
 impl Code {
-    /// Count what a reference of `thread` met; `code_of` says what an address of its code is.
-    fn met(&mut self, thread: u32, counts: &Counts, code_of: impl FnOnce(u64) -> names::Code) {
+    /// Count the events of a reference of `thread`; `code_of` describes the code at an address.
+    fn count(&mut self, thread: u32, counts: &Counts, code_of: impl FnOnce(u64) -> names::Code) {
         let site = self.last.get(&thread).map(|&addr| (code_of(addr), addr));
         self.sites.entry(site).or_default().add(counts);
     }
 
-    /// The sites that met most, the rest in one; `name_of` a region.
+    /// The sites with most events, and the sum of the rest; `name_of` returns the name of a region.
     fn into_sites(self, programs: &[String], name_of: impl Fn(u32) -> String) -> Vec<Site> {
         if self.last.is_empty() {
             return Vec::new();
@@ -154,7 +154,7 @@ impl Code {
     }
 }
 
-/// From counts by region id and cell to named regions and ranges.
+/// Convert counts by region id and cell to named regions and ranges.
 fn explained(
     places: FxHashMap<(u32, u64), Counts>,
     code: Code,
@@ -178,14 +178,14 @@ fn explained(
         ids.push(id);
         sum.add(&counts);
     }
-    // Aligned groups of 2, 4, 8, ... cells, so that a range begins and ends at round addresses.
+    // Merge aligned groups of 2, 4, 8, ... cells, so that ranges have round addresses.
     let mut size = 0;
     while cells.len() > RANGES {
         size += 1;
         let mut fewer: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
         for (cell, (ids, counts)) in cells {
-            let (all, sum) = fewer.entry(cell >> 1).or_default();
-            all.extend(ids);
+            let (merged_ids, sum) = fewer.entry(cell >> 1).or_default();
+            merged_ids.extend(ids);
             sum.add(&counts);
         }
         cells = fewer;
@@ -194,7 +194,7 @@ fn explained(
     let bounds = |low: u64, high: u64, shift: u32| (low << shift, u128::from(high + 1) << shift);
     let name = |id: usize| {
         texts.get(id).cloned().flatten().unwrap_or_else(|| {
-            // Code that no reference was counted in has no bounds.
+            // Code without data references has no bounds.
             let Some((low, high, _)) = regions.get(&id) else { return UNNAMED.to_owned() };
             let (low, high) = bounds(*low, *high, cell_shift);
             format!("{low:#x}-{high:#x}")
@@ -211,17 +211,16 @@ fn explained(
             Place { name: names.join(" + "), addr_low, addr_high, resident_bytes: None, counts }
         })
         .collect();
-    // Of a trace without events the parts of a region are told apart until the end.
-    let mut held: FxHashMap<usize, u64> = FxHashMap::default();
+    // Without events, the parts of a region are merged only at the end.
+    let mut peaks: FxHashMap<usize, u64> = FxHashMap::default();
     for (id, bytes) in resident.into_iter().flatten().enumerate() {
-        *held.entry(final_region(id as u32)).or_default() += bytes;
+        *peaks.entry(final_region(id as u32)).or_default() += bytes;
     }
     let mut regions: Vec<Place> = regions
         .iter()
         .map(|(&id, &(low, high, counts))| {
             let (addr_low, addr_high) = bounds(low, high, cell_shift);
-            let held = held.get(&id).copied().unwrap_or(0);
-            let resident_bytes = resident.map(|_| held);
+            let resident_bytes = resident.map(|_| peaks.get(&id).copied().unwrap_or(0));
             Place { name: name(id), addr_low, addr_high, resident_bytes, counts }
         })
         .collect();

@@ -1,48 +1,48 @@
-//! The last pages of a thread.
+//! The most recently used pages of a thread.
 
 /// A 4 KiB page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Page {
     pub number: u64,
     pub block: u32,
-    /// The line of the page table that has its entry: see [`super::touches::Touch::line`].
+    /// Cache line of its page-table entry: see [`super::touches::Touch::line`].
     pub line: u32,
-    /// Writes to it change nothing.
+    /// Writes have no effect.
     pub settled: bool,
 }
 
-/// None.
+/// Sentinel: no page.
 pub const NO_PAGE: Page = Page { number: u64::MAX, block: 0, line: 0, settled: true };
 
-/// Where a page is expected, by some bits of its number.
+/// Size of the direct-mapped table of positions.
 const HINTS: usize = 256;
 
-/// The 4 KiB pages that a thread used last, as many as the smallest first level of a TLB has entries. They
-/// are the last pages of any size, too, so each first level has them. What its order is among others
-/// follows from the order in which pages leave here, which is that of their last uses.
+/// The most recently used 4 KiB pages of a thread, as many as the smallest first TLB level has
+/// entries. Every first level contains them, at any page size. They leave in the order of their
+/// last uses, which gives the order of the TLB's other entries.
 #[derive(Clone)]
 pub struct Last {
-    /// When each was used.
+    /// Pages with the time of their last use.
     pages: Vec<(Page, u64)>,
     hints: [u16; HINTS],
 }
 
-/// What became of a page that was put among the last.
+/// Result of [`Last::put`].
 #[derive(Debug, PartialEq)]
 pub enum Put {
-    /// It was one of them.
+    /// The page was among the last.
     Known,
-    /// It is new, and this one had to leave.
+    /// The page is new and replaces this one.
     New(Option<Page>),
 }
 
 impl Last {
-    /// Room for so many, none of which is there.
+    /// Empty, for `entries` pages.
     pub fn new(entries: usize) -> Self {
         Self { pages: vec![(NO_PAGE, 0); entries], hints: [0; HINTS] }
     }
 
-    /// Use a page, if it is one of them.
+    /// Look up and use a page.
     #[inline]
     pub fn find(&mut self, number: u64, now: u64) -> Option<Page> {
         let hint = &mut self.hints[number as usize % HINTS];
@@ -56,7 +56,7 @@ impl Last {
         Some(*page)
     }
 
-    /// Use a page, which may be another than it was.
+    /// Insert or update a page.
     pub fn put(&mut self, page: Page, now: u64) -> Put {
         if self.find(page.number, now).is_some() {
             let place = usize::from(self.hints[page.number as usize % HINTS]);
@@ -70,7 +70,7 @@ impl Last {
         Put::New((used > 0).then_some(old))
     }
 
-    /// Take all of them out, the one used longest ago first.
+    /// Remove all pages, least recently used first.
     pub fn take(&mut self) -> impl Iterator<Item = Page> + use<> {
         let mut pages: Vec<(Page, u64)> =
             self.pages.iter().copied().filter(|(_, used)| *used > 0).collect();

@@ -1,16 +1,17 @@
-//! Time as a machine spends it (`--view machine`): TLBs, page walks, caches and faults of a processor.
+//! The machine's view (`--view machine`): time of a processor's TLBs, page walks, caches and
+//! faults.
 //!
-//! One pass over the trace. References go through the data caches once, whatever the page size
-//! ([`touches`]); what is left for each page size are the touches: references to another page than the
-//! thread's last ([`last`]), and those that the first level of cache does not have. Each page size then follows
-//! which of its pages are large ([`pages`]), asks the TLBs, walks, and adds up what a thread waits for
-//! ([`waits`]).
+//! One pass over the trace. The data caches are simulated once, because they do not depend on the
+//! page size ([`touches`]). The rest remains for each page size: *touches*, which are references to
+//! another page than the thread's previous one ([`last`]) and misses of the first cache level. Each
+//! page size tracks which of its pages are large ([`pages`]), simulates TLBs and walks, and adds up
+//! the waiting time of threads ([`waits`]).
 //!
-//! The lines that a walk reads do not go through the caches, as they differ with the page size. Whether
-//! a level holds such a line follows from when it was last used and from how old the lines are that the
-//! level evicts ([`nearfar_hardware::processor::Ages`]).
+//! The cache lines of page tables depend on the page size, so they do not go through the simulated
+//! caches. Whether a level contains such a line is estimated from its last use and the age of the
+//! lines that the level evicts ([`nearfar_hardware::processor::Ages`]).
 //!
-//! All memory is there: what a smaller one costs is added from the faults of the study.
+//! Memory is unlimited here; the cost of smaller memories is added from the faults of the study.
 
 mod last;
 mod pages;
@@ -27,19 +28,19 @@ use serde::{Deserialize, Serialize};
 
 use super::options::Options;
 use touches::{Chunk, Touches};
+pub use waits::Costs;
 use waits::PageSize;
-pub use waits::SoFar;
 
 /// log2 of the smallest and of the largest page that this view has.
 pub(super) const SMALL: u32 = super::super::lifetimes::PAGE;
 const LARGE: u32 = 21;
 
-/// What one page size comes to, with all memory there. Times are in nanoseconds, of the whole trace.
+/// Times of one page size with unlimited memory, in nanoseconds of the whole trace.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Time {
     /// Page size, bytes.
     pub page_bytes: u64,
-    /// Instructions when nothing misses.
+    /// Instructions without misses.
     pub cpu_ns: f64,
     /// Waiting for the second level of the TLB.
     pub tlb_ns: f64,
@@ -51,20 +52,20 @@ pub struct Time {
     pub dram_ns: f64,
     /// Faults that need no device.
     pub fault_ns: f64,
-    /// The kernel's part of one that does.
+    /// The kernel's time for one fault that needs a device.
     pub map_ns: f64,
-    /// Misses of the first level of the TLB that the second held.
+    /// First-level TLB misses that hit the second level.
     pub tlb_second_hits: u64,
     /// Page walks.
     pub walks: u64,
-    /// Most bytes of private memory at once.
+    /// Peak bytes of private memory.
     pub resident_bytes: u64,
 }
 
-/// Page sizes that this view has no time for.
+/// Check that this view supports all page sizes.
 ///
 /// # Errors
-/// An input error that says which there are.
+/// If it does not.
 pub(super) fn check(page_sizes: &[u64]) -> Result<()> {
     let known = 1 << SMALL..=1u64 << LARGE;
     match page_sizes.iter().find(|size| !known.contains(size)) {
@@ -80,7 +81,7 @@ pub(super) fn check(page_sizes: &[u64]) -> Result<()> {
 /// The time of each page size of `options`, in their order.
 ///
 /// # Errors
-/// Sizes that are not of the processor; the trace cannot be read; the error of `on_progress`.
+/// If a page size is not supported or the trace cannot be read; errors of `on_progress`.
 pub fn times(
     reader: &Reader,
     options: &Options,
@@ -100,15 +101,15 @@ pub fn times(
         .map(|size| PageSize::new(size.trailing_zeros(), processor))
         .collect();
     let (mut current, mut next) = (Chunk::default(), Chunk::default());
-    let mut more = touches.fill(&mut current)?;
-    while more {
+    let mut has_current = touches.fill(&mut current)?;
+    while has_current {
         let (filled, ()) = pool.install(|| {
             rayon::join(
                 || touches.fill(&mut next),
                 || sizes.par_iter_mut().with_max_len(1).for_each(|size| size.chunk(&current)),
             )
         });
-        more = filled?;
+        has_current = filled?;
         std::mem::swap(&mut current, &mut next);
         on_progress(touches.records())?;
     }

@@ -1,13 +1,13 @@
 //! Which pages are large, at one page size.
 //!
-//! With a page size switched on for anonymous memory (`hugepages-*/enabled` is `always`) the kernel gives
-//! a page of that size at the first reference to any of it, if the whole page lies in one private
-//! mapping without a file and nothing of it was mapped before (`do_anonymous_page`,
-//! `do_huge_pmd_anonymous_page`). All else is in pages of 4 KiB: files, shared memory, mappings that are
-//! too small at that moment, what was partly unmapped, moved to where it is not aligned, or written after
-//! a fork. Left out are khugepaged, which makes pages large later, and memory too fragmented to give
-//! large pages. A large page of which a part is given back stays one, for the TLB and in the resident set:
-//! the kernel maps the rest by small pages then, and frees the part when memory is short.
+//! With a page size enabled for anonymous memory (`hugepages-*/enabled` is `always`), the kernel
+//! allocates a page of that size on the first reference, if the whole page is in one private
+//! anonymous mapping and no part of it is mapped yet (`do_anonymous_page`,
+//! `do_huge_pmd_anonymous_page`). All other memory has 4 KiB pages: files, shared memory, mappings
+//! that are too small at that time, and pages that were partly unmapped, moved to an unaligned
+//! address, or written after a fork. khugepaged and fragmentation are not modelled. A large page
+//! that is partly unmapped stays large here, in the TLB and in the resident set; the kernel maps
+//! the rest with small pages and frees the unmapped part under memory pressure.
 
 use nearfar_hardware::table::prefetch;
 use nearfar_trace::hash::PageMap;
@@ -16,14 +16,14 @@ use super::SMALL;
 use super::touches::Changed;
 use crate::lifetimes::{Backing, Change};
 
-/// What a touched 4 KiB block is part of.
+/// The kind of page that contains a touched 4 KiB block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Class {
     #[default]
     None,
-    /// A page of 4 KiB of private memory.
+    /// A 4 KiB page of private memory.
     Small,
-    /// One that is no private memory.
+    /// A 4 KiB page of other memory.
     Other,
     /// A large page.
     Large,
@@ -33,46 +33,46 @@ enum Class {
 struct Block {
     number: u64,
     class: Class,
-    /// A fork shares it: the next write copies it.
+    /// Shared by a fork: the next write copies it.
     shared: bool,
 }
 
-/// As much private memory as a large page.
+/// An aligned range of the size of a large page.
 #[derive(Clone, Copy, Debug, Default)]
 struct Range {
-    /// Touched blocks.
+    /// Number of touched blocks.
     live: u32,
-    /// It is one large page.
+    /// The range is one large page.
     large: bool,
 }
 
-/// A block whose translation is gone, and whether it was that of a large page.
+/// A block whose translation was removed, and whether it had a large page.
 pub type Gone = (u64, bool);
 
 /// The pages of one size.
 #[derive(Debug, Default)]
 pub struct Pages {
-    /// log2 of the small pages in one.
+    /// log2 of the number of small pages per page.
     shift: u32,
     blocks: Vec<Block>,
     ranges: PageMap<Range>,
-    /// Blocks of large pages that were given back, while others of the page are there.
+    /// Unmapped blocks of large pages with other mapped blocks.
     holes: PageMap<()>,
-    /// Private memory now, in small pages.
+    /// Current private memory, in small pages.
     resident: u64,
-    /// The most there was.
+    /// Peak private memory, in small pages.
     pub peak: u64,
-    /// Faults that gave a small page of private memory.
+    /// Faults that allocated a small page of private memory.
     pub small: u64,
-    /// Faults that gave a large page.
+    /// Faults that allocated a large page.
     pub large: u64,
-    /// Faults that gave nothing: the first read of shared memory that is there.
+    /// Faults that mapped an existing page: the first read of shared memory.
     pub maps: u64,
     gone: Vec<Gone>,
 }
 
 impl Pages {
-    /// None are touched; pages are of 2^`shift` bytes.
+    /// Before the first reference. Pages have 2^`shift` bytes.
     pub fn new(shift: u32) -> Self {
         Self { shift: shift - SMALL, ..Self::default() }
     }
@@ -83,23 +83,23 @@ impl Pages {
         self.blocks[block as usize].class == Class::Large
     }
 
-    /// Ask for what is known of a block.
+    /// Prefetch the state of a block.
     #[inline]
-    pub fn expect(&self, block: u32) {
+    pub fn prefetch(&self, block: u32) {
         prefetch(&self.blocks, block as usize);
     }
 
-    /// Private memory now, in small pages.
+    /// Current private memory, in small pages.
     pub fn resident(&self) -> u64 {
         self.resident
     }
 
-    /// Translations that are gone since this was last asked.
+    /// Take the translations removed since the last call.
     pub fn gone(&mut self) -> std::vec::Drain<'_, Gone> {
         self.gone.drain(..)
     }
 
-    /// Apply what became of blocks.
+    /// Apply a change of blocks.
     pub fn apply(&mut self, (change, around): &Changed) {
         match change {
             Change::Born { block, number, backing, written } => {
@@ -186,7 +186,7 @@ impl Pages {
     fn written(&mut self, block: u32) {
         let Block { class, shared, .. } = self.blocks[block as usize];
         match class {
-            // What was read first is the page of zeros, or the file's.
+            // A page that was read first is the zero page or the file's.
             Class::Small if !shared => self.small += 1,
             Class::Other => {
                 self.small += 1;
@@ -204,7 +204,7 @@ impl Pages {
         self.blocks[block as usize].shared = false;
     }
 
-    /// The block becomes a small page, beside what its large page was.
+    /// Turn a block of a large page into a small page.
     fn split(&mut self, block: u32) {
         self.shoot_down(block);
         self.blocks[block as usize].class = Class::Small;

@@ -1,14 +1,14 @@
-//! The same, slowly: one page size, every reference looked up one after the other, and the lines of walks
-//! go through the caches with all others. What the fast way gives up is the difference. `nearfar explain`
-//! asks it what each reference met.
+//! Reference implementation of the machine's view: one page size, reference by reference, with the
+//! cache lines of page tables in the simulated caches. Shows the error of the fast implementation,
+//! and provides `nearfar explain` with the costs of each reference.
 
 use nearfar_hardware::processor::{Found, Hierarchy, Line, Processor};
 use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
 
 use super::super::options::Options;
-use super::touches::{Ask, Surroundings, Touch};
-use super::waits::{Lines, PageSize, SoFar};
+use super::touches::{Surroundings, TlbOp, Touch};
+use super::waits::{Costs, Lines, PageSize};
 use super::{LARGE, SMALL, Time};
 use crate::lifetimes::{self, Blocks, Change, Events};
 
@@ -20,14 +20,14 @@ impl Lines for Coupled<'_> {
     }
 }
 
-/// Sees what references meet as they are made.
+/// Observes references.
 pub trait Watch {
-    /// The reference to this address begins.
+    /// A reference to this address begins.
     fn begins(&mut self, _addr: u64) {}
-    /// Blocks changed, and with them the bytes of private memory that are there.
+    /// Blocks changed; `bytes` is the change of private memory.
     fn changed(&mut self, _change: &Change, _bytes: i64) {}
-    /// The reference met so much.
-    fn met(&mut self, _met: SoFar) {}
+    /// The reference ends, with these costs.
+    fn ends(&mut self, _costs: Costs) {}
 }
 
 impl Watch for () {}
@@ -41,16 +41,16 @@ pub struct OneByOne<'a> {
     hierarchy: Hierarchy,
     size: PageSize<'a>,
     instructions: FxHashMap<u32, u64>,
-    /// The thread of the record before, unless an event came since, and its space.
+    /// The thread of the previous record, unless an event followed, and its address space.
     running: Option<u32>,
     space: u32,
 }
 
 impl<'a> OneByOne<'a> {
-    /// Nothing was referenced yet.
+    /// Before the first reference.
     ///
     /// # Errors
-    /// The events cannot be read.
+    /// If the events cannot be read.
     pub fn new(
         reader: &Reader,
         options: &Options,
@@ -71,7 +71,7 @@ impl<'a> OneByOne<'a> {
         })
     }
 
-    /// Apply the events that come before record number `at`.
+    /// Apply the events before record number `at`.
     pub fn events(&mut self, at: u64, watch: &mut impl Watch) {
         while let Some(event) = self.events.before(at) {
             self.blocks.apply(&event);
@@ -88,11 +88,11 @@ impl<'a> OneByOne<'a> {
         }
     }
 
-    fn so_far(&self) -> SoFar {
-        self.size.so_far(self.surroundings.maps())
+    fn costs(&self) -> Costs {
+        self.size.costs(self.surroundings.maps())
     }
 
-    /// The record at this place of a batch.
+    /// Apply the record at index `at` of a batch.
     pub fn record(&mut self, batch: &Batch, at: usize, watch: &mut impl Watch) {
         let (addr, thread) = (batch.addr[at], batch.thread[at]);
         let instructions = self.instructions.entry(thread).or_default();
@@ -110,7 +110,7 @@ impl<'a> OneByOne<'a> {
         let (write, fetch) = (KindSet::WRITES.0 >> kind & 1 == 1, kind == Kind::Fetch as u8);
         let shift = self.hierarchy.line_shift();
         for line in placed >> shift..=last_byte(placed, batch.size[at]) >> shift {
-            let before = self.so_far();
+            let before = self.costs();
             watch.begins(addr.wrapping_add(placed.max(line << shift) - placed));
             let found = self.hierarchy.access(line, fetch);
             let number = line >> (SMALL - shift);
@@ -126,14 +126,14 @@ impl<'a> OneByOne<'a> {
                 found,
                 fetch,
                 write,
-                ask: Ask::Once,
+                tlb: TlbOp::Once,
             };
             self.size.touch(&touch, &mut Coupled(&mut self.hierarchy));
-            watch.met(self.so_far().since(&before));
+            watch.ends(self.costs().since(&before));
         }
     }
 
-    /// What it comes to.
+    /// The time so far.
     pub fn time(self) -> Time {
         self.size.time((self.instructions.values().sum(), self.surroundings.maps()))
     }
@@ -142,7 +142,7 @@ impl<'a> OneByOne<'a> {
 /// The time of one page size.
 ///
 /// # Errors
-/// The trace cannot be read.
+/// If the trace cannot be read.
 pub fn time(
     reader: &Reader,
     options: &Options,

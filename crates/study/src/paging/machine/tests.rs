@@ -90,8 +90,8 @@ proptest! {
             };
             prop_assert_eq!(counts(&fast), counts(&slow));
             prop_assert_eq!((fast.cpu_ns, fast.fault_ns), (slow.cpu_ns, slow.fault_ns));
-            // Where the caches found data does not depend on how walks are served, but for the lines
-            // that these push out.
+            // Where the caches found data does not depend on how walks are served, but for the
+            // lines that these push out.
             prop_assert!(fast.walk_ns >= 0.0 && (fast.walk_ns > 0.0) == (fast.walks > 0));
         }
     }
@@ -114,7 +114,8 @@ fn stores(addr: u64, pages: u64) -> impl Iterator<Item = Step> {
     (0..pages).map(move |page| touch(Kind::Store, addr + 4096 * page))
 }
 
-/// Faults by the size of the page that they gave, and the most private memory in small pages, at a size.
+/// Faults by the size of the page that they gave, and the most private memory in small pages, at a
+/// size.
 fn faults(steps: &[Step], page_bytes: u64) -> (u64, u64, u64) {
     let mut all = both(steps, &processor(None), true);
     all.retain(|(time, _)| time.page_bytes == page_bytes);

@@ -1,4 +1,4 @@
-//! What of a trace any page size must look at, and where the caches found it.
+//! The touches of a trace, which every page size must process, and their cache levels.
 
 use nearfar_hardware::processor::{Ages, Found, Hierarchy, Processor, small_lines};
 use nearfar_trace::column::GroupReader;
@@ -12,29 +12,29 @@ use super::last::{Last, NO_PAGE, Page, Put};
 use super::{LARGE, SMALL};
 use crate::lifetimes::{Backing, Blocks, Change, Events, Next};
 
-/// Records of a chunk, at least.
+/// Minimum number of records per chunk.
 const CHUNK: u64 = 1 << 18;
-/// Touches between two looks at the ages of the caches.
+/// Touches between two samples of the ages of the caches.
 pub const AGED: usize = 1 << 10;
-/// log2 of what the kernel maps of a file at one fault (`fault_around_bytes`).
+/// log2 of the bytes of a file that one fault maps (`fault_around_bytes`).
 const AROUND: u32 = 16;
-/// Blocks that are known to be settled, by some bits of their numbers.
+/// Size of the direct-mapped cache of settled blocks.
 const SLOTS: usize = 1 << 12;
 
-/// What a touch is for the TLBs.
+/// The TLB operation of a touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// Nothing: the first level has the page, whatever its size.
-    Nothing,
-    /// A page is used, and stays one of the last of the thread until it leaves.
+pub enum TlbOp {
+    /// Nothing: the first level contains the page, at any page size.
+    None,
+    /// A page is used, and becomes one of the thread's last pages.
     Enter,
-    /// A page is no longer one of them: it was last used after all that left before.
+    /// A page leaves the last pages: its last use is later than that of all pages that left before.
     Leave,
-    /// A page is used, once.
+    /// A page is used once.
     Once,
 }
 
-/// A reference that page sizes look at.
+/// A reference that page sizes process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Touch {
     /// Space and address, by 4 KiB ([`crate::lifetimes::place`]).
@@ -43,9 +43,10 @@ pub struct Touch {
     pub instructions: u64,
     /// References so far.
     pub now: u64,
-    /// Of those 4 KiB.
+    /// Block of these 4 KiB.
     pub block: u32,
-    /// The line of each page table that has the entry of those 4 KiB: lines are numbered as they come.
+    /// Cache line of the page-table entry of these 4 KiB; lines are numbered in the order of first
+    /// use.
     pub line: u32,
     /// Index of the thread.
     pub thread: u32,
@@ -55,33 +56,33 @@ pub struct Touch {
     pub fetch: bool,
     /// A write.
     pub write: bool,
-    /// What the TLBs must know.
-    pub ask: Ask,
+    /// The TLB operation.
+    pub tlb: TlbOp,
 }
 
-/// What became of blocks, and for one that was born the 4 KiB pages of private memory around it that
-/// could be in one large page with it: first and last.
+/// A change of blocks and, for new blocks, the first and last 4 KiB page of private memory around
+/// it that could be in the same large page.
 pub type Changed = (Change, (u64, u64));
 
-/// Some touches, and what happened between them.
+/// Touches, and the changes between them.
 #[derive(Default)]
 pub struct Chunk {
     pub touches: Vec<Touch>,
-    /// Each before the touch of this index.
+    /// Each with the index of the next touch.
     pub changes: Vec<(usize, Changed)>,
     /// The ages of the caches at every [`AGED`] touches.
     pub ages: Vec<Ages>,
 }
 
-/// What is known of a thread.
+/// State of a thread.
 #[derive(Clone)]
 struct Thread {
     instructions: u64,
-    /// Of data, and of instructions.
+    /// Last pages of data and of instructions.
     last: [Last; 2],
 }
 
-/// Makes touches of a trace.
+/// Converts a trace to touches.
 pub struct Touches {
     groups: Groups,
     group: Option<GroupReader>,
@@ -94,10 +95,10 @@ pub struct Touches {
     /// A thread before its first record.
     new: Thread,
     settled: Vec<Page>,
-    /// Numbers of lines of the page table.
+    /// Ids of cache lines of the page table.
     lines: PageMap<u32>,
-    /// Blocks whose next write may take a translation away.
-    loud: Vec<bool>,
+    /// Blocks whose next write may remove a translation.
+    watched: Vec<bool>,
     surroundings: Surroundings,
     records: u64,
 }
@@ -129,7 +130,7 @@ impl Touches {
             new,
             settled: vec![NO_PAGE; SLOTS],
             lines: PageMap::default(),
-            loud: Vec::new(),
+            watched: Vec::new(),
             surroundings: Surroundings::default(),
             records: 0,
         })
@@ -140,7 +141,7 @@ impl Touches {
         self.records
     }
 
-    /// Instructions so far, of all threads, and faults that mapped what is in the page cache.
+    /// Instructions of all threads so far, and faults that mapped pages of the page cache.
     pub fn totals(&self) -> (u64, u64) {
         let instructions = self.threads.iter().map(|thread| thread.instructions).sum();
         (instructions, self.surroundings.maps())
@@ -176,7 +177,7 @@ impl Touches {
                     self.settled.fill(NO_PAGE);
                 }
                 Next::Records(range) => {
-                    self.blocks.spaces().tell_apart(batch, range.clone());
+                    self.blocks.spaces().place_records(batch, range.clone());
                     for at in range {
                         self.record(batch, at, chunk);
                     }
@@ -207,7 +208,7 @@ impl Touches {
             match last.find(number, now) {
                 Some(page) if page.settled || !write => {
                     if found != Found::First {
-                        self.touch(thread, page, (found, fetch, write, Ask::Nothing), chunk);
+                        self.touch(thread, page, (found, fetch, write, TlbOp::None), chunk);
                     }
                 }
                 _ => self.unsettled(thread, number, (found, fetch, write), chunk),
@@ -225,24 +226,24 @@ impl Touches {
     ) {
         let page = self.page(number, write, chunk);
         let (now, side) = (self.hierarchy.now(), usize::from(fetch));
-        let ask = match self.threads[thread].last[side].put(page, now) {
-            Put::Known => Ask::Nothing,
-            Put::New(None) => Ask::Enter,
+        let tlb = match self.threads[thread].last[side].put(page, now) {
+            Put::Known => TlbOp::None,
+            Put::New(None) => TlbOp::Enter,
             Put::New(Some(old)) => {
-                self.touch(thread, old, (Found::First, fetch, false, Ask::Leave), chunk);
-                Ask::Enter
+                self.touch(thread, old, (Found::First, fetch, false, TlbOp::Leave), chunk);
+                TlbOp::Enter
             }
         };
-        self.touch(thread, page, (found, fetch, write, ask), chunk);
+        self.touch(thread, page, (found, fetch, write, tlb), chunk);
     }
 
-    /// A page that is not known to be settled.
+    /// Touch a page that is not in the cache of settled pages.
     fn page(&mut self, number: u64, write: bool, chunk: &mut Chunk) -> Page {
         let slot = number as usize % SLOTS;
         if self.settled[slot].number == number {
             return self.settled[slot];
         }
-        let loud = |block| self.loud.get(block as usize) == Some(&true);
+        let loud = |block| self.watched.get(block as usize) == Some(&true);
         if write && self.blocks.find(number).is_some_and(loud) {
             self.leave(chunk);
         }
@@ -264,7 +265,7 @@ impl Touches {
         for thread in 0..self.threads.len() {
             for fetch in [false, true] {
                 for page in self.threads[thread].last[usize::from(fetch)].take() {
-                    self.touch(thread, page, (Found::First, fetch, false, Ask::Leave), chunk);
+                    self.touch(thread, page, (Found::First, fetch, false, TlbOp::Leave), chunk);
                 }
             }
         }
@@ -275,7 +276,7 @@ impl Touches {
         &mut self,
         thread: usize,
         page: Page,
-        (found, fetch, write, ask): (Found, bool, bool, Ask),
+        (found, fetch, write, tlb): (Found, bool, bool, TlbOp),
         chunk: &mut Chunk,
     ) {
         if chunk.touches.len().is_multiple_of(AGED) {
@@ -291,7 +292,7 @@ impl Touches {
             found,
             fetch,
             write,
-            ask,
+            tlb,
         });
     }
 
@@ -301,10 +302,10 @@ impl Touches {
         for changed in self.surroundings.of(&mut self.blocks) {
             let mut set = |block: u32, loud: bool| {
                 let index = block as usize;
-                if self.loud.len() <= index {
-                    self.loud.resize(index + 1, false);
+                if self.watched.len() <= index {
+                    self.watched.resize(index + 1, false);
                 }
-                self.loud[index] = loud;
+                self.watched[index] = loud;
             };
             match &changed.0 {
                 Change::Born { block, backing, .. } => {
@@ -322,15 +323,15 @@ impl Touches {
     }
 }
 
-/// What lies around blocks that are born.
+/// Finds the private memory around new blocks.
 #[derive(Default)]
 pub struct Surroundings {
-    /// Parts of files that were mapped at one fault.
+    /// Parts of files that were mapped by one fault.
     mapped: FxHashSet<(u32, u64)>,
 }
 
 impl Surroundings {
-    /// What became of blocks since this was last asked.
+    /// Take the changes of blocks since the last call.
     pub fn of(&mut self, blocks: &mut Blocks) -> impl Iterator<Item = Changed> {
         let changes: Vec<Change> = blocks.changes().collect();
         for change in &changes {
@@ -353,7 +354,7 @@ impl Surroundings {
         changes.into_iter().zip(around)
     }
 
-    /// Faults that mapped what is in the page cache.
+    /// Faults that mapped pages of the page cache.
     pub fn maps(&self) -> u64 {
         self.mapped.len() as u64
     }

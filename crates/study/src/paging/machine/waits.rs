@@ -1,4 +1,4 @@
-//! TLBs, walks and waiting, at one page size.
+//! TLBs, page walks and waiting times at one page size.
 
 use nearfar_hardware::processor::{
     Ages, Answer, Entry, Found, Line, Overlap, Processor, Translation, small_lines,
@@ -7,13 +7,13 @@ use nearfar_hardware::table::{grow, prefetch};
 use nearfar_trace::hash::PageMap;
 
 use super::pages::Pages;
-use super::touches::{AGED, Ask, Changed, Chunk, Touch};
+use super::touches::{AGED, Changed, Chunk, TlbOp, Touch};
 use super::{SMALL, Time};
 
-/// Touches before which what is known of a page is asked for.
+/// How many touches ahead page state is prefetched.
 const AHEAD: usize = 16;
 
-/// Picoseconds by what a thread waits for, before any of it overlaps.
+/// Waiting times of threads before overlap, in picoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Terms {
     tlb: u64,
@@ -22,25 +22,25 @@ struct Terms {
     dram: u64,
 }
 
-/// What was met so far, or by one reference.
+/// Costs so far, or of one reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SoFar {
+pub struct Costs {
     /// Page walks.
     pub walks: u64,
-    /// Misses of the first level of the TLB that the second held.
+    /// First-level TLB misses that hit the second level.
     pub second_hits: u64,
     /// Faults that need no device.
     pub given: u64,
-    /// Picoseconds of these.
+    /// Time of these faults, in picoseconds.
     pub given_ps: u64,
-    /// Picoseconds of walks, before any of it overlaps.
+    /// Time of walks before overlap, in picoseconds.
     pub walk_ps: u64,
-    /// Picoseconds of the second level of the TLB, likewise.
+    /// Time of the second TLB level before overlap, in picoseconds.
     pub tlb_ps: u64,
 }
 
-impl SoFar {
-    /// What came since `before`.
+impl Costs {
+    /// The costs since `before`.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             walks: self.walks - before.walks,
@@ -58,17 +58,17 @@ struct Thread {
     overlap: Overlap,
 }
 
-/// Where the lines are that walks read.
+/// Locates cache lines of page tables.
 pub trait Lines {
-    /// Where a line is that this touch uses.
+    /// The cache level of a line that this touch uses.
     fn found(&mut self, line: Line, touch: &Touch) -> Found;
 }
 
-/// By when each was last used, and the ages of the caches.
+/// Estimates by the last use of each line and the ages of the caches.
 #[derive(Default)]
 struct Aged {
-    /// Of lines with entries of 4 KiB pages in the guest's and the host's table, by their numbers; 0 before
-    /// the first use.
+    /// Last use of lines with entries of 4 KiB pages, in the guest's and the host's table, by line
+    /// number; 0 = never.
     small: [Vec<u64>; 2],
     others: PageMap<u64>,
     ages: Ages,
@@ -104,7 +104,7 @@ pub struct PageSize<'a> {
     terms: Terms,
     second_hits: u64,
     walks: u64,
-    /// Picoseconds of a fault that maps what is there, that gives a small page, and a large one.
+    /// Picoseconds of a fault that maps an existing page, a new small page, and a new large page.
     given_ps: [u64; 3],
 }
 
@@ -139,9 +139,9 @@ impl<'a> PageSize<'a> {
             }
             aged.ages = chunk.ages[index / AGED];
             if let Some(soon) =
-                chunk.touches.get(index + AHEAD).filter(|soon| soon.ask != Ask::Nothing)
+                chunk.touches.get(index + AHEAD).filter(|soon| soon.tlb != TlbOp::None)
             {
-                self.pages.expect(soon.block);
+                self.pages.prefetch(soon.block);
                 aged.small.iter().for_each(|small| prefetch(small, soon.line as usize));
             }
             self.touch(touch, &mut aged);
@@ -171,8 +171,7 @@ impl<'a> PageSize<'a> {
         }
         let mut ps = match touch.found {
             Found::First => 0,
-            // What is written waits in the store buffer, not the thread; memory takes its lines as fast
-            // as it can.
+            // Stores wait in the store buffer, not the thread, and are limited by memory bandwidth.
             Found::Second | Found::Third if touch.write => 0,
             Found::Streamed | Found::Memory if touch.write => latencies.streamed,
             Found::Second => latencies.second.saturating_sub(latencies.first),
@@ -185,14 +184,14 @@ impl<'a> PageSize<'a> {
             Found::Streamed | Found::Memory => self.terms.dram += ps,
         }
         let thread = &mut self.threads[index];
-        if touch.ask != Ask::Nothing {
+        if touch.tlb != TlbOp::None {
             let entry = self.entries[usize::from(self.pages.is_large(touch.block))];
             let place = touch.number << SMALL;
-            if touch.ask == Ask::Leave {
+            if touch.tlb == TlbOp::Leave {
                 return thread.translation.leave(place, entry, touch.fetch);
             }
             let answer = thread.translation.enter(place, entry, touch.fetch);
-            if touch.ask == Ask::Once {
+            if touch.tlb == TlbOp::Once {
                 thread.translation.leave(place, entry, touch.fetch);
             }
             match answer {
@@ -224,17 +223,17 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    /// Private memory that is there.
+    /// Current bytes of private memory.
     pub fn resident_bytes(&self) -> u64 {
         self.pages.resident() << SMALL
     }
 
-    /// What was met so far, with so many faults on files.
-    pub fn so_far(&self, maps: u64) -> SoFar {
+    /// The costs so far, with `maps` faults on files.
+    pub fn costs(&self, maps: u64) -> Costs {
         let Pages { small, large, maps: mapped, .. } = self.pages;
         let maps = maps + mapped;
         let [map_ps, small_ps, large_ps] = self.given_ps;
-        SoFar {
+        Costs {
             walks: self.walks,
             second_hits: self.second_hits,
             given: maps + small + large,
@@ -244,7 +243,7 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    /// What it comes to, with these instructions of all threads and so many faults on files.
+    /// The time, for this number of instructions of all threads and `maps` faults on files.
     pub fn time(self, (instructions, maps): (u64, u64)) -> Time {
         let Processor { instruction_ns, dependent, map_ns, .. } = *self.processor;
         let waited: f64 = self.threads.iter().map(|thread| thread.overlap.ns(dependent)).sum();

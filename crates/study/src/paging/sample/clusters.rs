@@ -1,14 +1,15 @@
 //! TLBs by clusters of references (SMARTS: Wunderlich, Wenisch, Falsafi, Hoe, ISCA 2003).
 //!
-//! The trace is cut into strata of equally many records, and of each a cluster of [`CLUSTER`] is
-//! measured at a place of chance, after a warm-up that begins with an empty TLB. What the TLB holds is
-//! then also held by one that had seen everything, so a hit is a hit. A miss is one for certain when
-//! its set was full; before that it is open. An interval reaches from no open one being a miss to all,
-//! and by two standard errors of the mean over clusters beyond; the estimate is in the middle of the open ones.
-//! With two levels that holds for the second as far as the first hands it the same references.
+//! The trace is divided into strata of equal length. In each, a cluster of [`CLUSTER`] records is
+//! measured at a random place, after a warm-up that starts with an empty TLB. All entries of this
+//! TLB are also in one that has seen the whole trace, so a hit is certain. A miss is certain if its
+//! set is full, otherwise it is *uncertain*. The interval extends from no uncertain miss being real
+//! to all being real, plus two standard errors of the mean over clusters on both sides; the
+//! estimate is the middle. For the second level of a TLB, this assumes that the first level passes
+//! on the same references.
 //!
-//! A trace too short for clusters enough, with their warm-ups, is simulated whole. Clusters do not see
-//! what ends, so a page that is unmapped and mapped again within one stays in the TLB.
+//! A trace too short for enough clusters is simulated completely. Clusters ignore events, so a page
+//! that is unmapped and mapped again within one stays in the TLB.
 
 use std::ops::Range;
 
@@ -18,47 +19,47 @@ use nearfar_trace::{Batch, KindSet, last_byte};
 
 use super::estimate;
 
-/// Records that are measured together.
+/// Measured records per cluster.
 pub const CLUSTER: u64 = 1000;
-/// Least and most clusters.
+/// Minimum and maximum number of clusters.
 const COUNT: Range<u64> = 50..2000;
-/// Half of a 95 % interval in standard errors of a mean of at least 50 values.
-const HALF: f64 = 2.01;
+/// Half-width of a 95 % interval in standard errors of a mean of at least 50 values.
+const HALF_WIDTH: f64 = 2.01;
 
-/// What a TLB of all the trace comes to.
+/// Estimated misses of the TLB over the whole trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// Page walks.
     pub misses: f64,
-    /// Misses of the first level that the second held.
+    /// First-level misses that hit the second level.
     pub second_hits: f64,
-    /// 95 % interval of the page walks; none where all of the trace was simulated.
+    /// 95 % interval of the page walks; `None` if the whole trace was simulated.
     pub interval: Option<(f64, f64)>,
 }
 
-/// Where clusters lie.
+/// Positions of the clusters.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     records: u64,
     warm: u64,
-    /// Clusters; 0: one of all the trace.
+    /// Number of clusters; 0 = one cluster of the whole trace.
     pub count: u64,
     seed: u64,
 }
 
 impl Schedule {
-    /// For a trace of so many records.
+    /// For a trace of `records` records.
     pub fn new(records: u64, rate: f64, tlb: TlbSpec, seed: u64) -> Self {
         let entries = u64::from(tlb.first.entries + tlb.second.map_or(0, |level| level.entries));
         let warm = (4 * entries).max(2 * CLUSTER);
         let count = ((records as f64 * rate / CLUSTER as f64) as u64).clamp(COUNT.start, COUNT.end);
-        // No more than half of the trace.
+        // At most half of the trace.
         let count = count.min(records / (2 * (warm + CLUSTER)));
         let count = if count < COUNT.start { 0 } else { count };
         Self { records, warm, count, seed: mix(seed) }
     }
 
-    /// The records of a cluster, with its warm-up, and the first that is measured.
+    /// The records of a cluster, including its warm-up, and the first measured one.
     pub fn cluster(&self, number: u64) -> (Range<u64>, u64) {
         if self.count == 0 {
             return (0..self.records, 0);
@@ -71,47 +72,47 @@ impl Schedule {
     }
 }
 
-/// One level of a TLB, and how full its sets are.
-struct Warming {
+/// One level of a TLB, with the number of entries in each set.
+struct WarmingLevel {
     buffer: Buffer,
     ways: u32,
-    held: Vec<u32>,
+    entries: Vec<u32>,
 }
 
-impl Warming {
+impl WarmingLevel {
     fn new(level: Level) -> Self {
         let ways = level.ways.unwrap_or(level.entries);
-        let held = vec![0; (level.entries / ways) as usize];
-        Self { buffer: Buffer::new(level), ways, held }
+        let entries = vec![0; (level.entries / ways) as usize];
+        Self { buffer: Buffer::new(level), ways, entries }
     }
 
-    /// Whether a reference hits; a miss is open while its set has room.
-    fn access(&mut self, page: u32, number: u64) -> Found {
+    /// Look up a page. A miss is uncertain while its set has room.
+    fn access(&mut self, page: u32, number: u64) -> Lookup {
         if self.buffer.access(page, number) {
-            return Found::Hit;
+            return Lookup::Hit;
         }
-        let sets = self.held.len() as u64;
-        let held = &mut self.held[(number % sets) as usize];
-        if *held == self.ways {
-            return Found::Miss;
+        let sets = self.entries.len() as u64;
+        let entries = &mut self.entries[(number % sets) as usize];
+        if *entries == self.ways {
+            return Lookup::Miss;
         }
-        *held += 1;
-        Found::Open
+        *entries += 1;
+        Lookup::Uncertain
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Found {
+enum Lookup {
     Hit,
     Miss,
-    Open,
+    Uncertain,
 }
 
-/// What was counted in a cluster.
+/// Counts of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     misses: u64,
-    open: u64,
+    uncertain: u64,
     second_hits: u64,
 }
 
@@ -119,12 +120,12 @@ struct Counts {
 struct Translation {
     shift: u32,
     tlb: TlbSpec,
-    first: Warming,
-    second: Option<Warming>,
+    first: WarmingLevel,
+    second: Option<WarmingLevel>,
     ids: PageMap<u32>,
-    /// A repeat is a hit and leaves the order as it is.
+    /// A repeat is a hit and does not change the order.
     previous: u64,
-    /// Of each cluster.
+    /// Counts of each cluster.
     counts: Vec<Counts>,
 }
 
@@ -133,22 +134,22 @@ impl Translation {
         Self {
             shift,
             tlb,
-            first: Warming::new(tlb.first),
-            second: tlb.second.map(Warming::new),
+            first: WarmingLevel::new(tlb.first),
+            second: tlb.second.map(WarmingLevel::new),
             ids: PageMap::default(),
             previous: u64::MAX,
             counts: Vec::new(),
         }
     }
 
-    /// Begin a cluster with nothing held.
+    /// Start a cluster with an empty TLB.
     fn begin(&mut self) {
         let counts = std::mem::take(&mut self.counts);
         *self = Self { counts, ..Self::new(self.shift, self.tlb) };
         self.counts.push(Counts::default());
     }
 
-    /// A record, measured or to warm up.
+    /// Apply a record; `measured` is false during warm-up.
     #[inline]
     fn record(&mut self, first: u64, last: u64, measured: bool) {
         for number in first >> self.shift..=last >> self.shift {
@@ -162,15 +163,15 @@ impl Translation {
     fn page(&mut self, number: u64, measured: bool) {
         let next = self.ids.len() as u32;
         let page = *self.ids.entry(number).or_insert(next);
-        let mut found = self.first.access(page, number);
+        let mut lookup = self.first.access(page, number);
         let mut second_hit = false;
-        if let (Some(second), false) = (&mut self.second, found == Found::Hit) {
-            found = second.access(page, number);
-            second_hit = found == Found::Hit;
+        if let (Some(second), false) = (&mut self.second, lookup == Lookup::Hit) {
+            lookup = second.access(page, number);
+            second_hit = lookup == Lookup::Hit;
         }
         if let (true, Some(counts)) = (measured, self.counts.last_mut()) {
-            counts.misses += u64::from(found == Found::Miss);
-            counts.open += u64::from(found == Found::Open);
+            counts.misses += u64::from(lookup == Lookup::Miss);
+            counts.uncertain += u64::from(lookup == Lookup::Uncertain);
             counts.second_hits += u64::from(second_hit);
         }
     }
@@ -181,7 +182,7 @@ pub struct Clusters {
     schedule: Schedule,
     kinds: KindSet,
     sizes: Vec<Translation>,
-    /// The next cluster, or the one that goes on.
+    /// The current cluster, or the next one.
     number: u64,
     inside: bool,
 }
@@ -194,7 +195,7 @@ impl Clusters {
         Self { schedule, kinds, sizes, number: 0, inside: false }
     }
 
-    /// The records of `batch` in `range`, whose first is number `at` of the trace.
+    /// Apply the records of `batch` in `range`; the first is number `at` of the trace.
     pub fn records(&mut self, batch: &Batch, range: Range<usize>, at: u64) {
         while self.number < self.schedule.count.max(1) {
             let (cluster, measured) = self.schedule.cluster(self.number);
@@ -221,29 +222,32 @@ impl Clusters {
         }
     }
 
-    /// What the TLB at pages of 2^`shift` bytes comes to.
+    /// The estimate for pages of 2^`shift` bytes.
     pub fn outcome(&self, shift: u32) -> Estimate {
         let counts = self.sizes.iter().find(|size| size.shift == shift);
         let counts = counts.map_or(&[][..], |size| &size.counts);
         if self.schedule.count == 0 {
-            let all = counts.first().copied().unwrap_or_default();
-            let misses = (all.misses + all.open) as f64;
-            return Estimate { misses, second_hits: all.second_hits as f64, interval: None };
+            let counts = counts.first().copied().unwrap_or_default();
+            let misses = (counts.misses + counts.uncertain) as f64;
+            return Estimate { misses, second_hits: counts.second_hits as f64, interval: None };
         }
-        let whole = |of: fn(&Counts) -> u64| {
-            let values: Vec<f64> = counts.iter().map(|count| of(count) as f64).collect();
+        let total = |count: fn(&Counts) -> u64| {
+            let values: Vec<f64> = counts.iter().map(|cluster| count(cluster) as f64).collect();
             let (mean, error) = estimate(&values);
             let scale = self.schedule.records as f64 / CLUSTER as f64;
             (mean * scale, error * scale)
         };
-        // What happens once in a while, a miss or a hit, may not have in any cluster: the rule of three.
+        // The rule of three, for rare hits or misses that no cluster has.
         let rare = 3.0 * self.schedule.records as f64 / (counts.len() as u64 * CLUSTER) as f64;
-        let (least, below) = whole(|of| of.misses);
-        let (most, above) = whole(|of| of.misses + of.open);
+        let (low, low_error) = total(|cluster| cluster.misses);
+        let (high, high_error) = total(|cluster| cluster.misses + cluster.uncertain);
         Estimate {
-            misses: f64::midpoint(least, most),
-            second_hits: whole(|of| of.second_hits).0,
-            interval: Some(((least - HALF * below - rare).max(0.0), most + HALF * above + rare)),
+            misses: f64::midpoint(low, high),
+            second_hits: total(|cluster| cluster.second_hits).0,
+            interval: Some((
+                (low - HALF_WIDTH * low_error - rare).max(0.0),
+                high + HALF_WIDTH * high_error + rare,
+            )),
         }
     }
 }

@@ -1,20 +1,20 @@
-//! A part of the trace in place of all of it, and how far off that may be.
+//! Sampling: estimates from a part of the trace, with their errors.
 //!
-//! **Memories** by pages (SHARDS: Waldspurger, Park, Garthwaite, Ahmad, FAST 2015): a page takes part
-//! if a hash of its number falls in a range. The pages are split into [`GROUPS`] by ranges of their
-//! own, and each group is simulated apart. How many pages there are is counted over the whole trace
-//! ([`touched`]), so a group knows its true share of them: its memory has that share of the frames,
-//! and its faults stand for that share of all. A memory that holds every page is therefore exact.
-//! The groups' mean is the estimate, and their spread its error.
+//! **Memories** sample pages (SHARDS: Waldspurger, Park, Garthwaite, Ahmad, FAST 2015): those with
+//! the hash of their number in a range. The range is split into [`GROUPS`] groups, which are
+//! simulated separately. The number of distinct pages is counted over the whole trace
+//! ([`block_set`]), so the share of each group is known: its memory has this share of the frames,
+//! and its counts are divided by it. A memory large enough for all pages is therefore exact. The
+//! estimate is the mean of the groups; their variance gives the error.
 //!
-//! **TLBs** by clusters of references with warm-up ([`clusters`]).
+//! **TLBs** sample clusters of references with warm-up ([`clusters`]).
 //!
-//! Few pages are mostly chance: a page size whose groups would hold fewer than [`MIN_GROUP_PAGES`] is
-//! left out, and the result says so, with the least rate that would do.
+//! A page size with fewer than [`MIN_GROUP_PAGES`] pages per group is omitted; the result has the
+//! minimum rate for it.
 
+mod block_set;
 pub mod clusters;
-pub mod read;
-mod touched;
+pub mod records;
 
 use nearfar_trace::hash::mix;
 use nearfar_trace::{Error, Reader, Result};
@@ -22,21 +22,21 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::cell::{Cell, FaultKinds, MIN_FRAMES};
+use super::cell::{Cell, FaultKinds, Memory};
 use super::engine::Outcome;
 use super::options::Options;
 use super::page_size::PageSize;
 use super::window::{Chunk, Windower};
 use crate::lifetimes::{self, Blocks, SPACE_SHIFT};
-use read::{Kept, Part};
+use records::{SampledRecords, TraceSample};
 
 /// Disjoint groups of sampled pages.
 pub const GROUPS: u32 = 8;
-/// Fewest expected pages in a group.
+/// Minimum number of expected pages per group.
 pub const MIN_GROUP_PAGES: f64 = 125.0;
-/// Half of a 95 % interval in standard errors of a mean of [`GROUPS`] values (Student's t).
-const HALF: f64 = 2.365;
-/// Records that a group's windows are made of at a time.
+/// Half-width of a 95 % interval in standard errors of a mean of [`GROUPS`] values (Student's t).
+const HALF_WIDTH: f64 = 2.365;
+/// Records per chunk of a group.
 const CHUNK: usize = 1 << 18;
 
 /// Pages of one size whose hash is in a range.
@@ -44,7 +44,7 @@ const CHUNK: usize = 1 << 18;
 pub struct Sample {
     low: u64,
     high: u64,
-    /// Bits of a page's number that are its address; a page has the same ones in every process.
+    /// Address bits of a page number. They do not depend on the process.
     mask: u64,
     seed: u64,
 }
@@ -56,78 +56,80 @@ impl Sample {
         Self { low: 0, high, mask, seed: mix(seed) }
     }
 
-    /// Group `group` (0..[`GROUPS`]) of it.
+    /// Group number `group` (0..[`GROUPS`]) of this sample.
     pub fn group(self, group: u32) -> Self {
         let edge = |group| (u128::from(self.high) * u128::from(group) / u128::from(GROUPS)) as u64;
         Self { low: edge(group), high: edge(group + 1), ..self }
     }
 
-    /// Whether the page of this number takes part.
+    /// Whether the sample contains the page of this number.
     #[inline]
-    pub fn takes(&self, page_number: u64) -> bool {
+    pub fn contains(&self, page_number: u64) -> bool {
         (self.low..self.high).contains(&mix(page_number & self.mask ^ self.seed))
     }
 }
 
-/// A page size that a sample has too few pages of.
+/// A page size with too few sampled pages.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct OmittedSize {
     /// Page size, bytes.
     pub page_bytes: u64,
-    /// The least rate that would do; `None` where only all pages do.
-    pub least: Option<f64>,
+    /// The minimum rate for this page size; `None` if it cannot be sampled.
+    pub min_rate: Option<f64>,
 }
 
-/// Page sizes of a study that is to be sampled.
-pub struct Chosen {
-    /// Those that may have pages enough.
-    sizes: Vec<u64>,
-    /// Those that have not, and the most pages that they were given.
-    few: Vec<(u64, u64)>,
+/// Page sizes that can be sampled.
+pub struct Candidates {
+    /// Page sizes that may have enough pages.
+    pub sizes: Vec<u64>,
+    /// Page sizes that do not, with the maximum number of their pages.
+    too_few: Vec<(u64, u64)>,
 }
 
-/// The page sizes of `options` that may have pages enough to be sampled at `rate`: the footprint can be
-/// cut into so many, and large pages, which need not be full, into twice that.
+/// The page sizes of `options` that may have enough pages at `rate`: at most footprint / page size
+/// pages, twice that for large pages, which may be partly used.
 ///
 /// # Errors
-/// There are none.
-pub fn choose(options: &Options, rate: f64, footprint_bytes: u64) -> Result<Chosen> {
+/// If no page size has enough pages.
+pub fn candidates(options: &Options, rate: f64, footprint_bytes: u64) -> Result<Candidates> {
     let pages = |page: u64| (footprint_bytes / page) << u32::from(page > 4096);
-    let (sizes, few): (Vec<u64>, Vec<u64>) =
-        options.page_sizes.iter().partition(|&&page| least(pages(page)) <= rate);
+    let (sizes, too_few): (Vec<u64>, Vec<u64>) =
+        options.page_sizes.iter().partition(|&&page| min_rate(pages(page)) <= rate);
     if sizes.is_empty() {
         let what = format!("{rate} of {} pages of 4 KiB is too few", footprint_bytes / 4096);
-        return Err(too_few(what, least(pages(options.page_sizes[0]))));
+        return Err(rate_error(what, min_rate(pages(options.page_sizes[0]))));
     }
-    Ok(Chosen { sizes, few: few.into_iter().map(|page| (page, pages(page))).collect() })
+    let too_few = too_few.into_iter().map(|page| (page, pages(page))).collect();
+    Ok(Candidates { sizes, too_few })
 }
 
-impl LeftOut {
+impl OmittedSize {
     fn new(page_bytes: u64, pages: u64) -> Self {
-        Self { page_bytes, least: Some(least(pages)).filter(|rate| *rate <= 1.0).map(rounded_up) }
+        let min_rate = Some(min_rate(pages)).filter(|rate| *rate <= 1.0).map(round_up);
+        Self { page_bytes, min_rate }
     }
 }
 
-/// The least rate that takes pages enough of so many.
-fn least(pages: u64) -> f64 {
+/// The minimum rate that samples enough of this number of pages.
+fn min_rate(pages: u64) -> f64 {
     f64::from(GROUPS) * MIN_GROUP_PAGES / pages as f64
 }
 
-fn too_few(what: String, least: f64) -> Error {
-    let fix = match least <= 1.0 {
-        true => format!("give {} or more, or leave it out", rounded_up(least)),
+fn rate_error(what: String, min_rate: f64) -> Error {
+    let fix = match min_rate <= 1.0 {
+        true => format!("give {} or more, or leave it out", round_up(min_rate)),
         false => "leave it out: all of them are quickly done".to_owned(),
     };
     Error::input("--sample", what, fix)
 }
 
-/// A rate to two digits, no less than it was.
-fn rounded_up(rate: f64) -> f64 {
+/// Round a rate up to two digits.
+fn round_up(rate: f64) -> f64 {
     let digits = 10f64.powf(1.0 - rate.log10().floor());
     ((rate * digits).ceil() / digits).min(1.0)
 }
 
-/// Mean of some estimates, and its standard error.
+/// Mean of estimates, and its standard error.
 pub fn estimate(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -135,109 +137,116 @@ pub fn estimate(values: &[f64]) -> (f64, f64) {
     (mean, (variance / count).sqrt())
 }
 
-/// What is the same at every page size.
+/// A sampled study.
 pub struct Sampled<'a> {
     /// The trace.
     pub reader: &'a Reader,
-    /// What was asked.
+    /// Options of the study.
     pub options: &'a Options,
-    /// Pages end.
+    /// Pages have lifetimes.
     pub lives: bool,
-    /// Memory sizes, and the parts of the whole that they were given as.
+    /// Memory sizes in bytes, with the fractions that they were given as.
     pub memory: &'a [(u64, Option<f64>)],
-    /// Where to work.
+    /// The threads to use.
     pub pool: &'a ThreadPool,
 }
 
 impl Sampled<'_> {
-    /// The cells of those page sizes that have pages enough, and which have not. `job` makes what
-    /// simulates memories of so many frames at a page size, for a group of its pages and blocks of that
-    /// size.
+    /// The cells of the page sizes with enough pages, and the other page sizes. `job` creates the
+    /// simulation of a page size, block size and group of pages, for memories of these numbers of
+    /// frames.
     ///
     /// # Errors
-    /// The trace cannot be read; what was taken needs too much memory, or is too little; the error of
-    /// `on_progress`.
+    /// If the trace cannot be read, or the sample is too large for memory or has too few pages;
+    /// errors of `on_progress`.
     pub fn cells(
         &self,
-        chosen: &Chosen,
+        candidates: &Candidates,
         rate: f64,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
         job: impl Fn(u64, u32, Sample, &[u64]) -> PageSize + Sync,
-    ) -> Result<(Vec<Cell>, Vec<LeftOut>)> {
-        let part = Part::read(self, &chosen.sizes, rate, on_progress)?;
-        let (kept, few): (Vec<&Kept>, Vec<&Kept>) =
-            part.kept.iter().partition(|kept| least(part.touched.pages(kept.shift)) <= rate);
-        if let ([], Some(one)) = (&kept[..], few.first()) {
-            let pages = part.touched.pages(one.shift);
-            let what = format!("{rate} of {pages} pages of {} bytes is too few", 1u64 << one.shift);
-            return Err(too_few(what, least(pages)));
+    ) -> Result<(Vec<Cell>, Vec<OmittedSize>)> {
+        let sample = TraceSample::read(self, &candidates.sizes, rate, on_progress)?;
+        let (enough, too_few): (Vec<&SampledRecords>, Vec<&SampledRecords>) = sample
+            .by_size
+            .iter()
+            .partition(|records| min_rate(sample.touched.pages(records.shift)) <= rate);
+        if let ([], Some(records)) = (&enough[..], too_few.first()) {
+            let pages = sample.touched.pages(records.shift);
+            let page_bytes = 1u64 << records.shift;
+            let what = format!("{rate} of {pages} pages of {page_bytes} bytes is too few");
+            return Err(rate_error(what, min_rate(pages)));
         }
-        let few =
-            few.iter().map(|few| (1 << few.shift, u64::MAX)).chain(chosen.few.iter().copied());
-        let few = few.map(|(page_bytes, most): (u64, u64)| {
-            LeftOut::new(page_bytes, most.min(part.touched.pages(page_bytes.trailing_zeros())))
-        });
-        let cells = |kept: &&Kept| self.cells_of(&part, kept, &job);
-        let cells = self.pool.install(|| kept.par_iter().flat_map_iter(cells).collect());
-        Ok((cells, few.collect()))
+        let omitted = too_few
+            .iter()
+            .map(|records| (1 << records.shift, u64::MAX))
+            .chain(candidates.too_few.iter().copied())
+            .map(|(page_bytes, max_pages): (u64, u64)| {
+                let touched = sample.touched.pages(page_bytes.trailing_zeros());
+                OmittedSize::new(page_bytes, max_pages.min(touched))
+            });
+        let cells = |records: &&SampledRecords| self.cells_of(&sample, records, &job);
+        let cells = self.pool.install(|| enough.par_iter().flat_map_iter(cells).collect());
+        Ok((cells, omitted.collect()))
     }
 
     /// The cells of one page size.
     fn cells_of(
         &self,
-        part: &Part,
-        kept: &Kept,
+        sample: &TraceSample,
+        records: &SampledRecords,
         job: &(impl Fn(u64, u32, Sample, &[u64]) -> PageSize + Sync),
     ) -> Vec<Cell> {
-        let (shift, page_bytes) = (kept.shift, 1 << kept.shift);
+        let (shift, page_bytes) = (records.shift, 1 << records.shift);
         let block_shift = if self.lives { shift.min(lifetimes::PAGE) } else { shift };
-        let pages = part.touched.pages(shift);
-        let counts = kept.pages_by_group();
-        // A group that has no page, which only chance could bring about, stands for nothing.
+        let pages = sample.touched.pages(shift);
+        let counts = records.pages_by_group();
+        // At least 1: an empty group is possible, but unlikely.
         let shares: Vec<f64> = counts.iter().map(|&n| n.max(1) as f64 / pages as f64).collect();
-        let frames: Vec<u64> =
-            self.memory.iter().map(|(bytes, _)| (bytes / page_bytes).max(1)).collect();
+        let memories = self.options.memories(page_bytes, self.memory);
         let mut groups: Vec<PageSize> = (0..GROUPS)
             .zip(&shares)
             .map(|(group, share)| {
-                let scaled = |&all: &u64| ((all as f64 * share).round() as u64).max(1);
-                let frames: Vec<u64> = frames.iter().map(scaled).collect();
-                job(page_bytes, block_shift, kept.sample.group(group), &frames)
+                let scaled =
+                    |memory: &Memory| ((memory.frames as f64 * share).round() as u64).max(1);
+                let frames: Vec<u64> = memories.iter().map(scaled).collect();
+                job(page_bytes, block_shift, records.sample.group(group), &frames)
             })
             .collect();
-        self.run(part, kept, block_shift, &mut groups);
+        self.run(sample, records, block_shift, &mut groups);
 
         let outcomes: Vec<Vec<Outcome>> = groups.iter().map(PageSize::outcomes).collect();
-        let whole = |of: &dyn Fn(usize) -> u64| {
-            let values = shares.iter().enumerate().map(|(group, share)| of(group) as f64 / share);
+        let mean_of = |count: &dyn Fn(usize) -> u64| {
+            let values =
+                shares.iter().enumerate().map(|(group, share)| count(group) as f64 / share);
             estimate(&values.collect::<Vec<f64>>())
         };
-        let count = |of: &dyn Fn(usize) -> u64| whole(of).0.round() as u64;
-        // Where pages end, and come again, there are more of them than addresses.
-        let pages = if self.lives { count(&|group| groups[group].pages()) } else { pages };
-        let file_pages = count(&|group| groups[group].pages_of_files()).min(pages);
-        let references = part.records + part.crossings[shift as usize];
-        let tlb = part.clusters.outcome(shift);
-        let cell = |(memory, &frames): (usize, &u64)| {
-            let all = |of: fn(&Outcome) -> u64| count(&|group| of(&outcomes[group][memory]));
-            let (faults, error) = whole(&|group| outcomes[group][memory].faults);
+        let total = |count: &dyn Fn(usize) -> u64| mean_of(count).0.round() as u64;
+        // With lifetimes, an address can have several pages.
+        let pages = if self.lives { total(&|group| groups[group].pages()) } else { pages };
+        let file_pages = total(&|group| groups[group].file_pages()).min(pages);
+        let references = sample.records + sample.crossings[shift as usize];
+        let tlb = sample.clusters.outcome(shift);
+        let cell = |(memory, &Memory { bytes, fraction, frames }): (usize, &Memory)| {
+            let sum_of =
+                |count: fn(&Outcome) -> u64| total(&|group| count(&outcomes[group][memory]));
+            let (faults, error) = mean_of(&|group| outcomes[group][memory].faults);
             let outcome = Outcome {
                 faults: faults.round() as u64,
-                dirty_evictions: all(|of| of.dirty_evictions),
-                file_faults: all(|of| of.file_faults),
-                file_dirty_evictions: all(|of| of.file_dirty_evictions),
-                void_faults: all(|of| of.void_faults),
+                dirty_evictions: sum_of(|outcome| outcome.dirty_evictions),
+                file_faults: sum_of(|outcome| outcome.file_faults),
+                file_dirty_evictions: sum_of(|outcome| outcome.file_dirty_evictions),
+                void_faults: sum_of(|outcome| outcome.void_faults),
             };
-            // That no page did what few do does not say that none does: the rule of three. A memory
-            // that holds pages that never end is exact.
-            let all_held = !self.lives && frames >= pages;
-            let rare = if all_held { 0.0 } else { 3.0 / shares.iter().sum::<f64>() };
-            let least = if self.lives { 0.0 } else { pages as f64 };
-            let (memory_bytes, memory_fraction) = self.memory[memory];
+            // The rule of three, for events that no sampled page had. Without lifetimes, a memory
+            // for all pages is exact.
+            let is_exact = !self.lives && frames >= pages;
+            let rare = if is_exact { 0.0 } else { 3.0 / shares.iter().sum::<f64>() };
+            let min_faults = if self.lives { 0.0 } else { pages as f64 };
             Cell {
                 page_bytes,
-                memory_bytes,
-                memory_fraction,
+                memory_bytes: bytes,
+                memory_fraction: fraction,
                 frames,
                 references,
                 tlb_misses: tlb.misses.round() as u64,
@@ -246,38 +255,44 @@ impl Sampled<'_> {
                 faults: outcome.faults,
                 faults_error: Some(error),
                 faults_interval: Some((
-                    (faults - HALF * error).max(least),
-                    faults + HALF * error + rare,
+                    (faults - HALF_WIDTH * error).max(min_faults),
+                    faults + HALF_WIDTH * error + rare,
                 )),
                 dirty_evictions: outcome.dirty_evictions,
                 pages,
                 file_pages,
-                kinds: (frames >= MIN_FRAMES).then(|| FaultKinds::of(outcome, pages, file_pages)),
+                kinds: FaultKinds::of(outcome, pages, file_pages),
             }
         };
-        frames.iter().enumerate().map(cell).collect()
+        memories.iter().enumerate().map(cell).collect()
     }
 
-    /// Let the groups see what was kept for them, and the events in their places.
-    fn run(&self, part: &Part, kept: &Kept, block_shift: u32, groups: &mut [PageSize]) {
+    /// Simulate the sampled records, and the events between them, in each group.
+    fn run(
+        &self,
+        sample: &TraceSample,
+        records: &SampledRecords,
+        block_shift: u32,
+        groups: &mut [PageSize],
+    ) {
         let mut windower =
             Windower::new(block_shift, super::window::MAX_BLOCKS, self.options.kinds);
         if self.lives {
             let spaces = self.options.spaces(self.reader);
-            windower = windower.with_lives(Blocks::new(block_shift, kept.shift, spaces));
+            windower = windower.with_lives(Blocks::new(block_shift, records.shift, spaces));
         }
         let mut chunk = Chunk::default();
-        let mut events = part.events.iter().zip(&kept.before).peekable();
+        let mut events = sample.events.iter().zip(&records.events_at).peekable();
         let mut at = 0;
-        while at < kept.batch.len() {
+        while at < records.batch.len() {
             windower.begin(&mut chunk);
-            let end = kept.batch.len().min(at + CHUNK);
+            let end = records.batch.len().min(at + CHUNK);
             while at < end {
-                while let Some((event, _)) = events.next_if(|(_, before)| **before <= at) {
+                while let Some((event, _)) = events.next_if(|(_, event_at)| **event_at <= at) {
                     windower.event(event, &mut chunk);
                 }
-                let until = events.peek().map_or(end, |(_, before)| end.min(**before));
-                windower.add(&kept.batch, at..until, &mut chunk);
+                let until = events.peek().map_or(end, |(_, event_at)| end.min(**event_at));
+                windower.add(&records.batch, at..until, &mut chunk);
                 at = until;
             }
             windower.end(&mut chunk);

@@ -8,7 +8,7 @@ use super::clusters::{CLUSTER, Schedule};
 use super::*;
 use crate::paging::options::{ClockInsert, MemorySize};
 use crate::paging::simulate;
-use crate::paging::tests::{plain_clock, plain_lru, plain_lru_misses, store};
+use crate::paging::tests::{naive_clock, naive_lru, naive_lru_misses, store};
 
 /// References of one kind of program each.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,12 @@ fn options(policy: &str, tlb: &str, rate: Option<f64>, seed: u64) -> Options {
     let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
     let sizes = vec![4096, 16_384];
     let options = Options::new(sizes, memory, tlb, policy, ClockInsert::Set, KindSet::ALL).unwrap();
-    Options { sample_seed: seed, ..options.sampled(rate).unwrap() }
+    Options {
+        sample_seed: seed,
+        min_frames: 1,
+        prefetch_pages: 8,
+        ..options.sampled(rate).unwrap()
+    }
 }
 
 fn cells(reader: &Reader, options: &Options) -> Vec<Cell> {
@@ -74,7 +79,7 @@ fn a_sample_is_what_it_says() {
     let records = references(Program::Skewed, 400_000, 12_000, 3);
     let folder = tempfile::tempdir().unwrap();
     let reader = store(&records, folder.path());
-    for (policy, plain) in [("clock", plain_clock as fn(&_, _) -> _), ("lru", plain_lru)] {
+    for (policy, plain) in [("clock", naive_clock as fn(&_, _) -> _), ("lru", naive_lru)] {
         let options = options(policy, "16x4", Some(0.4), 5);
         for cell in cells(&reader, &options) {
             let refs = touched(&records, cell.page_bytes);
@@ -112,7 +117,7 @@ fn a_sample_is_what_it_says() {
                         refs.iter().map(|of| of.0).collect()
                     };
                     // A warm-up of 2000 at random fills every set: no miss is open.
-                    let count = |to| plain_lru_misses(&numbers(whole.start, to), 16, 4).len();
+                    let count = |to| naive_lru_misses(&numbers(whole.start, to), 16, 4).len();
                     (count(whole.end) - count(measured)) as f64
                 })
                 .sum();
@@ -122,9 +127,9 @@ fn a_sample_is_what_it_says() {
     }
 }
 
-/// Of all cells the true value is inside the interval in about 95 of a hundred, over 20 seeds and four
-/// programs. What is too many or too few for chance fails: intervals that are too narrow, and those that
-/// hold everything.
+/// Of all cells the true value is inside the interval in about 95 of a hundred, over 20 seeds and
+/// four programs. What is too many or too few for chance fails: intervals that are too narrow, and
+/// those that hold everything.
 #[test]
 fn intervals_hold_in_19_of_20_cells() {
     let (mut faults, mut walks) = ((0, 0), (0, 0));
@@ -169,7 +174,7 @@ fn intervals_hold_in_19_of_20_cells() {
     }
 }
 
-/// A page size with too few pages has no cells, and the least rate that would do does.
+/// A page size with too few pages has no cells, and its minimum rate gives it cells.
 #[test]
 fn too_few_pages_are_left_out() {
     let records = references(Program::Uniform, 100_000, 6000, 2);
@@ -178,11 +183,12 @@ fn too_few_pages_are_left_out() {
     let found = |rate| simulate(&reader, &options("clock", "64", Some(rate), 0), &mut |_| Ok(()));
     let sampled = found(0.2).unwrap();
     assert!(sampled.cells.iter().all(|cell| cell.page_bytes == 4096));
-    let [LeftOut { page_bytes: 16_384, least: Some(least) }] = sampled.left_out[..] else {
+    let [OmittedSize { page_bytes: 16_384, min_rate: Some(min_rate) }] = sampled.left_out[..]
+    else {
         panic!("{:?}", sampled.left_out)
     };
-    assert!(least > 0.2);
-    assert!(found(least).unwrap().left_out.is_empty());
+    assert!(min_rate > 0.2);
+    assert!(found(min_rate).unwrap().left_out.is_empty());
     let refused = found(0.01).unwrap_err().to_string();
     let words: Vec<&str> = refused.split_whitespace().collect();
     let rate = words.iter().position(|&word| word == "give").unwrap() + 1;

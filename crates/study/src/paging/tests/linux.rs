@@ -383,7 +383,7 @@ impl PlainLinux {
 }
 
 /// (faults, dirty evictions) of pages that never end.
-pub fn plain_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+pub fn naive_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     with_statistics(refs, frames, 1)
 }
 

@@ -423,7 +423,7 @@ impl PlainMglru {
 }
 
 /// (faults, dirty evictions) of pages that never end.
-pub fn plain_mglru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+pub fn naive_mglru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     let mut lists = PlainMglru::new(frames, 200);
     let mut faults = 0;
     for &(place, write) in refs {

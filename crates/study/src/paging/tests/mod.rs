@@ -7,8 +7,8 @@ mod parts;
 
 use std::collections::{HashMap, VecDeque};
 
-use linux::plain_linux;
-use mglru::plain_mglru;
+use linux::naive_linux;
+use mglru::naive_mglru;
 use nearfar_schema::Choice;
 use nearfar_trace::{Batch, Kind, KindSet, Reader, Record, Source, Writer, WriterOptions};
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn references(records: &[Record], page: u64) -> Vec<(u64, bool)> {
         .collect()
 }
 
-pub(in crate::paging) fn plain_lru_misses(pages: &[u64], entries: usize, sets: u64) -> Vec<u64> {
+pub(in crate::paging) fn naive_lru_misses(pages: &[u64], entries: usize, sets: u64) -> Vec<u64> {
     let mut lists = vec![Vec::<u64>::new(); sets as usize];
     let mut missed = Vec::new();
     for &page in pages {
@@ -48,15 +48,15 @@ pub(in crate::paging) fn plain_lru_misses(pages: &[u64], entries: usize, sets: u
 }
 
 /// (faults, dirty evictions) of a queue with second chances: the hand is the front of the queue.
-pub(in crate::paging) fn plain_clock(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
-    plain_clock_inserting(true, refs, frames)
+pub(in crate::paging) fn naive_clock(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+    naive_clock_inserting(true, refs, frames)
 }
 
-fn plain_clock_that_loads_clear(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
-    plain_clock_inserting(false, refs, frames)
+fn naive_clock_that_loads_clear(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+    naive_clock_inserting(false, refs, frames)
 }
 
-fn plain_clock_inserting(marked: bool, refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+fn naive_clock_inserting(marked: bool, refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     let mut queue: VecDeque<(u64, bool, bool)> = VecDeque::new();
     let (mut faults, mut flushed) = (0, 0);
     for &(page, write) in refs {
@@ -80,7 +80,7 @@ fn plain_clock_inserting(marked: bool, refs: &[(u64, bool)], frames: usize) -> (
     (faults, flushed)
 }
 
-pub(in crate::paging) fn plain_lru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+pub(in crate::paging) fn naive_lru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     let (mut list, mut faults, mut flushed) = (Vec::<(u64, bool)>::new(), 0, 0);
     for &(page, write) in refs {
         let mut entry = (page, write);
@@ -143,6 +143,7 @@ fn check_inserting(
         KindSet::ALL,
     )
     .unwrap();
+    let options = Options { min_frames: 1, prefetch_pages: 8, ..options };
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
     // One page size a pass, and everything in one, are the same.
     let alone = Options { max_memory: 0, ..options.clone() };
@@ -157,12 +158,12 @@ fn check_inserting(
             let numbers: Vec<u64> = refs.iter().map(|r| r.0).collect();
             let first = options.tlb.first;
             let sets = first.ways.map_or(1, |ways| u64::from(first.entries / ways));
-            let missed = plain_lru_misses(&numbers, first.entries as usize, sets);
+            let missed = naive_lru_misses(&numbers, first.entries as usize, sets);
             match options.tlb.second {
                 None => (missed.len() as u64, 0),
                 Some(level) => {
                     let sets = level.ways.map_or(1, |ways| u64::from(level.entries / ways));
-                    let walks = plain_lru_misses(&missed, level.entries as usize, sets).len();
+                    let walks = naive_lru_misses(&missed, level.entries as usize, sets).len();
                     (walks as u64, (missed.len() - walks) as u64)
                 }
             }
@@ -201,20 +202,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn clock_is_exact(records in records(), tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"])) {
-        check(&records, &PAGES, tlb, "clock", plain_clock);
+        check(&records, &PAGES, tlb, "clock", naive_clock);
     }
     #[test]
     fn clock_that_loads_clear_is_exact(records in records()) {
-        let plain = plain_clock_that_loads_clear;
+        let plain = naive_clock_that_loads_clear;
         check_inserting(&records, &PAGES, "16", "clock", ClockInsert::Clear, plain);
     }
     #[test]
     fn lru_is_exact(records in records()) {
-        check(&records, &PAGES, "1", "lru", plain_lru);
+        check(&records, &PAGES, "1", "lru", naive_lru);
     }
     #[test]
     fn linux_is_exact(records in records()) {
-        check(&records, &PAGES, "12x3", "linux", plain_linux);
+        check(&records, &PAGES, "12x3", "linux", naive_linux);
     }
 }
 
@@ -222,7 +223,46 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn mglru_is_exact(records in records()) {
-        check(&records, &PAGES, "12x3", "mglru", plain_mglru);
+        check(&records, &PAGES, "12x3", "mglru", naive_mglru);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// The cells of enough frames are those of a study of all cells, and the others are named.
+    #[test]
+    fn cells_of_too_few_frames_are_left_out(
+        records in records(),
+        policy in prop::sample::select(vec!["clock", "lru", "linux", "mglru"]),
+        min_frames in 2u64..12,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let reader = store(&records, folder.path());
+        let memory = [
+            MemorySize::Fraction(0.2), MemorySize::Fraction(1.0), MemorySize::Bytes(9000),
+        ];
+        let (tlb, policy) = ("4".parse().unwrap(), Choice::of(policy).unwrap());
+        let (set, kinds) = (ClockInsert::Set, KindSet::ALL);
+        let all = Options::new(PAGES.to_vec(), memory.to_vec(), tlb, policy, set, kinds).unwrap();
+        let all = Options { min_frames: 1, prefetch_pages: 8, ..all };
+        let some = Options { min_frames, ..all.clone() };
+        let [all, some] =
+            [all, some].map(|options| simulate(&reader, &options, &mut |_| Ok(())).unwrap());
+        let (enough, few): (Vec<Cell>, Vec<Cell>) =
+            all.cells.into_iter().partition(|cell| cell.frames >= min_frames);
+        prop_assert_eq!(enough, some.cells);
+        let place = |cell: Cell| TooFewFrames {
+            page_bytes: cell.page_bytes,
+            memory_bytes: cell.memory_bytes,
+            memory_fraction: cell.memory_fraction,
+        };
+        // Memories smaller than a page are in neither.
+        let mut few: Vec<TooFewFrames> = few.into_iter().map(place).chain(all.too_few_frames).collect();
+        let place = |cell: &TooFewFrames| (cell.page_bytes, cell.memory_bytes);
+        few.sort_by_key(place);
+        let mut left_out = some.too_few_frames;
+        left_out.sort_by_key(place);
+        prop_assert_eq!(few, left_out);
     }
 }
 
@@ -230,8 +270,8 @@ proptest! {
 fn the_top_of_the_address_space() {
     let at = |addr, size| Record { addr, kind: Kind::Store, size, thread: 0, instr: 1 };
     let records = [at(u64::MAX, 8), at(0, 1), at(u64::MAX - 5000, 5001), at(u64::MAX, 1)];
-    check(&records, &PAGES, "64", "clock", plain_clock);
-    check(&records[..1], &PAGES, "64", "lru", plain_lru);
+    check(&records, &PAGES, "64", "clock", naive_clock);
+    check(&records[..1], &PAGES, "64", "lru", naive_lru);
 }
 
 /// Memories of over 4096 frames, which reclaim whole batches.
@@ -249,8 +289,8 @@ fn linux_and_mglru_in_whole_batches() {
             Record { addr: 0x40_0000 + block * 64, kind, size: 8, thread: 0, instr: 1 }
         })
         .collect();
-    check(&records, &[64], "1", "linux", plain_linux);
-    check(&records, &[64], "1", "mglru", plain_mglru);
+    check(&records, &[64], "1", "linux", naive_linux);
+    check(&records, &[64], "1", "mglru", naive_mglru);
 }
 
 /// A program whose data are looked up in no order.
@@ -264,11 +304,11 @@ fn mglru_on_a_real_program() {
         records.extend(batch.iter());
     }
     records.truncate(100_000);
-    check(&records, &[4096], "64", "mglru", plain_mglru);
+    check(&records, &[4096], "64", "mglru", naive_mglru);
 }
 
-/// A working set that is looked at twice and more becomes active; with statistics that say nothing of it
-/// the kernel takes no page back from there.
+/// A working set that is looked at twice and more becomes active; with statistics that say nothing
+/// of it the kernel takes no page back from there.
 #[test]
 fn linux_with_old_statistics() {
     let mut draw = 1u64;

@@ -14,12 +14,12 @@ fn options(pages: &[u64], policy: &str, lifetimes: bool) -> Options {
     let (tlb, policy) = ("3".parse().unwrap(), Choice::of(policy).unwrap());
     let options =
         Options::new(pages.to_vec(), memory.to_vec(), tlb, policy, ClockInsert::Set, KindSet::ALL);
-    Options { lifetimes, threads: 1, ..options.unwrap() }
+    Options { lifetimes, threads: 1, min_frames: 2, prefetch_pages: 8, ..options.unwrap() }
 }
 
-fn count(reader: &Reader, options: &Options, processors: &[Option<Processor>]) -> Counted {
+fn count(reader: &Reader, options: &Options, processors: &[Option<Processor>]) -> StudyPart {
     let processors = processors.iter().map(Option::as_ref);
-    Counted::new(reader, options, processors, &mut |_| Ok(())).unwrap()
+    StudyPart::new(reader, options, processors, &mut |_| Ok(())).unwrap()
 }
 
 proptest! {
@@ -53,10 +53,10 @@ proptest! {
             if !own.is_empty() {
                 let part = count(&reader, &all.clone().only(&own), &processors);
                 let text = serde_json::to_string(&part).unwrap();
-                parts.push(serde_json::from_str::<Counted>(&text).unwrap());
+                parts.push(serde_json::from_str::<StudyPart>(&text).unwrap());
             }
         }
-        prop_assert_eq!(&Counted::join(parts).unwrap(), &whole);
+        prop_assert_eq!(&StudyPart::join(parts).unwrap(), &whole);
     }
 }
 
@@ -69,6 +69,6 @@ fn parts_of_different_traces_are_refused() {
         let reader = store(&vec![record; records], folders[records - 1].path());
         count(&reader, &options(&[page], "clock", true), &[None])
     });
-    assert!(Counted::join(parts).unwrap_err().to_string().contains("different traces"));
-    assert!(Counted::join([]).unwrap_err().to_string().contains("there are none"));
+    assert!(StudyPart::join(parts).unwrap_err().to_string().contains("different traces"));
+    assert!(StudyPart::join([]).unwrap_err().to_string().contains("there are none"));
 }

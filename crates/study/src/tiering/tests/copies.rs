@@ -12,8 +12,8 @@ const ONE: u32 = 8;
 /// An access and what ends before it.
 type Came = (Vec<End>, Access);
 
-/// A step of a program: a page (`None` of zeros), whether it is written, and the pages that end before,
-/// each with whether it is the page or only its translation.
+/// A step of a program: a page (`None` of zeros), whether it is written, and the pages that end
+/// before, each with whether it is the page or only its translation.
 type OneStep = (Option<u32>, bool, Vec<(u32, bool)>);
 
 fn programs() -> impl Strategy<Value = Vec<OneStep>> {

@@ -136,7 +136,8 @@ fn check(steps: &[Life], huge: bool, count: usize) {
     }
 }
 
-/// Run a trace in both worlds, under every policy: every action must be the same at the same moment.
+/// Run a trace in both worlds, under every policy: every action must be the same at the same
+/// moment.
 fn compare_lives(steps: &[Life], count: usize) {
     let folder = tempfile::tempdir().unwrap();
     let pages = open(&trace(steps, &PROCESSES, folder.path()), false, false);
@@ -308,8 +309,8 @@ fn translations_end() {
     assert_eq!(run(ends.to_vec()), (5, begun + 2 * 1000 + 7000));
 }
 
-/// Of a file's mapping nothing counts, not what is written there either; of memory at the same address,
-/// before and after, all does.
+/// Of a file's mapping nothing counts, not what is written there either; of memory at the same
+/// address, before and after, all does.
 #[test]
 fn private_memory_alone() {
     const AT: u64 = 0x40_0000;

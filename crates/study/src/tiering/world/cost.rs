@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// A step of a thread that cost `step` is over: what it moved is traffic for so long.
+    /// End a step of a thread that took `step`; its traffic is spread over that time.
     pub(in crate::tiering) fn stepped(&mut self, index: usize, step: Time) {
         let moved = std::mem::take(&mut self.moved);
         let Some(worker) = self.workers.get_mut(index) else { return };
@@ -102,7 +102,7 @@ impl World {
         self.update_costs();
     }
 
-    /// What accesses cost with the traffic that there is now.
+    /// The costs of accesses with the current traffic.
     pub(super) fn update_costs(&mut self) {
         self.moved = [0.0; MAX_NODES];
         for node in 0..self.hardware.nodes.len() {

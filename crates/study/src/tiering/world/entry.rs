@@ -1,9 +1,9 @@
-//! A page-table entry: a byte that says all there is to say of a page, so that one look into memory
-//! does for whatever is asked.
+//! A page-table entry: the complete state of a page in one byte, so that every query takes one
+//! memory access.
 //!
-//! Two bits are its node, two the node of its shadow. A shadow lies on a slower node than its master,
-//! so node 0 stands for no shadow, and some pairs cannot be. Both are kept complemented: 0 is then
-//! such a pair, and stands for a page that is not mapped. The other four bits are flags.
+//! Two bits are its node, two the node of its shadow. A shadow lies on a slower node than its
+//! master, so node 0 stands for no shadow, and some pairs cannot be. Both are kept complemented: 0
+//! is then such a pair, and stands for a page that is not mapped. The other four bits are flags.
 
 use nearfar_kernel::tiering::NodeId;
 

@@ -1,7 +1,7 @@
 //! The simulated machine: page table, frames, TLB, and what every action costs.
 //!
-//! The page table takes a byte per page ([`entry`]). Frames are counted, not numbered: which frame a
-//! page has makes no difference to anyone here. Time is in picoseconds.
+//! The page table takes a byte per page ([`entry`]). Frames are counted, not numbered: which frame
+//! a page has makes no difference to anyone here. Time is in picoseconds.
 
 use nearfar_hardware::table::on_huge_pages;
 use nearfar_kernel::tiering::{Action, Context, HUGE, Memory, NodeId, Page, Refused, Thread, Time};
@@ -52,7 +52,7 @@ pub struct World {
     /// Copies begun in the current event, and whom to wake when they are complete.
     begun: Vec<(Page, Thread)>,
     pub(super) free_of_charge: bool,
-    /// Picoseconds of an access by node and load or store, with the traffic there is now.
+    /// Picoseconds of an access by node and load or store, with the current traffic.
     pub(super) cost: [[u64; 2]; MAX_NODES],
     pub(super) walk: u64,
     program_busy: [f64; MAX_NODES],
@@ -160,7 +160,7 @@ impl World {
         mapping(&self.huge, at)
     }
 
-    /// The entry of a page: [`entry::NONE`] of one that is not mapped.
+    /// The entry of a page; [`entry::NONE`] if it is not mapped.
     #[inline]
     fn entry(&self, page: Page) -> Entry {
         self.entries.get(page.index()).copied().unwrap_or(entry::NONE)
@@ -202,7 +202,7 @@ impl World {
         self.next_mapped(head).is_none_or(|next| next >= head.skip(HUGE))
     }
 
-    /// Map a page for the first time on `node`; false if there is no room.
+    /// Map a page for the first time on `node`. Returns false if the node is full.
     pub(super) fn map(&mut self, page: Page, node: NodeId, huge: bool) -> bool {
         let frames = if huge { u64::from(HUGE) } else { 1 };
         if self.take(node, frames).is_err() {

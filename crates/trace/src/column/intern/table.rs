@@ -1,41 +1,35 @@
-//! Ordinals of blocks of addresses.
+//! A hash table of blocks of addresses.
 
 use crate::hash::{PageMap, spread};
 
-/// Bits of a slot that hold the ordinal; above is the block's number and one more, so that no block
-/// has the slot that is 0.
-pub(super) const ORDINAL_BITS: u32 = 24;
-/// From here on a block's number does not fit a slot: those are in a map of their own.
+/// Bits of a slot that hold the ordinal. The bits above hold the block's number plus 1, so that a
+/// slot of 0 is empty.
+const ORDINAL_BITS: u32 = 24;
+/// Blocks from this number on do not fit a slot; they are in a separate map.
 const FAR: u64 = (1 << (64 - ORDINAL_BITS)) - 1;
 const EMPTY: u64 = 0;
-/// Slots for each block, at least: hardly ever a second look.
+/// Minimum slots per block: second probes are rare.
 const SPARSE: usize = 8;
 
-/// Blocks by number, each with its ordinal in order of appearance; at most 2^24 of them.
-pub(super) struct Table {
+/// Ordinals of blocks, in order of appearance, by block number. At most 2^24 blocks.
+pub(super) struct BlockTable {
     slots: Vec<u64>,
     far: PageMap<u32>,
     numbers: Vec<u64>,
 }
 
-impl Default for Table {
+impl Default for BlockTable {
     fn default() -> Self {
         Self { slots: vec![EMPTY; 1 << 10], far: PageMap::default(), numbers: Vec::new() }
     }
 }
 
-impl Table {
-    /// Forget every block, keep the memory.
+impl BlockTable {
+    /// Remove all blocks, but keep the memory.
     pub(super) fn clear(&mut self) {
         self.slots.fill(EMPTY);
         self.far.clear();
         self.numbers.clear();
-    }
-
-    /// The slots: a power of two of them, of which [`spread`] chooses the first to look at.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn slots(&self) -> &[u64] {
-        &self.slots
     }
 
     /// Number of block `ordinal`.
@@ -43,18 +37,18 @@ impl Table {
         self.numbers[ordinal as usize]
     }
 
-    /// Of all blocks, in the order of their ordinals.
+    /// Numbers of all blocks, by ordinal.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.numbers.iter().copied()
     }
 
-    fn first_place(&self, block: u64) -> usize {
+    fn first_slot(&self, block: u64) -> usize {
         spread(block, self.slots.len().ilog2())
     }
 
-    /// The ordinal of `block`, if the first slot that is looked at has it.
-    pub(super) fn at_first_look(&self, block: u64) -> Option<u32> {
-        ordinal_in(self.slots[self.first_place(block)], block)
+    /// The ordinal of `block`, if the first slot probed contains it.
+    pub(super) fn probe_once(&self, block: u64) -> Option<u32> {
+        ordinal_in(self.slots[self.first_slot(block)], block)
     }
 
     /// The ordinal of `block`.
@@ -62,18 +56,18 @@ impl Table {
         if block >= FAR {
             return self.far.get(&block).copied();
         }
-        let mut place = self.first_place(block);
-        while self.slots[place] != EMPTY {
-            let found = ordinal_in(self.slots[place], block);
+        let mut slot = self.first_slot(block);
+        while self.slots[slot] != EMPTY {
+            let found = ordinal_in(self.slots[slot], block);
             if found.is_some() {
                 return found;
             }
-            place = (place + 1) & (self.slots.len() - 1);
+            slot = (slot + 1) & (self.slots.len() - 1);
         }
         None
     }
 
-    /// Add `block`, which is not there yet. Returns its ordinal.
+    /// Add `block`, which must be new. Returns its ordinal.
     pub(super) fn insert(&mut self, block: u64) -> u32 {
         let ordinal = self.numbers.len() as u32;
         self.numbers.push(block);
@@ -95,11 +89,11 @@ impl Table {
         if block >= FAR {
             return;
         }
-        let mut place = self.first_place(block);
-        while self.slots[place] != EMPTY {
-            place = (place + 1) & (self.slots.len() - 1);
+        let mut slot = self.first_slot(block);
+        while self.slots[slot] != EMPTY {
+            slot = (slot + 1) & (self.slots.len() - 1);
         }
-        self.slots[place] = (block + 1) << ORDINAL_BITS | u64::from(ordinal);
+        self.slots[slot] = (block + 1) << ORDINAL_BITS | u64::from(ordinal);
     }
 }
 

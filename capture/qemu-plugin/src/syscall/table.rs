@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The system calls of each architecture that move data or change the address space.
+
+/// A system call, by its effect on memory.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Call {
+    /// No effect on memory.
+    Other,
+    /// `(fd, buffer, bytes, ...)`. `true`, here and below: the file is written.
+    Plain(bool),
+    /// `(fd, buffer, bytes, offset)`.
+    PlainAt(bool),
+    /// `(fd, iovec, count, ...)`.
+    Vector(bool),
+    /// `(fd, iovec, count, offset, ...)`.
+    VectorAt(bool),
+    /// `(socket, msghdr, ...)`.
+    Message(bool),
+    /// `(out, in, offset pointer, bytes)`.
+    SendFile,
+    /// `(in, offset pointer, out, offset pointer, bytes, ...)`.
+    CopyRange,
+    Mmap,
+    Munmap,
+    Mremap,
+    Brk,
+    /// `(address, bytes, advice)`.
+    Madvise,
+    Shmat,
+    Shmdt,
+    Execve,
+    /// `(folder, path, ...)`.
+    ExecveAt,
+    Fork,
+    Vfork,
+    /// `(flags, ...)`: a thread or a process.
+    Clone,
+    /// `(struct clone_args, ...)`, flags first.
+    Clone3,
+    /// `(process, status, ...)`; returns the process.
+    Wait4,
+    /// `(kind, process, struct siginfo, ...)`.
+    Waitid,
+    /// Changes which files the process may open.
+    Privilege,
+    /// Ends one thread.
+    Exit,
+    ExitGroup,
+}
+
+/// One architecture of QEMU's guests.
+pub struct Arch {
+    /// QEMU's name for it.
+    pub name: &'static str,
+    /// `e_machine` of its programs.
+    pub machine: u16,
+    /// By number.
+    pub calls: &'static [(i64, Call)],
+}
+
+pub static ARCHS: [Arch; 2] = [
+    Arch {
+        name: "x86_64",
+        machine: 62,
+        calls: &[
+            (0, Call::Plain(false)),
+            (1, Call::Plain(true)),
+            (9, Call::Mmap),
+            (11, Call::Munmap),
+            (12, Call::Brk),
+            (17, Call::PlainAt(false)),
+            (18, Call::PlainAt(true)),
+            (19, Call::Vector(false)),
+            (20, Call::Vector(true)),
+            (25, Call::Mremap),
+            (28, Call::Madvise),
+            (30, Call::Shmat),
+            (40, Call::SendFile),
+            (44, Call::Plain(true)),    // sendto
+            (45, Call::Plain(false)),   // recvfrom
+            (46, Call::Message(true)),  // sendmsg
+            (47, Call::Message(false)), // recvmsg
+            (56, Call::Clone),
+            (57, Call::Fork),
+            (58, Call::Vfork),
+            (59, Call::Execve),
+            (60, Call::Exit),
+            (61, Call::Wait4),
+            (67, Call::Shmdt),
+            (105, Call::Privilege), // setuid
+            (106, Call::Privilege), // setgid
+            (113, Call::Privilege), // setreuid
+            (114, Call::Privilege), // setregid
+            (116, Call::Privilege), // setgroups
+            (117, Call::Privilege), // setresuid
+            (119, Call::Privilege), // setresgid
+            (122, Call::Privilege), // setfsuid
+            (123, Call::Privilege), // setfsgid
+            (126, Call::Privilege), // capset
+            (155, Call::Privilege), // pivot_root
+            (161, Call::Privilege), // chroot
+            (165, Call::Privilege), // mount
+            (166, Call::Privilege), // umount2
+            (231, Call::ExitGroup),
+            (247, Call::Waitid),
+            (272, Call::Privilege), // unshare
+            (295, Call::VectorAt(false)),
+            (296, Call::VectorAt(true)),
+            (308, Call::Privilege), // setns
+            (322, Call::ExecveAt),
+            (326, Call::CopyRange),
+            (327, Call::VectorAt(false)), // preadv2
+            (328, Call::VectorAt(true)),  // pwritev2
+            (435, Call::Clone3),
+        ],
+    },
+    Arch {
+        name: "aarch64",
+        machine: 183,
+        calls: &[
+            (39, Call::Privilege), // umount2
+            (40, Call::Privilege), // mount
+            (41, Call::Privilege), // pivot_root
+            (51, Call::Privilege), // chroot
+            (63, Call::Plain(false)),
+            (64, Call::Plain(true)),
+            (65, Call::Vector(false)),
+            (66, Call::Vector(true)),
+            (67, Call::PlainAt(false)),
+            (68, Call::PlainAt(true)),
+            (69, Call::VectorAt(false)),
+            (70, Call::VectorAt(true)),
+            (71, Call::SendFile),
+            (91, Call::Privilege), // capset
+            (93, Call::Exit),
+            (94, Call::ExitGroup),
+            (95, Call::Waitid),
+            (97, Call::Privilege),  // unshare
+            (143, Call::Privilege), // setregid
+            (144, Call::Privilege), // setgid
+            (145, Call::Privilege), // setreuid
+            (146, Call::Privilege), // setuid
+            (147, Call::Privilege), // setresuid
+            (149, Call::Privilege), // setresgid
+            (151, Call::Privilege), // setfsuid
+            (152, Call::Privilege), // setfsgid
+            (159, Call::Privilege), // setgroups
+            (196, Call::Shmat),
+            (197, Call::Shmdt),
+            (206, Call::Plain(true)),
+            (207, Call::Plain(false)),
+            (211, Call::Message(true)),
+            (212, Call::Message(false)),
+            (214, Call::Brk),
+            (215, Call::Munmap),
+            (216, Call::Mremap),
+            (220, Call::Clone),
+            (221, Call::Execve),
+            (222, Call::Mmap),
+            (233, Call::Madvise),
+            (260, Call::Wait4),
+            (268, Call::Privilege), // setns
+            (281, Call::ExecveAt),
+            (285, Call::CopyRange),
+            (286, Call::VectorAt(false)),
+            (287, Call::VectorAt(true)),
+            (435, Call::Clone3),
+        ],
+    },
+];

@@ -1,0 +1,97 @@
+//! Where a capture's records go: the part that `--skip-refs`, `--max-refs` and the schedule select.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+
+use nearfar_trace::{Batch, Clock, NarrowBatch, Result, Writer};
+
+use crate::expand::Sink;
+use crate::interrupt::Interrupter;
+use crate::schedule::Schedule;
+use crate::shared::Shared;
+
+/// Writes the selected records. Skipped records are not part of the trace: a thread's first record
+/// has the gap to the record before it.
+pub(crate) struct Output<'a> {
+    pub shared: &'a Shared,
+    pub writer: Writer,
+    /// Records still to skip (`--skip-refs`).
+    pub skip: u64,
+    /// Records to write at most.
+    pub max: u64,
+    pub schedule: Schedule,
+    /// Recording is over: `--max-refs` was reached, or for `stop_reason`.
+    pub stopped: bool,
+    /// Why recording ended before the program.
+    pub stop_reason: Option<StopReason>,
+    pub interrupter: Interrupter<'a>,
+    /// When the first record was written.
+    pub began: Option<Instant>,
+    /// Times of later records, relative to `began`.
+    pub clock: Clock,
+}
+
+/// Why recording ended before the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopReason {
+    /// The program wrote to the shared memory.
+    Forged,
+    /// The limit of events in a trace was reached.
+    TooManyEvents,
+    /// The user killed the program.
+    Killed,
+}
+
+impl Output<'_> {
+    /// Stop recording.
+    pub fn stop(&mut self, reason: Option<StopReason>) {
+        if !self.stopped {
+            (self.stopped, self.stop_reason) = (true, reason);
+        }
+        self.shared.header().stop.store(1, SeqCst);
+    }
+
+    /// Note the time and poll the user: a few words may have made many records.
+    fn after_write(&mut self) {
+        let records = self.writer.records();
+        if records > 0 {
+            let began = self.began.get_or_insert_with(Instant::now);
+            self.clock.note(began.elapsed().as_millis() as u64, records);
+        }
+        if self.interrupter.poll_if_due(records) {
+            self.stop(Some(StopReason::Killed));
+        }
+    }
+
+    /// Which of the next `records` records to write.
+    fn select(&mut self, records: usize) -> Range<usize> {
+        if self.schedule.waits_for().is_some() {
+            return 0..0;
+        }
+        let start = self.skip.min(records as u64);
+        self.skip -= start;
+        let (records, left) = (records as u64 - start, self.max - self.writer.records());
+        if records >= left {
+            self.stop(None);
+        }
+        start as usize..(start + left.min(records)) as usize
+    }
+}
+
+impl Sink for Output<'_> {
+    fn narrow(&mut self, records: NarrowBatch<'_>) -> Result<()> {
+        let selected = self.select(records.len());
+        self.writer.push_narrow(records.part(selected))?;
+        self.after_write();
+        Ok(())
+    }
+
+    fn wide(&mut self, records: &mut Batch) -> Result<()> {
+        records.keep(self.select(records.len()));
+        let pushed = self.writer.push_batch(records);
+        records.clear();
+        self.after_write();
+        pushed
+    }
+}

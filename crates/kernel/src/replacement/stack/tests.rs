@@ -1,0 +1,137 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// Reference implementation: LRU memory of `frames` frames. Returns faults and dirty evictions.
+fn naive(refs: &[(u32, bool)], frames: usize) -> (u64, u64) {
+    let (mut list, mut faults, mut flushed) = (Vec::<(u32, bool)>::new(), 0, 0);
+    for &(page, write) in refs {
+        let mut entry = (page, write);
+        match list.iter().position(|e| e.0 == page) {
+            Some(place) => entry.1 |= list.remove(place).1,
+            None => {
+                faults += 1;
+                if list.len() == frames {
+                    flushed += u64::from(list.remove(0).1);
+                }
+            }
+        }
+        list.push(entry);
+    }
+    (faults, flushed)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn equals_the_reference_implementation_at_every_size(
+        refs in prop::collection::vec((0u32..140, any::<bool>()), 1..2500),
+        skew in 1u32..140,
+    ) {
+        let mut stack = StackDistance::new();
+        let mut next = 0;
+        let mut ids = std::collections::HashMap::new();
+        let refs: Vec<(u32, bool)> = refs
+            .iter()
+            .map(|&(page, write)| {
+                let page = if write { page % skew } else { page };
+                (*ids.entry(page).or_insert_with(|| { next += 1; next - 1 }), write)
+            })
+            .collect();
+        for &(page, write) in &refs {
+            stack.access(page, write);
+        }
+        let sizes: Vec<u64> = (1..=145).collect();
+        let flushed = stack.dirty_evictions(&sizes);
+        let mut last = u64::MAX;
+        for (size, flushed) in sizes.iter().zip(flushed) {
+            let faults = stack.faults(*size);
+            prop_assert_eq!((faults, flushed[0]), naive(&refs, *size as usize), "{} frames", size);
+            // Inclusion: faults never rise with size, and every page faults once.
+            prop_assert!(faults <= last && faults >= stack.pages());
+            last = faults;
+        }
+    }
+}
+
+/// Reference implementation with pages that are freed. Returns faults and dirty evictions.
+fn naive_with_ends(steps: &[(u32, u8)], frames: usize) -> (u64, u64) {
+    let (mut list, mut faults, mut flushed) = (Vec::<(u32, bool)>::new(), 0, 0);
+    for &(page, what) in steps {
+        let place = list.iter().position(|e| e.0 == page);
+        let mut entry = (page, what == WRITE);
+        match (what, place) {
+            (FREE, Some(place)) => drop(list.remove(place)),
+            (FREE | DISCARD, None) => {}
+            (DISCARD, Some(place)) => list[place].1 = false,
+            (_, Some(place)) => entry.1 |= list.remove(place).1,
+            (_, None) => {
+                faults += 1;
+                if list.len() == frames {
+                    flushed += u64::from(list.remove(0).1);
+                }
+            }
+        }
+        if what <= WRITE {
+            list.push(entry);
+        }
+    }
+    (faults, flushed)
+}
+
+const WRITE: u8 = 1;
+const FREE: u8 = 2;
+const DISCARD: u8 = 3;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    /// Pages are freed and return; the stack is exact at every size.
+    #[test]
+    fn holes_are_free_frames_at_every_size(
+        steps in prop::collection::vec(
+            (0u32..140, prop_oneof![6 => Just(0), 4 => Just(WRITE), 3 => Just(FREE), 1 => Just(DISCARD)]),
+            1..2500,
+        ),
+        skew in 1u32..140,
+    ) {
+        let mut stack = StackDistance::new();
+        let steps: Vec<(u32, u8)> = steps
+            .into_iter()
+            .map(|(page, what)| (if what == WRITE { page % skew } else { page }, what))
+            .collect();
+        for &(page, what) in &steps {
+            match what {
+                FREE => stack.release(page),
+                DISCARD => drop(stack.discard(page)),
+                _ => drop(stack.access(page, what == WRITE)),
+            }
+        }
+        let sizes: Vec<u64> = (1..=145).collect();
+        let flushed = stack.dirty_evictions(&sizes);
+        for (size, flushed) in sizes.iter().zip(flushed) {
+            let expected = naive_with_ends(&steps, *size as usize);
+            prop_assert_eq!((stack.faults(*size), flushed[0]), expected, "{} frames", size);
+        }
+    }
+}
+
+/// Slots are renumbered many times.
+#[test]
+fn survives_renumbering() {
+    let mut stack = StackDistance::new();
+    let mut state = 7u64;
+    let refs: Vec<(u32, bool)> = (0..60_000)
+        .map(|i| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let page = if i < 3000 { i } else { ((state >> 33) % 3000) as u32 };
+            (page, state >> 60 == 0)
+        })
+        .collect();
+    for &(page, write) in &refs {
+        stack.access(page, write);
+    }
+    for frames in [1, 31, 32, 33, 500, 2999, 3000] {
+        let [flushed, _] = stack.dirty_evictions(&[frames])[0];
+        assert_eq!((stack.faults(frames), flushed), naive(&refs, frames as usize));
+    }
+}

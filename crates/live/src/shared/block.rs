@@ -1,0 +1,153 @@
+//! A block: one process image.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::text::Text;
+use super::{NUMBERS, read_counters};
+use crate::Counters;
+use crate::linux::monotonic;
+
+/// A PID that no process has.
+pub(crate) const NOBODY: u32 = i32::MAX as u32;
+
+/// The state of a process image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// The block is free.
+    Free = 0,
+    /// Waits until the supervisor has a copy of its userfaultfd.
+    Ready = 1,
+    /// The supervisor has it.
+    Held = 2,
+    /// The manager runs.
+    Running = 3,
+    /// The manager has failed or is gone, so the run must be killed. The block has the reason.
+    Failed = 4,
+    /// The program has ended, and the manager has finished.
+    Ended = 5,
+    /// Waits until the supervisor has its end of the socket to the policy.
+    Asking = 6,
+    /// The policy is connected, and starts.
+    Answered = 7,
+}
+
+impl State {
+    fn of(number: u32) -> Self {
+        use State::{Answered, Asking, Ended, Failed, Free, Held, Ready, Running};
+        [Free, Ready, Held, Running, Failed, Asking, Answered]
+            .into_iter()
+            .find(|s| *s as u32 == number)
+            .unwrap_or(Ended)
+    }
+}
+
+/// One process image, from its start to its exec or end.
+#[derive(Debug)]
+#[repr(C, align(1024))]
+pub struct Block {
+    state: AtomicU32,
+    /// The process; 0 for none.
+    pub pid: AtomicU32,
+    /// The manager's process.
+    pub manager: AtomicU32,
+    /// The keeper's process.
+    pub keeper: AtomicU32,
+    /// The program's descriptor of its userfaultfd at the start.
+    pub descriptor: AtomicU32,
+    /// Bytes of the manager's own memory.
+    pub own_bytes: AtomicU64,
+    /// Pages that should have left the program's memory but are pinned there.
+    pub held_pages: AtomicU64,
+    /// The launcher's end of the socket to its policy.
+    pub socket: AtomicU32,
+    /// Whether the manager waits for that policy.
+    pub(super) waits: AtomicU32,
+    /// When the manager last made progress, in nanoseconds of CLOCK_MONOTONIC.
+    pub heartbeat: AtomicU64,
+    /// Fast pages, far pages and shadows, pages of the window, bytes of the far tier.
+    pub used: [AtomicU64; 4],
+    /// Maximum of the launcher's samples of `used`. Written by the launcher.
+    pub peak: [AtomicU64; 4],
+    /// Processor time of the manager, nanoseconds.
+    pub manager_ns: AtomicU64,
+    pub(super) counters: [AtomicU64; NUMBERS],
+    why: Text<64>,
+}
+
+impl Block {
+    /// The current state.
+    pub fn state(&self) -> State {
+        State::of(self.state.load(Ordering::Acquire))
+    }
+
+    /// Set the state.
+    pub fn set_state(&self, state: State) {
+        self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// Make `manager` the manager of `program`. Returns whether the block is still that of `program`.
+    pub fn take(&self, program: u32, manager: u32) -> bool {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.pid.load(Ordering::Acquire) == program
+            && self.manager.compare_exchange(0, manager, order.0, order.1).is_ok()
+    }
+
+    /// Prevent a manager from taking the block. Returns false if it has one.
+    pub fn give_up(&self) -> bool {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.manager.compare_exchange(0, NOBODY, order.0, order.1).is_ok()
+    }
+
+    /// Set the state to `to` if it is `from`. Returns whether it was.
+    pub fn change_state(&self, from: State, to: State) -> bool {
+        let (from, to) = (from as u32, to as u32);
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Record a failure. The first reason stays.
+    pub fn fail(&self, why: &str) {
+        if self.state() != State::Failed {
+            self.why.set(why);
+            self.set_state(State::Failed);
+        }
+    }
+
+    /// The reason of the failure.
+    pub fn why(&self) -> String {
+        self.why.get()
+    }
+
+    /// Record that the manager makes progress.
+    pub fn beat(&self) {
+        self.heartbeat.store(monotonic(), Ordering::Relaxed);
+    }
+
+    /// Record whether the manager waits for its policy in the launcher.
+    pub fn set_waits(&self, waits: bool) {
+        self.beat();
+        self.waits.store(waits.into(), Ordering::Relaxed);
+    }
+
+    /// Whether the manager waits for its policy.
+    pub fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed) != 0
+    }
+
+    /// Publish the counters.
+    pub fn publish(&self, counters: &Counters) {
+        for (word, number) in self.counters.iter().zip(counters.numbers()) {
+            word.store(number, Ordering::Relaxed);
+        }
+    }
+
+    /// Current fast pages, far pages and shadows, pages of the window, bytes of the far tier.
+    pub fn used(&self) -> [u64; 4] {
+        std::array::from_fn(|i| self.used[i].load(Ordering::Relaxed))
+    }
+
+    /// The published counters.
+    pub fn counters(&self) -> Counters {
+        read_counters(&self.counters)
+    }
+}

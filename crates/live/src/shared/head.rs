@@ -1,0 +1,81 @@
+//! The head: the run as a whole.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::text::Text;
+use super::{NUMBERS, read_counters};
+use crate::Counters;
+use crate::setup::Setup;
+
+/// The run as a whole. Written by the launcher.
+#[derive(Debug)]
+#[repr(C, align(8192))]
+pub struct Head {
+    pub(super) mark: AtomicU64,
+    /// The launcher's process.
+    pub launcher: AtomicU32,
+    /// The process between the launcher and the program.
+    pub reaper: AtomicU32,
+    /// The exit status of the program's first process, with bit 32 set once it has ended.
+    root_status: AtomicU64,
+    is_over: AtomicU32,
+    exit_code: AtomicU32,
+    /// Start time, in nanoseconds of CLOCK_MONOTONIC.
+    pub began: AtomicU64,
+    /// Maximum of the samples of all processes together, in the order of [`Block::used`](super::Block::used).
+    pub peak: [AtomicU64; 4],
+    /// Blocks in use have indices below this.
+    pub(super) top: AtomicU32,
+    /// Number and counters of process images that have ended, whose blocks are reused.
+    pub(super) past_images: AtomicU64,
+    pub(super) past: [AtomicU64; NUMBERS],
+    pub(super) past_manager_ns: AtomicU64,
+    pub(super) setup: Text<1600>,
+    why: Text<64>,
+}
+
+impl Head {
+    /// The run's setup. If the knobs are too long, the last ones are missing.
+    pub fn setup(&self) -> Setup {
+        let text = self.setup.get();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        Setup::from_text(whole).unwrap_or_default()
+    }
+
+    /// Record that the program's first process has ended, with its wait status.
+    pub(crate) fn end_root(&self, status: i32) {
+        self.root_status.store(1 << 32 | u64::from(status as u32), Ordering::Release);
+    }
+
+    /// The exit status of the program's first process, if it has ended.
+    pub fn root_ended(&self) -> Option<ExitStatus> {
+        let status = self.root_status.load(Ordering::Acquire);
+        (status >> 32 != 0).then(|| ExitStatus::from_raw(status as u32 as i32))
+    }
+
+    /// Record that the run is over: the exit code, and why the program was killed if it was.
+    pub fn end(&self, exit_code: i32, why: Option<&str>) {
+        self.exit_code.store(exit_code as u32, Ordering::Relaxed);
+        self.why.set(why.unwrap_or_default());
+        self.is_over.store(1, Ordering::Release);
+    }
+
+    /// The number of process images that have ended, their counters, and their managers' processor time in
+    /// nanoseconds.
+    pub fn past(&self) -> (u64, Counters, u64) {
+        (
+            self.past_images.load(Ordering::Relaxed),
+            read_counters(&self.past),
+            self.past_manager_ns.load(Ordering::Relaxed),
+        )
+    }
+
+    /// The arguments of [`end`](Self::end), if the run is over.
+    pub fn ended(&self) -> Option<(i32, Option<String>)> {
+        let is_over = self.is_over.load(Ordering::Acquire) != 0;
+        let why = Some(self.why.get()).filter(|why| !why.is_empty());
+        is_over.then(|| (self.exit_code.load(Ordering::Relaxed) as i32, why))
+    }
+}

@@ -1,0 +1,74 @@
+//! The summary of a run.
+
+use std::fs;
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+
+use crate::shared::Block;
+use crate::{Counters, PAGE};
+
+/// The result of a run, or of the run so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// All processes' counters.
+    pub counters: Counters,
+    /// Number of managed process images.
+    pub images: u64,
+    /// Peak pages in use of all processes together, sampled: fast, far, in the window.
+    pub peak: [u64; 3],
+    /// Peak bytes of the far tier.
+    pub far_bytes: u64,
+    /// The latest sample: pages as above, bytes of the far tier.
+    pub now: [u64; 4],
+    /// Processor time of the managers.
+    pub manager_seconds: f64,
+    /// Resident memory at its peak.
+    #[serde(flatten)]
+    pub resident: Resident,
+    /// Seconds from start to end.
+    pub seconds: f64,
+    /// Processor time of the program and of its managers, user and system.
+    pub cpu_seconds: [f64; 2],
+    /// The program's exit code, or 128 and the signal.
+    pub exit_code: i32,
+    /// It has left a core file, in which far pages are missing.
+    pub core_dumped: bool,
+    /// Why the run was killed, if it was.
+    pub why: Option<String>,
+}
+
+/// Resident private memory of all managed processes, and the part of it that is not counted as fast.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Resident {
+    /// All of it, without the managers' own memory.
+    pub resident_bytes: u64,
+    /// Number of processes.
+    pub resident_processes: u64,
+    /// In unmanaged mappings: those from before the program's `main`.
+    pub unmanaged_bytes: u64,
+    /// Far pages that are pinned in memory: locked, shared with a child, or used for I/O.
+    pub held_bytes: u64,
+}
+
+impl Resident {
+    pub(super) fn add(&mut self, block: &Block) {
+        // A manager shares the program's memory.
+        let Some(bytes) = anonymous_bytes(block.manager.load(Ordering::Relaxed)) else { return };
+        let own = block.own_bytes.load(Ordering::Relaxed);
+        let [fast, _, window, _] = block.used();
+        let bytes = bytes.saturating_sub(own);
+        self.resident_bytes += bytes;
+        self.resident_processes += 1;
+        self.unmanaged_bytes += bytes.saturating_sub((fast + window) * PAGE as u64);
+        self.held_bytes += block.held_pages.load(Ordering::Relaxed) * PAGE as u64;
+    }
+}
+
+/// Resident private memory of a process.
+fn anonymous_bytes(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut pages = text.split(' ').skip(1).map_while(|word| word.parse::<u64>().ok());
+    let (resident, shared) = (pages.next()?, pages.next()?);
+    Some(resident.saturating_sub(shared) * PAGE as u64)
+}

@@ -1,0 +1,84 @@
+//! Memory of children (`fork`): copies of the pages that were not in the program's memory.
+
+use nearfar_kernel::tiering::Page;
+
+use super::page_table::Location;
+use super::{Backing, World};
+use crate::children::Moves;
+use crate::{Child, Event, Fail, Kernel, Va};
+
+impl<K: Kernel> World<K> {
+    /// Copy to a child the pages that were not in the program's memory. A page that is not mapped in the
+    /// child may have moved before the fork, in `later` messages. Returns the pages that are not mapped in
+    /// the child without a message that explains it.
+    pub(crate) fn copy_all_to_child(
+        &mut self,
+        child: Child,
+        mut moves: Moves,
+        later: &Moves,
+        children: &mut Vec<(Child, Moves)>,
+    ) -> Vec<Va> {
+        let mut lacking = Vec::new();
+        let mut next = self.next_mapped_page(Page::new(0));
+        while let Some(page) = next {
+            next = self.next_mapped_page(page.skip(1));
+            let backing = match (self.pages.state(page).location(), self.pages.slot(page)) {
+                (Some(Location::Parked), _) => Backing::Parked(self.pages.frame(page)),
+                (Some(Location::Stored), Some(slot)) => Backing::Stored(slot),
+                _ => continue,
+            };
+            let at = self.numbers.place(page);
+            if !self.copy_to_child(child, (at, backing), &mut moves, later, children) {
+                lacking.push(at);
+            }
+        }
+        let unnumbered: Vec<_> = self.unnumbered.iter().map(|(at, from)| (*at, *from)).collect();
+        for page in unnumbered {
+            if !self.copy_to_child(child, page, &mut moves, later, children) {
+                lacking.push(page.0);
+            }
+        }
+        lacking
+    }
+
+    /// Returns false if the page is not mapped in the child, and no message explains it.
+    fn copy_to_child(
+        &mut self,
+        child: Child,
+        (at, backing): (Va, Backing),
+        moves: &mut Moves,
+        later: &Moves,
+        children: &mut Vec<(Child, Moves)>,
+    ) -> bool {
+        self.kernel.beat();
+        if self.read(backing).is_err() {
+            return true;
+        }
+        let (mut events, mut origin) = (Vec::new(), at);
+        while let Some(at) = moves.place(origin) {
+            match self.kernel.copy_to_child(child, at, &self.buffer) {
+                // `Exists`: the child has mapped it anew.
+                Ok(()) | Err(Fail::Exists | Fail::Ended) => return true,
+                Err(Fail::Missing) => match later.place(origin) {
+                    Some(moved) if moved != origin => origin = moved,
+                    place => return place.is_none(),
+                },
+                Err(Fail::Again) => {
+                    self.kernel.child_events(child, &mut events);
+                    for event in events.drain(..) {
+                        match event {
+                            Event::Forked(grandchild) => children.push((grandchild, moves.clone())),
+                            event => moves.note(event),
+                        }
+                    }
+                }
+                Err(fail) => {
+                    self.refused(fail, "copying to a child", at);
+                    self.break_down("a child's memory could not be copied".into());
+                    return true;
+                }
+            }
+        }
+        true
+    }
+}

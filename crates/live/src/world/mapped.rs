@@ -1,0 +1,108 @@
+//! A far tier that stays mapped: far pages are on a memory node, and the program references them in place.
+//!
+//! | node | location | shadow | write-protected |
+//! |---|---|---|---|
+//! | fast | resident | none | if the policy watches it |
+//! | fast | resident | parked on the far node | yes |
+//! | fast | parked: the next reference is a fault | none, or parked on the far node | when it is resident again |
+//! | far | resident on the far node | none | if the policy watches it, or it is being copied |
+//! | far | parked on the far node | none | when it is resident again |
+//!
+//! A page moves by a copy from the parking area, where nobody can write it. `move_pages(2)` would not need
+//! parking, but for each request it first drains the page lists of every processor (`lru_cache_disable` in
+//! mm/migrate.c). Without a shadow the old frame is freed afterwards; otherwise it stays parked as the
+//! shadow.
+
+use nearfar_kernel::tiering::{NodeId, Page, Refused};
+
+use super::{FAR_NODE, PageFlags, World};
+use crate::{Frame, Kernel, Slot};
+
+impl<K: Kernel> World<K> {
+    /// Charge a new page that is in the program's fast memory. If `node` is the far one, move it there; if
+    /// that fails it counts as fast.
+    pub(super) fn map_on_node(&mut self, page: Page, node: NodeId, accessed: bool) {
+        self.budget.charge(NodeId::FAST);
+        if node != NodeId::FAST {
+            let moved = self.move_to_node(page);
+            if moved.is_err() {
+                let is_over = self.budget.used[0] > self.budget.capacity[0];
+                self.counters.over_budget += u64::from(is_over);
+                if self.pages.state(page).is_parked() {
+                    let _ = self.restore(page, false);
+                }
+            }
+            self.pages.set(page, PageFlags::ACCESSED, accessed);
+        }
+    }
+
+    /// Make a fast page far: its shadow takes its place if it has one. It stays parked until the event ends,
+    /// because the policy may arm it next.
+    pub(super) fn move_to_node(&mut self, page: Page) -> Result<(), Refused> {
+        let frame = self.park(page)?;
+        let far = match self.pages.take_slot(page) {
+            Some(shadow) => {
+                self.budget.uncharge(FAR_NODE);
+                Frame::new(shadow.number())
+            }
+            None => self.copy_to_node(page, frame)?,
+        };
+        self.pages.set_frame(page, far);
+        self.release_frame(frame);
+        self.moved(page, FAR_NODE);
+        self.event.demoted.push(page);
+        Ok(())
+    }
+
+    /// Make the pages resident that were demoted in this event and not armed.
+    pub(super) fn restore_demoted(&mut self) {
+        let mut demoted = std::mem::take(&mut self.event.demoted);
+        for page in demoted.drain(..) {
+            let state = self.pages.state(page);
+            if state.is_far() && state.is_parked() && !state.has(PageFlags::ARMED) {
+                let watched = state.has(PageFlags::PROTECTED) || state.has(PageFlags::COPYING);
+                // If this fails, the next reference does it.
+                let _ = self.restore(page, watched);
+            }
+        }
+        self.event.demoted = demoted;
+    }
+
+    /// Copy the page's parked frame to a new frame on the far node.
+    fn copy_to_node(&mut self, page: Page, frame: Frame) -> Result<Frame, Refused> {
+        let place = self.empty_place().ok_or(Refused::NoFrame)?;
+        if let Err(fail) = self.kernel.copy_to_far_node(frame, place) {
+            self.parking.empty.push(place);
+            let at = self.numbers.place(page);
+            return Err(self.refused(fail, "copying to the far node", at));
+        }
+        self.counters.far_stores += 1;
+        Ok(place)
+    }
+
+    /// Replace a far page by a fast copy. With `shadow`, the old frame becomes its shadow and the copy is
+    /// write-protected; otherwise the old frame is freed.
+    pub(super) fn copy_from_node(&mut self, page: Page, shadow: bool) -> Result<(), Refused> {
+        let (frame, at) = (self.park(page)?, self.numbers.place(page));
+        self.kernel
+            .place_copy(at, frame, shadow, NodeId::FAST)
+            .map_err(|fail| self.refused(fail, "copying from the far node", at))?;
+        self.pages.make_resident(page);
+        if shadow {
+            self.pages.set_slot(page, Slot::new(frame.number()));
+        } else {
+            self.release_frame(frame);
+        }
+        self.counters.far_loads += 1;
+        Ok(())
+    }
+
+    /// Write-protect a far page while it is copied. Reads go on.
+    pub(super) fn watch_on_node(&mut self, page: Page) -> Result<(), Refused> {
+        if !self.pages.state(page).is_resident() {
+            return Ok(());
+        }
+        let at = self.numbers.place(page);
+        self.protect(at, true)
+    }
+}

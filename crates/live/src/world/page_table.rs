@@ -1,0 +1,218 @@
+//! The page table: where each page is, and what is known of it.
+
+use std::ops::BitOr;
+
+use nearfar_kernel::tiering::{NodeId, Page};
+
+use super::FAR_NODE;
+use crate::{Frame, Slot};
+
+/// Where a page's content is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// In the program's memory.
+    Resident = 1,
+    /// In a frame of the parking area.
+    Parked = 2,
+    /// Only in its slot of the far tier.
+    Stored = 3,
+}
+
+/// Properties of a mapped page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageFlags(u16);
+
+impl PageFlags {
+    /// The next reference to the parked page is a hint fault.
+    pub(crate) const ARMED: Self = Self(1 << 3);
+    /// Referenced since the flag was cleared.
+    pub(crate) const ACCESSED: Self = Self(1 << 4);
+    /// The policy wants to see the next write.
+    pub(crate) const PROTECTED: Self = Self(1 << 5);
+    /// Stored, and the policy lets the next reference through without a hint fault.
+    pub(crate) const PASSING: Self = Self(1 << 6);
+    /// In the window, and could not be evicted.
+    pub(crate) const STUCK: Self = Self(1 << 7);
+    /// Being copied, from `begin_copy` to `commit_copy`.
+    pub(crate) const COPYING: Self = Self(1 << 8);
+    /// Written since `begin_copy`.
+    pub(crate) const WRITTEN: Self = Self(1 << 9);
+}
+
+impl BitOr for PageFlags {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A page's location, node and flags. All bits of an unmapped page are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageState(u16);
+
+impl PageState {
+    const LOCATION: u16 = 0b11;
+    const FAR: u16 = 1 << 2;
+
+    /// `None` if the page is not mapped.
+    pub(crate) fn location(self) -> Option<Location> {
+        match self.0 & Self::LOCATION {
+            1 => Some(Location::Resident),
+            2 => Some(Location::Parked),
+            3 => Some(Location::Stored),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_mapped(self) -> bool {
+        self.location().is_some()
+    }
+
+    pub(crate) fn is_resident(self) -> bool {
+        self.location() == Some(Location::Resident)
+    }
+
+    pub(crate) fn is_parked(self) -> bool {
+        self.location() == Some(Location::Parked)
+    }
+
+    pub(crate) fn is_stored(self) -> bool {
+        self.location() == Some(Location::Stored)
+    }
+
+    /// Mapped, and on the far tier's node.
+    pub(crate) fn is_far(self) -> bool {
+        self.0 & Self::FAR != 0
+    }
+
+    pub(crate) fn node(self) -> NodeId {
+        if self.is_far() { FAR_NODE } else { NodeId::FAST }
+    }
+
+    /// Whether it has all of these flags.
+    pub(crate) fn has(self, flags: PageFlags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+}
+
+/// A page's entry, while the page moves to another address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(super) state: PageState,
+    pub(super) frame: Frame,
+    pub(super) slot: Option<Slot>,
+}
+
+/// All pages, by number. The tables are zeros at first, so they take memory only where numbers are used.
+pub(crate) struct PageTable {
+    states: Vec<u16>,
+    /// The frame of a parked page.
+    frames: Vec<u32>,
+    /// The slot plus one; 0 for none. Where the far tier is mapped, the frame of the shadow plus one.
+    slots: Vec<u32>,
+}
+
+impl PageTable {
+    pub(super) fn new(pages: usize) -> Self {
+        Self { states: vec![0; pages], frames: vec![0; pages], slots: vec![0; pages] }
+    }
+
+    pub(crate) fn state(&self, page: Page) -> PageState {
+        PageState(self.states.get(page.index()).copied().unwrap_or(0))
+    }
+
+    /// The first mapped page from `from` on, below `end`.
+    pub(super) fn next_mapped(&self, from: Page, end: u32) -> Option<Page> {
+        let rest = self.states.get(from.index()..end as usize)?;
+        let next = rest.iter().position(|state| PageState(*state).is_mapped())?;
+        Some(from.skip(next as u32))
+    }
+
+    pub(crate) fn set(&mut self, page: Page, flags: PageFlags, on: bool) {
+        let state = &mut self.states[page.index()];
+        if on { *state |= flags.0 } else { *state &= !flags.0 }
+    }
+
+    pub(super) fn set_node(&mut self, page: Page, node: NodeId) {
+        self.set(page, PageFlags(PageState::FAR), node != NodeId::FAST);
+    }
+
+    fn set_location(&mut self, page: Page, location: Location) {
+        let state = &mut self.states[page.index()];
+        *state = *state & !PageState::LOCATION | location as u16;
+    }
+
+    // --- transitions
+
+    /// A new page in the program's fast memory.
+    pub(super) fn map(&mut self, page: Page) {
+        self.states[page.index()] = Location::Resident as u16;
+    }
+
+    /// The page has no location any more. Its slot must be free.
+    pub(super) fn unmap(&mut self, page: Page) {
+        debug_assert_eq!(self.slot(page), None);
+        self.states[page.index()] = 0;
+    }
+
+    /// A resident page is in this frame of the parking area now.
+    pub(super) fn park(&mut self, page: Page, frame: Frame) {
+        debug_assert!(self.state(page).is_resident());
+        self.set_location(page, Location::Parked);
+        self.set_frame(page, frame);
+    }
+
+    /// A parked or stored page is in the program's memory now.
+    pub(super) fn make_resident(&mut self, page: Page) {
+        debug_assert!(self.state(page).is_parked() || self.state(page).is_stored());
+        self.set_location(page, Location::Resident);
+    }
+
+    /// The content of a parked page is in its slot now.
+    pub(super) fn make_stored(&mut self, page: Page) {
+        debug_assert!(self.state(page).is_parked() && self.slot(page).is_some());
+        self.set_location(page, Location::Stored);
+    }
+
+    /// Unmap a page, to [`insert`](Self::insert) its entry elsewhere.
+    pub(super) fn remove(&mut self, page: Page) -> Entry {
+        let entry =
+            Entry { state: self.state(page), frame: self.frame(page), slot: self.take_slot(page) };
+        self.unmap(page);
+        entry
+    }
+
+    pub(super) fn insert(&mut self, page: Page, entry: Entry) {
+        self.states[page.index()] = entry.state.0;
+        self.set_frame(page, entry.frame);
+        self.slots[page.index()] = entry.slot.map_or(0, |slot| slot.number() + 1);
+    }
+
+    // --- frames and slots
+
+    /// The frame of a parked page.
+    pub(crate) fn frame(&self, page: Page) -> Frame {
+        Frame::new(self.frames[page.index()])
+    }
+
+    /// The content of a parked page is in this frame now.
+    pub(super) fn set_frame(&mut self, page: Page, frame: Frame) {
+        self.frames[page.index()] = frame.number();
+    }
+
+    /// The slot of a far page, or of a fast page's shadow.
+    pub(crate) fn slot(&self, page: Page) -> Option<Slot> {
+        self.slots.get(page.index())?.checked_sub(1).map(Slot::new)
+    }
+
+    pub(super) fn set_slot(&mut self, page: Page, slot: Slot) {
+        self.slots[page.index()] = slot.number() + 1;
+    }
+
+    /// The page has no slot any more; the caller frees it.
+    pub(super) fn take_slot(&mut self, page: Page) -> Option<Slot> {
+        let slot = self.slot(page)?;
+        self.slots[page.index()] = 0;
+        Some(slot)
+    }
+}

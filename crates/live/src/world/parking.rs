@@ -1,0 +1,94 @@
+//! The parking area: its frames, and pages to and from there.
+
+use nearfar_kernel::tiering::{NodeId, Page, Refused};
+
+use super::World;
+use crate::{Fail, Frame, Kernel};
+
+/// The places of the parking area that hold no page.
+pub(crate) struct Parking {
+    /// Places without a frame that were used before.
+    pub(super) empty: Vec<Frame>,
+    /// Places that were never used.
+    pub(super) unused: std::ops::Range<u32>,
+    /// Frames that no page uses.
+    pub(super) spare: Vec<Frame>,
+    /// Maximum length of `spare`.
+    pub(super) spare_limit: usize,
+}
+
+impl Parking {
+    pub(super) fn new(places: u32, spare_limit: usize) -> Self {
+        Self { empty: Vec::new(), unused: 0..places, spare: Vec::new(), spare_limit }
+    }
+}
+
+impl<K: Kernel> World<K> {
+    /// A place without a frame.
+    pub(super) fn empty_place(&mut self) -> Option<Frame> {
+        let Parking { empty, unused, spare, .. } = &mut self.parking;
+        empty.pop().or_else(|| unused.next().map(Frame::new)).or_else(|| {
+            let frame = spare.pop()?;
+            self.kernel.discard(frame, 1);
+            Some(frame)
+        })
+    }
+
+    /// No page uses the frame any more.
+    pub(super) fn release_frame(&mut self, frame: Frame) {
+        let Parking { empty, spare, spare_limit, .. } = &mut self.parking;
+        spare.push(frame);
+        if spare.len() <= *spare_limit {
+            return;
+        }
+        // Discard the older half at once: a run of neighbours costs little more than one frame.
+        let count = spare.len() - *spare_limit / 2;
+        let old = &mut spare[..count];
+        old.sort_unstable_by_key(|frame| frame.number());
+        for run in old.chunk_by(|a, b| a.number() + 1 == b.number()) {
+            self.kernel.discard(run[0], run.len() as u32);
+        }
+        // The lowest is used first, so pages that are parked in turn form a run again.
+        empty.extend(spare.drain(..count).rev());
+    }
+
+    /// Park a resident page. Returns the frame; that of a page that is parked already.
+    pub(crate) fn park(&mut self, page: Page) -> Result<Frame, Refused> {
+        if self.pages.state(page).is_parked() {
+            return Ok(self.pages.frame(page));
+        }
+        let frame = self.empty_place().ok_or(Refused::NoFrame)?;
+        let at = self.numbers.place(page);
+        if let Err(fail) = self.kernel.park(at, frame) {
+            self.parking.empty.push(frame);
+            return Err(self.refused(fail, "parking", at));
+        }
+        self.event.moved += 1;
+        self.pages.park(page, frame);
+        Ok(frame)
+    }
+
+    /// Return a parked page to the program's memory, write-protected or not.
+    pub(super) fn restore(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
+        let (at, frame) = (self.numbers.place(page), self.pages.frame(page));
+        let mut copy = protect;
+        if !copy {
+            match self.kernel.restore(frame, at) {
+                Ok(()) => self.parking.empty.push(frame),
+                // A mapping with another protection accepts no frame, but accepts a copy.
+                Err(Fail::Pinned) => copy = true,
+                Err(fail) => return Err(self.refused(fail, "bringing back", at)),
+            }
+        }
+        if copy {
+            let node = if self.mapped { self.pages.state(page).node() } else { NodeId::FAST };
+            if let Err(fail) = self.kernel.place_copy(at, frame, protect, node) {
+                return Err(self.refused(fail, "bringing back a copy", at));
+            }
+            self.release_frame(frame);
+        }
+        self.event.moved += 1;
+        self.pages.make_resident(page);
+        Ok(())
+    }
+}

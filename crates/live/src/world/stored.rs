@@ -1,0 +1,94 @@
+//! A far tier that stores pages: moves into slots and out of them.
+
+use nearfar_kernel::tiering::{NodeId, Page, Refused};
+
+use super::World;
+use crate::far::{Arrival, Fault, Fetch};
+use crate::{Fail, Kernel, Slot};
+
+impl<K: Kernel> World<K> {
+    /// Ask the far tier for a stored page that will be loaded. Returns the predicted time in nanoseconds, or
+    /// `None` if it can be loaded at once.
+    pub(crate) fn fetch(&mut self, slot: Slot) -> Result<Option<u64>, Refused> {
+        match self.far.fetch(slot, self.event.now.ps() / 1000) {
+            Ok(Fetch::Ready) => Ok(None),
+            Ok(Fetch::Pending { predicted_ns }) => Ok(Some(predicted_ns)),
+            Err(fault) => {
+                self.break_down(fault.to_string());
+                Err(Refused::Pinned)
+            }
+        }
+    }
+
+    /// Collect the pages that have arrived from the far tier, and wake the threads that copy them.
+    pub(crate) fn collect_arrivals(&mut self, arrivals: &mut Vec<Arrival>) {
+        arrivals.clear();
+        self.far.arrived(self.kernel.now_ns(), arrivals);
+        for Arrival { slot, predicted_ns, took_ns } in arrivals {
+            self.counters.fetches += 1;
+            self.counters.fetches_predicted_ns += *predicted_ns;
+            self.counters.fetches_ns += *took_ns;
+            let mut fetching = std::mem::take(&mut self.fetching);
+            for (_, _, thread) in fetching.extract_if(.., |(other, _, _)| other == slot) {
+                self.wake_worker(thread);
+            }
+            self.fetching = fetching;
+        }
+    }
+
+    /// Load a stored page into the program's memory. It keeps its slot.
+    pub(super) fn load(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
+        let Some(slot) = self.pages.slot(page) else { return Err(Refused::State) };
+        let at = self.numbers.place(page);
+        let spare = if protect { None } else { self.parking.spare.pop() };
+        let into = match spare {
+            Some(frame) => self.kernel.frame_mut(frame),
+            None => &mut self.buffer[..],
+        };
+        let loaded = self.far.load(slot, into);
+        self.counters.far_loads += 1;
+        let mut placed = match (&loaded, spare) {
+            // Moving a spare frame saves a copy.
+            (Ok(()), Some(frame)) => self.kernel.restore(frame, at),
+            (Ok(()), None) => self.kernel.place(at, &self.buffer, protect),
+            (Err(_), _) => Err(Fail::Again),
+        };
+        if let Some(frame) = spare {
+            if placed == Err(Fail::Pinned) {
+                placed = self.kernel.place_copy(at, frame, protect, NodeId::FAST);
+                self.release_frame(frame);
+            } else if placed.is_ok() {
+                self.parking.empty.push(frame);
+            } else {
+                self.release_frame(frame);
+            }
+        }
+        if let Err(fault) = loaded {
+            self.break_down(fault.to_string());
+        }
+        placed.map_err(|fail| self.refused(fail, "loading", at))?;
+        self.event.moved += 1;
+        self.pages.make_resident(page);
+        Ok(())
+    }
+
+    /// Park a page, store it unless its slot has its content, and free its frame. If there is no room, it
+    /// stays parked.
+    pub(super) fn store(&mut self, page: Page) -> Result<(), Refused> {
+        let frame = self.park(page)?;
+        if self.pages.slot(page).is_none() {
+            match self.far.store(self.kernel.frame(frame)) {
+                Ok(slot) => self.pages.set_slot(page, slot),
+                Err(Fault::Full) => return Err(Refused::NoFrame),
+                Err(fault) => {
+                    self.break_down(fault.to_string());
+                    return Err(Refused::Pinned);
+                }
+            }
+            self.counters.far_stores += 1;
+        }
+        self.pages.make_stored(page);
+        self.release_frame(frame);
+        Ok(())
+    }
+}

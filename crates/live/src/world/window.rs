@@ -1,0 +1,108 @@
+//! The window: a FIFO of the far pages that are in the program's memory, of a far tier that stores pages.
+
+use std::collections::VecDeque;
+
+use nearfar_kernel::tiering::{Page, Refused, Time};
+
+use super::workers::REST;
+use super::{PageFlags, World};
+use crate::Kernel;
+
+/// The lists contain pages that have left since; the counts do not.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// Oldest first.
+    pages: VecDeque<Page>,
+    pub(super) count: u64,
+    /// Maximum number of pages that are not stuck.
+    pub(super) limit: u64,
+    /// Pages that could not be evicted. They are not part of the limit: the only page that could leave
+    /// would then be the newest, before it is used.
+    pub(super) stuck: VecDeque<Page>,
+    pub(super) stuck_count: u64,
+    /// When the stuck pages are tried again.
+    retry_at: Time,
+}
+
+impl Window {
+    pub(super) fn new(limit: u64) -> Self {
+        Self {
+            pages: VecDeque::new(),
+            count: 0,
+            limit,
+            stuck: VecDeque::new(),
+            stuck_count: 0,
+            retry_at: Time::default(),
+        }
+    }
+
+    /// A page that was counted before is known by this number now.
+    pub(super) fn renumber(&mut self, page: Page) {
+        self.pages.push_back(page);
+    }
+
+    /// Whether pages could not be evicted.
+    pub(crate) fn has_stuck(&self) -> bool {
+        !self.stuck.is_empty()
+    }
+}
+
+impl<K: Kernel> World<K> {
+    /// A far page is in the program's memory now.
+    pub(super) fn enter_window(&mut self, page: Page) {
+        self.window.count += 1;
+        self.window.pages.push_back(page);
+    }
+
+    /// The page is in its slot now, or no longer far.
+    pub(super) fn leave_window(&mut self, page: Page) {
+        self.window.count -= 1;
+        if self.pages.state(page).has(PageFlags::STUCK) {
+            self.window.stuck_count -= 1;
+            self.pages.set(page, PageFlags::STUCK, false);
+        }
+    }
+
+    pub(super) fn in_window(&self, page: Page) -> bool {
+        let state = self.pages.state(page);
+        !self.mapped && state.is_far() && !state.is_stored()
+    }
+
+    /// Store a page of the window.
+    pub(super) fn evict(&mut self, page: Page) -> Result<(), Refused> {
+        self.store(page)?;
+        self.leave_window(page);
+        Ok(())
+    }
+
+    /// Evict the oldest pages of the window while there are too many.
+    pub(crate) fn trim_window(&mut self) {
+        if self.window.has_stuck() && self.event.now >= self.window.retry_at {
+            for _ in 0..self.window.stuck.len().min(32) {
+                let Some(page) = self.window.stuck.pop_front() else { break };
+                if self.pages.state(page).has(PageFlags::STUCK) && self.evict(page).is_err() {
+                    self.window.stuck.push_back(page);
+                }
+            }
+            self.window.retry_at = self.event.now.plus(REST.0);
+        }
+        while self.window.count - self.window.stuck_count > self.window.limit {
+            let Some(page) = self.window.pages.pop_front() else { break };
+            let may_leave = self.in_window(page) && !self.pages.state(page).has(PageFlags::STUCK);
+            if may_leave && self.evict(page).is_err() {
+                if self.event.again {
+                    self.window.pages.push_front(page);
+                    break;
+                }
+                self.pages.set(page, PageFlags::STUCK, true);
+                self.window.stuck_count += 1;
+                self.window.stuck.push_back(page);
+            }
+        }
+        if self.window.pages.len() as u64 > 4 * (self.window.limit + 16) {
+            let mut pages = std::mem::take(&mut self.window.pages);
+            pages.retain(|page| self.in_window(*page));
+            self.window.pages = pages;
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The policy's threads, and events.
+
+use nearfar_kernel::tiering::{Context, Next, Page, Thread, Time};
+
+use super::World;
+use crate::Kernel;
+
+/// A thread of the policy.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) thread: Thread,
+    pub(crate) due: Time,
+    /// It does not run before this.
+    rests_until: Time,
+    /// How long it rested after its latest step without success.
+    rest: Time,
+}
+
+/// The threads of the policy.
+#[derive(Debug, Default)]
+pub(crate) struct Workers {
+    pub(crate) all: Vec<Worker>,
+    /// The index of the thread that runs now.
+    pub(crate) running: Option<usize>,
+}
+
+/// What happened in the current event: a message, or a step of a worker.
+#[derive(Debug, Default)]
+pub(crate) struct EventState {
+    /// When it began.
+    pub(crate) now: Time,
+    /// A request was refused with [`Fail::Again`](crate::Fail::Again).
+    pub(crate) again: bool,
+    /// Pages that could not be moved because they are pinned.
+    pub(super) pinned: u32,
+    /// Pages that were moved.
+    pub(crate) moved: u32,
+    /// Pages that were moved to the far tier's memory node.
+    pub(super) demoted: Vec<Page>,
+    /// Copies that were begun and complete with the event, and the threads to wake.
+    pub(super) begun: Vec<(Page, Thread)>,
+}
+
+/// How long a thread of the policy rests after a step in which everything was refused: a child, I/O or a
+/// lock pins pages for longer than a step takes. The rest doubles from the first to the second value.
+pub(super) const REST: (Time, Time) = (Time::from_ps(1_000_000_000), Time::from_ps(64_000_000_000));
+/// The rest while mappings are changing, which is over soon.
+const CHANGING: Time = Time::from_ps(100_000_000);
+
+impl<K: Kernel> World<K> {
+    pub(crate) fn spawn_worker(&mut self, name: &'static str, _: Context) -> Thread {
+        let thread = Thread::new(self.workers.all.len() as u8, name);
+        let (due, none) = (Time::NEVER, Time::default());
+        self.workers.all.push(Worker { thread, due, rests_until: none, rest: none });
+        thread
+    }
+
+    pub(super) fn wake_worker(&mut self, thread: Thread) {
+        let worker = &mut self.workers.all[thread.index()];
+        if worker.due == Time::NEVER {
+            worker.due = self.event.now.max(worker.rests_until);
+        }
+    }
+
+    pub(crate) fn begin_event(&mut self) {
+        self.event.now = Time::from_ps(self.kernel.now_ns().saturating_mul(1000));
+        (self.event.again, self.event.pinned, self.event.moved) = (false, 0, 0);
+    }
+
+    /// The copies that were begun in the event are complete.
+    pub(crate) fn end_event(&mut self) {
+        self.restore_demoted();
+        for (_, thread) in std::mem::take(&mut self.event.begun) {
+            self.wake_worker(thread);
+        }
+    }
+
+    /// Set when the thread that has just run will run next.
+    pub(crate) fn reschedule(&mut self, thread: Thread, next: Next) {
+        let EventState { pinned, again, moved, .. } = self.event;
+        self.begin_event();
+        let worker = &mut self.workers.all[thread.index()];
+        if moved > 0 {
+            worker.rest = Time::default();
+        } else if pinned > 0 {
+            worker.rest = worker.rest.plus(worker.rest).clamp(REST.0, REST.1);
+            worker.rests_until = self.event.now.plus(worker.rest);
+        } else if again {
+            worker.rests_until = self.event.now.plus(CHANGING);
+        }
+        let earliest = worker.rests_until.max(Time::from_ps(self.far.busy_until() * 1000));
+        worker.due = match next {
+            Next::Again => self.event.now.max(earliest),
+            Next::At(time) => time.max(self.event.now).max(earliest),
+            Next::Idle => Time::NEVER,
+        };
+    }
+}

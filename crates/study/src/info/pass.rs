@@ -1,0 +1,167 @@
+//! The pass over the trace: which pages are touched, when, and in which region.
+
+use nearfar_trace::{Batch, Error, Result};
+use rustc_hash::FxHashSet;
+
+use super::names::Names;
+use super::pages::{self, Pages};
+use super::resident_set::ResidentTracker;
+use super::{PAGE, PAGE_SHIFT, WorkingSet, last_page};
+
+/// State of a page.
+pub struct PageState {
+    pub number: u64,
+    /// Region at the last touch; valid for `epoch` and `process`.
+    pub region: u32,
+    epoch: u32,
+    process: u32,
+    /// Interval of the last touch, from 1.
+    bin: u16,
+    pub kinds: u8,
+    /// Cached by [`ResidentTracker::touch`] for `process`.
+    mark: u32,
+}
+
+/// Records by kind (5 used; 8 so that a masked index is in range).
+pub type Counts = [u64; 8];
+
+/// Counts of the pass.
+pub struct Pass {
+    pub names: Names,
+    pub pages: Pages,
+    pub state: Vec<PageState>,
+    /// By region id.
+    pub counts: Vec<Counts>,
+    pub touched_pages: Vec<u64>,
+    /// Every (page, region) of pages that were touched in several regions.
+    multiple: FxHashSet<(u32, u32)>,
+    pub epoch: u32,
+    pub process: u32,
+    bin: u16,
+    in_bin: u64,
+    pub working_set: Vec<WorkingSet>,
+    pub resident: Option<ResidentTracker>,
+    /// Pages touched in this batch, without repeats.
+    pub touched: Vec<u32>,
+    last: u32,
+    pub repeats: u64,
+}
+
+impl Pass {
+    /// Before the first record.
+    pub fn new(names: Names, resident: Option<ResidentTracker>) -> Self {
+        Self {
+            names,
+            pages: Pages::default(),
+            state: Vec::new(),
+            counts: Vec::new(),
+            touched_pages: Vec::new(),
+            multiple: FxHashSet::default(),
+            epoch: 0,
+            process: 0,
+            bin: 1,
+            in_bin: 0,
+            working_set: Vec::new(),
+            resident,
+            touched: Vec::new(),
+            last: u32::MAX,
+            repeats: 0,
+        }
+    }
+
+    /// Count the records of `batch` in `range`.
+    pub fn records(&mut self, batch: &Batch, range: std::ops::Range<usize>) -> Result<()> {
+        let records = batch.addr[range.clone()].iter().zip(&batch.kind[range.clone()]);
+        for ((&addr, &kind), &size) in records.zip(&batch.size[range]) {
+            let first = addr >> PAGE_SHIFT;
+            let region = self.touch(first, kind);
+            self.counts[region as usize][usize::from(kind & 7)] += 1;
+            for page in first + 1..=last_page(addr, size) {
+                self.touch(page, kind);
+            }
+        }
+        if self.pages.len() >= pages::MAX_PAGES {
+            return Err(Error::input(
+                "trace",
+                format!("touches over {} pages of 4 KiB", pages::MAX_PAGES),
+                "look at a part of it",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Touch a page; returns its region.
+    #[inline]
+    fn touch(&mut self, number: u64, kind: u8) -> u32 {
+        let (id, new) = self.pages.intern(number);
+        if new {
+            let (epoch, process) = (self.epoch, self.process);
+            let region = self.names.region(process, number);
+            self.grow(region);
+            self.touched_pages[region as usize] += 1;
+            self.state.push(PageState {
+                number,
+                region,
+                epoch,
+                process,
+                bin: 0,
+                kinds: 0,
+                mark: 0,
+            });
+        }
+        let page = &mut self.state[id as usize];
+        page.kinds |= 1 << (kind & 7);
+        if page.bin != self.bin {
+            page.bin = self.bin;
+            self.in_bin += 1;
+        }
+        if let Some(resident) = &mut self.resident {
+            let mark = if page.process == self.process { page.mark } else { 0 };
+            page.mark = resident.touch(mark, number, kind);
+        }
+        if id == self.last {
+            self.repeats += 1;
+        } else {
+            self.last = id;
+            self.touched.push(id);
+        }
+        if page.epoch == self.epoch && page.process == self.process {
+            page.region
+        } else {
+            self.update_region(id)
+        }
+    }
+
+    /// Update the region of a page after a change of mappings or process.
+    #[cold]
+    fn update_region(&mut self, id: u32) -> u32 {
+        let page = &mut self.state[id as usize];
+        let region = self.names.region(self.process, page.number);
+        let before = std::mem::replace(&mut page.region, region);
+        (page.epoch, page.process) = (self.epoch, self.process);
+        if region != before {
+            self.multiple.insert((id, before));
+            let first = self.multiple.insert((id, region));
+            self.grow(region);
+            self.touched_pages[region as usize] += u64::from(first);
+        }
+        region
+    }
+
+    fn grow(&mut self, region: u32) {
+        if self.counts.len() <= region as usize {
+            self.counts.resize(region as usize + 1, [0; 8]);
+            self.touched_pages.resize(region as usize + 1, 0);
+        }
+    }
+
+    /// End an interval at this record.
+    pub fn end_of_bin(&mut self, record: u64) {
+        let bytes = self.in_bin * PAGE;
+        let footprint_bytes = self.pages.len() as u64 * PAGE;
+        let resident_bytes = self.resident.as_ref().map(|resident| resident.set.peak().now_bytes());
+        self.working_set.push(WorkingSet { record, bytes, footprint_bytes, resident_bytes });
+        self.in_bin = 0;
+        self.bin += 1;
+    }
+}

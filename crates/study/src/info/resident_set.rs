@@ -1,0 +1,57 @@
+//! The resident set over the trace. Most touches do not change it.
+
+use nearfar_trace::{KindSet, Reader, Result};
+
+use super::PAGE_SHIFT;
+use crate::lifetimes::{self, Events, PAGE, ResidentSet, Spaces};
+
+const _: () = assert!(PAGE == PAGE_SHIFT);
+
+/// The resident set at the current position in the trace.
+pub struct ResidentTracker {
+    /// The set.
+    pub set: ResidentSet,
+    events: Events,
+    /// Number of events so far that changed anything, + 1.
+    interval: u32,
+    /// Address space of the running thread.
+    space: u32,
+}
+
+impl ResidentTracker {
+    /// Before the first record.
+    pub fn new(reader: &Reader) -> Result<Self> {
+        let set = ResidentSet::new(Spaces::new(&reader.info().threads), true);
+        Ok(Self { set, events: Events::new(reader)?, interval: 1, space: 0 })
+    }
+
+    /// Apply the events before record number `at`.
+    pub fn events(&mut self, at: u64) {
+        while let Some(event) = self.events.before(at) {
+            self.interval += u32::from(self.set.event(&event));
+        }
+    }
+
+    /// Switch to a thread.
+    pub fn switch_to(&mut self, thread: u32) {
+        self.space = self.set.spaces().of_thread(thread);
+    }
+
+    /// Touch page `number` of the running process. `mark` is the result of the last touch of this
+    /// page by this process, or 0: twice the interval in which a read changes nothing, plus 1 if a
+    /// write does not either.
+    #[inline]
+    pub fn touch(&mut self, mark: u32, number: u64, kind: u8) -> u32 {
+        let write = KindSet::WRITES.0 >> kind & 1 == 1;
+        if mark == self.interval << 1 | 1 || mark == self.interval << 1 && !write {
+            return mark;
+        }
+        self.reference(number, write)
+    }
+
+    #[cold]
+    fn reference(&mut self, number: u64, write: bool) -> u32 {
+        let number = lifetimes::place(self.space, number << PAGE) >> PAGE;
+        self.interval << 1 | u32::from(self.set.reference(number, write))
+    }
+}

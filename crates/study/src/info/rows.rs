@@ -1,0 +1,66 @@
+//! The rows of `nearfar info`.
+
+nearfar_schema::columns! {
+    /// Pages touched in one interval of time.
+    #[derive(Copy, Eq)]
+    pub struct WorkingSet {
+        /// Records up to the end of the interval.
+        record: u64 as "at record",
+        /// Bytes of the distinct 4 KiB pages touched in the interval.
+        bytes: u64 ["bytes"] as "bytes touched",
+        /// Bytes of the distinct 4 KiB pages touched since the start.
+        footprint_bytes: u64 ["bytes"],
+        /// Bytes of 4 KiB frames that the program has at the end of the interval; null where the
+        /// trace does not say when pages end.
+        resident_bytes: Option<u64> ["bytes"] as "bytes resident",
+    }
+    keys [record]
+    metrics [bytes less, footprint_bytes less]
+    seed []
+}
+
+nearfar_schema::columns! {
+    /// One named part of the address space.
+    #[derive(Eq)]
+    pub struct Region {
+        /// File, `[heap]`, `[stack]`, `(anonymous) 0x...`, `page cache: FILE`, `(unnamed)`, or a
+        /// range.
+        name: String as "region",
+        /// First byte of the lowest page last touched under this name; null where regions were
+        /// taken together.
+        addr_low: Option<u64>,
+        /// Byte after the highest one; may be 2^64.
+        addr_high: Option<u128>,
+        /// Distinct 4 KiB pages touched under this name.
+        pages: u64 ["pages"],
+        /// Records that begin here.
+        records: u64,
+        /// Of these, loads of the program.
+        loads: u64,
+        /// Stores of the program.
+        stores: u64,
+        /// Fetches of instructions.
+        fetches: u64,
+        /// Loads of the kernel for the program.
+        kernel_loads: u64,
+        /// Stores of the kernel for the program.
+        kernel_stores: u64,
+    }
+    keys [name]
+    metrics [records less, pages less]
+    seed []
+}
+
+nearfar_schema::columns! {
+    /// References with a stack distance d, 2^k <= d < 2^(k+1).
+    #[derive(Copy, Eq)]
+    pub struct ReuseBin {
+        /// k; null for first touches, which have no distance.
+        distance_log2: Option<u32> as "distance",
+        /// Page touches.
+        count: u64 as "references",
+    }
+    keys [distance_log2]
+    metrics [count less]
+    seed []
+}

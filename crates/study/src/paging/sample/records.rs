@@ -1,0 +1,205 @@
+//! One pass over the trace that collects the sampled records.
+
+use std::ops::Range;
+
+use nearfar_trace::reader::Batches;
+use nearfar_trace::{Batch, Columns, Error, KindSet, RegionEvent, Result, last_byte};
+
+use super::block_set::BlockSet;
+use super::clusters::{Clusters, Schedule};
+use super::{GROUPS, Sample, Sampled};
+use crate::lifetimes::{Blocks, Events, Next, PAGE};
+
+/// Bytes per sampled record.
+const RECORD_BYTES: u64 = (size_of::<u64>() + size_of::<u16>() + size_of::<u8>()) as u64;
+
+/// The records that touch sampled pages of one size.
+pub struct SampledRecords {
+    /// log2 of the page size.
+    pub shift: u32,
+    /// The sampled pages.
+    pub sample: Sample,
+    /// The records.
+    pub batch: Batch,
+    /// For each event, the number of these records before it.
+    pub events_at: Vec<usize>,
+}
+
+impl SampledRecords {
+    /// Add the records that touch a sampled page.
+    fn add(&mut self, records: &Records) {
+        let Self { shift, sample, batch, .. } = self;
+        for (at, (&addr, &last)) in records.addr.iter().zip(&records.last).enumerate() {
+            let (first, last) = (addr >> *shift, last >> *shift);
+            if sample.contains(first)
+                || first != last && (first + 1..=last).any(|page| sample.contains(page))
+            {
+                batch.addr.push(addr);
+                batch.kind.push(records.kind[at]);
+                batch.size.push(records.size[at]);
+            }
+        }
+    }
+
+    /// Distinct pages of each group.
+    pub fn pages_by_group(&self) -> Vec<u64> {
+        let records = self.batch.addr.iter().zip(&self.batch.size);
+        let pages = records
+            .flat_map(|(&addr, &size)| addr >> self.shift..=last_byte(addr, size) >> self.shift);
+        let mut pages: Vec<u64> = pages.filter(|&page| self.sample.contains(page)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let groups = (0..GROUPS).map(|group| self.sample.group(group));
+        groups
+            .map(|group| pages.iter().filter(|&&page| group.contains(page)).count() as u64)
+            .collect()
+    }
+}
+
+/// Records of a batch, of the selected kinds.
+#[derive(Default)]
+struct Records {
+    addr: Vec<u64>,
+    /// Last byte.
+    last: Vec<u64>,
+    kind: Vec<u8>,
+    size: Vec<u16>,
+}
+
+impl Records {
+    fn fill(&mut self, batch: &Batch, range: Range<usize>, kinds: KindSet) {
+        self.addr.clear();
+        self.last.clear();
+        self.kind.clear();
+        self.size.clear();
+        for i in range.filter(|&i| kinds.0 >> batch.kind[i] & 1 == 1) {
+            self.addr.push(batch.addr[i]);
+            self.last.push(last_byte(batch.addr[i], batch.size[i]));
+            self.kind.push(batch.kind[i]);
+            self.size.push(batch.size[i]);
+        }
+    }
+}
+
+/// The sampled records of a trace, and counts of the whole trace.
+pub struct TraceSample {
+    /// For each page size.
+    pub by_size: Vec<SampledRecords>,
+    /// Events, with lifetimes.
+    pub events: Vec<RegionEvent>,
+    /// All touched blocks.
+    pub touched: BlockSet,
+    /// TLB samples.
+    pub clusters: Clusters,
+    /// Records of the selected kinds.
+    pub records: u64,
+    /// References beyond one per record, for records that cross page borders, by log2 of the page
+    /// size.
+    pub crossings: [u64; 64],
+}
+
+impl TraceSample {
+    /// Read the trace.
+    ///
+    /// # Errors
+    /// If the trace cannot be read or the sample needs too much memory; errors of `on_progress`.
+    pub fn read(
+        study: &Sampled<'_>,
+        page_sizes: &[u64],
+        rate: f64,
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Self> {
+        let Sampled { reader, options, lives, .. } = *study;
+        let (kinds, tlb, seed) = (options.kinds, options.tlb, options.sample_seed);
+        let records_of = |&page: &u64| {
+            let shift = page.trailing_zeros();
+            let sample = Sample::new(shift, rate, seed);
+            SampledRecords { shift, sample, batch: Batch::default(), events_at: Vec::new() }
+        };
+        let schedule = Schedule::new(reader.info().records, rate, tlb, seed);
+        let mut sample = Self {
+            by_size: page_sizes.iter().map(records_of).collect(),
+            events: Vec::new(),
+            touched: BlockSet::new(page_sizes[0].trailing_zeros()),
+            clusters: Clusters::new(schedule, kinds, tlb, page_sizes),
+            records: 0,
+            crossings: [0; 64],
+        };
+        // Tracks address spaces only; no block is touched.
+        let mut blocks = Blocks::new(PAGE, PAGE, options.spaces(reader));
+        let mut events = if lives { Events::new(reader)? } else { Events::none() };
+        let thread = lives && blocks.spaces().several();
+        let mut groups = reader.groups(Columns { thread, ..Columns::PAGING });
+        let (mut batch, mut records, mut at) = (Batch::default(), Records::default(), 0);
+        let mut group = groups.next()?;
+        while let Some(mut current) = group {
+            // Decompress the next row group while processing this one.
+            let mut process = || -> Result<()> {
+                while current.next_into(Batches::MAX, &mut batch)? {
+                    for next in events.among(batch.len()) {
+                        match next {
+                            Next::Event(event) => {
+                                blocks.apply(&event);
+                                sample.event(event);
+                            }
+                            Next::Records(range) => {
+                                if lives {
+                                    blocks.spaces().place_records(&mut batch, range.clone());
+                                }
+                                sample.clusters.records(&batch, range.clone(), at);
+                                at += range.len() as u64;
+                                records.fill(&batch, range, kinds);
+                                sample.records(&records);
+                            }
+                        }
+                    }
+                }
+                Ok(())
+            };
+            let (next, processed) =
+                study.pool.install(|| rayon::join(|| groups.next(), &mut process));
+            processed?;
+            group = next?;
+            sample.check(rate, at, reader.info().records, options.max_memory)?;
+            on_progress(at)?;
+        }
+        Ok(sample)
+    }
+
+    fn event(&mut self, event: RegionEvent) {
+        for records in &mut self.by_size {
+            records.events_at.push(records.batch.len());
+        }
+        self.events.push(event);
+    }
+
+    fn records(&mut self, records: &Records) {
+        self.records += records.addr.len() as u64;
+        let block = self.by_size[0].shift;
+        for (&addr, &last) in records.addr.iter().zip(&records.last) {
+            self.touched.touch(addr);
+            if addr >> block != last >> block {
+                for block in (addr >> block) + 1..=last >> block {
+                    self.touched.touch(block << self.by_size[0].shift);
+                }
+                for shift in block..64 {
+                    self.crossings[shift as usize] += (last >> shift) - (addr >> shift);
+                }
+            }
+        }
+        self.by_size.iter_mut().for_each(|sampled| sampled.add(records));
+    }
+
+    /// Refuse a sample that will not fit into half of `max_memory`, as soon as it exceeds that.
+    fn check(&self, rate: f64, at: u64, records: u64, max_memory: u64) -> Result<()> {
+        let bytes: u64 =
+            self.by_size.iter().map(|records| records.batch.len() as u64 * RECORD_BYTES).sum();
+        if bytes <= max_memory / 2 {
+            return Ok(());
+        }
+        let estimate = bytes as f64 / at as f64 * records as f64;
+        let what = format!("{rate} of this trace takes about {:.0} GiB", estimate / 2f64.powi(30));
+        let fits = super::round_up(rate * max_memory as f64 / 2.0 / estimate * 0.9);
+        Err(Error::input("--sample", what, format!("give {fits}, or raise --max-memory")))
+    }
+}

@@ -1,0 +1,154 @@
+//! A study on one or several machines: options, simulation, rows.
+
+use std::path::Path;
+
+use nearfar_hardware::machine::{FaultTimes, remedy};
+use nearfar_hardware::processor::Processor;
+use nearfar_hardware::{AccessTimes, Machine, Storage};
+use nearfar_schema::Options as _;
+use nearfar_trace::{Error, Reader, Result};
+use serde_json::{Value, json};
+
+use super::options::{Options, PageCache, Request, View};
+use super::parts::StudyPart;
+use super::table::{Prices, rows};
+use crate::lifetimes;
+
+/// Costs on one machine.
+struct Host {
+    name: String,
+    times: AccessTimes,
+    storages: Vec<Storage>,
+    processor: Option<Processor>,
+    /// Fault times, with lifetimes. An error matters only if the trace has events.
+    faults: Option<Result<FaultTimes>>,
+}
+
+/// A study, with its options checked.
+pub struct Study {
+    /// The options as they were given, with the view resolved.
+    pub request: Request,
+    /// The options of the simulation.
+    pub options: Options,
+    hosts: Vec<Host>,
+}
+
+impl Study {
+    /// Check a request for these machines.
+    ///
+    /// # Errors
+    /// If an option is invalid, or a machine lacks what the study needs.
+    pub fn new(machines: &[&Machine], mut request: Request) -> Result<Self> {
+        // Times of different views are not comparable.
+        let has_machine_view = |machine: &&Machine| request.view_on(machine) == View::Machine;
+        let view = match machines.iter().all(has_machine_view) {
+            true => View::Machine,
+            false => View::Paper,
+        };
+        request.view = Some(view);
+        let costs = |machine: &&Machine| {
+            Ok((machine.access_times()?, storages(machine, &request, machines.len() == 1)?))
+        };
+        let costs: Vec<_> = machines.iter().map(costs).collect::<Result<_>>()?;
+        let options = Options::try_from(&request)?;
+        let mut hosts = Vec::new();
+        for (machine, (times, storages)) in machines.iter().zip(costs) {
+            let nested = request.nested.map(|size| size.0);
+            hosts.push(Host {
+                name: machine.name.clone(),
+                times,
+                storages,
+                processor: (view == View::Machine)
+                    .then(|| machine.processor(nested))
+                    .transpose()?,
+                faults: options.lifetimes.then(|| machine.fault_times()),
+            });
+        }
+        Ok(Self { request, options, hosts })
+    }
+
+    /// Fault times of each host, if the trace has lifetimes.
+    fn fault_times(&self, lives: bool) -> Result<Vec<Option<FaultTimes>>> {
+        let times = |host: &Host| host.faults.clone().filter(|_| lives).transpose();
+        self.hosts.iter().map(times).collect()
+    }
+
+    /// Simulate a trace. What does not depend on the machine is simulated once.
+    ///
+    /// # Errors
+    /// If the trace cannot be read or a machine has no fault times; errors of `on_progress`.
+    pub fn simulate(
+        &self,
+        trace: &Path,
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<StudyPart> {
+        let reader = Reader::open(trace)?;
+        let lives = self.options.lifetimes && lifetimes::known(&reader)?;
+        // Missing times are an error before hours of simulation.
+        self.fault_times(lives)?;
+        let processors = self.hosts.iter().map(|host| host.processor.as_ref());
+        StudyPart::new(&reader, &self.options, processors, on_progress)
+    }
+
+    /// The result: `{"rows", "records", "footprint_bytes", "lifetimes", "peak_resident_bytes",
+    /// "left_out", "too_few_frames", "options"}`.
+    ///
+    /// # Errors
+    /// Those of [`rows`]; a machine has no fault times.
+    pub fn result(&self, part: &StudyPart) -> Result<Value> {
+        let simulated = &part.simulated;
+        let fault_times = self.fault_times(simulated.lifetimes)?;
+        let Self { request, options, hosts } = self;
+        let mut all_rows = Vec::new();
+        for ((host, faults), times) in hosts.iter().zip(fault_times).zip(&part.times) {
+            all_rows.extend(rows(
+                simulated,
+                Prices {
+                    name: &host.name,
+                    times: host.times,
+                    faults,
+                    storages: &host.storages,
+                    write_back: request.write_back,
+                    warm: request.page_cache == PageCache::Warm,
+                    machine: times.as_deref(),
+                },
+            )?);
+        }
+        let left_out = simulated.left_out.iter();
+        let left_out: Vec<_> = left_out.map(|size| (size.page_bytes, size.min_rate)).collect();
+        Ok(json!({
+            "rows": all_rows,
+            "records": simulated.records,
+            "footprint_bytes": simulated.footprint_bytes,
+            "lifetimes": simulated.lifetimes,
+            "peak_resident_bytes":
+                (simulated.lifetimes && options.has_fractions()).then_some(simulated.whole_bytes),
+            "left_out": left_out,
+            "too_few_frames": simulated.too_few_frames,
+            "options": request.plain(),
+        }))
+    }
+}
+
+/// The storages of a machine: all, or the requested ones. `single`: there is one machine, which may
+/// borrow storages of built-in machines.
+fn storages(machine: &Machine, request: &Request, single: bool) -> Result<Vec<Storage>> {
+    let storages = match &request.storage {
+        Some(names) => {
+            let names = names.0.iter().filter(|name| single || machine.storage.contains_key(*name));
+            names.map(|name| machine.storage(name)).collect::<Result<_>>()?
+        }
+        None => machine.storages()?,
+    };
+    if let (true, Some(names)) = (storages.is_empty(), &request.storage) {
+        let what = format!("machine {} has no {}", machine.name, names.0.join(" or "));
+        let fix = "of several machines each has its own; leave it out, or give one --machine";
+        return Err(Error::input("--storage", what, fix));
+    }
+    if storages.is_empty() {
+        let place = format!("machine {}", machine.name);
+        let fix = remedy(&machine.name, "add [storage.NAME]", |one| !one.storage.is_empty());
+        return Err(Error::input(place, "has no storage to page to", fix));
+    }
+    Ok(storages)
+}
