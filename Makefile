@@ -52,8 +52,10 @@ $(LIVE): $(VENV)/.engine
 .PHONY: live
 live: $(LIVE) ## Library for nearfar run
 
-# Clippy and the tests: what is compiled for the engine, with the workspace's assertions on.
-CHECKED := --release --config profile.release.debug-assertions=true --config profile.release.overflow-checks=true
+# Clippy and the tests: the engine's profile, with assertions in the workspace's crates. Dependencies
+# keep the engine's profile, so they are compiled once.
+CHECKED := --release --config profile.release.debug-assertions=true --config profile.release.overflow-checks=true \
+  --config 'profile.release.package."*".debug-assertions=false' --config 'profile.release.package."*".overflow-checks=false'
 
 .PHONY: env
 env: $(VENV)/.engine $(PLUGIN) $(LIVE) ## Virtual environment and engine, in release mode
