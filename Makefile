@@ -128,6 +128,10 @@ site: env $(VENV)/.docs ## The documentation as HTML in build/docs; warnings are
 docs: site ## The site, and every command and snippet of README.md and docs/ run
 	$(BIN)/pytest tests/test_docs.py tests/test_notebooks.py
 
+.PHONY: notebooks
+notebooks: env ## Run the notebooks of examples/notebooks and store their outputs
+	$(BIN)/python tests/notebooks.py
+
 .PHONY: man
 man: env ## Manual pages of every command in build/man
 	$(BIN)/python -m nearfar.cli._reference man build/man
