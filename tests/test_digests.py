@@ -32,7 +32,7 @@ CAPTURES: Final = sorted((DATA / "captures").glob("*.trace"))
 Rows = list[dict[str, Any]]
 
 #: Columns that hold a path or a sentence, which say nothing of what was computed.
-_TEXTS: Final = ("trace", "view", "workload", "why", "why_not")
+_TEXTS: Final = ("trace", "view", "workload", "why", "why_not", "model_reason")
 
 #: Digits of a float that count: the last ones are the C library's.
 _DIGITS: Final = 9

@@ -142,7 +142,8 @@ def test_a_run_below_the_least_scale_says_so_and_names_no_winner() -> None:
     generated = study({None: times}, policy_scale=1 / 512)
     del generated.run["trace"]
     (line,) = answers.answers(generated)
-    assert line.startswith("No comparison: this is 1/512 of") and "--scale 1/256 or more" in line
+    assert line.startswith("The program is too small to compare policies: it has 1/512 of the size")
+    assert line.endswith("Use --scale 1/256 or more.")
     (line,) = answers.answers(
         study({None: times}, policy_scale=3 / 256 / 10, options={"copies": 3})
     )
@@ -199,9 +200,9 @@ def test_the_command_says_it_in_every_format(nearfar: Run) -> None:
     words = ("tiering", GNUGO, "--policy", "none,nomad", "--fast", "50%,100%")
     done = nearfar(*words)
     assert done.returncode == 0
-    assert done.stdout.startswith("No comparison: ") and "fastest" not in done.stdout
+    assert done.stdout.startswith("The program is too small to compare") and "fastest" not in done.stdout
     done = nearfar(*words, "--format", "json")
-    assert done.stderr.startswith("nearfar: note: No comparison: ")
+    assert done.stderr.startswith("nearfar: note: The program is too small to compare")
     assert len(json.loads(done.stdout)["rows"]) == 4
     done = nearfar(*words, "--copies", "40")
     assert done.stdout.startswith("With 50 % of its memory fast, ")
