@@ -145,7 +145,7 @@ def validation(kept: Path) -> str:
     ]
     for study in reproduce.names():
         found = reproduced(study, kept)
-        parts += [f"## {study}", summary(found)]
+        parts += [f"## {study}", summary(reproduce.Reproduced(found["rows"], found["run"]))]
         rows = [
             "| " + " | ".join([
                 label(row["paper"]), cell(row["item"]), cell(value(row["published"])),

@@ -1,9 +1,12 @@
-"""A paging result, a heat map and an info made by formulas, in the shape the commands print."""
+"""A paging result, a heat map and an info made by formulas."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
+
+from nearfar.info import Info
+from nearfar.paging import PagingResult
 
 PAGES = [2**k for k in range(9, 22)]
 FRACTIONS = [k / 10 for k in range(1, 11)]
@@ -28,8 +31,8 @@ def fault_curve(page: float, fraction: float) -> float:
 
 def paging_result(
     storages: list[str] | None = None, fractions: bool = True, **run: Any
-) -> dict[str, Any]:
-    rows = []
+) -> PagingResult:
+    rows: list[Any] = []
     for storage, (_, io) in zip(
         storages or list(STORAGES),
         list(STORAGES.items()) * 4,
@@ -61,23 +64,20 @@ def paging_result(
                         "total_ns": translation + data,
                     }
                 )
-    return {
-        "run": {
-            "command": "nearfar paging gzip.trace --html out.html",
-            "trace": "gzip.trace",
-            "machine": "desktop",
-            "options": {"tlb": "64", "replacement": "clock", "clock_insert": "set"},
-            "references": REFERENCES,
-            "footprint_bytes": FOOTPRINT,
-            "version": "0.1.0",
-            **run,
-        },
-        "rows": rows,
-        "fits": fits(rows),
+    made: Any = {
+        "command": "nearfar paging gzip.trace --html out.html",
+        "trace": "gzip.trace",
+        "machine": "desktop",
+        "options": {"tlb": "64", "replacement": "clock", "clock_insert": "set"},
+        "references": REFERENCES,
+        "footprint_bytes": FOOTPRINT,
+        "version": "0.1.0",
+        **run,
     }
+    return PagingResult(made, rows, fits(rows))
 
 
-def fits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def fits(rows: list[dict[str, Any]]) -> list[Any]:
     dense = [2 ** (9 + i / 6) for i in range(73)]
     tlb = {r["page_bytes"]: r["tlb_miss_rate"] for r in rows}
     made = [
@@ -143,7 +143,7 @@ def fits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def heat_map(times: int = 120, addresses: int = 96) -> dict[str, Any]:
+def heat_map(times: int = 120, addresses: int = 96) -> Any:
     names = ["gzip", "[heap]", "libc.so.6", "[stack]"]
     bins = []
     for row in range(addresses):
@@ -172,14 +172,14 @@ def heat_map(times: int = 120, addresses: int = 96) -> dict[str, Any]:
     }
 
 
-def info() -> dict[str, Any]:
+def info(heatmap: Any = None) -> Info:
     regions = [
         ("[heap]", 14_000_000, 9_000_000, 5_000_000, 0, 900),
         ("gzip", 12_000_000, 0, 0, 12_000_000, 18),
         ("libc.so.6", 4_000_000, 1_000_000, 200_000, 2_800_000, 120),
         ("[stack]", 1_300_000, 700_000, 600_000, 0, 6),
     ]
-    return {
+    made = {
         "trace": "gzip.trace",
         "records": REFERENCES,
         "instructions": 88_000_000,
@@ -195,7 +195,11 @@ def info() -> dict[str, Any]:
             for r in regions
         ],
         "working_set": [
-            {"record": i * 260_000, "bytes": int(FOOTPRINT * (1 - math.exp(-i / 30)))}
+            {
+                "record": i * 260_000,
+                "bytes": int(FOOTPRINT * (1 - math.exp(-i / 30))),
+                "resident_bytes": None,
+            }
             for i in range(1, 121)
         ],
         "reuse": [
@@ -203,3 +207,4 @@ def info() -> dict[str, Any]:
             for k in range(14)
         ],
     }
+    return Info(made if heatmap is None else {**made, "heatmap": heatmap})

@@ -575,12 +575,12 @@ def test_a_row_shows_its_curve_and_why(tmp_path: Path, fleet: Path) -> None:
 def test_the_page_has_a_limit(fleet: Path) -> None:
     from nearfar.report.html.advise import AdvisePage
 
-    result = advise_fleet(fleet).to_dict()
+    result = advise_fleet(fleet)
     limit = AdvisePage.limit
-    full = {**result, "rows": (result["rows"] * limit)[:limit]}
+    full = replace(result, rows=(result.rows * limit)[:limit])
     assert len(AdvisePage(full).html().encode()) < 3_000_000
     with pytest.raises(NearfarError, match="at most"):
-        AdvisePage({**result, "rows": [*full["rows"], result["rows"][0]]}).html()
+        AdvisePage(replace(full, rows=[*full.rows, result.rows[0]])).html()
 
 
 def test_nothing_is_colour_alone(fleet: Path) -> None:

@@ -76,7 +76,7 @@ def test_terminal_and_page_show_the_regions(
     words = ("advise", GRAPH, "--machine", "zen4-vm", "--regions")
     done = nearfar(*words, "--html", page, first="import os; os.environ['COLUMNS'] = '80'")
     assert done.returncode == 0, done.stderr
-    assert "Which region wants which page size" in done.stdout
+    assert "Regions that gain by larger pages" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     largest = next(one for one in row["regions"] if one["advised"])
     assert largest["name"] in done.stdout
@@ -103,7 +103,7 @@ def test_the_memory_answer_is_that_of_the_study(view: str) -> None:
     rows = advise([GRAPH, SQLITE], memory="50%", slowdown="30%", **options).rows
     for trace, row in zip((GRAPH, SQLITE), rows, strict=True):
         nested = {"nested": "4K"} if view == "machine" else {}
-        study = paging(trace, page_sizes="4K", **options, **nested).to_dict()
+        study = paging(trace, page_sizes="4K", **options, **nested)
         (curve,) = memory_curves(study)
         assert row["enough_bytes"] == curve.enough(0.3).bytes
         assert row["wanted_bytes"] == curve.whole.bytes

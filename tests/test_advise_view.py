@@ -79,8 +79,16 @@ def test_advice_is_the_least_time_of_the_study(walk: Path) -> None:
 @pytest.mark.parametrize(
     ("gains", "advised", "more"),
     [
-        ({16384: 0.27, 65536: 0.29, 262144: 0.31}, 16384, "256 KiB is predicted to gain 4.0 points"),
-        ({16384: 0.25, 65536: 0.29, 262144: 0.31}, 65536, "256 KiB is predicted to gain 2.0 points"),
+        (
+            {16384: 0.27, 65536: 0.29, 262144: 0.31},
+            16384,
+            "256 KiB is predicted to gain 4.0 points",
+        ),
+        (
+            {16384: 0.25, 65536: 0.29, 262144: 0.31},
+            65536,
+            "256 KiB is predicted to gain 2.0 points",
+        ),
         ({16384: 0.20, 65536: 0.25, 262144: 0.31}, 262144, ""),
         # Alike, but a gain that is itself within its error is none.
         ({16384: 0.04, 65536: 0.07}, 65536, ""),

@@ -9,15 +9,16 @@ import pytest
 import report_fixture as fixture
 from nearfar import paging_answers as answers
 from nearfar.memory_curve import Memory
+from nearfar.paging import PagingResult
 
 MIB = 1 << 20
 #: Total time at 10, 20, ... 100 MiB.
 TIMES = (900.0, 300.0, 130.0, 250.0, 130.0, 106.0, 104.0, 103.0, 101.0, 100.0)
 
 
-def study(times: tuple[float, ...] = TIMES, **run: Any) -> dict[str, Any]:
+def study(times: tuple[float, ...] = TIMES, **run: Any) -> PagingResult:
     """Rows of 4 KiB pages whose times go with the memory, and of 64 KiB that take a tenth less."""
-    (first, *_) = fixture.paging_result()["rows"]
+    (first, *_) = fixture.paging_result().rows
     own = {"storage": "disk", "cpu_ns": 1.0, "resident_bytes": 100 * MIB, "memory_fraction": None}
     rows = [
         {
@@ -31,7 +32,8 @@ def study(times: tuple[float, ...] = TIMES, **run: Any) -> dict[str, Any]:
         for page, part, more in ((4096, 1.0, 0), (65536, 0.9, 3))
         for place, time in enumerate(times)
     ]
-    return {"run": {"peak_resident_bytes": 100 * MIB, "options": {}, **run}, "rows": rows}
+    made: Any = {"peak_resident_bytes": 100 * MIB, "options": {}, **run}
+    return PagingResult(made, rows, [])
 
 
 def test_enough_memory_is_the_least_from_which_on_all_are_quick() -> None:
@@ -75,23 +77,25 @@ def test_the_answers_of_a_study() -> None:
 )
 def test_a_gain_within_its_error_is_none(part: float, sentence: str) -> None:
     found = study()
-    for row in found["rows"]:
+    for row in found.rows:
         row["total_ns"] *= part / 0.9 if row["page_bytes"] == 65536 else 1
     assert answers.answers(found)[0] == f"Page size: {sentence}"
 
 
 def test_of_sizes_that_gain_alike_the_smallest() -> None:
     found = study()
-    found["rows"] += [
-        {**row, "page_bytes": 16384, "total_ns": row["total_ns"] * 0.93 / 0.9}
-        for row in found["rows"]
-        if row["page_bytes"] == 65536
-    ]
+    found.rows.extend(
+        [
+            {**row, "page_bytes": 16384, "total_ns": row["total_ns"] * 0.93 / 0.9}
+            for row in found.rows
+            if row["page_bytes"] == 65536
+        ]
+    )
     assert answers.answers(found)[0] == (
         "Page size: 16 KiB pages take 7.0 % (2.0 % to 12 %) less time than 4 KiB pages, and hold "
         "3 MiB more memory (64 KiB saves 3.0 points more, which is within the error)."
     )
-    for row in found["rows"]:
+    for row in found.rows:
         row["total_ns"] *= 1.025 if row["page_bytes"] == 16384 else 1
     assert answers.answers(found)[0].startswith("Page size: 64 KiB pages take 10 %")
 
@@ -104,9 +108,9 @@ def test_the_slowdown_that_was_asked_for(slowdown: str | float, mib: int) -> Non
 
 def test_storages_are_compared_with_what_is_enough_on_the_best() -> None:
     found = study()
-    found["rows"] += [
-        {**row, "storage": "zram", "total_ns": row["total_ns"] ** 0.5 * 10} for row in found["rows"]
-    ]
+    found.rows.extend(
+        [{**row, "storage": "zram", "total_ns": row["total_ns"] ** 0.5 * 10} for row in found.rows]
+    )
     (_, memory, storage) = answers.answers(found)
     assert "with 70 MiB on disk, 60 MiB on zram it is" in memory
     assert memory.endswith("below 50 MiB on disk, 20 MiB on zram it thrashes (twice the time).")
@@ -115,7 +119,7 @@ def test_storages_are_compared_with_what_is_enough_on_the_best() -> None:
 
 def test_storages_that_take_as_long_make_no_difference() -> None:
     found = study()
-    found["rows"] += [{**row, "storage": "zram"} for row in found["rows"]]
+    found.rows.extend([{**row, "storage": "zram"} for row in found.rows])
     assert answers.answers(found)[-1] == "Storage: with 70 MiB or more it makes no difference."
 
 

@@ -94,8 +94,7 @@ def test_values_that_are_set_are_of_every_machine(nearfar: Run) -> None:
 
 
 def test_the_answers_name_the_latency_of_each_machine(both: PagingResult) -> None:
-    found = both.to_dict()
-    lines = answers.answers(found)
+    lines = answers.answers(findings.by_place(both))
     assert [line.partition(":")[0] for line in lines] == [
         "Page size on nvme", "Page size on zen4-vm", "Memory", "Machine", "Latency of memory",
     ]  # fmt: skip
@@ -103,20 +102,18 @@ def test_the_answers_name_the_latency_of_each_machine(both: PagingResult) -> Non
     assert lines[-1] == f"Latency of memory: {', '.join(each)}."
     # Also where nothing is said of memory sizes.
     part = paging(GNUGO, machine="nvme,zen4-vm", memory="50%", page_sizes="4K")
-    assert answers.answers(part.to_dict())[-1] == lines[-1]
+    assert answers.answers(findings.by_place(part))[-1] == lines[-1]
     one = paging(GNUGO, machine="nvme", **OPTIONS)
-    assert not any("Latency" in line for line in answers.answers(one.to_dict()))
+    assert not any("Latency" in line for line in answers.answers(one))
 
 
 def test_places_are_machines_where_each_has_one_storage(
     both: PagingResult, optane: PagingResult
 ) -> None:
-    assert findings.storages(findings.by_place(both.to_dict())) == ["nvme", "zen4-vm"]
-    assert findings.storages(findings.by_place(optane.to_dict())) == [
+    assert findings.storages(findings.by_place(both)) == ["nvme", "zen4-vm"]
+    assert findings.storages(findings.by_place(optane)) == [
         "optane-ssd/optane-pmem", "optane-ssd/optane-ssd", "desktop-hdd/hdd",
     ]  # fmt: skip
-    twice = findings.by_place(findings.by_place(optane.to_dict()))
-    assert twice == findings.by_place(optane.to_dict())
     assert {row["storage"] for row in optane.rows} == {"optane-pmem", "optane-ssd", "hdd"}
     best = optane.best(machine="desktop-hdd", memory_fraction=1.0)
     assert (best["machine"], best["storage"]) == ("desktop-hdd", "hdd")
@@ -149,7 +146,7 @@ def test_the_page(optane: PagingResult, tmp_path: Path, width: int) -> None:
         browser.settled(page)
         assert browser.untidy(page) == []
         said = page.text_content("header").replace("\u00a0", " ")
-        assert answers.answers(optane.to_dict())[-1] in said
+        assert answers.answers(findings.by_place(optane))[-1] in said
         assert page.locator("#storage option").all_text_contents() == [
             "optane-ssd/optane-pmem", "optane-ssd/optane-ssd", "desktop-hdd/hdd",
         ]  # fmt: skip

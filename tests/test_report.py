@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from conftest import Run
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.errors import NearfarError
-from nearfar.fit import fit_rows
-from nearfar.paging import plain_fit
+from nearfar.paging import PagingResult
 from nearfar.report import palette, tables, terminal
 from nearfar.report.html.info import InfoPage
 from nearfar.report.html.paging import PagingPage
@@ -80,19 +80,19 @@ def test_best_page_is_the_least_time_of_its_group() -> None:
     best = findings.best_pages(result)
     assert len(best) == len(fixture.FRACTIONS) * len(fixture.STORAGES)
     for (memory, storage), found in best.items():
-        for row in result["rows"]:
+        for row in result.rows:
             if row["memory_bytes"] == memory.bytes and row["storage"] == storage:
                 assert found.row["total_ns"] <= row["total_ns"]
 
 
-def row(page: int, total: float, **more: Any) -> dict[str, Any]:
-    made = dict(fixture.paging_result()["rows"][0])
+def row(page: int, total: float, **more: Any) -> Any:
+    made: Any = dict(fixture.paging_result().rows[0])
     made.update(page_bytes=page, total_ns=total, storage="disk", **more)
     return made
 
 
-def finding(*rows: dict[str, Any]) -> str:
-    (best,) = findings.best_pages({"run": {}, "rows": rows}).values()
+def finding(*rows: Any) -> str:
+    (best,) = findings.best_pages(PagingResult({}, list(rows), [])).values()
     return best.sentence
 
 
@@ -117,28 +117,30 @@ def test_sentence_without_the_usual_page_and_with_memory_in_bytes() -> None:
 @pytest.mark.parametrize("fractions", [True, False])
 def test_every_fit_finds_its_memory(fractions: bool) -> None:
     result = fixture.paging_result(fractions=fractions)
-    found = [fit.memory for fit in findings.fits(result)]
-    assert found == [None, *findings.memories(result)]
+    found = [findings.memory_of_fit(fit) for fit in result.fits]
+    assert found[0] is None
+    assert found[1:] == findings.memories(result)
 
 
 def test_fits_of_the_fitter_are_shown(tmp_path: Path) -> None:
+    from nearfar.fit import fit_rows
+    from nearfar.paging import plain_fit as plain
+
     result = fixture.paging_result(["nvme"])
-    few = [r for r in result["rows"] if r["memory_fraction"] == 1.0][:1]
+    few = [r for r in result.rows if r["memory_fraction"] == 1.0][:1]
     few = [{k: v for k, v in r.items() if k != "tlb_miss_rate"} for r in few]
-    whole = [r for r in result["rows"] if r["memory_fraction"] != 1.0]
-    fitted = [*fit_rows(whole), *fit_rows(few)]
-    made = [plain_fit(fit) for fit in fitted]
-    result["fits"] = made
-    shown = findings.fits(result)
-    assert [f.memory for f in shown] == [None, *findings.memories(result)]
-    assert [f.verdict for f in shown] == [f["verdict"] for f in made]
-    assert shown[-1].verdict == "bad"
-    assert shown[-1].curve == ()
-    first = fitted[0]
-    name, value = next(iter(first.coefficients.items()))
-    assert first.intervals is not None
-    assert shown[0].coefficients[0] == (name, value, *first.intervals[name])
-    assert shown[0].points[0] == (512, first.measured[0], float(first.predict([512])[0]))
+    whole = [r for r in result.rows if r["memory_fraction"] != 1.0]
+    solved = [*fit_rows(whole), *fit_rows(few)]
+    made = [plain(fit) for fit in solved]
+    result = replace(result, fits=made)
+    assert [findings.memory_of_fit(f) for f in made] == [None, *findings.memories(result)]
+    assert made[-1]["verdict"] == "bad"
+    assert made[-1]["curve"] == []
+    first = solved[0].to_dict()
+    name, value = next(iter(first["coefficients"].items()))
+    low, high = first["intervals"][name]
+    assert made[0]["coefficients"][name] == {"value": value, "low": low, "high": high}
+    assert made[0]["points"][0] == [512, first["measured"][0], first["fitted"][0]]
     text = printed(tables.paging(result, full=True))
     assert made[0]["formula"] in text
     assert f"page size in {made[0]['page_unit']}" in text
@@ -241,11 +243,12 @@ def test_plot_fits_its_width(width: int) -> None:
 def test_plot_labels_page_sizes_that_lie_close_together() -> None:
     result = fixture.paging_result()
     kept = {512: 512, 1024: 1024, 4096: 4096, 2 << 20: 2 << 30}
-    result["rows"] = [
+    rows = [
         {**row, "page_bytes": kept[row["page_bytes"]]}
-        for row in result["rows"]
+        for row in result.rows
         if row["page_bytes"] in kept
     ]
+    result = replace(result, rows=rows)
     labels = terminal.paging(result, 80, 14, full=True).splitlines()[-1].split()
     assert labels == ["512B", "4KiB", "2GiB"]
 
@@ -262,7 +265,7 @@ def test_plot_gives_way_where_there_is_no_room() -> None:
 
 def test_plot_of_zeros_says_so() -> None:
     result = fixture.paging_result()
-    for entry in result["rows"]:
+    for entry in result.rows:
         entry["tlb_miss_rate"] = 0.0
     assert "TLB miss rate per reference, by page size: zero" in terminal.paging(
         result, 80, full=True
@@ -277,7 +280,7 @@ def pages() -> dict[str, str]:
         "paging": PagingPage(
             fixture.paging_result(), heatmap=fixture.heat_map(256, 256), info=fixture.info()
         ).html(),
-        "info": InfoPage(fixture.info(), fixture.heat_map(256, 256)).html(),
+        "info": InfoPage(fixture.info(fixture.heat_map(256, 256))).html(),
     }
 
 
@@ -297,12 +300,12 @@ def test_result_is_embedded_unchanged() -> None:
     text = PagingPage(result).html()
     found = re.search(r'id="data-result">(.*?)</script>', text)
     assert found
-    assert json.loads(found[1]) == result
+    assert json.loads(found[1]) == result.to_dict()
 
 
 def test_numbers_that_json_lacks_become_null() -> None:
     result = fixture.paging_result()
-    result["fits"][0]["rmse"] = math.nan
+    result.fits[0]["rmse"] = math.nan
     found = re.search(r'id="data-result">(.*?)</script>', PagingPage(result).html())
     assert found
     assert json.loads(found[1])["fits"][0]["rmse"] is None
@@ -312,7 +315,7 @@ def test_a_misshapen_heat_map_is_refused() -> None:
     heat = fixture.heat_map(20, 10)
     heat["counts"] = heat["counts"][:-1]
     with pytest.raises(NearfarError, match="10 address bins of 20 time bins"):
-        InfoPage(fixture.info(), heat).html()
+        InfoPage(fixture.info(heat)).html()
 
 
 # --- pages, in the browser
@@ -511,29 +514,29 @@ def test_downloads_hold_the_result(written: Path) -> None:
     with browser.opened(written / "paging.html") as (page, problems):
         with page.expect_download() as saved:
             page.click("#save-json")
-        assert json.loads(Path(saved.value.path()).read_text()) == result
+        assert json.loads(Path(saved.value.path()).read_text()) == result.to_dict()
         with page.expect_download() as saved:
             page.click("#save-csv")
         rows = list(csv.DictReader(Path(saved.value.path()).read_text().splitlines()))
-        assert len(rows) == len(result["rows"])
-        assert list(rows[0]) == list(result["rows"][0])
-        assert float(rows[-1]["total_ns"]) == result["rows"][-1]["total_ns"]
+        assert len(rows) == len(result.rows)
+        assert list(rows[0]) == list(result.rows[0])
+        assert float(rows[-1]["total_ns"]) == result.rows[-1]["total_ns"]
     assert problems == []
 
 
 def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     result = fixture.paging_result([HOSTILE, "=1+1"], trace=HOSTILE, **{HOSTILE: HOSTILE})
-    result["fits"][0]["reason"] = HOSTILE
-    info = fixture.info()
+    result.fits[0]["reason"] = HOSTILE
+    heat = fixture.heat_map(30, 20)
+    info = fixture.info(heat)
     info["trace"] = HOSTILE
     info["regions"][0]["name"] = HOSTILE
-    heat = fixture.heat_map(30, 20)
     for entry in heat["address_bins"]:
         entry["label"] = HOSTILE
     heat["address_bins"][-1]["addr_high"] = 2**64 - 1
     for name, text in {
         "paging": PagingPage(result, heat, info).html(),
-        "info": InfoPage(info, heat).html(),
+        "info": InfoPage(info).html(),
     }.items():
         path = tmp_path / f"{name}.html"
         path.write_text(text, encoding="utf-8")
@@ -556,11 +559,10 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
 
 def test_small_and_odd_results_still_make_a_page(tmp_path: Path) -> None:
     whole = fixture.paging_result()
-    one = {"run": {"trace": "t"}, "rows": whole["rows"][:1], "fits": []}
-    zero = fixture.paging_result(["nvme"], fractions=False)
-    for entry in zero["rows"]:
+    one = PagingResult({"trace": "t"}, whole.rows[:1], [])
+    zero = replace(fixture.paging_result(["nvme"], fractions=False), fits=[])
+    for entry in zero.rows:
         entry.update(tlb_miss_rate=0.0, fault_rate=0.0)
-    zero["fits"] = []
     for name, result in {"one": one, "zero": zero}.items():
         path = tmp_path / f"{name}.html"
         path.write_text(PagingPage(result).html(), encoding="utf-8")
@@ -571,7 +573,7 @@ def test_small_and_odd_results_still_make_a_page(tmp_path: Path) -> None:
             browser.settled(page)
         assert [p for p in problems if "Infinite extent" not in p] == []
     path = tmp_path / "empty.html"
-    path.write_text(PagingPage({"run": {}, "rows": [], "fits": []}).html(), encoding="utf-8")
+    path.write_text(PagingPage(PagingResult({}, [], [])).html(), encoding="utf-8")
     with browser.opened(path, ready="#run") as (page, problems):
         assert "no rows" in page.inner_text("header")
     assert problems == []

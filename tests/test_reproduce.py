@@ -128,7 +128,7 @@ def test_inputs_are_shown_and_not_counted(found: Reproduced) -> None:
     assert found.counted == len(found.rows) - len(inputs)
     assert found.holding == sum(row["holds"] is True for row in found.rows)
     assert found.sensitivity[0]["rows"] == found.counted
-    shown = reports.summary(found.to_dict())
+    shown = reports.summary(found)
     assert shown.startswith(f"{found.holding} of {found.counted} rows hold")
     assert shown.endswith(f"Inputs, which do not count: {len(inputs)}.")
 
@@ -367,6 +367,6 @@ def test_page(found: Reproduced, tmp_path: Path) -> None:
         assert charts.count() == len(found.figures) + 2
         assert page.locator("#rows tbody tr").count() == len(found.rows)
         assert page.locator("#rows .verdict.good").count() == found.holding
-        assert reports.summary(found.to_dict()) in page.inner_text("#finding")
+        assert reports.summary(found) in page.inner_text("#finding")
         assert page.locator("#table-0 tbody tr").count() == 12
     assert problems == []

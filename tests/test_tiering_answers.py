@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import browser
 from conftest import DATA, Run
 from nearfar import tiering_answers as answers
 from nearfar.errors import NearfarError
-from nearfar.tiering import TieringResult, tiering
+from nearfar.tiering import TieringResult, fast_memories, tiering
 
 MIB = 1 << 20
 GNUGO = DATA / "captures" / "gnugo.trace"
@@ -22,11 +23,9 @@ GNUGO = DATA / "captures" / "gnugo.trace"
 Times = Mapping[str, Sequence[float]]
 
 
-def study(
-    times: Mapping[float | None, Times], phase: str = "round-4", **run: Any
-) -> dict[str, Any]:
+def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: Any) -> TieringResult:
     """Rows with these times, by the part of the program's 100 MiB that is fast."""
-    rows = [
+    rows: list[Any] = [
         {
             "policy": policy,
             "seed": seed,
@@ -39,8 +38,13 @@ def study(
         for policy, own in of.items()
         for seed, time in enumerate(own)
     ]
-    known = {"policy_scale": 1.0, "trace": "a.trace", "options": {}, "footprint_bytes": 100 * MIB}
-    return {"run": {**known, "peak_resident_bytes": None, **run}, "rows": rows}
+    known: Any = {
+        "policy_scale": 1.0,
+        "trace": "a.trace",
+        "options": {},
+        "footprint_bytes": 100 * MIB,
+    }
+    return TieringResult({**known, "peak_resident_bytes": None, **run}, rows, [])
 
 
 @pytest.mark.parametrize(
@@ -105,12 +109,12 @@ def test_how_much_fast_memory() -> None:
         "Fast memory: with 50 MiB (50 % of the program's memory) ssp runs within 5 % of having all "
         "of it fast (100 MiB); nomad and none with 100 MiB, tpp never."
     )
-    found["run"]["options"]["slowdown"] = "10%"
+    found.run["options"]["slowdown"] = "10%"
     assert (
         "with 25 MiB (25 % of the program's memory) ssp runs within 10 %"
         in (answers.answers(found)[1])
     )
-    found["run"]["options"]["slowdown"] = 0
+    found.run["options"]["slowdown"] = 0
     assert answers.answers(found)[1] == (
         "Fast memory: with less than all of it (100 MiB) none runs within 0 % of having all of it "
         "fast."
@@ -120,15 +124,15 @@ def test_how_much_fast_memory() -> None:
 def test_nothing_is_said_of_fast_memory_where_all_of_it_was_not_run() -> None:
     found = study(several(none=(400, 300, 200, 100), ssp=(110, 104, 103, 102)))
     assert len(answers.answers(found)) == 2
-    found["rows"] = [row for row in found["rows"] if row["fast_fraction"] != 1]
+    found = replace(found, rows=[row for row in found.rows if row["fast_fraction"] != 1])
     assert answers.policy_curves(found) == []
     assert len(answers.answers(found)) == 1
 
 
 def test_sizes_of_a_generated_workload_are_those_at_full_scale() -> None:
     found = study(several(none=(4, 3, 2, 1), ssp=(1, 1, 1, 1)), policy_scale=1 / 64)
-    del found["run"]["trace"]
-    assert answers.fast_memories(found)[-1].bytes == 6400 * MIB
+    del found.run["trace"]
+    assert fast_memories(found)[-1].bytes == 6400 * MIB
     assert "with 1.56 GiB (25 % of" in answers.answers(found)[1]
 
 
@@ -136,7 +140,7 @@ def test_a_run_below_the_least_scale_says_so_and_names_no_winner() -> None:
     times: Times = {"none": [200], "ssp": [100]}
     assert answers.too_small({"policy_scale": 1 / 256}) is None
     generated = study({None: times}, policy_scale=1 / 512)
-    del generated["run"]["trace"]
+    del generated.run["trace"]
     (line,) = answers.answers(generated)
     assert (
         "too small to compare policies: it has 1/512 of" in line and "--scale 1/256 or more" in line
@@ -153,7 +157,7 @@ def copies() -> TieringResult:
     """GnuGo as often as it must be."""
     small = tiering(GNUGO, policy="none", fast="50%")
     assert small.run["policy_scale"] < answers.MIN_SCALE
-    (line,) = answers.answers(small.to_dict())
+    (line,) = answers.answers(small)
     needed = int(line.partition("--copies ")[2].split()[0])
     fewer = tiering(GNUGO, policy="none", fast="50%", copies=needed - 1, points=1)
     assert answers.too_small(fewer.run) is not None
@@ -164,7 +168,7 @@ def copies() -> TieringResult:
 
 def test_as_many_copies_as_it_says_are_enough(copies: TieringResult) -> None:
     assert answers.too_small(copies.run) is None
-    first, second = answers.answers(copies.to_dict())
+    first, second = answers.answers(copies)
     assert first.startswith("With 50 % of its memory fast, ")
     assert second.startswith("Fast memory: ")
     assert repr(copies).startswith(first[:40])
@@ -211,7 +215,7 @@ def test_the_page_begins_with_the_curve(copies: TieringResult, tmp_path: Path) -
     file.write_text(copies.html(), encoding="utf-8")
     with browser.opened(file) as (page, problems):
         said = page.text_content("header").replace("\u00a0", " ")
-        assert all(line in said for line in answers.answers(copies.to_dict()))
+        assert all(line in said for line in answers.answers(copies))
         assert page.locator("section h2").first.text_content() == "How much fast memory"
     assert problems == []
 

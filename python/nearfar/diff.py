@@ -1,7 +1,7 @@
 """``diff``: two runs of a study, row by row: better, worse or unchanged.
 
-Rows are paired by what the study declares as keys (:class:`nearfar.result.Rows`); over seeds the
-mean difference comes with its confidence interval. docs/report.md has the rules.
+Rows are paired by the keys that the study declares (:class:`nearfar.schema.Rows`); over several
+seeds, the mean difference has a confidence interval. docs/report.md has the rules.
 
 >>> found = diff("before.run", "after.run")                     # doctest: +SKIP
 >>> found.worse(0.03)                                           # doctest: +SKIP
@@ -13,7 +13,7 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, Unpack, cast
 
 from nearfar.declared import diff as declared
 from nearfar.errors import NearfarError, unknown
@@ -22,15 +22,22 @@ from nearfar.run_folder import Run, open_run
 from nearfar.schema import Column, Option, Rows, complete, takes
 from nearfar.sizes import list_of
 
-#: How sure an interval is.
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Confidence of an interval.
 CONFIDENCE: Final = 0.95
-#: Differences below this share are the last digits of the arithmetic.
-_NOTHING: Final = 1e-12
+#: Relative differences below this are rounding errors.
+_ROUNDING: Final = 1e-12
 
-Key = tuple[Any, ...]
-Row = Mapping[str, Any]
+#: A cell of a table, and a row of any study.
+Value: TypeAlias = str | float | None
+Row: TypeAlias = Mapping[str, Value]
+#: A column that pairs rows; of a tuple, the first that is not null.
+KeyColumn: TypeAlias = str | tuple[str, ...]
+Key: TypeAlias = tuple[Value, ...]
 
-#: What ``diff`` takes; ``make declared`` writes it as ``nearfar.declared.diff``.
+#: Options of ``diff``; ``make declared`` writes them as ``nearfar.declared.diff``.
 OPTIONS: Final = (
     Option(
         "metric",
@@ -41,17 +48,17 @@ OPTIONS: Final = (
     ),
 )
 
-#: A metric of two rows, after the keys that pair them; written as the options are.
+#: A metric of two rows, after the keys that pair them.
 TABLES: Final = {
     "rows": Rows(
         columns=(
             Column("metric", "string", False, "", "The number compared."),
-            Column("pairs", "int64", False, "", "Seeds that both have."),
+            Column("pairs", "int64", False, "", "Seeds that both runs have."),
             Column("a", "double", False, "", "Mean of the first run.", "A"),
             Column("b", "double", False, "", "Mean of the second run.", "B"),
             Column("difference", "double", False, "", "Mean of b - a."),
-            Column("relative", "double", True, "of a", "The same as a share; null where a is 0.",
-                   "change"),
+            Column("relative", "double", True, "of a", "`difference` as a share of a; null if a is "
+                   "0.", "change"),
             Column("low", "double", True, "of a", "Lower end of the 95 % interval of `relative` "
                    "over seeds; null for one seed.", "95 % interval"),
             Column("high", "double", True, "of a", "Its upper end."),
@@ -64,14 +71,14 @@ TABLES: Final = {
 
 
 class DiffRun(TypedDict):
-    """What was compared."""
+    """The two runs."""
 
     a: str
     b: str
     study: str
     keys: list[str]
     metrics: dict[str, str]
-    differs: Mapping[str, Any]
+    differs: Mapping[str, list[Value]]
     confidence: float
 
 
@@ -82,7 +89,7 @@ class DiffResult(Result):
     Attributes:
         run: the two folders, the study, keys, metrics, and constants that differ.
         rows: a mapping for each key x metric: the keys, then ``nearfar.declared.diff.Row``.
-        only_a, only_b: keys that the other run lacks; with ``metric``, where it lacks that number.
+        only_a, only_b: keys that the other run lacks; with ``metric`` if it lacks only that number.
     """
 
     shown = "nearfar.report.diff:diff"
@@ -90,18 +97,18 @@ class DiffResult(Result):
     plain = ("run", "rows", "only_a", "only_b")
 
     run: DiffRun
-    rows: list[Row]
+    rows: list[declared.Row]
     only_a: list[Row]
     only_b: list[Row]
 
     @property
-    def table(self) -> Any:
-        """The rows as a ``pyarrow.Table``."""
+    def table(self) -> pyarrow.Table:
+        """The rows."""
         import pyarrow
 
         return pyarrow.Table.from_pylist(self.rows)
 
-    def worse(self, above: float) -> list[Row]:
+    def worse(self, above: float) -> list[declared.Row]:
         """Rows that are worse by more than ``above``, a share, worst first."""
         rows = [row for row in self.rows if row["verdict"] == "worse" and _size(row) > above]
         return sorted(rows, key=_size, reverse=True)
@@ -112,12 +119,13 @@ def diff(a: str | Path, b: str | Path, **options: Unpack[declared.Options]) -> D
     """Compare two runs, or two sweeps, of one study.
 
     Args:
-        a: folder of the first run: what is compared with.
+        a: folder of the first run, the base.
         b: folder of the second run.
         {options}
 
     Raises:
-        NearfarError: no runs there, runs of different studies, no such metric, or no row in common.
+        NearfarError: the folders hold no runs, or runs of different studies; an unknown metric; no
+            row in common.
     """
     metric = complete(OPTIONS, options)["metric"]
     first, second = open_run(a), open_run(b)
@@ -140,7 +148,7 @@ def diff(a: str | Path, b: str | Path, **options: Unpack[declared.Options]) -> D
             f"{', '.join(map(_label, keys))}); compare runs with the same options"
         )
     names = [_label(key) for key in keys]
-    rows: list[Row] = []
+    rows: list[declared.Row] = []
     only_a, only_b = (_only(names, by_a, by_b), _only(names, by_b, by_a))
     for key in common:
         named = dict(zip(names, key, strict=True))
@@ -148,9 +156,9 @@ def diff(a: str | Path, b: str | Path, **options: Unpack[declared.Options]) -> D
             in_a, in_b = ({s: row[metric] for s, row in by[key].items()} for by in (by_a, by_b))
             compared = compare(metric, in_a, in_b, first.columns.metrics[metric])
             if compared is not None:
-                rows.append({**named, **compared})
+                rows.append(cast("declared.Row", {**named, **compared}))
                 continue
-            # A number that only one of them has, such as the time of what is not possible.
+            # A number that only one of them has, such as the time of a case that is not possible.
             for values, only in ((in_a, only_a), (in_b, only_b)):
                 if any(value is not None for value in values.values()):
                     only.append({**named, "metric": metric})
@@ -172,10 +180,10 @@ def _only(names: Sequence[str], mine: Iterable[Key], other: Container[Key]) -> l
 
 
 def choose(columns: Rows, metric: str | Sequence[str] | None) -> list[str]:
-    """The metrics asked for, the first by default.
+    """The requested metrics, the first by default.
 
     Raises:
-        NearfarError: there is no such metric; the message names the nearest.
+        NearfarError: an unknown metric; the message names the nearest.
     """
     known = list(columns.metrics)
     if isinstance(metric, str):
@@ -187,32 +195,29 @@ def choose(columns: Rows, metric: str | Sequence[str] | None) -> list[str]:
 
 
 def compare(
-    metric: str, a: Mapping[Any, Any], b: Mapping[Any, Any], better: str
+    metric: str, a: Mapping[Value, Value], b: Mapping[Value, Value], better: str
 ) -> declared.Row | None:
-    """A metric of two rows over their seeds; None where one has no value at all.
+    """A metric of two rows over their seeds; None if one has no value.
 
     Args:
         metric: its name.
-        a: value by seed; b: the same. Seeds of both are paired; without a common one the means are
-            compared (Welch).
+        a, b: values by seed. Seeds of both are paired; without common seeds, the means are compared
+            (Welch).
         better: ``less`` or ``more``.
     """
-    a = {seed: float(value) for seed, value in a.items() if value is not None}
-    b = {seed: float(value) for seed, value in b.items() if value is not None}
-    if not a or not b:
-        return None
-    both = [seed for seed in a if seed in b]
-    xs, ys = (
-        ([a[seed] for seed in both], [b[seed] for seed in both])
-        if both
-        else (list(a.values()), list(b.values()))
+    in_a, in_b = (
+        {seed: float(value) for seed, value in of.items() if value is not None} for of in (a, b)
     )
+    if not in_a or not in_b:
+        return None
+    both = [seed for seed in in_a if seed in in_b]
+    xs, ys = ([of[seed] for seed in both or of] for of in (in_a, in_b))
     mean_a, mean_b = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
     difference = mean_b - mean_a
     reach = _reach(xs, ys, paired=bool(both))
     scale = abs(mean_a)
     relative = difference / scale if scale else None
-    nothing = abs(difference) <= _NOTHING * max(scale, abs(mean_b))
+    rounding = abs(difference) <= _ROUNDING * max(scale, abs(mean_b))
     within = reach is not None and abs(difference) <= reach
     return {
         "metric": metric,
@@ -224,7 +229,7 @@ def compare(
         "low": None if reach is None or not scale else (difference - reach) / scale,
         "high": None if reach is None or not scale else (difference + reach) / scale,
         "verdict": "unchanged"
-        if nothing or within
+        if rounding or within
         else "better"
         if (difference < 0) == (better == "less")
         else "worse",
@@ -232,7 +237,7 @@ def compare(
 
 
 def _reach(xs: Sequence[float], ys: Sequence[float], paired: bool) -> float | None:
-    """Half the width of the interval of the mean difference; None for too few values."""
+    """Half the width of the confidence interval of the mean difference; None for too few values."""
     import numpy as np
     from scipy import stats
 
@@ -254,7 +259,7 @@ def _reach(xs: Sequence[float], ys: Sequence[float], paired: bool) -> float | No
 
 
 def flat(run: Run) -> tuple[list[Row], list[str]]:
-    """Rows of a run with one column a key, and the names of these; metrics are kept as they are."""
+    """Rows of a run with one column for each key, and the names of these; metrics are unchanged."""
     keys = {_label(key): key for key in run.columns.keys}
     if run.columns.seed is not None and run.columns.seed in run.result.table.column_names:
         keys[run.columns.seed] = run.columns.seed
@@ -268,39 +273,39 @@ def flat(run: Run) -> tuple[list[Row], list[str]]:
     return rows, list(keys)
 
 
-def _size(row: Row) -> float:
-    """How large a difference is; from nothing to something is more than any share."""
-    return math.inf if row["relative"] is None else abs(float(row["relative"]))
+def _size(row: declared.Row) -> float:
+    """The size of a relative difference; infinite if the first run has 0."""
+    return math.inf if row["relative"] is None else abs(row["relative"])
 
 
 # --- keys
 
 
-def value_of(row: Row, key: str | tuple[str, ...]) -> Any:
-    """The value of a key in a row; of several columns the first that is not null."""
+def value_of(row: Row, key: KeyColumn) -> Value:
+    """The value of a key in a row; of several columns, the first that is not null."""
     for name in [key] if isinstance(key, str) else key:
-        if row.get(name) is not None:
-            value = row[name]
+        value = row.get(name)
+        if value is not None:
             if isinstance(key, str):
                 return value
             return f"{value:g} B" if name.endswith("_bytes") else f"{100 * value:g}%"
     return None
 
 
-def _label(key: str | tuple[str, ...]) -> str:
+def _label(key: KeyColumn) -> str:
     return key if isinstance(key, str) else key[0].partition("_")[0]
 
 
 def _keys(
     first: Run, second: Run, rows_a: Sequence[Row], rows_b: Sequence[Row]
-) -> tuple[list[str | tuple[str, ...]], dict[str, list[Any]]]:
-    """What rows are paired by; and keys that have one value in each run, not the same one.
+) -> tuple[list[KeyColumn], dict[str, list[Value]]]:
+    """The keys that pair rows, and the values of keys that are constant in each run but differ.
 
-    These are what the two runs were made to compare, so they do not pair anything.
+    The latter are what the two runs were made to compare, so they pair nothing.
     """
     listed = list(dict.fromkeys([*first.columns.keys, *second.columns.keys]))
-    keys: list[str | tuple[str, ...]] = []
-    constants: dict[str, list[Any]] = {}
+    keys: list[KeyColumn] = []
+    constants: dict[str, list[Value]] = {}
     for key in listed:
         in_a, in_b = ({value_of(row, key) for row in rows} for rows in (rows_a, rows_b))
         if len(in_a) == 1 and len(in_b) == 1 and in_a != in_b:
@@ -311,17 +316,15 @@ def _keys(
 
 
 def _group(
-    rows: Sequence[Row], keys: Sequence[str | tuple[str, ...]], seed: str | None, run: Run
-) -> dict[Key, dict[Any, Row]]:
+    rows: Sequence[Row], keys: Sequence[KeyColumn], seed: str | None, run: Run
+) -> dict[Key, dict[Value, Row]]:
     """Rows by key and seed."""
-    found: dict[Key, dict[Any, Row]] = {}
+    found: dict[Key, dict[Value, Row]] = {}
     for row in rows:
         key = tuple(value_of(row, name) for name in keys)
         of_seed = found.setdefault(key, {})
         which = row.get(seed) if seed else None
         if which in of_seed:
-            raise NearfarError(
-                f"{run.path}: two rows of {', '.join(map(str, key))}; they cannot be told apart"
-            )
+            raise NearfarError(f"{run.path}: two rows have the keys {', '.join(map(str, key))}")
         of_seed[which] = row
     return found

@@ -1,4 +1,4 @@
-"""What a trace holds: counts, footprint, working set, regions, reuse (``docs/info.md``)."""
+"""Summary of a trace: counts, footprint, working set, regions, reuse (``docs/info.md``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
 from nearfar import _engine
 from nearfar.declared import info as declared
@@ -14,11 +14,14 @@ from nearfar.filter import view_of
 from nearfar.result import Result
 from nearfar.schema import Column, Rows, takes
 
+if TYPE_CHECKING:
+    import pyarrow
+
 _ROWS: Final = Rows(
     columns=(
         Column("section", "string", False, "", "`trace`, or the key of a table or list."),
         Column("item", "string", False, "", "Which item of a list, or empty."),
-        Column("quantity", "string", False, "", "What the value is of."),
+        Column("quantity", "string", False, "", "Name of the value."),
         Column("value", "string", False, "", "A number or text, as text."),
     ),
     keys=("section", "item", "quantity"),
@@ -28,7 +31,7 @@ TABLES: Final = {"rows": _ROWS}
 
 
 class Verified(TypedDict):
-    """A file of a trace that was found whole; ``rows``: its records or events."""
+    """A file of a trace without errors; ``rows``: its records or events."""
 
     file: str
     bytes: int
@@ -36,27 +39,85 @@ class Verified(TypedDict):
     checksum: str | None
 
 
-class Info(dict[str, Any], Result):
-    """What a trace holds, by the keys of ``docs/info.md``.
+class Thread(TypedDict):
+    """A thread of the program."""
 
-    ``heatmap`` and ``verified`` are there if asked for.
+    index: int
+    process: int
+    records: int
+    instructions: int
+
+
+class AddressBin(TypedDict):
+    """A range of addresses of a heat map."""
+
+    addr_low: int
+    addr_high: int
+    label: str
+    pages: int
+
+
+class HeatMap(TypedDict):
+    """References by address, low to high, and time: ``counts[address][time]``.
+
+    ``seconds`` holds the start of each time bin and the end of the last; None if the trace has no
+    clock.
+    """
+
+    time_bins: int
+    address_bins: list[AddressBin]
+    counts: list[list[int]]
+    records_per_bin: int
+    seconds: list[float] | None
+
+
+class Content(TypedDict, total=False):
+    """The keys of an :class:`Info` that reports read."""
+
+    trace: str
+    filter: str
+    view: str
+    complete: bool
+    incomplete_reason: str | None
+    records: int
+    instructions: int
+    records_by_kind: dict[str, int]
+    footprint_bytes: int
+    peak_resident_bytes: int | None
+    threads: list[Thread]
+    working_set: list[declared.WorkingSetRow]
+    regions: list[declared.RegionsRow]
+    reuse: list[declared.ReuseRow]
+    verified: list[Verified]
+    heatmap: HeatMap
+
+
+class Info(dict[str, Any], Result):
+    """The summary of a trace, by the keys of ``docs/info.md``.
+
+    ``heatmap`` and ``verified`` are optional.
     """
 
     shown = "nearfar.report.tables:info"
     page = "nearfar.report.html.info:InfoPage"
     chart = "nearfar.report.plots.info:draw"
 
+    @property
+    def content(self) -> Content:
+        """The keys with their types."""
+        return cast("Content", self)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the heat map, as ``--format json`` prints it."""
         return {key: value for key, value in self.items() if key != "heatmap"}
 
     def html(self) -> str:
-        """A self-contained page of the trace, with its heat map where that was asked for."""
-        return self._html(heatmap=self.get("heatmap"))
+        """A self-contained page of the trace, with its heat map if it has one."""
+        return self._html()
 
     @property
-    def table(self) -> Any:
-        """One number or text a row, as a ``pyarrow.Table``: see :func:`rows`; values as text."""
+    def table(self) -> pyarrow.Table:
+        """The result of :func:`rows`, with values as text."""
         names = [column.name for column in _ROWS.columns]
         texts = (
             ["" if cell is None else str(cell) for cell in row] for row in rows(self.to_dict())
@@ -72,16 +133,16 @@ def info(
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
 ) -> Info:
-    """Read a trace and say what it holds.
+    """Summarize a trace.
 
     Args:
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
-        heatmap: add the heat map as ``heatmap``, for which the trace is read a second time.
+        heatmap: add the heat map as ``heatmap``, which takes a second pass over the trace.
         progress: called with the number of references so far, about every four million.
         {options}
 
     Returns:
-        What ``nearfar info --format json`` prints, and ``heatmap``; ``docs/info.md`` describes
+        The keys of ``nearfar info --format json``, and ``heatmap``; ``docs/info.md`` describes
         every key.
 
     Raises:
@@ -102,25 +163,25 @@ def info(
     return found
 
 
-def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str, object]]:
-    """Give a result as rows (section, item, quantity, value): one number or text a row.
+def rows(info: Mapping[str, object]) -> Iterator[tuple[str, str, str, object]]:
+    """A result as rows (section, item, quantity, value), each with one number or text.
 
     Args:
-        found: what :func:`info` returned; its heat map is left out.
+        info: the result of :func:`info`; its heat map is left out.
     """
-    for key, value in found.items():
+    for key, value in info.items():
         if key == "heatmap":
             continue
         if isinstance(value, Mapping):
-            for quantity, one in value.items():
-                yield key, "", quantity, _cell(one)
+            for quantity, cell in value.items():
+                yield key, "", quantity, _cell(cell)
         elif isinstance(value, list):
             for item in value:
                 name = _ITEM.get(key, "")
                 label = item.get(name)
-                for quantity, one in item.items():
+                for quantity, cell in item.items():
                     if quantity != name:
-                        yield key, "first" if label is None else str(label), quantity, _cell(one)
+                        yield key, "first" if label is None else str(label), quantity, _cell(cell)
         else:
             yield "trace", "", key, _cell(value)
 

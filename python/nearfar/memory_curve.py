@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from nearfar import units
+from nearfar.provenance import Run
 from nearfar.schema import Option, default
 
 #: Times with a smaller ratio count as equal.
@@ -110,7 +111,7 @@ class MemoryCurve:
         return None if memory == self.times[0][0] else memory
 
 
-def slowdown(result: Mapping[str, Any], options: Iterable[Option]) -> float:
-    """The slowdown that the option of a result allows: 0.05 is 5 %."""
-    value = result["run"].get("options", {}).get("slowdown", default(options, "slowdown"))
+def slowdown(run: Run, options: Iterable[Option]) -> float:
+    """The slowdown that the option of a run allows: 0.05 is 5 %."""
+    value = run.get("options", {}).get("slowdown", default(options, "slowdown"))
     return float(value.rstrip("%")) / 100 if isinstance(value, str) else float(value)

@@ -17,25 +17,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, Unpack, cast
 
 from nearfar import _engine, units
 from nearfar import machine as machines
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
+from nearfar.info import HeatMap
+from nearfar.memory_curve import Memory, in_order
 from nearfar.models import Fit
-from nearfar.paging_findings import (
-    ALL_REFERENCES,
-    PagingRun,
-    PlainFit,
-    Result,
-    TooFewFrames,
-    too_few_frames,
-)
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows, takes
+from nearfar.schema import Rows, default, takes
 from nearfar.sizes import list_of
 from nearfar.strict import Json
 
@@ -47,6 +41,70 @@ if TYPE_CHECKING:
 _SMALLEST = 3.0
 #: Points of a fitted curve in results, between the smallest and largest page size.
 _CURVE = 49
+#: The filter that passes every reference.
+ALL_REFERENCES: Final[str] = default(declared.OPTIONS, "filter")
+
+
+class LeftOut(TypedDict):
+    """A page size without rows; ``least_sample`` is None if only a full run has enough pages."""
+
+    page_bytes: int
+    least_sample: float | None
+
+
+class TooFewFrames(TypedDict):
+    """A page size and memory size without a row."""
+
+    page_bytes: int
+    memory_bytes: int
+    memory_fraction: float | None
+
+
+class PagingRun(Run, total=False):
+    """The record of a paging run."""
+
+    references: int
+    footprint_bytes: int
+    #: Whether pages end, according to the events of the trace.
+    pages_end: bool
+    #: The peak resident set, if memory sizes are shares of it.
+    peak_resident_bytes: int | None
+    #: Page sizes of which the sample has too few pages, with the lowest rate that has enough.
+    left_out: list[LeftOut]
+    #: Page and memory sizes without rows, as the memory has fewer than 8 frames.
+    too_few_frames: list[TooFewFrames]
+
+
+class Interval(TypedDict):
+    """A fitted coefficient and its confidence interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class PlainFit(TypedDict):
+    """A :class:`nearfar.models.Fit` in a result."""
+
+    quantity: str
+    model: str
+    formula: str
+    page_unit: str
+    memory_bytes: int | None
+    memory_fraction: float | None
+    coefficients: dict[str, Interval]
+    confidence: float
+    r2: float | None
+    adjusted_r2: float | None
+    rmse: float | None
+    loo_mean_relative: float | None
+    verdict: str
+    reason: str
+    loo_error: float | None
+    #: Page size, measured rate, predicted rate (may be None).
+    points: list[list[float | None]]
+    #: Page size and predicted rate.
+    curve: list[list[float]]
 
 
 class _Settings(TypedDict):
@@ -95,11 +153,8 @@ class PagingResult(FolderResult):
     shown = "nearfar.report.tables:paging"
     page = "nearfar.report.html.paging:PagingPage"
     chart = "nearfar.report.plots.paging:draw"
+    plain = ("run", "rows", "fits")
     columns: ClassVar[Rows] = declared.ROWS
-
-    def to_dict(self) -> Result:
-        """The result as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "fits": self.fits}
 
     @classmethod
     def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> PagingResult:
@@ -134,7 +189,7 @@ class PagingResult(FolderResult):
             raise NearfarError("best: no such storage, memory fraction or machine in this result")
         return min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
 
-    def html(self, heatmap: Mapping[str, object] | None = None) -> str:
+    def html(self, heatmap: HeatMap | None = None) -> str:
         """A self-contained page of the result."""
         return self._html(heatmap=heatmap)
 
@@ -316,6 +371,33 @@ def sample_warnings(run: PagingRun) -> list[str]:
     return [
         f"--sample {run['options']['sample']:g} takes too few pages of {', '.join(sizes)}: they "
         "are left out; in brackets the least that would do"
+    ]
+
+
+def too_few_frames(run: PagingRun) -> list[str]:
+    """A sentence on the cells that a study left out because memory has too few frames, if any."""
+    cells: dict[int, list[Memory]] = {}
+    # Older versions do not have this key.
+    for cell in run.get("too_few_frames") or ():
+        memory = Memory(cell["memory_bytes"], cell["memory_fraction"])
+        cells.setdefault(cell["page_bytes"], []).append(memory)
+    if not cells:
+        return []
+    # Adjacent page sizes that lack the same memory sizes form a group.
+    groups: list[tuple[str, list[int]]] = []
+    for page, memories in sorted(cells.items()):
+        largest = in_order(memories)[-1].label
+        which = largest if len(memories) == 1 else f"{largest} and less"
+        if not groups or groups[-1][0] != which:
+            groups.append((which, []))
+        groups[-1][1].append(page)
+    named = []
+    for which, pages in groups:
+        sizes = [units.size(page) for page in dict.fromkeys((pages[0], pages[-1]))]
+        named.append(f"{' to '.join(sizes)} pages with {which}")
+    return [
+        f"left out, as memory holds fewer than 8 pages, which thrash in any program: "
+        f"{', '.join(named)}"
     ]
 
 

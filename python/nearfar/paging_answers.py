@@ -1,4 +1,7 @@
-"""Recommendations from a paging result: page size, memory size, storage."""
+"""Recommendations from a paging result: page size, memory size, storage.
+
+Results of several machines have been through :func:`nearfar.paging_findings.by_place`.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,31 @@ from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.gain_error import gain_error, points, worthwhile
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
+from nearfar.paging import PagingResult
 from nearfar.paging_findings import (
     USUAL_PAGE,
     Best,
-    Result,
     answered_memory,
     best_pages,
-    by_place,
     machines,
     memories,
     memory_of,
     of_machine,
     page_sizes,
-    rows,
     storages,
 )
 
 
-def memory_curves(result: Result) -> list[MemoryCurve]:
+def memory_curves(result: PagingResult) -> list[MemoryCurve]:
     """Time against memory size, on each storage; empty if no size holds the whole program."""
-    if not rows(result) or not _has_whole(result):
+    if not result.rows or not _has_whole(result):
         return []
     page = curve_page(result)
     curves = []
     for storage in storages(result):
         times = {
             memory_of(row): row["total_ns"]
-            for row in rows(result)
+            for row in result.rows
             if row["storage"] == storage and row["page_bytes"] == page
         }
         if len(times) > 1:
@@ -43,30 +44,30 @@ def memory_curves(result: Result) -> list[MemoryCurve]:
     return curves
 
 
-def curve_page(result: Result) -> int:
+def curve_page(result: PagingResult) -> int:
     """The page size of the curves: 4 KiB, or the smallest if that was not studied."""
     sizes = page_sizes(result)
     return USUAL_PAGE if USUAL_PAGE in sizes else min(sizes)
 
 
-def _has_whole(result: Result) -> bool:
+def _has_whole(result: PagingResult) -> bool:
     """Whether the largest memory size holds the peak resident set."""
-    run = result["run"]
+    run = result.run
     whole = run.get("peak_resident_bytes") or run.get("footprint_bytes") or 0
     largest = max((memory.bytes for memory in memories(result)), default=0)
     return largest >= whole
 
 
-def answers(result: Result) -> list[str]:
+def answers(result: PagingResult) -> list[str]:
     """A sentence each on page size, memory size and storage, if the study covers them."""
-    if not rows(result):
+    if not result.rows:
         return ["The result has no rows."]
-    hosts, result = machines(result), by_place(result)
+    hosts = machines(result)
     lines = [f"Page size on {name}: {_page_size(of_machine(result, name))}" for name in hosts]
     lines = lines or [f"Page size: {_page_size(result)}"]
     curves = memory_curves(result)
     if curves:
-        limit = slowdown(result, declared.OPTIONS)
+        limit = slowdown(result.run, declared.OPTIONS)
         lines.append(f"Memory: {_memory(curves, limit)}")
         if len(curves) > 1:
             lines.append(f"{'Machine' if hosts else 'Storage'}: {_storage(curves, limit)}")
@@ -75,7 +76,7 @@ def answers(result: Result) -> list[str]:
     return lines
 
 
-def _page_size(result: Result) -> str:
+def _page_size(result: PagingResult) -> str:
     """The page size with the shortest time.
 
     With ``--view machine``: at the largest memory size, the smallest page size whose gain does not
@@ -97,7 +98,7 @@ def _page_size(result: Result) -> str:
         )
     by_page = {
         row["page_bytes"]: replace(best, row=row)
-        for row in rows(result)
+        for row in result.rows
         if (memory_of(row), row["storage"]) == (best.memory, best.storage)
     }
     gains = {page: choice.gain or 0.0 for page, choice in by_page.items()}
@@ -147,9 +148,9 @@ def _sizes_on(memories: Sequence[tuple[int, str]], storages: int) -> list[str]:
     return [f"{size} on {units.clean(storage)}" for size, (_, storage) in named]
 
 
-def _latencies(result: Result) -> str:
+def _latencies(result: PagingResult) -> str:
     """The DRAM latency of each machine."""
-    latencies = result["run"]["dram_ns"].items()
+    latencies = result.run["dram_ns"].items()
     return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in latencies)
 
 

@@ -1,10 +1,10 @@
-"""Regions: what each costs at each page size, and which size suits it.
+"""Regions: the cost of each at each page size, and the size that suits it.
 
-A page size that is switched on for a whole program gives every region larger pages, those too that
-gain nothing by it and only take more memory. ``madvise`` and ``prctl`` take a region each.
+A page size that is set for a whole program also gives larger pages to regions that gain nothing and
+only take more memory. ``madvise`` and ``prctl`` set it for one region.
 
-Times are those of ``--view machine``: each page size is run with the trace once more, and what
-walks, faults and the storage cost is counted in the region it happened in.
+Times are those of ``--view machine``: the trace is simulated again at each page size, and the cost
+of walks, faults and storage is counted in the region where it occurs.
 """
 
 from __future__ import annotations
@@ -13,134 +13,187 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final, Literal, TypedDict, get_args
 
 from nearfar import _engine
 from nearfar import paging_findings as findings
+from nearfar.declared import explain as declared
+from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
 from nearfar.machine import Machine
 from nearfar.schema import Column, Rows
+from nearfar.symbols import Costs
 
-Row = Mapping[str, Any]
-
-#: Options of a paging run that a second run of its trace takes.
-_KEPT: Final = ("tlb", "replacement", "clock_insert", "kinds", "lifetimes", "filter",
-                "page_cache", "swappiness", "statistics_every", "nested")  # fmt: skip
-#: What of the whole time a region must save before a larger page is advised for it.
+#: Options of a paging run that a second simulation of its trace takes.
+_OPTIONS: Final = ("tlb", "replacement", "clock_insert", "kinds", "lifetimes", "filter",
+                   "page_cache", "swappiness", "statistics_every", "nested")  # fmt: skip
+#: The minimum share of the whole time that a region must save to get a larger page.
 _WORTH: Final = 0.001
+#: Counts that must equal those of the row.
+_Checked = Literal["tlb_misses", "tlb_second_hits"]
 
 #: A region at a page size.
 SIZES: Final = Rows(
     columns=(
         Column("name", "string", False, "", "The region.", "region"),
-        Column("page_bytes", "int64", False, "bytes", "Page size that is switched on for it."),
-        Column("ns", "double", False, "ns", "What its walks, faults and storage add to the mean "
-               "time of a reference.", "time"),
-        Column("saved_ns", "double", False, "ns", "How much less than with 4 KiB pages.", "saves"),
-        Column("saved_share", "double", False, "", "Its part of the whole time with 4 KiB pages.",
+        Column("page_bytes", "int64", False, "bytes", "Page size that is set for it."),
+        Column("ns", "double", False, "ns", "Time that its walks, faults and storage add to the "
+               "mean time of a reference.", "time"),
+        Column("saved_ns", "double", False, "ns", "Time that it saves against 4 KiB pages.",
+               "saves"),
+        Column("saved_share", "double", False, "", "`saved_ns` as a share of the whole time with 4 "
+               "KiB pages.",
                "gain"),
-        Column("resident_bytes", "int64", False, "bytes", "Most private memory of it at once."),
-        Column("added_bytes", "int64", False, "bytes", "How much more than with 4 KiB pages.",
-               "adds"),
-        Column("advised", "bool", False, "", "The size that suits it: of those whose pages fit "
-               "it the one that saves most, and at least 0.1 % of the whole time; else 4 KiB."),
+        Column("resident_bytes", "int64", False, "bytes", "Its peak private memory."),
+        Column("added_bytes", "int64", False, "bytes", "Memory in addition to that with 4 KiB "
+               "pages.", "adds"),
+        Column("advised", "bool", False, "", "Whether this size is advised: of those that fit in "
+               "it, the one that saves most, if at least 0.1 % of the whole time; else 4 KiB."),
     ),
     keys=("name", "page_bytes"),
     metrics={"ns": "less", "resident_bytes": "less"},
 )  # fmt: skip
 
 
-def options_of(kept: Mapping[str, Any], row: Row, page_bytes: int) -> dict[str, Any]:
-    """The engine's options that run the memory of ``row`` once more, of a run's options."""
-    asked = {name: kept[name] for name in _KEPT if name in kept}
-    # In runs of older versions pages never end.
-    asked.setdefault("lifetimes", "off")
-    asked["page_sizes"] = [page_bytes]
+class Counts(Costs):
+    """Counts as the engine returns them (``crates/study/src/paging/explain.rs``), and their cost.
+
+    The last four, in pages and picoseconds, are counted with a processor only.
+    """
+
+    given: int
+    given_ps: int
+    walk_ps: int
+    tlb_ps: int
+
+
+class Place(Counts):
+    """A region or a range of addresses."""
+
+    name: str
+    addr_low: int
+    addr_high: int
+    resident_bytes: int
+
+
+class SiteCounts(Counts):
+    """A block of instructions (:class:`nearfar.symbols.Site`)."""
+
+    name: str
+    program: str
+    offset: int | None
+    addr: int | None
+
+
+class Explained(TypedDict):
+    """The result of a second simulation of a run's trace."""
+
+    lifetimes: bool
+    total: Counts
+    regions: list[Place]
+    ranges: list[Place]
+    sites: list[SiteCounts]
+
+
+def options_of(
+    run_options: Mapping[str, object], row: paging_declared.Row, page_bytes: int
+) -> dict[str, object]:
+    """The engine's options to simulate the memory size of ``row`` again at one page size."""
+    options = {name: run_options[name] for name in _OPTIONS if name in run_options}
+    # Runs of older versions have no lifetimes: their pages never end.
+    options.setdefault("lifetimes", "off")
+    options["page_sizes"] = [page_bytes]
     fraction = row["memory_fraction"]
-    size = str(row["memory_bytes"]) if fraction is None else f"{fraction * 100:.15g}%"
-    asked["memory"] = size
-    return asked
+    options["memory"] = str(row["memory_bytes"]) if fraction is None else f"{fraction * 100:.15g}%"
+    return options
+
+
+def places_of(found: Explained) -> list[Counts]:
+    """Everything that has counts."""
+    return [found["total"], *found["regions"], *found["ranges"], *found["sites"]]
 
 
 def count(
     trace: Path,
     machine: Machine,
-    kept: Mapping[str, Any],
-    row: Row,
+    run_options: Mapping[str, object],
+    row: paging_declared.Row,
     smallest: int,
     progress: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
-    """What the references of a trace meet on the processor of a machine, place by place.
+) -> Explained:
+    """Count the events of a trace's references on the processor of a machine, place by place.
 
     Args:
         trace: its folder.
         machine: one with a processor.
-        kept: options of the run that ``row`` is of.
+        run_options: options of the run of ``row``.
         row: a row of a run with ``--view machine``.
-        smallest: the smallest page size of that run: memory is short in such pages.
+        smallest: the smallest page size of that run, which is the unit of its memory.
         progress: called now and then with the records done.
 
     Raises:
         NearfarError: the counts are not those of the row.
     """
-    asked = {**options_of(kept, row, smallest), "view": "machine"}
+    options = {**options_of(run_options, row, smallest), "view": "machine"}
     text = _engine.paging_explain(
-        trace, options=asked, progress=progress, on=(machine, row["page_bytes"])
+        trace, options=options, progress=progress, on=(machine, row["page_bytes"])
     )
-    found: dict[str, Any] = json.loads(text)
-    for name in ("tlb_misses", "tlb_second_hits"):
-        if found["total"][name] != row[name] and kept.get("sample") is None:
+    found: Explained = json.loads(text)
+    total = found["total"]
+    checked: tuple[_Checked, ...] = get_args(_Checked)
+    for name in checked:
+        if total[name] != row[name] and run_options.get("sample") is None:
             raise NearfarError(
-                f"{trace}: the run has {row[name]:,} {name.replace('_', ' ')}, its trace gives "
-                f"{found['total'][name]:,}; run the study again with this version"
+                f"{trace}: the run has {row[name]:,} {name.replace('_', ' ')}, its trace has "
+                f"{total[name]:,}; run the study again with this version"
             )
-    warm = found["lifetimes"] and kept.get("page_cache") == "warm"
-    places = (found["total"], *found["regions"], *found["ranges"], *found["sites"])
-    for place in places:
+    warm = found["lifetimes"] and run_options.get("page_cache") == "warm"
+    for place in places_of(found):
         reads = place["faults"] - place["first_touches"] + (0 if warm else place["file_reads"])
         place["swap_ins"] = reads
         place["first_touches"] = place["given"]
         place["faults"] = place["given"] + reads
         place["mapped"] = place["zero_fills"] = place["file_reads"] = place["file_rereads"] = 0
-    total = dict(found["total"])
-    for place in places:
-        place["ns"] = _ns(place, total, row)
+    whole = total.copy()
+    for place in places_of(found):
+        place["ns"] = _ns(place, whole, row)
     return found
 
 
-def _ns(place: Row, total: Row, row: Row) -> float:
+def _ns(place: Counts, total: Counts, row: paging_declared.Row) -> float:
     """Nanoseconds per reference of the program that a place costs."""
 
-    def part(name: str, whole: float) -> float:
-        return whole * place[name] / total[name] if total[name] else 0.0
+    def part(count: int, whole: int, ns: float) -> float:
+        return ns * count / whole if whole else 0.0
 
     given = total["given_ps"] / 1e3 / row["references"]
+    read = max(0.0, (row["fault_ns"] or 0.0) - given) + (row["io_ns"] or 0.0)
     return (
-        part("tlb_ps", row["tlb_ns"])
-        + part("walk_ps", row["walk_ns"])
-        + part("given_ps", given)
-        + part("swap_ins", max(0.0, row["fault_ns"] - given) + row["io_ns"])
+        part(place["tlb_ps"], total["tlb_ps"], row["tlb_ns"] or 0.0)
+        + part(place["walk_ps"], total["walk_ps"], row["walk_ns"] or 0.0)
+        + part(place["given_ps"], total["given_ps"], given)
+        + part(place["swap_ins"], total["swap_ins"], read)
     )
 
 
 def by_region(
     trace: Path,
     machine: Machine,
-    kept: Mapping[str, Any],
-    rows: Sequence[Row],
+    run_options: Mapping[str, object],
+    rows: Sequence[paging_declared.Row],
     progress: Callable[[int], None] | None = None,
-    counted: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
-) -> list[dict[str, Any]]:
-    """Each region at each page size, as :data:`SIZES` has it; those first that gain most.
+    counted: Mapping[int, Explained] = MappingProxyType({}),
+) -> list[declared.SizesRow]:
+    """Each region at each page size, as in :data:`SIZES`; largest gain first.
 
     Args:
         trace: its folder.
         machine: one with a processor.
-        kept: options of the run.
-        rows: a row for each page size, 4 KiB among them, at one memory size and one storage, of a
+        run_options: options of the run.
+        rows: a row for each page size, including 4 KiB, at one memory size and one storage, of a
             run with ``--view machine``.
         progress: called now and then with the records done, of all page sizes.
-        counted: what :func:`count` gave for a page size already.
+        counted: results of :func:`count` by page size, as far as known.
 
     Raises:
         NearfarError: 4 KiB is not among the rows, or the counts are not those of the rows.
@@ -164,21 +217,22 @@ def by_region(
                 progress(done)
 
         known = counted.get(row["page_bytes"])
-        found = known or count(trace, machine, kept, row, smallest, on_progress)
+        found = known or count(trace, machine, run_options, row, smallest, on_progress)
         for region in found["regions"]:
             sizes = at.setdefault(region["name"], {})
             sizes[row["page_bytes"]] = (region["ns"], region["resident_bytes"])
-    made = [one for name, sizes in at.items() for one in _sized(name, sizes, usual["total_ns"])]
-    best = {one["name"]: one["saved_ns"] for one in made if one["advised"]}
-    made.sort(key=lambda one: (-best[one["name"]], one["name"], one["page_bytes"]))
+    made = [row for name, sizes in at.items() for row in _sized(name, sizes, usual["total_ns"])]
+    best = {row["name"]: row["saved_ns"] for row in made if row["advised"]}
+    made.sort(key=lambda row: (-best[row["name"]], row["name"], row["page_bytes"]))
     return made
 
 
 def _sized(
     name: str, sizes: Mapping[int, tuple[float, int]], whole_ns: float
-) -> list[dict[str, Any]]:
+) -> list[declared.SizesRow]:
     ns_before, bytes_before = sizes[findings.USUAL_PAGE]
-    # One that holds less with larger pages lies in a neighbour's: that says nothing of its own.
+    # A region that has less memory with larger pages shares those of a neighbour, so that its times
+    # do not count.
     own = [
         size
         for size, (_, resident) in sizes.items()

@@ -49,7 +49,7 @@ class Result:
 
     # `module:name` of the code that shows a result. Reports import results, so importing reports
     # here would be circular, and slow.
-    #: The function of :meth:`to_dict` that renders it for a terminal; None: its first rows.
+    #: The function that renders it for a terminal; None: its first rows.
     shown: ClassVar[str | None] = None
     #: The class of its page (:class:`nearfar.report.html.page.Page`), if it has one.
     page: ClassVar[str | None] = None
@@ -76,7 +76,7 @@ class Result:
     def view(self) -> Any:
         """What a terminal shows of it: a renderable of Rich."""
         if self.shown is not None:
-            return load(self.shown)(self.to_dict())
+            return load(self.shown)(self)
         return load("nearfar.report.tables:first_rows")(self.table)
 
     def _made(self) -> str:
@@ -142,7 +142,7 @@ class Result:
         """The page, with what it shows besides the result."""
         if self.page is None:
             raise NearfarError(f"html: {self._name} has no page of its own; use .plot() or .table")
-        return str(load(self.page)(self.to_dict(), **more).html())
+        return str(load(self.page)(self, **more).html())
 
     @property
     def _name(self) -> str:

@@ -1,7 +1,7 @@
-"""Names of code: which file has the symbols of a captured one, and what it calls its functions.
+"""Names of code: which file has the symbols of a captured one, and the names of its functions.
 
-A capture notes the build id of every program file that was mapped. A file that has another now is
-not asked: it would name the wrong functions.
+A capture records the build id of every mapped program file. A file with another build id is not
+used: its names would be wrong.
 
 >>> Symbols({}).functions("[heap]", [0x10])
 [Code(function='0x10', file=None, line=None)]
@@ -13,31 +13,46 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from nearfar import _engine
+from nearfar.declared import explain as declared
 from nearfar.errors import NearfarError
 
-#: Where distributions put debug files.
+#: The distributions' folder of debug files.
 _SYSTEM: Final = Path("/usr/lib/debug")
-#: What leads to a line.
-_KEYS: Final = ("program", "library", "function", "file", "line")
-#: Digits of a build id that a sentence shows.
+#: The number of digits of a build id that a message shows.
 _SHOWN: Final = 12
-#: Why code has no names, or may have wrong ones.
+#: Reasons why code has no names, or may have wrong ones.
 _STRIPPED: Final = "stripped, so functions have no names; give debug files with --symbols"
-_GONE: Final = "not there, so functions have no names; give copies with --symbols"
+_GONE: Final = "missing, so functions have no names; give copies with --symbols"
 _CHANGED: Final = (
-    "another build id than when it was captured, so functions have no names; give the file of then "
-    "with --symbols"
+    "not the build id of the capture, so functions have no names; give the captured file with "
+    "--symbols"
 )
-_UNCHECKED: Final = "the trace has no build id; names are right if the file is the same as then"
+_UNCHECKED: Final = "the trace has no build id; names are right if the file has not changed since"
+
+
+class Costs(declared.TotalRow):
+    """Counts, and the time that they cost: the common columns of the rows of ``explain``."""
+
+    ns: float
+    share: float
+
+
+class Site(Costs):
+    """A block of instructions: its region or file, its address, its offset in the file."""
+
+    name: str
+    program: str
+    offset: int | None
+    addr: int | None
 
 
 class Code(NamedTuple):
-    """What a piece of code is called."""
+    """The name of a piece of code."""
 
-    #: Its function; the address where that begins, in hexadecimal digits, where it has no name.
+    #: Its function; without a name, the address of its start in hexadecimal digits.
     function: str
     file: str | None
     line: int | None
@@ -45,14 +60,14 @@ class Code(NamedTuple):
 
 @dataclass(frozen=True)
 class _Files:
-    """The file that was mapped, and the one that has its debug information."""
+    """The mapped file, and the file with its debug information."""
 
     image: Path
     debug: Path | None
 
 
 class Symbols:
-    """Finds names, and keeps what it found none for."""
+    """Finds names, and remembers files without names."""
 
     def __init__(
         self,
@@ -60,15 +75,15 @@ class Symbols:
         given: Iterable[str | Path] = (),
         maps: Iterable[Path] = (),
     ) -> None:
-        """Keep where to look.
+        """Set where to search.
 
         Args:
-            build_ids: of the files that were mapped, by path, as ``trace.json`` has them.
-            given: files and folders to look at before the system's own.
+            build_ids: of the mapped files, by path, from ``trace.json``.
+            given: files and folders to search before the system's.
             maps: perf maps of the captured processes.
 
         Raises:
-            NearfarError: one that is given does not exist.
+            NearfarError: one of ``given`` does not exist.
         """
         self._unknown: dict[str, list[str]] = {}
         self._build_ids = build_ids
@@ -89,7 +104,7 @@ class Symbols:
         self._known: dict[str, _Files | None] = {}
 
     def functions(self, file: str, offsets: Sequence[int]) -> list[Code]:
-        """What stands at these offsets of a file that was mapped."""
+        """The code at these offsets of a mapped file."""
         files = self._files(file) if file.startswith("/") else None
         if files is None:
             return [_address(offset) for offset in offsets]
@@ -106,7 +121,7 @@ class Symbols:
         ]
 
     def jit(self, addrs: Sequence[int]) -> list[Code | None]:
-        """What perf maps say of addresses."""
+        """The names of addresses in perf maps."""
         found: list[str | None] = [None] * len(addrs)
         for file in self._maps:
             names = _engine.perf_names(file, addrs)
@@ -115,7 +130,7 @@ class Symbols:
 
     @property
     def notes(self) -> list[str]:
-        """What has no names, and why, a sentence for each reason."""
+        """Files without names, a sentence for each reason."""
         return [f"{', '.join(files)}: {why}" for why, files in self._unknown.items()]
 
     def _note(self, why: str, file: str) -> None:
@@ -132,11 +147,11 @@ class Symbols:
         places = [path for path in self._given if path.name == name]
         places += [folder / tail for folder in self._folders for tail in (file[1:], name)]
         places.append(Path(file))
-        there = [path for path in places if path.is_file()]
-        image = next((path for path in there if wanted in (None, _build_id(path))), None)
+        files = [path for path in places if path.is_file()]
+        image = next((path for path in files if wanted in (None, _build_id(path))), None)
         if image is None:
-            if there:
-                now = _build_id(there[-1]) or "none"
+            if files:
+                now = _build_id(files[-1]) or "none"
                 self._note(_CHANGED, f"{file} ({str(wanted)[:_SHOWN]}, now {now[:_SHOWN]})")
             else:
                 self._note(_GONE, file)
@@ -158,40 +173,55 @@ class Symbols:
 
 
 def by_line(
-    sites: Sequence[Mapping[str, Any]],
-    symbols: Symbols,
-    command: Sequence[str],
-    counts: Sequence[str],
-) -> list[Any]:
-    """Pieces of code taken together by program, library, function and line, most ``ns`` first.
+    sites: Sequence[Site], symbols: Symbols, command: Sequence[str]
+) -> list[declared.FunctionsRow]:
+    """Sums over code of the same program, library, function and line, most ``ns`` first.
 
     Args:
-        sites: what the engine says of each: its region, program, offset and address.
-        symbols: what names it.
-        command: the captured one.
-        counts: what is added up.
+        sites: the blocks of instructions.
+        symbols: their names.
+        command: the captured command.
     """
     first = Path(command[0]).name if command else ""
-    of_file: dict[str, list[Mapping[str, Any]]] = {}
+    by_file: dict[str, list[Site]] = {}
     for site in sites:
-        of_file.setdefault(site["name"] if site["offset"] is not None else "", []).append(site)
-    known: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for file, of in of_file.items():
+        by_file.setdefault(site["name"] if site["offset"] is not None else "", []).append(site)
+    lines: dict[tuple[str, str, str, str | None, int | None], declared.FunctionsRow] = {}
+    for file, own in by_file.items():
         named: Sequence[Code | None]
         if file:
-            named = symbols.functions(file, [site["offset"] for site in of])
+            named = symbols.functions(file, [site["offset"] or 0 for site in own])
         else:
-            named = symbols.jit([site["addr"] or 0 for site in of])
-        for site, code in zip(of, named, strict=True):
+            named = symbols.jit([site["addr"] or 0 for site in own])
+        for site, code in zip(own, named, strict=True):
             library = file or ("(compiled at run time)" if code else site["name"])
             function, source, line = code or _address(site["addr"])
-            key = (Path(site["program"]).name or first, library, function, source, line)
-            one = known.setdefault(
-                key, {**dict(zip(_KEYS, key, strict=True)), **dict.fromkeys(counts, 0)}
-            )
-            for count in counts:
-                one[count] += site[count]
-    return sorted(known.values(), key=lambda one: -one["ns"])
+            program = Path(site["program"]).name or first
+            key = (program, library, function, source, line)
+            if key in lines:
+                add(lines[key], site)
+                continue
+            lines[key] = {
+                "program": program,
+                "library": library,
+                "function": function,
+                "file": source,
+                "line": line,
+                **costs_of(site),
+            }
+    return sorted(lines.values(), key=lambda row: -row["ns"])
+
+
+def costs_of(row: Costs) -> Costs:
+    """The counts and times of a row."""
+    names = (*(column.name for column in declared.TOTAL_ROWS.columns), "ns", "share")
+    return cast("Costs", {name: row[name] for name in names})  # type: ignore[literal-required]
+
+
+def add(total: Costs, row: Costs) -> None:
+    """Add the counts and times of a row to a total."""
+    for name, value in costs_of(row).items():
+        total[name] += value  # type: ignore[literal-required]
 
 
 def _address(offset: int | None) -> Code:

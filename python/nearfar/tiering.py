@@ -15,12 +15,12 @@ import difflib
 import json
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
 
 from nearfar import _engine
 from nearfar import machine as machines
@@ -28,12 +28,12 @@ from nearfar.declared import names
 from nearfar.declared import tiering as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
-from nearfar.provenance import provenance
+from nearfar.memory_curve import Memory, in_order, middle
+from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import PolicyLike, Rows, default, knob_text, takes
 from nearfar.sizes import list_of
 from nearfar.strict import Json, read_toml
-from nearfar.tiering_answers import AnyRow, Result, TieringRun, of_memory
 
 if TYPE_CHECKING:
     import pyarrow
@@ -121,6 +121,18 @@ class Part(_Answer):
     view: str | None
 
 
+class TieringRun(Run, total=False):
+    """The record of a tiering run."""
+
+    workload: str
+    footprint_bytes: int
+    #: None if pages never end.
+    peak_resident_bytes: int | None
+    policy_scale: float
+    #: By name of the node.
+    node_bytes: dict[str, int]
+
+
 @dataclass(frozen=True)
 class TieringResult(FolderResult):
     """The result of a tiering study.
@@ -140,11 +152,8 @@ class TieringResult(FolderResult):
     shown = "nearfar.report.tiering:tiering"
     page = "nearfar.report.html.tiering:TieringPage"
     chart = "nearfar.report.plots.tiering:draw"
+    plain = ("run", "rows", "series")
     columns: ClassVar[Rows] = declared.ROWS
-
-    def to_dict(self) -> Result:
-        """The result as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "series": self.series}
 
     @classmethod
     def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> TieringResult:
@@ -175,13 +184,43 @@ class TieringResult(FolderResult):
         """
         rows = [
             row
-            for row in of_memory(self.to_dict(), self.rows)
+            for row in of_memory(self, self.rows)
             if row["policy"] == policy and not (rounds_only and row["phase"] == "warm-up")
         ]
         if not rows:
             raise NearfarError(f"total: no policy {policy!r} in this result")
         counts = [cast("Mapping[str, float]", row)[count] for row in rows]
         return sum(map(float, counts)) / len({row["seed"] for row in rows})
+
+
+#: Rows or points of the time series.
+AnyRow = TypeVar("AnyRow", declared.Row, declared.SeriesRow)
+
+
+def memory_scale(run: TieringRun) -> float:
+    """The scale of a run's memory; a trace is not scaled."""
+    return 1.0 if "trace" in run else run.get("policy_scale", 1.0)
+
+
+def memory_of(row: declared.Row | declared.SeriesRow, run: TieringRun) -> Memory:
+    """The size of fast memory of a row; at full scale, for a generated workload."""
+    return Memory(round(row["fast_node_bytes"] / memory_scale(run)), row["fast_fraction"])
+
+
+def fast_memories(result: TieringResult) -> list[Memory]:
+    """The sizes of fast memory, smallest first."""
+    return in_order(memory_of(row, result.run) for row in result.rows)
+
+
+def shown_memory(result: TieringResult) -> Memory | None:
+    """The size of fast memory to show first; None if there are no rows."""
+    return middle(fast_memories(result))
+
+
+def of_memory(result: TieringResult, rows: Iterable[AnyRow]) -> list[AnyRow]:
+    """The ``rows`` with the size of fast memory that is shown first."""
+    memory = shown_memory(result)
+    return [row for row in rows if memory_of(row, result.run) == memory]
 
 
 def policies() -> list[PolicyInfo]:

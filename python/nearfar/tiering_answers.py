@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypedDict, TypeVar, cast
+from typing import Final, cast
 
 from nearfar import units
 from nearfar.declared import tiering as declared
-from nearfar.memory_curve import SAME, Memory, MemoryCurve, in_order, middle, slowdown
-from nearfar.provenance import Run
-
-Row: TypeAlias = declared.Row
-#: Rows or points of the time series.
-AnyRow = TypeVar("AnyRow", declared.Row, declared.SeriesRow)
+from nearfar.memory_curve import SAME, Memory, MemoryCurve, in_order, slowdown
+from nearfar.tiering import (
+    TieringResult,
+    TieringRun,
+    fast_memories,
+    memory_of,
+    memory_scale,
+    of_memory,
+    shown_memory,
+)
 
 #: Below this scale, policies cannot be compared: queues and batches do not shrink with memory and
 #: time, and dominate.
 MIN_SCALE: Final = 1 / 256
 #: Bounds rather than policies that a kernel can have; they are not compared with others.
 _BOUNDS: Final = ("oracle",)
-
-
-class TieringRun(Run, total=False):
-    """The record of a tiering run."""
-
-    workload: str
-    footprint_bytes: int
-    #: None if pages never end.
-    peak_resident_bytes: int | None
-    policy_scale: float
-    #: By name of the node.
-    node_bytes: dict[str, int]
-
-
-class Result(TypedDict):
-    """A tiering result as plain values, as ``nearfar tiering --format json`` prints it."""
-
-    run: TieringRun
-    rows: list[declared.Row]
-    series: list[declared.SeriesRow]
 
 
 def too_small(run: TieringRun) -> str | None:
@@ -61,48 +45,24 @@ def too_small(run: TieringRun) -> str | None:
     return f"{text} Add --copies {needed} (instances side by side), or capture a larger program."
 
 
-def memory_of(row: declared.Row | declared.SeriesRow, run: TieringRun) -> Memory:
-    """The size of fast memory of a row; at full scale, for a generated workload."""
-    return Memory(round(row.get("fast_node_bytes", 0) / _scale(run)), row.get("fast_fraction"))
-
-
-def _scale(run: TieringRun) -> float:
-    """The scale of a run's memory; a trace is not scaled."""
-    return 1.0 if "trace" in run else float(run.get("policy_scale", 1.0))
-
-
-def fast_memories(result: Result) -> list[Memory]:
-    """The sizes of fast memory, smallest first."""
-    return in_order(memory_of(row, result["run"]) for row in result["rows"])
-
-
-def shown_memory(result: Result) -> Memory | None:
-    """The size of fast memory to show first; None if there are no rows."""
-    return middle(fast_memories(result))
-
-
-def of_memory(result: Result, rows: Iterable[AnyRow]) -> list[AnyRow]:
-    """The ``rows`` with the size of fast memory that is shown first."""
-    memory = shown_memory(result)
-    return [row for row in rows if memory_of(row, result["run"]) == memory]
-
-
-def means(rows: Iterable[Row]) -> list[Row]:
+def means(rows: Iterable[declared.Row]) -> list[declared.Row]:
     """One row per size of fast memory, policy and phase, with the means over seeds."""
-    groups: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[int, float | None, str, str], list[declared.Row]] = {}
     for row in rows:
-        key = (row.get("fast_node_bytes"), row.get("fast_fraction"), row["policy"], row["phase"])
+        key = (row["fast_node_bytes"], row["fast_fraction"], row["policy"], row["phase"])
         groups.setdefault(key, []).append(row)
-    found = [
-        {
-            name: sum(row[name] for row in group) / len(group)
-            if isinstance(value, int | float)
-            else value
-            for name, value in group[0].items()
-        }
-        for group in groups.values()
-    ]
-    return cast("list[Row]", found)
+    return [_mean(rows) for rows in groups.values()]
+
+
+def _mean(rows: Sequence[declared.Row]) -> declared.Row:
+    """A row of means; of counts too, so they may be fractions."""
+    mean = {
+        key: sum(row[key] for row in rows) / len(rows)  # type: ignore[literal-required]
+        if isinstance(value, int | float)
+        else value
+        for key, value in rows[0].items()
+    }
+    return cast("declared.Row", mean)
 
 
 @dataclass(frozen=True)
@@ -124,13 +84,13 @@ class Standing:
     behind: tuple[tuple[str, float, float, float], ...]
 
 
-def standing(result: Result) -> Standing | None:
+def standing(result: TieringResult) -> Standing | None:
     """A comparison of policies at the size of fast memory that is shown first.
 
     With several seeds, a policy is slower if all its runs are slower than all of the fastest; with
     one seed, if it takes 1 % longer. None if only bounds were run.
     """
-    rows = [row for row in of_memory(result, result["rows"]) if row["policy"] not in _BOUNDS]
+    rows = [row for row in of_memory(result, result.rows) if row["policy"] not in _BOUNDS]
     memory = shown_memory(result)
     if not rows or memory is None:
         return None
@@ -154,14 +114,14 @@ def standing(result: Result) -> Standing | None:
     return Standing(memory, phase, len(runs[first]), tuple(best), tuple(behind))
 
 
-def policy_curves(result: Result) -> list[MemoryCurve]:
+def policy_curves(result: TieringResult) -> list[MemoryCurve]:
     """Time in the last phase against fast memory, for each policy; the best policy first.
 
     The base is the shortest time of any policy with all the program's memory fast. Empty if that
     was not run, if there is only one size, or if the run is too small.
     """
-    memories, run = fast_memories(result), result["run"]
-    rows = means(result["rows"])
+    memories, run = fast_memories(result), result.run
+    rows = means(result.rows)
     if len(memories) < 2 or not _holds_all(memories[-1], run) or too_small(run) is not None:
         return []
     times: dict[str, dict[Memory, float]] = {}
@@ -170,7 +130,7 @@ def policy_curves(result: Result) -> list[MemoryCurve]:
             of_policy = times.setdefault(row["policy"], {})
             of_policy[memory_of(row, run)] = row["mean_latency_ns"]
     base = min(of_policy[memories[-1]] for of_policy in times.values())
-    limit = slowdown(result, declared.OPTIONS)
+    limit = slowdown(result.run, declared.OPTIONS)
 
     def rank(curve: MemoryCurve) -> tuple[float, float]:
         enough = curve.enough(limit)
@@ -185,21 +145,21 @@ def _holds_all(memory: Memory, run: TieringRun) -> bool:
     if memory.fraction is not None:
         return memory.fraction >= 1
     whole = run["peak_resident_bytes"] or run["footprint_bytes"]
-    return memory.bytes * _scale(run) >= whole
+    return memory.bytes * memory_scale(run) >= whole
 
 
-def answers(result: Result) -> list[str]:
+def answers(result: TieringResult) -> list[str]:
     """A sentence each on the policy and on the size of fast memory, if the study covers them."""
     comparison = standing(result)
     if comparison is None:
-        return ["No policy was run but a bound." if result["rows"] else "The result has no rows."]
-    small = too_small(result["run"])
+        return ["No policy was run but a bound." if result.rows else "The result has no rows."]
+    small = too_small(result.run)
     if small is not None:
         return [small]
     lines = [_standing(comparison, several=len(fast_memories(result)) > 1)]
     curves = policy_curves(result)
     if curves:
-        lines.append(_fast_memory(curves, slowdown(result, declared.OPTIONS)))
+        lines.append(_fast_memory(curves, slowdown(result.run, declared.OPTIONS)))
     return lines
 
 

@@ -30,8 +30,15 @@ from nearfar.declared import advise as declared
 from nearfar.declared import explain as explain_declared
 from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
-from nearfar.paging import machine_warnings, paging, sample_warnings, trace_warnings
-from nearfar.paging_findings import ALL_REFERENCES, USUAL_PAGE, PagingRun
+from nearfar.paging import (
+    ALL_REFERENCES,
+    PagingRun,
+    machine_warnings,
+    paging,
+    sample_warnings,
+    trace_warnings,
+)
+from nearfar.paging_findings import USUAL_PAGE
 from nearfar.provenance import Run, provenance
 from nearfar.regions import by_region
 from nearfar.result import FolderResult
@@ -374,8 +381,7 @@ def _advise_vms(
                 row = by_machine.advice(vm, spent)
                 if asked["regions"]:
                     options, machine = found.run["options"], loaded[vm.machine]
-                    by_size: Any = by_region(trace, machine, options, spent, progress)
-                    row["regions"] = by_size
+                    row["regions"] = by_region(trace, machine, options, spent, progress)
             else:
                 row = advice(
                     vm,

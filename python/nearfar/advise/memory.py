@@ -90,8 +90,8 @@ def enough(
         "memory": default(declared.OPTIONS, "memory"),
         "slowdown": slowdown,
     }
-    found = paging(trace, progress=progress, **cast("declared.Options", {**given, **own})).to_dict()
-    most = asked_slowdown(found, declared.OPTIONS)
+    found = paging(trace, progress=progress, **cast("declared.Options", {**given, **own}))
+    most = asked_slowdown(found.run, declared.OPTIONS)
     curves = {curve.name: curve for curve in answers.memory_curves(found)}
     if not curves:
         raise NearfarError(f"{trace}: --slowdown: too little memory to compare sizes; leave it out")

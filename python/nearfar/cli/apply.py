@@ -98,5 +98,5 @@ def run(
     if not print_rows(result, output_format):
         from nearfar.report import applied, tables
 
-        tables.show(applied.report(result.to_dict()), sys.stderr if result.done else sys.stdout)
+        tables.show(applied.report(result), sys.stderr if result.done else sys.stdout)
     raise typer.Exit(result.exit_code)

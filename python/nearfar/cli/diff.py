@@ -42,7 +42,7 @@ def run(
     def shown() -> RenderableType:
         from nearfar.report import diff as report
 
-        return report.diff(found.to_dict(), full=full)
+        return report.diff(found, full=full)
 
     print_result(found, output_format, shown=shown)
     failed = found.worse(threshold) if threshold is not None else []

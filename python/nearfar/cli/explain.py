@@ -54,6 +54,6 @@ def run(
     def shown() -> RenderableType:
         from nearfar.report import explain as report
 
-        return report.explain(found.to_dict(), by_function=by_function)
+        return report.explain(found, by_function=by_function)
 
     print_result(found, output_format, html, shown)

@@ -50,7 +50,7 @@ def run(
 
         from nearfar.report import tables
 
-        table = tables.info(found)
+        table = tables.info(found.content)
         return Group(table, *_verified(found["verified"])) if "verified" in found else table
 
     print_result(found, output_format, shown=shown)

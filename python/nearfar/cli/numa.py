@@ -66,7 +66,7 @@ def import_(
     elif output_format == "toml":
         print(text, end="")
     else:
-        show(tables.nodes(rows))
+        show(tables.nodes(found))
     for line in assumed if out is not None or output_format == "toml" else []:
         print(f"nearfar: note: assumed: {line}", file=sys.stderr)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
@@ -21,6 +21,9 @@ from nearfar.cli._study import (
 )
 from nearfar.declared import paging as declared
 from nearfar.schema import takes
+
+if TYPE_CHECKING:
+    from nearfar.info import HeatMap
 
 #: Where `nearfar --help` lists it.
 GROUP = "Ask"
@@ -61,16 +64,15 @@ def run(
     if not print_rows(result, output_format):
         from nearfar.report import tables, terminal
 
-        found = result.to_dict()
-        tables.show(tables.paging(found, full=full))
-        plot = terminal.paging(found, full=full)
+        tables.show(tables.paging(result, full=full))
+        plot = terminal.paging(result, full=full)
         if plot:
             print(plot)
         if html is not None:
             print(f"page: {html}")
 
 
-def _heatmap(trace: Path, run: Mapping[str, Any]) -> dict[str, object]:
+def _heatmap(trace: Path, run: Mapping[str, Any]) -> HeatMap:
     from nearfar.info import info
 
     found = info(
@@ -79,5 +81,4 @@ def _heatmap(trace: Path, run: Mapping[str, Any]) -> dict[str, object]:
         filter=run["options"]["filter"],
         machine=next(iter(run.get("machines", [run["machine"]]))),
     )
-    heatmap: dict[str, object] = found["heatmap"]
-    return heatmap
+    return found.content["heatmap"]

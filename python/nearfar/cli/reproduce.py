@@ -57,5 +57,5 @@ def run(
         from nearfar.report import reproduce as report
         from nearfar.report.tables import show
 
-        show(report.rows(found.to_dict()))
+        show(report.rows(found))
     return 1 if check and found.holding < found.counted else 0

@@ -76,12 +76,11 @@ def run(
         )
     save(result, out, force, html, result.html)
     print_result(result, output_format, html)
-    content = result.to_dict()
     if output_format != "table":
-        small = too_small(content["run"])
+        small = too_small(result.run)
         if small is not None:
             print(f"nearfar: note: {small}", file=sys.stderr)
         return
-    curves = policy_curves(content)
+    curves = policy_curves(result)
     if curves:
         print(terminal.memory(curves, "fast memory"))

@@ -12,13 +12,13 @@ def report(folder: str | Path) -> str:
     """One self-contained page of a folder of results.
 
     Args:
-        folder: what ``-o`` of a study that has a page made.
+        folder: made by ``-o`` of a study that has a page.
 
     Returns:
         The page's text, to be written as UTF-8.
 
     Raises:
-        NearfarError: no run there, or one without a page, such as a sweep.
+        NearfarError: no run, or one without a page, such as a sweep.
     """
     from nearfar.errors import NearfarError
     from nearfar.run_folder import open_run
@@ -33,14 +33,14 @@ def report(folder: str | Path) -> str:
         raise NearfarError(f"{opened.path}: {what} has no page; {other}")
     try:
         return opened.result.html()
-    except NearfarError as error:  # A question without a page, or more rows than a page takes.
+    except NearfarError as error:  # A question without a page, or too many rows for a page.
         raise NearfarError(f"{opened.path}: {error}; {other}") from None
     except _DAMAGED as error:
         what = " ".join(f"{type(error).__name__} {error}".split())[:200]
         raise NearfarError(
-            f"{opened.path}: holds no whole run of this version ({what}); run the study again"
+            f"{opened.path}: is not a complete run of this version ({what}); run the study again"
         ) from None
 
 
-#: What drawing ends in where a run was changed since it was written, or by another version.
+#: Errors while a run that was changed, or that another version wrote, is drawn.
 _DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)

@@ -1,15 +1,15 @@
-"""Advice as text tables: a line a VM, and the evaluation of many."""
+"""Advice as text tables: a line for each VM, and the evaluation of many."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import paging_findings as findings
 from nearfar import units
+from nearfar.advise import AdviseResult
 from nearfar.advise.host import hosts
 from nearfar.advise.regret import Evaluation
 from nearfar.declared import advise as declared
@@ -17,13 +17,13 @@ from nearfar.gain_error import points
 from nearfar.report.explain import sizes
 from nearfar.report.fitted import DETAIL, KEY, Table
 
-#: As they are shown; the percentile's figures are the goals' own.
+#: Style of each word for confidence.
 _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yellow"}
 
 
-def advice(result: Mapping[str, Any]) -> RenderableType:
-    """The dict that ``nearfar advise --format json`` prints: a table, and why for each VM."""
-    rows: Sequence[declared.Row] = result["rows"]
+def advice(result: AdviseResult) -> RenderableType:
+    """A table, and the reason for each VM."""
+    rows = result.rows
     table = Table(
         "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret",
         collapse_padding=True,
@@ -37,8 +37,8 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
         table.add_column(declared.ROWS.head(name), justify="right", importance=importance)
     table.add_column(sure_head(rows))
     parts: list[RenderableType] = [table, Text("")]
-    if findings.filtered(result):
-        parts.insert(0, Text(units.clean(f"Of the {result['run']['view']}.")))
+    if findings.filtered(result.run):
+        parts.insert(0, Text(units.clean(f"Of the {result.run['view']}.")))
     for row in rows:
         table.add_row(
             Text(units.clean(row["vm"])),
@@ -54,11 +54,11 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
         parts.append(
             Text.assemble((units.clean(row["vm"]), "bold"), f": {units.clean(row['why'])}")
         )
-    for row in result["rows"]:
+    for row in rows:
         if row["regions"]:
             of = f" of {units.clean(row['vm'])}" if len(rows) > 1 else ""
             parts += [Text(""), *sizes(row["regions"], of)]
-    for host in hosts(result):
+    for host in hosts(result.to_dict()):
         style = "bold red" if host.missing_bytes else "bold"
         parts.append(
             Text.assemble((f"Host {units.clean(host.machine)}", style), f": {host.sentence}")
@@ -67,25 +67,25 @@ def advice(result: Mapping[str, Any]) -> RenderableType:
 
 
 def sure_head(rows: Sequence[declared.Row]) -> str:
-    """The head of what :func:`sure` says."""
+    """The head of the column of :func:`sure`."""
     modelled = all(row["confidence"] is not None for row in rows)
     return declared.ROWS.head("confidence" if modelled else "gain_error")
 
 
 def sure(row: declared.Row) -> str:
-    """How sure the advice is: the word for the model, or what a simulated gain may be wrong by."""
+    """The confidence in the model, or, for a simulated gain, its possible error."""
     return row["confidence"] or points(row["gain_error"] or 0)
 
 
 def memory(row: declared.Row) -> str:
-    """The memory size of a row as it was asked for."""
+    """The memory size of a row as it was requested."""
     if row["memory_fraction"] is None:
         return units.size(row["memory_bytes"])
     return units.percent(row["memory_fraction"])
 
 
-def evaluation(found: Evaluation, most: int = 10) -> RenderableType:
-    """What :func:`nearfar.advise.regret.evaluate` gives: regret by storage, and the worst rows.
+def evaluation(found: Evaluation, limit: int = 10) -> RenderableType:
+    """Regret by storage, and the worst rows.
 
     Columns: regret of the model's page; ``exceed``: rows above the goal of the 95th percentile;
     ``papers``: rows that used the papers' forms; ``advised``: 95th percentile with the threshold.
@@ -117,7 +117,7 @@ def evaluation(found: Evaluation, most: int = 10) -> RenderableType:
             worst.add_column(name, overflow="fold", importance=KEY)
         for name in ("model's page", "best page", "regret"):
             worst.add_column(name, justify="right")
-        for row in found["exceeding"][:most]:
+        for row in found["exceeding"][:limit]:
             worst.add_row(
                 Text(units.clean(row["vm"])),
                 Text(units.clean(f"{row['machine']}/{row['storage']}")),

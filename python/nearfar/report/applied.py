@@ -1,52 +1,50 @@
-"""``nearfar apply`` as text: the plan of a dry run; the runs, their medians and the prediction.
-
-Takes the dict that the command prints as JSON.
-"""
+"""``nearfar apply`` as text: the plan of a dry run; the runs, their medians and the prediction."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import units
+from nearfar.apply import ApplyResult
+from nearfar.apply.setting import Plan
 from nearfar.declared import apply as declared
 from nearfar.report.fitted import KEY, Table
 
 _BYTES = ("peak_rss_bytes", "anon_huge_bytes")
 
 
-def report(result: Mapping[str, Any]) -> RenderableType:
-    """All that there is to say about one ``ApplyResult``."""
-    if not result["done"]:
+def report(result: ApplyResult) -> RenderableType:
+    """The plan of a dry run; else the medians, and the prediction if there is one."""
+    if not result.done:
         return Group(*(Text(line) for line in plan_lines(result)))
-    plan = result["plan"]
-    both = any(row["setting"] == "base" for row in result["rows"])
-    size = units.size(plan["page_bytes"])
-    runs = max(row["run"] for row in result["rows"])
+    plan = result.plan
+    both = any(row["setting"] == "base" for row in result.rows)
+    size = units.size(plan.page_bytes)
+    runs = max(row["run"] for row in result.rows)
     text = f"{size} pages" + (" against the machine as it is" if both else "")
     parts: list[RenderableType] = [Text(f"{text}, {runs} run{'s' * (runs > 1)} each: medians")]
-    parts.append(_summary(result["summary"], size, both))
-    if result["prediction"]:
-        parts += [_prediction(result["prediction"], units.size(plan["base_bytes"]), size)]
-        for row in result["prediction"]:
+    parts.append(_summary(result.summary, size, both))
+    if result.prediction:
+        parts += [_prediction(result.prediction, units.size(plan.base_bytes), size)]
+        for row in result.prediction:
             parts.append(Text(f"{_name(row['quantity'])}: {row['why']}"))
-    if plan["changes"]:
-        parts.append(Text("The switches of the machine are as they were."))
+    if plan.changes:
+        parts.append(Text("The switches of the machine are restored."))
     return Group(*parts)
 
 
-def plan_lines(result: Mapping[str, Any]) -> list[str]:
-    """What would be done, a line each."""
-    plan = result["plan"]
-    lines = [f"{units.clean(shlex.join(result['command']))}: would run with {_whose(plan)}"]
-    lines += [f"  {c['file']}: {c['was']} -> {c['becomes']}" for c in plan["changes"]]
-    if plan["disable"]:
+def plan_lines(result: ApplyResult) -> list[str]:
+    """The steps of the plan, one per line."""
+    plan = result.plan
+    lines = [f"{units.clean(shlex.join(result.command))}: would run with {_whose(plan)}"]
+    lines += [f"  {c.file}: {c.was} -> {c.becomes}" for c in plan.changes]
+    if plan.disable:
         lines.append("  for the command alone: PR_SET_THP_DISABLE (prctl); nothing else changes")
-    elif not plan["changes"]:
+    elif not plan.changes:
         lines.append("  no switch needs changing")
     else:
         lines.append(
@@ -56,12 +54,12 @@ def plan_lines(result: Mapping[str, Any]) -> list[str]:
     return [*lines, "Nothing was changed or run; --yes does it."]
 
 
-def _whose(plan: Mapping[str, Any]) -> str:
-    size = units.size(plan["page_bytes"])
-    return f"{size} pages only" if plan["disable"] else f"{size} pages where they fit"
+def _whose(plan: Plan) -> str:
+    size = units.size(plan.page_bytes)
+    return f"{size} pages only" if plan.disable else f"{size} pages where they fit"
 
 
-def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
+def _summary(rows: Sequence[declared.SummaryRow], size: str, both: bool) -> Table:
     table = Table()
     table.add_column("measured", importance=KEY)
     for title in (
@@ -80,7 +78,7 @@ def _summary(rows: list[Mapping[str, Any]], size: str, both: bool) -> Table:
     return table
 
 
-def _prediction(rows: list[Mapping[str, Any]], base: str, size: str) -> Table:
+def _prediction(rows: Sequence[declared.PredictionRow], base: str, size: str) -> Table:
     table = Table()
     table.add_column("predicted from the trace", importance=KEY)
     for title in (base, size, declared.PREDICTION_ROWS.head("ratio")):

@@ -1,9 +1,8 @@
-"""Tables of ``explain``, made from its result alone."""
+"""Tables of ``explain``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -11,190 +10,230 @@ from rich.text import Text
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared import explain as declared
+from nearfar.explain import ExplainResult
+from nearfar.report.fitted import Table
 from nearfar.report.tables import listing
 
-#: Regions, and ranges and pieces of code, that the tables show.
+#: The number of regions and functions that tables show, and that of ranges and pieces of code.
 SHOWN = (12, 6)
 
 
-def explain(found: Mapping[str, Any], by_function: bool = False) -> RenderableType:
+def explain(result: ExplainResult, by_function: bool = False) -> RenderableType:
     """The terms of the time, then where its misses and faults come from."""
-    run = found["run"]
+    run = result.run
     memory = findings.memory_of(run).label
     head = (
         f"{run['trace']}, {units.size(run['page_bytes'])} pages, {memory} memory, "
         f"{run['storage']}: {units.duration(run['total_ns'])} per reference"
     )
-    parts: list[RenderableType] = []
-    if run["times"] == "machine":
-        parts += _spent(found, head)
-    else:
-        parts += [Text(units.clean(head), style="bold"), Text(""), _terms(found)]
-    if found["sizes"]:
-        parts += [Text(""), *sizes(found["sizes"])]
+    if run["usual_ns"] is not None:
+        head += f", {change(run['total_ns'], run['usual_ns'])} than 4 KiB"
+    terms = _spent(result) if run["times"] == "machine" else _terms(result.terms)
+    parts: list[RenderableType] = [Text(units.clean(head), style="bold"), Text(""), terms]
+    if result.sizes:
+        parts += [Text(""), *sizes(result.sizes)]
     if by_function:
-        parts += [Text(""), *_functions(found)]
+        parts += [Text(""), *_functions(result)]
     else:
-        parts += [Text(""), _regions(found), Text(""), _ranges(found)]
-        if found["sites"]:
-            parts += [Text(""), _sites(found)]
+        parts += [Text(""), _regions(result.regions), Text(""), _ranges(result.ranges)]
+        if result.sites:
+            parts += [Text(""), _sites(result.sites)]
     if run["sample"] is not None:
         parts.append(Text("The run sampled pages; the counts here are of all pages."))
     return Group(*parts)
 
 
-def _spent(found: Mapping[str, Any], head: str) -> list[RenderableType]:
-    """Parts of the time as a machine spends it, beside 4 KiB."""
-    run = found["run"]
-    usual = run["usual_ns"]
-    if usual is not None:
-        change = 1 - run["total_ns"] / usual
-        head += f", {units.percent(abs(change))} {'less' if change >= 0 else 'more'} than 4 KiB"
-    keys = ["term", "ns", "share"]
-    heads = declared.TERMS_ROWS.heads(*keys)
-    whole = {"term": "total", "ns": run["total_ns"], "share": 1.0}
-    if usual is not None:
-        keys = ["term", "usual_ns", "ns", "saved_ns", "gain"]
-        heads = declared.TERMS_ROWS.heads(*keys)
-        heads[keys.index("ns")] = units.size(run["page_bytes"])
-        saved = usual - run["total_ns"]
-        whole |= {"usual_ns": usual, "saved_ns": saved, "gain": saved / usual}
-    rows = [
+def change(total_ns: float, usual_ns: float) -> str:
+    """The change from one time to another: ``12 % less``."""
+    share = 1 - total_ns / usual_ns
+    return f"{units.percent(abs(share))} {'less' if share >= 0 else 'more'}"
+
+
+def _spent(result: ExplainResult) -> Table:
+    """Parts of the time as a machine spends it, beside those with 4 KiB pages."""
+    total, usual = result.run["total_ns"], result.run["usual_ns"]
+    saved = None if usual is None else usual - total
+    whole: declared.TermsRow = {
+        "term": "total",
+        "part": "",
+        "formula": None,
+        "rate": None,
+        "each_ns": None,
+        "ns": total,
+        "share": 1.0,
+        "usual_ns": usual,
+        "saved_ns": saved,
+        "gain": saved / usual if saved is not None and usual else None,
+    }
+    heads, rows = term_cells(result, [*result.terms, whole])
+    return listing("Time per reference as the machine spends it", heads, rows)
+
+
+def term_cells(
+    result: ExplainResult, terms: Sequence[declared.TermsRow]
+) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of the table of terms: times and shares, or times beside those of 4 KiB."""
+    if result.run["usual_ns"] is None:
+        heads = declared.TERMS_ROWS.heads("term", "ns", "share")
+        return heads, [
+            [term["term"], units.duration(term["ns"]), units.percent(term["share"])]
+            for term in terms
+        ]
+    heads = declared.TERMS_ROWS.heads("term", "usual_ns", "ns", "saved_ns", "gain")
+    heads[2] = units.size(result.run["page_bytes"])
+    return heads, [
         [
             term["term"],
-            *(
-                units.percent(term[key]) if key in ("share", "gain") else units.duration(term[key])
-                for key in keys[1:]
-            ),
+            units.duration(term["usual_ns"] or 0),
+            units.duration(term["ns"]),
+            units.duration(term["saved_ns"] or 0),
+            units.percent(term["gain"] or 0),
         ]
-        for term in (*found["terms"], whole)
+        for term in terms
     ]
-    table = listing("Time per reference as the machine spends it", heads, rows)
-    return [Text(units.clean(head), style="bold"), Text(""), table]
 
 
-def sizes(found: Sequence[Mapping[str, Any]], of: str = "") -> list[RenderableType]:
-    """Which page size each region wants, and what that adds to its memory; ``of`` whom."""
-    larger = [one for one in found if one["advised"] and one["saved_ns"] > 0]
-    rows = [
+def larger_pages(rows: Sequence[declared.SizesRow]) -> tuple[list[declared.SizesRow], int]:
+    """The regions that gain by larger pages, each at its advised size, and how many do not gain."""
+    larger = [row for row in rows if row["advised"] and row["saved_ns"] > 0]
+    return larger, sum(row["advised"] for row in rows) - len(larger)
+
+
+def sizes(rows: Sequence[declared.SizesRow], of: str = "") -> list[RenderableType]:
+    """The page size that each region needs, and the memory that it adds.
+
+    Args:
+        rows: each region at each page size.
+        of: such as " of web1", if there are several VMs.
+    """
+    larger, rest = larger_pages(rows)
+    cells = [
         [
-            units.size(one["page_bytes"]),
-            units.percent(one["saved_share"]),
-            units.duration(one["saved_ns"]),
-            units.size(one["resident_bytes"]),
-            units.size(one["added_bytes"]),
-            one["name"],
+            units.size(row["page_bytes"]),
+            units.percent(row["saved_share"]),
+            units.duration(row["saved_ns"]),
+            units.size(row["resident_bytes"]),
+            units.size(row["added_bytes"]),
+            row["name"],
         ]
-        for one in larger
+        for row in larger
     ]
-    rest = sum(one["advised"] for one in found) - len(larger)
     line = f"{rest} {'other regions' if larger else 'regions'}: 4 KiB, larger pages gain nothing."
     heads = declared.SIZES_ROWS.heads(
         "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes", "name"
     )
-    title = f"Which region{of} wants which page size, and what that adds to its memory"
+    title = f"Regions{of} that gain by larger pages, and the memory that these add"
     return [
-        *([listing(title, heads, rows, places=True)] if rows else []),
+        *([listing(title, heads, cells, places=True)] if cells else []),
         *([Text(line)] if rest else []),
     ]
 
 
-def functions(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Functions, most expensive first, each with the line that costs most (``file``, ``line``)."""
-    known: dict[tuple[str, ...], dict[str, Any]] = {}
-    for line in found["functions"]:
+def functions(lines: Sequence[declared.FunctionsRow]) -> list[declared.FunctionsRow]:
+    """Functions, most expensive first, each with its most expensive line (``file``, ``line``).
+
+    Args:
+        lines: lines of functions, most expensive first.
+    """
+    known: dict[tuple[str, str, str], declared.FunctionsRow] = {}
+    for line in lines:
         key = (line["program"], line["library"], line["function"])
-        if key in known:
-            for name in ("tlb_misses", "faults", "ns", "share"):
-                known[key][name] += line[name]
-        else:
-            known[key] = dict(line)
-    return sorted(known.values(), key=lambda one: -one["ns"])
+        if key not in known:
+            known[key] = line.copy()
+            continue
+        function = known[key]
+        function["tlb_misses"] += line["tlb_misses"]
+        function["faults"] += line["faults"]
+        function["ns"] += line["ns"]
+        function["share"] += line["share"]
+    return sorted(known.values(), key=lambda function: -function["ns"])
 
 
-def source(line: Mapping[str, Any]) -> str:
-    """The source file, without its folders, and the line; empty where these are not known."""
+def source(line: declared.FunctionsRow) -> str:
+    """The source file, without its folders, and the line; empty if unknown."""
     return f"{line['file'].rpartition('/')[2]}:{line['line']}" if line["file"] else ""
 
 
-def _functions(found: Mapping[str, Any]) -> list[RenderableType]:
-    """Functions, most expensive first, and what has no names."""
+def _functions(result: ExplainResult) -> list[RenderableType]:
+    """Functions, most expensive first, and notes on code without names."""
     rows = [
         [
-            one["function"],
-            units.count(one["tlb_misses"]),
-            units.count(one["faults"]),
-            units.duration(one["ns"]),
-            units.percent(one["share"]),
-            source(one),
-            one["library"].rpartition("/")[2],
+            function["function"],
+            units.count(function["tlb_misses"]),
+            units.count(function["faults"]),
+            units.duration(function["ns"]),
+            units.percent(function["share"]),
+            source(function),
+            function["library"].rpartition("/")[2],
         ]
-        for one in [one for one in functions(found) if one["ns"] > 0][: SHOWN[0]]
+        for function in [f for f in functions(result.functions) if f["ns"] > 0][: SHOWN[0]]
     ]
-    heads = declared.FUNCTIONS_ROWS.heads("function", "tlb_misses", "faults", "ns", "share", "line")
+    heads = declared.FUNCTIONS_ROWS.heads(
+        "function", "tlb_misses", "faults", "ns", "share", "line", "library"
+    )
     parts: list[RenderableType] = []
-    if found["functions"]:
+    if result.functions:
         title = (
             "Where the misses and faults come from: functions, each with its most expensive line"
         )
-        parts.append(listing(title, [*heads, *declared.FUNCTIONS_ROWS.heads("library")], rows))
-    parts += [Text(units.clean(note)) for note in found["notes"]]
+        parts.append(listing(title, heads, rows))
+    parts += [Text(units.clean(note)) for note in result.notes]
     return parts
 
 
-def _terms(found: Mapping[str, Any]) -> RenderableType:
+def _terms(terms: Sequence[declared.TermsRow]) -> Table:
     rows = [
         [
             term["part"],
             term["term"],
             term["formula"],
-            "1" if term["rate"] == 1 else units.rate(term["rate"]),
-            units.duration(term["each_ns"]),
+            "1" if term["rate"] == 1 else units.rate(term["rate"] or 0),
+            units.duration(term["each_ns"] or 0),
             units.duration(term["ns"]),
             units.percent(term["share"]),
         ]
-        for term in found["terms"]
+        for term in terms
     ]
     title = "T_total = T_A + T_D per reference, equations 1 to 3 of page-size advice (000)"
     heads = declared.TERMS_ROWS.heads("part", "term", "formula", "rate", "each_ns", "ns", "share")
     return listing(title, heads, rows)
 
 
-def _regions(found: Mapping[str, Any]) -> RenderableType:
-    return _places("Where the misses and faults are, by region", found["regions"])
+def _regions(regions: Sequence[declared.Row]) -> Table:
+    return _places("Where the misses and faults are, by region", regions)
 
 
-def _ranges(found: Mapping[str, Any]) -> RenderableType:
-    ordered = sorted(found["ranges"], key=lambda place: (-place["ns"], place["addr_low"]))
-    title = "The same by address range, most expensive first"
-    return _places(title, ordered, [declared.ROWS.head("addr_low")])
+def _ranges(ranges: Sequence[declared.Row]) -> Table:
+    ordered = sorted(ranges, key=lambda place: (-place["ns"], place["addr_low"]))
+    addresses = [f"{place['addr_low']:#x}-{place['addr_high']:#x}" for place in ordered]
+    title = "Misses and faults by address range, most expensive first"
+    return _places(title, ordered, declared.ROWS.head("addr_low"), addresses)
 
 
-def _sites(found: Mapping[str, Any]) -> RenderableType:
-    title = "The same by the code that made the reference, most expensive first"
-    return _places(title, found["sites"], [declared.SITES_ROWS.head("addr")])
+def _sites(sites: Sequence[declared.SitesRow]) -> Table:
+    addresses = ["" if site["addr"] is None else f"{site['addr']:#x}" for site in sites]
+    title = "Misses and faults by the code that made the reference, most expensive first"
+    return _places(title, sites, declared.SITES_ROWS.head("addr"), addresses)
 
 
 def _places(
-    title: str, places: Sequence[Mapping[str, Any]], where: Sequence[str] = ()
-) -> RenderableType:
-    """Places, below ``where`` their addresses; without it they are regions, which have names."""
-    rows = []
-    for place in [place for place in places if place["ns"] > 0][: SHOWN[bool(where)]]:
-        counts = [
-            units.count(place["tlb_misses"]),
-            units.count(place["faults"]),
-            units.count(place["first_touches"]),
-            units.duration(place["ns"]),
-            units.percent(place["share"]),
-        ]
-        rows.append([*([_where(place)] if where else []), *counts, place["name"]])
+    title: str,
+    places: Sequence[declared.Row] | Sequence[declared.SitesRow],
+    head: str = "",
+    addresses: Sequence[str] = (),
+) -> Table:
+    """Regions, which have names, or places with their ``addresses`` in a column ``head``."""
+    rows: list[list[str]] = []
+    for number, place in enumerate(places):
+        if place["ns"] > 0 and len(rows) < SHOWN[bool(addresses)]:
+            counts = [
+                units.count(place["tlb_misses"]),
+                units.count(place["faults"]),
+                units.count(place["first_touches"]),
+                units.duration(place["ns"]),
+                units.percent(place["share"]),
+            ]
+            rows.append([*addresses[number : number + 1], *counts, place["name"]])
     heads = declared.ROWS.heads("tlb_misses", "faults", "first_touches", "ns", "share", "name")
     details = declared.ROWS.heads("first_touches")
-    return listing(title, [*where, *heads], rows, details, places=True)
-
-
-def _where(place: Mapping[str, Any]) -> str:
-    if "addr_low" in place:
-        return f"{place['addr_low']:#x}-{place['addr_high']:#x}"
-    return "" if place["addr"] is None else f"{place['addr']:#x}"
+    return listing(title, [*([head] if head else []), *heads], rows, details, places=True)

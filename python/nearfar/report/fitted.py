@@ -1,6 +1,6 @@
-"""Tables and sentences that fit where they are printed: nothing is cut, no number is split.
+"""Tables and sentences that fit the width they are printed at: nothing is cut, no number is split.
 
-A :class:`Table` that is too wide leaves columns out, from the right, and says which below it.
+A :class:`Table` that is too wide leaves out columns, from the right, and names them below.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from typing import Any, Final, Self
 
 from rich import box
 from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderResult
+from rich.containers import Lines
 from rich.measure import Measurement
+from rich.padding import PaddingDimensions
+from rich.style import StyleType
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from nearfar import units
 
-#: Importances of columns: without KEY a row says nothing; DETAIL goes first where room is short.
+#: Importances of columns: a row makes no sense without KEY; DETAIL is left out first.
 KEY: Final = 2
 DETAIL: Final = 0
 
-#: Stands for a space within a number while lines are broken: nothing that is printed has it.
+#: Replaces a space within a number while lines are broken; never printed.
 _JOINED: Final = "\ue000"
 #: The folders of a path.
 _FOLDERS: Final = re.compile(r"(?<![\w.])/(?:[^\s/]+/)+(?=[^\s/])")
@@ -33,18 +36,22 @@ _ENDLESS: Final = 100_000
 class Prose(Text):
     """Text whose numbers stay on one line, with their units."""
 
-    def wrap(self, console: Console, width: int, **how: Any) -> Any:
-        """Break lines as ``Text`` does, but within no number."""
-        joined = self.copy()
-        joined.plain = units.joined(self.plain, _JOINED)
+    def wrap(self, console: Console, width: int, **how: Any) -> Lines:
+        """Break lines as ``Text`` does, but not within numbers."""
+        joined = self._narrowed(width)
+        joined.plain = units.joined(joined.plain, _JOINED)
         lines = Text.wrap(joined, console, width, **how)
         for line in lines:
             line.plain = line.plain.replace(_JOINED, " ")
         return lines
 
+    def _narrowed(self, width: int) -> Text:  # noqa: ARG002
+        """A copy to be wrapped at this width."""
+        return self.copy()
+
     @classmethod
     def of(cls, text: str | Text) -> Self:
-        """The same text, with its styles."""
+        """The text with its styles."""
         if isinstance(text, str):
             return cls(text)
         found = cls(text.plain, style=text.style, justify=text.justify, overflow=text.overflow)
@@ -53,64 +60,78 @@ class Prose(Text):
 
 
 class Places(Prose):
-    """Names of places: where room is short, files stand without their folders."""
+    """Names of regions and files; files lose their folders if the text is too wide."""
 
-    def wrap(self, console: Console, width: int, **how: Any) -> Any:
-        """Break lines as :class:`Prose` does, after leaving out folders where it must."""
-        fits = self.cell_len <= width
-        return Prose.wrap(
-            self if fits else Places(_FOLDERS.sub("", self.plain)), console, width, **how
-        )
+    def _narrowed(self, width: int) -> Text:
+        return self.copy() if self.cell_len <= width else Text(_FOLDERS.sub("", self.plain))
 
 
 class Table(RichTable):
-    """A table without a frame whose columns each have an importance.
+    """A table without a frame, with an importance for each column.
 
-    Columns that hold numbers or names stay on one line; with ``overflow="fold"`` a column of text
-    takes more lines where it must.
+    Cells stay on one line; with ``overflow="fold"`` a column of text takes more lines if necessary.
     """
 
-    def __init__(self, title: str | None = None, **more: Any) -> None:
-        """As Rich's, by default without a frame and with the title to the left."""
-        given = {"title_justify": "left", "box": box.SIMPLE_HEAD, "pad_edge": False, **more}
-        super().__init__(title=None if title is None else Prose(title), **given)
+    def __init__(
+        self,
+        title: str | None = None,
+        *,
+        collapse_padding: bool = False,
+        padding: PaddingDimensions = (0, 1),
+    ) -> None:
+        """An empty table; arguments as in Rich."""
+        super().__init__(
+            title=None if title is None else Prose(title),
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            collapse_padding=collapse_padding,
+            padding=padding,
+        )
         self._importance: list[int] = []
         self._narrow: list[int] = []
 
-    def add_column(
+    def add_column(  # type: ignore[override]
         self,
-        header: Any = "",
-        footer: Any = "",
+        header: str,
         *,
         importance: int = 1,
         narrow: int = 18,
         justify: JustifyMethod = "left",
         overflow: OverflowMethod = "ellipsis",
-        **more: Any,
+        min_width: int | None = None,
+        max_width: int | None = None,
+        style: StyleType | None = None,
     ) -> None:
         """Add a column.
 
         Args:
-            header, footer, justify, overflow, more: as Rich has them.
-            importance: the least is left out first, of equal ones the last.
-            narrow: characters below which a column that folds does not become narrower while
-                another can be left out.
+            header, justify, overflow, min_width, max_width, style: as in Rich.
+            importance: the column with the lowest is left out first, of equal ones the last.
+            narrow: the width in characters that a folding column keeps while other columns can be
+                left out.
         """
-        more.setdefault("no_wrap", overflow != "fold")
-        super().add_column(header, footer, justify=justify, overflow="fold", **more)
+        super().add_column(
+            header,
+            justify=justify,
+            overflow="fold",
+            no_wrap=overflow != "fold",
+            min_width=min_width,
+            max_width=max_width,
+            style=style,
+        )
         self._importance.append(importance)
         self._narrow.append(narrow)
 
-    def add_row(self, *cells: Any, **more: Any) -> None:
-        """Add a row; texts become :class:`Prose`."""
-        fitted = [
-            Prose.of(cell) if isinstance(cell, str | Text) and not isinstance(cell, Prose) else cell
-            for cell in cells
-        ]
-        super().add_row(*fitted, **more)
+    def add_row(  # type: ignore[override]
+        self, *cells: str | Text, style: StyleType | None = None
+    ) -> None:
+        """Add a row; cells become :class:`Prose`."""
+        fitted = [cell if isinstance(cell, Prose) else Prose.of(cell) for cell in cells]
+        super().add_row(*fitted, style=style)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render the columns that fit, and the names of the others."""
+        """Render the columns that fit, then the names of the others."""
         needs = [self._need(console, place) for place in range(len(self.columns))]
         kept = list(range(len(self.columns)))
         ranks = self._importance
@@ -131,7 +152,7 @@ class Table(RichTable):
             yield Prose(f"columns left out at this width: {names}; {elsewhere}", style="dim")
 
     def _of(self, kept: Sequence[int]) -> Table:
-        """The same table with these columns alone."""
+        """A copy of the table with only these columns."""
         shown = copy.copy(self)
         shown.columns = [copy.copy(self.columns[place]) for place in kept]
         for place, column in enumerate(shown.columns):
@@ -139,7 +160,7 @@ class Table(RichTable):
         return shown
 
     def _need(self, console: Console, place: int) -> int:
-        """Characters that a column needs."""
+        """The width that a column needs, in characters."""
         column = self.columns[place]
         endless = console.options.update(width=_ENDLESS)
         natural = max(
@@ -149,7 +170,7 @@ class Table(RichTable):
         return natural if column.no_wrap else min(natural, self._narrow[place])
 
     def _width(self, console: Console, kept: Sequence[int], needs: Sequence[int]) -> int:
-        """Characters that these columns need, with what is between them."""
+        """The width that these columns need, with the space between them."""
         shown = self._of(kept)
         for place, column in zip(kept, shown.columns, strict=True):
             column.width = needs[place]

@@ -1,49 +1,53 @@
-"""A run that is under way as text: the whole, and a line for each of its processes."""
+"""A running ``nearfar run`` as text: its totals, and a line for each process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, Literal, get_args
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import units
 from nearfar.declared import run as declared
+from nearfar.live_watch import Snapshot, WatchedRun
 from nearfar.report.fitted import DETAIL, KEY, Table
 
-#: Characters of a command line that are shown.
+#: The number of characters of a command line that are shown.
 _COMMAND: Final = 20
 
-#: Columns after process and command, most important first, with how important each is.
-_COLUMNS: Final = {
-    "fast_bytes": KEY,
-    "far_pages_bytes": KEY,
-    "promotions_per_second": 1,
-    "faults_per_second": 1,
-    "manager_share": 1,
-    "demotions_per_second": 1,
-    "budget_bytes": 1,
-    "fast_peak_bytes": 1,
-    "far_pages_peak_bytes": 1,
-    "far_bytes": 1,
-    "promotions": 1,
-    "demotions": 1,
-    "shadow_faults": DETAIL,
-    "hint_faults": DETAIL,
-    "aborts": DETAIL,
-    "window_faults": DETAIL,
-}
+#: Columns after process and command, most important first.
+_Column = Literal[
+    "fast_bytes",
+    "far_pages_bytes",
+    "promotions_per_second",
+    "faults_per_second",
+    "manager_share",
+    "demotions_per_second",
+    "budget_bytes",
+    "fast_peak_bytes",
+    "far_pages_peak_bytes",
+    "far_bytes",
+    "promotions",
+    "demotions",
+    "shadow_faults",
+    "hint_faults",
+    "aborts",
+    "window_faults",
+]
+_COLUMNS: Final[tuple[_Column, ...]] = get_args(_Column)
+_KEYS: Final = ("fast_bytes", "far_pages_bytes")
+_DETAILS: Final = ("shadow_faults", "hint_faults", "aborts", "window_faults")
 
 
-def watch(result: Mapping[str, Any]) -> RenderableType:
-    """All that there is to say about one ``Snapshot``."""
+def watch(result: Snapshot) -> RenderableType:
+    """The run and its processes."""
     table = Table()
     table.add_column("process", justify="right", importance=KEY)
     table.add_column("command", importance=KEY)
-    for name, importance in _COLUMNS.items():
+    for name in _COLUMNS:
+        importance = KEY if name in _KEYS else DETAIL if name in _DETAILS else 1
         table.add_column(declared.WATCH_ROWS.head(name), justify="right", importance=importance)
-    for row in result["rows"]:
+    for row in result.rows:
         whole = row["pid"] is None
         table.add_row(
             "all" if whole else str(row["pid"]),
@@ -51,10 +55,10 @@ def watch(result: Mapping[str, Any]) -> RenderableType:
             *(_value(name, row[name]) for name in _COLUMNS),
             style="bold" if whole else None,
         )
-    return Group(Text(headline(result["run"]), style="bold"), table)
+    return Group(Text(headline(result.run), style="bold"), table)
 
 
-def headline(run: Mapping[str, Any]) -> str:
+def headline(run: WatchedRun) -> str:
     """The run in a sentence."""
     text = f"run {run['launcher']}, {units.wait(run['seconds'])}"
     if run["is_over"]:
@@ -67,13 +71,13 @@ def headline(run: Mapping[str, Any]) -> str:
 
 
 def _short(command: str) -> str:
-    """The beginning of a command line, without the folders of the program."""
+    """The start of a command line, without the folders of the program."""
     program, space, rest = units.clean(command).partition(" ")
     text = program.rpartition("/")[2] + space + rest
     return text if len(text) <= _COMMAND else text[: _COMMAND - 3] + "..."
 
 
-def _value(name: str, value: Any) -> str:
+def _value(name: str, value: float | None) -> str:
     if value is None:
         return "-"
     if name.endswith("_bytes"):

@@ -1,27 +1,29 @@
-"""What a terminal shows of a result, as HTML for a notebook, with the chart as a picture."""
+"""The terminal's view of a result as HTML for a notebook, with the chart as a picture."""
 
 from __future__ import annotations
 
 import base64
 import html as markup
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-#: Rows of a table, at most.
+from nearfar.report.plots import Chart
+
+#: The maximum number of rows of a table.
 ROWS: Final = 20
 
 
-def html(renderable: RenderableType, chart: Any, more: str) -> str:
+def html(renderable: RenderableType, chart: Chart | None, more: str) -> str:
     """The answer, its tables, and the chart below them.
 
     Args:
-        renderable: what a terminal shows.
-        chart: an ``altair.Chart``, or None.
-        more: a line that ends it.
+        renderable: the terminal's view.
+        chart: the chart, if there is one.
+        more: the last line.
     """
     parts = list(_parts(renderable))
     if chart is not None:
@@ -31,8 +33,8 @@ def html(renderable: RenderableType, chart: Any, more: str) -> str:
 
 def _parts(renderable: RenderableType) -> Iterator[str]:
     if isinstance(renderable, Group):
-        for one in renderable.renderables:
-            yield from _parts(one)
+        for part in renderable.renderables:
+            yield from _parts(part)
     elif isinstance(renderable, Table):
         yield _table(renderable)
     elif _text(renderable):
@@ -66,8 +68,8 @@ def _table(table: Table) -> str:
     return f'<div style="overflow-x:auto">{whole}</div>{left}'
 
 
-def _picture(chart: Any) -> str:
-    """The chart drawn: no script, so it is there offline and in a saved notebook."""
+def _picture(chart: Chart) -> str:
+    """The chart as SVG: it needs no script, so it works offline and in a saved notebook."""
     import altair
     import vl_convert
 

@@ -1,58 +1,76 @@
-"""Results of the ``numa`` study as text tables. Every function takes what is printed as JSON."""
+"""Results of the ``numa`` study as text tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import cast
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import units
-from nearfar.declared import numa_alloc, numa_plan, numa_run
+from nearfar.declared import numa_alloc, numa_pair, numa_plan, numa_run
+from nearfar.numa import Node, NumaResult, Row
 from nearfar.report.fitted import KEY, Table
 
-Rows = Sequence[Mapping[str, Any]]
 
-
-def numa(result: Mapping[str, Any]) -> RenderableType:
-    """The answer to the question that a result is of."""
-    questions = {"alloc": alloc, "run": run, "pair": pair, "plan": plan}
-    return questions[result["run"]["question"]](result["rows"])
+def numa(result: NumaResult[Row]) -> RenderableType:
+    """The answer to the question of a result."""
+    rows: Sequence[object] = result.rows
+    match result.run["question"]:
+        case "alloc":
+            return alloc(cast("Sequence[numa_alloc.Row]", rows))
+        case "run":
+            return run(cast("Sequence[numa_run.Row]", rows))
+        case "pair":
+            return pair(cast("Sequence[numa_pair.Row]", rows))
+        case _:
+            return plan(cast("Sequence[numa_plan.Row]", rows))
 
 
 def _headline(*sentences: str) -> Text:
     return Text(" ".join(sentences), style="bold")
 
 
-def _least(rows: Rows, key: str) -> tuple[float, str]:
-    """The least value, and the modes that have it."""
-    least = min(row[key] for row in rows)
-    return least, ", ".join(row["mode"] for row in rows if row[key] <= least * (1 + 1e-9))
+def _lowest(values: Mapping[str, float]) -> tuple[float, str]:
+    """The lowest value, and the modes that have it."""
+    lowest = min(values.values())
+    return lowest, ", ".join(m for m, value in values.items() if value <= lowest * (1 + 1e-9))
 
 
-def alloc(rows: Rows) -> RenderableType:
-    """Times and where the bytes landed; below it why what could not be done could not."""
+def alloc(rows: Sequence[numa_alloc.Row]) -> RenderableType:
+    """Times and the placement of the bytes; below it the reasons for impossible cases."""
     sentences = []
     for size in dict.fromkeys(row["size_bytes"] for row in rows):
-        done = [row for row in rows if row["size_bytes"] == size and row["possible"]]
-        if done:
-            seconds, modes = _least(done, "seconds")
+        times = {
+            row["mode"]: row["seconds"]
+            for row in rows
+            if row["size_bytes"] == size and row["seconds"] is not None
+        }
+        if times:
+            seconds, modes = _lowest(times)
             sentences.append(f"{units.size(size)}: quickest with {modes}, {_seconds(seconds)}.")
         else:
             sentences.append(f"{units.size(size)}: no mode has room.")
     shown = Table("Allocate and clear")
-    places = ("local_dram_bytes", "remote_dram_bytes", "local_far_bytes", "remote_far_bytes")
-    heads = numa_alloc.ROWS.heads("mode", "size_bytes", "seconds", "gb_per_second", *places)
+    heads = numa_alloc.ROWS.heads(
+        "mode", "size_bytes", "seconds", "gb_per_second", "local_dram_bytes", "remote_dram_bytes",
+        "local_far_bytes", "remote_far_bytes",
+    )  # fmt: skip
     _columns(shown, *heads)
     for row in rows:
-        done = row["possible"]
+        if row["seconds"] is None:
+            shown.add_row(row["mode"], units.size(row["size_bytes"]), "impossible")
+            continue
         shown.add_row(
             row["mode"],
             units.size(row["size_bytes"]),
-            _seconds(row["seconds"]) if done else "impossible",
-            f"{row['gb_per_second']:.2f}" if done else "",
-            *(_gib(row[place]) if done else "" for place in places),
+            _seconds(row["seconds"]),
+            f"{row['gb_per_second']:.2f}",
+            _gib(row["local_dram_bytes"]),
+            _gib(row["remote_dram_bytes"]),
+            _gib(row["local_far_bytes"]),
+            _gib(row["remote_far_bytes"]),
         )
     lines = [
         f"{row['mode']}, {units.size(row['size_bytes'])}: {row['why_not']}."
@@ -62,17 +80,23 @@ def alloc(rows: Rows) -> RenderableType:
     return Group(_headline(*sentences), Text(""), shown, *map(Text, lines))
 
 
-def run(rows: Rows) -> RenderableType:
-    """What a program sees under each mode."""
-    seen = [row for row in rows if row["possible"] and row["latency_ns"] is not None]
+def run(rows: Sequence[numa_run.Row]) -> RenderableType:
+    """The latency and bandwidth of a program in each mode."""
+    latencies = {
+        row["mode"]: row["latency_ns"]
+        for row in rows
+        if row["possible"] and row["latency_ns"] is not None
+    }
     answer = "No mode has room, or nothing was accessed."
-    if seen:
-        latency, modes = _least(seen, "latency_ns")
-        answer = f"Least latency with {modes}: {latency:.0f} ns."
+    if latencies:
+        latency, modes = _lowest(latencies)
+        answer = f"Lowest latency with {modes}: {latency:.0f} ns."
     shown = Table("Memory accesses")
-    places = ("local_dram_share", "remote_dram_share", "local_far_share", "remote_far_share")
-    known = ("mode", "latency_ns", "gb_per_second", "bound_by", *places, "cache_hit_rate")
-    _columns(shown, *numa_run.ROWS.heads(*known))
+    heads = numa_run.ROWS.heads(
+        "mode", "latency_ns", "gb_per_second", "bound_by", "local_dram_share", "remote_dram_share",
+        "local_far_share", "remote_far_share", "cache_hit_rate",
+    )  # fmt: skip
+    _columns(shown, *heads)
     for row in rows:
         if not row["possible"]:
             shown.add_row(row["mode"], "no room")
@@ -85,37 +109,40 @@ def run(rows: Rows) -> RenderableType:
             row["mode"],
             f"{row['latency_ns']:.0f} ns",
             f"{row['gb_per_second']:.2f}",
-            row["bound_by"],
-            *(_percent(row[place]) for place in places),
+            row["bound_by"] or "",
+            _percent(row["local_dram_share"]),
+            _percent(row["remote_dram_share"]),
+            _percent(row["local_far_share"]),
+            _percent(row["remote_far_share"]),
             "" if hits is None else _percent(hits),
         )
     return Group(_headline(answer), Text(""), shown)
 
 
-def pair(rows: Rows) -> RenderableType:
-    """How two virtual machines fare."""
-    slow = [row[f"slowdown_{guest}"] for row in rows for guest in "ab"]
+def pair(rows: Sequence[numa_pair.Row]) -> RenderableType:
+    """The slowdown of two virtual machines that share a cache."""
+    slow = [slowdown for row in rows for slowdown in (row["slowdown_a"], row["slowdown_b"])]
     answer = f"Together they are {min(slow):.2f}x to {max(slow):.2f}x as slow as alone."
     shown = Table("Two virtual machines in memory mode")
     _columns(shown, "places in the cache", "hits alone", "hits together", "slowdown")
     for row in rows:
-        place = "shuffled" if row["shuffled"] else f"{_percent(row['overlap'])} shared"
+        overlap = row["overlap"]
         shown.add_row(
-            place,
-            " / ".join(_percent(row[f"alone_hit_rate_{guest}"]) for guest in "ab"),
-            " / ".join(_percent(row[f"together_hit_rate_{guest}"]) for guest in "ab"),
-            " / ".join(f"{row[f'slowdown_{guest}']:.2f}x" for guest in "ab"),
+            "shuffled" if overlap is None else f"{_percent(overlap)} shared",
+            f"{_percent(row['alone_hit_rate_a'])} / {_percent(row['alone_hit_rate_b'])}",
+            f"{_percent(row['together_hit_rate_a'])} / {_percent(row['together_hit_rate_b'])}",
+            f"{row['slowdown_a']:.2f}x / {row['slowdown_b']:.2f}x",
         )
     return Group(_headline(answer), Text(""), shown)
 
 
-def plan(rows: Rows) -> RenderableType:
-    """The candidates, the chosen one marked, and what it gains over plain Linux."""
+def plan(rows: Sequence[numa_plan.Row]) -> RenderableType:
+    """The candidates, the chosen one marked, and its gain over plain Linux."""
     shown = Table("Ways to place it")
     figures = ("latency_ns", "gb_per_second", "bound_by", "clear_seconds")
     _columns(shown, "", *numa_plan.ROWS.heads("mode", "nodes", "weights", *figures))
     for row in rows:
-        lists = (",".join(map(str, row[key])) for key in ("nodes", "weights"))
+        lists = [",".join(map(str, row["nodes"])), ",".join(map(str, row["weights"]))]
         if not row["possible"]:
             shown.add_row("", row["mode"], *lists, "no room")
             continue
@@ -125,8 +152,8 @@ def plan(rows: Rows) -> RenderableType:
             *lists,
             f"{row['latency_ns']:.0f} ns",
             f"{row['gb_per_second']:.2f}",
-            row["bound_by"],
-            _seconds(row["clear_seconds"]),
+            row["bound_by"] or "",
+            _seconds(row["clear_seconds"] or 0),
         )
     usual = next(row for row in rows if row["possible"])
     best = next(row for row in rows if row["chosen"])
@@ -135,29 +162,29 @@ def plan(rows: Rows) -> RenderableType:
         text += ": nothing is better than what Linux does by itself"
     else:
         text += (
-            f": against {usual['mode']} latency {-100 * best['latency_gain']:+.0f} %, "
-            f"bandwidth {100 * best['bandwidth_gain']:+.0f} %"
+            f": against {usual['mode']} latency {-100 * (best['latency_gain'] or 0):+.0f} %, "
+            f"bandwidth {100 * (best['bandwidth_gain'] or 0):+.0f} %"
         )
     if not best["enough"]:
-        text += "; the bandwidth asked for cannot be had"
+        text += "; the requested bandwidth is not possible"
     return Group(_headline(text + "."), Text(""), shown)
 
 
-def nodes(rows: Rows) -> RenderableType:
-    """Nodes as they are described."""
+def nodes(rows: Sequence[Node]) -> RenderableType:
+    """Memory nodes as the machine describes them."""
     shown = Table("Memory nodes")
     _columns(shown, "node", "kind", "size", "CPUs", "socket", "read", "bandwidth", "from")
     for row in rows:
-        latency, rate = row["read_latency"], row["read_bandwidth"]
+        latency, rate = row.read_latency, row.read_bandwidth
         shown.add_row(
-            str(row["node"]),
-            row["kind"],
-            units.size(row["size"]),
-            str(row["cpus"]),
-            str(row["socket"]),
+            str(row.node),
+            row.kind or "",
+            units.size(row.size),
+            str(row.cpus),
+            str(row.socket),
             "" if latency is None else f"{latency} ns",
             "" if rate is None else f"{rate / 1e9:.1f} GB/s",
-            row["source"],
+            row.source,
         )
     return shown
 

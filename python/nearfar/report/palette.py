@@ -1,9 +1,9 @@
-"""Colours and marks that stay apart for colour-blind readers.
+"""Colours and marks that colour-blind readers can distinguish.
 
-``OKABE_ITO``: Okabe and Ito, "Color Universal Design", 2008, for things without an order.
-``VIRIDIS``: eight anchors of matplotlib's viridis (van der Walt and Smith, 2015, CC0), for things
-with an order, such as memory sizes. No meaning rests on colour alone: every series has a shape as
-well, every verdict a word.
+``OKABE_ITO``: Okabe and Ito, "Color Universal Design", 2008, for unordered values.
+``VIRIDIS``: eight anchors of matplotlib's viridis (van der Walt and Smith, 2015, CC0), for ordered
+values such as memory sizes. Colour is never the only mark: every series also has a shape, every
+verdict a word.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Published results beside ours as text tables."""
+"""Published results and ours as text tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TypedDict, cast
 
 from rich.console import Group, JustifyMethod, OverflowMethod, RenderableType
 from rich.text import Text
@@ -11,45 +11,54 @@ from rich.text import Text
 from nearfar import papers, units
 from nearfar.declared import reproduce as declared
 from nearfar.report.fitted import KEY, Table
+from nearfar.reproduce import Reproduced
 
-Row = Mapping[str, Any]
 
-
-def verdict(row: Row) -> str:
-    """Whether a row holds, in a word: ``yes``, ``NO`` or ``input``."""
+def verdict(row: declared.Row) -> str:
+    """The state of a row in a word: ``yes``, ``NO`` or ``input``."""
     if row["holds"] is None:
         return "input"
     return "yes" if row["holds"] else "NO"
 
 
-#: What a row may do in a chart, by its ``holds``.
+#: States of a row in a chart, by its ``holds``.
 STATES: Mapping[bool | None, str] = {False: "does not hold", True: "holds", None: "not judged"}
 
 _STYLES = {"yes": "green", "NO": "bold red", "input": "dim"}
 
 
-def summary(result: Mapping[str, Any]) -> str:
+def summary(result: Reproduced) -> str:
     """How many rows hold, by paper, in one sentence."""
-    rows: Sequence[Row] = [row for row in result["rows"] if row["holds"] is not None]
+    rows = [row for row in result.rows if row["holds"] is not None]
     numbers = dict.fromkeys(row["paper"] for row in rows)
     parts = []
     for paper in numbers:
         own = [row for row in rows if row["paper"] == paper]
-        parts.append(f"{sum(row['holds'] for row in own)} of {len(own)} of {papers.label(paper)}")
-    text = f"{sum(row['holds'] for row in rows)} of {len(rows)} rows hold"
+        parts.append(
+            f"{sum(row['holds'] is True for row in own)} of {len(own)} of {papers.label(paper)}"
+        )
+    text = f"{sum(row['holds'] is True for row in rows)} of {len(rows)} rows hold"
     text += f": {', '.join(parts)}." if parts else "."
-    inputs = sum(bool(row["input"]) for row in result["rows"])
+    inputs = sum(bool(row["input"]) for row in result.rows)
     return text + (f" Inputs, which do not count: {inputs}." if inputs else "")
 
 
-def captures(run: Mapping[str, Any]) -> str:
-    """What the rows were made from, in a sentence; empty where the study does not say."""
+class Captures(TypedDict):
+    """How the reproduction of the paging studies was made."""
+
+    captures: str
+    view: str
+    references_per_page: tuple[float, float]
+
+
+def captures(run: Mapping[str, object]) -> str:
+    """The captures behind the rows, in a sentence; empty if the study does not say."""
     if "references_per_page" not in run:
         return ""
-    low, high = run["references_per_page"]
-    return f"From {run['captures']}: {run['view']}, {low:g} to {high:g} for each page of 4 KiB." + (
-        "" if low >= 50 else " So few that first touches decide."
-    )
+    made = cast("Captures", run)
+    low, high = made["references_per_page"]
+    text = f"From {made['captures']}: {made['view']}, {low:g} to {high:g} for each page of 4 KiB."
+    return text if low >= 50 else f"{text} These are so few that first touches decide."
 
 
 def value(number: float | str | None) -> str:
@@ -61,10 +70,10 @@ def value(number: float | str | None) -> str:
     return f"{number:,.0f}" if abs(number) >= 10_000 else f"{number:.4g}"
 
 
-def rows(result: Mapping[str, Any]) -> RenderableType:
-    """The dict that ``nearfar reproduce --format json`` prints: rows, then the sensitivity."""
+def rows(result: Reproduced) -> RenderableType:
+    """The rows, then the sensitivity."""
     parts: list[RenderableType] = [Text(summary(result), style="bold")]
-    if text := captures(result["run"]):
+    if text := captures(result.run):
         parts.append(Text(text))
     table = Table(collapse_padding=True)
     widths = {"paper": 14, "item": 62, "published": None, "ours": None, "unit": 34}
@@ -80,7 +89,7 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
         )
     for head in declared.ROWS.heads("tolerance", "holds"):
         table.add_column(head, importance=KEY if head == declared.ROWS.head("holds") else 1)
-    for row in result["rows"]:
+    for row in result.rows:
         table.add_row(
             Text(papers.label(row["paper"])),
             Text(units.clean(row["item"])),
@@ -91,28 +100,28 @@ def rows(result: Mapping[str, Any]) -> RenderableType:
             Text(verdict(row), style=_STYLES[verdict(row)]),
         )
     parts.append(table)
-    missed = [row for row in result["rows"] if row["holds"] is False]
+    missed = [row for row in result.rows if row["holds"] is False]
     if missed:
-        parts.append(Text("What was seen where a row does not hold:", style="bold"))
+        parts.append(Text("Rows that do not hold:", style="bold"))
     parts += [
         Text(units.clean(f"{papers.label(row['paper'])}, {row['item']}. Ours: {_seen(row)}."))
         for row in missed
     ]
-    if result["sensitivity"]:
-        title = "Rows that hold when what the papers leave open is chosen otherwise"
+    if result.sensitivity:
+        title = "Rows that hold with other choices where the papers leave a choice"
         other = Table(title, collapse_padding=True)
         for head in declared.SENSITIVITY_ROWS.heads("setting", "why"):
             other.add_column(head, overflow="fold", importance=KEY)
         for head in declared.SENSITIVITY_ROWS.heads("holds", "more", "fewer"):
             other.add_column(head, justify="right")
-        for case in result["sensitivity"]:
-            more, fewer = (f"{len(case[key])}" for key in ("more", "fewer"))
+        for case in result.sensitivity:
             hold = f"{case['holds']} of {case['rows']}"
-            other.add_row(case["setting"], case["why"], hold, f"+{more}", f"-{fewer}")
+            more, fewer = f"+{len(case['more'])}", f"-{len(case['fewer'])}"
+            other.add_row(case["setting"], case["why"], hold, more, fewer)
         parts += [Text(""), other]
     return Group(*parts)
 
 
-def _seen(row: Row) -> str:
-    """What a row saw, or its numbers where it has no more to say."""
+def _seen(row: declared.Row) -> str:
+    """The note of a row, or its numbers."""
     return str(row["note"] or f"{value(row['ours'])} {row['unit']}, not {value(row['published'])}")

@@ -1,9 +1,9 @@
-"""Tables of the ``ssd`` study, made from its result alone."""
+"""Tables of the ``ssd`` study."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final, Literal, get_args
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,29 +12,31 @@ from nearfar import units
 from nearfar.declared import ssd as declared
 from nearfar.report.fitted import KEY, Table
 from nearfar.sizes import parse_time
+from nearfar.ssd import SsdResult
 
-#: What a core does, in seconds.
-CPU: Final = ("cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle")
+#: Parts of the time of a core, in seconds.
+Cpu = Literal["cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle"]
+CPU: Final[tuple[Cpu, ...]] = get_args(Cpu)
 
 
-def core_seconds(row: Mapping[str, Any]) -> float:
+def core_seconds(row: declared.Row) -> float:
     """Seconds of all cores together."""
-    return float(sum(row[part] for part in CPU))
+    return sum(row[part] for part in CPU)
 
 
 def threshold_ns(epf: str) -> int:
-    """The least predicted time that a policy passes on, nanoseconds; 0 where it has none."""
+    """The predicted time in nanoseconds from which a policy passes faults on; 0 if it has none."""
     _, colon, threshold = epf.partition(":")
     return parse_time(threshold, "--epf") if colon else 0
 
 
-def headline(result: Mapping[str, Any]) -> str:
-    """The quickest policy at each size of DRAM, a sentence each."""
+def headline(result: SsdResult) -> str:
+    """The quickest policy at each size of DRAM, one sentence for each size."""
     sentences = []
-    for rows in by_size(result):
-        best = min(rows, key=lambda row: float(row["seconds"]))
+    for rows in by_size(result.rows):
+        best = min(rows, key=lambda row: row["seconds"])
         first = rows[0]
-        time = units.duration(float(best["seconds"]) * 1e9)
+        time = units.duration(best["seconds"] * 1e9)
         if len(rows) > 1 and all(row["seconds"] == best["seconds"] for row in rows):
             sentences.append(f"At {units.size(best['dram_bytes'])} all take {time}.")
             continue
@@ -47,51 +49,48 @@ def headline(result: Mapping[str, Any]) -> str:
     return " ".join(sentences)
 
 
-def ssd(result: Mapping[str, Any]) -> RenderableType:
-    """The finding; times and faults; what the flash did, and what it took longer than predicted."""
+def ssd(result: SsdResult) -> RenderableType:
+    """The answer; times and faults; commands of the flash; causes of late services."""
     parts: list[RenderableType] = [Text(headline(result), style="bold")]
-    for part in (_times(result), _flash(result), _late(result), Text(_state(result))):
+    groups = by_size(result.rows)
+    for part in (_times(groups), _flash(groups), _late(groups), Text(_state(result))):
         parts += [Text(""), part]
     return Group(*parts)
 
 
-def _times(result: Mapping[str, Any]) -> Table:
+def _times(groups: Sequence[Sequence[declared.Row]]) -> Table:
     title = "Time by DRAM and policy; embedded page faults (EPF) an access, share passed on"
     table = Table(title, collapse_padding=True)
     heads = declared.ROWS.heads
     _columns(table, *heads("dram_bytes", "epf", "seconds"), "change", *heads(*CPU),
              *heads("embedded_fault_rate", "passed_share"))  # fmt: skip
-    for rows in by_size(result):
-        first = float(rows[0]["seconds"])
-        least = min(float(row["seconds"]) for row in rows)
+    for rows in groups:
+        first, best = rows[0]["seconds"], min(row["seconds"] for row in rows)
         for row in rows:
-            seconds = float(row["seconds"])
             cores = core_seconds(row) or 1.0
             table.add_row(
-                units.size(row["dram_bytes"]),
-                units.clean(row["epf"]),
-                units.duration(seconds * 1e9),
-                "" if row is rows[0] else _change(seconds, first),
+                *_case(row),
+                units.duration(row["seconds"] * 1e9),
+                "" if row is rows[0] else _change(row["seconds"], first),
                 *(units.percent(row[share] / cores) for share in CPU),
                 units.rate(row["embedded_fault_rate"]),
                 units.percent(row["passed_share"]),
-                style="bold" if seconds == least else None,
+                style="bold" if row["seconds"] == best else None,
             )
         table.add_section()
     return table
 
 
-def _flash(result: Mapping[str, Any]) -> Table:
+def _flash(groups: Sequence[Sequence[declared.Row]]) -> Table:
     title = "The device: mean time of a service, predicted and actual; commands"
     table = Table(title, collapse_padding=True)
     known = ("dram_bytes", "epf", "predicted_us_mean", "actual_us_mean", "flash_reads",
              "flash_programs", "gc_collections", "gc_moved", "write_amplification")  # fmt: skip
     _columns(table, *declared.ROWS.heads(*known))
-    for rows in by_size(result):
+    for rows in groups:
         for row in rows:
             table.add_row(
-                units.size(row["dram_bytes"]),
-                units.clean(row["epf"]),
+                *_case(row),
                 units.duration(row["predicted_us_mean"] * 1e3),
                 units.duration(row["actual_us_mean"] * 1e3),
                 units.count(row["flash_reads"]),
@@ -104,17 +103,16 @@ def _flash(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def _late(result: Mapping[str, Any]) -> Table:
+def _late(groups: Sequence[Sequence[declared.Row]]) -> Table:
     title = "Services later than predicted, and the causes, summed; sleepers that woke too early"
     table = Table(title, collapse_padding=True)
     known = ("dram_bytes", "epf", "from_flash", "late_services", "late_die", "late_channel",
              "late_erase", "overruns")  # fmt: skip
     _columns(table, *declared.ROWS.heads(*known))
-    for rows in by_size(result):
+    for rows in groups:
         for row in rows:
             table.add_row(
-                units.size(row["dram_bytes"]),
-                units.clean(row["epf"]),
+                *_case(row),
                 units.count(row["from_flash"]),
                 units.count(row["late_services"]),
                 units.duration(row["late_die"] * 1e9),
@@ -126,8 +124,13 @@ def _late(result: Mapping[str, Any]) -> Table:
     return table
 
 
+def _case(row: declared.Row) -> tuple[str, str]:
+    """The first two cells of a row."""
+    return units.size(row["dram_bytes"]), units.clean(row["epf"])
+
+
 def _columns(table: Table, *heads: str) -> None:
-    """Add columns: numbers, and in the second a policy."""
+    """Add columns: the second is a policy, the others are numbers."""
     for place, head in enumerate(heads):
         table.add_column(
             head,
@@ -136,8 +139,10 @@ def _columns(table: Table, *heads: str) -> None:
         )
 
 
-def _state(result: Mapping[str, Any]) -> str:
-    state = result["details"][0]["conditioned"]
+def _state(result: SsdResult) -> str:
+    state = result.details[0]["conditioned"]
+    if state is None:
+        return "Flash at the start: unknown."
     writes = state["sequential_writes"] + state["random_writes"] + state["further_writes"]
     return (
         f"Flash at the start: {units.count(state['mapped_pages'])} pages hold data after "
@@ -148,10 +153,10 @@ def _state(result: Mapping[str, Any]) -> str:
     )
 
 
-def by_size(result: Mapping[str, Any]) -> list[list[declared.Row]]:
+def by_size(rows: Sequence[declared.Row]) -> list[list[declared.Row]]:
     """The rows of each size of DRAM."""
     groups: dict[int, list[declared.Row]] = {}
-    for row in result["rows"]:
+    for row in rows:
         groups.setdefault(row["dram_bytes"], []).append(row)
     return list(groups.values())
 

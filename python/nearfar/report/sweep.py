@@ -1,28 +1,28 @@
-"""The cells of a sweep, made from its result alone."""
+"""The cells of a sweep as a text table."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar.report.tables import listing
+from nearfar.sweep import SweepResult
 
-#: Cells that are listed.
+#: The number of cells that are listed.
 SHOWN: Final = 40
 
 
-def sweep(found: Mapping[str, Any]) -> RenderableType:
-    """How many cells are done, and each of them by what sets it off from the others."""
-    run, cells = found["run"], found["cells"]
+def sweep(result: SweepResult) -> RenderableType:
+    """How many cells are done, and each cell by the parameters that vary."""
+    run, cells = result.run, result.cells
     states = Counter(cell["status"] for cell in cells)
     counted = ", ".join(f"{number} {status}" for status, number in states.items())
     head = f"{run['of']}: {len(cells)} cells, {counted}"
-    names = [name for name, values in run["grid"].items() if len(values) > 1] or list(run["grid"])
+    names = result.varying or list(run["grid"])
     rows = [
         [*(word(cell["parameters"].get(name)) for name in names), cell["status"], cell["rows"]]
         for cell in cells[:SHOWN]
@@ -38,5 +38,5 @@ def sweep(found: Mapping[str, Any]) -> RenderableType:
 
 
 def word(value: object) -> str:
-    """A parameter as a file of a sweep has it."""
+    """A parameter as it is written in the file of a sweep."""
     return value if isinstance(value, str) else json.dumps(value)

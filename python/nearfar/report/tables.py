@@ -1,8 +1,7 @@
-"""Results as text tables (rich), fitted to where they are printed.
+"""Results as text tables (Rich).
 
-On a terminal: its width. In a pipe or file: plain ASCII text, wide enough that nothing is cut.
-Colours as :func:`nearfar.output.coloured` says. Every function takes the dict that the command
-prints as JSON.
+On a terminal, tables fit its width. In a pipe or file they are plain ASCII text, wide enough that
+nothing is cut. :func:`nearfar.output.coloured` decides on colours.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Final, Literal, get_args
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
@@ -22,21 +21,26 @@ from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared import info as info_declared
 from nearfar.declared import paging as paging_declared
+from nearfar.info import Content
 from nearfar.memory_curve import Memory
 from nearfar.output import coloured
+from nearfar.paging import PagingResult
 from nearfar.report.fitted import DETAIL, KEY, Places, Prose, Table
 from nearfar.trace import facts
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _PIPE_WIDTH = 200
 _VERDICT_STYLE = {"good": "green", "fair": "yellow", "bad": "bold red"}
 
 
 def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
-    """A console for ``stream`` (standard output by default) that keeps the rules above.
+    """A console for ``stream`` (standard output by default) that follows the rules above.
 
     Args:
         stream: where to print.
-        width: columns to use; by default the terminal's, or ``COLUMNS`` or 200 in a pipe.
+        width: in characters; by default the terminal's, or ``COLUMNS`` or 200 in a pipe.
     """
     target = sys.stdout if stream is None else stream
     terminal = target.isatty()
@@ -57,34 +61,34 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
     )
 
 
-def paging(result: findings.Result, full: bool = False) -> RenderableType:
-    """The paging study: the finding, the best pages, the fits; every row when ``full``."""
+def paging(result: PagingResult, full: bool = False) -> RenderableType:
+    """The paging study: the answers and the best pages; every row and the fits if ``full``."""
     result = findings.by_place(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
-    if findings.filtered(result):
-        parts.append(Text(units.clean(f"Of the {result['run']['view']}.")))
+    if findings.filtered(result.run):
+        parts.append(Text(units.clean(f"Of the {result.run['view']}.")))
     parts.append(Text(""))
     parts.append(paging_rows(result) if full else best_pages(result))
-    if result["run"]["options"].get("view") == "machine":
+    if result.run["options"].get("view") == "machine":
         names = findings.machines(result)
         for own in [findings.of_machine(result, name) for name in names] or [result]:
             parts += [Text(""), spent(own)]
-    elif full and result.get("fits"):
+    elif full and result.fits:
         parts += [Text(""), fits(result)]
     return Group(*parts)
 
 
-def _whole(result: findings.Result) -> str:
-    """What memory sizes are parts of, where that is not the footprint."""
-    peak = result["run"].get("peak_resident_bytes")
+def _whole(result: PagingResult) -> str:
+    """The memory that sizes are percentages of, if it is not the footprint."""
+    peak = result.run.get("peak_resident_bytes")
     if peak is None:
         return ""
-    touched = units.size(result["run"]["footprint_bytes"])
+    touched = units.size(result.run["footprint_bytes"])
     return f"; memory of a peak resident set of {units.size(peak)} (footprint {touched})"
 
 
-def best_pages(result: findings.Result) -> Table:
-    """The best page of each memory size: a column a storage, or the details of the only one."""
+def best_pages(result: PagingResult) -> Table:
+    """The best page of each memory size: a column for each storage, or details of a single one."""
     best = findings.best_pages(result)
     names = findings.storages(result)
     if len(names) == 1:
@@ -99,7 +103,7 @@ def best_pages(result: findings.Result) -> Table:
     return table
 
 
-def _best_pages_of(result: findings.Result, storage: str) -> Table:
+def _best_pages_of(result: PagingResult, storage: str) -> Table:
     best = findings.best_pages(result)
     table = Table(
         f"Best page on {units.clean(storage)}, and its time per reference{_whole(result)}"
@@ -127,8 +131,8 @@ def _best_pages_of(result: findings.Result, storage: str) -> Table:
     return table
 
 
-def paging_rows(result: findings.Result) -> Table:
-    """Every row of the study; the best page of its memory size and storage carries a star."""
+def paging_rows(result: PagingResult) -> Table:
+    """Every row of the study; the best page of each memory size and storage has a star."""
     best = {(b.memory, b.storage): b.page_bytes for b in findings.best_pages(result).values()}
     table = Table("Every page size, memory size and storage (* best page)")
     table.add_column(paging_declared.ROWS.head("storage"), importance=KEY)
@@ -145,7 +149,7 @@ def paging_rows(result: findings.Result) -> Table:
     last: tuple[Memory, str] | None = None
     order = {name: i for i, name in enumerate(findings.storages(result))}
     for row in sorted(
-        findings.rows(result),
+        result.rows,
         key=lambda row: (order[row["storage"]], row["memory_bytes"], row["page_bytes"]),
     ):
         key = (findings.memory_of(row), row["storage"])
@@ -171,13 +175,16 @@ def paging_rows(result: findings.Result) -> Table:
     return table
 
 
-def spent(result: findings.Result) -> Table:
-    """What a reference takes at each page size, with the most memory of the study."""
-    shown = findings.rows(result)
-    most = max(row["memory_bytes"] for row in shown)
+def spent(result: PagingResult) -> Table:
+    """The time of a reference at each page size, with the largest memory of the study."""
+    memory = max(row["memory_bytes"] for row in result.rows)
     storage = findings.storages(result)[0]
-    chosen = [row for row in shown if (row["memory_bytes"], row["storage"]) == (most, storage)]
-    table = Table(f"Time of a reference with {units.size(most)} of memory, {units.clean(storage)}")
+    chosen = [
+        row for row in result.rows if (row["memory_bytes"], row["storage"]) == (memory, storage)
+    ]
+    table = Table(
+        f"Time of a reference with {units.size(memory)} of memory, {units.clean(storage)}"
+    )
     columns = ("page_bytes", "total_ns", *findings.PARTS, "resident_bytes")
     for name in columns:
         key = name in ("page_bytes", "total_ns")
@@ -196,10 +203,9 @@ def spent(result: findings.Result) -> Table:
     return table
 
 
-def fits(result: findings.Result) -> Table:
-    """The fitted models, with intervals: how well they fit and the verdict."""
-    shown = findings.fits(result)
-    title = f"Fitted models, p: page size in {findings.page_unit(shown)}"
+def fits(result: PagingResult) -> Table:
+    """The fitted models, with confidence intervals, quality and verdict."""
+    title = f"Fitted models, p: page size in {findings.page_unit(result.fits)}"
     table = Table(f"{title}; confidence intervals in brackets")
     table.add_column("of", importance=KEY)
     table.add_column(paging_declared.ROWS.head("memory_bytes"), justify="right", importance=KEY)
@@ -207,25 +213,29 @@ def fits(result: findings.Result) -> Table:
     for name in ("R2", "RMSE", "leave-one-out"):
         table.add_column(name, justify="right")
     table.add_column("verdict", overflow="fold", importance=KEY)
-    for fit in shown:
-        lines = [units.clean(fit.formula)]
-        lines += [f"{units.clean(c[0])} = {findings.interval(*c[1:])}" for c in fit.coefficients]
-        verdict = fit.verdict.upper() if fit.verdict == "bad" else units.clean(fit.verdict)
+    for fit in result.fits:
+        lines = [units.clean(fit["formula"])]
+        lines += [
+            f"{units.clean(name)} = {findings.interval(coefficient)}"
+            for name, coefficient in fit["coefficients"].items()
+        ]
+        verdict = fit["verdict"].upper() if fit["verdict"] == "bad" else units.clean(fit["verdict"])
+        memory = findings.memory_of_fit(fit)
         table.add_row(
-            fit.title,
-            fit.memory_label,
+            findings.QUANTITIES[fit["quantity"]],
+            "any" if memory is None else memory.label,
             Text("\n".join(lines)),
-            *(_maybe(v) for v in (fit.r2, fit.rmse, fit.loo_error)),
+            *(_maybe(v) for v in (fit["r2"], fit["rmse"], fit["loo_error"])),
             Text.assemble(
-                (verdict, _VERDICT_STYLE.get(fit.verdict, "")),
-                f": {units.clean(fit.reason)}" if fit.reason else "",
+                (verdict, _VERDICT_STYLE.get(fit["verdict"], "")),
+                f": {units.clean(fit['reason'])}" if fit["reason"] else "",
             ),
         )
     return table
 
 
-def info(found: Mapping[str, Any]) -> RenderableType:
-    """What a trace holds: counts, threads, the hottest regions, working set and reuse."""
+def info(found: Content) -> RenderableType:
+    """The summary of a trace: counts, threads, the hottest regions, working set and reuse."""
     parts: list[RenderableType] = [labelled(facts(found))]
     if found.get("regions"):
         parts += [Text(""), _regions(found["regions"])]
@@ -237,53 +247,57 @@ def info(found: Mapping[str, Any]) -> RenderableType:
 
 
 def labelled(pairs: Iterable[tuple[str, str]]) -> RenderableType:
-    """Values beside their names."""
+    """Names and values in two columns."""
     grid = RichTable.grid(padding=(0, 2))
     for label, value in pairs:
         grid.add_row(Text(label, style="bold"), Prose(value, overflow="fold"))
     return grid
 
 
-def _regions(regions: list[Mapping[str, Any]]) -> Table:
+#: Counts of a region that are shown.
+RegionCount = Literal["records", "loads", "stores", "fetches", "pages"]
+REGION_COUNTS: Final[tuple[RegionCount, ...]] = get_args(RegionCount)
+
+
+def _regions(regions: Sequence[info_declared.RegionsRow]) -> Table:
     table = Table("Hottest regions")
     table.add_column(
         info_declared.REGIONS_ROWS.head("name"), overflow="fold", narrow=28, importance=KEY
     )
-    keys = ("records", "loads", "stores", "fetches", "pages")
-    for key in keys:
-        detail = key in ("loads", "stores", "fetches")
-        head = info_declared.REGIONS_ROWS.head(key)
+    for name in REGION_COUNTS:
+        detail = name in ("loads", "stores", "fetches")
+        head = info_declared.REGIONS_ROWS.head(name)
         table.add_column(head, justify="right", importance=DETAIL if detail else 1)
     for region in regions:
         table.add_row(
-            units.clean(region["name"]), *(units.count(region.get(key) or 0) for key in keys)
+            units.clean(region["name"]), *(units.count(region[name]) for name in REGION_COUNTS)
         )
     return table
 
 
-def _working_set(points: list[Mapping[str, Any]]) -> Table:
-    keys = ("bytes", "resident_bytes")
-    resident = points[0].get("resident_bytes") is not None
+def _working_set(points: Sequence[info_declared.WorkingSetRow]) -> Table:
+    resident = points[0]["resident_bytes"] is not None
     table = Table("Working set and resident set" if resident else "Working set")
-    for head in info_declared.WORKING_SET_ROWS.heads("record", *keys[: 1 + resident]):
+    columns = ("record", "bytes", "resident_bytes") if resident else ("record", "bytes")
+    for head in info_declared.WORKING_SET_ROWS.heads(*columns):
         table.add_column(head, justify="right")
     step = max(1, -(-len(points) // 12))
     for point in points[::step]:
-        cells = [units.size(point["bytes"])]
-        if resident:
+        cells = [units.count(point["record"]), units.size(point["bytes"])]
+        if point["resident_bytes"] is not None:
             cells.append(units.size(point["resident_bytes"]))
-        table.add_row(units.count(point["record"]), *cells)
+        table.add_row(*cells)
     return table
 
 
-def _reuse(bins: list[Mapping[str, Any]]) -> Table:
+def _reuse(bins: Sequence[info_declared.ReuseRow]) -> Table:
     total = float(sum(b["count"] for b in bins)) or 1.0
     table = Table("Reuse: distinct pages touched between two uses of a page")
     for head in (*info_declared.REUSE_ROWS.heads("distance_log2", "count"), "share"):
         table.add_column(head, justify="right")
     for entry in bins:
         table.add_row(
-            reuse_label(entry.get("distance_log2")),
+            reuse_label(entry["distance_log2"]),
             units.count(entry["count"]),
             units.percent(entry["count"] / total),
         )
@@ -291,7 +305,7 @@ def _reuse(bins: list[Mapping[str, Any]]) -> Table:
 
 
 def reuse_label(exponent: int | None) -> str:
-    """The range of distances of one bin: ``8 to 15``; ``first use`` where there is no distance."""
+    """The range of distances of one bin: ``8 to 15``; ``first use`` for none."""
     if exponent is None or exponent < 0:
         return "first use"
     if exponent == 0:
@@ -306,10 +320,11 @@ def listing(
     details: Sequence[str] = (),
     places: bool = False,
 ) -> Table:
-    """Rows under their headers, numbers to the right.
+    """A table of texts; columns of numbers are aligned to the right.
 
-    Where room is short, the last column takes more lines; then those between it and the first go,
-    ``details`` before others. With ``places`` the last column names regions and files.
+    If it is too wide, the last column takes more lines; then columns between the first and the last
+    are left out, ``details`` before others. With ``places`` the last column names regions and
+    files.
     """
     table = Table(title)
     for place, header in enumerate(headers):
@@ -320,7 +335,7 @@ def listing(
             header,
             justify="right" if right else "left",
             overflow="fold" if last and not right else "ellipsis",
-            # An address with "(anonymous)" before it.
+            # Wide enough for "(anonymous)" and an address.
             narrow=24 if places else 18,
             importance=KEY if last or not place else DETAIL if header in details else 1,
         )
@@ -330,12 +345,12 @@ def listing(
     return table
 
 
-#: Rows that stand for a table.
+#: The number of rows that :func:`first_rows` shows.
 FIRST: Final = 10
 
 
-def first_rows(table: Any) -> Table:
-    """The beginning of a ``pyarrow.Table``."""
+def first_rows(table: pyarrow.Table) -> Table:
+    """The first rows of a table."""
     shown = Table()
     for place, name in enumerate(table.column_names):
         shown.add_column(name, importance=1 if place else KEY)
@@ -351,7 +366,7 @@ def _cell(value: object) -> str:
 
 
 def show(renderable: RenderableType, stream: IO[str] | None = None) -> None:
-    """Print to ``stream`` by the rules at the top of this module; no line ends in blanks."""
+    """Print to ``stream`` by the rules at the top of this module, without trailing blanks."""
     target = sys.stdout if stream is None else stream
     sink = console(target)
     if target.isatty():
@@ -361,12 +376,12 @@ def show(renderable: RenderableType, stream: IO[str] | None = None) -> None:
 
 
 def text(renderable: RenderableType, width: int, elsewhere: str) -> str:
-    """As :func:`show` prints it to a file of ``width`` columns.
+    """The text that :func:`show` prints to a file.
 
     Args:
-        renderable: what is shown.
-        width: columns.
-        elsewhere: what has the columns that are left out.
+        renderable: the view of a result.
+        width: in characters.
+        elsewhere: where to find columns that are left out.
     """
     sink = console(io.StringIO(), width)
     sink.elsewhere = elsewhere  # type: ignore[attr-defined]
@@ -381,7 +396,7 @@ def _plain(sink: Console, renderable: RenderableType) -> str:
 
 
 def _fitted(renderable: RenderableType) -> RenderableType:
-    """The same, with no number split over lines."""
+    """The renderable with numbers that are not split over lines."""
     if isinstance(renderable, Group):
         return Group(*map(_fitted, renderable.renderables))
     return Prose.of(renderable) if isinstance(renderable, str | Text) else renderable

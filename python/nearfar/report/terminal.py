@@ -1,6 +1,6 @@
-"""Time against memory size, rates against page size, drawn with characters (plotext 5).
+"""Plots made of characters (plotext 5): time against memory size, rates against page size.
 
-Series differ by their mark, so the plot reads the same without colour.
+Each series has its own mark, so plots are readable without colour.
 """
 
 from __future__ import annotations
@@ -17,39 +17,41 @@ from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.memory_curve import Memory, MemoryCurve
 from nearfar.output import coloured
+from nearfar.paging import PagingResult
 
 MIN_COLUMNS = 44
-"""Columns below which axis labels leave no room for a plot."""
+"""The minimum width: axis labels leave no room for a plot in fewer columns."""
 
 _MARKS = "ox+*#"
 _COLOURS = ("blue", "orange", "cyan", "magenta", "red")
-#: A label, and a value for each of some sizes in bytes.
+#: A label, and values by size in bytes.
 _Series = tuple[str, Sequence[tuple[int, float]]]
 
 
 def paging(
-    result: findings.Result,
+    result: PagingResult,
     width: int | None = None,
     height: int = 16,
     stream: IO[str] | None = None,
     series: int = 4,
     full: bool = False,
 ) -> str:
-    """The plots, one above the other, as text that ends in a newline.
+    """The plots, one above the other.
 
     Args:
         result: the paging result.
         width: columns; by default the terminal's (80 in a pipe).
         height: lines of each plot, at least 8.
         stream: where it will be printed (standard output by default), which decides on colours.
-        series: at most this many memory sizes, evenly spaced over those studied, 1 to 5.
-        full: the rates too, where there is a plot of time against memory size.
+        series: the maximum number of memory sizes, 1 to 5, evenly spaced over those studied.
+        full: add the rates to the plot of time against memory size.
 
     Returns:
-        The plots; one line that says why not, where ``width`` is below :data:`MIN_COLUMNS`.
+        Text that ends in a newline: the plots, or the reason for none if ``width`` is below
+        :data:`MIN_COLUMNS`.
     """
     result = findings.by_place(result)
-    if not result["rows"]:
+    if not result.rows:
         return "(no plot: the result has no rows)\n"
     curves = answers.memory_curves(result)
     lines: list[tuple[str, Sequence[_Series], Callable[[int], float]]] = []
@@ -75,7 +77,7 @@ def memory(
     height: int = 16,
     stream: IO[str] | None = None,
 ) -> str:
-    """The plot of time against memory size, ``what`` of memory; else as :func:`paging`."""
+    """The plot of time against the size of ``what``, such as "memory"; see :func:`paging`."""
     return _drawn([_memory(curves, what)], width, height, stream)
 
 
@@ -85,7 +87,7 @@ def _drawn(
     height: int,
     stream: IO[str] | None,
 ) -> str:
-    """Plots of title, series and the places of sizes, one above the other."""
+    """Plots, one above the other, each with its title, series and positions of sizes."""
     target = sys.stdout if stream is None else stream
     colour = coloured(target)
     columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
@@ -99,11 +101,11 @@ def _drawn(
 
 
 def _points(
-    result: findings.Result, key: findings.Rate, memory: Memory | None
+    result: PagingResult, key: findings.Rate, memory: Memory | None
 ) -> list[tuple[int, float]]:
     found = {
         row["page_bytes"]: row[key]
-        for row in findings.rows(result)
+        for row in result.rows
         if memory is None or findings.memory_of(row) == memory
     }
     return sorted(found.items())
@@ -132,7 +134,7 @@ def _rates(
     height: int,
     colour: bool,
 ) -> str:
-    # Zero has no logarithm: such points are left out and counted in the title.
+    # Zero has no logarithm: those points are left out and counted in the title.
     zeros = sum(1 for _, points in lines for _, value in points if value <= 0)
     if not any(value > 0 for _, points in lines for _, value in points):
         return f"{title}: zero at every page size\n"
@@ -148,7 +150,7 @@ def _plot(
     height: int,
     colour: bool,
 ) -> str:
-    """Values above 0, on a logarithmic scale, over sizes in bytes, at their ``place``."""
+    """Values above 0, on a logarithmic scale, over sizes in bytes, at the position ``place``."""
     import plotext
 
     values = [value for _, points in lines for _, value in points if value > 0]
@@ -156,9 +158,9 @@ def _plot(
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
     plotext.clear_figure()
-    # The terminal's own background, whatever it is.
+    # Keep the terminal's background.
     plotext.theme("clear")
-    # Else plotext cuts the width to what the terminal had when it was imported (80 in a pipe).
+    # Otherwise plotext limits the width to that of the terminal at its import (80 in a pipe).
     plotext.limitsize(False, False)
     plotext.plotsize(width, height - 1)
     for index, (label, points) in enumerate(lines):
@@ -171,7 +173,7 @@ def _plot(
                 color=_COLOURS[index],
                 label=label or None,
             )
-    # Of labels that overlap plotext drops some, and not always the same.
+    # Plotext drops some of the labels that overlap, and not always the same ones.
     labels = {size: units.size(size).replace(" ", "") for size in sizes}
     room = max(map(len, labels.values())) + 2
     gap = room * (place(sizes[-1]) - place(sizes[0])) / (width - 10)
@@ -188,5 +190,5 @@ def _plot(
     plotext.clear_figure()
     if not colour:
         text = plotext.uncolorize(text)
-    # Our own title: plotext drops one that is wider than the frame.
+    # Plotext drops a title that is wider than the frame.
     return "\n".join([title[:width], *(line.rstrip() for line in text.splitlines())]) + "\n"

@@ -1,9 +1,9 @@
-"""The tiering study as text: the answers, and means over seeds, a row per policy and phase."""
+"""The tiering study as text: the answers, and means over seeds by policy and phase."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final, Literal, get_args
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -14,29 +14,31 @@ from nearfar.declared import tiering as declared
 from nearfar.memory_curve import Memory
 from nearfar.report.fitted import KEY, Table
 from nearfar.schema import default
+from nearfar.tiering import (
+    PolicyInfo,
+    TieringResult,
+    fast_memories,
+    memory_of,
+    of_memory,
+    shown_memory,
+)
 
-Result = answers.Result
-
-#: The counts that the table shows.
-_COUNTS: Final = (
+#: Counts that both tables show.
+_Count = Literal[
     "promotions",
     "demotions",
     "demotions_remapped",
     "shadow_copies",
     "shadow_faults",
     "shadow_reclaims",
-    "hint_faults",
-)
+]
+_COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 
 
-def tiering(result: Result) -> RenderableType:
-    """The answers, times by fast memory where there are several sizes, and a table of means.
-
-    Pages moved up and down, of those down the remapped ones, shadows made, lost by a write (fault)
-    and by need (reclaim), hint faults.
-    """
-    rows = answers.means(answers.of_memory(result, result["rows"]))
-    memories = answers.fast_memories(result)
+def tiering(result: TieringResult) -> RenderableType:
+    """The answers, times by size of fast memory if there are several, and a table of means."""
+    rows = answers.means(of_memory(result, result.rows))
+    memories = fast_memories(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
     title = _title(result, len(memories) > 1)
     # A table without a title begins with an empty line.
@@ -47,7 +49,7 @@ def tiering(result: Result) -> RenderableType:
     for head in declared.ROWS.heads("policy", "phase"):
         table.add_column(head, importance=KEY)
     for head in declared.ROWS.heads(
-        "bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", *_COUNTS
+        "bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", *_COUNTS, "hint_faults"
     ):
         table.add_column(head, justify="right")
     before = None
@@ -59,29 +61,30 @@ def tiering(result: Result) -> RenderableType:
             units.duration(row["mean_latency_ns"]),
             f"{row['fast_hit_ratio'] * 100:.1f} %",
             *(_count(row[key]) for key in _COUNTS),
+            _count(row["hint_faults"]),
         )
         before = row["policy"]
     parts.append(table)
-    # Points that were asked for are shown; the usual ones are for the page and the files.
-    if str(result["run"]["options"]["points"]) != str(default(declared.OPTIONS, "points")):
+    # The default points are for the page and the files only.
+    if str(result.run["options"]["points"]) != str(default(declared.OPTIONS, "points")):
         parts.append(series(result))
     return Group(*parts)
 
 
-def _title(result: Result, several: bool) -> str | None:
-    """What the numbers are of: seeds and fast memory, where there are several."""
-    seeds, memory = len({row["seed"] for row in result["rows"]}), answers.shown_memory(result)
+def _title(result: TieringResult, several: bool) -> str | None:
+    """The number of seeds and the size of fast memory, if there are several."""
+    seeds, memory = len({row["seed"] for row in result.rows}), shown_memory(result)
     parts = [f"Means of {seeds} seeds"] if seeds > 1 else []
     if several and memory is not None:
         parts.append(f"With {memory.both} of fast memory")
     return "; ".join(parts) or None
 
 
-def by_memory(result: Result, memories: Sequence[Memory]) -> Table:
+def by_memory(result: TieringResult, memories: Sequence[Memory]) -> Table:
     """The time of an access in the last phase: a row for each size of fast memory."""
-    rows = answers.means(result["rows"])
+    rows = answers.means(result.rows)
     times = {
-        (answers.memory_of(row, result["run"]), row["policy"]): row["mean_latency_ns"]
+        (memory_of(row, result.run), row["policy"]): row["mean_latency_ns"]
         for row in rows
         if row["phase"] == rows[-1]["phase"]
     }
@@ -95,27 +98,14 @@ def by_memory(result: Result, memories: Sequence[Memory]) -> Table:
     return table
 
 
-#: Counts since the start that :func:`series` shows.
-_OVER_TIME: Final = (
-    "promotions",
-    "demotions",
-    "demotions_remapped",
-    "shadow_copies",
-    "shadow_faults",
-    "shadow_reclaims",
-)
-
-
-def series(result: Result) -> RenderableType:
-    """Counts since the start at each point of the run, of the first seed."""
-    first = result["rows"][0]["seed"]
-    points = answers.of_memory(result, result["series"])
+def series(result: TieringResult) -> RenderableType:
+    """Counts since the start at each point of the run, for the first seed."""
+    first = result.rows[0]["seed"]
+    points = of_memory(result, result.series)
     table = Table("Over the run: counts since its start", padding=(0, 1, 0, 0))
     for head in declared.SERIES_ROWS.heads("policy", "phase"):
         table.add_column(head, importance=KEY)
-    for head in declared.SERIES_ROWS.heads(
-        "progress", "bandwidth_mb_s", *_OVER_TIME, "shadow_bytes"
-    ):
+    for head in declared.SERIES_ROWS.heads("progress", "bandwidth_mb_s", *_COUNTS, "shadow_bytes"):
         table.add_column(head, justify="right")
     before = None
     for point in points:
@@ -125,7 +115,7 @@ def series(result: Result) -> RenderableType:
                 point["phase"],
                 units.percent(point["progress"]),
                 units.count(round(point["bandwidth_mb_s"])),
-                *(_count(point[key]) for key in _OVER_TIME),
+                *(_count(point[key]) for key in _COUNTS),
                 units.size(point["shadow_bytes"]),
             )
             before = point["policy"]
@@ -140,8 +130,8 @@ def _count(value: float) -> str:
     return units.count(round(value))
 
 
-def policies(found: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Every policy with its knobs."""
+def policies(found: Sequence[PolicyInfo]) -> RenderableType:
+    """Each policy with its knobs."""
     parts: list[RenderableType] = []
     for policy in found:
         parts.append(Text.assemble((policy["name"], "bold"), f": {policy['what']}"))

@@ -167,10 +167,6 @@ class Reproduced(Result):
             [{**row, "published": _as_text(row["published"])} for row in self.rows]
         )
 
-    def html(self) -> str:
-        """A self-contained page of the result."""
-        return self._html(figures=self.figures, tables=self.tables)
-
 
 def _as_text(value: float | str | None) -> str | None:
     return f"{value:g}" if isinstance(value, int | float) else value

@@ -1,6 +1,6 @@
-"""Self-contained HTML pages: one file, offline, no request to any host.
+"""Self-contained HTML pages: one file that works offline and sends no requests.
 
-A page is a class, one file per study, named by the study's result (``Result.page``). It takes what
-the command prints as JSON; the same input gives the same bytes. Charts are Vega-Lite made with
-Altair, the JavaScript that draws them part of the page, or plain SVG.
+A page is a class, one file per study, named by the study's result (``Result.page``). Equal results
+make equal bytes. Charts are Vega-Lite specifications made with Altair, which JavaScript in the page
+draws, or plain SVG.
 """

@@ -1,11 +1,12 @@
-"""The page of ``nearfar advise``: a row a VM, its curve on choosing it, and why."""
+"""The page of ``nearfar advise``: a row for each VM; choosing one shows its curve and reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
 
 from nearfar import units
+from nearfar.advise import AdviseResult
 from nearfar.advise.architectures import MECHANISMS
 from nearfar.advise.one_vm import Advice
 from nearfar.declared import advise as declared
@@ -17,26 +18,30 @@ from nearfar.report.html.explain import sizes
 
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
 
-#: Heads of the table of a curve, in the order of the script.
+#: Heads of the table of a curve, in the script's order.
 _HEADS: Final = declared.CURVE_ROWS.heads(
     "page_bytes", "predicted_ns", "simulated_ns", "translation_ns", "data_ns", "fitted"
 )
 
 _GLOSSARY = (
-    ("page", "The advised page size: of least predicted time; 4 KiB unless it gains enough."),
-    ("set", "The nearest size that this architecture can be set to."),
+    (
+        "page",
+        "The advised page size: that with the lowest predicted time, if it gains enough; "
+        "else 4 KiB.",
+    ),
+    ("set", "The nearest size that can be set on this architecture."),
     ("predicted", "Time per reference by the model, from the page sizes simulated for it."),
-    ("simulated", "The same by the simulation of the whole trace."),
+    ("simulated", "Time per reference by simulation of the whole trace."),
     ("gain", "Share of the 4 KiB page's predicted time that the advised page saves."),
     ("regret", "How much longer the advised page takes than the simulation's best."),
     ("fit", "Confidence in the advice, from the error of the model at held-out page sizes."),
-    ("gain error", "With --view machine: how far off the predicted gain may be."),
-    ("limit", "What a reference still waits for, or what takes the largest part of its time."),
+    ("gain error", "With --view machine: the possible error of the predicted gain."),
+    ("limit", "The largest remaining part of the time of a reference."),
 )
 
 
-class AdvisePage(page.Page):
-    """Advice for one or many VMs: what ``nearfar advise --format json`` prints."""
+class AdvisePage(page.Page[AdviseResult]):
+    """Advice for one or many VMs."""
 
     title = "Page sizes - nearfar"
     kicker = "nearfar: advise"
@@ -46,18 +51,18 @@ class AdvisePage(page.Page):
     glossary = _GLOSSARY
     scripts = ("common.js", "advise.js")
 
-    def __init__(self, result: Mapping[str, Any]) -> None:
-        """Sum up the rows."""
-        super().__init__(result)
-        rows: Sequence[Advice] = result["rows"]
+    def __init__(self, result: AdviseResult) -> None:
+        """Write the headline."""
+        rows = result.rows
+        super().__init__(result, result.run, len(rows))
         traces = {row["trace"] for row in rows}
-        self.alone = len(traces) == 1 and result["run"].get("fleet") is None
+        self.alone = len(traces) == 1 and result.run.get("fleet") is None
         self.headline = summary(rows, "cases" if self.alone else "virtual machines")
         if self.alone:
             self.heading = f"How big should the pages of <code>{page.name(*traces)}</code> be?"
 
     def _sections(self) -> list[str]:
-        rows: Sequence[Advice] = self.result["rows"]
+        rows = self.result.rows
         title = "Advice" if self.alone else "Virtual machines"
         caption = f"Advised page size{'' if self.alone else ' of each virtual machine'}"
         fleet = page.section("fleet", title, _table(rows, caption), wide=True)
@@ -66,8 +71,8 @@ class AdvisePage(page.Page):
         chart = page.chart(
             "curve",
             "Predicted and simulated time per reference against page size",
-            "Line: predicted. Circles: simulated, at sizes that the model was shown; "
-            "crosses: at sizes that it was not. Dashed: 4 KiB, advised, best.",
+            "Line: predicted. Circles: simulated, at sizes that the model was shown; crosses: at "
+            "other sizes. Dashed: 4 KiB, advised, best.",
         )
         numbers = page.details("The numbers", '<div id="curve-table"></div>')
         parts = [
@@ -84,22 +89,22 @@ class AdvisePage(page.Page):
         return parts
 
     def _made(self) -> str:
-        # Machines are pages of numbers with their sources: named here, whole in what is saved.
-        run = self.result["run"]
+        # Machine files are long: only their names are shown. The saved result has all of them.
+        run = self.result.run
         return page.run_facts({**run, "machines": list(run.get("machines", {}))})
 
     def _data(self) -> dict[str, object]:
-        rows: Sequence[Advice] = self.result["rows"]
+        rows = self.result.rows
         sizes = sorted({point["page_bytes"] for row in rows for point in row["curve"]})
         drawn = {"curve": {"spec": charts.advice(sizes or [USUAL_PAGE]), "heads": _HEADS}}
         return {
-            "result": self.result,
+            "result": self.result.to_dict(),
             "model": {"vms": [_vm(row) for row in rows], "charts": drawn},
         }
 
 
 def summary(rows: Sequence[Advice], what: str) -> str:
-    """One sentence over all rows, each one of ``what``."""
+    """One sentence about all rows; ``what`` is the plural of a row's name."""
     if not rows:
         return "There are no virtual machines."
     if len(rows) == 1:
@@ -109,12 +114,12 @@ def summary(rows: Sequence[Advice], what: str) -> str:
     if not leaving:
         return f"{count}: 4 KiB for all, as no other page size gains enough."
     mean = sum(row["gain"] for row in leaving) / len(leaving)
-    most = max(leaving, key=lambda row: row["gain"])
-    mean_text, most_text = units.percent(mean), units.percent(most["gain"])
+    best = max(leaving, key=lambda row: row["gain"])
     kind = "larger" if all(row["advised_page_bytes"] > USUAL_PAGE for row in leaving) else "other"
     return (
-        f"{len(leaving)} of {count} should use {kind} pages and save {mean_text} of the time per "
-        f"reference on average, {most_text} at most ({units.clean(most['vm'])})."
+        f"{len(leaving)} of {count} should use {kind} pages and save {units.percent(mean)} of the "
+        f"time per reference on average, {units.percent(best['gain'])} at most "
+        f"({units.clean(best['vm'])})."
     )
 
 
@@ -145,10 +150,13 @@ def _table(rows: Sequence[Advice], caption: str) -> str:
                 page.text(page.typeset(memory(row))),
                 page.text(row["storage"]),
                 *(
-                    page.text(page.typeset(units.duration(row[key])))
-                    for key in ("predicted_ns", "simulated_ns", "baseline_4k_ns")
+                    page.text(page.typeset(units.duration(time)))
+                    for time in (row["predicted_ns"], row["simulated_ns"], row["baseline_4k_ns"])
                 ),
-                *(page.text(page.typeset(units.percent(row[key]))) for key in ("gain", "regret")),
+                *(
+                    page.text(page.typeset(units.percent(share)))
+                    for share in (row["gain"], row["regret"])
+                ),
                 f'<span class="verdict {known}">{sign}{page.text(word)}</span>',
             ]
         )
@@ -156,12 +164,12 @@ def _table(rows: Sequence[Advice], caption: str) -> str:
         "vm", "advised_page_bytes", "settable_page_bytes", "workload", "memory_bytes", "storage",
         "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret",
     )  # fmt: skip
-    choose = "<p>Choose a row to see its curve and why.</p>" if len(rows) > 1 else ""
+    choose = "<p>Choose a row to see its curve and reasons.</p>" if len(rows) > 1 else ""
     return choose + page.table([*headers, sure_head(rows)], cells, caption)
 
 
 class Curve(TypedDict):
-    """The chart of one machine."""
+    """The chart of one VM."""
 
     name: str
     curve: list[charts.Datum]
@@ -169,7 +177,7 @@ class Curve(TypedDict):
 
 
 def curve(row: Advice) -> Curve:
-    """The chart of one machine: its name, the points of its curve, the sizes marked."""
+    """The chart of one VM: its name, the points of its curve, the marked sizes."""
     marks: dict[int, list[str]] = {}
     named = (("4 KiB", USUAL_PAGE), ("advised", row["advised_page_bytes"]))
     for name, size in (*named, ("best", row["best_page_bytes"])):
@@ -185,7 +193,7 @@ def curve(row: Advice) -> Curve:
 
 
 def _vm(row: Advice) -> Mapping[str, object]:
-    """What the script draws from: every text is made here."""
+    """The data and all texts of one VM for the script."""
     facts = [
         ("limit", row["limit"]),
         ("model", f"{row['model']}: {row['model_reason']}"),

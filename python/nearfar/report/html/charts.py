@@ -1,26 +1,32 @@
-"""Vega-Lite specifications, made with Altair, without data: the page's script puts that in.
+"""Vega-Lite specifications, made with Altair, without data: the page's script adds the data.
 
-Colours, fonts and widths come from the page (light or dark), so a specification holds only what a
-chart shows. Fields ending in ``_label`` are texts made in Python and shown in tooltips.
+Colours, fonts and widths come from the page (light or dark), so a specification describes only what
+the chart shows. Fields ending in ``_label`` are texts made in Python and shown in tooltips.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict
 
 from nearfar.declared import advise as advise_declared
 from nearfar.declared import info as info_declared
 from nearfar.declared import paging as paging_declared
 from nearfar.report import palette
 
-Spec = dict[str, Any]
+if TYPE_CHECKING:
+    import altair as alt
+
+    AnyChart: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
+
+#: A specification of Vega-Lite: JSON.
+Spec: TypeAlias = dict[str, Any]
 #: A row of a chart's data.
 Datum = Mapping[str, str | float | None]
 
 
 class Drawn(TypedDict, total=False):
-    """A chart as a page holds it: its specification, and the data that the script puts in."""
+    """A chart on a page: its specification, and the data that the script adds."""
 
     spec: Required[Spec]
     points: Sequence[Datum]
@@ -28,7 +34,7 @@ class Drawn(TypedDict, total=False):
     bars: Sequence[Datum]
     boxes: Sequence[Datum]
     marks: Sequence[Datum]
-    #: How many series there are, and the heads of a table of the data, where a script needs them.
+    #: The number of series, and the heads of a table of the data, for scripts that need them.
     series: int
     heads: Sequence[str]
 
@@ -40,12 +46,12 @@ SIZE_LABEL = (
 )
 
 
-def size_ticks(most: float) -> list[int]:
-    """Some six ticks of an axis from 0 to so many bytes, at whole binary units."""
+def size_ticks(largest: float) -> list[int]:
+    """About six ticks of an axis from 0 to ``largest`` bytes, at multiples of a power of two."""
     step = 1
-    while step * 6 < most:
+    while step * 6 < largest:
         step *= 2
-    return list(range(0, int(most) + step, step))
+    return list(range(0, int(largest) + step, step))
 
 
 TIME_LABEL = (
@@ -54,7 +60,7 @@ TIME_LABEL = (
     "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' µs' : "
     "format(datum.value, '~g') + ' ns'"
 )
-#: The end of a path, or an address, tells regions apart.
+#: The last part of a path, or an address, identifies a region.
 _TAIL_LABEL = (
     "replace(replace(datum.label, regexp('^(page cache: )?/.*/(?=.)'), '$1'), '(anonymous) ', '')"
 )
@@ -71,7 +77,7 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
     import altair as alt
 
     keys = [str(i) for i in range(series)]
-    x = _page_axis(alt, pages)
+    x = _page_axis(pages)
     y = alt.Y(
         "value:Q",
         scale=alt.Scale(type="log", nice=False, padding=8),
@@ -128,7 +134,7 @@ def times(
     Args:
         pages: page sizes, as shown.
         heads: the columns of the parts, from below, and what they are called.
-        colours: their colours; the page's where there are none.
+        colours: their colours; the page's by default.
     """
     import altair as alt
 
@@ -175,7 +181,7 @@ def advice(pages: Sequence[int]) -> Spec:
     """
     import altair as alt
 
-    x = _page_axis(alt, pages)
+    x = _page_axis(pages)
     axis = alt.Axis(title="time per reference", labelExpr=TIME_LABEL, tickCount=6)
     scale = alt.Scale(type="log", nice=False, padding=14)
     curve = alt.Chart(alt.NamedData("curve"))
@@ -201,15 +207,17 @@ def advice(pages: Sequence[int]) -> Spec:
         ],
     )
     late = f"datum.page > {sorted(pages)[len(pages) * 2 // 3]}"
-    return finish(marked(alt, x, late, 20, line, points), 320)
+    return finish(marked(x, late, 20, line, points), 320)
 
 
-def marked(alt: Any, x: Any, late: str, places: int, *layers: Any) -> Any:
+def marked(x: alt.X, late: str, places: int, *layers: AnyChart) -> AnyChart:
     """Layers with a named line at each size of the data set ``marks`` (``place``, ``text``).
 
-    Names stand from the top down (``place``: 0 at the top, of ``places``), so that none lies on
-    another, and to the left of their line where the expression ``late`` holds.
+    Names are placed from the top down (``place``: 0 at the top, of ``places``), so they do not
+    overlap, and to the left of their line if the expression ``late`` is true.
     """
+    import altair as alt
+
     marks = alt.Chart(alt.NamedData("marks"))
     rule = marks.mark_rule(strokeDash=[4, 4], strokeWidth=1).encode(x=x)
     name = marks.mark_text(
@@ -223,18 +231,19 @@ def marked(alt: Any, x: Any, late: str, places: int, *layers: Any) -> Any:
         y=alt.Y("place:Q", scale=alt.Scale(domain=[places, 0], nice=False), axis=None),
         text="text:N",
     )
-    return alt.layer(alt.layer(rule, *layers), name).resolve_scale(y="independent")
+    made: AnyChart = alt.layer(alt.layer(rule, *layers), name).resolve_scale(y="independent")
+    return made
 
 
 def published(pages: Sequence[int], names: Sequence[str], axis: str, time: bool) -> Spec:
-    """Curves of a paper's figure: a value against page size, a colour and shape a series.
+    """Curves of a paper's figure: a value against page size, a colour and shape for each series.
 
     Data sets: ``points`` and ``curves`` (``page``, ``value``, ``series``, labels). Values are
     nanoseconds if ``time``.
     """
     import altair as alt
 
-    x = _page_axis(alt, pages)
+    x = _page_axis(pages)
     y = alt.Y(
         "value:Q",
         scale=alt.Scale(type="log", nice=False, padding=8),
@@ -268,8 +277,8 @@ def published(pages: Sequence[int], names: Sequence[str], axis: str, time: bool)
     return finish(alt.layer(curves, points), 320)
 
 
-def over_time(most: int, title: str) -> Spec:
-    """Bytes at each moment, at most ``most``; ``title`` says which.
+def over_time(largest: int, title: str) -> Spec:
+    """Bytes over time, at most ``largest``; ``title`` names the axis.
 
     Data set: ``points`` (``record``, ``bytes``, labels).
     """
@@ -295,7 +304,7 @@ def over_time(most: int, title: str) -> Spec:
                 axis=alt.Axis(
                     title=title,
                     labelExpr=SIZE_LABEL,
-                    values=size_ticks(most),
+                    values=size_ticks(largest),
                 ),
             ),
             tooltip=[
@@ -368,7 +377,9 @@ def regions(names: Sequence[str], parts: Sequence[str]) -> Spec:
     return finish(made, max(120, 30 * len(names) + 40))
 
 
-def _page_axis(alt: Any, pages: Sequence[int]) -> Any:
+def _page_axis(pages: Sequence[int]) -> alt.X:
+    import altair as alt
+
     return alt.X(
         "page:Q",
         scale=alt.Scale(type="log", base=2, domain=[min(pages), max(pages)], padding=12),
@@ -383,8 +394,8 @@ def _page_axis(alt: Any, pages: Sequence[int]) -> Any:
     )
 
 
-def finish(made: Any, height: int) -> Spec:
-    """The specification of a chart of this height, pixels, as wide as its place."""
+def finish(made: AnyChart, height: int) -> Spec:
+    """The specification of a chart of this height in pixels, as wide as its container."""
     spec: Spec = made.properties(width="container", height=height).to_dict()
     # The page sets the theme and names the mode; the schema's address is never visited.
     spec.pop("config", None)

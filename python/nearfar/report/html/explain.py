@@ -1,28 +1,22 @@
-"""The page of ``nearfar explain``: which code, regions and terms the time of a row comes from."""
+"""The page of ``nearfar explain``: the time of a row by code, region and term."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared import explain as declared
+from nearfar.explain import ExplainResult
 from nearfar.report import explain as report
 from nearfar.report.html import page
 
-Row = Mapping[str, Any]
-
-#: Functions and regions that tables show.
+#: The number of functions and regions that tables show.
 _SHOWN = 20
 
 
-class ExplainPage(page.Page):
-    """A row of a run, taken apart.
-
-    Args:
-        result: what ``nearfar explain --format json`` prints.
-    """
+class ExplainPage(page.Page[ExplainResult]):
+    """The parts of the time of a row."""
 
     kicker = "nearfar: explain"
     scripts = ("common.js", "explain.js")
@@ -32,37 +26,37 @@ class ExplainPage(page.Page):
             "A reference whose translation no TLB holds: the processor walks page tables.",
         ),
         ("fault", "A reference to a page that is not mapped: the kernel fills it or reads it."),
-        ("share", "Part of all the time that misses and faults add."),
-        ("adds", "Memory that larger pages of a region take beyond what 4 KiB pages of it do."),
+        ("share", "Part of the time that all misses and faults add."),
+        ("adds", "Memory that larger pages of a region take in addition to that of 4 KiB pages."),
     )
 
-    def __init__(self, result: Mapping[str, Any]) -> None:
-        """Say where most of it comes from."""
-        super().__init__(result)
-        run = result["run"]
+    def __init__(self, result: ExplainResult) -> None:
+        """Write the headline."""
+        run = result.run
+        super().__init__(result, run)
         self.title = f"{run['trace']} explained - nearfar"
         size, memory = units.size(run["page_bytes"]), findings.memory_of(run).label
         self.heading = (
             f"Where the time of <code>{page.name(run['trace'])}</code> comes from: "
             f"{page.text(page.typeset(f'{size} pages, {memory} memory'))}"
         )
-        self.functions = report.functions(result)
+        self.functions = report.functions(result.functions)
         self.headline = " ".join(_findings(result, self.functions))
 
     def _sections(self) -> list[str]:
-        found = self.result
+        result = self.result
         parts = [page.section("code", "Which code", self._code(), wide=True)]
-        if found["sizes"]:
-            parts.append(page.section("sizes", "Which page size", sizes(found["sizes"]), wide=True))
-        regions = _regions(found["regions"])
+        if result.sizes:
+            parts.append(page.section("sizes", "Which page size", sizes(result.sizes), wide=True))
+        regions = _regions(result.regions)
         parts.append(page.section("regions", "Which memory", regions, wide=True))
-        parts.append(page.section("terms", "Which part of the time", _terms(found)))
+        parts.append(page.section("terms", "Which part of the time", _terms(result)))
         return parts
 
     def _code(self) -> str:
         notes = "".join(
             f'<p class="note">{page.text(page.typeset(_sentence(note)))}</p>'
-            for note in self.result["notes"]
+            for note in self.result.notes
         )
         if not self.functions:
             return notes or "<p>No misses and no faults.</p>"
@@ -102,21 +96,17 @@ def _sentence(note: str) -> str:
     return note[:1].upper() + note[1:] + "."
 
 
-def _findings(result: Mapping[str, Any], functions: Sequence[Row]) -> list[str]:
-    run = result["run"]
+def _findings(result: ExplainResult, functions: Sequence[declared.FunctionsRow]) -> list[str]:
+    run = result.run
     time = f"{units.duration(run['total_ns'])} per reference"
-    usual = run["usual_ns"]
-    if usual:
-        change = 1 - run["total_ns"] / usual
-        time += (
-            f", {units.percent(abs(change))} {'less' if change >= 0 else 'more'} than with 4 KiB"
-        )
+    if run["usual_ns"]:
+        time += f", {report.change(run['total_ns'], run['usual_ns'])} than with 4 KiB"
     parts = [f"{time}."]
     if functions and functions[0]["ns"] > 0:
         top = functions[0]
         name = f"{top['function'] or top['library']} of {top['library'].rpartition('/')[2]}"
         parts.append(f"{units.percent(top['share'])} of what misses and faults add is in {name}.")
-    larger = [one for one in result["sizes"] if one["advised"] and one["saved_ns"] > 0]
+    larger, _ = report.larger_pages(result.sizes)
     if larger:
         best = larger[0]
         parts.append(
@@ -126,47 +116,47 @@ def _findings(result: Mapping[str, Any], functions: Sequence[Row]) -> list[str]:
     return parts
 
 
-def sizes(found: Sequence[Row]) -> str:
-    """Regions that gain by larger pages; all of them, at each size, in a fold."""
+def sizes(rows: Sequence[declared.SizesRow]) -> str:
+    """The regions that gain by larger pages; in a fold, each region at each size."""
 
-    def cells(one: Row) -> list[str]:
-        saved = one["saved_ns"]
+    def cells(row: declared.SizesRow) -> list[str]:
+        saved = row["saved_ns"]
         return [
-            page.path(one["name"]),
-            page.text(page.typeset(units.size(one["page_bytes"]))),
-            page.text(page.typeset(units.percent(one["saved_share"]))),
-            page.text(page.typeset(units.size(one["added_bytes"]))),
-            page.text(page.typeset(units.size(one["resident_bytes"]))),
+            page.path(row["name"]),
+            page.text(page.typeset(units.size(row["page_bytes"]))),
+            page.text(page.typeset(units.percent(row["saved_share"]))),
+            page.text(page.typeset(units.size(row["added_bytes"]))),
+            page.text(page.typeset(units.size(row["resident_bytes"]))),
             page.text(page.typeset(("-" if saved < 0 else "") + units.duration(abs(saved)))),
         ]
 
     heads = declared.SIZES_ROWS.heads(
         "name", "page_bytes", "saved_share", "added_bytes", "resident_bytes", "saved_ns"
     )
-    larger = [one for one in found if one["advised"] and one["saved_ns"] > 0]
-    rest = sum(one["advised"] for one in found) - len(larger)
-    title = "Regions that gain by larger pages, and what these add to their memory"
-    body = page.table(heads, [cells(one) for one in larger], title) if larger else ""
+    larger, rest = report.larger_pages(rows)
+    title = "Regions that gain by larger pages, and the memory that these add"
+    body = page.table(heads, [cells(row) for row in larger], title) if larger else ""
     if rest:
         line = f"{rest} {'other regions gain' if larger else 'regions gain'} nothing: 4 KiB."
         body += f"<p>{page.text(page.typeset(line))}</p>"
-    every = page.table(heads, [cells(one) for one in found], "Each region at each page size")
+    every = page.table(heads, [cells(row) for row in rows], "Each region at each page size")
     return body + page.details("Every region at every size", every)
 
 
-def _regions(regions: Sequence[Row]) -> str:
-    keys = ("tlb_misses", "faults", "references")
+def _regions(regions: Sequence[declared.Row]) -> str:
     rows = [
         [
             page.path(region["name"]),
             page.text(page.typeset(units.percent(region["share"]))),
             page.text(page.typeset(units.duration(region["ns"]))),
-            *(page.text(units.count(region[key])) for key in keys),
+            page.text(units.count(region["tlb_misses"])),
+            page.text(units.count(region["faults"])),
+            page.text(units.count(region["references"])),
         ]
         for region in regions
         if region["ns"] > 0
     ]
-    heads = declared.ROWS.heads("name", "share", "ns", *keys)
+    heads = declared.ROWS.heads("name", "share", "ns", "tlb_misses", "faults", "references")
     title = "Where misses and faults are"
     body = page.table(heads, rows[:_SHOWN], title)
     if len(rows) > _SHOWN:
@@ -176,19 +166,7 @@ def _regions(regions: Sequence[Row]) -> str:
     return body
 
 
-def _terms(found: Mapping[str, Any]) -> str:
-    run = found["run"]
-    keys = ["term", "ns", "share"]
-    if run["usual_ns"] is not None:
-        keys = ["term", "usual_ns", "ns", "saved_ns", "gain"]
-    heads = declared.TERMS_ROWS.heads(*keys)
-    heads[keys.index("ns")] = units.size(run["page_bytes"])
-
-    def cell(key: str, value: Any) -> str:
-        if key == "term":
-            return page.text(value)
-        shown = units.percent(value) if key in ("share", "gain") else units.duration(value)
-        return page.text(page.typeset(shown))
-
-    rows = [[cell(key, term[key]) for key in keys] for term in found["terms"]]
-    return page.table(heads, rows, "Time per reference")
+def _terms(result: ExplainResult) -> str:
+    heads, rows = report.term_cells(result, result.terms)
+    cells = [[page.text(page.typeset(cell)) for cell in row] for row in rows]
+    return page.table(heads, cells, "Time per reference")

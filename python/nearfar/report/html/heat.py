@@ -1,6 +1,6 @@
 """The heat map: references by address and time, as one image in the page.
 
-An image rather than a chart: 65,536 cells would be 65,536 marks.
+It is not a chart, because a chart would have one mark for each of 65,536 cells.
 """
 
 from __future__ import annotations
@@ -9,32 +9,28 @@ import base64
 import itertools
 import struct
 import zlib
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from nearfar import units
 from nearfar.errors import NearfarError
+from nearfar.info import HeatMap
 from nearfar.report import palette
 from nearfar.report.html import page
 
-#: Colours of the image, beside the one of no references.
+#: Colours of the image, besides transparent for no references.
 _COLOURS: Final = 64
-#: Share of the ramp that is left out: once is still seen on a dark page.
+#: Darkest part of the ramp, not used: a single reference is visible on a dark page.
 _DARKEST: Final = 0.15
 
 
-def section(data: Mapping[str, Any]) -> str:
-    """The section of the page, with the busiest regions in words and a table of all.
-
-    Args:
-        data: ``time_bins``, ``address_bins`` (low to high, each ``addr_low``, ``addr_high``,
-            ``label``), ``counts[address][time]``, ``records_per_bin`` and ``seconds``: where a time
-            bin begins and the last one ends, or None.
+def section(data: HeatMap) -> str:
+    """The section of the page: the image, the busiest regions, and a table of all regions.
 
     Raises:
-        NearfarError: the counts have another shape than the bins.
+        NearfarError: the shape of the counts does not match the bins.
     """
     _check(data)
     totals: dict[str, int] = {}
@@ -47,7 +43,7 @@ def section(data: Mapping[str, Any]) -> str:
     ranked = sorted(totals.items(), key=lambda pair: -pair[1])
     named = ", ".join(f"{n} {units.percent(c / everything)}" for n, c in ranked[:3])
     caption = f"Most references go to: {named}. Addresses that were never touched are left out."
-    if data.get("seconds"):
+    if data["seconds"]:
         caption += (
             " Times are those of the capture, under which a program runs several times slower than"
             " alone; each column holds equally many references."
@@ -61,7 +57,7 @@ def section(data: Mapping[str, Any]) -> str:
         for name, number in ranked
     ]
     image = base64.b64encode(_png(np.array(data["counts"]))).decode()
-    most = max(map(max, data["counts"]))
+    largest = max(map(max, data["counts"]))
     ramp = ", ".join(palette.viridis(_DARKEST + (1 - _DARKEST) * i / 8) for i in range(9))
     body = (
         f'<figure><div class="heat"><div class="bands" aria-hidden="true">{_bands(data)}</div>'
@@ -70,7 +66,7 @@ def section(data: Mapping[str, Any]) -> str:
         'aria-describedby="heat-caption">'
         f'<div class="ticks" id="heat-ticks" aria-hidden="true">{_ticks(data)}</div></div>'
         f'<p class="key">1 reference <span id="heat-scale" style="background: linear-gradient('
-        f'to right, {ramp})"></span> {page.text(units.count(most))}</p>'
+        f'to right, {ramp})"></span> {page.text(units.count(largest))}</p>'
         f'<figcaption id="heat-caption">{page.text(page.typeset(caption))}</figcaption></figure>'
         + page.details(
             "The regions",
@@ -80,10 +76,10 @@ def section(data: Mapping[str, Any]) -> str:
     return page.section("heat", "Where and when", body, wide=True)
 
 
-def _png(counts: Any) -> bytes:
-    """An image of a pixel a cell, the highest address on top; no references are transparent.
+def _png(counts: npt.NDArray[np.int64]) -> bytes:
+    """An image with a pixel for each cell, highest address on top; cells of 0 are transparent.
 
-    Colours are logarithmic: a page touched once and one touched a million times both show.
+    The scale of colours is logarithmic, so that rarely touched pages are visible too.
     """
     share = np.log(np.maximum(counts, 1)) / max(np.log(counts.max()), 1e-9)
     cells = np.where(counts > 0, 1 + np.rint(share * (_COLOURS - 1)), 0).astype(np.uint8)[::-1]
@@ -108,8 +104,8 @@ def _png(counts: Any) -> bytes:
     )
 
 
-def _bands(data: Mapping[str, Any]) -> str:
-    """Names of the regions beside the image, at their middle; where there is no room, none."""
+def _bands(data: HeatMap) -> str:
+    """Names of the regions beside the image, at their middle, as far as there is room."""
     labels = [units.clean(place["label"]) for place in data["address_bins"]]
     spans, at = [], 0
     for label, group in itertools.groupby(labels):
@@ -123,7 +119,7 @@ def _bands(data: Mapping[str, Any]) -> str:
         if top < free:
             continue
         free = top + 0.05
-        # The end of a path tells files apart.
+        # The last part of a path identifies a file.
         cached = label.startswith("page cache: /")
         name = label.rpartition("/")[2] if cached or label.startswith("/") else label
         name = f"cache: {name}" if cached else name.replace("(anonymous) ", "")
@@ -134,8 +130,8 @@ def _bands(data: Mapping[str, Any]) -> str:
     return "".join(shown)
 
 
-def _ticks(data: Mapping[str, Any]) -> str:
-    times, seconds = data["time_bins"], data.get("seconds")
+def _ticks(data: HeatMap) -> str:
+    times, seconds = data["time_bins"], data["seconds"]
     shown = []
     for share in (0, 0.25, 0.5, 0.75, 1):
         place = round(share * times)
@@ -147,7 +143,7 @@ def _ticks(data: Mapping[str, Any]) -> str:
     return "".join(shown)
 
 
-def _check(data: Mapping[str, Any]) -> None:
+def _check(data: HeatMap) -> None:
     times, rows, counts = data["time_bins"], data["address_bins"], data["counts"]
     if len(counts) != len(rows) or any(len(row) != times for row in counts):
         raise NearfarError(

@@ -1,26 +1,29 @@
-"""The first picture of a study: how much longer a program takes with less memory."""
+"""The first chart of a study: how much longer a program takes with less memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nearfar import units
 from nearfar.memory_curve import MemoryCurve
 from nearfar.report.html import charts, page
 
-#: Ticks of the axis of memory sizes, about.
+if TYPE_CHECKING:
+    import altair as alt
+
+#: The approximate number of ticks of the axis of memory sizes.
 _TICKS: Final = 6
 
 
 @dataclass(frozen=True)
 class Words:
-    """What a chart calls things.
+    """Names in a chart.
 
     Attributes:
-        of: what each curve is of.
-        memory: what memory it is.
+        of: what a curve stands for.
+        memory: the kind of memory.
     """
 
     of: str
@@ -32,12 +35,12 @@ POLICIES: Final = Words("policy", "fast memory")
 
 
 def drawn(
-    curves: Sequence[MemoryCurve], slowdown: float, words: Words, colour: Any = None
+    curves: Sequence[MemoryCurve], slowdown: float, words: Words, colour: alt.Color | None = None
 ) -> charts.Drawn:
-    """The chart, with marks where the first curve has enough memory and where it thrashes.
+    """The chart; marks show where the first curve has enough memory and where it thrashes.
 
     Data sets: ``points`` (``bytes``, ``value``, the name of the curve, labels), and ``marks``
-    (``bytes``, ``place``, ``text``). ``colour``: the encoding, in place of the usual one.
+    (``bytes``, ``place``, ``text``). ``colour`` replaces the default encoding.
     """
     first = curves[0]
     found = {first.enough(slowdown): f"within {units.percent(slowdown)}"}
@@ -68,7 +71,7 @@ def drawn(
 
 
 def section(curves: Sequence[MemoryCurve], title: str, caption: str) -> str:
-    """The section of the page, which the script fills."""
+    """The section of the page; the script draws the chart."""
     whole = units.size(curves[0].whole.bytes)
     label = f"Time against memory size, as a multiple of that with {whole}"
     body = page.chart("enough", label, caption)
@@ -76,7 +79,10 @@ def section(curves: Sequence[MemoryCurve], title: str, caption: str) -> str:
 
 
 def _spec(
-    curves: Sequence[MemoryCurve], ends: tuple[float, float], words: Words, colour: Any = None
+    curves: Sequence[MemoryCurve],
+    ends: tuple[float, float],
+    words: Words,
+    colour: alt.Color | None = None,
 ) -> charts.Spec:
     import altair as alt
 
@@ -99,7 +105,7 @@ def _spec(
         axis=alt.Axis(title="times as long", format="~g", tickCount=5),
     )
     names = [curve.name for curve in curves]
-    # One below the other where they would not fit beside each other on a phone.
+    # One below the other if they do not fit next to each other on a phone.
     columns = 0 if sum(7 * len(name) + 30 for name in names) < 300 else 1
     several = len(names) > 1
     legend = alt.Legend(title=None, orient="top", columns=columns) if several else None
@@ -117,7 +123,7 @@ def _spec(
             *([alt.Tooltip(f"{words.of}:N", title=words.of)] if len(names) > 1 else []),
         ],
     )
-    return charts.finish(charts.marked(alt, x, f"datum.bytes > {whole / 2}", 8, line, dots), 260)
+    return charts.finish(charts.marked(x, f"datum.bytes > {whole / 2}", 8, line, dots), 260)
 
 
 def ticks(whole: int) -> list[int]:

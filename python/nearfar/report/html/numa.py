@@ -1,16 +1,15 @@
-"""The page of allocations: the machine drawn, how full each node is, time against size.
+"""The page of allocations: a picture of the machine, how full each node is, time against size.
 
-The pictures of the machine are SVG in the page itself: they need no script, and each shape says in
-its title what it stands for.
+Pictures are SVG and need no script; the title of each shape describes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from nearfar import units
 from nearfar.declared import numa_alloc as declared
+from nearfar.numa import AllocRow, NumaResult, Published, Topology, TopologyNode
 from nearfar.report import palette
 from nearfar.report.html import charts, page
 
@@ -19,16 +18,14 @@ _WIDE, _HIGH = 46, 86
 #: The mark of a published point, a path of SVG.
 _CROSS = "M-1,-1L1,1M-1,1L1,-1"
 
-Row = Mapping[str, Any]
 
-
-class NumaPage(page.Page):
-    """Allocations, mode by mode.
+class NumaPage(page.Page[NumaResult[AllocRow]]):
+    """Allocations in each mode.
 
     Args:
-        result: what ``nearfar numa alloc --format json`` prints.
-        topology: what :func:`nearfar.numa.topology` returns for its machine.
-        published: points to compare with, of ``mode``, ``size_bytes`` and ``seconds``.
+        result: the result of :func:`nearfar.numa.alloc`.
+        topology: its machine.
+        published: measured points to compare with.
     """
 
     title = "Placement - nearfar"
@@ -36,15 +33,20 @@ class NumaPage(page.Page):
     limit = 200
     row_name = "allocations"
 
-    def __init__(self, result: Row, topology: Row, published: Sequence[Row] = ()) -> None:
-        """Keep the nodes to draw and the points to compare with."""
-        super().__init__(result)
+    def __init__(
+        self,
+        result: NumaResult[AllocRow],
+        topology: Topology,
+        published: Sequence[Published] = (),
+    ) -> None:
+        """Write the headings."""
+        super().__init__(result, result.run, len(result.rows))
         self.topology, self.published = topology, published
         self.heading = f"Memory of <code>{page.text(topology['machine'])}</code>, mode by mode"
-        self.headline = _finding(result["rows"])
+        self.headline = _finding(result.rows)
 
     def _sections(self) -> list[str]:
-        rows: Sequence[Row] = self.result["rows"]
+        rows = self.result.rows
         legend = ", ".join(
             f'<span style="color:{palette.OKABE_ITO[colour]}">&#9632;</span> {kind}'
             for kind, colour in _KINDS.items()
@@ -52,7 +54,7 @@ class NumaPage(page.Page):
         )
         pictures = "".join(_figure(row, self.topology) for row in rows)
         style = '<div style="display:flex;flex-wrap:wrap;gap:1.5rem">'
-        filled = "Filled: the allocation and its page tables. Empty: free. Grey: not given out."
+        filled = "Filled: the allocation and its page tables. Empty: free. Grey: not available."
         key = f"<p>{filled} {legend}</p>"
         machine = f"{key}{style}{pictures}</div>"
         self.charts["time"] = _chart(rows, self.published)
@@ -68,7 +70,7 @@ class NumaPage(page.Page):
         ]
 
 
-def _finding(rows: Sequence[Row]) -> str:
+def _finding(rows: Sequence[AllocRow]) -> str:
     largest: dict[str, int] = {}
     for row in rows:
         if row["possible"]:
@@ -77,8 +79,8 @@ def _finding(rows: Sequence[Row]) -> str:
     return "Allocations that can be done: " + (", ".join(parts) if parts else "none") + "."
 
 
-def _figure(row: Row, topology: Mapping[str, Any]) -> str:
-    """The machine with one allocation: sockets as frames, nodes as vessels, links between."""
+def _figure(row: AllocRow, topology: Topology) -> str:
+    """The machine with one allocation: sockets as frames, nodes as bars, links as lines."""
     landed = {entry["node"]: entry for entry in row["landed"]}
     nodes = topology["nodes"]
     sockets = sorted({node["socket"] for node in nodes})
@@ -101,7 +103,7 @@ def _figure(row: Row, topology: Mapping[str, Any]) -> str:
             f'<line x1="{left[1]}" y1="70" x2="{right[0]}" y2="70" stroke="currentColor" '
             'stroke-width="3"><title>link between sockets</title></line>'
         )
-    time = f"{row['seconds']:,.1f} s" if row["possible"] else "impossible"
+    time = "impossible" if row["seconds"] is None else f"{row['seconds']:,.1f} s"
     caption = f"{row['mode']}, {units.size(row['size_bytes'])}: {time}"
     filled = ", ".join(_filled(node, landed.get(node["node"])) for node in nodes)
     return (
@@ -112,13 +114,13 @@ def _figure(row: Row, topology: Mapping[str, Any]) -> str:
     )
 
 
-def _node_bar(x: float, node: Row, entry: Row | None) -> str:
-    """A node: its outline, what is kept (grey), and what the allocation fills, from below."""
+def _node_bar(x: float, node: TopologyNode, entry: declared.LandedRow | None) -> str:
+    """A node: its outline, its unavailable part (grey), and its allocated part, from below."""
     y = 24
     share = _share(node, entry)
-    kept = max(1 - share - entry["free_bytes"] / node["bytes"], 0.0) if entry else 0.0
+    reserved = max(1 - share - entry["free_bytes"] / node["bytes"], 0.0) if entry else 0.0
     colour = palette.OKABE_ITO[_KINDS[node["kind"]]]
-    filled, grey = share * _HIGH, kept * _HIGH
+    filled, grey = share * _HIGH, reserved * _HIGH
     dash = "" if entry else ' stroke-dasharray="3 3"'
     return (
         f"<g><title>{page.text(_filled(node, entry))}</title>"
@@ -131,38 +133,41 @@ def _node_bar(x: float, node: Row, entry: Row | None) -> str:
     )
 
 
-def _share(node: Row, entry: Row | None) -> float:
-    """How full an allocation and its tables make a node."""
+def _share(node: TopologyNode, entry: declared.LandedRow | None) -> float:
+    """The share of a node that an allocation and its page tables fill."""
     return (entry["bytes"] + entry["tables_bytes"]) / node["bytes"] if entry else 0.0
 
 
-def _filled(node: Row, entry: Row | None) -> str:
-    """The same in words."""
+def _filled(node: TopologyNode, entry: declared.LandedRow | None) -> str:
+    """A node and the share that is filled, in words."""
     use = f"{100 * _share(node, entry):.1f} % filled" if entry else "not the kernel's"
     return f"{node['label']}, {units.size(node['bytes'])}: {use}"
 
 
-def _chart(rows: Sequence[Row], published: Sequence[Row]) -> charts.Drawn:
-    """Seconds against size, a line per mode; published points as crosses."""
+def _chart(rows: Sequence[AllocRow], published: Sequence[Published]) -> charts.Drawn:
+    """Seconds against size, a line for each mode; published points as crosses."""
     import altair as alt
 
+    known = [
+        *((row["mode"], row["size_bytes"], row["seconds"], "computed") for row in rows),
+        *((row["mode"], row["size_bytes"], row["seconds"], "published") for row in published),
+    ]
     points: list[charts.Datum] = [
         {
-            "mode": row["mode"],
-            "bytes": row["size_bytes"],
-            "seconds": row["seconds"],
-            "size_label": page.typeset(units.size(row["size_bytes"])),
-            "seconds_label": f"{row['seconds']:,.2f} s",
+            "mode": mode,
+            "bytes": size,
+            "seconds": seconds,
+            "size_label": page.typeset(units.size(size)),
+            "seconds_label": f"{seconds:,.2f} s",
             "source": source,
         }
-        for source, listed in (("computed", rows), ("published", published))
-        for row in listed
-        if row.get("possible", True)
+        for mode, size, seconds, source in known
+        if seconds is not None
     ]
-    most = max((int(point["bytes"] or 0) for point in points), default=1)
+    largest = max((size for _, size, seconds, _ in known if seconds is not None), default=1)
     x = alt.X(
         "bytes:Q",
-        axis=alt.Axis(title="size", labelExpr=charts.SIZE_LABEL, values=charts.size_ticks(most)),
+        axis=alt.Axis(title="size", labelExpr=charts.SIZE_LABEL, values=charts.size_ticks(largest)),
     )
     y = alt.Y("seconds:Q", axis=alt.Axis(title="seconds", tickCount=6))
     names = list(dict.fromkeys(point["mode"] for point in points))
@@ -186,19 +191,24 @@ def _chart(rows: Sequence[Row], published: Sequence[Row]) -> charts.Drawn:
     return {"spec": charts.finish(alt.layer(line, dots), 320), "points": points}
 
 
-def _table(rows: Sequence[Row]) -> str:
-    places = ("local_dram_bytes", "remote_dram_bytes", "local_far_bytes", "remote_far_bytes")
-    figures = ("seconds", "gb_per_second", *places, "why_not")
-    headers = declared.ROWS.heads("mode", "size_bytes", *figures)
+def _table(rows: Sequence[AllocRow]) -> str:
+    headers = declared.ROWS.heads(
+        "mode", "size_bytes", "seconds", "gb_per_second", "local_dram_bytes", "remote_dram_bytes",
+        "local_far_bytes", "remote_far_bytes", "why_not",
+    )  # fmt: skip
 
-    def cells(row: Row) -> list[str]:
-        done = row["possible"]
+    def cells(row: AllocRow) -> list[str]:
+        seconds, rate = row["seconds"], row["gb_per_second"]
+        places = (
+            row["local_dram_bytes"], row["remote_dram_bytes"],
+            row["local_far_bytes"], row["remote_far_bytes"],
+        )  # fmt: skip
         return [
             page.text(row["mode"]),
             page.text(page.typeset(units.size(row["size_bytes"]))),
-            page.text(page.typeset(f"{row['seconds']:,.2f} s")) if done else "impossible",
-            f"{row['gb_per_second']:.2f}" if done else "",
-            *(page.text(page.typeset(units.size(row[key]))) if row[key] else "-" for key in places),
+            "impossible" if seconds is None else page.text(page.typeset(f"{seconds:,.2f} s")),
+            "" if rate is None else f"{rate:.2f}",
+            *(page.text(page.typeset(units.size(size))) if size else "-" for size in places),
             page.text(row["why_not"] or ""),
         ]
 

@@ -1,9 +1,8 @@
-"""What every page has: its parts, escaping, embedded data, styles, scripts.
+"""The base of all pages: their parts, escaping, embedded data, styles, scripts.
 
-:class:`Page` is the base of each study's page. What comes from a trace or a file system
-is text here and nothing else: in HTML through :func:`text`, in scripts through :func:`embed`. A
-content security policy in the page forbids every connection, so a mistake elsewhere could still not
-load anything.
+Each study's page is a :class:`Page`. Strings from a trace or a file system are escaped: in HTML by
+:func:`text`, in scripts by :func:`embed`. The page's content security policy also forbids every
+connection, so that a missing escape cannot load anything.
 """
 
 from __future__ import annotations
@@ -16,17 +15,20 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from nearfar import units
 from nearfar.errors import NearfarError
 from nearfar.report import palette
 from nearfar.report.html.charts import Drawn
+from nearfar.result import Result
 
 #: A line would break after the sign of an exponent.
 _EXPONENT = re.compile(r"(?<=\d)e-(?=\d)")
 #: A slash within a path.
 _SLASH = re.compile(r"(?<=[^\s/])/(?=[^\s/])")
+
+R = TypeVar("R", bound=Result)
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -35,28 +37,28 @@ POLICY = (
 
 
 def text(value: object) -> str:
-    """``value`` for use between tags or inside a quoted attribute."""
+    """``value`` escaped for use between tags or in a quoted attribute."""
     return html.escape(units.clean(value), quote=True)
 
 
 def typeset(sentence: str) -> str:
-    """Our ASCII wording as a page shows it: numbers and units unbroken, a proper micro sign."""
+    """ASCII text with non-breaking spaces before units, and micro signs."""
     joined = units.joined(sentence, "\u00a0").replace("\u00a0us", "\u00a0\u00b5s")
     return _EXPONENT.sub("e-\u2060", joined)
 
 
 def path(name: object) -> str:
-    """A path, or a name that may be one, as HTML: its lines break after slashes."""
+    """A name that may be a path, as HTML that breaks lines after slashes."""
     return _SLASH.sub("/<wbr>", text(name))
 
 
 def name(path: object) -> str:
-    """The last part of a path, as HTML: what a heading has room for."""
+    """The last part of a path, for headings, as HTML."""
     return text(str(path).rstrip("/").rpartition("/")[2])
 
 
 def legend(pairs: Iterable[tuple[str, str]]) -> str:
-    """What each colour stands for: CSS colours and plain names; a swatch stays with its name."""
+    """A key of CSS colours and plain names; a swatch and its name stay on one line."""
     items = "".join(
         f'<span><span class="swatch" style="background:{text(colour)}"></span> {text(name)}</span>'
         for colour, name in pairs
@@ -65,15 +67,14 @@ def legend(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def number(value: float | None) -> float | None:
-    """``value``, or None where JSON has no such number (infinite, not a number)."""
+    """``value``, or None for numbers that JSON lacks (infinite, not a number)."""
     return value if value is None or math.isfinite(value) else None
 
 
 def embed(identifier: str, value: object) -> str:
     """``value`` as JSON in a script element ``data-IDENTIFIER`` of type ``application/json``.
 
-    ``<``, ``>`` and ``&`` are written as JSON escapes, so no text can end the element; it is the
-    same JSON when parsed.
+    ``<``, ``>`` and ``&`` are written as JSON escapes, so that no text can end the element.
     """
     encoded = json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=True)
     for sign in "<>&":
@@ -94,13 +95,13 @@ def _finite(value: object) -> object:
 def table(
     headers: Sequence[str], rows: Iterable[Sequence[str]], caption: str, marked: int | None = None
 ) -> str:
-    """A data table; its cells are HTML already, its first column are row headers.
+    """A data table, with row headers in its first column.
 
     Args:
         headers: column titles, plain text.
-        rows: one sequence of cells per row, HTML.
-        caption: plain text, read out with the table.
-        marked: index of the row to set off, if any.
+        rows: a sequence of cells, HTML, for each row.
+        caption: plain text, also for screen readers.
+        marked: index of a row to highlight.
     """
     head = "".join(f'<th scope="col">{text(h)}</th>' for h in headers)
     body = []
@@ -118,12 +119,12 @@ def table(
 
 
 def details(summary: str, body: str) -> str:
-    """A closed fold; ``body`` is HTML."""
+    """A closed ``details`` element; ``body`` is HTML."""
     return f"<details><summary>{text(summary)}</summary>{body}</details>"
 
 
 def section(identifier: str, title: str, body: str, wide: bool = False) -> str:
-    """A titled part of the page; ``body`` is HTML."""
+    """A section of the page; ``body`` is HTML."""
     name = ' class="wide"' if wide else ""
     return (
         f'<section id="{identifier}"{name} aria-labelledby="{identifier}-title">'
@@ -132,7 +133,7 @@ def section(identifier: str, title: str, body: str, wide: bool = False) -> str:
 
 
 def chart(identifier: str, label: str, caption: str) -> str:
-    """The place of a chart: ``label`` names it, ``caption`` says in words what it shows."""
+    """The container of a chart, with its name and a caption that describes its contents."""
     return (
         f'<figure><div class="chart" id="{identifier}-chart" role="img" '
         f'aria-label="{text(label)}" aria-describedby="{identifier}-caption"></div>'
@@ -145,7 +146,7 @@ def definitions(pairs: Iterable[tuple[str, str]]) -> str:
     return "<dl>" + "".join(f"<dt>{text(t)}</dt><dd>{d}</dd>" for t, d in pairs) + "</dl>"
 
 
-def run_facts(run: Mapping[str, Any]) -> str:
+def run_facts(run: Mapping[str, object]) -> str:
     """How a result was made: every entry of ``run``, nested ones as ``option: value``."""
     pairs = []
     for key, value in run.items():
@@ -166,7 +167,7 @@ def run_facts(run: Mapping[str, Any]) -> str:
 
 
 def _plain(value: object) -> str:
-    """A value in words: a page shows no JSON."""
+    """A value in words instead of JSON."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -178,15 +179,18 @@ def _plain(value: object) -> str:
     return str(value)
 
 
-class Page:
-    """A page of a result: the base owns all that pages share, a study's page says what differs.
+class Page(Generic[R]):
+    """A page of a result.
 
-    The base has the limit of rows, the order of the parts, how the result was made, downloads and
-    the glossary. A page sets the texts and attributes below, by class or in its ``__init__``, and
-    gives ``_sections``; ``_lead``, ``_made`` and ``_data`` where it needs more than the base has.
+    The base class has the limit of rows, the order of the parts, how the result was made,
+    downloads and the glossary. A study's page sets the texts and attributes below, by class or in
+    its ``__init__``, and defines ``_sections``; also ``_lead``, ``_made`` and ``_data`` to show
+    more than the base class does.
 
     Args:
-        result: what the study's command prints as JSON.
+        result: the result.
+        run: how it was made.
+        rows: the number of its rows.
 
     Raises:
         NearfarError: there are more than ``limit`` rows.
@@ -200,12 +204,12 @@ class Page:
     heading: str
     #: The finding in a sentence or two, plain text.
     headline: str
-    #: Most rows that the page takes, so that it stays under 3 MB, and what a row is.
+    #: The maximum number of rows, which keeps the page under 3 MB, and the plural of a row's name.
     limit: ClassVar[int | None] = None
     row_name: ClassVar[str] = "rows"
-    #: Terms of the page and what they mean, plain text.
+    #: Terms of the page and their meanings, plain text.
     glossary: ClassVar[Sequence[tuple[str, str]]] = ()
-    #: Entries of ``run`` that are too long to show; they are part of the saved result.
+    #: Entries of ``run`` that are too long to show; the saved result has them.
     hidden: ClassVar[Sequence[str]] = ("machine_description",)
     #: Title of the section on how the result was made.
     made_title: ClassVar[str] = "How this was made"
@@ -214,15 +218,14 @@ class Page:
     #: Scripts of this folder, run in this order after the charting library.
     scripts: Sequence[str] = ("common.js", "info.js")
 
-    def __init__(self, result: Mapping[str, Any]) -> None:
-        """Keep the result, if the page takes so many rows."""
-        self.result = result
+    def __init__(self, result: R, run: Mapping[str, object], rows: int = 0) -> None:
+        """Keep the result and check the number of rows."""
+        self.result, self.run = result, run
         #: Specification and data of each chart by identifier; ``_sections`` fills it.
         self.charts: dict[str, Drawn] = {}
-        rows = result.get("rows", ())
-        if self.limit is not None and len(rows) > self.limit:
+        if self.limit is not None and rows > self.limit:
             raise NearfarError(
-                f"--html: {len(rows)} {self.row_name} are more than one page holds; "
+                f"--html: {rows} {self.row_name} are more than one page holds; "
                 f"give at most {self.limit}"
             )
 
@@ -231,24 +234,23 @@ class Page:
         raise NotImplementedError
 
     def _lead(self) -> str:
-        """What stands between the heading and the sections, HTML."""
+        """The part between the heading and the sections, HTML."""
         line = text(typeset(self.headline))
         return f'<p class="finding" id="finding" aria-live="polite">{line}</p>'
 
     def _made(self) -> str:
         """How the result was made, HTML."""
-        run = self.result["run"]
-        return run_facts({key: value for key, value in run.items() if key not in self.hidden})
+        return run_facts({key: value for key, value in self.run.items() if key not in self.hidden})
 
     def _data(self) -> dict[str, object]:
-        """What is embedded as JSON, by identifier."""
-        return {"result": self.result, "model": {"charts": self.charts}}
+        """Data that is embedded as JSON, by identifier."""
+        return {"result": self.result.to_dict(), "model": {"charts": self.charts}}
 
     def html(self) -> str:
-        """The whole page, to be written as UTF-8; the same result gives the same text."""
+        """The whole page, to be written as UTF-8."""
         parts = self._sections()
         made = details("Input, options and version", self._made())
-        # Two sections stand side by side; one that would stand alone takes the whole width.
+        # Sections are in two columns; the last of an odd number takes the whole width.
         pairs = itertools.takewhile(lambda part: 'class="wide"' not in part[:80], reversed(parts))
         odd = (len(list(pairs)) + 1 + bool(self.glossary)) % 2 == 1
         wide = odd and not self.glossary
@@ -275,7 +277,7 @@ class Page:
         )
 
     def _downloads(self) -> str:
-        """Buttons that save the embedded result; they work offline."""
+        """Buttons that save the embedded result."""
         rows = '<button type="button" id="save-csv">Save rows as CSV</button>' if self.csv else ""
         return (
             '<p class="buttons"><button type="button" id="save-json">Save result as JSON</button>'
@@ -284,7 +286,7 @@ class Page:
 
 
 def _themes() -> dict[str, object]:
-    """What a chart needs to know of the page's two colour schemes."""
+    """The page's two colour schemes, for charts."""
     names = palette.OKABE_ITO
     marks = [palette.viridis(i / 63) for i in range(64)]
     return {
@@ -312,13 +314,13 @@ def _themes() -> dict[str, object]:
 
 @functools.cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, in the version that Altair writes for."""
+    """Vega, Vega-Lite and Vega-Embed as one script, in the version of Altair's specifications."""
     import altair
     import vl_convert
 
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     source = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
-    # Inside a script element nothing is escaped; these two would end or confuse it.
+    # A script element has no escapes; these two strings would end or confuse it.
     return str(source).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

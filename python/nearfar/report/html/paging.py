@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
 
 from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared import paging as declared
+from nearfar.info import Content, HeatMap
 from nearfar.memory_curve import Memory, MemoryCurve, slowdown
+from nearfar.paging import PagingResult, too_few_frames
 from nearfar.report import palette
 from nearfar.report.html import charts, heat, page
 from nearfar.report.html import memory as memory_chart
 from nearfar.trace import facts
 
-Result = findings.Result
-
-#: Colours of the parts of a time: by the papers' model, whose colours follow the scheme of the
-#: page, and of ``findings.PARTS``.
+#: Colours of the parts of a time: in the papers' model, by the scheme of the page; and those of
+#: ``findings.PARTS``.
 _MODELLED: Final = {"translation_ns": "var(--translation)", "data_ns": "var(--data)"}
 _SPENT: Final = (
     "#8a8f99",
@@ -30,60 +30,56 @@ _GLOSSARY = (
     (
         "memory size",
         "Near memory that the program may use; a percentage is of its peak resident set, or of its "
-        "footprint where the trace does not say when memory is given back.",
+        "footprint if the trace does not say when memory is freed.",
     ),
-    ("peak resident set", "The most memory that the program had at once, in pages of 4 KiB."),
-    ("footprint", "All the memory the program touched, in pages of 4 KiB."),
+    ("peak resident set", "The largest memory of the program at any time, in pages of 4 KiB."),
+    ("footprint", "All memory that the program touched, in pages of 4 KiB."),
     ("page fault", "A reference to a page that is not in near memory: it is read from storage."),
     ("fault rate", "Page faults divided by references."),
     ("TLB", "The processor's cache of address translations; a miss costs a walk of page tables."),
-    ("translation time", "Time per reference spends to find where its page is."),
-    ("data time", "Time per reference spends to reach its data, storage included when it faults."),
+    ("translation time", "Time per reference to translate its address."),
+    ("data time", "Time per reference to reach its data, including storage if it faults."),
     ("R²", "Share of the points' variation that the fit explains; 1 is all of it."),
     ("RMSE", "Typical distance of a measured point from the curve, in units of the rate."),
-    ("leave-one-out error", "The same, for a page size that the fit was not shown."),
+    ("leave-one-out error", "The RMSE at page sizes that the fit was not shown."),
 )
 
 
-class PagingPage(page.Page):
+class PagingPage(page.Page[PagingResult]):
     """The paging study: the best page, its times and rates, the fits.
 
     Args:
-        result: what ``nearfar paging --format json`` prints.
-        heatmap: the trace's heat map (``counts[address][time]``), if there is one.
-        info: what ``nearfar info --format json`` prints, for the facts of the trace.
+        result: the result.
+        heatmap: the trace's heat map.
+        info: the summary of the trace.
 
     Raises:
-        NearfarError: the heat map's counts have not the shape its bins say.
+        NearfarError: the shape of the heat map does not match its bins.
     """
 
     kicker = "nearfar: paging study"
     glossary = _GLOSSARY
     hidden = ("too_few_frames",)
     csv = True
-    result: Result
 
     def __init__(
-        self,
-        result: Result,
-        heatmap: Mapping[str, Any] | None = None,
-        info: Mapping[str, Any] | None = None,
+        self, result: PagingResult, heatmap: HeatMap | None = None, info: Content | None = None
     ) -> None:
-        """Make what the script draws from."""
-        super().__init__(findings.by_place(result))
+        """Make the script's data."""
+        super().__init__(findings.by_place(result), result.run)
         self.found, self.heatmap, self.info = result, heatmap, info
         self.model = model(self.result)
-        trace = str(result["run"].get("trace", ""))
+        trace = result.run.get("trace", "")
         self.title = f"Page size for {trace} - nearfar"
         self.heading = f"How big should the pages of <code>{page.name(trace)}</code> be?"
-        first = self.model["cells"].get(self.model["initial"], {"sentence": ""})
-        self.headline = first["sentence"]
+        first = self.model["cells"].get(self.model["initial"])
+        self.headline = first["sentence"] if first else ""
         self.scripts = ("common.js", "paging.js")
 
     def _lead(self) -> str:
-        said = [page.text(page.typeset(line)) for line in answers.answers(self.result)]
-        lead = f'<p class="answers">{"<br>".join(said)}</p>'
-        for line in findings.too_few_frames(self.result["run"]):
+        lines = [page.text(page.typeset(line)) for line in answers.answers(self.result)]
+        lead = f'<p class="answers">{"<br>".join(lines)}</p>'
+        for line in too_few_frames(self.result.run):
             lead += f'<p class="note">{page.text(page.typeset(line[0].upper() + line[1:]))}.</p>'
         memories = findings.memories(self.result)
         if not memories:
@@ -112,7 +108,7 @@ class PagingPage(page.Page):
             ]
         if self.heatmap is not None:
             parts.append(heat.section(self.heatmap))
-        if result.get("fits"):
+        if result.fits:
             parts.append(page.section("fits", "Fitted curves", _fits(result), wide=True))
         return parts
 
@@ -123,10 +119,10 @@ class PagingPage(page.Page):
         return f"{super()._made()}<h3>The trace</h3>{page.definitions(rows)}"
 
     def _data(self) -> dict[str, object]:
-        return {"result": self.found, "model": self.model}
+        return {"result": self.found.to_dict(), "model": self.model}
 
 
-def _memory_section(result: Result, curves: Sequence[MemoryCurve]) -> str:
+def _memory_section(result: PagingResult, curves: Sequence[MemoryCurve]) -> str:
     pages = units.size(answers.curve_page(result))
     whole = units.size(curves[0].whole.bytes)
     caption = f"With pages of {pages}; 1 is the time with {whole}."
@@ -159,33 +155,33 @@ def _check(identifier: str, label: str, on: bool) -> str:
 
 
 class Cell(TypedDict):
-    """What is shown of a memory size and storage: the finding, and a row for each page size."""
+    """The view of a memory size and storage: the finding, and a row for each page size."""
 
     sentence: str
     rows: list[charts.Datum]
 
 
 class Times(charts.Drawn):
-    """The chart of times, and of its parts the columns and their heads."""
+    """The chart of times, and the columns of its parts with their heads."""
 
     parts: list[tuple[str, str]]
 
 
 class Model(TypedDict):
-    """What the script draws from; ``initial`` is the key of the cell that is shown first."""
+    """The script's data; ``initial`` is the key of the cell that is shown first."""
 
     initial: str
     cells: dict[str, Cell]
     charts: dict[str, charts.Drawn]
 
 
-def model(result: Result) -> Model:
-    """What the script draws from: every text is made here, so page and tables cannot differ."""
+def model(result: PagingResult) -> Model:
+    """The script's data. All texts are made here, so that page and tables agree."""
     memories, storages = findings.memories(result), findings.storages(result)
     pages = findings.page_sizes(result)
     best = findings.best_pages(result)
     rows: dict[tuple[Memory, str], list[declared.Row]] = {}
-    for row in sorted(findings.rows(result), key=lambda row: row["page_bytes"]):
+    for row in sorted(result.rows, key=lambda row: row["page_bytes"]):
         rows.setdefault((findings.memory_of(row), row["storage"]), []).append(row)
     parts = _parts(result)
     cells: dict[str, Cell] = {
@@ -217,20 +213,19 @@ def model(result: Result) -> Model:
     curves_of_memory = answers.memory_curves(result)
     if curves_of_memory:
         drawn["enough"] = memory_chart.drawn(
-            curves_of_memory, slowdown(result, declared.OPTIONS), memory_chart.STORAGES
+            curves_of_memory, slowdown(result.run, declared.OPTIONS), memory_chart.STORAGES
         )
     initial = f"{memories.index(findings.answered_memory(result)) if memories else 0},0"
     return {"initial": initial, "cells": cells, "charts": drawn}
 
 
-def _parts(result: Result) -> dict[str, str]:
+def _parts(result: PagingResult) -> dict[str, str]:
     """The columns that add up to the time of a reference, and their colours."""
-    rows = findings.rows(result)
-    spent = bool(rows) and rows[0].get("cpu_ns") is not None
+    spent = bool(result.rows) and result.rows[0].get("cpu_ns") is not None
     return dict(zip(findings.PARTS, _SPENT, strict=True)) if spent else _MODELLED
 
 
-def times(result: Result) -> Times:
+def times(result: PagingResult) -> Times:
     """The chart of times, without its data."""
     parts = _parts(result)
     heads = {name: declared.ROWS.head(name) for name in parts}
@@ -256,7 +251,7 @@ def _time_row(row: declared.Row, best: findings.Best, parts: Sequence[str]) -> c
         versus = (
             "the same" if same else f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"
         )
-    times: Mapping[str, Any] = {name: row[name] for name in (*parts, "total_ns")}  # type: ignore[literal-required]
+    times: dict[str, float] = {name: row[name] for name in (*parts, "total_ns")}  # type: ignore[literal-required]
     return {
         "label": page.typeset(units.size(row["page_bytes"])),
         "best": row["page_bytes"] == best.page_bytes,
@@ -267,33 +262,34 @@ def _time_row(row: declared.Row, best: findings.Best, parts: Sequence[str]) -> c
 
 
 def _rate_chart(
-    result: Result, quantity: str, key: findings.Rate, spec: charts.Spec
+    result: PagingResult, quantity: str, key: findings.Rate, spec: charts.Spec
 ) -> charts.Drawn:
-    """The chart of one quantity; ``series`` is the memory size's place, or 0."""
+    """The chart of one quantity; ``series`` is the index of the memory size, or 0."""
     memories = findings.memories(result)
-    fitted: dict[tuple[int, int], float] = {}
-    curves = []
-    for fit in findings.fits(result):
-        if fit.quantity != quantity or (quantity == "fault" and fit.memory is None):
+    fitted: dict[tuple[int, float | None], float] = {}
+    curves: list[charts.Datum] = []
+    for fit in result.fits:
+        memory = findings.memory_of_fit(fit)
+        if fit["quantity"] != quantity or memory not in (None, *memories):
             continue
-        series = memories.index(fit.memory) if fit.memory is not None else 0
-        for size, _, predicted in fit.points:
+        series = 0 if memory is None else memories.index(memory)
+        for size, _, predicted in fit["points"]:
             if predicted is not None:
-                fitted[series, size] = float(predicted)
+                fitted[series, size] = predicted
         curves += [
             {
                 "page": size,
                 "value": page.number(value),
                 "series": str(series),
-                "verdict": fit.verdict,
+                "verdict": fit["verdict"],
             }
-            for size, value in fit.curve
+            for size, value in fit["curve"]
         ]
     seen: dict[tuple[int, int], float] = {}
-    for row in findings.rows(result):
+    for row in result.rows:
         series = memories.index(findings.memory_of(row)) if quantity == "fault" else 0
         seen.setdefault((series, row["page_bytes"]), row[key])
-    points = [
+    points: list[charts.Datum] = [
         {
             "page": size,
             "value": page.number(value),
@@ -308,7 +304,7 @@ def _rate_chart(
     return {"spec": spec, "points": points, "curves": curves}
 
 
-def _times(result: Result) -> str:
+def _times(result: PagingResult) -> str:
     body = (
         page.legend((colour, declared.ROWS.head(name)) for name, colour in _parts(result).items())
         + page.chart(
@@ -324,8 +320,8 @@ def _times(result: Result) -> str:
     return page.section("times", "Time per reference", body)
 
 
-def _grid(result: Result) -> str:
-    """The best page of every memory size and storage; each cell chooses what the page shows."""
+def _grid(result: PagingResult) -> str:
+    """The best page of every memory size and storage; a click on a cell shows its times."""
     memories, storages = findings.memories(result), findings.storages(result)
     pages = findings.page_sizes(result)
     colours = dict(zip(pages, palette.ramp(len(pages), 0.0, 1.0), strict=True))
@@ -364,7 +360,7 @@ def _grid(result: Result) -> str:
     return page.section("best", "Best page", body)
 
 
-def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str) -> str:
+def _rates(result: PagingResult, name: str, title: str, key: findings.Rate, label: str) -> str:
     memories = findings.memories(result)
     faults = key == "fault_rate"
     legend = ""
@@ -394,7 +390,7 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
         + "</p>"
     )
     seen: dict[tuple[Memory, int], float] = {}
-    for row in findings.rows(result):
+    for row in result.rows:
         seen[findings.memory_of(row), row["page_bytes"]] = row[key]
     # The largest memory has a row of every page size.
     columns = memories if faults else memories[-1:]
@@ -415,52 +411,53 @@ def _rates(result: Result, name: str, title: str, key: findings.Rate, label: str
     return page.section(name, title, body)
 
 
-def _rate_caption(result: Result, seen: Mapping[tuple[Memory, int], float], faults: bool) -> str:
+def _rate_caption(
+    result: PagingResult, seen: Mapping[tuple[Memory, int], float], faults: bool
+) -> str:
     memories = findings.memories(result)
     memory = findings.middle_memory(result) if faults else memories[-1]
     pages = findings.page_sizes(result)
     if memory is None:
         return ""
     line = {p: seen[memory, p] for p in pages if (memory, p) in seen}
-    least = min(line, key=lambda p: (line[p], p))
+    lowest = min(line, key=lambda p: (line[p], p))
     first, last = min(line), max(line)
     where = f"At {memory.phrase} the" if faults else "The"
     text = (
         f"{where} rate is {units.rate(line[first])} with pages of {units.size(first)} and "
-        f"{units.rate(line[last])} with {units.size(last)}; it is least, "
-        f"{units.rate(line[least])}, with {units.size(least)}."
+        f"{units.rate(line[last])} with {units.size(last)}; it is lowest, "
+        f"{units.rate(line[lowest])}, with {units.size(lowest)}."
     )
     dashes = "Fitted curves are solid where the fit is good, dashed where fair, dotted where bad."
-    return f"{text} {dashes}" if result.get("fits") else text
+    return f"{text} {dashes}" if result.fits else text
 
 
-def _trusted(result: Result, name: str) -> bool:
-    """Whether curves are shown at first: none that does not hold."""
+def _trusted(result: PagingResult, name: str) -> bool:
+    """Whether curves are shown at first: if at least one fit is not bad."""
     quantity = "fault" if name == "faults" else "tlb"
-    verdicts = [fit.verdict for fit in findings.fits(result) if fit.quantity == quantity]
-    return any(verdict != "bad" for verdict in verdicts)
+    return any(fit["verdict"] != "bad" for fit in result.fits if fit["quantity"] == quantity)
 
 
-def _fits(result: Result) -> str:
+def _fits(result: PagingResult) -> str:
     rows = []
     signs = {"good": "\u2713", "fair": "~", "bad": "\u2717"}
-    shown = findings.fits(result)
-    for fit in shown:
+    for fit in result.fits:
         lines = " ".join(
-            f"<span>{page.text(c[0])} = {page.text(findings.interval(*c[1:]))}</span>"
-            for c in fit.coefficients
+            f"<span>{page.text(name)} = {page.text(findings.interval(coefficient))}</span>"
+            for name, coefficient in fit["coefficients"].items()
         )
-        known = fit.verdict if fit.verdict in signs else "bad"
+        memory, reason = findings.memory_of_fit(fit), fit["reason"]
+        known = fit["verdict"] if fit["verdict"] in signs else "bad"
         rows.append(
             [
-                page.text(fit.title),
-                page.text(page.typeset(fit.memory_label)),
-                f'<span class="verdict {known}">{signs[known]} {page.text(fit.verdict)}</span>'
-                + (f"<br><small>{page.text(fit.reason)}</small>" if fit.reason else ""),
-                f"<i>{page.text(fit.formula)}</i><br>{lines}",
+                page.text(findings.QUANTITIES[fit["quantity"]]),
+                page.text("any" if memory is None else page.typeset(memory.label)),
+                f'<span class="verdict {known}">{signs[known]} {page.text(fit["verdict"])}</span>'
+                + (f"<br><small>{page.text(reason)}</small>" if reason else ""),
+                f"<i>{page.text(fit['formula'])}</i><br>{lines}",
                 *(
                     page.text("-" if v is None else units.digits(v))
-                    for v in (fit.r2, fit.rmse, fit.loo_error)
+                    for v in (fit["r2"], fit["rmse"], fit["loo_error"])
                 ),
             ]
         )
@@ -473,14 +470,15 @@ def _fits(result: Result) -> str:
         "RMSE",
         "leave-one-out error",
     ]
-    bad = sum(1 for fit in shown if fit.verdict == "bad")
+    fits = result.fits
+    bad = sum(fit["verdict"] == "bad" for fit in fits)
     text = (
-        f"{bad} of {len(shown)} fits are bad: do not choose a page size by their curves. "
+        f"{bad} of {len(fits)} fits are bad: do not choose a page size by their curves. "
         "The simulated points do not depend on them."
         if bad
-        else f"None of the {len(shown)} fits is bad."
+        else f"None of the {len(fits)} fits is bad."
     )
-    unit = page.text(findings.page_unit(shown))
+    unit = page.text(findings.page_unit(fits))
     note = f'<p class="{"warning" if bad else "plain"}">{page.text(text)}</p>'
     table = page.table(headers, rows, "Fitted models and how well they fit")
     unknown = f"<p>p is the page size in {unit}; confidence intervals in brackets.</p>"

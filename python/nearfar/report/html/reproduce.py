@@ -1,101 +1,89 @@
-"""The page of ``nearfar reproduce``: what the papers state and our numbers and curves."""
+"""The page of ``nearfar reproduce``: published statements, and our numbers and curves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
 
 from nearfar import papers, units
 from nearfar.declared import paging as paging_declared
-from nearfar.declared import reproduce as reproduce_declared
+from nearfar.declared import reproduce as declared
 from nearfar.report import palette
 from nearfar.report import reproduce as report
 from nearfar.report.html import charts, page
+from nearfar.reproduce import Figure, Reproduced
 
-Row = Mapping[str, Any]
-
-_HEADS = reproduce_declared.ROWS.heads(
-    "holds", "item", "published", "ours", "unit", "tolerance", "note"
-)
+_HEADS = declared.ROWS.heads("holds", "item", "published", "ours", "unit", "tolerance", "note")
 _SIGNS = {
     "yes": '<span class="verdict good">● yes</span>',
     "NO": '<span class="verdict poor">■ no</span>',
     "input": '<span class="verdict">input</span>',
     "short": '<span class="verdict">short</span>',
 }
-#: Of what rows may do, in both colour schemes.
+#: Colours of the states of rows, in both colour schemes.
 _COLOURS = (palette.OKABE_ITO["vermillion"], palette.OKABE_ITO["green"], "#8a8a8a")
-#: Rows of a lone paper that are shown without being asked for.
+#: The maximum number of rows of a single paper that are shown unfolded.
 _OPEN = 15
 
 
-class ReproducePage(page.Page):
-    """Published results beside ours.
-
-    Args:
-        result: what ``nearfar reproduce --format json`` prints.
-        figures: to be drawn; tables: to be shown (:class:`nearfar.reproduce.Reproduced`).
-    """
+class ReproducePage(page.Page[Reproduced]):
+    """Published results and ours."""
 
     title = "Published and ours - nearfar"
     kicker = "nearfar: reproduce"
-    heading = "What the papers state, and what we find"
+    heading = "Published statements and our results"
     scripts = ("common.js", "reproduce.js")
 
-    def __init__(
-        self,
-        result: Mapping[str, Any],
-        figures: Sequence[Mapping[str, Any]] = (),
-        tables: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        """Keep what is drawn and shown besides the rows."""
-        super().__init__(result)
-        self.figures, self.tables = figures, tables
-        found = (report.summary(result), report.captures(result["run"]))
+    def __init__(self, result: Reproduced) -> None:
+        """Write the headline."""
+        super().__init__(result, result.run)
+        found = (report.summary(result), report.captures(result.run))
         self.headline = " ".join(part for part in found if part)
 
     def _sections(self) -> list[str]:
-        rows: Sequence[Row] = self.result["rows"]
+        rows = self.result.rows
         parts = [page.section("rows", "Published and ours", _rows(rows), wide=True)]
         self.charts["holds"] = holds(rows)
-        caption = "Rows that hold and rows that do not, of each paper."
-        parts.append(page.section("holds", "How much holds", page.chart("holds", caption, caption)))
+        caption = "Rows that hold and rows that do not, by paper."
+        parts.append(
+            page.section("holds", "How many rows hold", page.chart("holds", caption, caption))
+        )
         ratios = _ratios(rows)
         if ratios["points"]:
             self.charts["ratios"] = ratios
-            caption = "Our number over the published one, where both are one. Crosses do not hold."
+            caption = "Our number divided by the published one. Crosses do not hold."
             parts.append(page.section("ratios", "How far off", page.chart(
                 "ratios", "Our numbers over the published ones", caption)))  # fmt: skip
-        for number, one in enumerate(self.figures):
+        for number, content in enumerate(self.result.figures):
             name = f"figure-{number}"
-            self.charts[name] = figure(one)
-            body = page.chart(name, one["title"], one["caption"])
-            numbers = page.details("The numbers", _numbers(one))
-            parts.append(page.section(f"part-{number}", one["title"], body + numbers))
-        for number, table in enumerate(self.tables):
+            self.charts[name] = figure(content)
+            body = page.chart(name, content["title"], content["caption"])
+            numbers = page.details("The numbers", _numbers(content))
+            parts.append(page.section(f"part-{number}", content["title"], body + numbers))
+        for number, table in enumerate(self.result.tables):
             cells = [[page.text(page.typeset(cell)) for cell in row] for row in table["rows"]]
             body = page.table(table["headers"], cells, table["title"])
             folded = page.details("The table", body)
             parts.append(page.section(f"table-{number}", table["title"], folded, wide=True))
-        if self.result["sensitivity"]:
-            parts.append(_sensitivity(self.result["sensitivity"]))
+        if self.result.sensitivity:
+            parts.append(_sensitivity(self.result.sensitivity))
         return parts
 
 
-def _by_paper(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _by_paper(rows: Sequence[declared.Row]) -> dict[str, list[declared.Row]]:
     """Rows of each paper, those that do not hold first; papers with most of these first."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[declared.Row]] = {}
     for row in sorted(rows, key=lambda row: list(report.STATES).index(row["holds"])):
         found.setdefault(row["paper"], []).append(row)
     return dict(sorted(found.items(), key=lambda item: -_missed(item[1])))
 
 
-def _missed(rows: Sequence[Row]) -> int:
+def _missed(rows: Sequence[declared.Row]) -> int:
     return sum(row["holds"] is False for row in rows)
 
 
-def _rows(rows: Sequence[Row]) -> str:
-    """A fold for each paper, and what filters them."""
+def _rows(rows: Sequence[declared.Row]) -> str:
+    """A ``details`` element for each paper, and the search field."""
     by_paper = _by_paper(rows)
     folds = []
     for paper, own in by_paper.items():
@@ -130,7 +118,7 @@ def _rows(rows: Sequence[Row]) -> str:
     )
 
 
-def holds(rows: Sequence[Row]) -> charts.Drawn:
+def holds(rows: Sequence[declared.Row]) -> charts.Drawn:
     """The chart of how many rows hold, by paper."""
     import altair as alt
 
@@ -170,21 +158,22 @@ def holds(rows: Sequence[Row]) -> charts.Drawn:
     return {"spec": charts.finish(made, 40 + 34 * len(names)), "bars": bars}
 
 
-def _ratios(rows: Sequence[Row]) -> charts.Drawn:
-    """The chart of our numbers over the published ones."""
+def _ratios(rows: Sequence[declared.Row]) -> charts.Drawn:
+    """The chart of our numbers divided by the published ones."""
     import altair as alt
 
     names = [papers.label(paper) for paper in _by_paper(rows)]
     points: list[charts.Datum] = [
         {
             "paper": papers.label(row["paper"]),
-            "ratio": float(row["ours"]) / float(row["published"]),
+            "ratio": ours / published,
             "holds": report.STATES[row["holds"]],
             "item": units.clean(row["item"]),
             "label": f"{report.value(row['ours'])}, published {report.value(row['published'])}",
         }
         for row in rows
-        if _is_number(row["published"]) and _is_number(row["ours"])
+        for ours, published in [(row["ours"], row["published"])]
+        if isinstance(published, int | float) and published > 0 and ours is not None and ours > 0
     ]
     parts = list(report.STATES.values())
     made = (
@@ -221,16 +210,12 @@ def _ratios(rows: Sequence[Row]) -> charts.Drawn:
     return {"spec": charts.finish(made, 40 + 34 * len(drawn)), "points": points}
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
-def figure(content: Mapping[str, Any]) -> charts.Drawn:
+def figure(content: Figure) -> charts.Drawn:
     """The chart of a figure: its specification, points and curves."""
     names = [series["name"] for series in content["series"]]
     pages = sorted({size for series in content["series"] for size, _ in series["points"]})
 
-    def listed(kind: str) -> list[charts.Datum]:
+    def data(kind: Literal["points", "curve"]) -> list[charts.Datum]:
         return [
             {
                 "page": size,
@@ -247,8 +232,8 @@ def figure(content: Mapping[str, Any]) -> charts.Drawn:
     return {
         "spec": charts.published(pages, names, content["axis"], content["time"]),
         "series": len(names),
-        "points": listed("points"),
-        "curves": listed("curve"),
+        "points": data("points"),
+        "curves": data("curve"),
     }
 
 
@@ -256,26 +241,26 @@ def _value_label(value: float, time: bool) -> str:
     return units.duration(value) if time else f"{value:.4g}"
 
 
-def _numbers(figure: Mapping[str, Any]) -> str:
+def _numbers(figure: Figure) -> str:
     series = figure["series"]
     rows = [
         [
             page.text(page.typeset(units.size(size))),
             *(
-                page.text(page.typeset(_value_label(one["points"][i][1], figure["time"])))
-                for one in series
+                page.text(page.typeset(_value_label(curve["points"][i][1], figure["time"])))
+                for curve in series
             ),
         ]
         for i, (size, _) in enumerate(series[0]["points"])
     ]
     return page.table(
-        [paging_declared.ROWS.head("page_bytes"), *(one["name"] for one in series)],
+        [paging_declared.ROWS.head("page_bytes"), *(curve["name"] for curve in series)],
         rows,
         figure["title"],
     )
 
 
-def _sensitivity(cases: Sequence[Mapping[str, Any]]) -> str:
+def _sensitivity(cases: Sequence[declared.SensitivityRow]) -> str:
     cells = [
         [
             page.text(case["setting"]),
@@ -286,7 +271,7 @@ def _sensitivity(cases: Sequence[Mapping[str, Any]]) -> str:
         ]
         for case in cases
     ]
-    title = "What the papers leave open, chosen otherwise"
-    heads = reproduce_declared.SENSITIVITY_ROWS.heads("setting", "why", "holds", "more", "fewer")
+    title = "Other choices where the papers leave a choice"
+    heads = declared.SENSITIVITY_ROWS.heads("setting", "why", "holds", "more", "fewer")
     folded = page.details("The table", page.table(heads, cells, title))
     return page.section("sensitivity", title, folded, wide=True)

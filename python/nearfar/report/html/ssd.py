@@ -1,19 +1,18 @@
-"""The page of the ssd study: where the time went, how long services took."""
+"""The page of the ssd study: parts of the time, and the time of services."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final, TypedDict
 
 from nearfar import units
 from nearfar.declared import ssd as declared
 from nearfar.report import palette
 from nearfar.report import ssd as texts
 from nearfar.report.html import charts, page
+from nearfar.ssd import Detail, SsdResult
 
-Result = Mapping[str, Any]
-
-#: The colours of what a core does.
+#: Colours of the parts of a core's time.
 _PARTS: Final = dict(zip(texts.CPU, ("blue", "vermillion", "purple", "grey"), strict=True))
 _COLOURS = palette.OKABE_ITO | {"grey": "#8c8c8c"}
 _GLOSSARY = (
@@ -24,14 +23,22 @@ _GLOSSARY = (
     ("idle", "No thread is ready."),
     (
         "predicted",
-        "What the device announces: the operations that it will need, nothing else going on.",
+        "The time that the device announces: that of the operations it needs when it is idle.",
     ),
     ("passed on", "The fault went to the kernel, which may put the thread to sleep."),
 )
 
 
-class SsdPage(page.Page):
-    """The ssd study: what ``nearfar ssd --format json`` prints."""
+class Cell(TypedDict):
+    """A row's histogram and the threshold of its policy, for the script."""
+
+    name: str
+    threshold: charts.Datum | None
+    bars: list[charts.Datum]
+
+
+class SsdPage(page.Page[SsdResult]):
+    """The ssd study."""
 
     title = "DRAM-interface SSD - nearfar"
     kicker = "nearfar: ssd"
@@ -39,20 +46,20 @@ class SsdPage(page.Page):
     glossary = _GLOSSARY
     scripts = ("common.js", "ssd.js")
 
-    def __init__(self, result: Result) -> None:
-        """Make what the script draws of each row."""
-        super().__init__(result)
-        trace = page.name(result["run"]["trace"])
+    def __init__(self, result: SsdResult) -> None:
+        """Make the script's data for each row."""
+        super().__init__(result, result.run, len(result.rows))
+        trace = page.name(result.run["trace"])
         self.heading = f"Wait for flash, or run something else? <code>{trace}</code>"
         self.headline = texts.headline(result)
-        pairs = zip(result["rows"], result["details"], strict=True)
-        self.cells = [_shown(row, one) for row, one in pairs]
+        pairs = zip(result.rows, result.details, strict=True)
+        self.cells = [_cell(row, detail) for row, detail in pairs]
 
     def _sections(self) -> list[str]:
-        rows = self.result["rows"]
+        rows = self.result.rows
         options = "".join(
-            f'<option value="{i}">{page.text(one["name"])}</option>'
-            for i, one in enumerate(self.cells)
+            f'<option value="{i}">{page.text(cell["name"])}</option>'
+            for i, cell in enumerate(self.cells)
         )
         chooser = (
             '<p class="controls"><label for="which">Policy and DRAM</label>'
@@ -61,10 +68,10 @@ class SsdPage(page.Page):
         chart = page.chart(
             "service",
             "Services by predicted and by actual time",
-            "Embedded page faults by the time that the device predicted and that they took, "
-            "8 bins per doubling. The line is the threshold of the policy.",
+            "Embedded page faults by predicted and by actual time, 8 bins per doubling. "
+            "The line is the threshold of the policy.",
         )
-        if not any(row["bars"] for row in self.cells):
+        if not any(cell["bars"] for cell in self.cells):
             chart = "<p>No embedded page faults: all pages were in the device's DRAM.</p>" + (
                 f"<div hidden>{chart}</div>"
             )
@@ -76,45 +83,47 @@ class SsdPage(page.Page):
 
     def _data(self) -> dict[str, object]:
         brief = [
-            {key: value for key, value in one.items() if key != "timeline"}
-            for one in self.result["details"]
+            {key: value for key, value in detail.items() if key != "timeline"}
+            for detail in self.result.details
         ]
         return {
-            "result": {**self.result, "details": brief},
+            "result": {**self.result.to_dict(), "details": brief},
             "model": {"charts": {"service": {"spec": _histogram()}}},
             "cells": self.cells,
         }
 
 
-def _name(row: Mapping[str, Any]) -> str:
+def _name(row: declared.Row) -> str:
     return f"{units.clean(row['epf'])}, {units.size(row['dram_bytes'])}"
 
 
-def _shown(row: declared.Row, detail: Mapping[str, Any]) -> Mapping[str, object]:
-    """What the script needs of a row: histogram and threshold."""
+def _cell(row: declared.Row, detail: Detail) -> Cell:
     threshold = texts.threshold_ns(row["epf"])
-    line = {"low": threshold, "shown": 1, "label": units.duration(threshold)}
+    line: charts.Datum = {"low": threshold, "shown": 1, "label": units.duration(threshold)}
     return {
         "name": _name(row),
         "threshold": line if threshold else None,
         "bars": [
             {
-                "low": one["low_ns"],
-                "high": one["high_ns"],
-                "value": one[kind],
+                "low": bin_["low_ns"],
+                "high": bin_["high_ns"],
+                "value": services,
                 "kind": kind,
-                "label": f"{units.duration(one['low_ns'])} to {units.duration(one['high_ns'])}",
-                "count": units.count(one[kind]),
+                "label": f"{units.duration(bin_['low_ns'])} to {units.duration(bin_['high_ns'])}",
+                "count": units.count(services),
             }
-            for kind in ("predicted", "actual")
-            for one in detail["service"]
-            if one[kind]
+            for kind, counts in (
+                ("predicted", [bin_["predicted"] for bin_ in detail["service"]]),
+                ("actual", [bin_["actual"] for bin_ in detail["service"]]),
+            )
+            for bin_, services in zip(detail["service"], counts, strict=True)
+            if services
         ],
     }
 
 
-def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
-    most = max(texts.core_seconds(row) for row in rows) or 1.0
+def _bars(rows: Sequence[declared.Row]) -> str:
+    longest = max(texts.core_seconds(row) for row in rows) or 1.0
     key = page.legend(
         (_COLOURS[colour], declared.ROWS.head(part)) for part, colour in _PARTS.items()
     )
@@ -123,7 +132,7 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
         whole = texts.core_seconds(row)
         label = f"{_name(row)}: {units.duration(row['seconds'] * 1e9)}"
         segments = "".join(
-            f'<span style="width:{100 * row[part] / most:.3f}%;'
+            f'<span style="width:{100 * row[part] / longest:.3f}%;'
             f'background:{_COLOURS[colour]}" title="{declared.ROWS.head(part)} '
             f'{page.text(units.percent(row[part] / (whole or 1.0)))}"></span>'
             for part, colour in _PARTS.items()
@@ -162,7 +171,7 @@ def _histogram() -> charts.Spec:
                             legend=alt.Legend(title=None, orient="top")),
             tooltip=[
                 alt.Tooltip("kind:N", title="time"),
-                alt.Tooltip("label:N", title="class"),
+                alt.Tooltip("label:N", title="bin"),
                 alt.Tooltip("count:N", title="services"),
             ],
         )

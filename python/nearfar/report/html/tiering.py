@@ -1,9 +1,9 @@
-"""The page of the tiering study: bars, curves over the run, box plots where there are seeds."""
+"""The page of the tiering study: bars, curves over the run, box plots over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from nearfar import tiering_answers as answers
 from nearfar import units
@@ -12,19 +12,26 @@ from nearfar.memory_curve import slowdown
 from nearfar.report import palette
 from nearfar.report.html import charts, page
 from nearfar.report.html import memory as memory_chart
+from nearfar.tiering import TieringResult, fast_memories, of_memory, shown_memory
 
-Result = answers.Result
+if TYPE_CHECKING:
+    import altair as alt
 
-#: What is drawn over the run: title, axis, unit, and what it shows.
-_CURVES = {
+#: Columns of the series that have a chart over the run.
+_Curve = Literal["bandwidth_mb_s", "fast_hit_ratio", "shadow_copies", "shadow_bytes", "fast_bytes"]
+#: Charts over the run: column, title, title of the axis, and kind of number.
+_CURVES: Final[dict[str, tuple[_Curve, str, str, str]]] = {
     "bandwidth": ("bandwidth_mb_s", "Bandwidth", "MiB/s", "count"),
     "hits": ("fast_hit_ratio", "Accesses to fast memory", "share of accesses", "share"),
     "shadows": ("shadow_copies", "Shadow copies made", "pages since the start", "count"),
     "held": ("shadow_bytes", "Memory held by shadows", "bytes", "size"),
     "fast": ("fast_bytes", "Fast memory in use", "bytes", "size"),
 }
-#: What is drawn as boxes over seeds, summed over the run.
-_BOXES = {
+#: Counts that have a box plot over seeds, summed over the run.
+_Box = Literal[
+    "shadow_faults", "shadow_reclaims", "demotions_remapped", "shadow_copies", "promotions"
+]
+_BOXES: Final[dict[_Box, str]] = {
     "shadow_faults": "Shadow faults",
     "shadow_reclaims": "Shadows reclaimed",
     "demotions_remapped": "Demotions by remapping",
@@ -37,57 +44,54 @@ _GLOSSARY = (
     ("shadow", "A promoted page's old frame, kept so that it can be demoted without a copy."),
     ("shadow fault", "The first write to a page with a shadow: the shadow is freed."),
     ("reclaimed", "A shadow freed because its frame was needed."),
-    ("hint fault", "A fault the kernel arranged to see whether a slow page is used."),
+    ("hint fault", "A fault that the kernel causes to see whether a slow page is used."),
     ("oracle", "Knows how often each page will be used: a bound, not a policy."),
 )
 
+_ENOUGH = "1 is the lowest time of any policy with all the program's memory fast."
 
-_ENOUGH = "1 is the least time of any policy with all the program's memory fast."
 
-
-def curve_chart(result: Result, names: Sequence[str]) -> charts.Drawn:
+def curve_chart(result: TieringResult, names: Sequence[str]) -> charts.Drawn:
     """The chart of time against fast memory, a curve for each policy."""
-    import altair as alt
-
     curves = answers.policy_curves(result)
     drawn = {curve.name for curve in curves}
-    colour = _colour(alt, names, True, [name for name in names if name in drawn])
+    colour = _colour(names, True, [name for name in names if name in drawn])
     return memory_chart.drawn(
-        curves, slowdown(result, declared.OPTIONS), memory_chart.POLICIES, colour
+        curves, slowdown(result.run, declared.OPTIONS), memory_chart.POLICIES, colour
     )
 
 
-class TieringPage(page.Page):
-    """The tiering study: what ``nearfar tiering --format json`` prints."""
+class TieringPage(page.Page[TieringResult]):
+    """The tiering study."""
 
     kicker = "nearfar: tiering"
     glossary = _GLOSSARY
-    result: Result
 
-    def __init__(self, result: Result) -> None:
-        """Name the workload."""
-        super().__init__(result)
-        workload = units.clean(result["run"]["workload"])
+    def __init__(self, result: TieringResult) -> None:
+        """Write the headings."""
+        super().__init__(result, result.run)
+        workload = units.clean(result.run["workload"])
         self.title = f"{workload} - nearfar tiering"
         self.heading = f"Which policy for <code>{page.text(workload)}</code>?"
         self.headline, *self.more = answers.answers(result)
 
     def _lead(self) -> str:
-        said = "<br>".join(page.text(page.typeset(line)) for line in self.more)
-        return super()._lead() + (f'<p class="overall">{said}</p>' if said else "")
+        lines = "<br>".join(page.text(page.typeset(line)) for line in self.more)
+        return super()._lead() + (f'<p class="overall">{lines}</p>' if lines else "")
 
     def _sections(self) -> list[str]:
-        rows = answers.of_memory(self.result, self.result["rows"])
+        result = self.result
+        rows = of_memory(result, result.rows)
         means = answers.means(rows)
         names = list(dict.fromkeys(row["policy"] for row in rows))
         seeds = list(dict.fromkeys(row["seed"] for row in rows))
-        series = answers.of_memory(self.result, self.result["series"])
-        memory = answers.shown_memory(self.result)
-        several = len(answers.fast_memories(self.result)) > 1 and memory is not None
+        series = of_memory(result, result.series)
+        memory = shown_memory(result)
+        several = len(fast_memories(result)) > 1
         with_memory = f" With {memory.both} of fast memory." if several and memory else ""
-        curves = answers.policy_curves(self.result)
+        curves = answers.policy_curves(result)
         if curves:
-            self.charts["enough"] = curve_chart(self.result, names)
+            self.charts["enough"] = curve_chart(result, names)
         return [
             *([memory_chart.section(curves, "How much fast memory", _ENOUGH)] if curves else []),
             _bars(means, names, self.charts, with_memory),
@@ -97,31 +101,34 @@ class TieringPage(page.Page):
         ]
 
 
-def _axis(alt: Any, kind: str, title: str, most: float = 0) -> Any:
+def _axis(kind: str, title: str, largest: float = 0) -> alt.Axis:
+    import altair as alt
+
     if kind == "size":
-        ticks = charts.size_ticks(most)
+        ticks = charts.size_ticks(largest)
         return alt.Axis(title=title, values=ticks, labelExpr=charts.SIZE_LABEL)
-    label = {"labelExpr": charts.COUNT_LABEL, "tickMinStep": 1} if kind == "count" else {}
-    return alt.Axis(title=title, tickCount=6, **label)
+    if kind == "count":
+        return alt.Axis(title=title, tickCount=6, labelExpr=charts.COUNT_LABEL, tickMinStep=1)
+    return alt.Axis(title=title, tickCount=6)
 
 
-def _colour(
-    alt: Any, names: Sequence[str], legend: bool, among: Sequence[str] | None = None
-) -> Any:
-    """A policy keeps its colour in every chart; the legend, of those drawn, wraps on a phone."""
+def _colour(names: Sequence[str], legend: bool, among: Sequence[str] | None = None) -> alt.Color:
+    """Colours by policy, the same in every chart; the legend lists ``among``, or all."""
+    import altair as alt
+
     colours = [palette.OKABE_ITO[c] for c in ("blue", "orange", "green", "vermillion", "purple")]
     colours += [palette.OKABE_ITO["sky"], "#8c8c8c"]
     shown = list(names if among is None else among)
-    look = alt.Legend(title=None, orient="top", columns=3, labelLimit=140, values=shown)
-    key = look if legend else None
+    # Three columns fit on a phone.
+    key = alt.Legend(title=None, orient="top", columns=3, labelLimit=140, values=shown)
     return alt.Color(
         "policy:N",
         scale=alt.Scale(domain=list(names), range=(colours * len(names))[: len(names)]),
-        legend=key,
+        legend=key if legend else None,
     )
 
 
-def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> charts.Drawn:
+def bandwidth(rows: Sequence[declared.Row], names: list[str]) -> charts.Drawn:
     """The chart of bandwidth by phase and policy: its specification and its bars."""
     import altair as alt
 
@@ -132,8 +139,8 @@ def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> charts.Dra
         .encode(
             x=alt.X("phase:N", sort=phases, axis=alt.Axis(title=None, labelAngle=0)),
             xOffset=alt.XOffset("policy:N", sort=names),
-            y=alt.Y("value:Q", axis=_axis(alt, "count", declared.ROWS.head("bandwidth_mb_s"))),
-            color=_colour(alt, names, True),
+            y=alt.Y("value:Q", axis=_axis("count", declared.ROWS.head("bandwidth_mb_s"))),
+            color=_colour(names, True),
             tooltip=[
                 alt.Tooltip("policy:N", title="policy"),
                 alt.Tooltip("phase:N", title="phase"),
@@ -156,7 +163,7 @@ def bandwidth(rows: Sequence[Mapping[str, Any]], names: list[str]) -> charts.Dra
 
 
 def _bars(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[declared.Row],
     names: list[str],
     drawn: dict[str, charts.Drawn],
     with_memory: str,
@@ -170,7 +177,7 @@ def _bars(
 
 def _curve(
     identifier: str,
-    series: Sequence[Mapping[str, Any]],
+    series: Sequence[declared.SeriesRow],
     names: list[str],
     seed: int,
     drawn: dict[str, charts.Drawn],
@@ -179,7 +186,7 @@ def _curve(
 
     key, title, axis, kind = _CURVES[identifier]
     chosen = [point for point in series if point["seed"] == seed]
-    most = max((point[key] for point in chosen), default=0)
+    largest = max((point[key] for point in chosen), default=0)
     made = (
         alt.Chart(alt.NamedData("points"))
         .mark_line(strokeWidth=2)
@@ -189,8 +196,8 @@ def _curve(
                 scale=alt.Scale(domain=[0, 1]),
                 axis=alt.Axis(title="progress of the run", format="%", tickCount=6),
             ),
-            y=alt.Y("value:Q", axis=_axis(alt, kind, axis, most)),
-            color=_colour(alt, names, True),
+            y=alt.Y("value:Q", axis=_axis(kind, axis, largest)),
+            color=_colour(names, True),
             strokeDash=alt.StrokeDash("policy:N", scale=alt.Scale(domain=names)),
             tooltip=[
                 alt.Tooltip("policy:N", title="policy"),
@@ -225,7 +232,7 @@ def _curve(
 
 
 def _boxes(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[declared.Row],
     names: list[str],
     seeds: list[int],
     drawn: dict[str, charts.Drawn],
@@ -241,19 +248,21 @@ def _boxes(
         for key in _BOXES
     }
     body = ""
-    # One seed has no spread to draw.
-    one = len(seeds) == 1
-    over = f"seed {seeds[0]}" if one else f"minimum, quartiles, maximum over {len(seeds)} seeds"
+    # A single seed has no spread.
+    single = len(seeds) == 1
+    over = f"seed {seeds[0]}" if single else f"minimum, quartiles, maximum over {len(seeds)} seeds"
     shown = {k: t for k, t in _BOXES.items() if any(totals[n, s, k] for n in names for s in seeds)}
     # These charts are narrow.
     turned = sum(6 * len(name) + 12 for name in names) > 240
     angle = -40 if turned else 0
     for key, title in shown.items():
         boxes = alt.Chart(alt.NamedData("boxes"))
-        made = (boxes.mark_bar() if one else boxes.mark_boxplot(extent="min-max", size=18)).encode(
+        made = (
+            boxes.mark_bar() if single else boxes.mark_boxplot(extent="min-max", size=18)
+        ).encode(
             x=alt.X("policy:N", sort=names, axis=alt.Axis(title=None, labelAngle=angle)),
-            y=alt.Y("value:Q", axis=_axis(alt, "count", "pages in a run")),
-            color=_colour(alt, names, False),
+            y=alt.Y("value:Q", axis=_axis("count", "pages in a run")),
+            color=_colour(names, False),
         )
         identifier = "box-" + key.replace("_", "-")
         drawn[identifier] = {
@@ -267,23 +276,27 @@ def _boxes(
         body += page.chart(identifier, title, f"{title} of a whole run: {over}.")
     never = ", ".join(title.lower() for key, title in _BOXES.items() if key not in shown)
     body = f'<div class="several">{body}</div>' + (f"<p>None: {never}.</p>" if never else "")
-    return page.section("boxes", "In a whole run" if one else "Over seeds", body, wide=True)
+    return page.section("boxes", "In a whole run" if single else "Over seeds", body, wide=True)
 
 
-def _numbers(rows: Sequence[Mapping[str, Any]]) -> str:
-    keys = (
-        "bandwidth_mb_s",
-        "mean_latency_ns",
-        "fast_hit_ratio",
-        "promotions",
-        "demotions",
-        "demotions_remapped",
-        "shadow_copies",
-        "shadow_faults",
-        "shadow_reclaims",
-        "aborts",
-        "hint_faults",
-    )
+#: Columns of the table of numbers.
+_Number = Literal[
+    "bandwidth_mb_s",
+    "mean_latency_ns",
+    "fast_hit_ratio",
+    "promotions",
+    "demotions",
+    "demotions_remapped",
+    "shadow_copies",
+    "shadow_faults",
+    "shadow_reclaims",
+    "aborts",
+    "hint_faults",
+]
+_NUMBERS: Final[tuple[_Number, ...]] = get_args(_Number)
+
+
+def _numbers(rows: Sequence[declared.Row]) -> str:
     body = [
         [
             page.text(f"{row['policy']}, {row['phase']}"),
@@ -291,12 +304,14 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> str:
                 page.text(
                     f"{row[key]:.3f}" if key == "fast_hit_ratio" else units.count(round(row[key]))
                 )
-                for key in keys
+                for key in _NUMBERS
             ),
         ]
         for row in rows
     ]
-    headers = [", ".join(declared.ROWS.heads("policy", "phase")), *declared.ROWS.heads(*keys)]
-    terms = ((declared.ROWS.head(key), page.text(declared.ROWS.column(key).what)) for key in keys)
+    headers = [", ".join(declared.ROWS.heads("policy", "phase")), *declared.ROWS.heads(*_NUMBERS)]
+    terms = (
+        (declared.ROWS.head(key), page.text(declared.ROWS.column(key).what)) for key in _NUMBERS
+    )
     table = page.table(headers, body, "Means over seeds, by phase")
     return page.section("numbers", "The numbers", table + page.definitions(terms), wide=True)

@@ -1,28 +1,35 @@
-"""Charts of results for notebooks: the first of each study's page, as ``altair.Chart``.
+"""Charts of results for notebooks, as ``altair.Chart``: the first chart of each study's page.
 
-One file a study with ``draw(result)``, which the result names (``Result.chart``). What a page draws
-already is taken from there.
+One file per study with ``draw(result)``, which the result names (``Result.chart``). Charts that a
+page has too are taken from :mod:`nearfar.report.html`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from nearfar.errors import NearfarError
 from nearfar.report import palette
+from nearfar.report.html.charts import Datum, Spec, finish
+
+if TYPE_CHECKING:
+    import altair as alt
+
+Chart: TypeAlias = "alt.Chart"
+T = TypeVar("T")
 
 WIDTH = 560
-"""Width of a chart, pixels; a page gives its charts the width there is."""
+"""Width of a chart in pixels; on a page, a chart is as wide as its container."""
 
 
-def chart(spec: Mapping[str, Any], title: str, **data: Sequence[Mapping[str, Any]]) -> Any:
-    """A page's specification with its data put in: a chart that stands alone.
+def chart(spec: Spec, title: str, **data: Sequence[Datum]) -> Chart:
+    """A page's specification with its data: a chart that can be shown alone.
 
     Args:
-        spec: what a function of :mod:`nearfar.report.html.charts` made.
-        title: of the chart, plain text; further lines are smaller.
-        data: rows by the name that the specification calls them by.
+        spec: the result of a function of :mod:`nearfar.report.html.charts`.
+        title: of the chart, plain text; lines after the first are smaller.
+        data: rows by the name of their data set in the specification.
 
     Raises:
         NearfarError: there are no rows.
@@ -39,52 +46,48 @@ def chart(spec: Mapping[str, Any], title: str, **data: Sequence[Mapping[str, Any
     return alt.Chart.from_dict(whole)
 
 
-def legend(spec: Mapping[str, Any], field: str, **how: Any) -> None:
-    """Put a legend into a page's specification, whose colours the page itself explains.
+def legend(spec: Spec, field: str, **keys: object) -> None:
+    """Add a legend to a page's specification; the page itself explains its colours elsewhere.
 
     Args:
         spec: the specification, or a layer of it; it is changed.
-        field: what the colours distinguish.
-        how: keys of Vega-Lite's legend.
+        field: the field that colours stand for.
+        keys: keys of Vega-Lite's legend.
     """
     for layer in spec.get("layer", ()):
-        legend(layer, field, **how)
+        legend(layer, field, **keys)
     colour = spec.get("encoding", {}).get("color", {})
     if colour.get("field") == field:
-        colour["legend"] = {"title": None, "orient": "top", **how}
+        colour["legend"] = {"title": None, "orient": "top", **keys}
 
 
-#: Places along an axis that can still be read.
+#: The number of places along an axis that can still be read.
 PLACES = 24
 
 
-def limit(items: Sequence[Any]) -> tuple[Sequence[Any], str]:
-    """As many items as an axis has places for, and what a title says where some are left out."""
+def limit(items: Sequence[T]) -> tuple[Sequence[T], str]:
+    """As many items as fit on an axis, and a note for the title if some are left out."""
     note = f" ({PLACES} of {len(items)})" if len(items) > PLACES else ""
     return items[:PLACES], note
 
 
-def bars(
-    rows: Sequence[Mapping[str, Any]], title: str, *, x: str, series: str, axis: str, label: str
-) -> Any:
+def bars(rows: Sequence[Datum], title: str, *, x: str, series: str, axis: str, label: str) -> Chart:
     """Bars side by side: ``value`` of each row, by the row's ``x`` and ``series``.
 
     Args:
         rows: mappings of ``value`` and the two keys, which are texts.
         title: of the chart.
-        x: key of what stands along the axis, in the order of the rows.
-        series: key of what colours distinguish.
-        axis: what ``value`` is, with its unit.
+        x: key of the places along the axis, in the order of the rows.
+        series: key of the colours.
+        axis: title of the axis of ``value``, with its unit.
         label: Vega expression of a tick, as in :mod:`nearfar.report.html.charts`.
     """
     import altair as alt
 
-    from nearfar.report.html import charts
-
-    order = list(dict.fromkeys(row[x] for row in rows))
-    names = list(dict.fromkeys(row[series] for row in rows))
-    # Labels that would run into one another are turned; a character takes some 6 pixels.
-    turned = sum(6 * len(str(place)) + 12 for place in order) > WIDTH
+    order = list(dict.fromkeys(str(row[x]) for row in rows))
+    names = list(dict.fromkeys(str(row[series]) for row in rows))
+    # Labels that would overlap are turned; a character takes about 6 pixels.
+    turned = sum(6 * len(place) + 12 for place in order) > WIDTH
     made = (
         alt.Chart(alt.NamedData("bars"))
         .mark_bar()
@@ -96,4 +99,4 @@ def bars(
             tooltip=[f"{x}:N", f"{series}:N", alt.Tooltip("value:Q", title=axis)],
         )
     )
-    return chart(charts.finish(made, 300), title, bars=rows)
+    return chart(finish(made, 300), title, bars=rows)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nearfar import units
 from nearfar.errors import NearfarError
 from nearfar.report.html import advise, charts
-from nearfar.report.plots import chart
+from nearfar.report.plots import Chart, chart
 
 if TYPE_CHECKING:
     from nearfar.advise import AdviseResult
 
 
-def draw(result: AdviseResult) -> Any:
-    """As the page shows it; several machines are several results."""
+def draw(result: AdviseResult) -> Chart:
+    """The chart of the page for one virtual machine."""
     if not result.rows:
         raise NearfarError("plot: the result has no rows to draw")
     shown = advise.curve(result.rows[0])
@@ -23,6 +23,6 @@ def draw(result: AdviseResult) -> Any:
     gain = f", {units.percent(row['gain'])} less time per reference than 4 KiB"
     title = (
         f"{shown['name']}: {units.size(row['advised_page_bytes'])}{gain if row['gain'] else ''}\n"
-        "line: predicted; points: simulated, crosses those that the model was not shown"
+        "line: predicted; points: simulated, crosses at sizes that the model was not shown"
     )
     return chart(spec, title, curve=shown["curve"], marks=shown["marks"])

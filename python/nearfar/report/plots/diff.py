@@ -1,34 +1,37 @@
-"""How much each row of the first metric changed."""
+"""The change of each row in the first metric."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nearfar import units
 from nearfar.declared import diff as declared
-from nearfar.report.plots import bars, limit
+from nearfar.report.diff import values_of
+from nearfar.report.html.charts import Datum
+from nearfar.report.plots import Chart, bars, limit
 
 if TYPE_CHECKING:
     from nearfar.diff import DiffResult
 
 
-def draw(result: DiffResult) -> Any:
-    """A bar per row, its colour the verdict; of many rows those that changed most."""
+def draw(result: DiffResult) -> Chart:
+    """A bar for each row, coloured by verdict; of many rows, those that changed most."""
     run = result.run
     metric = next(iter(run["metrics"]))
     changed = [
-        row for row in result.rows if row["metric"] == metric and row["relative"] is not None
+        (row["relative"], row)
+        for row in result.rows
+        if row["metric"] == metric and row["relative"] is not None
     ]
-    changed.sort(key=lambda row: -abs(row["relative"]))
+    changed.sort(key=lambda pair: -abs(pair[0]))
     shown, note = limit(changed)
-    rows = [
+    rows: list[Datum] = [
         {
-            "row": ", ".join(units.keyed(name, row[name]) for name in run["keys"]) or "all",
+            "row": ", ".join(values_of(row, run["keys"])) or "all",
             "verdict": row["verdict"],
-            "value": 100 * row["relative"],
+            "value": 100 * relative,
         }
-        for row in shown
+        for relative, row in shown
     ]
     title = f"{metric}: {Path(run['b']).name} against {Path(run['a']).name}{note}"
     axis = f"{declared.ROWS.head('relative')}, %"

@@ -1,15 +1,14 @@
-"""The time of a reference, term by term of the model."""
+"""The time of a reference by term of the model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nearfar import units
 from nearfar.declared import explain as declared
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report.html import charts
-from nearfar.report.plots import bars
+from nearfar.report.plots import Chart, bars
 
 if TYPE_CHECKING:
     from nearfar.explain import ExplainResult
@@ -17,21 +16,23 @@ if TYPE_CHECKING:
 _PARTS = {"T_A": "translation", "T_D": "data"}
 
 
-def draw(result: ExplainResult) -> Any:
-    """A bar a term: translation and data side by side, or 4 KiB and the page size explained."""
-    rows: list[dict[str, Any]]
+def draw(result: ExplainResult) -> Chart:
+    """A bar for each term: translation beside data, or 4 KiB beside the page size explained."""
+    rows: list[charts.Datum]
     if result.run["usual_ns"] is None:
         rows = [
             {"part": _PARTS[term["part"]], "term": term["term"], "value": term["ns"]}
             for term in result.terms
         ]
     else:
-        sizes = {"usual_ns": USUAL_PAGE, "ns": result.run["page_bytes"]}
-        terms: list[Mapping[str, Any]] = [*result.terms]
+        usual, size = units.size(USUAL_PAGE), units.size(result.run["page_bytes"])
         rows = [
-            {"part": units.size(size), "term": term["term"], "value": term[key]}
-            for key, size in sizes.items()
-            for term in terms
+            {"part": part, "term": term["term"], "value": ns}
+            for part, times in (
+                (usual, [term["usual_ns"] for term in result.terms]),
+                (size, [term["ns"] for term in result.terms]),
+            )
+            for term, ns in zip(result.terms, times, strict=True)
         ]
     title = f"Where {units.duration(result.run['total_ns'])} per reference go"
     return bars(

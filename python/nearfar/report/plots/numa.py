@@ -1,38 +1,47 @@
-"""What each question of the numa study asks: time, latency, slowdown, bandwidth."""
+"""The answer to each question of the numa study: time, latency, slowdown or bandwidth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 from nearfar import units
+from nearfar.declared import numa_alloc, numa_pair, numa_plan, numa_run
 from nearfar.report.html import charts
-from nearfar.report.plots import bars
+from nearfar.report.plots import Chart, bars
 
 if TYPE_CHECKING:
-    from nearfar.numa import NumaResult
+    from nearfar.numa import NumaResult, Row
 
-Rows = Sequence[Mapping[str, Any]]
 _PLAIN = "format(datum.value, '~g')"
 
 
-def draw(result: NumaResult[Any]) -> Any:
-    """Bars; a case that cannot be done has none."""
-    return _QUESTIONS[result.run["question"]](result.rows)
+def draw(result: NumaResult[Row]) -> Chart:
+    """Bars; a case that is not possible has none."""
+    rows: Sequence[object] = result.rows
+    match result.run["question"]:
+        case "alloc":
+            return _alloc(cast("Sequence[numa_alloc.Row]", rows))
+        case "run":
+            return _run(cast("Sequence[numa_run.Row]", rows))
+        case "pair":
+            return _pair(cast("Sequence[numa_pair.Row]", rows))
+        case _:
+            return _plan(cast("Sequence[numa_plan.Row]", rows))
 
 
-def _alloc(rows: Rows) -> Any:
-    drawn = [
+def _alloc(rows: Sequence[numa_alloc.Row]) -> Chart:
+    drawn: list[charts.Datum] = [
         {"size": units.size(row["size_bytes"]), "mode": row["mode"], "value": row["seconds"] * 1e9}
         for row in rows
-        if row["possible"]
+        if row["seconds"] is not None
     ]
     title = "Allocating and clearing, by size and mode"
     return bars(drawn, title, x="size", series="mode", axis="time", label=charts.TIME_LABEL)
 
 
-def _run(rows: Rows) -> Any:
-    drawn = [
+def _run(rows: Sequence[numa_run.Row]) -> Chart:
+    drawn: list[charts.Datum] = [
         {"mode": row["mode"], "memory": units.size(row["footprint_bytes"]),
          "value": row["latency_ns"]}
         for row in rows
@@ -42,34 +51,26 @@ def _run(rows: Rows) -> Any:
     return bars(drawn, title, x="mode", series="memory", axis="latency", label=charts.TIME_LABEL)
 
 
-def _pair(rows: Rows) -> Any:
-    drawn = [
+def _pair(rows: Sequence[numa_pair.Row]) -> Chart:
+    drawn: list[charts.Datum] = [
         {
-            # Pages that lie at random overlap by chance.
-            "overlap": "shuffled" if row["shuffled"] else units.percent(row["overlap"]),
+            # Pages in a random order overlap by chance.
+            "overlap": "shuffled" if row["overlap"] is None else units.percent(row["overlap"]),
             "machine": name,
-            "value": row[f"slowdown_{guest}"],
+            "value": slowdown,
         }
         for row in rows
-        for guest, name in (("a", "first"), ("b", "second"))
+        for slowdown, name in ((row["slowdown_a"], "first"), (row["slowdown_b"], "second"))
     ]
     title = "How much slower two virtual machines are together than alone"
     return bars(drawn, title, x="overlap", series="machine", axis="times as slow", label=_PLAIN)
 
 
-def _plan(rows: Rows) -> Any:
-    drawn = [
+def _plan(rows: Sequence[numa_plan.Row]) -> Chart:
+    drawn: list[charts.Datum] = [
         {"mode": row["mode"], "plan": "chosen" if row["chosen"] else "possible",
          "value": row["gb_per_second"]}
         for row in rows
         if row["possible"]
     ]  # fmt: skip
     return bars(drawn, "Bandwidth by mode", x="mode", series="plan", axis="GB/s", label=_PLAIN)
-
-
-_QUESTIONS: Mapping[str, Callable[[Rows], Any]] = {
-    "alloc": _alloc,
-    "run": _run,
-    "pair": _pair,
-    "plan": _plan,
-}

@@ -1,32 +1,32 @@
 """Time per reference by page size, at the middle memory size and the first storage.
 
-Sizes that thrash take a thousand times as long as the best one, and a bar that long would hide the
-others: bars end at :data:`MOST` times that of the usual page, with their time written on them.
+Page sizes that thrash can take a thousand times as long as the best one, and would hide the other
+bars: bars end at :data:`MAX` times that of the usual page, with their time written on them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report.html import charts, page, paging
-from nearfar.report.plots import chart, legend
+from nearfar.report.plots import Chart, chart, legend
 
 if TYPE_CHECKING:
     from nearfar.paging import PagingResult
 
-#: Times of the usual page that the axis shows.
-MOST: Final = 3
+#: The end of the axis, as a multiple of the usual page's time.
+MAX: Final = 3
 
 
-def draw(result: PagingResult) -> Any:
-    """The parts of the time stacked, the best page marked."""
-    shown = findings.by_place(result.to_dict())
+def draw(result: PagingResult) -> Chart:
+    """Bars of stacked parts of the time; the best page is marked."""
+    shown = findings.by_place(result)
     model = paging.model(shown)
-    none: paging.Cell = {"rows": [], "sentence": "no rows"}
-    cell = model["cells"].get(model["initial"], none)
+    empty: paging.Cell = {"rows": [], "sentence": "no rows"}
+    cell = model["cells"].get(model["initial"], empty)
     times = paging.times(shown)
     stacked = [
         {**row, "part": part, "order": order, "value": row[name]}
@@ -39,16 +39,16 @@ def draw(result: PagingResult) -> Any:
     title = cell["sentence"].replace(": ", "\n", 1)
     totals = {row["label"]: cast("float", row["total_ns"]) for row in cell["rows"]}
     usual = totals.get(page.typeset(units.size(USUAL_PAGE)), min(totals.values(), default=0.0))
-    top = MOST * usual
+    top = MAX * usual
     beyond = [row for row in cell["rows"] if totals[row["label"]] > top]
     if beyond:
         _clip(spec, top)
-        title += f"\nbars end at {MOST} times the time of the usual page; theirs is written on them"
+        title += f"\nbars end at {MAX} times the time of the usual page; theirs is written on them"
     return chart(spec, title, bars=stacked, best=best, beyond=beyond)
 
 
 def _clip(spec: charts.Spec, top: float) -> None:
-    """End the axis at ``top``, and write on the bars beyond it how long they are."""
+    """End the axis at ``top``, and write their time on longer bars."""
     bars = spec["layer"][0]["encoding"]
     bars["y"]["scale"] = {"domain": [0, top], "nice": False}
     spec["layer"].append(

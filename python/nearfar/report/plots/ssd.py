@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nearfar import units
 from nearfar.declared import ssd as declared
 from nearfar.report.html import charts
-from nearfar.report.plots import bars
+from nearfar.report.plots import Chart, bars
 
 if TYPE_CHECKING:
     from nearfar.ssd import SsdResult
 
 
-def draw(result: SsdResult) -> Any:
-    """A bar per policy, side by side for each size."""
+def draw(result: SsdResult) -> Chart:
+    """A bar for each policy, grouped by size."""
     dram, epf, time = declared.ROWS.heads("dram_bytes", "epf", "seconds")
-    rows = [
+    rows: list[charts.Datum] = [
         {dram: units.size(row["dram_bytes"]), epf: row["epf"], "value": row["seconds"] * 1e9}
         for row in result.rows
     ]

@@ -1,34 +1,35 @@
-"""The study's first metric, cell by cell."""
+"""The study's first metric by cell."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nearfar import units
 from nearfar.diff import flat
-from nearfar.report.plots import bars, limit
+from nearfar.report.html.charts import Datum
+from nearfar.report.plots import Chart, bars, limit
 from nearfar.run_folder import Run
 
 if TYPE_CHECKING:
     from nearfar.sweep import SweepResult
 
-#: Colours that can still be told apart.
+#: The number of colours that are still distinguishable.
 _SERIES = 8
 
 
-def draw(result: SweepResult) -> Any:
-    """Cells along the axis, what varies within a cell by colour; the first of each if many."""
+def draw(result: SweepResult) -> Chart:
+    """Cells along the axis, rows of a cell by colour; only the first if there are many."""
     run = Run(result.folder, result.study, result, result.columns)
     rows, keys = flat(run)
     metric = next(iter(run.columns.metrics))
     varying = [key for key in keys if len({str(row[key]) for row in rows}) > 1]
     cells = [key for key in varying if key in result.varying]
     within = [key for key in varying if key not in cells]
-    drawn = [
+    drawn: list[Datum] = [
         {
             "cell": ", ".join(units.keyed(key, row[key]) for key in cells) or "all",
             "row": ", ".join(units.keyed(key, row[key]) for key in within) or "all",
-            "value": float(row[metric]),
+            "value": row[metric],
         }
         for row in rows
         if row[metric] is not None

@@ -1,0 +1,152 @@
+"""The terms of the time of a reference, for ``explain``.
+
+With ``--view machine`` they are columns of the row. Otherwise they are those of the access-time
+model of page-size advice (000, equations 1 to 3), which the engine applies
+(``crates/study/src/paging/table.rs``): a row has only their sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from nearfar import paging_findings as findings
+from nearfar import units
+from nearfar.declared import explain as declared
+from nearfar.declared import paging as paging_declared
+from nearfar.machine import Machine
+
+#: Kinds of faults, and events that cost time.
+Kind = Literal["zero_fills", "file_reads", "swap_ins", "file_rereads"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+Event = Literal["tlb_misses", "tlb_second_hits", "faults", "mapped", Kind]
+#: Columns of the time as a machine spends it that belong to T_A; the others belong to T_D.
+_TRANSLATION: Final = ("tlb_ns", "walk_ns")
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of the model.
+
+    Attributes:
+        name: its name; part: ``T_A`` or ``T_D``; formula: as in the paper.
+        rate: events per reference; each_ns: the time of one.
+        event: the events; None for those that are not counted by place.
+    """
+
+    name: str
+    part: str
+    formula: str
+    rate: float
+    each_ns: float
+    event: Event | None = None
+
+    def row(self, total_ns: float) -> declared.TermsRow:
+        """The term as a part of ``total_ns``."""
+        ns = self.rate * self.each_ns
+        return {
+            "term": self.name,
+            "part": self.part,
+            "formula": self.formula,
+            "rate": self.rate,
+            "each_ns": self.each_ns,
+            "ns": ns,
+            "share": ns / total_ns,
+            "usual_ns": None,
+            "saved_ns": None,
+            "gain": None,
+        }
+
+
+def model_terms(
+    machine: Machine,
+    row: paging_declared.Row,
+    total: declared.TotalRow,
+    lifetimes: bool,
+    write_back: bool,
+) -> list[Term]:
+    """The terms of a row.
+
+    Args:
+        machine: the machine of the run.
+        row: its row.
+        total: counts of a second simulation, for what the row does not count.
+        lifetimes: whether pages end.
+        write_back: whether evictions of written pages take time.
+    """
+    access, size, pages = machine.access_times(), units.size(row["page_bytes"]), [row["page_bytes"]]
+    (read,) = machine.io_ns(row["storage"], pages)
+    second = row["tlb_second_hits"] / row["references"]
+    terms = [
+        Term("TLB lookup", "T_A", "t_TLB", 1.0, access.tlb_ns),
+        Term("second TLB level", "T_A", "h t_STLB", second, access.stlb_ns or 0.0,
+             "tlb_second_hits"),
+        Term("TLB misses", "T_A", "e t_DRAM", row["tlb_miss_rate"], access.dram_ns, "tlb_misses"),
+        Term("memory access", "T_D", "t_DRAM", 1.0, access.dram_ns),
+    ]  # fmt: skip
+    if lifetimes:
+        kernel = machine.fault_times()
+        zeros = kernel.fault_ns + kernel.zero_ns * row["page_bytes"]
+        device, each = f"(t_fault + t_IO({size}))", kernel.fault_ns + read
+        faults: list[tuple[Event, str, str, float]] = [
+            ("zero_fills", "zero fills", f"z (t_fault + t_zero({size}))", zeros),
+            ("file_reads", "file reads", f"f {device}", each),
+            ("swap_ins", "swap-ins", f"s {device}", each),
+            ("file_rereads", "file rereads", f"r {device}", each),
+            ("mapped", "page cache hits", "m t_fault", kernel.fault_ns),
+        ]
+    else:
+        faults = [("faults", "page faults", f"d t_IO({size})", read)]
+    for event, name, formula, ns in faults:
+        # Rows do not count mapped pages, and those of older versions no kinds of faults.
+        known = None if event == "mapped" else row.get(event)
+        rate = (total[event] if known is None else known) / row["references"]
+        terms.append(Term(name, "T_D", formula, rate, ns, event))
+    if write_back:
+        (write,) = machine.write_ns(row["storage"], pages)
+        dirty = row["dirty_evictions"] / row["references"]
+        terms.append(Term("write-backs", "T_D", f"w t_write({size})", dirty, write))
+    return terms
+
+
+def rows_of(terms: Iterable[Term], total_ns: float) -> list[declared.TermsRow]:
+    """The terms as rows, without kinds of events that did not occur."""
+    always = (None, "tlb_misses", "faults")
+    return [term.row(total_ns) for term in terms if term.rate or term.event in always]
+
+
+def cost_ns(place: declared.TotalRow, terms: Sequence[Term]) -> float:
+    """Nanoseconds that the events of a place cost."""
+    return sum(
+        sum(place[term.event] * term.each_ns for term in terms if term.event and term.part == part)
+        for part in ("T_A", "T_D")
+    )
+
+
+def machine_terms(
+    row: paging_declared.Row, usual: paging_declared.Row | None
+) -> list[declared.TermsRow]:
+    """The parts of the time of a row with ``--view machine``, beside those of 4 KiB pages."""
+    terms: list[declared.TermsRow] = []
+    for part in findings.PARTS:
+        ns, usual_ns, saved = row[part] or 0.0, None, None
+        if usual is not None:
+            usual_ns = usual[part] or 0.0
+            saved = 0.0 if math.isclose(usual_ns, ns, rel_tol=1e-12) else usual_ns - ns
+        terms.append(
+            {
+                "term": paging_declared.ROWS.head(part),
+                "part": "T_A" if part in _TRANSLATION else "T_D",
+                "formula": None,
+                "rate": None,
+                "each_ns": None,
+                "ns": ns,
+                "share": ns / row["total_ns"],
+                "usual_ns": usual_ns,
+                "saved_ns": saved,
+                "gain": None if usual is None or saved is None else saved / usual["total_ns"],
+            }
+        )
+    return terms
