@@ -102,7 +102,10 @@ def test_any_rates_are_predicted_and_kept_where_known(
     translation, data = price.exact(known)
     for point, exact in zip(known, translation + data, strict=True):
         assert answer.at(point.page_bytes) == pytest.approx(exact, rel=1e-6)
-    assert np.isfinite(answer.total).all() and (answer.total >= price.tlb_ns + price.dram_ns).all()
+    assert (
+        np.isfinite(answer.total).all()
+        and (answer.total >= price.times.tlb_ns + price.times.dram_ns).all()
+    )
     assert (answer.low <= answer.total).all()
     assert answer.best(SIZES) in SIZES
     error = left_out_error(known, known[0].page_bytes, price, memory, tlb)
@@ -134,7 +137,7 @@ def test_the_memory_is_known_from_the_tlb() -> None:
     known = [Point(4096, 0.04, 0.0, 1e-4, 1e-5), Point(1 << 20, 0.02, 0.0, 0.2, 1e-6)]
     price = costs("nvme", "nvme")
     answer = predict(known, SIZES, price, 64 * 65536, "64")
-    rate = (answer.data[SIZES.index(65536)] - price.dram_ns) / price.io_ns[65536]
+    rate = (answer.data[SIZES.index(65536)] - price.times.dram_ns) / price.io_ns[65536]
     assert rate == pytest.approx(0.04 * 0.5 ** (4 / 8), rel=1e-6)
 
 
@@ -360,7 +363,7 @@ def test_a_fleet_is_its_vms(fleet: Path) -> None:
     [
         ("[vm.a]\ntrce = 'x'\n", "[vm.a] trce: unknown key; did you mean `trace`?"),
         ("storag = 'x'\n", "storag: unknown key; did you mean `storage`?"),
-        ("[vm.a]\nmemory = 60\n", "[vm.a] memory: is not text; write its unit"),
+        ("[vm.a]\nmemory = 60\n", "[vm.a] memory: is not text; quote it"),
         ("[vm.a]\nmemory = '60%'\n", "[vm.a] trace: is missing"),
         (
             "[vm.a]\ntrace = 'x'\nmachine = 'desktop-nvm'\n",
@@ -369,8 +372,8 @@ def test_a_fleet_is_its_vms(fleet: Path) -> None:
         ("storage = 'hdd'\n", "no virtual machines"),
         ("vm = 3\n", "no virtual machines"),
         ("[vm]\na = 3\n", "vm.a is not a section"),
-        ("[vm.'a b']\ntrace = 'x'\n", "is no name for a VM"),
-        ("[vm.a]\ntrace='x'\nstorage='y'\nmin_gain='5'\n", "[vm.a] min_gain: '5' is no share"),
+        ("[vm.'a b']\ntrace = 'x'\n", "is not a name for a VM"),
+        ("[vm.a]\ntrace='x'\nstorage='y'\nmin_gain='5'\n", "[vm.a] min_gain: '5' is not a share"),
         ("[vm.a\n", "not TOML"),
     ],
 )
@@ -455,12 +458,12 @@ def test_advice_that_cannot_be_emitted_is_an_error(nearfar: Run, tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--sizes", "5000"], "--sizes: '5000' holds what is not a power of two"),
+        (["--sizes", "5000"], "--sizes: '5000' has a size that is not a power of two"),
         (["--sizes", "0"], "--sizes:"),
         (["--model", "best"], "--model: 'best' is no model"),
         (["--arch", "sparc"], "--arch: no architecture 'sparc'"),
         (["--storage", "floppy"], "floppy"),
-        (["--min-gain", "5"], "--min-gain: '5' is no share"),
+        (["--min-gain", "5"], "--min-gain: '5' is not a share"),
         (["--emit", "xen"], "--emit: no emitter 'xen'"),
         (["--format", "xml"], "--format: 'xml' is not a format"),
         (["--page-sizes", "3"], "--page-sizes"),

@@ -248,9 +248,9 @@ def test_two_do_not_fight(sysfs: Path, tmp_path: Path) -> None:
     running = start(sysfs, tmp_path / "run")
     try:
         during = words(sysfs)
-        with pytest.raises(NearfarError, match="another `nearfar apply` is under way"):
+        with pytest.raises(NearfarError, match="another `nearfar apply` is running"):
             apply(["true"], page="16K", yes=True, sysfs=sysfs, runtime=tmp_path / "run")
-        with pytest.raises(NearfarError, match="another `nearfar apply` is under way"):
+        with pytest.raises(NearfarError, match="another `nearfar apply` is running"):
             restore(sysfs, tmp_path / "run")
         assert words(sysfs) == during
     finally:
@@ -280,7 +280,7 @@ def test_a_journal_that_others_may_change_is_refused(sysfs: Path, tmp_path: Path
         runtime.chmod(0o777)
     else:
         runtime.symlink_to(sysfs)
-    with pytest.raises(NearfarError, match="others may change the journal"):
+    with pytest.raises(NearfarError, match="other users could change the journal"):
         apply(["true"], page="64K", yes=True, sysfs=sysfs, runtime=runtime)
     assert words(sysfs) == before
 

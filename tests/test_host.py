@@ -35,7 +35,7 @@ def fleet(*rows: dict[str, Any], fleet: str | None = "fleet.toml") -> dict[str, 
 
 def test_sums_of_a_host() -> None:
     (host,) = hosts(
-        fleet(
+        **fleet(
             {"memory_fraction": 0.5},
             {"memory_fraction": 0.8, "storage": "nvme", "bloat_bytes": 1 << 20},
             {"mechanism": "hugetlb", "settable_page_bytes": GIB, "memory_bytes": GIB + 1,
@@ -49,18 +49,18 @@ def test_sums_of_a_host() -> None:
     assert (host.dram_bytes, host.missing_bytes) == (4 * GIB, (1 << 20) + 1)
     assert "more than the host's 4 GiB" in host.sentence
     assert host.sentence.endswith(
-        "; a pool of 2 huge pages of 1 GiB; 1 GiB on zram; 256 MiB on nvme."
+        "; 2 huge pages of 1 GiB reserved; 1 GiB swapped to zram; 256 MiB swapped to nvme."
     )
 
 
 def test_each_machine_is_a_host_and_alternatives_are_none() -> None:
-    found = hosts(fleet({}, {"machine": "b"}, {}))
+    found = hosts(**fleet({}, {"machine": "b"}, {}))
     assert [(host.machine, host.vms, host.missing_bytes) for host in found] == [
         ("host", 2, 0),
         ("b", 1, 0),
     ]
     assert found[0].sentence == "2 VMs with 2 GiB of memory, of the host's 4 GiB."
-    assert hosts(fleet({}, {}, fleet=None)) == []
+    assert hosts(**fleet({}, {}, fleet=None)) == []
 
 
 def test_a_fleet_ends_with_its_hosts(nearfar: Run, tmp_path: Path) -> None:
@@ -73,6 +73,6 @@ def test_a_fleet_ends_with_its_hosts(nearfar: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     last = " ".join(done.stdout.split("Host nvme: ")[1].split())
     assert last.startswith("2 VMs with 20 GiB of memory, and ")
-    assert " more than the host's 16 GiB; 1.54 MiB on zram." in last
-    (host,) = hosts(advise(file).to_dict())
+    assert " more than the host's 16 GiB; 1.54 MiB swapped to zram." in last
+    (host,) = hosts(**advise(file).to_dict())
     assert host.missing_bytes > 4 * GIB

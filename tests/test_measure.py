@@ -192,7 +192,7 @@ def test_every_value_says_where_it_is_from(measured: tuple[Path, str]) -> None:
     path, said = measured
     found = leaves(machine.load(path).to_dict())
     origins = ("measured", "noisy, measured", "/sys/", "/proc/", "cpuid", "assumption", "AMD, ",
-               "Intel 64", "logical block", "what was asked for", "a page")  # fmt: skip
+               "Intel 64", "logical block", "the size of a request", "a page")  # fmt: skip
     for key, value in found.items():
         assert value["source"].startswith(origins), (key, value)
         # What is noisy is said as well.
@@ -229,7 +229,7 @@ def test_levels_are_in_order(measured: tuple[Path, str]) -> None:
         (["measure", "--format", "json"], "takes no name, --set or --format json"),
         (["measure", "--set", "cpu.cores=1"], "takes no name, --set"),
         (["measure", "--storage", "absent"], "absent"),
-        (["measure", "--storage", "/dev/null"], "no file, block device or folder"),
+        (["measure", "--storage", "/dev/null"], "is not a file, block device or folder"),
         (["measure", "-o", "taken.toml"], "taken.toml"),
         (["measure", "-o", "no/folder/x.toml"], "no/folder"),
         (["list", "--quick"], "takes no --quick"),

@@ -195,7 +195,7 @@ def test_what_no_source_knows_is_refused(tmp_path: Path) -> None:
     assert names() == ["acpi", "sysfs"]
     path = tmp_path / "given"
     path.write_text("available: 1 nodes (0)\n")
-    with pytest.raises(NearfarError, match="not a description that is known; one of acpi, sysfs"):
+    with pytest.raises(NearfarError, match="unknown format; known are acpi, sysfs"):
         numa.describe([path])
 
 
@@ -233,7 +233,7 @@ def test_the_command(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
         (["alloc", "--size", "1G", "--nodes", "x"], "--nodes: x is out of range"),
         (["alloc", "--size", "1G", "--allocator", "brk"], "--allocator: no allocator 'brk'"),
         (["alloc", "--size", "1G", "--machine", "nvme"], "machine nvme: has no node.dram.local."),
-        (["run", "nosuch"], "nosuch: neither a trace folder nor a workload"),
+        (["run", "nosuch"], "nosuch: is not a trace folder, a workload"),
         (["run", "1G", "--pattern", "odd"], "--pattern: no pattern 'odd'"),
         (["run", "1G", "--writes", "2"], "--writes: '2' is not a share"),
         (["pair", "48G", "48G", "--overlap", "1,x"], "--overlap"),
@@ -282,7 +282,7 @@ def test_a_workload_stands_for_its_capture(
     sqlite = numa.run(DATA / "captures" / "sqlite.trace", mode=["alius"]).rows
     assert numa.run("gunzip", mode=["alius"]).rows == sqlite
     found = nearfar("numa", "run", "gunzipp")
-    assert found.returncode == 2 and "nor a workload" in found.stderr
+    assert found.returncode == 2 and "is not a trace folder, a workload" in found.stderr
 
 
 def test_bandwidth_is_shared_by_threads() -> None:

@@ -43,7 +43,7 @@ def test_a_plan_that_capacity_decides_uses_what_fits() -> None:
     best = next(row for row in rows if row["chosen"])
     assert best["latency_ns"] == min(row["latency_ns"] for row in rows if row["possible"])
     assert all(row["why_not"] for row in rows if not row["possible"])
-    with pytest.raises(NearfarError, match="gives out at most"):
+    with pytest.raises(NearfarError, match="can allocate at most"):
         plan("9T")
 
 

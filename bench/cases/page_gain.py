@@ -22,7 +22,7 @@ from nearfar.apply import counters
 from nearfar.apply.measure import run as run_command
 from nearfar.apply.setting import BASE, applied, short, switches
 from nearfar.errors import NearfarError
-from nearfar.gain_error import LEAST, gain_error
+from nearfar.gain_error import MIN_ERROR, gain_error
 from nearfar.paging_findings import PARTS
 
 NAME = "page-gain"
@@ -115,7 +115,7 @@ def measured(
     def once(size: int) -> tuple[list[float], int]:
         with applied(size) as plan:
             before = counters(size)["huge_allocations"]
-            ran = run_command(words, disable=plan.disable, look=False, stdout=subprocess.DEVNULL)
+            ran = run_command(words, disable=plan.disable, sample=False, stdout=subprocess.DEVNULL)
             after = counters(size)["huge_allocations"]
         if ran.exit_code != 0:
             raise BenchError(f"{command[0]}: ended with {ran.exit_code}")
@@ -221,7 +221,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
         right = [100 * sum(map(right_sign, certain)) / len(certain)]
         made.append(row(NAME, "of them predicted with the right sign", right, "%", goal=">= 100"))
     within = [100 * sum(map(near, cells)) / len(cells)]
-    note = f"within {LEAST:.0%} of the time, or a third of the measured gain, whichever is more"
+    note = f"within {MIN_ERROR:.0%} of the time, or a third of the measured gain, whichever is more"
     made.append(row(NAME, "cells predicted near enough", within, "%", goal=">= 80", note=note))
     either = [100 * sum(near(cell) or inside(cell) for cell in cells) / len(cells)]
     made.append(

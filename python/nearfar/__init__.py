@@ -1,7 +1,7 @@
-"""nearfar: which pages belong near, which far, and how big should they be?
+"""nearfar: which pages belong in near or far memory, and how large they should be.
 
-Every verb of the command line is a function of the same name, in a module of the same name:
-``nearfar.paging(...)`` is ``nearfar.paging.paging(...)``, imported when it is first used.
+Most commands are functions of the same name in modules of the same name, imported on first use:
+``nearfar.paging(...)`` is ``nearfar.paging.paging(...)``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import importlib
 import inspect
 import pkgutil
 import sys
+from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nearfar.errors import NearfarError
 
@@ -34,22 +35,22 @@ if TYPE_CHECKING:
 
 __all__ = ["NearfarError", "Trace", "__version__", "open"]
 
-#: Modules of the API: what a script may use. The others are parts of these.
+#: Modules of the public API.
 _API = (
     *("advise", "apply", "capture", "diff", "doctor", "errors", "explain", "exporter", "fit"),
     *("generate", "importer", "info", "live", "live_watch", "machine", "numa", "paging", "report"),
     *("reproduce", "result", "run_folder", "ssd", "sweep", "tiering", "trace", "units", "workload"),
 )
 
-#: Names of other modules that stand here, loaded when they are first used: help and completion need
+#: Names re-exported from other modules, imported on first use, because help and completion need
 #: neither the engine nor traces.
-_ELSEWHERE = {"Trace": "trace", "__version__": "_engine", "open": "trace"}
+_REEXPORTED = {"Trace": "trace", "__version__": "_engine", "open": "trace"}
 
 
 class _Verb(ModuleType):
-    """A module that is called as the function that it is named after."""
+    """A module that is callable as its function of the same name."""
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: object, **named: object) -> object:
         return _function(self)(*arguments, **named)
 
     @property
@@ -58,21 +59,23 @@ class _Verb(ModuleType):
 
 
 class _Package(ModuleType):
-    """Makes verbs of modules that hold a function of their own name, as they are imported."""
+    """The package; makes a :class:`_Verb` of an imported module with a function of its name."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, ModuleType) and inspect.isfunction(getattr(value, name, None)):
             value.__class__ = _Verb
         super().__setattr__(name, value)
 
 
-def _function(module: ModuleType) -> Any:
-    return getattr(module, module.__name__.rpartition(".")[2])
+def _function(module: ModuleType) -> Callable[..., object]:
+    function: Callable[..., object] = getattr(module, module.__name__.rpartition(".")[2])
+    return function
 
 
-def __getattr__(name: str) -> Any:
-    if name in _ELSEWHERE:
-        return getattr(importlib.import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
+def __getattr__(name: str) -> object:
+    if name in _REEXPORTED:
+        reexported: object = getattr(importlib.import_module(f"nearfar.{_REEXPORTED[name]}"), name)
+        return reexported
     if not name.startswith("_") and name in _modules():
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'nearfar' has no attribute {name!r}")

@@ -119,6 +119,10 @@ class AccessTimes:
     tlb_ns: float
     dram_ns: float
     stlb_ns: float | None
+    def translation_ns(
+        self, walk_rates: Sequence[float], second_hit_rates: Sequence[float]
+    ) -> list[float]: ...
+    def data_ns(self, fault_rates: Sequence[float], io_ns: Sequence[float]) -> list[float]: ...
 
 @final
 class FaultTimes:

@@ -1,4 +1,4 @@
-"""Capture: run an unmodified program under QEMU and write what memory it touches as a trace."""
+"""Captures a trace: runs an unmodified program under QEMU and records its memory accesses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Unpack
+from typing import TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar.declared import capture as declared
@@ -26,35 +26,53 @@ PLUGIN = Path(__file__).parent / "_plugin" / "libnearfar_qemu_plugin.so"
 """The QEMU plugin, built by ``make plugin``."""
 
 
+class Part(TypedDict):
+    """A part of a trace; only its size is read here."""
+
+    bytes: int
+
+
+class Info(TypedDict):
+    """The keys of ``trace.json`` that the capture reports."""
+
+    complete: bool
+    incomplete_reason: str | None
+    records: int
+    instructions: int
+    threads: Sequence[object]
+    pages_by_kinds: Mapping[str, int]
+    parts: Sequence[Part]
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a capture.
+    """The outcome of a capture.
 
     Attributes:
         path: the trace folder.
-        exit_code: what the program exited with; ``None`` when a signal ended it or Ctrl-C did.
+        exit_code: of the program; ``None`` if a signal or Ctrl-C ended it.
         signal: number of the signal that ended the program, or ``None``.
-        interrupted: whether the capture was ended by Ctrl-C.
+        interrupted: whether Ctrl-C ended the capture.
         info: contents of ``trace.json``.
-        warnings: what ran unrecorded, a line each.
+        warnings: one line for each program that was not recorded.
     """
 
     path: Path
     exit_code: int | None
     signal: int | None
     interrupted: bool
-    info: dict[str, Any]
+    info: Info
     warnings: list[str]
 
     @property
     def complete(self) -> bool:
-        """Whether the trace holds all that was asked for."""
-        return bool(self.info["complete"])
+        """Whether the trace is complete."""
+        return self.info["complete"]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One thing that capturing needs: its name, whether it is there, why (not), and the fix."""
+    """A requirement of captures: its name, whether it is available, why (not), and the fix."""
 
     name: str
     available: bool
@@ -63,12 +81,12 @@ class Probe:
 
 
 def probe() -> list[Probe]:
-    """Say for each QEMU, the plugin and shared memory whether it can be used."""
-    return [Probe(**found) for found in json.loads(_engine.capture_probe(PLUGIN))]
+    """Check QEMU, the plugin and shared memory."""
+    return [Probe(**probe) for probe in json.loads(_engine.capture_probe(PLUGIN))]
 
 
 def default_output(command: Sequence[str]) -> Path:
-    """``NAME.trace`` in the current folder, after the program's file name."""
+    """``NAME.trace`` in the current folder, with the program's file name."""
     name = Path(command[0]).name if command else ""
     return Path(f"{name or 'program'}.trace")
 
@@ -82,13 +100,13 @@ def run(
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
 ) -> Outcome:
-    """Run ``command`` under QEMU, write its trace, and say what came of it.
+    """Run ``command`` under QEMU and write its trace.
 
     The program's standard streams are those of this process.
 
     Args:
         command: the program (a path, or a name in ``PATH``) and its arguments.
-        output: trace folder to make; by default ``NAME.trace`` in the current folder.
+        output: trace folder; by default ``NAME.trace`` in the current folder.
         force: replace an existing trace.
         progress: called about ten times a second with the number of records so far.
         {options}
@@ -96,8 +114,8 @@ def run(
     Raises:
         NearfarError: the program, QEMU (exit code 3) or the plugin is missing, or the trace
             cannot be written.
-        KeyboardInterrupt: Ctrl-C before the program began; later it is part of the outcome. The
-            program gets it once, and is waited for; a second one kills it.
+        KeyboardInterrupt: Ctrl-C before the program started. Later, the program gets the signal,
+            and the capture ends with it; a second Ctrl-C kills it.
     """
     words = [os.fspath(word) for word in command]
     if not words:
@@ -112,16 +130,16 @@ def run(
             force=force,
             progress=progress or (lambda _: None),
         )
-    found = json.loads(text)
-    end = found["end"]
-    kinds = end if isinstance(end, dict) else {}
+    outcome = json.loads(text)
+    end = outcome["end"]
+    codes = end if isinstance(end, dict) else {}
     return Outcome(
         path=path,
-        exit_code=kinds.get("exit"),
-        signal=kinds.get("signal"),
+        exit_code=codes.get("exit"),
+        signal=codes.get("signal"),
         interrupted=end == "interrupted",
-        info=found["info"],
-        warnings=found["warnings"],
+        info=outcome["info"],
+        warnings=outcome["warnings"],
     )
 
 
@@ -133,11 +151,11 @@ def capture(
     force: bool = False,
     **options: Unpack[declared.Options],
 ) -> Path:
-    """Run ``command`` under QEMU and write its trace: :func:`run` for who wants the path only.
+    """Run ``command`` under QEMU, write its trace, and return the trace folder.
 
     Raises:
         NearfarError: as :func:`run`.
-        KeyboardInterrupt: Ctrl-C; the trace up to there is kept, marked incomplete.
+        KeyboardInterrupt: Ctrl-C; the trace remains, marked incomplete.
     """
     outcome = run(command, output, force=force, progress=meter(), **options)
     if outcome.interrupted:
@@ -146,10 +164,10 @@ def capture(
 
 
 def meter(total: int | None = None) -> Callable[[int], None] | None:
-    """Show the number of records on standard error; ``None`` when nobody looks.
+    """A progress display on standard error; ``None`` if that is not a terminal.
 
     Args:
-        total: after how many recording stops, where that is known.
+        total: the number of records at which recording stops, if known.
     """
     if not watched():
         return None
@@ -168,7 +186,7 @@ def meter(total: int | None = None) -> Callable[[int], None] | None:
 
 
 class _Interrupt(KeyboardInterrupt):
-    """SIGINT or SIGTERM: ``number`` says which."""
+    """SIGINT or SIGTERM, by ``number``."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -176,9 +194,9 @@ class _Interrupt(KeyboardInterrupt):
 
 
 def _interrupts() -> AbstractContextManager[None]:
-    """While it lasts, SIGTERM ends a capture as Ctrl-C does: the program gets it, once."""
+    """Make SIGTERM end a capture as Ctrl-C does."""
     numbers = [signal.SIGTERM]
-    # Whoever handles Ctrl-C, or ignores it, goes on doing so.
+    # Keep other handlers of Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         numbers.append(signal.SIGINT)
     return handling(numbers, _interrupt)

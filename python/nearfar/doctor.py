@@ -1,6 +1,6 @@
-"""What this machine has of the tools nearfar can use, why not, and the exact fix.
+"""Checks the tools that nearfar can use, and names the fix for missing ones.
 
-One function a probe, in :data:`PROBES`. Nothing here changes the machine.
+Each probe is a function in :data:`PROBES`. Probes do not change the machine.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-#: Free space below which a capture is likely to be cut short.
+#: Free space that a capture should have.
 MIN_FREE_BYTES: Final = 1 << 30
-_SECONDS: Final = 30
+#: Time limit of a program that a probe runs, seconds.
+_TIMEOUT: Final = 30
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One tool or path: is it there, why (not), what to do, and what it is for."""
+    """A tool or path: whether it is available, why (not), the fix, and its use."""
 
     name: str
     available: bool
     why: str
-    #: The exact command or step; empty when there is nothing to do.
+    #: The command or step; empty if nothing is missing.
     fix: str
     used_for: str
-    #: Whether nearfar's own tests, checks and demonstration alone use it.
+    #: Whether only nearfar's tests, checks and demo use it.
     for_tests: bool = False
 
     def to_dict(self) -> dict[str, str | bool]:
@@ -43,7 +44,7 @@ Probe = Callable[[], Iterable[Finding]]
 
 
 def capture() -> Iterable[Finding]:
-    """Ask the capture itself about QEMU, the plugin and shared memory."""
+    """Check QEMU, the plugin and shared memory."""
     from nearfar.capture import probe
 
     for found in probe():
@@ -52,7 +53,7 @@ def capture() -> Iterable[Finding]:
 
 
 def userfaultfd() -> Iterable[Finding]:
-    """Ask the kernel for what a program in two tiers of memory needs."""
+    """Check the kernel features of ``nearfar run``."""
     from nearfar import live
 
     why = live.refused()
@@ -77,7 +78,7 @@ def lackey() -> Iterable[Finding]:
 
 
 def perf() -> Iterable[Finding]:
-    """Look for perf, and whether this user may sample memory with it."""
+    """Look for perf, and check that this user may sample memory with it."""
     used_for = "sampled traces, to import from `perf script`"
     found = _program("perf", used_for, "linux-perf", version=("--version",))
     if found.available:
@@ -96,7 +97,7 @@ def perf() -> Iterable[Finding]:
 
 
 def demo_programs() -> Iterable[Finding]:
-    """Look for the programs that the demonstration captures."""
+    """Look for the programs that the demo captures."""
     for name, package in (
         ("gzip", "gzip"),
         ("pigz", "pigz"),
@@ -107,11 +108,11 @@ def demo_programs() -> Iterable[Finding]:
 
 
 def emitters() -> Iterable[Finding]:
-    """Look for the tools that check what ``nearfar advise --emit`` makes."""
-    used_for = "make test, to check what nearfar advise --emit makes"
+    """Look for the tools that check the output of ``nearfar advise --emit``."""
+    used_for = "make test, to check the output of nearfar advise --emit"
     libvirt = "libvirt-clients libxml2-utils"
     yield _program("virt-xml-validate", used_for, libvirt, for_tests=True)
-    yield _program("virt-xml", "what nearfar advise --emit libvirt makes", "virtinst")
+    yield _program("virt-xml", "the output of nearfar advise --emit libvirt", "virtinst")
     boots = f"nearfar guest; make validate; {used_for}"
     yield _program("qemu-system-x86_64", boots, "qemu-system-x86", version=("--version",))
     boots = "nearfar guest --arch aarch64"
@@ -120,12 +121,12 @@ def emitters() -> Iterable[Finding]:
 
 
 def memory_nodes() -> Iterable[Finding]:
-    """Look for the tools that set up memory nodes or stand in for them."""
-    does = "nearfar numa plan --emit, whose script runs it"
+    """Look for the tools that configure memory nodes, and for those that tests need."""
+    script = "the scripts of nearfar numa plan --emit"
     for name, package, used_for in (
-        ("numactl", "numactl", does),
-        ("daxctl", "daxctl", does),
-        ("iasl", "acpica-tools", "nearfar numa import, which reads ACPI tables that it prints"),
+        ("numactl", "numactl", script),
+        ("daxctl", "daxctl", script),
+        ("iasl", "acpica-tools", "disassembled ACPI tables for nearfar numa import"),
     ):
         yield _program(name, used_for, package)
     validate = "make validate, to compare nearfar numa with the real kernel"
@@ -133,34 +134,33 @@ def memory_nodes() -> Iterable[Finding]:
 
 
 def chromium() -> Iterable[Finding]:
-    """Look for a browser that runs without a display."""
+    """Look for a headless browser."""
     names = ("chromium", "chromium-browser", "google-chrome")
     name = next((name for name in names if shutil.which(name)), names[0])
     used_for = "make test, to open the HTML report"
-    found = _program(name, used_for, "chromium", version=("--version",), for_tests=True)
-    yield replace(found, name="chromium")
+    finding = _program(name, used_for, "chromium", version=("--version",), for_tests=True)
+    yield replace(finding, name="chromium")
 
 
 def page_sizes() -> Iterable[Finding]:
-    """Ask the kernel for the page sizes that a command can be given."""
+    """Check the page sizes that the kernel can set."""
     from nearfar.apply.setting import SYSFS, short, switches
     from nearfar.errors import NearfarError
 
     name, used_for = "huge pages", "nearfar apply"
     try:
-        found = switches()
+        sizes = ", ".join(short(size) for size in switches())
     except NearfarError as error:
         why, _, reason = str(error).partition("; ")
         yield Finding(name, False, why, f"use another kernel: {reason}", used_for)
         return
-    sizes = ", ".join(short(size) for size in found)
-    mine = os.access(SYSFS / "enabled", os.W_OK)
-    why = f"this kernel can set {sizes}" + ("" if mine else ", but only root may")
-    yield Finding(name, mine, why, "" if mine else "sudo nearfar apply ...", used_for)
+    writable = os.access(SYSFS / "enabled", os.W_OK)
+    why = f"this kernel can set {sizes}" + ("" if writable else ", but only root may")
+    yield Finding(name, writable, why, "" if writable else "sudo nearfar apply ...", used_for)
 
 
 def disk() -> Iterable[Finding]:
-    """Compare the free space here with what a capture may need."""
+    """Check the free space of the current folder."""
     free = shutil.disk_usage(Path.cwd()).free
     enough = free >= MIN_FREE_BYTES
     yield Finding(
@@ -179,17 +179,17 @@ def extras() -> Iterable[Finding]:
         ("polars", "results as Polars data frames", "pip install 'nearfar[polars]'", False),
         ("libcachesim", check, "make env", True),
     ):
-        there = importlib.util.find_spec(name) is not None
+        installed = importlib.util.find_spec(name) is not None
         why = "not installed in this Python"
-        if there:
+        if installed:
             try:
                 why = f"version {importlib.metadata.version(name)}"
             except importlib.metadata.PackageNotFoundError:
                 why = "version unknown"
-        yield Finding(name, there, why, "" if there else install, used_for, for_tests)
+        yield Finding(name, installed, why, "" if installed else install, used_for, for_tests)
 
 
-#: The registry: add a probe by adding its function.
+#: All probes.
 PROBES: Final[tuple[Probe, ...]] = (
     capture,
     userfaultfd,
@@ -206,15 +206,15 @@ PROBES: Final[tuple[Probe, ...]] = (
 
 
 def examine(probes: Iterable[Probe] = PROBES) -> list[Finding]:
-    """Run every probe. A probe that fails counts as its tool not being usable, with the reason."""
-    found: list[Finding] = []
+    """Run all probes. If a probe fails, its tool counts as unavailable, with the reason."""
+    findings: list[Finding] = []
     for probe in probes:
         try:
-            found.extend(probe())
+            findings.extend(probe())
         except Exception as error:  # noqa: BLE001 - a broken tool must not break the diagnosis
             name = getattr(probe, "__name__", "probe")
-            found.append(Finding(name, False, f"the probe failed: {error}", "report this", ""))
-    return found
+            findings.append(Finding(name, False, f"the probe failed: {error}", "report this", ""))
+    return findings
 
 
 def _program(
@@ -226,10 +226,10 @@ def _program(
     attempt: tuple[str, ...] = (),
     for_tests: bool = False,
 ) -> Finding:
-    """Look for a program in PATH; run it with ``version``, then ``attempt``, where given."""
+    """Look for a program in PATH, and run it with the arguments ``version``, then ``attempt``."""
     missing = partial(Finding, name, False, used_for=used_for, for_tests=for_tests)
     fix = f"sudo apt-get install {package}"
-    # Debian puts games there, and root's PATH leaves them out.
+    # Debian installs games there, but root's PATH does not include it.
     path = shutil.which(name) or shutil.which(name, path="/usr/games")
     if path is None:
         return missing("not in PATH", fix)
@@ -242,13 +242,13 @@ def _program(
                 [path, *arguments],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=_SECONDS,
+                timeout=_TIMEOUT,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return missing(f"{path} does not run: {error}", fix)
-        said = (done.stdout.strip() or done.stderr.strip()).decode(errors="replace").splitlines()
-        first = said[0].strip()[:100] if said else ""
+        lines = (done.stdout.strip() or done.stderr.strip()).decode(errors="replace").splitlines()
+        first = lines[0].strip()[:100] if lines else ""
         if done.returncode != 0:
             why = f"{path} {' '.join(arguments)} exits with {done.returncode}: {first}"
             return missing(why, fix)

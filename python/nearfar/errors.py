@@ -1,4 +1,4 @@
-"""The one error that nearfar raises: one line and an exit code."""
+"""The exception of nearfar: a message of one line, and an exit code."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import difflib
 import errno
 from collections.abc import Collection
 
-#: Characters of a message, whatever a file held.
+#: Maximum characters of a message, because it may quote a file.
 _MAX_LENGTH = 3000
 
 
 class NearfarError(Exception):
-    """Something the user can fix.
+    """An error that the user can fix.
 
     Args:
         message: one line, ``where: what; what to do``.
-        exit_code: 1 a stated threshold failed, 2 bad usage or input, 3 a needed tool is absent.
+        exit_code: 1: a threshold was not met; 2: bad usage or input; 3: a tool is missing.
     """
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
@@ -28,7 +28,7 @@ class NearfarError(Exception):
 
 
 def unknown(what: str, name: str, known: Collection[str], listed: str) -> NearfarError:
-    """The error for a name that is not known: it shows the nearest one, then all.
+    """The error for an unknown name, with the nearest known name and all known names.
 
     >>> unknown("--emit: no emitter", "qem", ["qemu", "sysfs"], "one of").args[0]
     "--emit: no emitter 'qem'; did you mean qemu? (one of qemu, sysfs)"
@@ -40,7 +40,7 @@ def unknown(what: str, name: str, known: Collection[str], listed: str) -> Nearfa
 
 
 def of_system(error: OSError, place: object = None) -> NearfarError:
-    """The error for one of the operating system, at ``place`` unless it names a file itself."""
+    """The error for an ``OSError`` at ``place``, by default at its file."""
     where = place or error.filename or "system"
     if error.errno == errno.ENOMEM:
         return no_memory()
@@ -51,12 +51,12 @@ def of_system(error: OSError, place: object = None) -> NearfarError:
 
 
 def no_memory() -> NearfarError:
-    """The error where the system gives no more memory."""
+    """The error for a failed allocation."""
     return NearfarError(
         "memory: there is no more; free some, or raise the limit on it (`ulimit -v`)"
     )
 
 
 def _plain(letter: str) -> str:
-    """A letter as it is; line ends and control characters are escaped."""
+    """A printable character unchanged, any other escaped."""
     return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")

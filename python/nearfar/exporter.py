@@ -1,4 +1,4 @@
-"""Traces as other tools read them (``docs/formats.md``)."""
+"""Exports traces to formats of other tools (``docs/formats.md``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nearfar.schema import takes
 
 
 def formats() -> dict[str, str]:
-    """Names of the formats that can be exported, each with a one-line summary."""
+    """Names of the export formats, each with a one-line summary."""
     return dict(names.EXPORT_FORMAT)
 
 
@@ -33,14 +33,14 @@ def export_trace(
 
     Args:
         trace: a trace folder.
-        out: the file, or ``-`` for standard output (not ``oracle-general``, which goes back in
-            what it has written). Whole or not there at all.
+        out: the file, or ``-`` for standard output (not with ``oracle-general``, which must
+            seek). Nothing is left after an error.
         force: replace an existing file.
         progress: called with the number of references so far, about every million.
         {options}
 
     Raises:
-        NearfarError: bad input, with one line that says what and where.
+        NearfarError: bad input.
     """
     with view_of(Path(trace), {"format": format, **options}, progress) as (seen, given):
         count: int = _engine.export_trace(

@@ -1,6 +1,6 @@
-"""How far the gain that ``--view machine`` predicts may be from what is measured.
+"""The error of the gain that ``--view machine`` predicts, against measurements.
 
-Shares of the run time with 4 KiB pages.
+Gains and errors are shares of the run time with 4 KiB pages.
 """
 
 from __future__ import annotations
@@ -10,44 +10,55 @@ from typing import Final
 
 from nearfar import units
 
-#: A predicted gain is taken to be off by so much, or by this part of it, whichever is larger. More
-#: than half of the cells of docs/validation.md are that near; the others gain more than predicted.
-LEAST: Final = 0.05
-PART: Final = 1 / 3
+#: The error is this, or this part of the gain if that is larger. More than half of the cells of
+#: docs/validation.md are within it; the others gain more than predicted.
+MIN_ERROR: Final = 0.05
+RELATIVE_ERROR: Final = 1 / 3
 
 
 def gain_error(gain: float) -> float:
-    """What a predicted gain may be wrong by.
+    """The error of a predicted gain.
 
     >>> gain_error(0.03)
     0.05
     """
-    return max(LEAST, PART * abs(gain))
+    return max(MIN_ERROR, RELATIVE_ERROR * abs(gain))
 
 
-def worthwhile(gains: Mapping[int, float], least: float = 0.0) -> int | None:
-    """The page size to take by what sizes gain; None where none gains more than its error.
+def worthwhile(gains: Mapping[int, float], min_gain: float = 0.0) -> int | None:
+    """The page size to use; None if no gain is larger than its error.
 
-    Of sizes that gain alike it is the smallest, which holds less memory that nobody uses: what the
-    best gains more than another is a gain like any other, and off by as much.
+    Of sizes whose gains differ by less than the error of that difference, the smallest, because it
+    wastes the least memory.
 
     >>> worthwhile({65536: 0.27, 131072: 0.29, 262144: 0.31})
     65536
 
     Args:
         gains: by page size.
-        least: a gain below it is none.
+        min_gain: smaller gains do not count.
     """
-    worth = {s: gain for s, gain in gains.items() if gain > gain_error(gain) and gain >= least}
-    most = max(worth.values(), default=0.0)
-    alike = [size for size, gain in worth.items() if most - gain <= gain_error(most - gain)]
-    return min(alike, default=None)
+    worth = {s: gain for s, gain in gains.items() if gain > gain_error(gain) and gain >= min_gain}
+    best = max(worth.values(), default=0.0)
+    equal = [size for size, gain in worth.items() if best - gain <= gain_error(best - gain)]
+    return min(equal, default=None)
 
 
-def points(error: float) -> str:
-    """The error of a share in words.
+def points(difference: float) -> str:
+    """A difference of shares in percentage points.
 
     >>> points(0.05)
     '5 points'
     """
-    return units.percent(error).replace("%", "points")
+    return units.percent(difference).replace("%", "points")
+
+
+def saving(gain: float) -> str:
+    """A predicted gain with the range that its error allows.
+
+    >>> saving(0.072)
+    '7 % (2 to 12 %)'
+    """
+    error = gain_error(gain)
+    low, high = 100 * (gain - error), 100 * (gain + error)
+    return f"{100 * gain:.0f} % ({low:.0f} to {high:.0f} %)"

@@ -1,4 +1,4 @@
-"""Synthetic traces of known statistics (``docs/generate.md``)."""
+"""Generates synthetic traces with known statistics (``docs/generate.md``)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def generate(
     """Generate a trace folder and return it. The same arguments give the same bytes.
 
     Args:
-        out: the trace folder. Whole or not there at all.
+        out: the trace folder. Nothing is left after an error.
         force: replace an existing trace.
         progress: called with the number of references so far, about every million.
         {options}
 
     Raises:
-        NearfarError: an argument that makes no sense, or a disk that does not take the trace.
+        NearfarError: an invalid argument, or the trace cannot be written.
     """
     to = Path(out)
     given = {"name": name, "refs": refs, "pages": pages, **options}

@@ -1,4 +1,4 @@
-"""Traces of other tools, imported (``docs/formats.md``)."""
+"""Imports traces of other tools (``docs/formats.md``)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from nearfar.schema import takes
 
 
 def formats() -> dict[str, str]:
-    """Names of the formats that can be imported, each with a one-line summary."""
+    """Names of the import formats, each with a one-line summary."""
     return dict(names.IMPORT_FORMAT)
 
 
 def default_out(source: str | PathLike[str]) -> Path:
-    """Where ``source`` is imported to by default: its bare name and ``.trace``, right here.
+    """The default trace folder of ``source``, in the current folder.
 
-    A suffix of compression and then one more are dropped: ``runs/app.din.gz`` gives
-    ``app.trace``, standard input (``-``) gives ``stdin.trace``.
+    A compression suffix and one more suffix are dropped: ``app.trace`` for ``runs/app.din.gz``,
+    ``stdin.trace`` for standard input (``-``).
     """
     if str(source) == "-":
         return Path("stdin.trace")
@@ -44,14 +44,14 @@ def import_trace(
     """Import the file ``source`` into a trace folder and return the folder.
 
     Args:
-        source: the file, or ``-`` for standard input; gzip, xz and zstd are undone on the fly.
-        out: the trace folder; ``default_out(source)`` if not given. Whole or not there at all.
+        source: the file, or ``-`` for standard input; may be compressed with gzip, xz or zstd.
+        out: the trace folder, by default ``default_out(source)``. Nothing is left after an error.
         force: replace an existing trace.
         progress: called with the number of references so far, about every million.
         {options}
 
     Raises:
-        NearfarError: bad input, with one line that says file, record and byte.
+        NearfarError: bad input, with file, record and byte.
     """
     to = default_out(source) if out is None else Path(out)
     _engine.import_trace(Path(source), to, options=dict(options), force=force, progress=progress)

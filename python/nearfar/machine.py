@@ -1,4 +1,4 @@
-"""Machine descriptions: what a machine is made of, how long its accesses take.
+"""Machine descriptions: the parts of a machine and their access times.
 
 >>> machine = load("desktop-nvm")
 >>> machine.io_ns("nvm-10x", [512, 4096])
@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nearfar import _engine
 from nearfar._engine import AccessTimes, Machine
@@ -41,14 +41,14 @@ __all__ = [
     "words",
 ]
 
-#: Folder in which a machine given by name is looked for before the built-in ones.
+#: Folder of machine files, which take precedence over built-in machines of the same name.
 SEARCH = Path("machines")
 
-#: Name of the machine that this runs on, once ``nearfar machine measure`` was run.
+#: Name of this machine, after ``nearfar machine measure``.
 HERE: Final = "here"
 
-#: The machine of a study where this one was not measured.
-_USUAL: Final = "nvme"
+#: The default machine if this one was not measured.
+_DEFAULT: Final = "nvme"
 
 
 def names() -> list[str]:
@@ -57,19 +57,19 @@ def names() -> list[str]:
 
 
 def paging_to_storage() -> list[str]:
-    """Names of the built-in machines that have a storage to page to, sorted."""
+    """Names of the built-in machines with a storage, sorted."""
     return [name for name in names() if load(name).storages]
 
 
 def measured_file() -> Path:
-    """Where ``nearfar machine measure`` keeps what it found of this machine."""
+    """The file that ``nearfar machine measure`` writes."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "nearfar" / f"{HERE}.toml"
 
 
 def usual() -> str:
-    """Name of the machine of a study that names none: this one if it was measured, else `nvme`."""
-    return HERE if measured_file().is_file() else _USUAL
+    """Name of the default machine of studies: this one if it was measured, else `nvme`."""
+    return HERE if measured_file().is_file() else _DEFAULT
 
 
 def load(
@@ -84,35 +84,35 @@ def load(
     [('node.slow.read_latency', '200ns')]
 
     Args:
-        machine: a path (it holds a ``/`` or ends in ``.toml``), or a name, looked for as
-            ``search/NAME.toml`` and then among the built-in machines; or a machine.
-        search: the folder to look in.
-        set: values in place of the file's, by key, as ``--set`` (docs/machine.md).
+        machine: a path (contains ``/`` or ends in ``.toml``); a name, of ``search/NAME.toml`` or
+            else of a built-in machine; or a machine.
+        search: the folder of machine files.
+        set: values that replace those of the file, by key, as ``--set`` (docs/machine.md).
 
     Raises:
-        NearfarError: there is no such machine, or its file is wrong; the message names the file,
-            the line and the key. Or a key of ``set`` is unknown or its value wrong.
+        NearfarError: unknown machine; invalid file, with file, line and key; unknown key or
+            invalid value in ``set``.
     """
     if isinstance(machine, Machine):
-        found = machine
+        loaded = machine
     elif machine == HERE and not (search / f"{HERE}.toml").exists():
         if not measured_file().is_file():
             raise NearfarError(
                 f"machine {HERE}: this machine was not measured; run `nearfar machine measure`"
             )
-        found = Machine.parse(HERE, measured_file().read_text(encoding="utf-8"))
+        loaded = Machine.parse(HERE, measured_file().read_text(encoding="utf-8"))
     else:
-        found = Machine.load(str(machine), search)
+        loaded = Machine.load(str(machine), search)
     if not set:
-        return found
-    return found.with_values([(key, str(value)) for key, value in set.items()])
+        return loaded
+    return loaded.with_values([(key, str(value)) for key, value in set.items()])
 
 
 def parse_set(texts: list[str]) -> dict[str, str]:
-    """Keys and values of ``KEY=VALUE`` texts.
+    """Parse ``KEY=VALUE`` texts.
 
     Raises:
-        NearfarError: one has no ``=``.
+        NearfarError: a text without ``=``.
     """
     values = {}
     for text in texts:
@@ -126,40 +126,40 @@ def parse_set(texts: list[str]) -> dict[str, str]:
 
 
 def paging_machine(machine: MachineLike | None, storage: Sequence[str] = ()) -> Machine:
-    """The machine of a study that pages to storage; None is the usual one.
+    """The machine of a study with storage; None for the default machine.
 
-    One that was measured without a storage has the usual one's.
+    If the default machine was measured without storage, it borrows that of `nvme`.
     """
-    found = load(usual() if machine is None else machine)
-    if machine is None and not found.storages and not storage:
-        storage = list(load(_USUAL).storages)
-    return with_storages(found, storage)
+    loaded = load(usual() if machine is None else machine)
+    if machine is None and not loaded.storages and not storage:
+        storage = list(load(_DEFAULT).storages)
+    return with_storages(loaded, storage)
 
 
 def paging_machines(
     machine: MachineLike | Sequence[MachineLike] | None, storage: Sequence[str] = ()
 ) -> list[Machine]:
-    """The machines of a study that pages to storage: one as :func:`paging_machine` has it.
+    """The machines of a study with storage: one as :func:`paging_machine`, or several.
 
-    Several are whole hosts, each with the storages that it has.
+    Several machines do not borrow storages.
 
     Raises:
-        NearfarError: there is no such machine, or two have one name.
+        NearfarError: unknown machine, or two machines with the same name.
     """
     chosen = listed(machine)
     if chosen is None or len(chosen) == 1:
         return [paging_machine(None if chosen is None else chosen[0], storage)]
-    found = [paging_machine(one) for one in chosen]
-    names = [one.name for one in found]
+    loaded = [paging_machine(name) for name in chosen]
+    names = [machine.name for machine in loaded]
     twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None or not found:
+    if twice is not None or not loaded:
         what = f"{twice!r} is given twice" if twice is not None else "none is given"
         raise NearfarError(f"--machine: {what}; give different machines")
-    return found
+    return loaded
 
 
 def listed(machine: MachineLike | Sequence[MachineLike] | None) -> list[MachineLike] | None:
-    """The machines that an option names; None stays None."""
+    """The machines of an option; None for None."""
     if machine == "all":
         return list(paging_to_storage())
     if isinstance(machine, str):
@@ -170,22 +170,22 @@ def listed(machine: MachineLike | Sequence[MachineLike] | None) -> list[MachineL
 
 
 def words(machine: MachineLike | Sequence[MachineLike] | None) -> list[str]:
-    """Words of a command line that mean these machines; values that were set are one for all."""
+    """Command-line words for these machines; ``--set`` is taken from the first, as all share it."""
     chosen = listed(machine)
     if chosen is None:
         return []
-    flags = [one.flags if isinstance(one, Machine) else ["", str(one)] for one in chosen]
-    return ["--machine", ",".join(own[1] for own in flags), *(flags[0][2:] if flags else [])]
+    flags = [entry.flags if isinstance(entry, Machine) else ["", str(entry)] for entry in chosen]
+    return ["--machine", ",".join(words[1] for words in flags), *(flags[0][2:] if flags else [])]
 
 
 def with_storages(machine: Machine, storage: Sequence[str]) -> Machine:
-    """``machine`` with those of ``storage`` that it lacks, as a built-in machine describes them.
+    """``machine`` with missing storages copied from built-in machines.
 
     >>> list(with_storages(load("nvme"), ["nvme", "optane-ssd"]).storages)
     ['nvme', 'optane-ssd']
 
     Raises:
-        NearfarError: no built-in machine has one; the message names the nearest that there is.
+        NearfarError: no built-in machine has the storage; the message names the nearest one.
     """
     for name in storage:
         if name not in machine.storages:
@@ -194,12 +194,12 @@ def with_storages(machine: Machine, storage: Sequence[str]) -> Machine:
 
 
 def _owner(storage: str, beside: Machine) -> Machine:
-    """The first built-in machine, by name, that has ``storage``."""
+    """The first built-in machine, by name, with ``storage``."""
     known = dict.fromkeys(beside.storages, beside)
     for name in names():
-        one = load(name)
-        for device in one.storages:
-            known.setdefault(device, one)
+        machine = load(name)
+        for device in machine.storages:
+            known.setdefault(device, machine)
     if storage not in known:
         near = difflib.get_close_matches(storage, known, 1, 0.0)
         raise NearfarError(
@@ -210,11 +210,11 @@ def _owner(storage: str, beside: Machine) -> Machine:
 
 
 def parse(name: str, text: str) -> Machine:
-    """Check the text of a machine file; ``name`` is used in messages. Raises as :func:`load`."""
+    """Parse a machine file; ``name`` is for messages. Raises as :func:`load`."""
     return Machine.parse(name, text)
 
 
-def schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a machine file, made from the types that read it."""
-    result: dict[str, Any] = json.loads(_engine.machine_schema())
-    return result
+def schema() -> dict[str, object]:
+    """JSON Schema (2020-12) of a machine file, generated from the types that parse it."""
+    schema: dict[str, object] = json.loads(_engine.machine_schema())
+    return schema

@@ -1,6 +1,6 @@
-"""Slowdown against memory size, and how much memory is enough.
+"""Time against memory size: the slowdown with less memory, and how much memory is enough.
 
-Memory is all memory (:mod:`nearfar.paging_answers`) or fast memory
+Used for all memory of a program (:mod:`nearfar.paging_answers`), and for its fast memory
 (:mod:`nearfar.tiering_answers`).
 """
 
@@ -14,9 +14,9 @@ from nearfar import units
 from nearfar.provenance import Run
 from nearfar.schema import Option, default
 
-#: Times with a smaller ratio count as equal.
+#: Times whose ratio is smaller count as equal.
 SAME: Final = 1.01
-#: From this slowdown on, a program mostly waits for storage.
+#: A program thrashes if it takes more than this many times as long as with enough memory.
 THRASHES: Final = 2.0
 
 
@@ -26,7 +26,7 @@ class Memory:
 
     Attributes:
         bytes: its size.
-        fraction: its share of the program's memory; None if the option gave bytes.
+        fraction: the size as a share of the program's memory; None if it was given in bytes.
     """
 
     bytes: int
@@ -34,7 +34,7 @@ class Memory:
 
     @property
     def label(self) -> str:
-        """``50 %`` or ``12 MiB``, as the option had it."""
+        """``50 %`` or ``12 MiB``, as it was given."""
         return units.size(self.bytes) if self.fraction is None else units.percent(self.fraction)
 
     @property
@@ -49,7 +49,7 @@ class Memory:
 
 
 def in_order(memories: Iterable[Memory]) -> list[Memory]:
-    """Distinct memory sizes, smallest first."""
+    """The distinct memory sizes, smallest first."""
     return sorted(set(memories), key=lambda memory: (memory.bytes, memory.fraction or 0.0))
 
 
@@ -66,9 +66,9 @@ class MemoryCurve:
     """Time against memory size.
 
     Attributes:
-        name: the storage or tiering policy.
+        name: a storage or a tiering policy.
         times: memory sizes, smallest first, and nanoseconds per reference.
-        base: the time of slowdown 1; None: the time with the largest memory.
+        base: the time that slowdowns refer to; None for that of the largest memory.
     """
 
     name: str
@@ -82,7 +82,7 @@ class MemoryCurve:
 
     @property
     def slowdowns(self) -> list[tuple[Memory, float]]:
-        """Memory sizes, smallest first, and slowdowns: 0.1 is 10 % longer than the base."""
+        """Memory sizes, smallest first, and their slowdowns as a share of the base."""
         base = self.times[-1][1] if self.base is None else self.base
         return [(memory, time / base - 1) for memory, time in self.times]
 
@@ -94,11 +94,11 @@ class MemoryCurve:
     def enough(self, slowdown: float) -> Memory | None:
         """The smallest memory such that it and all larger ones have at most this slowdown.
 
-        None if no memory has; with the default base, the largest always has.
+        None if the largest has more, which requires a ``base``.
         """
         smallest = None
         for memory, slower in reversed(self.slowdowns):
-            # 130 / 100 - 1 is more than 0.3.
+            # Tolerance for rounding: 130 / 100 - 1 > 0.3.
             if slower > slowdown + 1e-9:
                 break
             smallest = memory

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from nearfar import units
 from nearfar.declared import paging as declared
-from nearfar.gain_error import gain_error, points, worthwhile
+from nearfar.gain_error import gain_error, points, saving, worthwhile
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
 from nearfar.paging import PagingResult
 from nearfar.paging_findings import (
@@ -90,11 +90,11 @@ def _page_size(result: PagingResult) -> str:
     error = gain_error(best.gain)
     size, usual = units.size(best.page_bytes), units.size(USUAL_PAGE)
     if best.page_bytes == USUAL_PAGE:
-        return f"stay with {usual}; no other that was tried takes less time."
-    saves = units.percent(best.gain)
+        return f"stay with {usual}; no other simulated size takes less time."
     if best.gain <= error:
         return (
-            f"stay with {usual}; {size} saves {saves}, which is within the error, {points(error)}."
+            f"stay with {usual}; {size} pages take {units.percent(best.gain)} less time, which is "
+            f"within the error ({points(error)})."
         )
     by_page = {
         row["page_bytes"]: replace(best, row=row)
@@ -105,14 +105,14 @@ def _page_size(result: PagingResult) -> str:
     chosen = by_page[worthwhile(gains) or best.page_bytes]
     gain = chosen.gain or 0.0
     extra = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
-    bloat = f", and hold {units.size(extra)} more memory" if extra > 0 else ""
+    bloat = f", but {units.size(extra)} more memory" if extra > 0 else ""
     faster = ""
     if chosen.page_bytes != best.page_bytes:
-        faster = f" ({size} saves {points(best.gain - gain)} more, which is within the error)"
-    low, high = (units.percent(gain + sign * gain_error(gain)) for sign in (-1, 1))
+        difference = points(best.gain - gain)
+        faster = f"; {size} pages would gain {difference} more, which is within the error"
     return (
-        f"{units.size(chosen.page_bytes)} pages take {units.percent(gain)} ({low} to {high}) less "
-        f"time than {usual} pages{bloat}{faster}."
+        f"{units.size(chosen.page_bytes)} pages take {saving(gain)} less time than {usual} pages"
+        f"{bloat}{faster}."
     )
 
 
@@ -134,9 +134,9 @@ def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, lim
         f"with {', '.join(enough)} it is at most {units.percent(limit)} slower than with enough "
         f"memory ({units.size(whole)})"
     )
-    return (
-        f"{text}; below {', '.join(below)} it thrashes (twice the time)." if below else f"{text}."
-    )
+    if below:
+        text += f"; below {', '.join(below)} it thrashes (takes more than twice as long)"
+    return f"{text}."
 
 
 def _sizes_on(memories: Sequence[tuple[int, str]], storages: int) -> list[str]:
@@ -166,10 +166,7 @@ def _storage(curves: Sequence[MemoryCurve], limit: float) -> str:
     (shortest, first), *others = times
     if times[-1][0] < SAME * shortest:
         return f"with {units.size(memory.bytes)} or more it makes no difference."
-    (nearest, second), *rest = [(f"{time / shortest:.3g}", name) for time, name in others]
-    slower = [f"{units.clean(second)} takes {nearest}"]
-    slower += [f"{units.clean(name)} {ratio}" for ratio, name in rest]
+    slower = ", ".join(f"{units.clean(name)} takes {time / shortest:.3g}" for time, name in others)
     return (
-        f"with {units.size(memory.bytes)}, {units.clean(first)} is fastest; {', '.join(slower)} "
-        "times as long."
+        f"with {units.size(memory.bytes)}, {units.clean(first)} is fastest; {slower} times as long."
     )

@@ -15,7 +15,7 @@ SYSTEMS: Final = {
 
 
 def label(paper: str) -> str:
-    """How texts call a paper: ``UMD (002)``. A name that is no number stays as it is.
+    """The name of a paper in texts: ``UMD (002)``. Other names are returned unchanged.
 
     >>> label("002"), label("NOMAD")
     ('UMD (002)', 'NOMAD')

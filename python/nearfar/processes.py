@@ -1,4 +1,4 @@
-"""Processes that must not outlive this one, and signals that end it."""
+"""Child processes that end with this one, and handlers of signals that end it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,35 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, TypedDict, Unpack
+
+
+class Options(TypedDict, total=False):
+    """Options of :class:`subprocess.Popen`."""
+
+    stdin: IO[bytes] | int | None
+    stdout: IO[bytes] | int | None
+    stderr: IO[bytes] | int | None
+    cwd: str | Path | None
+    env: Mapping[str, str] | None
+    pass_fds: Sequence[int]
 
 
 @contextmanager
 def running(
-    command: Sequence[str | os.PathLike[str]], **options: Any
+    command: Sequence[str | os.PathLike[str]], **options: Unpack[Options]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program that ends with the block, or with this process, even by SIGKILL.
 
-    Signals that end this process wait until it has the program in its hands.
+    Signals that end this process are deferred until the program has started.
 
     Args:
         command: the program and its arguments.
-        options: of :class:`subprocess.Popen`.
+        options: of ``Popen``.
     """
     child = None
     try:
@@ -37,15 +49,15 @@ def running(
 
 @contextmanager
 def _deferred() -> Iterator[None]:
-    """Signals that end this process come when the block is done."""
-    came: list[int] = []
+    """Defer signals that end this process to the end of the block."""
+    received: list[int] = []
     ours = (signal.SIGINT, signal.SIGTERM)
     numbers = [number for number in ours if callable(signal.getsignal(number))]
     try:
-        with handling(numbers, lambda number, _frame: came.append(number)):
+        with handling(numbers, lambda number, _frame: received.append(number)):
             yield
     finally:
-        for number in came:
+        for number in received:
             signal.raise_signal(number)
 
 
@@ -67,7 +79,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def handling(
     numbers: Sequence[int], handler: Callable[[int, FrameType | None], object]
 ) -> Iterator[None]:
-    """While it lasts, these signals go to ``handler``. Outside the main thread nothing changes."""
+    """Handle these signals with ``handler``. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -81,7 +93,7 @@ def handling(
 
 @contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """While it lasts, SIGTERM is what Ctrl-C is: what must be closed or removed is."""
+    """Make SIGTERM raise ``KeyboardInterrupt``, so that cleanup code runs."""
     with handling([signal.SIGTERM], _interrupt):
         yield
 

@@ -25,21 +25,44 @@ fn machine_schema() -> String {
 
 /// Times of one memory reference, nanoseconds (T_TLB and T_DRAM of page-size advice, 000, and
 /// TLB and fault models, 001).
-#[pyclass(frozen, get_all, eq, module = "nearfar._engine")]
+#[pyclass(frozen, eq, module = "nearfar._engine")]
 #[derive(PartialEq)]
-struct AccessTimes {
-    /// A look-up in the first-level TLB.
-    tlb_ns: f64,
-    /// A load from local DRAM.
-    dram_ns: f64,
-    /// What a second-level TLB hit adds; None where the machine has no second level.
-    stlb_ns: Option<f64>,
-}
+struct AccessTimes(nearfar_hardware::AccessTimes);
 
 #[pymethods]
 impl AccessTimes {
+    /// A look-up in the first-level TLB.
+    #[getter]
+    fn tlb_ns(&self) -> f64 {
+        self.0.tlb_ns
+    }
+
+    /// A load from local DRAM.
+    #[getter]
+    fn dram_ns(&self) -> f64 {
+        self.0.dram_ns
+    }
+
+    /// What a second-level TLB hit adds; None where the machine has no second level.
+    #[getter]
+    fn stlb_ns(&self) -> Option<f64> {
+        self.0.stlb_ns
+    }
+
+    /// T_A for each pair of rates per reference: page walks, and hits in the second-level TLB.
+    fn translation_ns(&self, walk_rates: Vec<f64>, second_hit_rates: Vec<f64>) -> Vec<f64> {
+        let rates = walk_rates.into_iter().zip(second_hit_rates);
+        rates.map(|(walks, hits)| self.0.translation_ns(walks, hits)).collect()
+    }
+
+    /// T_D for each page fault rate per reference, and the time to read a page.
+    fn data_ns(&self, fault_rates: Vec<f64>, io_ns: Vec<f64>) -> Vec<f64> {
+        let rates = fault_rates.into_iter().zip(io_ns);
+        rates.map(|(faults, ns)| self.0.data_ns(faults, ns)).collect()
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let shown = (self.tlb_ns, self.dram_ns, self.stlb_ns).into_pyobject(py)?;
+        let shown = (self.0.tlb_ns, self.0.dram_ns, self.0.stlb_ns).into_pyobject(py)?;
         let form = "AccessTimes(tlb_ns={!r}, dram_ns={!r}, stlb_ns={!r})".into_pyobject(py)?;
         form.call_method1("format", shown)?.extract()
     }
@@ -155,9 +178,7 @@ impl Machine {
 
     /// Times of one reference; an error if the machine has no TLB or no DRAM.
     fn access_times(&self) -> PyResult<AccessTimes> {
-        let times = self.hardware().access_times().map_err(raise)?;
-        let (tlb_ns, dram_ns, stlb_ns) = (times.tlb_ns, times.dram_ns, times.stlb_ns);
-        Ok(AccessTimes { tlb_ns, dram_ns, stlb_ns })
+        self.hardware().access_times().map(AccessTimes).map_err(raise)
     }
 
     /// Why it has no times as the machine spends them: what its file lacks. None where it has.

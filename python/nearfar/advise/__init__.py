@@ -1,8 +1,8 @@
-"""``advise``: which page size should each virtual machine be given? (page-size advice, 000)
+"""``advise``: a page size for each virtual machine (page-size advice, 000).
 
-For each VM (what it runs, memory size, storage) the page size of least *predicted* time per
-reference, leaving 4 KiB only for a gain above a threshold; then the sizes that the architecture can
-really set, and what the simulation says of all of it (docs/advise.md).
+For each VM (workload, memory size, storage): the page size of least *predicted* time per reference,
+other than 4 KiB only for a gain above a threshold; the nearest size that the architecture can set;
+and the simulated times of both (docs/advise.md).
 
 >>> result = advise("app.trace", memory="60%", storage=["optane-ssd"])      # doctest: +SKIP
 >>> result.rows[0]["advised_page_bytes"]                                    # doctest: +SKIP
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Final, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 
 from nearfar import machine as machines
 from nearfar.advise import by_machine
@@ -23,7 +23,7 @@ from nearfar.advise.architectures import neighbours, transparent
 from nearfar.advise.fleet import Vm, share
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.memory import Enough, enough, size_guest
-from nearfar.advise.one_vm import Advice, advice
+from nearfar.advise.one_vm import Advice, advice, shown_sizes
 from nearfar.advise.options import IDLE, MEMORY, PAPERS, PASSED
 from nearfar.advise.prediction import Costs, points_of
 from nearfar.declared import advise as declared
@@ -44,14 +44,17 @@ from nearfar.regions import by_region
 from nearfar.result import FolderResult
 from nearfar.schema import MachineLike, Option, Rows, as_text, complete, takes, written
 from nearfar.sizes import Memory, list_of, parse_memory, parse_page_sizes
+from nearfar.strict import Json
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class AdviseRun(Run, total=False):
-    """How advice was made."""
+    """How advice was made; ``traces``: the hash of each trace's ``trace.json``."""
 
     fleet: str | None
     traces: dict[str, str]
-    machines: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,10 @@ class AdviseResult(FolderResult):
     """Advice for one or many VMs.
 
     Attributes:
-        run: how it was made; no times of day.
-        rows: one mapping a VM (docs/advise.md names the keys); ``curve`` holds the predicted and
-            simulated time at every page size, ``regions`` what each mapping gains at each, if that
-            was asked for.
-        notes: what a reader should know of the traces, lines of plain text.
+        run: how it was made, without the time of day.
+        rows: one per VM (docs/advise.md names the keys); ``curve`` has the predicted and simulated
+            time at every page size, ``regions`` the gain of each mapping (option ``regions``).
+        notes: warnings about the traces, one per line.
     """
 
     run: AdviseRun
@@ -76,8 +78,8 @@ class AdviseResult(FolderResult):
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
-    def restore(cls, run: Any, tables: Mapping[str, Any]) -> AdviseResult:
-        """Read back what :meth:`write` wrote."""
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> AdviseResult:
+        """Read what :meth:`write` wrote."""
         curves = _by_vm(tables["curves"])
         regions = _by_vm(tables["regions"]) if "regions" in tables else {}
         rows = tables["result"].to_pylist()
@@ -85,24 +87,17 @@ class AdviseResult(FolderResult):
             row["curve"] = curves[row["vm"]]
             row["fitted_page_bytes"] = [p["page_bytes"] for p in row["curve"] if p["fitted"]]
             row["regions"] = regions.get(row["vm"], [])
-        return cls(run, rows)
+        return cls(cast("AdviseRun", run), rows)
 
-    def _tables(self) -> Mapping[str, Any]:
-        lists = {
-            "curves": ("curve", declared.CURVE_ROWS),
-            "regions": ("regions", explain_declared.SIZES_ROWS),
-        }
-        found = {"result": self.table}
-        for name, (key, columns) in lists.items():
-            cells: list[tuple[str, Any]] = [
-                (as_text(row["vm"]), one) for row in self.rows for one in cast("Any", row)[key]
-            ]
-            if cells or key == "curve":
-                table = columns.table([one for _, one in cells])
-                found[name] = table.add_column(0, "vm", [[vm for vm, _ in cells]])
-        return found
+    def _tables(self) -> Mapping[str, pyarrow.Table]:
+        curves = [(row["vm"], row["curve"]) for row in self.rows]
+        regions = [(row["vm"], row["regions"]) for row in self.rows]
+        tables = {"result": self.table, "curves": _list_table(declared.CURVE_ROWS, curves)}
+        if any(cells for _, cells in regions):
+            tables["regions"] = _list_table(explain_declared.SIZES_ROWS, regions)
+        return tables
 
-    def _run(self) -> Mapping[str, Any]:
+    def _run(self) -> Mapping[str, object]:
         return self.run
 
 
@@ -117,20 +112,20 @@ def advise(
 
     Args:
         traces: a trace folder, or several, or one fleet file (:mod:`nearfar.advise.fleet`), whose
-            VMs have ``memory``, ``machine``, ``storage``, ``arch`` and ``min_gain`` where the file
-            does not say.
-        progress: called now and then with the records done.
+            VMs use the options ``memory``, ``machine``, ``storage``, ``arch`` and ``min_gain`` as
+            defaults.
+        progress: called now and then with the number of records done.
         {options}
 
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    paths = [Path(one) for one in ([traces] if isinstance(traces, str | PathLike) else traces)]
+    paths = [Path(path) for path in ([traces] if isinstance(traces, str | PathLike) else traces)]
     fleet = next((path for path in paths if path.suffix == ".toml"), None)
     if fleet is None:
-        return _advise_vms(*_of_traces(paths, _asked(options)), paths, None, progress)
+        return _advise_vms(*_of_traces(paths, _parsed(options)), paths, None, progress)
     if len(paths) > 1:
-        raise NearfarError(f"{fleet}: give one fleet file and nothing else, or traces only")
+        raise NearfarError(f"{fleet}: give one fleet file and nothing else, or only traces")
     return advise_fleet(fleet, progress=progress, **options)
 
 
@@ -145,173 +140,169 @@ def advise_fleet(
 
     Args:
         path: the file.
-        progress: called now and then with the records done.
+        progress: called now and then with the number of records done.
         {options}
     """
     file = Path(path)
-    return _advise_vms(*_of_fleet(file, _asked(options)), [file], file, progress)
+    return _advise_vms(*_of_fleet(file, _parsed(options)), [file], file, progress)
 
 
-# --- what was asked
+# --- options
 
-Described = dict[str, machines.Machine]
+#: Machines by the names that the VMs use.
+Machines = dict[str, machines.Machine]
 
-#: With what hosts back the memory of a VM that nobody has given large pages.
+#: Page size of a host that was not configured for large pages.
 _HOST_PAGE: Final = "4K"
 
 
-def _asked(options: declared.Options) -> declared.Options:
-    """Every option, as the record of the run holds it but for the machines.
+def _parsed(options: declared.Options) -> declared.Options:
+    """All options, in the form of the record of the run, except the machines.
 
     Raises:
-        NearfarError: there is no such option, or a share is none.
+        NearfarError: unknown option, or ``min_gain`` is not a share.
     """
-    asked = complete(declared.OPTIONS, options)
-    asked["min_gain"] = f"{100 * share(asked['min_gain'], '--min-gain'):.15g}%"
-    asked["sizes"] = written(asked["sizes"])
-    storage = asked["storage"]
-    asked["storage"] = list_of(storage) if isinstance(storage, str) else storage
-    return asked
+    parsed = complete(declared.OPTIONS, options)
+    parsed["min_gain"] = f"{100 * share(parsed['min_gain'], '--min-gain'):.15g}%"
+    parsed["sizes"] = written(parsed["sizes"])
+    storage = parsed["storage"]
+    parsed["storage"] = list_of(storage) if isinstance(storage, str) else storage
+    return parsed
 
 
-def _changed(asked: declared.Options, names: Sequence[str]) -> Iterator[Option]:
-    """Those options that have another value than by default."""
+def _changed(options: declared.Options, names: Sequence[str]) -> Iterator[Option]:
+    """Those of the named options that do not have their default value."""
     for option in declared.OPTIONS:
-        value = cast("dict[str, object]", asked)[option.name]
+        value = cast("dict[str, object]", options)[option.name]
         if option.name in names and written(value) != written(option.default):
             yield option
 
 
-def _viewed(asked: declared.Options, described: Iterable[machines.Machine]) -> declared.Options:
-    """What was asked, with its view and the memory that goes with it.
+def _with_view(options: declared.Options, loaded: Iterable[machines.Machine]) -> declared.Options:
+    """The options with a view and its default memory.
 
-    Unless one was asked for, it is what machines spend, where all files describe their processors
-    and no option has a meaning in the papers' view alone.
+    The default view is ``machine`` if all machine files describe their processors and no given
+    option needs the view ``paper``.
 
     Raises:
-        NearfarError: an option means nothing to the view that was asked for.
+        NearfarError: a given option has no meaning in the view.
     """
-    view = asked["view"]
+    view = options["view"]
     if view is None:
-        offered = {size.page_bytes for size in transparent(asked["arch"])}
+        offered = {size.page_bytes for size in transparent(options["arch"])}
         paper = (
-            any(_changed(asked, PAPERS))
-            or (any(_changed(asked, ("page_sizes",))) and not offered.issuperset(_tried(asked)))
-            or any(one.processor_lacks() for one in described)
+            any(_changed(options, PAPERS))
+            or (any(_changed(options, ("page_sizes",))) and not offered.issuperset(_tried(options)))
+            or any(machine.processor_lacks() for machine in loaded)
         )
         view = "paper" if paper else by_machine.MODEL
     idle, reason = IDLE.get(view, ((), ""))
-    memory = written(asked["memory"] or MEMORY.get(view, MEMORY["paper"]))
-    for option in _changed(asked, idle):
+    memory = written(options["memory"] or MEMORY.get(view, MEMORY["paper"]))
+    for option in _changed(options, idle):
         other = next(name for name in IDLE if name != view)
         raise NearfarError(
-            f"{option.flag}: means nothing to --view {view}, {reason}; leave it out, or use "
+            f"{option.flag}: has no meaning in --view {view}, {reason}; leave it out, or use "
             f"--view {other}"
         )
-    return {**asked, "view": view, "memory": memory}
+    return {**options, "view": view, "memory": memory}
 
 
-def _tried(asked: declared.Options) -> list[int]:
-    """The page sizes that were asked for, and 4 KiB, which can always be stayed at."""
-    return sorted({*parse_page_sizes(written(asked["page_sizes"])), USUAL_PAGE})
+def _tried(options: declared.Options) -> list[int]:
+    """The page sizes to consider, and 4 KiB."""
+    return sorted({*parse_page_sizes(written(options["page_sizes"])), USUAL_PAGE})
 
 
 def _of_traces(
-    traces: Sequence[Path], asked: declared.Options
-) -> tuple[list[Vm], Described, declared.Options]:
-    """A VM for each trace x memory size x storage; machines by what the VMs call them."""
-    chosen, storage = machines.listed(asked["machine"]), asked["storage"]
-    described: Described = {}
-    asked_for: Sequence[MachineLike | None] = [None] if chosen is None else chosen
-    for one in asked_for:
-        # Whole machines are compared with the storages that each has.
-        borrowed = (storage or ()) if len(asked_for) == 1 else ()
-        found = machines.paging_machine(one, borrowed)
-        described[found.name if one is None or one is found else str(one)] = found
+    traces: Sequence[Path], options: declared.Options
+) -> tuple[list[Vm], Machines, declared.Options]:
+    """A VM for each trace x memory size x storage."""
+    chosen, storage = machines.listed(options["machine"]), options["storage"]
+    loaded: Machines = {}
+    named: Sequence[MachineLike | None] = [None] if chosen is None else chosen
+    for name in named:
+        # One machine may borrow storages; several are compared with their own.
+        machine = machines.paging_machine(name, (storage or ()) if len(named) == 1 else ())
+        loaded[machine.name if name is None or name is machine else str(name)] = machine
     places = [
         (name, device)
-        for name, found in described.items()
-        for device in (found.storages if storage is None else storage)
-        if device in found.storages
+        for name, machine in loaded.items()
+        for device in (machine.storages if storage is None else storage)
+        if device in machine.storages
     ]
     if not places:
         raise NearfarError(
-            f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(described)}; "
+            f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(loaded)}; "
             "see `nearfar machine list`"
         )
-    asked = _viewed(asked, described.values())
-    memories = list(dict.fromkeys(_single_memories(str(asked["memory"]))))
+    options = _with_view(options, loaded.values())
+    memories = list(dict.fromkeys(_single_memories(str(options["memory"]))))
     several = len(memories) * len(places) > 1
     vms = []
     for path in traces:
         stem = path.name.removesuffix(".trace")
         for text in memories:
             for name, device in places:
-                own = [text.replace(" ", "").replace("%", ""), device]
+                suffix = f"-{text.replace(' ', '').replace('%', '')}-{device}" if several else ""
                 vms.append(
                     Vm(
-                        name="-".join([stem, *own]) if several else stem,
+                        name=stem + suffix,
                         trace=path,
                         workload=stem,
                         memory=text,
                         machine=name,
                         storage=device,
-                        arch=asked["arch"],
-                        min_gain=share(asked["min_gain"], "--min-gain"),
+                        arch=options["arch"],
+                        min_gain=share(options["min_gain"], "--min-gain"),
                     )
                 )
-    return _distinct(vms), described, asked
+    return _distinct(vms), loaded, options
 
 
-def _of_fleet(path: Path, asked: declared.Options) -> tuple[list[Vm], Described, declared.Options]:
-    """The VMs of a fleet file; machines that it does not name itself."""
-    defaults = {
-        # None in any file: what it stands for follows from the view, and that from the machines.
-        "memory": "",
-        "arch": asked["arch"],
-        "min_gain": str(asked["min_gain"]),
-    }
-    described: Described = {}
+def _of_fleet(path: Path, options: declared.Options) -> tuple[list[Vm], Machines, declared.Options]:
+    """The VMs of a fleet file; the options are defaults for keys that the file leaves out."""
+    # The default memory depends on the view, which depends on the machines.
+    defaults = {"memory": "", "arch": options["arch"], "min_gain": str(options["min_gain"])}
+    loaded: Machines = {}
     for name, given in (
-        ("machine", machines.listed(asked["machine"])),
-        ("storage", asked["storage"]),
+        ("machine", machines.listed(options["machine"])),
+        ("storage", options["storage"]),
     ):
         if given is None:
             continue
         if len(given) != 1:
-            raise NearfarError(f"--{name}: a fleet file takes one, for VMs that do not say")
-        (one,) = given
-        if isinstance(one, machines.Machine):
-            described[one.name] = one
-            one = one.name
-        defaults[name] = str(one)
+            raise NearfarError(f"--{name}: with a fleet file, give one, the default of its VMs")
+        (value,) = given
+        if isinstance(value, machines.Machine):
+            loaded[value.name] = value
+            value = value.name
+        defaults[name] = str(value)
     vms = read_fleet(path, defaults)
     for vm in vms:
-        known = described.get(vm.machine, vm.machine)
-        described[vm.machine] = machines.paging_machine(known, [vm.storage])
-    asked = _viewed(asked, described.values())
-    memory = str(asked["memory"])
-    return [replace(vm, memory=vm.memory or memory) for vm in vms], described, asked
+        machine = loaded.get(vm.machine, vm.machine)
+        loaded[vm.machine] = machines.paging_machine(machine, [vm.storage])
+    options = _with_view(options, loaded.values())
+    memory = str(options["memory"])
+    return [replace(vm, memory=vm.memory or memory) for vm in vms], loaded, options
 
 
 def _advise_vms(
     vms: Sequence[Vm],
-    described: Described,
-    asked: declared.Options,
+    loaded: Machines,
+    options: declared.Options,
     arguments: Sequence[Path],
     fleet: Path | None,
     progress: Callable[[int], None] | None,
 ) -> AdviseResult:
     """Advise a page size for each of ``vms``.
 
-    Each trace is simulated once for all its VMs: rates depend on page size and memory size only
-    (and on the machine's caches, where ``filter`` asks for the references that miss them). As a
-    machine spends it, time is simulated for each machine.
+    Each trace is simulated once for all its VMs, because rates depend only on page size and memory
+    size. It is simulated once per machine with ``view="machine"``, or if ``filter`` drops the
+    references that hit the machine's caches.
     """
-    as_machine = asked["view"] == by_machine.MODEL
-    tried = _tried(asked)
-    shown = _shown(str(asked["sizes"]), tried)
-    # What could be set instead is predicted and simulated as well.
+    as_machine = options["view"] == by_machine.MODEL
+    tried = _tried(options)
+    shown = shown_sizes(str(options["sizes"]), tried)
+    # Sizes that may be set instead of an advised one are predicted and simulated as well.
     instead = {
         near.page_bytes
         for vm in vms
@@ -319,128 +310,137 @@ def _advise_vms(
         for near in neighbours(vm.arch, size)
         if near.page_bytes <= max(tried)
     }
-    everything = sorted({*tried, *instead, *(shown if isinstance(shown, list) else [])})
+    simulated = sorted({*tried, *instead, *(shown if isinstance(shown, list) else [])})
     if as_machine:
-        offered = {one.page_bytes for vm in vms for one in transparent(vm.arch)}
-        everything = tried = [size for size in tried if size in offered]
-    loaded = {vm.machine: described[vm.machine] for vm in vms}
+        offered = {size.page_bytes for vm in vms for size in transparent(vm.arch)}
+        simulated = tried = [size for size in tried if size in offered]
+    loaded = {vm.machine: loaded[vm.machine] for vm in vms}
     costs: dict[tuple[str, str], Costs] = {}
     for vm in vms:
         if len(_single_memories(vm.memory)) != 1:
             raise NearfarError(f"{vm.name}: memory: {vm.memory!r} is more than one size; give one")
-        costs.setdefault(
-            (vm.machine, vm.storage), Costs.of(loaded[vm.machine], vm.storage, everything)
-        )
+        if (vm.machine, vm.storage) not in costs:
+            costs[vm.machine, vm.storage] = Costs.of(loaded[vm.machine], vm.storage, simulated)
     rows: dict[int, Advice] = {}
     hashes: dict[str, str] = {}
     views: dict[str, str] = {}
     notes: list[str] = []
-    read: dict[str, object] = {}
-    passed = {name: value for name, value in asked.items() if name in PASSED}
-    given = cast("paging_declared.Options", {**passed, "page_sizes": everything})
-    filtered = asked["filter"] != ALL_REFERENCES
-    seen_by = [(vm.trace, vm.machine if filtered or as_machine else "") for vm in vms]
-    for group in dict.fromkeys(seen_by):
-        own = [(index, vm) for index, vm in enumerate(vms) if seen_by[index] == group]
-        texts = list(dict.fromkeys(vm.memory for _, vm in own))
-        first = own[0][1]
-        trace = first.trace
-        given |= {
-            "memory": ",".join(texts),
+    used: dict[str, object] = {}
+    passed = {name: value for name, value in options.items() if name in PASSED}
+    study_options = cast("paging_declared.Options", {**passed, "page_sizes": simulated})
+    filtered = options["filter"] != ALL_REFERENCES
+    groups: dict[tuple[Path, str], list[int]] = {}
+    for index, vm in enumerate(vms):
+        machine = vm.machine if filtered or as_machine else ""
+        groups.setdefault((vm.trace, machine), []).append(index)
+    for (trace, _), members in groups.items():
+        group = [vms[index] for index in members]
+        memories = list(dict.fromkeys(vm.memory for vm in group))
+        first = group[0]
+        storages = list(dict.fromkeys(vm.storage for vm in group))
+        study_options |= {
+            "memory": ",".join(memories),
             "machine": loaded[first.machine],
-            "storage": list(dict.fromkeys(vm.storage for _, vm in own))
-            if as_machine
-            else [first.storage],
+            "storage": storages if as_machine else [first.storage],
         }
         if as_machine:
-            given["nested"] = asked["nested"] or _host_page(loaded[first.machine])
-        found = paging(trace, progress=progress, **given)
-        _check_sample(found.run)
-        notes += [*trace_warnings(found.run), *machine_warnings(found.run)]
-        notes += sample_warnings(found.run)
-        hashes[str(trace)] = found.run["trace_json_sha256"]
-        views[first.machine if filtered else "all"] = found.run["view"]
-        read = {name: value for name, value in found.run["options"].items() if name in PASSED}
-        by_memory = _by_memory(found.rows, texts)
+            study_options["nested"] = options["nested"] or _host_page(loaded[first.machine])
+        study = paging(trace, progress=progress, **study_options)
+        _check_sample(study.run)
+        notes += [*trace_warnings(study.run), *machine_warnings(study.run)]
+        notes += sample_warnings(study.run)
+        hashes[str(trace)] = study.run["trace_json_sha256"]
+        views[first.machine if filtered else "all"] = study.run["view"]
+        used = {name: value for name, value in study.run["options"].items() if name in PASSED}
+        by_memory = _by_memory(study.rows, memories)
         sizes: dict[str, dict[str, Enough]] = {}
-        if asked["slowdown"] is not None:
-            for name in dict.fromkeys(vm.machine for _, vm in own):
-                storages = list(dict.fromkeys(vm.storage for _, vm in own if vm.machine == name))
+        if options["slowdown"] is not None:
+            for name in dict.fromkeys(vm.machine for vm in group):
+                storages = list(dict.fromkeys(vm.storage for vm in group if vm.machine == name))
                 sizes[name] = enough(
-                    trace, loaded[name], storages, given, asked["slowdown"], progress
+                    trace, loaded[name], storages, study_options, options["slowdown"], progress
                 )
-        for index, vm in own:
-            known = by_memory[vm.memory]
-            if all(row["page_bytes"] != USUAL_PAGE for row in known):
+        for index, vm in zip(members, group, strict=True):
+            studied = by_memory[vm.memory]
+            if all(row["page_bytes"] != USUAL_PAGE for row in studied):
                 raise NearfarError(
                     f"{vm.name}: memory: {vm.memory} holds fewer than 8 pages of 4 KiB, which "
                     "thrash in any program; give more"
                 )
             if as_machine:
-                spent = [row for row in known if row["storage"] == vm.storage]
-                row = by_machine.advice(vm, spent)
-                if asked["regions"]:
-                    options, machine = found.run["options"], loaded[vm.machine]
-                    row["regions"] = by_region(trace, machine, options, spent, progress)
+                studied = [row for row in studied if row["storage"] == vm.storage]
+                row = by_machine.advice(vm, studied)
+                if options["regions"]:
+                    row["regions"] = by_region(
+                        trace, loaded[vm.machine], study.run["options"], studied, progress
+                    )
             else:
                 row = advice(
                     vm,
-                    known[0]["memory_bytes"],
-                    known[0]["memory_fraction"],
-                    {point.page_bytes: point for point in points_of(known)},
+                    studied[0]["memory_bytes"],
+                    studied[0]["memory_fraction"],
+                    {point.page_bytes: point for point in points_of(studied)},
                     tried,
                     shown,
                     costs[vm.machine, vm.storage],
-                    str(asked["tlb"]),
-                    asked["model"],
+                    str(options["tlb"]),
+                    options["model"],
                 )
             if vm.machine in sizes:
                 sizes[vm.machine][vm.storage].write(row)
-            if asked["set_memory"]:
+            if options["set_memory"]:
                 size_guest(row)
             rows[index] = row
     recorded = {option.name for option in declared.OPTIONS if option.recorded}
-    kept = {name: value for name, value in asked.items() if name in recorded}
-    run = provenance(
-        "advise",
-        arguments=[*arguments, *machines.words(asked["machine"])],
-        options=declared.OPTIONS,
-        values={**kept, **read, "page_sizes": tried},
-    )
-    whole: AdviseRun = {
-        **run,
+    values = {name: value for name, value in options.items() if name in recorded}
+    run: AdviseRun = {
+        **provenance(
+            "advise",
+            arguments=[*arguments, *machines.words(options["machine"])],
+            options=declared.OPTIONS,
+            values={**values, **used, "page_sizes": tried},
+        ),
         "fleet": None if fleet is None else str(fleet),
         "traces": hashes,
-        "machines": {name: found.to_dict() for name, found in loaded.items()},
+        "machines": {name: machine.to_dict() for name, machine in loaded.items()},
         "view": "; ".join(views.values()),
     }
     ordered = [rows[index] for index in range(len(vms))]
-    return AdviseResult(whole, ordered, list(dict.fromkeys(notes)))
+    return AdviseResult(run, ordered, list(dict.fromkeys(notes)))
 
 
-# --- pieces
+# --- helpers
 
 
-def _by_vm(table: Any) -> dict[str, list[Any]]:
-    """The rows of a table of lists, by the VM that they are of."""
-    found: dict[str, list[Any]] = {}
+def _list_table(
+    columns: Rows, lists: Iterable[tuple[str, Sequence[Mapping[str, object]]]]
+) -> pyarrow.Table:
+    """The lists of all VMs as one table, with a column for the VM."""
+    cells = [(as_text(vm), cell) for vm, cells in lists for cell in cells]
+    table = columns.table([cell for _, cell in cells])
+    return table.add_column(0, "vm", [[vm for vm, _ in cells]])
+
+
+def _by_vm(table: pyarrow.Table) -> dict[str, list[dict[str, object]]]:
+    """The inverse of :func:`_list_table`."""
+    lists: dict[str, list[dict[str, object]]] = {}
     for row in table.to_pylist():
-        found.setdefault(row.pop("vm"), []).append(row)
-    return found
+        lists.setdefault(row.pop("vm"), []).append(row)
+    return lists
 
 
 def _distinct(vms: Sequence[Vm]) -> list[Vm]:
-    """The VMs, ``-2``, ``-3``, ... added to a name that came before: files bear these names."""
-    seen: dict[str, int] = {}
-    answer = []
+    """The VMs with ``-2``, ``-3``, ... appended to repeated names, which become file names."""
+    counts: dict[str, int] = {}
+    distinct = []
     for vm in vms:
-        seen[vm.name] = again = seen.get(vm.name, 0) + 1
-        answer.append(replace(vm, name=f"{vm.name}-{again}") if again > 1 else vm)
-    return answer
+        counts[vm.name] = count = counts.get(vm.name, 0) + 1
+        distinct.append(replace(vm, name=f"{vm.name}-{count}") if count > 1 else vm)
+    return distinct
 
 
 def _single_memories(text: str) -> list[str]:
-    """The sizes of a list, each as text again."""
+    """The memory sizes of a list, each as text."""
     return [
         f"{round(100 * size.value, 6):g}%" if size.is_fraction else str(int(size.value))
         for size in parse_memory(text)
@@ -448,58 +448,40 @@ def _single_memories(text: str) -> list[str]:
 
 
 def _host_page(machine: machines.Machine) -> str | None:
-    """What backs a VM where the machine's file does not say; None if it does."""
+    """The host's page size if the machine file does not have it, else None."""
     walk = machine.to_dict().get("tlb", {}).get("walk", {})
     return None if "host_page" in walk else _HOST_PAGE
 
 
 def _check_sample(run: PagingRun) -> None:
-    """Refuse a sample without pages of 4 KiB, which every advice is compared with.
+    """Refuse a sample with too few 4 KiB pages, the baseline of all advice.
 
     Raises:
-        NearfarError: it has too few of them.
+        NearfarError: it has too few.
     """
-    for one in run["left_out"]:
-        if one["page_bytes"] == USUAL_PAGE:
-            least = one["least_sample"]
+    for left in run["left_out"]:
+        if left["page_bytes"] == USUAL_PAGE:
+            smallest = left["least_sample"]
             raise NearfarError(
                 f"--sample: {run['options']['sample']:g} of the trace has too few pages of 4 KiB; "
-                + (f"give {least:g} or more, or leave it out" if least else "leave it out")
+                + (f"give {smallest:g} or more, or leave it out" if smallest else "leave it out")
             )
 
 
 def _by_memory(
     rows: Sequence[paging_declared.Row], texts: Sequence[str]
 ) -> dict[str, list[paging_declared.Row]]:
-    found: dict[str, list[paging_declared.Row]] = {}
+    by_memory = {}
     for text in texts:
         (size,) = parse_memory(text)
-        found[text] = [row for row in rows if _is_of(row, size)]
-    return found
+        by_memory[text] = [row for row in rows if _has_memory(row, size)]
+    return by_memory
 
 
-def _is_of(row: paging_declared.Row, size: Memory) -> bool:
-    """Whether the row is of the memory size, given the same way."""
+def _has_memory(row: paging_declared.Row, size: Memory) -> bool:
+    """Whether the row has this memory size, also given as bytes or as a share."""
     fraction = row["memory_fraction"]
     if size.is_fraction != (fraction is not None):
         return False
     value = row["memory_bytes"] if fraction is None else fraction
     return abs(value - size.value) <= 1e-9 * size.value
-
-
-def _shown(sizes: str, tried: Sequence[int]) -> list[int] | int:
-    """Which sizes the model is shown: a list of them, or how many to choose."""
-    text = sizes.strip()
-    if text == "all":
-        return sorted(tried)
-    if text.isdigit() and 0 < int(text) < 64:
-        return int(text)
-    try:
-        shown = sorted(set(parse_page_sizes(text)))
-    except NearfarError as error:
-        shown, answer = [0], str(error).partition(": ")[2]
-    else:
-        answer = f"{text[:60]!r} holds what is not a power of two from 64 bytes to 1 TiB"
-    if any(size.bit_count() != 1 or not 64 <= size <= 1 << 40 for size in shown):
-        raise NearfarError(f"--sizes: {answer}; give such as 512,4K,64K,2M, `all`, or 4")
-    return shown

@@ -1,8 +1,8 @@
-"""Page sizes that an architecture can really be set to, and by what.
+"""Page sizes that an architecture can set, and the mechanism of each.
 
 Sources: Linux ``Documentation/admin-guide/mm/transhuge.rst`` and ``hugetlbpage.rst`` (6.8 and later
 for multi-size THP), ``Documentation/arch/arm64/hugetlbpage.rst``. A base page of 4 KiB is assumed;
-``granules`` are base pages that an arm64 kernel can be built with instead.
+granules are the base pages of other arm64 kernel builds.
 
 To add an architecture: one entry of :data:`ARCHITECTURES`.
 """
@@ -17,7 +17,7 @@ from nearfar.errors import unknown
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-#: What each mechanism is, in a few words.
+#: What each mechanism is.
 MECHANISMS: Final = {
     "base": "the base page: nothing to set",
     "granule": "a kernel built with this base page",
@@ -39,7 +39,7 @@ def _multi() -> tuple[Settable, ...]:
     return tuple(Settable(16 * KIB << k, "mthp") for k in range(7))
 
 
-#: By name: what can be set, smallest first.
+#: Page sizes by architecture, smallest first.
 ARCHITECTURES: Final[dict[str, tuple[Settable, ...]]] = {
     "x86-64": (
         Settable(4 * KIB, "base"),
@@ -47,7 +47,7 @@ ARCHITECTURES: Final[dict[str, tuple[Settable, ...]]] = {
         Settable(2 * MIB, "thp"),
         Settable(1024 * MIB, "hugetlb"),
     ),
-    # 16 and 64 KiB as base pages are the literal unit of faults, so they come before mTHP.
+    # 16 and 64 KiB as base pages are the unit of every fault, so they are preferred to mTHP.
     "aarch64": (
         Settable(4 * KIB, "base"),
         Settable(16 * KIB, "granule"),
@@ -61,7 +61,7 @@ ARCHITECTURES: Final[dict[str, tuple[Settable, ...]]] = {
 
 
 def settable(arch: str) -> tuple[Settable, ...]:
-    """What ``arch`` can be set to.
+    """The page sizes that ``arch`` can set.
 
     Raises:
         NearfarError: there is no such architecture.
@@ -72,9 +72,9 @@ def settable(arch: str) -> tuple[Settable, ...]:
 
 
 def transparent(arch: str) -> tuple[Settable, ...]:
-    """What a kernel with base pages of 4 KiB can give to anonymous memory alone.
+    """The page sizes that a kernel with 4 KiB base pages can use for anonymous memory.
 
-    Multi-size THP has the sizes of other base pages as well.
+    Multi-size THP includes the sizes of the granules.
 
     Raises:
         NearfarError: there is no such architecture.
@@ -89,7 +89,7 @@ def transparent(arch: str) -> tuple[Settable, ...]:
 def neighbours(arch: str, page_bytes: int) -> list[Settable]:
     """The settable size itself, or the nearest below and above (only above under the smallest)."""
     sizes = settable(arch)
-    same = [size for size in sizes if size.page_bytes == page_bytes]
+    exact = [size for size in sizes if size.page_bytes == page_bytes]
     below = [size for size in sizes if size.page_bytes < page_bytes]
     above = [size for size in sizes if size.page_bytes > page_bytes]
-    return same or [*below[-1:], *above[:1]]
+    return exact or [*below[-1:], *above[:1]]

@@ -1,35 +1,35 @@
-"""Advice by ``--view machine``: every page size is simulated, and no model stands between.
+"""Advice with ``--view machine``: every page size is simulated, so no model is needed.
 
-What may be wrong is the simulation itself: :mod:`nearfar.gain_error`.
+:mod:`nearfar.gain_error` estimates the error of the simulation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from nearfar import units
 from nearfar.advise.architectures import transparent
 from nearfar.advise.fleet import Vm
-from nearfar.advise.one_vm import Advice, Choice, filled, staying
+from nearfar.advise.one_vm import Advice, Choice, keep_usual, new_row
 from nearfar.advise.prediction import Prediction
 from nearfar.declared import paging as declared
-from nearfar.gain_error import gain_error, worthwhile
+from nearfar.gain_error import gain_error, saving, worthwhile
 from nearfar.gain_error import points as in_points
 from nearfar.paging_findings import USUAL_PAGE
 
-#: What ``model`` of a row says.
+#: The value of ``model`` in a row.
 MODEL: Final = "machine"
 
-#: What the time goes to, as ``limit`` names it: columns of the study, and a sentence.
+#: The largest part of the time, by the name in ``limit``.
 _LIMITS: Final = {
-    "processor": (("cpu_ns",), "instructions"),
-    "translation": (("tlb_ns", "walk_ns"), "TLB misses"),
-    "memory": (("cache_ns", "dram_ns"), "caches and memory"),
-    "faults": (("fault_ns",), "the kernel's part of page faults"),
-    "storage": (("io_ns",), "storage"),
+    "processor": "instructions",
+    "translation": "TLB misses",
+    "memory": "cache misses and memory accesses",
+    "faults": "page fault handling in the kernel",
+    "storage": "storage",
 }
 
 
@@ -37,11 +37,10 @@ def advice(vm: Vm, rows: Sequence[declared.Row]) -> Advice:
     """The row of one VM.
 
     Args:
-        vm: the machine; its trace is not read.
-        rows: of the paging study with ``--view machine``, with the memory size and the storage of
-            the VM.
+        vm: the virtual machine; its trace is not read.
+        rows: of the paging study with ``--view machine`` at the memory size and storage of the VM.
     """
-    offered = {one.page_bytes: one for one in transparent(vm.arch)}
+    offered = {size.page_bytes: size for size in transparent(vm.arch)}
     rows = sorted(
         (row for row in rows if row["page_bytes"] in offered), key=lambda row: row["page_bytes"]
     )
@@ -51,46 +50,56 @@ def advice(vm: Vm, rows: Sequence[declared.Row]) -> Advice:
     translation, data = parts.T
     total = translation + data
     reason = "every size is simulated"
-    answer = Prediction(sizes, sizes, translation, data, total, total, MODEL, reason)
-    best = answer.best(sizes)
-    gains = {size: answer.gain(size) for size in sizes}
+    prediction = Prediction(sizes, sizes, translation, data, total, total, MODEL, reason)
+    best = prediction.best(sizes)
+    gains = {size: prediction.gain(size) for size in sizes}
     worth = worthwhile(gains, vm.min_gain)
     advised = USUAL_PAGE if worth is None else worth
     chosen = rows[sizes.index(advised)]
-    row = filled(
+    row = new_row(
         vm,
         (chosen["memory_bytes"], chosen["memory_fraction"]),
-        answer,
+        prediction,
         Choice(best, advised, offered[advised]),
         sizes,
         (translation, data),
     )
     row["gain_error"] = gain_error(gains[best if worth is None else worth])
-    spent: Mapping[str, Any] = chosen
-    row["limit"] = max(_LIMITS, key=lambda name: sum(spent[part] for part in _LIMITS[name][0]))
+    row["limit"] = _limit(chosen)
     row["bloat_bytes"] = (chosen["resident_bytes"] or 0) - (usual["resident_bytes"] or 0)
     row["why"] = _why(row)
     return row
 
 
+def _limit(row: declared.Row) -> str:
+    """The largest part of the time."""
+    parts = {
+        "processor": row["cpu_ns"] or 0,
+        "translation": (row["tlb_ns"] or 0) + (row["walk_ns"] or 0),
+        "memory": (row["cache_ns"] or 0) + (row["dram_ns"] or 0),
+        "faults": row["fault_ns"] or 0,
+        "storage": row["io_ns"] or 0,
+    }
+    return max(parts, key=lambda name: parts[name])
+
+
 def _why(row: Advice) -> str:
-    """The advice of a row in a few plain sentences."""
+    """The advice of a row in sentences."""
     time = units.duration(row["predicted_ns"])
     if row["advised_page_bytes"] == USUAL_PAGE:
-        lines = [staying(row, f"{time} per reference")]
+        lines = [keep_usual(row, f"{time} per reference")]
     else:
         lines = [
-            f"{units.size(row['advised_page_bytes'])}: predicted {time} per reference, "
-            f"{units.percent(row['gain'])} less than 4 KiB, give or take "
-            f"{in_points(row['gain_error'] or 0)}."
+            f"{units.size(row['advised_page_bytes'])}: {time} per reference predicted, "
+            f"{saving(row['gain'])} less than with 4 KiB."
         ]
-    more = row["model_gain"] - row["gain"]
-    if row["advised_page_bytes"] != USUAL_PAGE and more > 0:
+    difference = row["model_gain"] - row["gain"]
+    if row["advised_page_bytes"] != USUAL_PAGE and difference > 0:
         lines.append(
-            f"{units.size(row['model_page_bytes'])} is predicted to gain {in_points(more)} more, "
+            f"{units.size(row['model_page_bytes'])} would gain {in_points(difference)} more, "
             "which is within the error."
         )
-    lines.append(f"The largest part of the time goes to {_LIMITS[row['limit']][1]}.")
+    lines.append(f"The largest part of the time is {_LIMITS[row['limit']]}.")
     bloat = row["bloat_bytes"] or 0
     if bloat > 0:
         lines.append(f"Private memory grows by {units.size(bloat)}.")

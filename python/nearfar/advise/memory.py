@@ -1,4 +1,4 @@
-"""How much memory: what a program runs well with, and what to give a guest that runs it."""
+"""How much memory a program needs to run well, and a guest that runs it."""
 
 from __future__ import annotations
 
@@ -14,55 +14,54 @@ from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.machine import Machine
 from nearfar.memory_curve import MemoryCurve
-from nearfar.memory_curve import slowdown as asked_slowdown
+from nearfar.memory_curve import slowdown as slowdown_of
 from nearfar.paging import paging
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.schema import default
 
 MIB: Final = 1 << 20
-#: What a guest's own system takes, an assumption: the least that Debian 11's installation guide
-#: asks for (section 3.4, no desktop; it recommends twice as much).
+#: Memory for the guest's system, an assumption: the minimum of Debian 11's installation guide
+#: (section 3.4, no desktop; it recommends twice as much).
 SYSTEM: Final = 256 * MIB
-#: The kernel describes each page of 4 KiB in 64 bytes (``struct page`` on 64-bit machines).
-DESCRIBED: Final = 64
-#: Guests are given multiples of it.
+#: Bytes of ``struct page``, which the kernel keeps for each 4 KiB page (64-bit machines).
+PAGE_STRUCT: Final = 64
+#: The memory of a guest is a multiple of this.
 STEP: Final = 256 * MIB
 
 
 @dataclass(frozen=True)
 class Enough:
-    """How much memory a program runs well with.
+    """How much memory a program needs to run well.
 
     Attributes:
-        curve: time against memory size.
-        slowdown: how much longer than with all its memory it may take.
+        curve: time by memory size.
+        slowdown: how much longer it may take than with enough memory for all of it.
     """
 
     curve: MemoryCurve
     slowdown: float
 
     def write(self, row: Advice) -> None:
-        """Fill the row's columns, and say it."""
-        # The largest size is enough, as it is compared with itself.
+        """Fill in the row's columns, and append a sentence to ``why``."""
         enough = (self.curve.enough(self.slowdown) or self.curve.whole).bytes
         below = self.curve.thrashes_below
         row["enough_bytes"], row["wanted_bytes"] = enough, self.curve.whole.bytes
         row["thrashes_below_bytes"] = None if below is None else below.bytes
-        least = [] if below is None else [units.size(below.bytes)]
-        said = answers.memory_sentence(
-            [units.size(enough)], least, self.curve.whole.bytes, self.slowdown
+        thrashes = [] if below is None else [units.size(below.bytes)]
+        sentence = answers.memory_sentence(
+            [units.size(enough)], thrashes, self.curve.whole.bytes, self.slowdown
         )
-        row["why"] += f" {said[0].upper()}{said[1:]}"
+        row["why"] += f" {sentence[0].upper()}{sentence[1:]}"
 
 
 def guest_memory(program: int) -> int:
-    """Bytes to give a guest whose program takes ``program``.
+    """The memory in bytes of a guest whose program takes ``program`` bytes.
 
     >>> guest_memory(600 << 20) >> 20
     1024
     """
-    part = USUAL_PAGE // DESCRIBED
-    needed = -(-(program + SYSTEM) * part // (part - 1))
+    structs = USUAL_PAGE // PAGE_STRUCT
+    needed = -(-(program + SYSTEM) * structs // (structs - 1))
     return -(-needed // STEP) * STEP
 
 
@@ -78,30 +77,32 @@ def enough(
 
     Args:
         trace: its folder.
-        machine: the machine; storages: those of it that are asked about.
+        machine: the machine.
+        storages: storages of the machine.
         given: options of the paging study behind the advice.
         slowdown: such as ``5%``.
-        progress: called now and then with the records done.
+        progress: called now and then with the number of records done.
     """
-    own = {
+    options = {
+        **given,
         "machine": machine,
         "storage": list(storages),
         "page_sizes": [USUAL_PAGE],
         "memory": default(declared.OPTIONS, "memory"),
         "slowdown": slowdown,
     }
-    found = paging(trace, progress=progress, **cast("declared.Options", {**given, **own}))
-    most = asked_slowdown(found.run, declared.OPTIONS)
-    curves = {curve.name: curve for curve in answers.memory_curves(found)}
+    study = paging(trace, progress=progress, **cast("declared.Options", options))
+    curves = {curve.name: curve for curve in answers.memory_curves(study)}
     if not curves:
         raise NearfarError(f"{trace}: --slowdown: too little memory to compare sizes; leave it out")
-    return {storage: Enough(curves[storage], most) for storage in storages}
+    limit = slowdown_of(study.run, declared.OPTIONS)
+    return {storage: Enough(curves[storage], limit) for storage in storages}
 
 
 def size_guest(row: Advice) -> None:
-    """Fill in the memory of the guest, and say it."""
+    """Fill in the memory of the guest, and append a sentence to ``why``."""
     row["guest_memory_bytes"] = memory = guest_memory(row["memory_bytes"])
     row["why"] += (
-        f" Give the guest {units.size(memory)}: the program's {units.size(row['memory_bytes'])}, "
-        f"{units.size(SYSTEM)} for its system, and what describes its pages."
+        f" Give the guest {units.size(memory)}: {units.size(row['memory_bytes'])} for the program, "
+        f"{units.size(SYSTEM)} for its system, the rest for the kernel's page structures."
     )

@@ -1,12 +1,10 @@
-"""The advice for one virtual machine: page size, what can be set of it, how sure it is, and why."""
+"""The advice for one virtual machine: page size, how to set it, confidence, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
-
-import numpy as np
 
 from nearfar import units
 from nearfar.advise.architectures import Settable, neighbours, settable
@@ -17,25 +15,50 @@ from nearfar.advise.prediction import (
     Point,
     Prediction,
     choose_sizes,
+    doublings,
     from_others,
     left_out_error,
     predict,
 )
 from nearfar.declared import advise as advise_declared
 from nearfar.declared import explain as explain_declared
+from nearfar.errors import NearfarError
 from nearfar.gain_error import points as in_points
 from nearfar.paging_findings import USUAL_PAGE
+from nearfar.sizes import parse_page_sizes
 
-#: Words for the largest error of the time at a held-out size: up to 5 % good, up to 20 % fair.
+#: Upper bounds of the largest error at a held-out size, and the word for it.
 CONFIDENCE: Final = ((0.05, "good"), (0.20, "fair"), (float("inf"), "poor"))
 
 
 class Advice(advise_declared.Row):
-    """A row with its lists, which no table holds."""
+    """A row with its lists, which have tables of their own."""
 
     fitted_page_bytes: list[int]
     curve: list[advise_declared.CurveRow]
     regions: list[explain_declared.SizesRow]
+
+
+def shown_sizes(sizes: str, tried: Sequence[int]) -> list[int] | int:
+    """The page sizes that the model sees, or how many it may choose: the option ``sizes``.
+
+    Raises:
+        NearfarError: it is neither.
+    """
+    text = sizes.strip()
+    if text == "all":
+        return sorted(tried)
+    if text.isdigit() and 0 < int(text) < 64:
+        return int(text)
+    try:
+        shown = sorted(set(parse_page_sizes(text)))
+    except NearfarError as error:
+        shown, reason = [0], str(error).partition(": ")[2]
+    else:
+        reason = f"{text[:60]!r} has a size that is not a power of two from 64 bytes to 1 TiB"
+    if any(size.bit_count() != 1 or not 64 <= size <= 1 << 40 for size in shown):
+        raise NearfarError(f"--sizes: {reason}; give such as 512,4K,64K,2M, `all`, or 4")
+    return shown
 
 
 def advice(
@@ -52,82 +75,86 @@ def advice(
     """The row of one VM.
 
     Args:
-        vm: the machine; its trace is not read.
+        vm: the virtual machine; its trace is not read.
         memory: its memory size in bytes.
-        fraction: the same as a part of the footprint, where it was given so.
-        points: every simulated size; the model sees some only.
-        tried: sizes that may be advised, of those simulated.
-        shown: sizes that the model is shown, of those simulated, or how many it may choose.
+        fraction: the memory size as a share of the footprint, if it was given as one.
+        points: rates of every simulated size; the model sees only some of them.
+        tried: simulated sizes that may be advised.
+        shown: simulated sizes that the model sees, or how many it may choose.
         costs: of the storage.
         tlb: the TLB of the study.
         model: as :func:`nearfar.advise.prediction.predict`.
     """
     every = sorted(points)
-    # Of the largest pages the memory may hold too few.
+    # Sizes of which the memory holds too few pages are not simulated.
     tried = [size for size in tried if size in points]
     if isinstance(shown, int):
-        open_to = {size: points[size] for size in tried}
-        fitted = sorted(choose_sizes(open_to, shown, tried, costs, memory, tlb))
+        candidates = {size: points[size] for size in tried}
+        fitted = sorted(choose_sizes(candidates, shown, tried, costs, memory, tlb))
     else:
         fitted = [size for size in shown if size in points] or [USUAL_PAGE]
     seen = [points[size] for size in fitted]
-    answer = predict(seen, every, costs, memory, tlb, model)
-    choice = _choose(vm, answer, tried)
+    prediction = predict(seen, every, costs, memory, tlb, model)
+    choice = _choose(vm, prediction, tried)
 
-    # From here on the simulation is looked at, to say how good the choice was.
+    # The choice is made; the simulation now judges it.
     exact = costs.exact([points[size] for size in every])
-    row = filled(vm, (memory, fraction), answer, choice, tried, exact)
+    row = new_row(vm, (memory, fraction), prediction, choice, tried, exact)
     simulated = {point["page_bytes"]: point["simulated_ns"] for point in row["curve"]}
-    place = answer.sizes.index(choice.advised)
+    place = prediction.sizes.index(choice.advised)
     error = left_out_error(seen, choice.advised, costs, memory, tlb)
     judged = choice.model
     if len(seen) > 1 and {*tried} <= {*fitted}:
-        # Nothing was held out, and what is known cannot be missed: each size in turn.
-        blind = {size: from_others(seen, size, costs, memory, tlb, answer.model) for size in tried}
-        judged = min(tried, key=lambda size: (blind[size], abs(np.log2(size / USUAL_PAGE))))
+        # A prediction that has seen every size has no error: hold out each size in turn.
+        blind = {
+            size: from_others(seen, size, costs, memory, tlb, prediction.model) for size in tried
+        }
+        judged = min(tried, key=lambda size: (blind[size], doublings(size)))
     row["judged_page_bytes"] = judged
     row["model_regret"] = simulated[judged] / row["best_ns"] - 1
     row["confidence"] = _word(error)
     row["left_out_error"] = error
-    row["largest_error"] = max(abs(answer.at(size) / simulated[size] - 1) for size in tried)
+    row["largest_error"] = max(abs(prediction.at(size) / simulated[size] - 1) for size in tried)
     row["limit"] = _limit(
-        float(answer.translation[place]) - costs.tlb_ns, float(answer.data[place]) - costs.dram_ns,
-        answer.at(choice.advised),
-    )  # fmt: skip
+        float(prediction.translation[place]) - costs.times.tlb_ns,
+        float(prediction.data[place]) - costs.times.dram_ns,
+        prediction.at(choice.advised),
+    )
     row["why"] = why(row)
     return row
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Page sizes: of least predicted time, the advised one, and what is set for it."""
+    """The page size of least predicted time, the advised one, and the one to set."""
 
     model: int
     advised: int
     settable: Settable
 
 
-def filled(
+def new_row(
     vm: Vm,
     memory: tuple[int, float | None],
-    answer: Prediction,
+    prediction: Prediction,
     choice: Choice,
     tried: Sequence[int],
     exact: tuple[Array, Array],
 ) -> Advice:
-    """A row but for ``limit``, ``why`` and what only a model, or only a machine has.
+    """A row without ``limit``, ``why`` and the columns that only one view has.
 
     Args:
-        vm: the machine.
-        memory: its bytes, and what part of the peak resident set that is, where it was given so.
-        answer: the prediction.
-        choice: what was chosen by it.
+        vm: the virtual machine.
+        memory: its bytes, and its share of the peak resident set if it was given as one.
+        prediction: of all simulated sizes.
+        choice: made from the prediction.
         tried: sizes that may be advised.
         exact: simulated times of translation and of data, at the sizes of the prediction.
     """
     translation, data = exact
-    simulated = dict(zip(answer.sizes, (translation + data).tolist(), strict=True))
-    best = min(tried, key=lambda size: (simulated[size], abs(np.log2(size / USUAL_PAGE))))
+    simulated = dict(zip(prediction.sizes, (translation + data).tolist(), strict=True))
+    best = min(tried, key=lambda size: (simulated[size], doublings(size)))
+    settable_ns = prediction.at(choice.settable.page_bytes)
     return {
         "vm": vm.name,
         "workload": vm.workload,
@@ -135,10 +162,10 @@ def filled(
         "storage": vm.storage,
         "advised_page_bytes": choice.advised,
         "settable_page_bytes": choice.settable.page_bytes,
-        "predicted_ns": answer.at(choice.advised),
+        "predicted_ns": prediction.at(choice.advised),
         "simulated_ns": simulated[choice.advised],
         "baseline_4k_ns": simulated[USUAL_PAGE],
-        "gain": answer.gain(choice.advised),
+        "gain": prediction.gain(choice.advised),
         "regret": simulated[choice.advised] / simulated[best] - 1,
         "best_page_bytes": best,
         "scenario": vm.scenario,
@@ -147,12 +174,12 @@ def filled(
         "arch": vm.arch,
         "memory_bytes": memory[0],
         "min_gain": vm.min_gain,
-        "model": answer.model,
-        "model_reason": answer.reason,
-        "fitted_page_bytes": list(answer.known),
+        "model": prediction.model,
+        "model_reason": prediction.reason,
+        "fitted_page_bytes": list(prediction.known),
         "model_page_bytes": choice.model,
         "model_regret": None,
-        "baseline_4k_predicted_ns": answer.at(USUAL_PAGE),
+        "baseline_4k_predicted_ns": prediction.at(USUAL_PAGE),
         "simulated_gain": 1 - simulated[choice.advised] / simulated[USUAL_PAGE],
         "best_ns": simulated[best],
         "confidence": None,
@@ -160,22 +187,22 @@ def filled(
         "largest_error": None,
         "limit": "",
         "mechanism": choice.settable.mechanism,
-        "settable_predicted_ns": answer.at(choice.settable.page_bytes),
+        "settable_predicted_ns": settable_ns,
         "settable_ns": simulated[choice.settable.page_bytes],
-        "settable_price": answer.at(choice.settable.page_bytes) / answer.at(choice.advised) - 1,
+        "settable_price": settable_ns / prediction.at(choice.advised) - 1,
         "curve": [
             {
                 "page_bytes": size,
-                "predicted_ns": float(answer.total[i]),
+                "predicted_ns": float(prediction.total[i]),
                 "simulated_ns": simulated[size],
                 "translation_ns": float(translation[i]),
                 "data_ns": float(data[i]),
-                "fitted": size in answer.known,
+                "fitted": size in prediction.known,
             }
-            for i, size in enumerate(answer.sizes)
+            for i, size in enumerate(prediction.sizes)
         ],
         "why": "",
-        "model_gain": answer.gain(choice.model),
+        "model_gain": prediction.gain(choice.model),
         "gain_error": None,
         "bloat_bytes": None,
         "judged_page_bytes": None,
@@ -187,26 +214,26 @@ def filled(
     }
 
 
-def _choose(vm: Vm, answer: Prediction, tried: Sequence[int]) -> Choice:
-    """The model's page, the advised one, and the one to set, from predictions alone.
+def _choose(vm: Vm, prediction: Prediction, tried: Sequence[int]) -> Choice:
+    """Choose from predictions alone.
 
-    A gain within ``left_out_error`` is not refused: the time of a size that the model was shown is
-    known, and :meth:`Prediction.best` asks more of one that it was not (docs/advise.md).
+    A gain smaller than ``left_out_error`` counts: the time of a size that the model has seen is
+    known, and :meth:`Prediction.best` raises the other times (docs/advise.md).
     """
-    model = answer.best(tried)
+    model = prediction.best(tried)
 
     def worth(size: int) -> bool:
-        return size == USUAL_PAGE or answer.gain(size) >= vm.min_gain
+        return size == USUAL_PAGE or prediction.gain(size) >= vm.min_gain
 
     advised = model if worth(model) else USUAL_PAGE
-    near = [size for size in neighbours(vm.arch, advised) if size.page_bytes in answer.sizes]
+    near = [size for size in neighbours(vm.arch, advised) if size.page_bytes in prediction.sizes]
     usual = settable(vm.arch)[0]
-    setting = min(near, key=lambda size: answer.at(size.page_bytes), default=usual)
+    setting = min(near, key=lambda size: prediction.at(size.page_bytes), default=usual)
     return Choice(model, advised, setting if worth(setting.page_bytes) else usual)
 
 
 def _limit(translation: float, storage: float, total: float) -> str:
-    """What a reference waits for beyond a TLB hit and one access to memory."""
+    """What a reference waits for besides a TLB hit and one memory access."""
     if max(translation, storage) < 0.01 * total:
         return "memory"
     return "translation" if translation > storage else "storage"
@@ -215,67 +242,64 @@ def _limit(translation: float, storage: float, total: float) -> str:
 def _word(error: float | None) -> str:
     if error is None:
         return "unknown"
-    return next(word for most, word in CONFIDENCE if error <= most)
+    return next(word for limit, word in CONFIDENCE if error <= limit)
 
 
-#: What :func:`why` says of each limit.
+#: The sentence of :func:`why` for each limit.
 LIMITS: Final = {
-    "memory": "Hardly any time goes to translation or storage",
-    "translation": "Most remaining time is TLB misses",
-    "storage": "Most remaining time is page faults",
+    "memory": "Translation and storage take hardly any time.",
+    "translation": "Most remaining time is TLB misses.",
+    "storage": "Most remaining time is page faults.",
 }
 
 
 def why(row: Advice) -> str:
-    """The advice of a row in a few plain sentences."""
+    """The advice of a row in sentences."""
     size, usual = units.size(row["advised_page_bytes"]), units.duration(row["baseline_4k_ns"])
     time = units.duration(row["predicted_ns"])
     lines = []
     if row["advised_page_bytes"] == USUAL_PAGE:
-        lines.append(staying(row, f"{time} per reference predicted, {usual} simulated"))
+        lines.append(keep_usual(row, f"{time} per reference predicted, {usual} simulated"))
     else:
         lines.append(
-            f"{size}: predicted {time} per reference, "
-            f"{units.percent(row['gain'])} less than 4 KiB; "
-            f"simulated {units.duration(row['simulated_ns'])} against {usual}."
+            f"{size}: {time} per reference predicted, "
+            f"{units.percent(row['gain'])} less than with 4 KiB; "
+            f"{units.duration(row['simulated_ns'])} simulated, {usual} with 4 KiB."
         )
-    lines.append(f"{LIMITS[row['limit']]}.")
+    lines.append(LIMITS[row["limit"]])
     if row["regret"] > 0.0005:
         lines.append(
-            f"The simulation's best is {units.size(row['best_page_bytes'])}: "
-            f"{units.percent(row['regret'])} regret."
+            f"In the simulation {units.size(row['best_page_bytes'])} is best: the advised size "
+            f"takes {units.percent(row['regret'])} more time."
         )
     error = row["left_out_error"]
-    if error is None:
-        known = "not known"
-    else:
-        known = "below 0.1 %" if error < 0.0005 else units.percent(error)
+    text = "unknown" if error is None else "below 0.1 %" if error < 0.0005 else units.percent(error)
     lines.append(
-        f"Confidence {row['confidence']}: error at a held-out page size {known} ({row['model']})."
+        f"Confidence {row['confidence']}: error at a held-out page size {text} ({row['model']})."
     )
     if row["settable_page_bytes"] != row["advised_page_bytes"]:
         price = row["settable_price"]
         sign = "+" if price >= 0 else "-"
-        why_not = (
+        reason = (
             "no x86-64 or arm64 kernel offers less than 4 KiB"
             if row["advised_page_bytes"] < USUAL_PAGE
             else f"{row['arch']} cannot set {size}"
         )
         lines.append(
-            f"Set {units.size(row['settable_page_bytes'])}: {why_not}; "
-            f"{sign}{units.percent(abs(price))} time."
+            f"Set {units.size(row['settable_page_bytes'])}, {sign}{units.percent(abs(price))} "
+            f"time: {reason}."
         )
     return " ".join(lines)
 
 
-def staying(row: Advice, cost: str) -> str:
+def keep_usual(row: Advice, cost: str) -> str:
     """Why 4 KiB, in a sentence; ``cost`` is its time in words."""
     if row["model_page_bytes"] == USUAL_PAGE:
         return f"4 KiB is predicted to be best: {cost}."
     size, error = units.size(row["model_page_bytes"]), row["gain_error"]
     if error is not None and row["model_gain"] <= error:
-        gain = f"gain {units.percent(row['model_gain'])}"
-        reason = f"{gain}, within the error of the prediction ({in_points(error)})"
+        gain = units.percent(row["model_gain"])
+        reason = f"gain {gain}, which is within the error ({in_points(error)})"
     else:
-        reason = f"be best, but gains less than {units.percent(row['min_gain'])}"
+        reason = f"be fastest, but to gain less than {units.percent(row['min_gain'])}"
     return f"Stay at 4 KiB ({cost}): {size} is predicted to {reason}."

@@ -1,6 +1,6 @@
-"""What ``advise`` takes and returns.
+"""Options and columns of ``advise``.
 
-``make declared`` writes it as types and data, ``nearfar.declared.advise``.
+``make declared`` generates ``nearfar.declared.advise`` from them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from nearfar.advise.prediction import MODEL_CHOICES
 from nearfar.declared import names, paging
 from nearfar.schema import Column, Option, Rows
 
-#: The memory size of each VM unless another is given, by view.
+#: Default memory size of a VM, by view.
 MEMORY: Final = {"paper": "50%", "machine": "100%"}
 _PAGING: Final = {option.name: option for option in paging.OPTIONS}
 
-#: Its own, and those of ``paging`` that mean something else here.
+#: Options of ``advise`` alone, and options of ``paging`` with another default or text.
 OWN: Final = (
     Option(
         "memory",
@@ -46,7 +46,7 @@ OWN: Final = (
     Option(
         "arch",
         "str",
-        "Architecture: it determines which page sizes can be set.",
+        "Architecture, which determines the page sizes that can be set.",
         default="x86-64",
         metavar="NAME",
         choices=tuple((name, "") for name in ARCHITECTURES),
@@ -55,7 +55,7 @@ OWN: Final = (
     Option(
         "min_gain",
         "str | float",
-        "Recommend another size than 4 KiB only if it saves at least this share of the "
+        "Recommend a size other than 4 KiB only if it saves at least this share of the "
         "predicted time.",
         default="5%",
         metavar="SHARE",
@@ -63,7 +63,7 @@ OWN: Final = (
     Option(
         "sizes",
         "str | int | Sequence[int]",
-        "Page sizes simulated for the model: all, a list (512,4K,64K,2M), or how many it may "
+        "Page sizes that the model sees: all, a list (512,4K,64K,2M), or how many it may "
         "choose (4).",
         default="all",
         metavar="SIZES",
@@ -80,38 +80,38 @@ OWN: Final = (
     replace(_PAGING["sample"], what="Simulate only this share of the trace (0 to 1).", shown="all"),
     replace(
         _PAGING["page_sizes"],
-        what="Page sizes to consider besides 4 KiB; `...` doubles. `--view machine` uses those "
-        "of them that the architecture can set.",
+        what="Page sizes to consider besides 4 KiB; `...` doubles. `--view machine` uses only "
+        "sizes that the architecture can set.",
     ),
     _PAGING["view"],
-    replace(_PAGING["nested"], shown="as the machine says, else 4K: advice is for a VM"),
+    replace(_PAGING["nested"], shown="the machine file's, else 4K, because advice is for a VM"),
     replace(
         _PAGING["page_cache"],
-        what="Where the program's files are at its start, for --view machine.",
+        what="Where the program's files are when it starts, for --view machine.",
     ),
     replace(
         _PAGING["slowdown"],
         type="str | float | None",
-        what="Also say with how much memory the program takes at most so much longer than with "
-        "all that it wants (5%).",
+        what="Also report how much memory the program needs to be at most this much slower than "
+        "with enough memory (5%).",
         default=None,
     ),
     Option(
         "regions",
         "bool",
-        "Also say which mappings want which page size; takes --view machine.",
+        "Also report the best page size for each mapping; needs --view machine.",
         default=False,
     ),
     Option(
         "set_memory",
         "bool",
-        "Also size the guest: the program's memory and what its system needs; --emit libvirt and "
-        "qemu then set it.",
+        "Also size the guest: memory for the program and its system; --emit libvirt and qemu then "
+        "set it.",
         default=False,
     ),
 )
 
-#: Options of ``paging`` that the study behind the advice is given; the first mean the same here.
+#: Options of ``paging`` that are the same here.
 _SAME: Final = (
     "tlb",
     "replacement",
@@ -121,14 +121,15 @@ _SAME: Final = (
     "threads",
     "max_memory",
 )
+#: Options that are passed to the paging study.
 PASSED: Final = (*_SAME, "sample", "view", "page_cache", "nested")
 
-#: Options that say nothing to a view, and why.
+#: Options that have no meaning in a view, and why.
 IDLE: Final = {
-    "paper": (("page_cache", "regions"), "where every fault is a read, wherever it is"),
+    "paper": (("page_cache", "regions"), "where every fault is a read"),
     "machine": (("sizes", "model"), "which simulates every page size"),
 }
-#: Options that mean something to the view of the papers alone: it is the view where one is given.
+#: Options that only the view ``paper`` has; if one is given, that is the default view.
 PAPERS: Final = (*IDLE["machine"][0], "tlb", "filter", "sample")
 
 OPTIONS: Final = (*OWN, *(_PAGING[name] for name in _SAME))
@@ -136,13 +137,13 @@ OPTIONS: Final = (*OWN, *(_PAGING[name] for name in _SAME))
 ROWS: Final = Rows(
     columns=(
         Column("vm", "string", False, "", "The virtual machine."),
-        Column("workload", "string", False, "", "What it runs."),
+        Column("workload", "string", False, "", "Its workload."),
         Column(
             "memory_fraction",
             "double",
             True,
             "of the peak resident set",
-            "Memory size where it was given as a part of the peak resident set, or null.",
+            "Memory size if it was given as a share of the peak resident set, else null.",
         ),
         Column("storage", "string", False, "", "The storage device of the machine."),
         Column(
@@ -150,9 +151,9 @@ ROWS: Final = Rows(
             "int64",
             False,
             "bytes",
-            "Page size of least predicted time; 4096 unless another gains `min_gain`. Where "
-            "there is a `gain_error`, the gain is more than that, and the size the smallest that "
-            "gains alike.",
+            "Page size of least predicted time; 4096 unless another gains `min_gain`. With "
+            "`--view machine` its gain is also larger than `gain_error`, and it is the smallest "
+            "size whose gain is not clearly smaller than the largest.",
             title="page",
         ),
         Column(
@@ -160,8 +161,8 @@ ROWS: Final = Rows(
             "int64",
             False,
             "bytes",
-            "Of the sizes that the architecture can set, the advised one or the better neighbour; "
-            "4096 if that gains too little.",
+            "The advised size if the architecture can set it, else its better neighbour; 4096 if "
+            "that gains less than `min_gain`.",
             title="set",
         ),
         Column("predicted_ns", "double", False, "ns per reference", "Of the advised page."),
@@ -182,26 +183,23 @@ ROWS: Final = Rows(
         Column("machine", "string", False, "", "The machine."),
         Column("arch", "string", False, "", "The architecture."),
         Column("memory_bytes", "int64", False, "bytes", "Memory size."),
-        Column("min_gain", "double", False, "share", "The gain that is asked for."),
+        Column("min_gain", "double", False, "share", "The smallest gain that counts."),
         Column(
             "model",
             "string",
             False,
             "",
-            "`papers` or `bridge`; `machine` where no model stands between: with `--view machine` "
-            "the predicted time is the simulated one.",
+            "`papers` or `bridge`; `machine` with `--view machine`, where the predicted time is "
+            "the simulated one.",
         ),
         Column("model_reason", "string", False, "", "Why that model."),
-        Column(
-            "model_page_bytes", "int64", False, "bytes", "Page size without a threshold of gain."
-        ),
+        Column("model_page_bytes", "int64", False, "bytes", "Page size without the threshold."),
         Column(
             "model_regret",
             "double",
             True,
             "share",
-            "Regret of `judged_page_bytes`. This, `confidence`, `left_out_error` and "
-            "`largest_error` are null with `--view machine`.",
+            "Regret of `judged_page_bytes`; null with `--view machine`.",
         ),
         Column(
             "baseline_4k_predicted_ns", "double", False, "ns per reference", "Of 4 KiB, predicted."
@@ -216,7 +214,7 @@ ROWS: Final = Rows(
             True,
             "",
             "`fit` in the table: `good`, `fair`, `poor` by `left_out_error` (5 %, 20 %); `unknown` "
-            "under 4 sizes.",
+            "with fewer than 4 sizes; null with `--view machine`.",
             title="fit",
         ),
         Column(
@@ -224,23 +222,24 @@ ROWS: Final = Rows(
             "double",
             True,
             "share",
-            "Largest error of the bridge's time at a shown size next to the advised one, when that "
-            "size is held out.",
+            "Largest error of the bridge at a known size near the advised one, when that size is "
+            "held out; null with `--view machine`.",
         ),
         Column(
             "largest_error",
             "double",
             True,
             "share",
-            "Largest error of the predicted time at any size, against the simulation.",
+            "Largest error of the predicted time at any size, against the simulation; null with "
+            "`--view machine`.",
         ),
         Column(
             "limit",
             "string",
             False,
             "",
-            "What a reference still waits for: `translation`, `storage`, or `memory` (under 1 % "
-            "for both). With `--view machine` what takes the largest part of the time: these, "
+            "What a reference mainly waits for: `translation`, `storage`, or `memory` (less than "
+            "1 % for both). With `--view machine`, the largest part of the time: one of these, "
             "`processor` or `faults`.",
         ),
         Column(
@@ -267,7 +266,7 @@ ROWS: Final = Rows(
             "share",
             "predicted(settable) / predicted(advised) - 1.",
         ),
-        Column("why", "string", False, "", "The advice in sentences."),
+        Column("why", "string", False, "", "The advice in words."),
         Column(
             "model_gain",
             "double",
@@ -280,14 +279,14 @@ ROWS: Final = Rows(
             "double",
             True,
             "share",
-            "What that gain may be wrong by; null but with `--view machine`.",
+            "Error of that gain; null without `--view machine`.",
         ),
         Column(
             "bloat_bytes",
             "int64",
             True,
             "bytes",
-            "What the settable page adds to the most private memory at once; null but with "
+            "What the settable page adds to the peak of private memory; null without "
             "`--view machine`.",
         ),
         Column(
@@ -295,33 +294,40 @@ ROWS: Final = Rows(
             "int64",
             True,
             "bytes",
-            "`model_page_bytes`; where the model is shown every size, the one that is best when "
-            "each is predicted from the others. Null with `--view machine`.",
+            "`model_page_bytes`; if the model sees every size, the best size when each is "
+            "predicted with that size held out. Null with `--view machine`.",
         ),
         Column(
             "enough_bytes",
             "int64",
             True,
             "bytes",
-            "Memory from which on the program takes at most `slowdown` longer than with "
-            "`wanted_bytes`, with 4 KiB pages, and what it swaps on this storage. This and the "
-            "two after it are null without `--slowdown`.",
+            "Smallest memory with which the program is at most `slowdown` slower than with "
+            "`wanted_bytes`, with 4 KiB pages and swap on this storage; null without "
+            "`--slowdown`.",
         ),
-        Column("wanted_bytes", "int64", True, "bytes", "All that it wants."),
+        Column(
+            "wanted_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory for all that the program had at once; null without `--slowdown`.",
+        ),
         Column(
             "thrashes_below_bytes",
             "int64",
             True,
             "bytes",
-            "Memory below which it takes twice as long; null if it never does.",
+            "Memory below which it takes over twice as long; null if it never does, or without "
+            "`--slowdown`.",
         ),
         Column(
             "guest_memory_bytes",
             "int64",
             True,
             "bytes",
-            "Memory for the guest, with what its system needs, in multiples of 256 MiB; null "
-            "without `--set-memory`.",
+            "Memory for the guest, including its system, a multiple of 256 MiB; null without "
+            "`--set-memory`.",
         ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
@@ -358,7 +364,7 @@ CURVE: Final = Rows(
             "bool",
             False,
             "",
-            "Whether the model was shown this size.",
+            "Whether the model has seen this size.",
             title="to the model",
         ),
     ),

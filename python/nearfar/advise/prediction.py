@@ -1,29 +1,28 @@
-"""Time per reference at every page size, from rates known at some of them.
+"""Predicts the time per reference at every page size from rates that are known at some.
 
-:func:`predict` takes what was measured or simulated at a few page sizes and says what a reference
-would cost at others; :func:`choose_sizes` says which sizes to measure next. Neither is shown any
-other rate.
+:func:`predict` takes rates that were measured or simulated at a few page sizes and returns times at
+all of them; :func:`choose_sizes` picks the sizes to measure next. Neither sees any other rate. The
+engine computes times from rates (``AccessTimes``); only the rates are predicted here.
 
-**The papers' forms** (a power law for TLB misses, two exponentials for faults: 000 and 001)
-are used where they hold: where the time per reference that they give is within
-:data:`PAPER_TOLERANCE` of the known one at every known size, of which there are more than the forms
-have coefficients. A small fit error of a rate is not enough: a tenth of a percent more faults can
-double the time on a disk, so it is the time that is judged.
+**The papers' forms** (a power law for TLB misses, two exponentials for faults: 000 and 001) are
+used if their time is within :data:`PAPER_TOLERANCE` of the known time at every known size, and more
+sizes are known than the forms have coefficients. The time decides, not the error of a rate: on a
+disk, a tenth of a percent more faults can double the time.
 
-**Otherwise a bridge** joins the known rates by straight lines between logarithms, and keeps to what
-holds for any program:
+**Otherwise the bridge** interpolates linearly between the logarithms of the known rates, within
+limits that hold for any program:
 
-* A larger page never misses the TLB more often: the LRU TLB is a stack, and a hit stays a hit when
-  pages are merged. So the miss rate does not rise.
-* Bytes brought in, p d(p), do not fall as p grows: what one fault brings in, two faults on its
-  halves can bring in as well. So d(2p) >= d(p) / 2 (exact for optimal replacement, nearly so for
-  CLOCK and LRU).
-* Every page faults at least once: d(p) is never below pages(p) / references, and the number of
-  pages is smooth in p.
+* A larger page never misses the TLB more often. An LRU TLB is a stack, so a hit stays a hit when
+  pages are merged.
+* The bytes read, p d(p), do not fall as p grows, because two faults on the halves of a page read
+  as much as one on the page: d(2p) >= d(p) / 2 (exact for optimal replacement, nearly so for CLOCK
+  and LRU).
+* Every page faults at least once: d(p) >= pages(p) / references. The number of pages is smooth in
+  p.
 * A TLB of N entries and a memory of N frames are the same cache. At the page size p = memory / N
-  the fault rate is therefore about the TLB miss rate there, which is known or smooth: a further
-  point of the fault curve, often the one that tells where too few frames are left. At larger pages,
-  where the frames are fewer than the entries, faults are not rarer than TLB misses.
+  the fault rate is therefore about the TLB miss rate, which is known or smooth. This adds a point
+  to the fault curve, often near the size where frames run out. At larger pages, with fewer frames
+  than entries, faults are at least as frequent as TLB misses.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,50 +40,51 @@ from nearfar import machine as machines
 from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
-from nearfar.models import MODELS, QUANTITIES, fit
+from nearfar.models import MODELS, QUANTITIES, Fit, fit
 from nearfar.paging_findings import USUAL_PAGE
 
 Array = npt.NDArray[np.float64]
 
-#: What ``model`` may be.
+#: Values of ``model``.
 MODEL_CHOICES: Final = {
     "auto": "the papers' forms where they hold, else the bridge",
-    "papers": "the papers' forms, whatever they do",
+    "papers": "always the papers' forms",
     "bridge": "never the papers' forms",
 }
-#: The papers' forms hold where their time is within this share of the known one at every known
-#: size. Two times wrong by as much in opposite directions cost 2 % of regret.
+#: Largest relative error of the papers' forms at a known size. Two times that are off by this much
+#: in opposite directions cost 2 % of regret.
 PAPER_TOLERANCE: Final = 0.01
-#: Known sizes from which on the two-term exponential (four coefficients) is a fit, not a threading.
+#: Known sizes that the papers' forms need: more than the coefficients of two exponentials (four).
 PAPER_POINTS: Final = 6
-#: An unknown size is preferred only if the best known time is this much above its predicted one.
+#: A size with an unknown time is chosen only if the best known time is this share above its
+#: prediction.
 CAUTION: Final = 0.3
-#: Measured first when the sizes are chosen: the usual page, then one 16 times it; or the smallest,
-#: where the usual page faults more than :data:`THRASHES` times for each of its pages.
+#: The first two sizes to measure. If the usual page faults more than :data:`THRASHES` times for
+#: each of its pages, the smallest size is second instead.
 FIRST: Final = (USUAL_PAGE, 65536)
 THRASHES: Final = 8.0
-#: How much the lowest possible time counts, against the predicted one, for what to measure next.
+#: Weight of the lower bound of a time, against the prediction, in choosing what to measure next.
 HOPE: Final = 0.7
 
-#: Below one reference in 10^12 nothing was counted; logarithms need some number.
-_LEAST: Final = 1e-12
-#: How fast the number of pages falls per doubling outside the known sizes (halving would be -1).
+#: Rates are raised to this before their logarithm is taken.
+_MIN_RATE: Final = 1e-12
+#: Slope of log pages by log size outside the known sizes (halving would be -1).
 _PAGES_SLOPE: Final = -0.8
-#: Slopes of log rate by log size, beyond the known sizes: lowest and highest that are believed.
+#: Lowest and highest slope of log rate by log size outside the known sizes.
 _MISS_SLOPES: Final = (-1.5, 0.0)
 _FAULT_SLOPES: Final = (-1.0, 3.0)
-#: Octaves from a known size within which the TLB says nothing new about faults.
+#: Within this many doublings of a known size, the TLB adds no point to the fault curve.
 _NEAR: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is known at one page size; rates are per reference.
+    """Known rates at one page size, per reference.
 
     Attributes:
         page_bytes: the page size.
         misses: TLB misses that walk the page table.
-        second: first-level misses that a second TLB level held.
+        second: first-level TLB misses that hit the second level.
         faults: page faults.
         pages: distinct pages divided by references.
     """
@@ -97,11 +97,11 @@ class Point:
 
 
 def points_of(rows: Iterable[declared.Row]) -> list[Point]:
-    """Points of the rows of a paging study, smallest page first; rows of one memory size.
+    """The points of rows of a paging study with one memory size, smallest page first.
 
-    A row that differs in its storage only adds nothing.
+    Rows that differ only in storage have the same rates and give one point.
     """
-    found = {
+    points = {
         row["page_bytes"]: Point(
             row["page_bytes"],
             row["tlb_miss_rate"],
@@ -111,22 +111,19 @@ def points_of(rows: Iterable[declared.Row]) -> list[Point]:
         )
         for row in rows
     }
-    return [found[size] for size in sorted(found)]
+    return [points[size] for size in sorted(points)]
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a miss and a fault cost on one storage of a machine (000 and 001, equations 1 to 3).
+    """Costs of a TLB miss and of a page fault on one storage of a machine.
 
     Attributes:
-        tlb_ns: a TLB look-up; stlb_ns: what a hit in a second level adds.
-        dram_ns: a memory access, and so a page walk.
+        times: the machine's; they compute T_A and T_D from rates.
         io_ns: time to read a page, nanoseconds, by page size.
     """
 
-    tlb_ns: float
-    stlb_ns: float
-    dram_ns: float
+    times: machines.AccessTimes
     io_ns: Mapping[int, float]
 
     @classmethod
@@ -136,18 +133,16 @@ class Costs:
         Raises:
             NearfarError: the machine has no such storage, no TLB or no DRAM.
         """
-        times = machine.access_times()
-        read = dict(zip(sizes, machine.io_ns(storage, sizes), strict=True))
-        return cls(times.tlb_ns, times.stlb_ns or 0.0, times.dram_ns, read)
+        io_ns = dict(zip(sizes, machine.io_ns(storage, sizes), strict=True))
+        return cls(machine.access_times(), io_ns)
 
     def translation(self, misses: Array, second: Array) -> Array:
-        """T_A: time to find where a reference's page is, nanoseconds."""
-        return self.tlb_ns + second * self.stlb_ns + misses * self.dram_ns
+        """T_A: time of address translation, nanoseconds."""
+        return np.array(self.times.translation_ns(misses.tolist(), second.tolist()))
 
     def data(self, sizes: Sequence[int], faults: Array) -> Array:
-        """T_D: time to reach the data, nanoseconds."""
-        read = np.array([self.io_ns[size] for size in sizes], dtype=np.float64)
-        return self.dram_ns + faults * read
+        """T_D: time of the data, nanoseconds."""
+        return np.array(self.times.data_ns(faults.tolist(), [self.io_ns[size] for size in sizes]))
 
     def exact(self, points: Sequence[Point]) -> tuple[Array, Array]:
         """T_A and T_D at known sizes."""
@@ -162,10 +157,12 @@ class Prediction:
     """Predicted times per reference, nanoseconds, at ``sizes``.
 
     Attributes:
-        sizes: page sizes in bytes; known: those whose rates were given.
+        sizes: page sizes in bytes.
+        known: the sizes with known rates.
         translation, data, total: T_A, T_D and their sum at each size.
-        low: a total that the truth is hardly below.
-        model: ``papers``, ``bridge``, or ``machine`` where all of it is simulated; reason: why.
+        low: a lower bound of ``total``.
+        model: ``papers``, ``bridge``, or ``machine`` if every size is simulated.
+        reason: why that model.
     """
 
     sizes: tuple[int, ...]
@@ -186,19 +183,23 @@ class Prediction:
         return 1 - self.at(size) / self.at(USUAL_PAGE)
 
     def best(self, among: Sequence[int]) -> int:
-        """The size to take of ``among``: of least time.
+        """The size of ``among`` with the least time.
 
-        An unknown one only between known ones, and only for :data:`CAUTION`; where none of
-        ``among`` lies between, the one nearest to the usual page.
+        Sizes outside the known range are not chosen, and unknown times are raised by
+        :data:`CAUTION`. If all of ``among`` are outside, the size nearest to the usual page.
         """
         inside = [size for size in among if min(self.known) <= size <= max(self.known)]
 
         def rank(size: int) -> tuple[float, float]:
-            # Of equal times the one nearest to the usual page.
             caution = 1.0 if size in self.known else 1.0 + CAUTION
-            return caution * self.at(size), abs(float(np.log2(size / USUAL_PAGE)))
+            return caution * self.at(size), doublings(size)
 
-        return min(inside or [min(among, key=lambda size: rank(size)[1])], key=rank)
+        return min(inside or [min(among, key=doublings)], key=rank)
+
+
+def doublings(size: int) -> float:
+    """Distance of a page size from the usual one; it decides between equal times."""
+    return abs(float(np.log2(size / USUAL_PAGE)))
 
 
 def predict(
@@ -209,43 +210,43 @@ def predict(
     tlb: str = "64",
     model: str = "auto",
 ) -> Prediction:
-    """Predict the time per reference at ``sizes`` from what is known at the sizes of ``points``.
+    """Predict the time per reference at ``sizes`` from the known rates of ``points``.
 
     Args:
         points: known rates, smallest page first, at least one.
-        sizes: page sizes in bytes, ascending, that ``costs`` has an I/O time for.
+        sizes: page sizes in bytes, ascending; ``costs`` must have an I/O time for each.
         costs: of the machine and storage.
-        memory_bytes: the memory size that the fault rates belong to.
-        tlb: the TLB they were measured with, as ``nearfar paging --tlb`` takes it.
-        model: one of :data:`MODEL_CHOICES`; ``auto`` takes the papers' forms where they hold.
+        memory_bytes: the memory size of the fault rates.
+        tlb: the TLB of the miss rates, as ``nearfar paging --tlb`` takes it.
+        model: one of :data:`MODEL_CHOICES`.
 
     Raises:
-        NearfarError: unknown model, or too few sizes for the papers' forms where those are asked
-            for.
+        NearfarError: unknown model, or too few points for ``model="papers"``.
     """
     if model not in MODEL_CHOICES:
         raise NearfarError(
             f"--model: {model[:40]!r} is no model; choose one of {', '.join(MODEL_CHOICES)}"
         )
     rates = _bridge(points, sizes, memory_bytes, _entries(tlb))
-    papers, reason = model == "papers", "asked for"
-    if model != "auto":
-        pass
-    elif len(points) < PAPER_POINTS:
-        reason = f"{len(points)} sizes known; the papers' forms need {PAPER_POINTS} to be judged"
-    elif any(point.second for point in points):
-        reason = "the papers' forms know no second TLB level"
-    else:
-        judged = _judge_paper(tuple(points), costs)
-        papers, reason = judged.holds, judged.reason
+    papers, reason = model == "papers", "requested"
+    if model == "auto":
+        if len(points) < PAPER_POINTS:
+            reason = f"{len(points)} sizes known; the papers' forms need {PAPER_POINTS}"
+        elif any(point.second for point in points):
+            reason = "the papers' forms do not model a second TLB level"
+        else:
+            papers, reason = _judge_papers(tuple(points), costs)
     if papers:
-        misses, faults = _paper(tuple(points))
+        misses, faults = _fit_papers(tuple(points))
         at = np.array(sizes, dtype=np.float64)
-        zero = np.zeros(len(at))
         rates = _Rates(
-            misses.predict(at), zero, faults.predict(at), rates.low_misses, rates.low_faults
+            misses.predict(at),
+            np.zeros(len(at)),
+            faults.predict(at),
+            rates.low_misses,
+            rates.low_faults,
         )
-    return _price(rates, points, sizes, costs, "papers" if papers else "bridge", reason)
+    return _prediction(rates, points, sizes, costs, "papers" if papers else "bridge", reason)
 
 
 def choose_sizes(
@@ -256,14 +257,14 @@ def choose_sizes(
     memory_bytes: int,
     tlb: str = "64",
 ) -> list[int]:
-    """The ``count`` sizes that one would measure, one after another, to find the best page.
+    """The ``count`` sizes to measure, one after another, to find the best page.
 
-    Starts with :data:`FIRST`, then measures where the time may be least, between the predicted time
-    and the lowest that is possible (:data:`HOPE`). Each step sees only what was measured before it,
-    although ``known`` may hold more.
+    Starts with :data:`FIRST`, then takes the size of least time, weighted between the predicted
+    time and its lower bound (:data:`HOPE`). Each step sees only the points that earlier steps
+    chose, although ``known`` may hold more.
 
     Returns:
-        The sizes in the order in which they were measured.
+        The sizes in the order in which they were chosen.
     """
 
     def nearest(wanted: int) -> int:
@@ -275,12 +276,13 @@ def choose_sizes(
     if count > 1 and second not in order:
         order.append(second)
     while len(order) < min(count, len(known)):
-        seen = _bridged([known[size] for size in sorted(order)], sizes, costs, memory_bytes, tlb)
-        promise = seen.total ** (1 - HOPE) * seen.low**HOPE
+        points = [known[size] for size in sorted(order)]
+        prediction = predict(points, sizes, costs, memory_bytes, tlb, "bridge")
+        promise = prediction.total ** (1 - HOPE) * prediction.low**HOPE
         order.append(
             min(
                 (size for size in sizes if size in known and size not in order),
-                key=lambda size: float(promise[seen.sizes.index(size)]),
+                key=lambda size: float(promise[prediction.sizes.index(size)]),
             )
         )
     return order
@@ -289,19 +291,19 @@ def choose_sizes(
 def left_out_error(
     points: Sequence[Point], size: int, costs: Costs, memory_bytes: int, tlb: str = "64"
 ) -> float | None:
-    """How far the bridge errs where it matters: the largest relative error of the time at a known
-    size near ``size`` (it or its known neighbours) when that is left out; None with under 4 points.
+    """The largest relative error of the bridge when a known size near ``size`` is held out.
+
+    These are ``size`` and its known neighbours. None with fewer than 4 points.
     """
     if len(points) < 4:
         return None
     place = min(range(len(points)), key=lambda i: abs(np.log2(points[i].page_bytes / size)))
-    inner = range(max(1, place - 1), min(len(points) - 1, place + 2))
-    worst = 0.0
-    for out in (points[index] for index in inner):
-        translation, data = costs.exact([out])
-        time = from_others(points, out.page_bytes, costs, memory_bytes, tlb)
-        worst = max(worst, abs(time / float((translation + data)[0]) - 1))
-    return worst
+    largest = 0.0
+    for index in range(max(1, place - 1), min(len(points) - 1, place + 2)):
+        translation, data = costs.exact([points[index]])
+        time = from_others(points, points[index].page_bytes, costs, memory_bytes, tlb)
+        largest = max(largest, abs(time / float((translation + data)[0]) - 1))
+    return largest
 
 
 def from_others(
@@ -312,49 +314,43 @@ def from_others(
     tlb: str = "64",
     model: str = "bridge",
 ) -> float:
-    """The time at a known size, predicted from the other known ones; at least one other.
+    """The time at a known size, predicted from the other known sizes; at least one other.
 
-    The papers' forms give way to the bridge where too few are left for them.
+    If these are too few for the papers' forms, the bridge is used.
     """
-    rest = [point for point in points if point.page_bytes != size]
-    form = model if len(rest) >= PAPER_POINTS else "bridge"
-    return predict(rest, [size], costs, memory_bytes, tlb, form).at(size)
+    others = [point for point in points if point.page_bytes != size]
+    if len(others) < PAPER_POINTS:
+        model = "bridge"
+    return predict(others, [size], costs, memory_bytes, tlb, model).at(size)
 
 
 # --- the papers' forms
 
 
-@dataclass(frozen=True)
-class _Judged:
-    holds: bool
-    reason: str
-
-
 @functools.lru_cache(maxsize=4096)
-def _paper(points: tuple[Point, ...]) -> tuple[Any, Any]:
-    """Both fits; the same points are priced on many storages."""
+def _fit_papers(points: tuple[Point, ...]) -> tuple[Fit, Fit]:
+    """Fits of TLB misses and of faults; cached, because they do not depend on the storage."""
     sizes = [point.page_bytes for point in points]
     misses = fit("tlb", sizes, [point.misses for point in points])
     faults = fit("fault", sizes, [point.faults for point in points])
     return misses, faults
 
 
-def _judge_paper(points: tuple[Point, ...], costs: Costs) -> _Judged:
+def _judge_papers(points: tuple[Point, ...], costs: Costs) -> tuple[bool, str]:
+    """Whether the papers' forms hold, and why (not)."""
     sizes = [point.page_bytes for point in points]
-    misses, faults = _paper(points)
-    answer = costs.translation(misses.predict(sizes), np.zeros(len(sizes)))
-    answer = answer + costs.data(sizes, faults.predict(sizes))
+    misses, faults = _fit_papers(points)
+    predicted = costs.translation(misses.predict(sizes), np.zeros(len(sizes)))
+    predicted = predicted + costs.data(sizes, faults.predict(sizes))
     translation, data = costs.exact(points)
-    errors = np.abs(answer / (translation + data) - 1)
+    errors = np.abs(predicted / (translation + data) - 1)
     worst = int(np.argmax(errors))
-    share = f"{100 * errors[worst]:.2g} %"
+    error = f"{100 * errors[worst]:.2g} %"
     if errors[worst] <= PAPER_TOLERANCE:
-        return _Judged(True, f"the papers' forms give every known time within {share}")
+        return True, f"the papers' forms are within {error} of every known time"
     forms = " and ".join(MODELS[QUANTITIES[name]].formula for name in ("tlb", "fault"))
-    return _Judged(
-        False,
-        f"the papers' forms ({forms}) miss the known time by {share} at {units.size(sizes[worst])}",
-    )
+    size = units.size(sizes[worst])
+    return False, f"the papers' forms ({forms}) miss the known time by {error} at {size}"
 
 
 # --- the bridge
@@ -362,6 +358,8 @@ def _judge_paper(points: tuple[Point, ...], costs: Costs) -> _Judged:
 
 @dataclass(frozen=True)
 class _Rates:
+    """Predicted rates per reference, and lower bounds of them."""
+
     misses: Array
     second: Array
     faults: Array
@@ -369,14 +367,7 @@ class _Rates:
     low_faults: Array
 
 
-def _bridged(
-    points: Sequence[Point], sizes: Sequence[int], costs: Costs, memory_bytes: int, tlb: str
-) -> Prediction:
-    rates = _bridge(points, sizes, memory_bytes, _entries(tlb))
-    return _price(rates, points, sizes, costs, "bridge", "")
-
-
-def _price(
+def _prediction(
     rates: _Rates,
     points: Sequence[Point],
     sizes: Sequence[int],
@@ -400,65 +391,66 @@ def _bridge(
     x = np.log2(_column(points, "page_bytes"))
     misses, faults, pages = (_log(_column(points, n)) for n in ("misses", "faults", "pages"))
     second = np.exp2(_line(at, x, _log(_column(points, "second")), (0.0, 0.0)))
-    second[second <= 2 * _LEAST] = 0.0
+    second[second <= 2 * _MIN_RATE] = 0.0
 
-    # The memory as a TLB: frames = entries at this page size.
-    same = float(np.log2(memory_bytes / entries))
+    # The page size at which the memory has as many frames as the TLB has entries.
+    crossing = float(np.log2(memory_bytes / entries))
     knots, heights = x, faults
-    if x[0] < same < x[-1] and float(np.abs(x - same).min()) > _NEAR:
-        there = np.array([same])
+    if x[0] < crossing < x[-1] and float(np.abs(x - crossing).min()) > _NEAR:
+        at_crossing = np.array([crossing])
         height = max(
-            float(_line(there, x, misses, _MISS_SLOPES)[0]), float(_pages(there, x, pages)[0])
+            float(_line(at_crossing, x, misses, _MISS_SLOPES)[0]),
+            float(_pages(at_crossing, x, pages)[0]),
         )
-        # Bytes brought in do not fall from the size before, nor to the size after.
-        height = max(height, float((faults - (same - x))[x < same].max()))
-        height = min(height, float((faults + (x - same))[x > same].min()))
-        place = int(np.searchsorted(x, same))
-        knots, heights = np.insert(x, place, same), np.insert(faults, place, height)
+        # The bytes read do not fall, neither from the size before nor to the size after.
+        height = max(height, float((faults - (crossing - x))[x < crossing].max()))
+        height = min(height, float((faults + (x - crossing))[x > crossing].min()))
+        place = int(np.searchsorted(x, crossing))
+        knots, heights = np.insert(x, place, crossing), np.insert(faults, place, height)
 
-    least = _pages(at, x, pages)
-    likely = np.clip(_line(at, knots, heights, _FAULT_SLOPES), least, np.maximum(least, 0.0))
-    # With fewer frames than the TLB has entries, faults are not rarer than TLB misses.
-    short = _line(at, x, misses, _MISS_SLOPES)
-    likely = np.where(at > same, np.maximum(likely, short), likely)
-    # What is known stays as it is known.
+    first_faults = _pages(at, x, pages)
+    upper = np.maximum(first_faults, 0.0)
+    likely = np.clip(_line(at, knots, heights, _FAULT_SLOPES), first_faults, upper)
+    # With fewer frames than TLB entries, faults are at least as frequent as TLB misses.
+    likely_misses = _line(at, x, misses, _MISS_SLOPES)
+    likely = np.where(at > crossing, np.maximum(likely, likely_misses), likely)
     for place, height in zip(x, faults, strict=True):
         likely[at == place] = height
-    fewest = np.where(at > same, np.maximum(least, short), least)
+    low_faults = np.where(at > crossing, np.maximum(first_faults, likely_misses), first_faults)
     for place, height in zip(x, faults, strict=True):
-        fewest = np.where(at >= place, np.maximum(fewest, height - (at - place)), fewest)
-    rarest = np.array([max((m for q, m in zip(x, misses, strict=True) if q >= a), default=-np.inf)
-                       for a in at])  # fmt: skip
+        bound = np.maximum(low_faults, height - (at - place))
+        low_faults = np.where(at >= place, bound, low_faults)
+    low_misses = [misses[x >= size].max(initial=-np.inf) for size in at]
     return _Rates(
-        np.exp2(_line(at, x, misses, _MISS_SLOPES)),
+        np.exp2(likely_misses),
         second,
         np.exp2(likely),
-        np.exp2(rarest),
-        np.exp2(np.minimum(fewest, likely)),
+        np.exp2(low_misses),
+        np.exp2(np.minimum(low_faults, likely)),
     )
 
 
 def _line(at: Array, x: Array, y: Array, slopes: tuple[float, float]) -> Array:
-    """Straight between known points; beyond them on with the last slope, within ``slopes``."""
-    answer = np.interp(at, x, y)
+    """Linear interpolation; outside ``x`` with the last slope, clipped to ``slopes``."""
+    values = np.interp(at, x, y)
     if len(x) == 1:
-        return np.asarray(answer + (sum(slopes) / 2) * (at - x[0]), dtype=np.float64)
+        return np.asarray(values + (sum(slopes) / 2) * (at - x[0]), dtype=np.float64)
     for end, next_, beyond in ((0, 1, at < x[0]), (-1, -2, at > x[-1])):
         slope = np.clip((y[next_] - y[end]) / (x[next_] - x[end]), *slopes)
-        answer[beyond] = y[end] + slope * (at[beyond] - x[end])
-    return np.asarray(answer, dtype=np.float64)
+        values[beyond] = y[end] + slope * (at[beyond] - x[end])
+    return np.asarray(values, dtype=np.float64)
 
 
 def _pages(at: Array, x: Array, y: Array) -> Array:
-    """Logarithm of the distinct pages a reference."""
-    answer = np.interp(at, x, y)
+    """Logarithm of the distinct pages per reference."""
+    values = np.interp(at, x, y)
     for end, beyond in ((0, at < x[0]), (-1, at > x[-1])):
-        answer[beyond] = y[end] + _PAGES_SLOPE * (at[beyond] - x[end])
-    return np.asarray(answer, dtype=np.float64)
+        values[beyond] = y[end] + _PAGES_SLOPE * (at[beyond] - x[end])
+    return np.asarray(values, dtype=np.float64)
 
 
 def _log(rates: Array) -> Array:
-    return np.asarray(np.log2(np.maximum(rates, _LEAST)), dtype=np.float64)
+    return np.asarray(np.log2(np.maximum(rates, _MIN_RATE)), dtype=np.float64)
 
 
 def _column(points: Sequence[Point], name: str) -> Array:
@@ -467,5 +459,5 @@ def _column(points: Sequence[Point], name: str) -> Array:
 
 def _entries(tlb: str) -> int:
     """Entries of the last level of ``64``, ``64x4`` or ``64+1536x12``."""
-    found = re.match(r"\d+", tlb.rpartition("+")[2].strip())
-    return max(int(found[0]), 1) if found else 64
+    match = re.match(r"\d+", tlb.rpartition("+")[2].strip())
+    return max(int(match[0]), 1) if match else 64

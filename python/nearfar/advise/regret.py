@@ -1,4 +1,4 @@
-"""How good advice is over many rows of :mod:`nearfar.advise`: regret against the goals."""
+"""Evaluates advice over many rows of :mod:`nearfar.advise`: regret against the goals."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ import numpy as np
 from nearfar.declared import advise as declared
 from nearfar.errors import NearfarError
 
-#: Goals of ``--evaluate`` (regret at the median, at the 95th percentile): fitted on all sizes but
-#: the one, on fewer.
+#: Goals of ``--evaluate``: regret at the median and at the 95th percentile, by ``sizes``.
 GOALS: Final = {"all": (0.02, 0.05), "few": (0.05, 0.10)}
 
-#: Why rows of ``--view machine`` are refused.
+#: The error for rows of ``--view machine``.
 NO_REGRET: Final = (
-    "--evaluate: compares a model with the simulation; with --view machine the prediction is the "
-    "simulation; use --view paper"
+    "--evaluate: compares a model with the simulation, but --view machine has no model; "
+    "use --view paper"
 )
 
 
 class Group(TypedDict):
     """Regret over the rows of a group: ``all``, or a ``MACHINE/STORAGE``.
 
-    ``median``, ``p95`` and ``worst`` are of the model's page, chosen by times of sizes that it was
-    not shown (``model_regret``); ``papers`` counts rows that used the
-    papers' forms, ``exceed`` rows above the goal at the 95th percentile.
+    ``median``, ``p95`` and ``worst`` are of the model's page (``model_regret``); ``papers`` is the
+    number of rows that used the papers' forms, ``exceed`` that of rows above the goal at the 95th
+    percentile.
     """
 
     group: str
@@ -65,16 +64,15 @@ class Evaluation(TypedDict):
 
 
 def evaluate(rows: Iterable[declared.Row], sizes: str = "all") -> Evaluation:
-    """Regret over many rows: in all and by storage, against the goals; which rows exceed them.
+    """Regret over all rows and by storage, against the goals; and the rows that exceed them.
 
-    ``regret`` is that of the advice, threshold included; ``model_regret`` that of the page the
-    model would take without one, and, where it was shown every size, by times that it predicts for
-    each without having been shown that one: what passes through all of them has no regret, whatever
-    it is worth. The goals are for the model's page: what a threshold costs is not the model's
-    doing, and is at most its share.
+    ``regret`` is that of the advice with its threshold, ``model_regret`` that of the model's page
+    without one. If the model sees every size, each size is predicted with that size held out,
+    because a model that passes through all known times has no regret. The goals are for the model's
+    page: a threshold costs at most its share.
 
     Raises:
-        NearfarError: the rows are of no model, but of ``--view machine``.
+        NearfarError: the rows are of ``--view machine``, which has no model.
     """
     listed = list(rows)
     median, high = GOALS["all" if sizes == "all" else "few"]

@@ -1,4 +1,4 @@
-"""Give one command pages of a size on this machine, put everything back, and say what it did.
+"""``apply``: runs a command with one page size on this machine, and restores the settings.
 
 >>> print(apply(["sort", "big.txt"], page="64K").plan)      # doctest: +SKIP
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final, Unpack
+from typing import IO, TYPE_CHECKING, Final, Unpack, cast
 
 from nearfar.apply.measure import Measured, run
 from nearfar.apply.setting import BASE, RUNTIME, SYSFS, Change, Plan, applied, plan, restore
@@ -23,12 +23,15 @@ from nearfar.result import Result
 from nearfar.schema import complete, count, takes
 from nearfar.sizes import parse_bytes
 
+if TYPE_CHECKING:
+    import pyarrow
+
 __all__ = ["ApplyResult", "Change", "Plan", "apply", "plan", "restore"]
 
-#: Names of the two settings in rows.
+#: Values of ``setting``.
 _BASE_RUN, _PAGE_RUN = "base", "page"
 _COUNTERS: Final = {"huge_allocations": "anon_fault_alloc", "huge_fallbacks": "anon_fault_fallback"}
-#: What a summary compares, in this order.
+#: Quantities of the summary, in this order.
 _SUMMARY: Final = (
     "seconds",
     "user_seconds",
@@ -43,16 +46,16 @@ _SUMMARY: Final = (
 
 @dataclass(frozen=True)
 class ApplyResult(Result):
-    """What would be, or was, done, and what was measured.
+    """The plan and, unless it was a dry run, the measurements.
 
     Attributes:
-        plan: the page size and the switches of the machine.
+        plan: the page size and the changes of settings.
         command: program and arguments.
-        done: whether the command was run; False is a dry run, without rows.
-        rows: one mapping a run (docs/apply.md names the keys).
-        summary: one mapping a quantity: medians at ``base`` and ``page``, and their ratio.
-        prediction: one mapping a quantity of the trace's study, beside what was measured.
-        exit_code: the first of the command's exit codes that is not 0, else 0.
+        done: whether the command was run; False for a dry run, without rows.
+        rows: one per run (docs/apply.md names the keys).
+        summary: one per quantity: medians at ``base`` and ``page``, and their ratio.
+        prediction: one per quantity of the study of the trace, with the measured one.
+        exit_code: the first exit code of the command that is not 0, else 0.
     """
 
     shown = "nearfar.report.applied:report"
@@ -65,12 +68,12 @@ class ApplyResult(Result):
     prediction: list[declared.PredictionRow] = field(default_factory=list)
     exit_code: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Everything as plain values, as ``--format json`` prints it."""
         return asdict(self)
 
     @property
-    def table(self) -> Any:
+    def table(self) -> pyarrow.Table:
         """The rows as a ``pyarrow.Table``."""
         return declared.ROWS.table(self.rows)
 
@@ -86,55 +89,55 @@ def apply(
     runtime: Path = RUNTIME,
     **options: Unpack[declared.Options],
 ) -> ApplyResult:
-    """Run ``command`` with pages of one size, or say what that would change.
+    """Run ``command`` with pages of one size, or return what that would change.
 
-    The switches hold for the whole machine while the command runs, and are put back after each run,
-    also when this process is killed (:mod:`nearfar.apply.setting`).
+    The settings apply to the whole machine while the command runs. They are restored after each
+    run, even if this process is killed (:mod:`nearfar.apply.setting`).
 
     Args:
         command: program (a path, or a name in ``PATH``) and arguments.
         {options}
-        stdout: where the command's standard output goes, as for ``subprocess.Popen``.
-        progress: called before each run with its number, from 0, and how many there are.
-        sysfs: the kernel's folder of switches.
+        stdout: of the command, as for ``subprocess.Popen``.
+        progress: called before each run with its number, from 0, and the number of runs.
+        sysfs: the kernel's folder of settings.
         runtime: folder of the journal and the lock.
 
     Raises:
-        NearfarError: bad input; the kernel cannot set this size; the switches may not be written.
+        NearfarError: bad input; the kernel cannot set this size; no permission to set it.
     """
-    asked = complete(declared.OPTIONS, options)
+    values = complete(declared.OPTIONS, options)
     words = [str(word) for word in command]
     if not words:
         raise NearfarError("command: is empty; put the program after `--`")
     if shutil.which(words[0]) is None:
         raise NearfarError(f"{words[0]}: no such program in PATH, or it is not executable")
-    repeat = count("--repeat", asked["repeat"], 1)
-    threads = count("--threads", asked["threads"], 0, 1024)
+    repeat = count("--repeat", values["repeat"], 1)
+    threads = count("--threads", values["threads"], 0, 1024)
     page_bytes = parse_bytes(page, "--page") if isinstance(page, str) else page
     planned = plan(page_bytes, sysfs)
-    if not asked["yes"]:
+    if not values["yes"]:
         return ApplyResult(planned, words, done=False)
-    trace = asked["trace"]
-    expected = None if trace is None else _predict(Path(trace), page_bytes, threads)
+    trace = values["trace"]
+    predicted = None if trace is None else _predict(Path(trace), page_bytes, threads)
 
-    settings = [_BASE_RUN, _PAGE_RUN] if asked["compare"] else [_PAGE_RUN]
-    turns = [(turn, setting) for turn in range(1, repeat + 1) for setting in settings]
-    # A second run would find what the first has read at its end.
-    stdin = None if len(turns) == 1 else subprocess.DEVNULL
+    settings = [_BASE_RUN, _PAGE_RUN] if values["compare"] else [_PAGE_RUN]
+    runs = [(number, setting) for number in range(1, repeat + 1) for setting in settings]
+    # Only one run can read standard input.
+    stdin = None if len(runs) == 1 else subprocess.DEVNULL
     rows: list[declared.Row] = []
-    for done, (turn, setting) in enumerate(turns):
+    for done, (number, setting) in enumerate(runs):
         if progress is not None:
-            progress(done, len(turns))
-        ours = setting == _PAGE_RUN
+            progress(done, len(runs))
         sys.stdout.flush()
-        with applied(page_bytes, sysfs, runtime) if ours else nullcontext() as made:
+        change = applied(page_bytes, sysfs, runtime) if setting == _PAGE_RUN else nullcontext()
+        with change as made:
             planned = made or planned
             before = counters(page_bytes, sysfs)
             disable = None if made is None else made.disable
-            found = run(words, disable=disable, stdin=stdin, stdout=stdout)
+            measured = run(words, disable=disable, stdin=stdin, stdout=stdout)
             after = counters(page_bytes, sysfs)
-        rows.append(_row(turn, setting, page_bytes, found, before, after))
-        if found.interrupted:
+        rows.append(_row(number, setting, page_bytes, measured, before, after))
+        if measured.interrupted:
             break
     summary = _summarize(rows)
     return ApplyResult(
@@ -143,58 +146,62 @@ def apply(
         done=True,
         rows=rows,
         summary=summary,
-        prediction=[] if expected is None else _beside(expected, summary, page_bytes),
+        prediction=[] if predicted is None else _compare(predicted, summary, page_bytes),
         exit_code=next((row["exit_code"] for row in rows if row["exit_code"]), 0),
     )
 
 
 def _row(
-    turn: int,
+    number: int,
     setting: str,
     page_bytes: int,
-    found: Measured,
+    measured: Measured,
     before: dict[str, int | None],
     after: dict[str, int | None],
 ) -> declared.Row:
-    def counted(name: str) -> int | None:
+    def difference(name: str) -> int | None:
         first, last = before[name], after[name]
         return None if first is None or last is None else last - first
 
     return {
-        "run": turn,
+        "run": number,
         "setting": setting,
         "page_bytes": page_bytes,
-        "exit_code": found.exit_code,
-        "seconds": found.seconds,
-        "user_seconds": found.user_seconds,
-        "system_seconds": found.system_seconds,
-        "minor_faults": found.minor_faults,
-        "major_faults": found.major_faults,
-        "peak_rss_bytes": found.peak_rss_bytes,
-        "anon_huge_bytes": found.anon_huge_bytes,
-        "huge_allocations": counted("huge_allocations"),
-        "huge_fallbacks": counted("huge_fallbacks"),
+        "exit_code": measured.exit_code,
+        "seconds": measured.seconds,
+        "user_seconds": measured.user_seconds,
+        "system_seconds": measured.system_seconds,
+        "minor_faults": measured.minor_faults,
+        "major_faults": measured.major_faults,
+        "peak_rss_bytes": measured.peak_rss_bytes,
+        "anon_huge_bytes": measured.anon_huge_bytes,
+        "huge_allocations": difference("huge_allocations"),
+        "huge_fallbacks": difference("huge_fallbacks"),
     }
 
 
 def counters(page_bytes: int, sysfs: Path = SYSFS) -> dict[str, int | None]:
-    """What the whole machine has had of this page size so far; None where it is not counted."""
+    """The machine's counters of this page size; None where the kernel does not count."""
     folder = sysfs / f"hugepages-{page_bytes // 1024}kB" / "stats"
-    found: dict[str, int | None] = {}
+    values: dict[str, int | None] = {}
     for name, file in _COUNTERS.items():
         try:
-            found[name] = int((folder / file).read_text(encoding="ascii"))
+            values[name] = int((folder / file).read_text(encoding="ascii"))
         except OSError:
-            found[name] = None
-    return found
+            values[name] = None
+    return values
 
 
 def _summarize(rows: Sequence[declared.Row]) -> list[declared.SummaryRow]:
-    """Medians of each quantity at each setting; where both are there, page / base."""
+    """Medians of each quantity at each setting, and their ratio if both are known."""
+    columns = cast("Sequence[Mapping[str, float | None]]", rows)
 
     def median(quantity: str, setting: str) -> float | None:
-        columns: Sequence[Mapping[str, Any]] = rows
-        values = [row[quantity] for row in columns if row["setting"] == setting]
+        values = [
+            column[quantity]
+            for row, column in zip(rows, columns, strict=True)
+            if row["setting"] == setting
+        ]
         known = [value for value in values if value is not None]
         return statistics.median(known) if known else None
 
@@ -209,21 +216,21 @@ def _summarize(rows: Sequence[declared.Row]) -> list[declared.SummaryRow]:
 def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, float]]:
     """TLB miss rate and faults of the trace at the base page size and at this one.
 
-    With memory for all of it, as the command has when it is run here. What the kernel reads and
-    writes in its page cache is no memory of the program and is left out.
+    All of the program fits in memory, as when the command runs here. References of the kernel to
+    its page cache are left out.
     """
     from nearfar.paging import paging
 
     rows = paging(
         trace,
         page_sizes=sorted({BASE, page_bytes}),
-        # The study has no rows of memories of fewer than 8 pages.
+        # The study has no rows for memory sizes of fewer than 8 pages.
         memory=f"100%,{8 * page_bytes}",
         kinds=["load", "store", "fetch"],
         threads=threads,
         view="paper",
     ).rows
-    # One row a storage, alike in what is taken here. With room for all, a page faults once.
+    # Rows that differ only in storage have the same rates. Each page faults once.
     return {
         "tlb_miss_rate": {row["page_bytes"]: row["tlb_miss_rate"] for row in rows},
         "fault_rate": {row["page_bytes"]: row["pages"] / row["references"] for row in rows},
@@ -231,40 +238,39 @@ def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, 
     }
 
 
-def _beside(
-    expected: dict[str, dict[int, float]],
+def _compare(
+    predicted: dict[str, dict[int, float]],
     summary: Sequence[declared.SummaryRow],
     page_bytes: int,
 ) -> list[declared.PredictionRow]:
-    """The prediction, the measurement it is nearest to, and whether the two can be compared."""
-    measured = {row["quantity"]: row for row in summary}
+    """The prediction, the nearest measured quantity, and whether the two can be compared."""
+    by_quantity = {row["quantity"]: row for row in summary}
     pairs = (
         (
             "tlb_miss_rate",
             "user_seconds",
             "direction",
-            "TLB misses are not measured here; fewer of them show as less time in the program, "
-            "but time has other causes too",
+            "TLB misses are not measured; fewer of them reduce user time, but so do other causes",
         ),
         (
             "fault_rate",
             None,
             "no",
-            "the references of the run itself are not counted; see faults",
+            "the references of the run are not counted; see faults",
         ),
         (
             "faults",
             "minor_faults",
             "ratio",
-            "a page faults once on both sides, but the kernel maps files in their own size, "
-            "several pages at a time, gives areas that no such page fits small ones, and faults "
-            "again on memory that was returned",
+            "each page faults once, but the kernel also maps several pages of a file at a time, "
+            "uses small pages where a large one does not fit, and faults again on memory that was "
+            "freed",
         ),
     )
     rows: list[declared.PredictionRow] = []
     for quantity, nearest, comparable, why in pairs:
-        base, page = expected[quantity][BASE], expected[quantity][page_bytes]
-        seen = measured.get(nearest or "")
+        base, page = predicted[quantity][BASE], predicted[quantity][page_bytes]
+        measured = by_quantity.get(nearest or "")
         rows.append(
             {
                 "quantity": quantity,
@@ -272,9 +278,9 @@ def _beside(
                 "page": page,
                 "ratio": page / base if base else None,
                 "measured": nearest,
-                "measured_base": seen and seen["base"],
-                "measured_page": seen and seen["page"],
-                "measured_ratio": seen and seen["ratio"],
+                "measured_base": measured and measured["base"],
+                "measured_page": measured and measured["page"],
+                "measured_ratio": measured and measured["ratio"],
                 "comparable": comparable,
                 "why": why,
             }

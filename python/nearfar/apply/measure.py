@@ -1,4 +1,4 @@
-"""Run a command and measure what the kernel says of it: faults, memory, time."""
+"""Runs a command and measures its faults, memory and time."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from types import FrameType
 from typing import IO
 
 from nearfar.errors import NearfarError
+from nearfar.processes import handling
 
 _PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42
-#: Seconds between looks at the memory of the command: at first, at most, and the growth between.
-_FIRST, _LAST, _GROWTH = 0.001, 0.1, 1.2
-#: Pauses for each look, in what it takes: faults wait for its locks, those of small pages longest.
-_REST = 20
+#: Seconds between samples of the command's memory: first, maximum, and growth factor.
+_FIRST_PAUSE, _MAX_PAUSE, _GROWTH = 0.001, 0.1, 1.2
+#: Minimum pause as a multiple of the time of a sample, because faults wait for its locks.
+_MIN_PAUSE = 20
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one run measured.
+    """Measurements of one run.
 
     Attributes:
-        exit_code: of the command; 128 + N when signal N ended it.
-        interrupted: whether this process was asked to end meanwhile.
-        seconds: from start to end.
-        user_seconds: CPU time of the command and its children in the program.
-        system_seconds: the same in the kernel.
-        minor_faults: faults that needed no reading, of the command and the children it waited for.
-        major_faults: faults that waited for storage or swap.
-        peak_rss_bytes: most memory of the command or the largest of its children; None when it
-            ended before it could be looked at.
-        anon_huge_bytes: most ``AnonHugePages`` seen in all of them together (2 MiB pages; smaller
-            ones do not count there); None as above.
+        exit_code: of the command; 128 + N if signal N ended it.
+        interrupted: whether this process got a signal that would end it.
+        seconds: wall time.
+        user_seconds: user CPU time of the command and the children it waited for.
+        system_seconds: system CPU time of the same.
+        minor_faults: faults of the same without I/O.
+        major_faults: faults of the same that waited for storage or swap.
+        peak_rss_bytes: peak resident set of the command or its largest child; None if it ended
+            before the first sample.
+        anon_huge_bytes: largest sampled sum of ``AnonHugePages`` (2 MiB pages only); None as above.
     """
 
     exit_code: int
@@ -58,7 +58,7 @@ def run(
     command: Sequence[str],
     *,
     disable: bool | None = None,
-    look: bool = True,
+    sample: bool = True,
     stdin: IO[bytes] | int | None = None,
     stdout: IO[bytes] | int | None = None,
 ) -> Measured:
@@ -66,122 +66,117 @@ def run(
 
     Args:
         command: program and arguments.
-        disable: whether the command has no huge pages; None leaves that as it is.
-        look: at its memory while it runs, which costs it a few percent of its faults. Without,
-            ``anon_huge_bytes`` is None, and so may be ``peak_rss_bytes``.
+        disable: disable huge pages for the command; None inherits the setting of this process.
+        sample: sample its memory while it runs, which slows its faults by a few percent. Otherwise
+            ``anon_huge_bytes`` is None, and ``peak_rss_bytes`` may be.
         stdin: as for ``subprocess.Popen``.
         stdout: as for ``subprocess.Popen``.
 
     Raises:
         NearfarError: it cannot be started.
     """
-    with _pass_signals_on() as passed:
-        began = time.monotonic()
+    with _forwarded_signals() as forwarded:
+        start = time.monotonic()
         with huge_pages(disable):
             try:
                 child = subprocess.Popen(command, stdin=stdin, stdout=stdout)
             except OSError as error:
                 raise NearfarError(f"{command[0]}: cannot be run: {error.strerror}") from None
-        passed.child = child
-        huge, rss, pause = 0, 0, _FIRST
-        ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        if not look:
-            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        while os.waitid(os.P_PID, child.pid, ended) is None:
-            began_look = time.monotonic()
-            family = _family(child.pid)
-            huge = max(huge, sum(_kib(pid, "smaps_rollup", "AnonHugePages:") for pid in family))
-            rss = max(rss, *(_kib(pid, "status", "VmHWM:") for pid in family))
-            took = time.monotonic() - began_look
-            time.sleep(max(pause, _REST * took))
-            pause = min(_GROWTH * pause, _LAST)
-        seconds = time.monotonic() - began
+        forwarded.child = child
+        huge, rss, pause = 0, 0, _FIRST_PAUSE
+        ended = os.WEXITED | os.WNOWAIT
+        if not sample:
+            os.waitid(os.P_PID, child.pid, ended)
+        while os.waitid(os.P_PID, child.pid, ended | os.WNOHANG) is None:
+            sample_start = time.monotonic()
+            processes = _process_tree(child.pid)
+            huge = max(huge, sum(_kib(pid, "smaps_rollup", "AnonHugePages:") for pid in processes))
+            rss = max(rss, *(_kib(pid, "status", "VmHWM:") for pid in processes))
+            sample_seconds = time.monotonic() - sample_start
+            time.sleep(max(pause, _MIN_PAUSE * sample_seconds))
+            pause = min(_GROWTH * pause, _MAX_PAUSE)
+        seconds = time.monotonic() - start
         minor, major = _faults(child.pid)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
     code = child.returncode
-    # ru_maxrss begins with the memory of this process, which exec replaced by the command's
-    # (exec_mmap in fs/exec.c): only more than that is its own. VmHWM may miss the last moment.
+    # ru_maxrss starts with the peak of this process, because exec keeps it (exec_mmap in
+    # fs/exec.c): only a larger value is the command's. VmHWM may miss the end of the run.
     if usage.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
         rss = usage.ru_maxrss
     return Measured(
         exit_code=code if code >= 0 else 128 - code,
-        interrupted=passed.any,
+        interrupted=forwarded.received,
         seconds=seconds,
         user_seconds=usage.ru_utime,
         system_seconds=usage.ru_stime,
         minor_faults=minor,
         major_faults=major,
         peak_rss_bytes=rss * 1024 or None,
-        anon_huge_bytes=huge * 1024 if look and rss else None,
+        anon_huge_bytes=huge * 1024 if sample and rss else None,
     )
 
 
 @contextmanager
 def huge_pages(disable: bool | None) -> Iterator[None]:
-    """Set for this process what a child inherits, so that nothing runs between fork and exec.
+    """Set ``PR_SET_THP_DISABLE`` for this process, which a child inherits.
 
-    The faults of a copied Python would be counted as the command's otherwise.
+    Setting it between fork and exec would count faults of the copied Python as the command's.
     """
     libc = ctypes.CDLL(None)
-    was = libc.prctl(_PR_GET_THP_DISABLE, 0, 0, 0, 0)
+    before = libc.prctl(_PR_GET_THP_DISABLE, 0, 0, 0, 0)
     if disable is not None:
         libc.prctl(_PR_SET_THP_DISABLE, int(disable), 0, 0, 0)
     try:
         yield
     finally:
         if disable is not None:
-            # Bit 1: only what asks for them has them (Linux 6.18).
-            libc.prctl(_PR_SET_THP_DISABLE, was & 1, was & 2, 0, 0)
+            # Bit 1: except mappings with MADV_HUGEPAGE (Linux 6.18).
+            libc.prctl(_PR_SET_THP_DISABLE, before & 1, before & 2, 0, 0)
 
 
 @dataclass
-class _Passed:
+class _Forwarded:
     child: subprocess.Popen[bytes] | None = None
-    any: bool = False
+    received: bool = False
 
 
 @contextmanager
-def _pass_signals_on() -> Iterator[_Passed]:
-    """While it lasts, signals that would end this process go to the command, which decides."""
-    passed = _Passed()
+def _forwarded_signals() -> Iterator[_Forwarded]:
+    """Forward signals that would end this process to the command."""
+    forwarded = _Forwarded()
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        passed.any = True
-        # What is typed at a terminal reaches the command without us.
+    def forward(number: int, _frame: FrameType | None) -> None:
+        forwarded.received = True
+        # The terminal sends Ctrl-C to the command itself.
         typed = number == signal.SIGINT and sys.stdin is not None and sys.stdin.isatty()
-        if passed.child is not None and not typed:
-            passed.child.send_signal(number)
+        if forwarded.child is not None and not typed:
+            forwarded.child.send_signal(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    old = {number: signal.signal(number, handle) for number in numbers}
-    try:
-        yield passed
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+    with handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), forward):
+        yield forwarded
 
 
 def _faults(pid: int) -> tuple[int, int]:
-    """Minor and major faults of a process that has ended and its children, from its ``stat``."""
+    """Minor and major faults of an ended process and its children, from ``/proc/PID/stat``."""
     words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    # proc(5) counts fields from 1, and the state, our first, is the third: minflt is the tenth.
+    # words[0] is the third field of proc(5), the state; minflt is the tenth.
     minor, of_children, major, major_of_children = (int(word) for word in words[7:11])
     return minor + of_children, major + major_of_children
 
 
-def _family(pid: int) -> list[int]:
-    """A process and all below it."""
-    found = [pid]
-    for parent in found:
+def _process_tree(pid: int) -> list[int]:
+    """A process and its descendants."""
+    pids = [pid]
+    for parent in pids:
         with suppress(OSError):
             for task in Path(f"/proc/{parent}/task").iterdir():
-                found += [int(word) for word in (task / "children").read_text().split()]
-    return found
+                pids += [int(word) for word in (task / "children").read_text().split()]
+    return pids
 
 
 def _kib(pid: int, file: str, label: str) -> int:
-    """A line of ``/proc/PID/FILE``, in KiB; 0 when the process is gone or not ours."""
+    """A value of ``/proc/PID/FILE``, in KiB; 0 if the process has ended or is not ours."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/{file}").read_text(encoding="utf-8").splitlines():
             if line.startswith(label):

@@ -1,6 +1,6 @@
-"""What ``apply`` takes and returns.
+"""Options and columns of ``apply``.
 
-``make declared`` writes it as types and data, ``nearfar.declared.apply``.
+``make declared`` generates ``nearfar.declared.apply`` from them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ OPTIONS: Final = (
         required=True,
         metavar="SIZE",
     ),
-    Option("yes", "bool", "Do it; without it nothing is changed or run.", default=False),
+    Option("yes", "bool", "Apply and run; without it, only show the plan.", default=False),
     Option(
         "compare",
         "bool",
-        "Also run the command without any change, in turn: base, page, base, page, ...",
+        "Also run the command without any change, alternating: base, page, base, page, ...",
         default=False,
     ),
     Option("repeat", "int", "Runs at each setting.", default=1, metavar="COUNT"),
     Option(
         "trace",
         "str | Path | None",
-        "Trace of the same command; its predicted times are shown beside the measured ones.",
+        "Trace of the same command, to compare its prediction with the measurement.",
         metavar="TRACE",
     ),
     Option(
@@ -42,21 +42,21 @@ _ROWS: Final = Rows(
         Column("setting", "string", False, "", "`base`, the machine as it is, or `page`."),
         Column("page_bytes", "int64", False, "bytes", "The page size that `page` means."),
         Column("exit_code", "int64", False, "", "Exit code of the command."),
-        Column("seconds", "double", False, "s", "From start to end."),
+        Column("seconds", "double", False, "s", "Wall time."),
         Column(
             "user_seconds",
             "double",
             False,
             "s",
-            "CPU time in the program, of the command and the children it waited for.",
+            "User CPU time of the command and the children it waited for.",
         ),
-        Column("system_seconds", "double", False, "s", "CPU time of the same in the kernel."),
+        Column("system_seconds", "double", False, "s", "System CPU time of the same."),
         Column(
             "minor_faults",
             "int64",
             False,
             "",
-            "Faults of the same that needed no reading, from `/proc/PID/stat` after its end.",
+            "Faults of the same without I/O, from `/proc/PID/stat` after its end.",
         ),
         Column(
             "major_faults",
@@ -70,30 +70,30 @@ _ROWS: Final = Rows(
             "int64",
             True,
             "bytes",
-            "Most memory of the largest of its processes; null when it was too quick.",
+            "Peak resident set of its largest process; null if it ended before the first sample.",
         ),
         Column(
             "anon_huge_bytes",
             "int64",
             True,
             "bytes",
-            "Most `AnonHugePages` of all its processes, looked at up to every tenth of a second; "
-            "only 2 MiB pages count there; null as above.",
+            "Largest sum of `AnonHugePages` of all its processes, sampled about every 0.1 s; "
+            "includes only 2 MiB pages; null as above.",
         ),
         Column(
             "huge_allocations",
             "int64",
             True,
             "pages",
-            "Pages of this size that the whole machine took meanwhile (`stats/anon_fault_alloc`); "
-            "null where the kernel does not count.",
+            "Pages of this size allocated on the whole machine during the run "
+            "(`stats/anon_fault_alloc`); null if the kernel does not count them.",
         ),
         Column(
             "huge_fallbacks",
             "int64",
             True,
             "",
-            "How often it found none and gave smaller ones (`stats/anon_fault_fallback`).",
+            "Fallbacks to smaller pages (`stats/anon_fault_fallback`).",
         ),
     ),
     keys=("setting", "page_bytes"),
@@ -118,14 +118,14 @@ _PREDICTION: Final = Rows(
         Column("base", "double", False, "", "Predicted at the base page size."),
         Column("page", "double", False, "", "Predicted at this page size."),
         Column("ratio", "double", True, "", "page / base."),
-        Column("measured", "string", True, "", "The nearest quantity that was measured."),
+        Column("measured", "string", True, "", "The nearest measured quantity."),
         Column("measured_base", "double", True, "", "Its median at `base`."),
         Column("measured_page", "double", True, "", "Its median at `page`."),
         Column("measured_ratio", "double", True, "", "Their ratio.", title="ratio"),
         Column(
             "comparable", "string", False, "", "`ratio`, `direction` or `no`.", title="to compare"
         ),
-        Column("why", "string", False, "", "Why no more than that can be compared."),
+        Column("why", "string", False, "", "Why not more can be compared."),
     ),
     keys=("quantity",),
     metrics={"page": "less"},

@@ -1,7 +1,7 @@
-"""A small Debian under QEMU that runs one command: a kernel to ask, wherever this runs.
+"""Runs one command in a small Debian guest under QEMU, to test a given kernel on any host.
 
-The kernel and the packages are Debian's, fetched with apt into a cache folder; processors are
-emulated (TCG), so no privileges are needed, any architecture runs on any, and times mean nothing.
+apt fetches the kernel and the packages from Debian into a cache folder. Processors are emulated
+(TCG): no privileges are needed, every architecture runs on every host, and times are meaningless.
 
 >>> print(Guest(packages=["python3-minimal"]).run(["python3", "-V"]).output)      # doctest: +SKIP
 b'Python 3.11.2\\n'
@@ -33,13 +33,13 @@ from nearfar.units import size
 
 __all__ = ["ARCHITECTURES", "Finished", "Guest", "Hardware", "Link", "Node"]
 
-#: In a folder that is handed back: which command left it.
+#: The file in an output folder that records the command.
 RECORD: Final = "guest.json"
-#: What every guest has: a shell and its tools, statically linked.
+#: The package of every guest: a shell and its tools, statically linked.
 _BASE: Final = "busybox-static"
-#: Memory that a kernel needs to begin with, and to run a shell.
+#: Memory that a kernel needs to boot and run a shell.
 _KERNEL_BYTES: Final = 128 << 20
-#: To be changed with what :func:`_write_root` writes, or archives made before are used.
+#: Change this with the output of :func:`_write_root`, or cached archives are used.
 _ROOT_VERSION: Final = "1"
 _INIT: Final = Path(__file__).parent / "init.sh"
 _ETC: Final = {
@@ -47,24 +47,24 @@ _ETC: Final = {
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
     "etc/hosts": "127.0.0.1 localhost\n",
 }
-#: Parameters of every kernel: silent, ended by its first fault, and no time for an emulated
-#: processor's leaks. On a busy host the emulated timer may be late enough to be taken for broken.
+#: Parameters of every kernel. ``no_timer_check``: on a busy host the emulated timer may be so late
+#: that the kernel takes it for broken.
 _PARAMETERS: Final = (
     *("quiet", "panic=-1", "oops=panic", "mitigations=off", "no_timer_check"),
-    # The first file system is not to be swapped out, and may take all memory.
+    # ramfs is not swapped out, and may use all memory.
     "rootfstype=ramfs",
 )
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a command in a guest came to.
+    """The outcome of a command in a guest.
 
     Attributes:
-        exit_code: of the command; as in a shell, 128 and more for a signal.
-        output: what it wrote to standard output.
-        error: and to standard error.
-        console: what the kernel wrote.
+        exit_code: of the command; 128 + N if signal N ended it, as in a shell.
+        output: its standard output.
+        error: its standard error.
+        console: messages of the kernel.
     """
 
     exit_code: int
@@ -75,20 +75,20 @@ class Finished:
 
 @dataclass(frozen=True)
 class Guest:
-    """A guest to be booted, as often as wanted.
+    """The description of a guest, which can be booted any number of times.
 
     Attributes:
-        architecture: one of :data:`ARCHITECTURES`, or ``auto`` for this machine's.
-        hardware: its processors and memory nodes.
-        kernel: Debian's package of the kernel, or a folder that one like it was unpacked to; None
-            for 6.12, or the release's newest for clouds.
-        packages: Debian's packages of what runs in it; their scripts do not run.
-        modules: modules of the kernel to load, with what they need.
-        zram: bytes of swap on compressed memory; 0 for none.
-        icount: instructions are the clock, each 2 to this power nanoseconds; None for the host's.
-        parameters: more parameters of the kernel.
-        qemu: more options of QEMU.
-        start: words before QEMU's own: a program that starts it, such as ``taskset -c 1``.
+        architecture: one of :data:`ARCHITECTURES`, or ``auto`` for that of the host.
+        hardware: processors and memory nodes.
+        kernel: Debian package of the kernel, or a folder with an unpacked one; None for 6.12, or
+            the release's newest cloud kernel.
+        packages: Debian packages to install; their scripts do not run.
+        modules: kernel modules to load, with their dependencies.
+        zram: bytes of swap on zram; 0 for none.
+        icount: use instructions as the clock, each 2^icount ns; None for the host's clock.
+        parameters: additional kernel parameters.
+        qemu: additional options of QEMU.
+        start: a command that starts QEMU, such as ``taskset -c 1``.
     """
 
     architecture: str = "auto"
@@ -106,7 +106,7 @@ class Guest:
         """The kernel and the archive of the packages, from the cache or the network.
 
         Raises:
-            NearfarError: they cannot be had (exit code 3).
+            NearfarError: they are not available (exit code 3).
         """
         about = self._about()
         packages = Packages(about.debian)
@@ -133,20 +133,20 @@ class Guest:
         timeout: float | None = 600,
         stream: Callable[[str, bytes], None] = lambda _stream, _written: None,
     ) -> Finished:
-        """Boot, run ``command`` in the folder ``/work``, and switch off.
+        """Boot, run ``command`` in the folder ``/work``, and power off.
 
         Args:
-            command: the program and its arguments. It reads nothing from standard input.
-            files: what is put into the guest, by its path there: a file or folder of the host, or
-                the bytes of a program.
-            out: folder to make of what the command leaves in ``/out``; None to leave that there.
-            force: replace a folder that is there.
-            timeout: seconds that the command may take; None for no limit.
-            stream: called with ``output`` or ``error`` and what the command wrote there since.
+            command: the program and its arguments. Its standard input is empty.
+            files: files to copy into the guest, by their path there: a file or folder of the host,
+                or the bytes of a program.
+            out: folder for the files that the command writes to ``/out``; None to discard them.
+            force: replace an existing folder.
+            timeout: time limit of the command, seconds; None for no limit.
+            stream: called with ``output`` or ``error`` and new bytes of that stream.
 
         Raises:
             NearfarError: QEMU, the kernel or a package is missing (exit code 3), or the guest did
-                not come to its end (1).
+                not finish (1).
         """
         if not command:
             raise NearfarError("guest: no command; put it after `--`")
@@ -160,10 +160,10 @@ class Guest:
         with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
             kernel, root = self.fetch()
             archive = Path(scratch) / "archive"
-            with archive.open("wb") as writing:
+            with archive.open("wb") as file:
                 with root.open("rb") as base:
-                    shutil.copyfileobj(base, writing)
-                self._add(Archive(writing), kernel, command, files or {})
+                    shutil.copyfileobj(base, file)
+                self._add(Archive(file), kernel, command, files or {})
             self._check_room(archive.stat().st_size)
             run = Run(about, Path(scratch))
             code = run.run(
@@ -195,7 +195,7 @@ class Guest:
         command: Sequence[str],
         files: Mapping[str, Path | bytes],
     ) -> None:
-        """What differs from run to run."""
+        """Add the files that differ from run to run."""
         archive.file("init", _INIT.read_bytes(), 0o755)
         modules = [*self.modules, *(["zram"] if self.zram else [])]
         for number, (name, data) in enumerate(kernel.modules(modules)):
@@ -210,18 +210,18 @@ class Guest:
         archive.close()
 
     def _check_room(self, archive: int) -> None:
-        """Refuse what could not be unpacked: the archive and its files are there at once."""
+        """Check the memory: while it is unpacked, it holds both the archive and its files."""
         memory, needed = self.hardware.memory, _KERNEL_BYTES + 2 * archive
         if memory < needed:
-            why = f"{size(memory)} of memory do not hold the kernel and the files"
-            raise NearfarError(f"guest: {why}; give it {size(needed)} at least")
+            why = f"the kernel and the files do not fit into {size(memory)} of memory"
+            raise NearfarError(f"guest: {why}; give it at least {size(needed)}")
 
 
 def _write_root(root: Path, packages: Sequence[Path]) -> None:
-    """The archive of packages, and of the little that is in none."""
+    """Write the archive of packages, and of a few files that are in none."""
     with tempfile.TemporaryDirectory(prefix=".", dir=root.parent) as scratch:
-        made = Path(scratch) / root.name
-        with made.open("wb") as out:
+        temporary = Path(scratch) / root.name
+        with temporary.open("wb") as out:
             archive = Archive(out)
             archive.merged()
             archive.console()
@@ -231,4 +231,4 @@ def _write_root(root: Path, packages: Sequence[Path]) -> None:
                 archive.file(path, text.encode())
             archive.link("bin/sh", "busybox")
             archive.close()
-        commit(made, root)
+        commit(temporary, root)

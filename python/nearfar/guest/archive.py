@@ -1,6 +1,6 @@
-"""The first file system of a guest: a cpio archive that its kernel unpacks into memory.
+"""The initial file system of a guest: a cpio archive that its kernel unpacks into memory.
 
-No file system of the host takes part, so that owners, modes and devices need no root.
+It is written without files on the host, so owners, modes and devices need no root.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import IO, Final
 from nearfar.errors import NearfarError
 from nearfar.guest.packages import program
 
-#: Folders that are links into ``usr`` on every Debian since 12, whatever a package says.
+#: Folders that are links into ``usr`` since Debian 12, even if a package has them as folders.
 _MERGED: Final = ("bin", "sbin", "lib", "lib64")
 
 
 class Archive:
-    """Writes an archive (``newc``) of files that all belong to root."""
+    """Writes an archive (``newc``) of files that belong to root."""
 
     def __init__(self, out: IO[bytes]) -> None:
-        """Begin with the root's own folders; ``out`` is written from where it stands."""
+        """Write to ``out`` from its current position."""
         self._out = out
         self._known: set[str] = set()
 
     def folder(self, path: str, mode: int = 0o755) -> None:
-        """A folder, and those that it lies in; nothing if it is there."""
+        """Add a folder and its parents, unless they exist."""
         place = _placed(path)
         for parent in reversed(PurePosixPath(place).parents[:-1]):
             self._entry(str(parent), stat.S_IFDIR | 0o755)
@@ -35,15 +35,15 @@ class Archive:
             self._entry(place, stat.S_IFDIR | mode)
 
     def file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """A file; nothing if something has its name."""
+        """Add a file, unless the path exists."""
         self._entry(self._inside(path), stat.S_IFREG | mode, data)
 
     def link(self, path: str, target: str) -> None:
-        """A symbolic link; nothing if something has its name."""
+        """Add a symbolic link, unless the path exists."""
         self._entry(self._inside(path), stat.S_IFLNK | 0o777, target.encode())
 
     def copy(self, path: str, source: Path) -> None:
-        """A file or folder of the host.
+        """Add a file or folder of the host.
 
         Raises:
             NearfarError: it cannot be read.
@@ -64,18 +64,18 @@ class Archive:
             raise NearfarError(f"{error.filename}: {error.strerror}; check the path") from None
 
     def console(self) -> None:
-        """The device that the kernel opens for the first process."""
+        """Add the device that the kernel opens for the first process."""
         self.folder("dev")
         self._entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
 
     def merged(self) -> None:
-        """The links into ``usr``."""
+        """Add the links into ``usr``."""
         for name in _MERGED:
             self.folder(f"usr/{name}")
             self._entry(name, stat.S_IFLNK | 0o777, f"usr/{name}".encode())
 
     def package(self, file: Path) -> None:
-        """Everything that a package of Debian holds; its scripts do not run.
+        """Add all files of a Debian package; its scripts do not run.
 
         Raises:
             NearfarError: ``dpkg-deb`` is missing or cannot read it (exit code 3).
@@ -109,7 +109,7 @@ class Archive:
         self._entry("TRAILER!!!", 0)
 
     def _inside(self, path: str) -> str:
-        """Make the folder that something lies in; answer where it lies."""
+        """Add the parent folder of a path; returns the path in the archive."""
         place = _placed(path)
         self.folder(str(PurePosixPath(place).parent))
         return place
@@ -128,7 +128,7 @@ class Archive:
 
 
 def _placed(path: str) -> str:
-    """Where a file lies, from the root on: ``/bin`` and others lead into ``usr``."""
+    """A path relative to the root, with ``/bin`` and others resolved into ``usr``."""
     place = PurePosixPath("/", path).relative_to("/")
     if place.parts and place.parts[0] in _MERGED:
         place = "usr" / place

@@ -1,4 +1,4 @@
-"""QEMU from its start to its end: what a guest hands back, and why one did not."""
+"""Runs QEMU, and collects the outputs of a guest or the reason of its failure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nearfar.guest.hardware import Architecture
 from nearfar.guest.packages import program
 from nearfar.processes import running
 
-#: Seconds until a guest has run nothing yet that are too many, however busy the host is.
+#: Time limit of the boot, seconds; long, because the host may be busy.
 BOOT_SECONDS: Final = 900.0
-#: Seconds between two looks at a guest.
+#: Seconds between polls of a guest.
 _PAUSE: Final = 0.05
-#: Serial ports of the guest, each a file of the host: the command's streams, how far it is, and an
-#: archive of the files that are handed back.
+#: Serial ports of the guest, each a file of the host: the command's streams, its progress, and an
+#: archive of its output files.
 _STREAMS: Final = ("output", "error")
 _PORTS: Final = (*_STREAMS, "result", "files")
-#: What a console says of a failure, the cause before what follows from it; and what that means.
+#: Patterns of failures on the console, causes before consequences, and their explanations.
 _FAILURES: Final = (
     (r"(?m)^nearfar: (.*)$", "{}"),
     (r"Initramfs unpacking failed", "its files do not fit into its memory; give it more"),
@@ -34,10 +34,10 @@ _FAILURES: Final = (
 
 
 class Run:
-    """One run of QEMU in a folder of its own."""
+    """One run of QEMU, with its files in a temporary folder."""
 
     def __init__(self, architecture: Architecture, folder: Path) -> None:
-        """Nothing is started before :meth:`run`."""
+        """Set paths only; :meth:`run` starts QEMU."""
         self._architecture, self._folder = architecture, folder
 
     def run(
@@ -51,19 +51,19 @@ class Run:
         timeout: float | None,
         stream: Callable[[str, bytes], None],
     ) -> int:
-        """Boot, wait for the end, answer the command's exit code.
+        """Boot, wait for the end, and return the command's exit code.
 
         Args:
             image: the kernel.
-            archive: its first file system.
-            options: QEMU's, for the hardware.
-            parameters: the kernel's.
-            start: words before QEMU's.
-            timeout: seconds that the command may take; None for no limit.
-            stream: called with ``output`` or ``error`` and what the command wrote there since.
+            archive: its initial file system.
+            options: of QEMU, for the hardware.
+            parameters: of the kernel.
+            start: a command that starts QEMU.
+            timeout: time limit of the command, seconds; None for no limit.
+            stream: called with ``output`` or ``error`` and new bytes of that stream.
 
         Raises:
-            NearfarError: there is no QEMU, or it did not come to its end (exit code 3).
+            NearfarError: QEMU is missing or failed (exit code 3), or the guest did not finish (1).
         """
         words = [*start, program(*self._architecture.qemu), "-no-user-config", "-nodefaults"]
         words += [*options, "-accel", "tcg", "-display", "none", "-no-reboot"]
@@ -82,23 +82,23 @@ class Run:
         return self._exit_code(child.returncode)
 
     def output(self, name: str) -> bytes:
-        """All that the command wrote to a stream, ``output`` or ``error``."""
+        """The command's ``output`` or ``error``."""
         return (self._folder / name).read_bytes()
 
     def console(self) -> str:
-        """What the kernel and the first process wrote."""
+        """The output of the kernel and of the first process."""
         text = (self._folder / "console").read_text(encoding="utf-8", errors="replace")
         return text.replace("\r", "")
 
     def hand_back(self, out: Path) -> None:
-        """Write the files and folders that the guest handed back below ``out``, a new folder.
+        """Extract the guest's output files into ``out``, a new folder.
 
         Raises:
-            NearfarError: they are not all there (exit code 1).
+            NearfarError: they are incomplete (exit code 1).
         """
         archive = self._folder / "files"
         try:
-            # Two empty blocks are the end of an archive.
+            # An archive ends with two empty blocks.
             with archive.open("rb") as data:
                 data.seek(max(0, archive.stat().st_size - 1024))
                 if data.read() != bytes(1024):
@@ -107,7 +107,7 @@ class Run:
                 for member in tar:
                     _write(tar, member, out / PurePosixPath("/", member.name).relative_to("/"))
         except tarfile.TarError:
-            why = "what it handed back is cut off; check the free space"
+            why = "its output files are cut off; check the free space"
             raise NearfarError(f"guest: {why}", 1) from None
 
     def _wait(
@@ -116,8 +116,8 @@ class Run:
         timeout: float | None,
         stream: Callable[[str, bytes], None],
     ) -> None:
-        """Wait until QEMU has ended, passing on what the command writes."""
-        began, since = False, time.monotonic()
+        """Wait until QEMU has ended, and forward the command's output."""
+        booted, since = False, time.monotonic()
         with ExitStack() as stack:
             streams = {
                 name: stack.enter_context((self._folder / name).open("rb")) for name in _STREAMS
@@ -130,17 +130,17 @@ class Run:
                 if ended:
                     return
                 now = time.monotonic()
-                if not began and (self._folder / "result").stat().st_size:
-                    began, since = True, now
-                if began and timeout is not None and now - since > timeout:
+                if not booted and (self._folder / "result").stat().st_size:
+                    booted, since = True, now
+                if booted and timeout is not None and now - since > timeout:
                     raise NearfarError(f"guest: the command did not end within {timeout:g} s", 1)
-                if not began and now - since > BOOT_SECONDS:
+                if not booted and now - since > BOOT_SECONDS:
                     self._fail(f"did not boot within {BOOT_SECONDS:g} s")
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(_PAUSE)
 
     def _exit_code(self, status: int) -> int:
-        """The command's exit code, if the guest came to its end."""
+        """The command's exit code, if the guest finished."""
         if status != 0:
             lines = (self._folder / "qemu").read_text(errors="replace").strip().splitlines()
             why = lines[-1] if lines else f"ended with {status}"
@@ -151,17 +151,17 @@ class Run:
         return int(lines[1].removeprefix("exit "))
 
     def _fail(self, how: str) -> NoReturn:
-        """Raise the line that says why a guest did not do what it should."""
+        """Raise the error of a guest that did not finish."""
         console = self.console()
         for pattern, why in _FAILURES:
-            if found := re.search(pattern, console):
-                raise NearfarError(f"guest: {why.format(*found.groups())}", 1)
+            if match := re.search(pattern, console):
+                raise NearfarError(f"guest: {why.format(*match.groups())}", 1)
         last = console.strip().splitlines()[-1:] or ["nothing"]
-        raise NearfarError(f"guest: {how}; last on its console: {last[0]}", 1)
+        raise NearfarError(f"guest: {how}; last line of its console: {last[0]}", 1)
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    """Write a file or folder of a guest's archive; what is neither is passed over."""
+    """Extract a file or folder of a guest's archive; other members are skipped."""
     if ".." in path.parts:
         raise tarfile.TarError(member.name)
     if member.isdir():

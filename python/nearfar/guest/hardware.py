@@ -1,4 +1,4 @@
-"""The emulated machine of a guest, as QEMU's options: architectures, memory nodes, latencies."""
+"""The emulated machine of a guest as QEMU options: architecture, memory nodes, latencies."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from nearfar.errors import NearfarError
 
 @dataclass(frozen=True)
 class Architecture:
-    """What differs from one processor architecture to the next.
+    """A processor architecture.
 
     Attributes:
         debian: its name in Debian.
         qemu: the emulator, and its package.
         machine: QEMU's machine and processor.
         console: the kernel's name of the first serial port.
-        groups: what QEMU divides a socket's cores into.
-        has_latencies: whether the kernel gets to know them (HMAT).
+        groups: QEMU's name for groups of cores in a socket.
+        has_latencies: whether the kernel can read latencies (HMAT).
     """
 
     debian: str
@@ -31,7 +31,7 @@ class Architecture:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """Debian's kernels for virtual machines, 6.12 where the release has another too."""
+        """Debian's kernels for virtual machines; 6.12 is preferred."""
         return f"linux-image-6.12-cloud-{self.debian}", f"linux-image-cloud-{self.debian}"
 
 
@@ -44,8 +44,8 @@ ARCHITECTURES: Final = {
         groups="dies",
         has_latencies=True,
     ),
-    # A kernel without UEFI reads no ACPI tables there; with it, Linux 6.12 takes QEMU's flash for
-    # memory of no node, and gives up all nodes.
+    # Without UEFI the kernel reads no ACPI tables there. With UEFI, Linux 6.12 takes QEMU's flash
+    # for memory without a node, and disables NUMA.
     "aarch64": Architecture(
         debian="arm64",
         qemu=("qemu-system-aarch64", "qemu-system-arm"),
@@ -62,10 +62,10 @@ class Node:
     """A memory node.
 
     Attributes:
-        memory: bytes that are there at boot; 0 for a node that gets its memory later.
-        cpus: processors on it; as many, or none, on every node.
-        socket: the socket that it belongs to.
-        added: bytes that are plugged into the running system.
+        memory: bytes at boot; 0 for a node whose memory is hot-plugged.
+        cpus: number of processors; nodes with processors must have the same number.
+        socket: its socket.
+        added: bytes that can be hot-plugged.
     """
 
     memory: int
@@ -76,11 +76,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Link:
-    """What the processors of a node see of the memory of another, as HMAT states it.
+    """Latency and bandwidth from the processors of a node to the memory of another, for HMAT.
 
     Attributes:
         latency: nanoseconds of an access.
-        bandwidth: bytes a second; None leaves it out.
+        bandwidth: bytes per second, or None.
     """
 
     latency: int
@@ -93,8 +93,8 @@ class Hardware:
 
     Attributes:
         nodes: by number; the first has processors, and the kernel boots on it.
-        distances: from each node to each, as the firmware's SLIT states them; 10 and 20 if empty.
-        links: by node with processors and node with memory; HMAT is left out if empty.
+        distances: between all nodes, for SLIT; 10 and 20 if empty.
+        links: by node with processors and node with memory; if empty there is no HMAT.
     """
 
     nodes: Sequence[Node]
@@ -107,22 +107,24 @@ class Hardware:
         return sum(node.memory for node in self.nodes)
 
     def options(self, architecture: Architecture) -> list[str]:
-        """QEMU's options.
+        """The options of QEMU.
 
         Raises:
-            NearfarError: QEMU has no machine with such nodes.
+            NearfarError: QEMU does not support such nodes.
         """
         hosts = [number for number, node in enumerate(self.nodes) if node.cpus]
         cores = self.nodes[0].cpus
         sockets = sorted({self.nodes[host].socket for host in hosts})
-        on = [[host for host in hosts if self.nodes[host].socket == each] for each in sockets]
-        dies = len(on[0]) if on else 0
-        if hosts[:1] != [0] or any(len(there) != dies for there in on):
-            raise NearfarError("guest: QEMU wants processors on node 0, and sockets that are alike")
+        by_socket = [
+            [host for host in hosts if self.nodes[host].socket == socket] for socket in sockets
+        ]
+        dies = len(by_socket[0]) if by_socket else 0
+        if hosts[:1] != [0] or any(len(members) != dies for members in by_socket):
+            raise NearfarError("guest: QEMU needs processors on node 0, and equal sockets")
         if any(self.nodes[host].cpus != cores for host in hosts):
-            raise NearfarError("guest: QEMU wants as many processors on every node that has some")
+            raise NearfarError("guest: QEMU needs the same number of processors on each node")
         if self.links and not architecture.has_latencies:
-            why = f"{architecture.qemu[0]} cannot tell Linux how fast nodes are"
+            why = f"{architecture.qemu[0]} cannot report latencies to Linux"
             raise NearfarError(f"guest: {why}; leave the latencies out or use x86_64")
         machine, processor = architecture.machine
         words = ["-machine", f"{machine}{',hmat=on' if self.links else ''}", "-cpu", processor]
@@ -141,8 +143,8 @@ class Hardware:
             if node.added:
                 words += ["-object", f"memory-backend-ram,id=a{number},size={node.added >> 20}M"]
                 words += ["-device", f"pc-dimm,memdev=a{number},node={number}"]
-        for socket, there in enumerate(on):
-            for group, host in enumerate(there):
+        for socket, members in enumerate(by_socket):
+            for group, host in enumerate(members):
                 place = f",{architecture.groups[:-1]}-id={group}" if dies > 1 else ""
                 words += ["-numa", f"cpu,node-id={host},socket-id={socket}{place}"]
         numbers = range(len(self.nodes))

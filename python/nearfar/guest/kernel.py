@@ -1,4 +1,4 @@
-"""The kernel of a guest: its image and the modules that are loaded before anything runs."""
+"""The kernel of a guest: its image, and the modules to load at boot."""
 
 from __future__ import annotations
 
@@ -20,25 +20,21 @@ _SUFFIX: Final = re.compile(r"\.ko(\.xz)?$")
 
 @dataclass(frozen=True)
 class Kernel:
-    """An unpacked package of a kernel.
-
-    Attributes:
-        folder: what it was unpacked to.
-    """
+    """An unpacked kernel package in ``folder``."""
 
     folder: Path
 
     @property
     def image(self) -> Path:
-        """What QEMU starts.
+        """The kernel image.
 
         Raises:
             NearfarError: the package has none (exit code 3).
         """
-        found = sorted(self.folder.glob("boot/vmlinu*"))
-        if not found:
-            raise NearfarError(f"guest: {self.folder.name}: no kernel in it; name another", 3)
-        return found[0]
+        images = sorted(self.folder.glob("boot/vmlinu*"))
+        if not images:
+            raise NearfarError(f"guest: {self.folder.name}: has no kernel; name another", 3)
+        return images[0]
 
     @property
     def release(self) -> str:
@@ -46,7 +42,7 @@ class Kernel:
         return self.image.name.partition("-")[2]
 
     def modules(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
-        """Modules and what they need, in the order of loading; what is built in is left out.
+        """Modules and their dependencies, in the order of loading, without built-in ones.
 
         Raises:
             NearfarError: the kernel has no such module, or the package no kernel (exit code 3).
@@ -58,29 +54,29 @@ class Kernel:
         listed = root / "modules.builtin"
         lines = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else []
         built_in = {Path(line).stem.replace("-", "_") for line in lines}
-        found: dict[str, bytes] = {}
+        loaded: dict[str, bytes] = {}
 
         def load(name: str) -> None:
-            if name in found or name in built_in:
+            if name in loaded or name in built_in:
                 return
             if name not in files:
                 raise NearfarError(f"guest: {self.release} has no module {name}", 3)
             data = files[name].read_bytes()
             if files[name].suffix == ".xz":
                 data = lzma.decompress(data)
-            needed = re.search(rb"\0depends=([^\0]*)\0", data)
-            for other in (needed[1].decode() if needed else "").split(","):
+            depends = re.search(rb"\0depends=([^\0]*)\0", data)
+            for other in (depends[1].decode() if depends else "").split(","):
                 if other:
                     load(other.replace("-", "_"))
-            found[name] = data
+            loaded[name] = data
 
         for name in names:
             load(name)
-        return list(found.items())
+        return list(loaded.items())
 
 
 def unpacked(package: Path) -> Kernel:
-    """Unpack a kernel's package beside it, once.
+    """Unpack a kernel package into the cache, unless it is there.
 
     Raises:
         NearfarError: ``dpkg-deb`` is missing or cannot read it (exit code 3).
@@ -89,12 +85,12 @@ def unpacked(package: Path) -> Kernel:
     if not folder.exists():
         folder.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as scratch:
-            made = Path(scratch) / "kernel"
-            command = [program("dpkg-deb"), "-x", str(package), str(made)]
+            temporary = Path(scratch) / "kernel"
+            command = [program("dpkg-deb"), "-x", str(package), str(temporary)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise NearfarError(f"{package}: {done.stderr.strip()}; remove it", 3)
-            # Another process may have been as fast.
+            # Another process may have unpacked it meanwhile.
             with contextlib.suppress(OSError):
-                made.replace(folder)
+                temporary.replace(folder)
     return Kernel(folder)

@@ -1,7 +1,7 @@
-"""Packages of Debian for a guest: asked for with apt, kept in a cache folder, checked.
+"""Debian packages for a guest: fetched with apt into a cache folder, and verified.
 
-apt works in a folder of the cache with lists of its own: the user's sources and keys, no root, and
-any architecture. What a set of names came to is written down, so that a guest stays the same, and
+apt uses the user's sources and keys, but its own lists in the cache, so it needs no root and works
+for any architecture. The versions of a set of packages are recorded: a guest stays the same, and
 needs no network, until its set is removed from the cache.
 """
 
@@ -25,18 +25,18 @@ from urllib.parse import unquote
 from nearfar.errors import NearfarError
 from nearfar.output import commit, watched, write_whole
 
-#: Seconds that apt may take, for lists or for packages.
-_PATIENCE: Final = 1800
-#: A line of ``apt-get --print-uris``: where from, the file's name, its bytes, its hash.
+#: Time limit of a call of apt, seconds.
+_TIMEOUT: Final = 1800
+#: A line of ``apt-get --print-uris``: URI, file name, size, hash.
 _URI: Final = re.compile(r"^'\S+' (\S+_\S+_\S+\.deb) (\d+) SHA256:([0-9a-f]+)$", re.M)
 
 
 @dataclass(frozen=True)
 class Package:
-    """One package's file, and what must be in it.
+    """The file of a package.
 
     Attributes:
-        file: its name, ``NAME_VERSION_ARCHITECTURE.deb`` with ``:`` as ``%3a``.
+        file: ``NAME_VERSION_ARCHITECTURE.deb`` with ``:`` as ``%3a``.
         size: bytes.
         sha256: hexadecimal digits.
     """
@@ -46,14 +46,14 @@ class Package:
     sha256: str
 
     @property
-    def wanted(self) -> str:
-        """The package as apt is asked for it."""
+    def apt_name(self) -> str:
+        """The argument of apt for this package and version."""
         name, version, architecture = unquote(self.file.removesuffix(".deb")).split("_")
-        own = "" if architecture == "all" else f":{architecture}"
-        return f"{name}{own}={version}"
+        suffix = "" if architecture == "all" else f":{architecture}"
+        return f"{name}{suffix}={version}"
 
-    def is_whole(self, folder: Path) -> bool:
-        """Whether ``folder`` has it with these bytes and this hash."""
+    def is_in(self, folder: Path) -> bool:
+        """Whether ``folder`` has the file with this size and hash."""
         path = folder / self.file
         if not path.is_file() or path.stat().st_size != self.size:
             return False
@@ -65,44 +65,44 @@ def program(name: str, package: str = "") -> str:
     """The path of a program.
 
     Raises:
-        NearfarError: there is none (exit code 3).
+        NearfarError: it is not installed (exit code 3).
     """
-    found = shutil.which(name)
-    if found is None:
-        fix = f"apt-get install {package}" if package else "use Debian or a system made of it"
-        raise NearfarError(f"guest: there is no {name}; {fix}", 3)
-    return found
+    path = shutil.which(name)
+    if path is None:
+        fix = f"apt-get install {package}" if package else "use Debian or a derivative"
+        raise NearfarError(f"guest: {name} is not installed; {fix}", 3)
+    return path
 
 
 def cache() -> Path:
-    """The folder of everything that guests are made of."""
+    """The cache folder of guests."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "nearfar" / "guest"
 
 
 class Packages:
-    """Packages of one architecture of Debian, such as ``amd64``."""
+    """Packages of one Debian architecture, such as ``amd64``."""
 
     def __init__(self, architecture: str) -> None:
-        """Nothing is made or asked before something is fetched."""
+        """Set paths only; no I/O."""
         self.architecture = architecture
         self.folder = cache() / architecture
         self.files = self.folder / "packages"
 
     def fetch(self, names: Sequence[str]) -> list[Path]:
-        """The files of packages and of all that they depend on.
+        """The files of packages and their dependencies.
 
         Raises:
-            NearfarError: there is no apt, no such package, or no way to it (exit code 3).
+            NearfarError: apt or a package is missing, or a download failed (exit code 3).
         """
         words = ("--print-uris", "-y", "--no-install-recommends", "install", *names)
-        return self._kept(sorted(names), lambda: self._apt("apt-get", *words))
+        return self._cached(sorted(names), lambda: self._apt("apt-get", *words))
 
     def fetch_kernel(self, names: Sequence[str]) -> Path:
-        """The file of the first kernel that apt knows, without what it depends on.
+        """The file of the first kernel that apt knows, without its dependencies.
 
         Args:
-            names: packages with an image, or those that depend on the newest such.
+            names: packages with an image, or that depend on the newest one with an image.
 
         Raises:
             NearfarError: as :meth:`fetch`.
@@ -111,17 +111,17 @@ class Packages:
         def uris() -> str:
             for name in names:
                 listed = self._apt("apt-cache", "depends", name, may_fail=True)
-                found = re.search(r"Depends: (linux-image-[^:\s]+)", listed)
-                image = found[1] if found else name
+                match = re.search(r"Depends: (linux-image-[^:\s]+)", listed)
+                image = match[1] if match else name
                 line = self._apt("apt-get", "--print-uris", "download", image, may_fail=True)
                 if line:
                     return line
             raise NearfarError(f"guest: apt has no {' or '.join(names)}; name another kernel", 3)
 
-        return self._kept(["kernel", *names], uris)[0]
+        return self._cached(["kernel", *names], uris)[0]
 
-    def _kept(self, key: Sequence[str], uris: Callable[[], str]) -> list[Path]:
-        """The files of a set: those written down, if all are whole, or those that apt answers."""
+    def _cached(self, key: Sequence[str], uris: Callable[[], str]) -> list[Path]:
+        """The files of a set: the recorded ones if all are in the cache, else downloaded ones."""
         digits = hashlib.sha256("\n".join(key).encode()).hexdigest()[:16]
         record = self.folder / f"set-{digits}.json"
         packages = _read(record)
@@ -129,55 +129,57 @@ class Packages:
             try:
                 self.files.mkdir(parents=True, exist_ok=True)
                 with (self.folder / "lock").open("w") as lock:
-                    # Another process may be at it, and be done then.
+                    # Another process may have fetched it meanwhile.
                     fcntl.flock(lock, fcntl.LOCK_EX)
                     packages = _read(record)
                     if not self._has(packages):
                         packages = self._resolved(key, uris)
-                        text = json.dumps([asdict(one) for one in packages]) + "\n"
+                        text = json.dumps([asdict(package) for package in packages]) + "\n"
                         write_whole(record, text, force=True)
             except OSError as error:
                 where = error.filename or self.folder
                 raise NearfarError(f"{where}: {error.strerror}; set XDG_CACHE_HOME", 3) from None
-        return [self.files / one.file for one in packages]
+        return [self.files / package.file for package in packages]
 
     def _resolved(self, key: Sequence[str], uris: Callable[[], str]) -> list[Package]:
-        """What apt says that a set is, downloaded."""
+        """The packages of a set according to apt, downloaded."""
         self._update()
-        found = _URI.findall(uris())
-        packages = [Package(file, int(size), sha256) for file, size, sha256 in found]
+        packages = [Package(file, int(size), sha256) for file, size, sha256 in _URI.findall(uris())]
         if not packages:
             raise NearfarError(f"guest: apt names no file for {' '.join(key)}", 3)
-        self._download([one for one in packages if not one.is_whole(self.files)])
+        self._download([package for package in packages if not package.is_in(self.files)])
         return packages
 
     def _has(self, packages: Sequence[Package]) -> bool:
-        """Whether the files of a set are all here."""
-        return bool(packages) and all(one.is_whole(self.files) for one in packages)
+        """Whether all files of a set are in the cache."""
+        return bool(packages) and all(package.is_in(self.files) for package in packages)
 
     def _update(self) -> None:
-        """Bring the lists up to date. A source that fails is missed only if a package is."""
+        """Update apt's lists. Failing sources are ignored; a missing package is an error later."""
         for part in ("lists/partial", "cache/archives/partial"):
             (self.folder / "apt" / part).mkdir(parents=True, exist_ok=True)
         (self.folder / "apt" / "status").touch()
         self._apt("apt-get", "update", may_fail=True)
 
     def _download(self, packages: Sequence[Package]) -> None:
-        """Put packages into the cache, each whole."""
+        """Download packages into the cache."""
         if not packages:
             return
         if watched():
-            size = sum(one.size for one in packages) / 1e6
+            size = sum(package.size for package in packages) / 1e6
             print(f"guest: fetching {len(packages)} packages, {size:.0f} MB", file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix=".", dir=self.files) as folder:
-            self._apt("apt-get", "download", *(one.wanted for one in packages), cwd=folder)
-            for one in packages:
-                if not one.is_whole(Path(folder)):
-                    raise NearfarError(f"guest: {one.file}: not what apt lists; try again", 3)
-                commit(Path(folder) / one.file, self.files / one.file)
+            names = [package.apt_name for package in packages]
+            self._apt("apt-get", "download", *names, cwd=folder)
+            for package in packages:
+                if not package.is_in(Path(folder)):
+                    raise NearfarError(
+                        f"guest: {package.file}: differs from apt's list; try again", 3
+                    )
+                commit(Path(folder) / package.file, self.files / package.file)
 
     def _apt(self, tool: str, *words: str, cwd: str | None = None, may_fail: bool = False) -> str:
-        """What a tool of apt prints; nothing, if it fails and may."""
+        """The output of a tool of apt; empty if it fails and ``may_fail``."""
         at = self.folder / "apt"
         options = {
             "APT::Architecture": self.architecture,
@@ -189,21 +191,21 @@ class Packages:
             "Dir::State::status": at / "status",
             "Dir::Cache": at / "cache",
         }
-        given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        flags = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
         try:
             done = subprocess.run(
-                [program(tool), "-q", *given, *words],
+                [program(tool), "-q", *flags, *words],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 errors="replace",
                 cwd=cwd,
                 env={**os.environ, "LC_ALL": "C"},
-                timeout=_PATIENCE,
+                timeout=_TIMEOUT,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise NearfarError(f"guest: {tool} took more than {_PATIENCE} s", 3) from None
+            raise NearfarError(f"guest: {tool} took more than {_TIMEOUT} s", 3) from None
         if done.returncode == 0:
             return done.stdout
         if may_fail:
@@ -214,7 +216,7 @@ class Packages:
 
 
 def _read(record: Path) -> list[Package]:
-    """The packages of a set that was written down; none, if it was not or cannot be read."""
+    """The packages of a recorded set; empty if there is no valid record."""
     try:
         rows = json.loads(record.read_text(encoding="utf-8"))
         return [Package(**row) for row in rows]

@@ -1,6 +1,6 @@
-"""A machine file of the machine that this runs on: what it says of itself, and what is timed on it.
+"""Makes a machine file of this machine, from what it reports and from measurements.
 
-Nothing here is the same twice. What is measured says in its source how far it repeats.
+Results differ between runs. The source of each measured value states its range.
 
 >>> print(measure(quick=True).text)      # doctest: +SKIP
 """
@@ -8,15 +8,14 @@ Nothing here is the same twice. What is measured says in its source how far it r
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from nearfar import machine
 from nearfar.errors import NearfarError
 from nearfar.measure import faults, memory, storage, swap, system
-from nearfar.measure.bench import Bench, Sourced
+from nearfar.measure.bench import Bench, Section, Sourced
 from nearfar.measure.documented import documented
 from nearfar.numa.describe import quoted
 
@@ -25,11 +24,11 @@ __all__ = ["MeasuredMachine", "measure"]
 
 @dataclass(frozen=True)
 class MeasuredMachine:
-    """A machine that was measured.
+    """A measured machine.
 
     Attributes:
         text: of its machine file.
-        notes: a line each: what is noisy, what was left out and why, what has no key in the file.
+        notes: one line each: noisy values, omissions and their reasons, results without a key.
     """
 
     text: str
@@ -42,15 +41,15 @@ def measure(
     quick: bool = False,
     say: Callable[[str], None] = lambda what: None,
 ) -> MeasuredMachine:
-    """Measure this machine: some 15 seconds, up to a minute where it is busy or has many nodes.
+    """Measure this machine. Takes about 15 seconds, up to a minute if it is busy or has many nodes.
 
-    As root it switches page sizes while it measures their faults, and puts them back
-    (:mod:`nearfar.apply.setting`); else it changes nothing.
+    As root it changes page-size settings while it measures faults, and restores them
+    (:mod:`nearfar.apply.setting`); otherwise it changes nothing.
 
     Args:
-        storage_paths: files, block devices and folders whose device is to be measured.
+        storage_paths: files, block devices and folders whose device is measured.
         quick: fewer and shorter runs: seconds, and rough values.
-        say: called with what is measured next.
+        say: called with the name of the next measurement.
 
     Raises:
         NearfarError: a path of ``storage_paths`` cannot be measured.
@@ -61,30 +60,23 @@ def measure(
         if names.count(name := storage.name_of(path)) > 1:
             raise NearfarError(f"--storage {path}: two would be called {name}; give another path")
         storage.check(path, quick)
-    found = system.read()
-    bench = Bench(found, quick=quick, say=say)
-    sections = _sections(bench)
-    for path in paths:
-        name, device = storage.storage(bench, path)
-        sections["storage"][name] = {"nvme": device}
-    if not sections["storage"]:
-        bench.notes.append("storage: none; studies that page to one need it: --storage PATH")
+    this = system.read()
+    bench = Bench(this, quick=quick, say=say)
+    sections = _sections(bench, paths)
     rough = ", quick: rough values" if quick else ""
-    what = found.measured(f"{datetime.date.today().isoformat()}{rough}")
-    text = f"description = {quoted(what)}\n" + "".join(_written((), sections))
-    # A file that nearfar itself refuses is no result.
+    what = this.measured(f"{datetime.date.today().isoformat()}{rough}")
+    text = f"description = {quoted(what)}\n" + "".join(_toml((), sections))
+    # Fails here, not in a later study, if the file is invalid.
     machine.parse("measured", text)
     return MeasuredMachine(text, bench.notes)
 
 
-def _sections(bench: Bench) -> dict[str, Any]:
+def _sections(bench: Bench, storage_paths: Sequence[Path]) -> Section:
     processor = bench.system.processor
-    known = (
-        documented(*(processor[key] for key in ("vendor", "family", "model")))
-        if processor
-        else None
-    )
-    # First, as all else leaves memory behind that was touched before.
+    known = None
+    if processor is not None:
+        known = documented(processor["vendor"], processor["family"], processor["model"])
+    # Faults first, because the other measurements free memory that the host already backs.
     cost, page_fault = faults.cost(bench)
     zero_fill, zeroing = faults.zero_fill(bench, page_fault)
     if zeroing is not None:
@@ -98,26 +90,39 @@ def _sections(bench: Bench) -> dict[str, Any]:
     walk = memory.walks(bench, tlb, known) if tlb else None
     if walk is not None:
         cost["page_walk"] = walk
-    sections = {"cpu": cpu, "cache": caches, "tlb": tlb, "node": nodes}
-    sections["topology"] = memory.topology(bench)
-    devices = {"swap": {"nvme": swapped}} if swapped else {}
-    return {**sections, "cost": cost, "fault": zero_fill, "storage": devices}
+    devices: Section = {"swap": {"nvme": swapped}} if swapped else {}
+    topology = memory.topology(bench)
+    for path in storage_paths:
+        name, device = storage.storage(bench, path)
+        devices[name] = {"nvme": device}
+    if not devices:
+        bench.notes.append("storage: none; studies that page to one need it: --storage PATH")
+    return {
+        "cpu": cpu,
+        "cache": caches,
+        "tlb": tlb,
+        "node": nodes,
+        "topology": topology,
+        "cost": cost,
+        "fault": zero_fill,
+        "storage": devices,
+    }
 
 
-def _written(path: tuple[str, ...], section: Mapping[str, Any]) -> list[str]:
-    """Sections and keys as TOML: a section's own keys stand before those below it."""
-    own, below = [], []
+def _toml(path: tuple[str, ...], section: Section) -> list[str]:
+    """Sections and keys as TOML: the keys of a section before its subsections."""
+    keys, below = [], []
     for key, value in section.items():
-        if isinstance(value, Mapping):
-            below += _written((*path, key), value)
+        if isinstance(value, dict):
+            below += _toml((*path, key), value)
         else:
-            own.append(f"{key} = {_value(value)}\n")
-    return [*(["\n", f"[{'.'.join(path)}]\n", *own] if own else []), *below]
+            keys.append(f"{key} = {_value(value)}\n")
+    return [*(["\n", f"[{'.'.join(path)}]\n", *keys] if keys else []), *below]
 
 
-def _value(value: Sourced | str | list[str]) -> str:
+def _value(value: object) -> str:
     if isinstance(value, Sourced):
-        return f"{{ value = {_value(value.value)}, source = {quoted(value.source)} }}"  # type: ignore[arg-type]
+        return f"{{ value = {_value(value.value)}, source = {quoted(value.source)} }}"
     if isinstance(value, str):
         return quoted(value)
     return "[" + ", ".join(map(_value, value)) + "]" if isinstance(value, list) else str(value)

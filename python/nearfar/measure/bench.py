@@ -1,4 +1,4 @@
-"""How values are measured: how often, on which processor, and what is said of each."""
+"""How values are measured: number of runs, processor, and the source of each value."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from nearfar.units import digits
 LINE: Final = 64
 PAGE: Final = 4096
 LARGE: Final = 2 << 20
-#: Bytes of which one line is visited: a prefetcher that fetches neighbours fetches for nothing.
-APART: Final = 4 * LINE
-#: Bytes visited in random order before the next as many: even in small pages, also in those of a
-#: host, the first-level TLB reaches it.
+#: Distance of accessed lines, so that prefetching adjacent lines does not help.
+STRIDE: Final = 4 * LINE
+#: Bytes accessed in random order before the next window; the first-level TLB covers them even with
+#: small pages in the guest and the host.
 _WINDOW: Final = 64 << 10
 #: Processor time of a batch, and of one in a quick run, nanoseconds.
 _BATCH, _QUICK_BATCH = 1e6, 1e5
@@ -27,27 +27,31 @@ _BATCH, _QUICK_BATCH = 1e6, 1e5
 
 @dataclass(frozen=True)
 class Sourced:
-    """A value of a machine file and where it is from."""
+    """A value of a machine file and its source."""
 
     value: str | int | float | list[int] | list[list[int]]
     source: str
 
 
+#: A section of a machine file: values and subsections by key.
+Section = dict[str, "Sourced | str | list[str] | Section"]
+
+
 class Loads:
-    """Loads that wait for each other, through memory of their own."""
+    """Dependent loads from newly mapped memory."""
 
     def __init__(
         self,
         bench: Bench,
         count: int,
         *,
-        stride: int = APART,
+        stride: int = STRIDE,
         window: int = _WINDOW,
         chains: int = 1,
         pages: str = "huge",
         node: int | None = None,
     ) -> None:
-        """Lay them through ``count`` lines, one each ``stride``, ``window`` bytes at a time."""
+        """Access ``count`` lines, ``stride`` bytes apart, in windows of ``window`` bytes."""
         self._bench = bench
         self._chase = _engine.Chase(
             count * stride,
@@ -57,30 +61,30 @@ class Loads:
             pages=pages,
             node=node,
         )
-        few = min(self._chase.loads, 20_000)
-        ns = fastest(self._chase.times(few, 3))
-        # Twice round, to fill the caches; where it is too long for that, no cache holds it.
+        sample = min(self._chase.loads, 20_000)
+        ns = fastest(self._chase.times(sample, 3))
+        # Two rounds fill the caches. A chain that takes too long for that fits into none.
         if self._chase.loads * ns < 50e6:
             self._chase.times(self._chase.loads, 2)
-            ns = min(ns, *self._chase.times(few, 3))
+            ns = min(ns, *self._chase.times(sample, 3))
         self._loads = max(round(bench.batch / max(ns, 0.1)), chains)
 
     def run(self) -> float:
-        """Nanoseconds a load: the fastest of some batches."""
+        """Nanoseconds per load: the fastest of several batches."""
         return fastest(self._chase.times(self._loads, self._bench.batches))
 
 
 class Bench:
-    """What one measurement of a machine shares.
+    """State that the measurements of a machine share.
 
     Attributes:
-        system: what the machine says of itself.
+        system: what the machine reports.
         quick: fewer and shorter runs.
-        notes: what is noisy, and what was left out and why.
+        notes: noisy values, and omissions with their reasons.
     """
 
     def __init__(self, system: System, *, quick: bool, say: Callable[[str], None]) -> None:
-        """``say`` is called with what is measured next."""
+        """``say`` is called with the name of the next measurement."""
         self.system = system
         self.quick = quick
         self.say = say
@@ -92,11 +96,11 @@ class Bench:
 
     @contextmanager
     def pinned(self, node: int | None = None) -> Iterator[int]:
-        """Stay on one processor, of a memory node where one is given; the last is busy least.
+        """Run on one processor, of ``node`` if given, at the highest permitted priority.
 
-        Others wait meanwhile, where this process may ask for that.
+        It is the last processor, because that is usually the least busy.
         """
-        was, priority = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
+        affinity, priority = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
         cpus = self.system.node_cpus.get(node) if node is not None else None
         cpu = (cpus or self.system.cpus)[-1]
         os.sched_setaffinity(0, {cpu})
@@ -105,16 +109,16 @@ class Bench:
         try:
             yield cpu
         finally:
-            os.sched_setaffinity(0, was)
+            os.sched_setaffinity(0, affinity)
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, 0, priority)
 
     def repeat(self, run: Callable[[], float]) -> Samples:
-        """As many runs as there are to be."""
+        """Call ``run`` for each run."""
         return Samples(tuple(run() for _ in range(self.runs)))
 
     def difference(self, more: Loads, less: Loads) -> Samples:
-        """How much longer a load of ``more`` takes, run by run, so that both meet what disturbs."""
+        """How much longer a load of ``more`` takes. Runs alternate, so that noise affects both."""
         return self.repeat(lambda: more.run() - less.run())
 
     def time(self, key: str, samples: Samples, how: str = "") -> Sourced:
@@ -127,7 +131,7 @@ class Bench:
         return Sourced(rate_text(samples.median), source)
 
     def source(self, key: str, samples: Samples, unit: str, how: str = "") -> str:
-        """Where a measured value is from."""
+        """The source of a measured value, and a note if it is noisy."""
         if samples.noisy:
             spread = f"{digits(min(samples.runs))}-{digits(max(samples.runs))} {unit}"
             self.notes.append(f"{key}: noisy: {spread} in {len(samples.runs)} runs")

@@ -1,4 +1,4 @@
-"""What no processor says of itself, from its maker's documents, by family and model."""
+"""Properties that processors do not report, from vendor documents, by family and model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Documented:
     """A microarchitecture.
 
     Attributes:
-        guide: where the values are from.
-        window: instructions that a core can have under way.
-        coalesced: most bytes of contiguous small pages that share a TLB entry, where they do.
-        second: entries and ways of the second-level TLB of data, where ``cpuid`` cannot write them.
-        upper_directories: entries of the cache of upper page-table levels, where that is known.
+        guide: the source of the values.
+        window: entries of the reorder buffer.
+        coalesced: maximum bytes of contiguous small pages that share a TLB entry, if they do.
+        second: entries and ways of the second-level data TLB, if ``cpuid`` cannot encode them.
+        upper_directories: entries of the cache of upper page-table levels, if known.
     """
 
     guide: str
@@ -41,7 +41,7 @@ _SKYLAKE: Final = Documented(f"{_INTEL}, Skylake", 224, second=(1536, 12))
 _SUNNY_COVE: Final = Documented(f"{_INTEL}, Sunny Cove", 352)
 _GOLDEN_COVE: Final = Documented(f"{_INTEL}, Golden Cove", 512)
 
-#: Vendor, family, models, and what they are.
+#: Vendor, family, models, microarchitecture.
 _TABLE: Final[tuple[tuple[str, int, tuple[range, ...], Documented], ...]] = (
     ("AuthenticAMD", 0x17, (range(0x30),), _ZEN),
     ("AuthenticAMD", 0x17, (range(0x30, 0x100),), _ZEN_2),
@@ -55,8 +55,9 @@ _TABLE: Final[tuple[tuple[str, int, tuple[range, ...], Documented], ...]] = (
 
 
 def documented(vendor: str, family: int, model: int) -> Documented | None:
-    """What is documented of a processor; None of one that is not in the table."""
-    for maker, generation, models, found in _TABLE:
-        if (maker, generation) == (vendor, family) and any(model in some for some in models):
-            return found
+    """The microarchitecture of a processor; None if it is not in the table."""
+    for known_vendor, known_family, models, entry in _TABLE:
+        same_family = (known_vendor, known_family) == (vendor, family)
+        if same_family and any(model in numbers for numbers in models):
+            return entry
     return None

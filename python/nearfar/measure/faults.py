@@ -1,4 +1,4 @@
-"""What the kernel takes for a fault, by the size of the page, and for a switch between threads."""
+"""Measures the kernel's time for page faults, by page size, and for context switches."""
 
 from __future__ import annotations
 
@@ -7,49 +7,50 @@ import statistics
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nearfar import _engine
 from nearfar.apply.setting import BASE, RUNTIME, SYSFS, acting, applied, short, switches
 from nearfar.errors import NearfarError
-from nearfar.measure.bench import LARGE, Bench, Sourced
+from nearfar.measure.bench import LARGE, Bench, Section, Sourced
 from nearfar.measure.samples import Samples, fastest, size_text
 from nearfar.units import size
 
-#: Bytes that a run touches: short, so that most runs are not disturbed.
+#: Bytes touched by a run: short, so that interrupts disturb few runs.
 _RUN: Final = 4 << 20
 _RUNS, _QUICK_RUNS = 15, 3
-#: Bytes that are touched in search of memory that a host has to find, at most.
+#: Maximum bytes touched to find memory that the host does not back.
 _ROOM: Final = 4 << 30
-#: How much longer a fault takes where a host has to find the memory, at least.
-_FOUND: Final = 2
-#: Seconds in which a host takes back what was freed, if it does (Linux reports it after two).
-_TAKEN_BACK: Final = 3
-#: How faults are timed: one that follows another at once finds caches and branch predictors full of
-#: the kernel, and takes half the time of one that a program meets.
+#: A fault that takes this many times as long made the host allocate memory.
+_HOST_ALLOCATES: Final = 2
+#: Seconds until the host has reclaimed freed memory, if it does (Linux reports it after two).
+_RECLAIM_SECONDS: Final = 3
+#: How faults are timed. Back to back, they find the kernel in caches and branch predictors, and
+#: take half the time.
 _AMID: Final = "amid the loads and calls of a program"
-#: Runs for each that is wanted, in search of memory that a host has to find.
+#: Tries per run to find memory that the host does not back.
 _TRIES: Final = 4
 
-Section = dict[str, Any]
+#: Touched memory, kept so that it is not used again.
+Held = list[_engine.MappedMemory]
 
 
 def cost(bench: Bench) -> tuple[Section, float]:
-    """``[cost]`` of a fault without clearing and of a switch, and nanoseconds of such a fault that
-    follows another at once."""
+    """``[cost]`` of a fault without clearing and of a context switch, and nanoseconds of such a
+    fault back to back."""
     bench.say("faults")
     with bench.pinned() as cpu:
-        # A first read gives the page of zeros, which is there already.
+        # A first read maps the zero page.
         bare = Samples(tuple(_zero_pages(None) for _ in range(_runs(bench))))
         work = _engine.ProgramWork()
         fault = Samples(tuple(_zero_pages(work) for _ in range(_runs(bench))))
         rounds = 200 if bench.quick else 2000
         switch = bench.repeat(lambda: fastest(_engine.measure_switches(cpu, rounds, bench.batches)))
     how = f"a first read of a page of 4 KiB, which the kernel need not clear, {_AMID}"
-    section = {"page_fault": bench.time("cost.page_fault", fault, how)}
-    # A difference may be lost in noise.
+    section: Section = {"page_fault": bench.time("cost.page_fault", fault, how)}
+    # The difference may be lost in noise.
     if min(switch.runs) > 0:
-        how = "two threads on a processor wake each other through pipes, less the pipes"
+        how = "two threads on one processor wake each other through pipes, minus the pipe calls"
         section["context_switch"] = bench.time("cost.context_switch", switch, how)
     return section, bare.median
 
@@ -66,101 +67,102 @@ def _runs(bench: Bench) -> int:
 def zero_fill(
     bench: Bench, page_fault: float, sysfs: Path = SYSFS, runtime: Path = RUNTIME
 ) -> tuple[Section, Sourced | None]:
-    """``[fault.SIZE]`` for each page size that can be had here, and ``[cost] zeroing``."""
+    """``[fault.SIZE]`` for each page size of this machine, and ``[cost] zeroing``."""
     try:
         sizes = [BASE, *switches(sysfs)]
     except NearfarError as error:
-        bench.notes.append(f"fault: only pages of {short(BASE)}: {error}")
+        bench.notes.append(f"fault: only {short(BASE)} pages: {error}")
         sizes = [BASE]
     sizes = [size for size in sizes if size <= LARGE]
     runs = _runs(bench)
     room = min(bench.system.available // 8, _ROOM)
     each = max(min(_RUN, room // len(sizes) // (_TRIES * runs)) // LARGE, 1) * LARGE
-    # All that was touched is held until the end: what is freed would be touched again.
-    held: list[Any] = []
-    takes_back = bench.system.is_virtual and not bench.quick and _takes_back(bench, held, room)
-    found: Section = {}
+    # Held until the end, because freed memory would be touched again.
+    held: Held = []
+    reclaims = bench.system.is_virtual and not bench.quick and _host_reclaims(bench, held, room)
+    sections: Section = {}
     work = _engine.ProgramWork()
     zeroing: Sourced | None = None
-    # The largest first: smaller pages would break up memory in which there is room for them.
+    # Largest pages first, because smaller pages fragment memory.
     for page in reversed(sizes):
         bench.say(f"faults of {short(page)}")
         key = f"fault.{size_text(page)}"
         try:
-            pages, switched = _ways_to(page, sysfs, runtime)
-            with switched, bench.pinned():
-                times = _times(page, pages, each, runs, work, held, takes_back)
+            pages, setting = _ways_to(page, sysfs, runtime)
+            with setting, bench.pinned():
+                times = _times(page, pages, each, runs, work, held, reclaims)
         except NearfarError as error:
             bench.notes.append(f"{key}: left out: {error}")
             continue
         if times is None:
             bench.notes.append(
-                f"{key}: left out: the kernel gave smaller pages; free memory may be in pieces"
+                f"{key}: left out: the kernel gave smaller pages; free memory may be fragmented"
             )
             continue
-        first, again, missed = times
-        how = f"{size(each)} a run, newly mapped, {_AMID}"
-        newly = how
-        if missed is None:
+        first, again, backed = times
+        how = f"{size(each)} per run, newly mapped, {_AMID}"
+        first_how = how
+        if backed is None:
             bench.notes.append(f"{key}.first: of memory that the host backed already")
-        elif missed:
-            newly = (
-                f"{how}, that the host had to find; {missed} more runs had memory that it backed"
+        elif backed:
+            first_how = (
+                f"{how}, which the host had to allocate; {backed} other runs used backed memory"
             )
-        found[size_text(page)] = {
-            "first": bench.time(f"{key}.first", first, newly),
-            "again": bench.time(f"{key}.again", again, f"{how} after as much was freed"),
+        sections[size_text(page)] = {
+            "first": bench.time(f"{key}.first", first, first_how),
+            "again": bench.time(f"{key}.again", again, f"{how}, after as much was freed"),
         }
-        # The largest page has the most clearing in it.
+        # In a fault on the largest page, clearing has the largest share.
         if zeroing is None and all(run > page_fault for run in again.runs):
             cleared = Samples(tuple(page / (run - page_fault) * 1e9 for run in again.runs))
-            how = f"a fault of {short(page)} on memory freed before, less a fault without clearing"
+            how = f"a {short(page)} fault on freed memory, minus a fault without clearing"
             zeroing = bench.rate("cost.zeroing", cleared, how)
-    return dict(reversed(found.items())), zeroing
+    return dict(reversed(sections.items())), zeroing
 
 
-def _takes_back(bench: Bench, held: list[Any], room: int) -> bool:
-    """Whether the host takes back what was freed: then free memory that it backs is held until the
-    end, so that what is touched next it has to find."""
+def _host_reclaims(bench: Bench, held: Held, room: int) -> bool:
+    """Whether the host reclaims freed memory. If so, holds the free memory that the host backs, so
+    that the host has to allocate the memory that is touched next."""
     bench.say("memory that the host backs")
-    time.sleep(_TAKEN_BACK)
+    time.sleep(_RECLAIM_SECONDS)
     with bench.pinned():
         if _use_up(BASE, "small", held, room):
-            # Whole large pages come from another list.
+            # The kernel has other free lists for large pages.
             _use_up(LARGE, "huge", held, room // 2)
             return True
     bench.notes.append(
-        f"fault: the host backed all of {size(room)} that was touched first: it may not take "
-        "memory back, or has not yet; what it has to find may take longer than fault.SIZE.first"
+        f"fault: the host backed the first {size(room)} that were touched: it does not reclaim "
+        "memory, or has not yet; memory that it has to allocate may take longer than "
+        "fault.SIZE.first"
     )
     return False
 
 
-def _use_up(page: int, pages: str, held: list[Any], room: int) -> bool:
-    """Touch and hold memory until it takes long, and takes as long again."""
+def _use_up(page: int, pages: str, held: Held, room: int) -> bool:
+    """Touch and hold memory until several runs in a row take long."""
     times: list[float] = []
     for _ in range(0, room, _RUN):
         held.append(_engine.MappedMemory(_RUN, pages, None))
         times.append(held[-1].write(page)[0])
         last = times[-2 * _TRIES :]
-        if min(last) > _FOUND * min(times) and max(last) < _FOUND * min(last):
+        if min(last) > _HOST_ALLOCATES * min(times) and max(last) < _HOST_ALLOCATES * min(last):
             return True
     return False
 
 
-def _ways_to(page: int, sysfs: Path, runtime: Path) -> tuple[str, AbstractContextManager[Any]]:
-    """Which pages to ask for, and the change of switches that it takes; none where it can be."""
+def _ways_to(page: int, sysfs: Path, runtime: Path) -> tuple[str, AbstractContextManager[object]]:
+    """The kind of mapping that gets pages of this size, and the change of settings it needs."""
     if page == BASE:
         return "small", nullcontext()
     words = acting(sysfs)
     larger = [word for size, word in words.items() if size > page]
     if words[page] in ("always", "madvise") and not set(larger) & {"always", "madvise"}:
-        # The kernel gives the largest that is allowed.
+        # The kernel uses the largest enabled size.
         return "huge", nullcontext()
     if words[page] == "always" and "always" not in larger:
         return "unasked", nullcontext()
     if not os.access(sysfs / switches(sysfs)[page], os.W_OK):
-        raise NearfarError(f"{short(page)} is switched off; run as root")
+        raise NearfarError(f"{short(page)} pages are disabled; run as root")
     return "unasked", applied(page, sysfs, runtime)
 
 
@@ -170,59 +172,60 @@ def _times(
     each: int,
     runs: int,
     work: _engine.ProgramWork,
-    held: list[Any],
-    takes_back: bool,
+    held: Held,
+    reclaims: bool,
 ) -> tuple[Samples, Samples, int | None] | None:
-    """Nanoseconds a page of first writes to new memory, and to memory that was freed just before,
-    each amid a program's work and with giving the page back.
+    """Nanoseconds per page of first writes to new memory, and to memory that was just freed.
 
-    Where a host takes memory back, the first are those for which it had to find some, if there are
-    any; how many others there were comes third, None if all. None if the pages were smaller ones.
+    Both include the work of a program between faults and the time to free the page. If the host
+    reclaims memory, the first are only the runs in which it had to allocate, if there are enough;
+    the third value is the number of other runs, None if all. Returns None if the kernel gave
+    smaller pages.
     """
-    # More than a cache holds is given back, and taken again.
-    taken: list[Any] = []
-    _several(page, pages, each, runs, work, taken)
-    back = _given_back(taken, each // page)
-    usual = _several(page, pages, each, runs, work, taken)
-    held += taken
-    if None in usual:
+    # Free more than the caches hold, and allocate it again.
+    memory: Held = []
+    _first_writes(page, pages, each, runs, work, memory)
+    free_ns = _free(memory, each // page)
+    reused = _first_writes(page, pages, each, runs, work, memory)
+    held += memory
+    if None in reused:
         return None
-    again = Samples(tuple(ns + back for ns in usual if ns is not None))
+    again = Samples(tuple(ns + free_ns for ns in reused if ns is not None))
     first: list[float] = []
-    found: list[float] = []
-    while len(first) < runs or (takes_back and len(found) < runs and len(first) < _TRIES * runs):
-        (ns,) = _several(page, pages, each, 1, work, held)
+    allocated: list[float] = []
+    while len(first) < runs or (reclaims and len(allocated) < runs and len(first) < _TRIES * runs):
+        (ns,) = _first_writes(page, pages, each, 1, work, held)
         if ns is None:
             return None
-        ns += back
+        ns += free_ns
         first.append(ns)
-        if ns > _FOUND * again.median:
-            found.append(ns)
-    if takes_back and len(found) >= min(runs, _TRIES):
-        return Samples(tuple(found)), again, len(first) - len(found)
-    return Samples(tuple(first)), again, None if takes_back else 0
+        if ns > _HOST_ALLOCATES * again.median:
+            allocated.append(ns)
+    if reclaims and len(allocated) >= min(runs, _TRIES):
+        return Samples(tuple(allocated)), again, len(first) - len(allocated)
+    return Samples(tuple(first)), again, None if reclaims else 0
 
 
-def _given_back(taken: list[Any], count: int) -> float:
-    """Give back memory of ``count`` pages each: nanoseconds a page, the median."""
+def _free(memory: Held, count: int) -> float:
+    """Unmap memory of ``count`` pages each: median nanoseconds per page."""
     times = []
-    while taken:
-        began = time.thread_time_ns()
-        taken.pop()
-        times.append((time.thread_time_ns() - began) / count)
+    while memory:
+        start = time.thread_time_ns()
+        memory.pop()
+        times.append((time.thread_time_ns() - start) / count)
     return statistics.median(times)
 
 
-def _several(
-    page: int, pages: str, each: int, runs: int, work: _engine.ProgramWork, held: list[Any]
+def _first_writes(
+    page: int, pages: str, each: int, runs: int, work: _engine.ProgramWork, held: Held
 ) -> list[float | None]:
-    """Nanoseconds a page of first writes to new memory, by run; None where pages were smaller."""
+    """Nanoseconds per page of first writes to new memory, by run; None if pages were smaller."""
     times: list[float | None] = []
     for _ in range(runs):
         memory = _engine.MappedMemory(each, pages, None)
         held.append(memory)
         ns, _ = memory.write(page, work)
-        # Where a page was smaller there are places that still fault.
+        # If a page was smaller, writes to the rest of it still fault.
         smaller = memory.write(BASE)[1]
         times.append(None if smaller * page > each // 4 else ns / (each // page))
     return times

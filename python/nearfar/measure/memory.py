@@ -1,39 +1,40 @@
-"""Clock, caches, memory nodes, TLBs and page walks, by loads that are timed."""
+"""Measures clock, caches, memory nodes, TLBs and page walks with timed loads."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
 from nearfar import _engine
-from nearfar.measure.bench import APART, LARGE, LINE, PAGE, Bench, Loads, Sourced
+from nearfar.measure.bench import LARGE, LINE, PAGE, STRIDE, Bench, Loads, Section, Sourced
 from nearfar.measure.documented import Documented
 from nearfar.measure.samples import Samples, fastest, size_text, time_text
+from nearfar.measure.system import TlbLevel
 from nearfar.numa.node import Node
 from nearfar.units import digits, size
 
-#: Chains of loads at once, among which is the most that a core can have under way.
+#: Numbers of parallel chains of loads to try.
 _CHAINS: Final = (8, 12, 16, 24, 32, 48, 64)
-#: Bytes that all chains together visit before the next as many, within reach of a TLB.
-_AT_ONCE: Final = 1 << 20
+#: Window of all chains together; a TLB covers it.
+_CHAINS_WINDOW: Final = 1 << 20
 #: Bytes over which page walks are measured, far beyond the reach of a TLB; and in a quick run.
 _WALKED, _QUICK_WALKED = 512 << 20, 64 << 20
-#: How often the size of the last cache is found.
-_CAPACITIES: Final = 3
-#: How often something is tried that others may disturb.
-_MOMENTS: Final = 8
-
-Section = dict[str, Any]
+#: Runs that measure the size of the last cache.
+_CAPACITY_RUNS: Final = 3
+#: Tries of a measurement that other programs may disturb.
+_TRIES: Final = 8
+#: Source of values that depend on the program more than on the processor.
+_ASSUMED: Final = "assumption: near the run times of eleven programs on Zen 4, by --view machine"
 
 
 def cpu(bench: Bench, known: Documented | None) -> tuple[Section, float]:
-    """``[cpu]`` without ``fill_buffers``, and nanoseconds of a cycle."""
+    """``[cpu]`` without ``fill_buffers``, and nanoseconds per cycle."""
     system = bench.system
     with bench.pinned():
         rounds = round(bench.batch / 10)
         cycle = bench.repeat(lambda: fastest(_engine.measure_cycles(rounds, bench.batches)))
     rates = Samples(tuple(1 / run for run in cycle.runs))
-    how = "additions that wait for each other, one a cycle"
+    how = "dependent additions, one per cycle"
     source = bench.source("cpu.clock", rates, "GHz", how)
     clock = Sourced(f"{digits(1000 * rates.median, 4)}MHz", source)
     section: Section = {
@@ -41,21 +42,18 @@ def cpu(bench: Bench, known: Documented | None) -> tuple[Section, float]:
         "cores": Sourced(system.cores, "/sys/devices/system/cpu"),
         "sockets": Sourced(system.sockets, "/sys/devices/system/cpu"),
     }
-    section |= {"ipc": Sourced(3, ASSUMED), "dependent_misses": Sourced(0.1, ASSUMED)}
+    section |= {"ipc": Sourced(3, _ASSUMED), "dependent_misses": Sourced(0.1, _ASSUMED)}
     if known is not None:
         section["reorder_window"] = Sourced(known.window, known.guide)
     else:
-        bench.notes.append("cpu.reorder_window: left out: this processor is not in our table")
+        bench.notes.append("cpu.reorder_window: left out: unknown processor")
     return section, cycle.median
 
 
-#: Of what depends on the program more than on the processor.
-ASSUMED: Final = "assumption: near the run times of eleven programs on Zen 4, by --view machine"
-
-
 def caches(bench: Bench, memory: Samples) -> Section:
-    """``[cache.NAME]`` for each level; ``memory`` is the latency of what is behind them."""
-    found: Section = {}
+    """``[cache.NAME]`` for each level; ``memory`` is the latency of memory."""
+    sections: Section = {}
+    first_hit: Sourced | None = None
     smaller = 0
     levels = sorted(bench.system.caches.items(), key=lambda pair: pair[1].size)
     levels = [(name, cache) for name, cache in levels if name != "l1i"]
@@ -66,29 +64,32 @@ def caches(bench: Bench, memory: Samples) -> Section:
                 lines = cache.size // 2 // LINE
                 hit = bench.repeat(Loads(bench, lines, stride=LINE, window=cache.size).run)
             else:
-                # More than the level before holds.
+                # More than the previous level holds.
                 lines = min(2 * smaller, cache.size * 3 // 4) // LINE
                 hit = _hit(bench, lines, memory)
-        how = f"loads that wait for each other, of {size(lines * LINE)}"
-        found[name] = _cache(bench, name, bench.time(f"cache.{name}.hit_time", hit, how))
+        how = f"dependent loads over {size(lines * LINE)}"
+        hit_time = bench.time(f"cache.{name}.hit_time", hit, how)
+        section = sections[name] = _cache(bench, name, hit_time)
+        if name == "l1d":
+            first_hit = hit_time
         if (name, cache) == levels[-1] and smaller:
-            _capacity(bench, found[name], name, lines, (hit.median * memory.median) ** 0.5)
+            _capacity(bench, section, name, lines, (hit.median * memory.median) ** 0.5)
         smaller = cache.size
-    if "l1i" in bench.system.caches and "l1d" in found:
-        hit_time = found["l1d"]["hit_time"].value
-        found["l1i"] = _cache(bench, "l1i", Sourced(hit_time, "assumption: as the data cache"))
-    if not found:
+    if "l1i" in bench.system.caches and first_hit is not None:
+        hit_time = Sourced(first_hit.value, "assumption: as the data cache")
+        sections["l1i"] = _cache(bench, "l1i", hit_time)
+    if not sections:
         bench.notes.append(
-            "cache: left out: neither the kernel nor the processor says what caches there are; "
-            "ssd needs [cache.l1d], and time on this machine needs all levels"
+            "cache: left out: neither the kernel nor the processor reports caches; ssd needs "
+            "[cache.l1d], and --view machine needs all levels"
         )
-    return found
+    return sections
 
 
 def _hit(bench: Bench, lines: int, memory: Samples) -> Samples:
-    """Latency of a shared level, in a moment in which others leave some of it."""
+    """Latency of a shared level: the best of several tries, because others may evict the lines."""
     best = bench.repeat(Loads(bench, lines).run)
-    for _ in range(_MOMENTS):
+    for _ in range(_TRIES):
         if best.median < memory.median / 2 and not best.noisy:
             break
         time.sleep(0.1)
@@ -98,42 +99,47 @@ def _hit(bench: Bench, lines: int, memory: Samples) -> Samples:
 
 
 def _capacity(bench: Bench, section: Section, name: str, lines: int, bound: float) -> None:
-    """How much of the last level this machine has, where others have the rest.
+    """Measure how much of the last level this machine can use, if others use the rest.
 
-    ``lines`` are held; what takes longer than ``bound`` is not.
+    Args:
+        bench: of the measurement.
+        section: of the cache; gets the measured size if it is smaller.
+        name: of the cache.
+        lines: a number of lines that fits.
+        bound: loads that take longer, in nanoseconds, miss the cache.
     """
     cache = bench.system.caches[name]
 
     def holds(count: int) -> bool:
         with bench.pinned():
             loads = Loads(bench, count)
-            # What another program evicts comes back.
-            return any(loads.run() < bound for _ in range(_MOMENTS))
+            # Lines that another program evicts return in a later try.
+            return any(loads.run() < bound for _ in range(_TRIES))
 
-    # All of it would not fit: lines do not spread evenly over its sets.
-    most = cache.size * 3 // 4 // LINE
+    # The whole cache would not fit, because lines are not spread evenly over the sets.
+    limit = cache.size * 3 // 4 // LINE
     ways = cache.ways or 1
     step = max(cache.size // 32 // LINE // ways, 1) * ways
 
-    def held() -> int:
-        """In steps, by bisection."""
-        least, more = lines, most
-        while more - least > step:
-            middle = (least + more) // 2
-            least, more = (middle, more) if holds(middle) else (least, middle)
-        return max(least // step, 1)
+    def fitting() -> int:
+        """The lines that fit, in steps, by bisection."""
+        low, high = lines, limit
+        while high - low > step:
+            middle = (low + high) // 2
+            low, high = (middle, high) if holds(middle) else (low, middle)
+        return max(low // step, 1)
 
-    if lines >= most or holds(most):
+    if lines >= limit or holds(limit):
         return
-    found = Samples(tuple(held() for _ in range(1 if bench.quick else _CAPACITIES)))
+    steps = Samples(tuple(fitting() for _ in range(1 if bench.quick else _CAPACITY_RUNS)))
     how = (
-        "by which number of loads takes as long as from memory; others may share the "
-        f"{size(cache.size)} that the kernel says"
+        "from the number of lines at which loads become as slow as memory; others may share the "
+        f"{size(cache.size)} that the kernel reports"
     )
-    mebibytes = found.scaled(step * LINE / (1 << 20))
+    mebibytes = steps.scaled(step * LINE / (1 << 20))
     source = bench.source(f"cache.{name}.size", mebibytes, "MiB", how)
-    section["size"] = Sourced(size_text(round(found.median) * step * LINE), source)
-    bench.notes.append(f"cache.{name}.size: {size(cache.size)} by the kernel; {source}")
+    section["size"] = Sourced(size_text(round(steps.median) * step * LINE), source)
+    bench.notes.append(f"cache.{name}.size: the kernel reports {size(cache.size)}; {source}")
 
 
 def _cache(bench: Bench, name: str, hit_time: Sourced) -> Section:
@@ -149,17 +155,17 @@ def _cache(bench: Bench, name: str, hit_time: Sourced) -> Section:
 
 
 def beyond_caches(bench: Bench) -> int:
-    """Bytes of lines of which no cache holds much, as far as there is memory."""
+    """Bytes of lines of which caches hold only a small part, as far as there is memory."""
     largest = max((cache.size for cache in bench.system.caches.values()), default=32 << 20)
     wanted = max(4 * largest, 64 << 20)
-    room = bench.system.available // 8 * LINE // APART
+    room = bench.system.available // 8 * LINE // STRIDE
     return max(min(wanted, room) // LARGE, 4) * LARGE
 
 
 def nodes(bench: Bench) -> tuple[Section, Samples]:
     """``[node.NAME]`` for each node, and the latency of the first from its own processors."""
     system = bench.system
-    found: Section = {}
+    sections: Section = {}
     first: Samples | None = None
     for node in system.nodes:
         name = node_name(bench, node)
@@ -172,8 +178,8 @@ def nodes(bench: Bench) -> tuple[Section, Samples]:
         others = [other for other in ours if other.socket != node.socket]
         if others:
             _, section["remote"] = _timing(bench, f"node.{name}.remote", node, others[0].node)
-        found[name] = section
-    return found, first or Samples((100.0,))
+        sections[name] = section
+    return sections, first or Samples((100.0,))
 
 
 def node_name(bench: Bench, node: Node) -> str:
@@ -192,15 +198,15 @@ def _timing(bench: Bench, key: str, node: Node, host: int) -> tuple[Samples, Sec
     bench.say(key)
     bytes_ = beyond_caches(bench)
     bound = node.node if len(bench.system.nodes) > 1 else None
-    with bench.pinned(host) as one:
+    with bench.pinned(host) as pinned:
         loads = Loads(bench, bytes_ // LINE, node=bound)
         latency = bench.repeat(loads.run)
         del loads
-        how = f"loads that wait for each other, of {size(bytes_)}"
+        how = f"dependent loads over {size(bytes_)}"
         section: Section = {"read_latency": bench.time(f"{key}.read_latency", latency, how)}
         cpus = bench.system.node_cpus.get(host) or bench.system.cpus
-        several = [cpu for cpu in cpus if cpu in bench.system.one_a_core] or [one]
-        for threads, prefix in ((several, ""), ([one], "thread_")):
+        several = [cpu for cpu in cpus if cpu in bench.system.one_a_core] or [pinned]
+        for threads, prefix in ((several, ""), ([pinned], "thread_")):
             each = max(min(bytes_, bench.system.available // 8 // len(threads)) // LARGE, 2) * LARGE
             for access in ("read", "write"):
                 rates = _engine.measure_bandwidth(
@@ -214,69 +220,69 @@ def _timing(bench: Bench, key: str, node: Node, host: int) -> tuple[Samples, Sec
 
 
 def fill_buffers(bench: Bench, latency: Samples) -> Sourced:
-    """How many loads of memory a core has under way."""
-    bench.say("loads at once")
+    """Number of loads from memory that a core has in flight."""
+    bench.say("parallel loads")
     bytes_ = beyond_caches(bench)
     best: Samples | None = None
     chains = 0
     with bench.pinned(bench.system.nodes[0].node):
         for several in _CHAINS:
-            loads = Loads(bench, bytes_ // LINE, chains=several, window=_AT_ONCE)
+            loads = Loads(bench, bytes_ // LINE, chains=several, window=_CHAINS_WINDOW)
             runs = bench.repeat(loads.run)
             del loads
             if best is None or runs.median < best.median:
                 best, chains = runs, several
     assert best is not None
-    at_once = Samples(tuple(latency.median / run for run in best.runs))
-    how = f"latency / time of each of {chains} chains of loads at once"
-    source = bench.source("cpu.fill_buffers", at_once, "loads", how)
-    return Sourced(max(round(at_once.median), 1), source)
+    in_flight = Samples(tuple(latency.median / run for run in best.runs))
+    how = f"latency / time of a load in {chains} parallel chains"
+    source = bench.source("cpu.fill_buffers", in_flight, "loads", how)
+    return Sourced(max(round(in_flight.median), 1), source)
 
 
 def tlb(bench: Bench, known: Documented | None, cycle: float) -> Section:
-    """``[tlb]``; empty where the processor does not say what it has."""
+    """``[tlb]``; empty if the processor does not report its TLBs."""
     processor = bench.system.processor
     if not processor or not processor["first"]:
         bench.notes.append(
-            "tlb: left out: the processor does not say what TLBs it has; paging and advise need "
+            "tlb: left out: the processor does not report its TLBs; paging and advise need "
             "[tlb.first] with entries and hit_time"
         )
         return {}
-    once = Sourced(time_text(cycle), "assumption: one cycle, at the measured clock")
-    found: Section = {"first": _level(processor["first"], once)}
+    one_cycle = Sourced(time_text(cycle), "assumption: one cycle, at the measured clock")
+    section: Section = {"first": _level(processor["first"], one_cycle)}
     if processor["instruction"]:
-        found["instruction"] = _level(processor["instruction"], once)
+        section["instruction"] = _level(processor["instruction"], one_cycle)
     coalesced = known.coalesced if known else None
     if coalesced and known:
-        found["coalesced"] = Sourced(size_text(coalesced), known.guide)
+        section["coalesced"] = Sourced(size_text(coalesced), known.guide)
     second = processor["second"]
     source = "cpuid"
     if known and known.second and (not second or second["small"]["entries"] == known.second[0]):
-        # cpuid has no number for some counts of ways.
+        # cpuid cannot encode some numbers of ways.
         entries, ways = known.second
         second = {"small": {"entries": entries, "ways": ways}, "large": None}
         source = known.guide
     if second is None:
         bench.notes.append(
-            "tlb.second: left out: the processor does not say (a hypervisor may hide it); "
-            "walks are counted for what it would hold"
+            "tlb.second: left out: the processor does not report it (a hypervisor may hide it); "
+            "its hits count as walks"
         )
-        return found
+        return section
     bench.say("second-level TLB")
     entries = second["small"]["entries"]
     first = processor["first"]["small"]["entries"] * (coalesced or PAGE) // PAGE
     pages = max(entries // 2, min(2 * first, entries * 3 // 4))
     hit = _over_pages(bench, pages)
-    how = f"a load in each of {pages} pages of 4 KiB, less one of as many lines in few pages"
+    how = f"a load in each of {pages} pages of 4 KiB, minus one of as many lines in few pages"
     hit_time = bench.time("tlb.second.hit_time", hit, how)
     if hit.median <= 0:
-        bench.notes.append("tlb.second.hit_time: lost in noise; one cycle is written")
+        bench.notes.append("tlb.second.hit_time: lost in noise; assumed to be one cycle")
         hit_time = Sourced(time_text(cycle), "assumption: one cycle; measured, lost in noise")
-    found["second"] = _level(second, hit_time, source)
-    return found
+    section["second"] = _level(second, hit_time, source)
+    return section
 
 
-def _level(level: dict[str, Any], hit_time: Sourced, source: str = "cpuid") -> Section:
+def _level(level: TlbLevel, hit_time: Sourced, source: str = "cpuid") -> Section:
     section: Section = {}
     for prefix, entries in (("", level["small"]), ("large_", level["large"])):
         if entries:
@@ -288,13 +294,22 @@ def _level(level: dict[str, Any], hit_time: Sourced, source: str = "cpuid") -> S
 
 
 def _over_pages(bench: Bench, count: int) -> Samples:
-    """What translation adds to loads of a line in each of ``count`` small pages.
+    """What translation adds to loads of one line in each of ``count`` small pages.
 
-    As many lines in few pages are of the same level of cache.
+    The baseline is as many lines in few pages, which are in the same cache level.
     """
     with bench.pinned(bench.system.nodes[0].node):
-        apart = Loads(bench, count, stride=PAGE, window=count * PAGE, pages="small")
-        return bench.difference(apart, Loads(bench, count))
+        spread = Loads(bench, count, stride=PAGE, window=count * PAGE, pages="small")
+        return bench.difference(spread, Loads(bench, count))
+
+
+def _entries(tlb: Section, level: str) -> int:
+    """The entries of a level of ``[tlb]``; 0 without such a level."""
+    section = tlb.get(level)
+    entries = section["entries"] if isinstance(section, dict) else None
+    count = entries.value if isinstance(entries, Sourced) else 0
+    assert isinstance(count, int)
+    return count
 
 
 def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | None:
@@ -304,42 +319,43 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
     wanted = _QUICK_WALKED if bench.quick else _WALKED
     bytes_ = max(min(wanted, system.available // 8) // LARGE, 4) * LARGE
     small, large = _at_random(bench, bytes_)
-    how = f"loads at random over {size(bytes_)} in pages of 4 KiB, less those that a TLB reaches"
+    how = f"random loads over {size(bytes_)} in pages of 4 KiB, minus loads that a TLB covers"
     cost = bench.time("cost.page_walk", small, how) if small.median > 0 else None
     if cost is None:
         bench.notes.append("cost.page_walk: left out: lost in noise")
-    what = f"loads at random over {size(bytes_)} in pages of 2 MiB, less those that a TLB reaches"
+    what = f"random loads over {size(bytes_)} in pages of 2 MiB, minus loads that a TLB covers"
     bench.notes.append(f"{what}: {large.described('ns')}; in pages of 4 KiB: cost.page_walk")
     if system.levels is None or known is None or known.upper_directories is None:
         bench.notes.append(
-            "tlb.walk: left out: the caches of page walks are not documented for this processor; "
-            "time on this machine needs it"
+            "tlb.walk: left out: the page-walk caches of this processor are unknown; --view "
+            "machine needs it"
         )
         return cost
-    reach = tlb["second"]["entries"].value if "second" in tlb else tlb["first"]["entries"].value
-    # The guide gives directories no entries of their own.
+    second = _entries(tlb, "second")
+    # The guides give no separate number for directories.
     where = f"assumption: half of the second-level TLB, which holds directories too; {known.guide}"
-    tlb["walk"] = {
+    walk: Section = {
         "levels": Sourced(system.levels, "/proc/cpuinfo, bits of virtual addresses"),
-        "directories": Sourced(max(reach // 2, 1), where),
+        "directories": Sourced(max((second or _entries(tlb, "first")) // 2, 1), where),
         "upper_directories": Sourced(known.upper_directories, known.guide),
     }
-    if system.is_virtual and "second" in tlb:
-        # Where the host has large pages, too, a TLB reaches all of it, and its second level hits.
-        hit = max(_over_pages(bench, tlb["second"]["entries"].value // 2).median, 0.1)
+    tlb["walk"] = walk
+    if system.is_virtual and second:
+        # If the host also uses large pages, the second-level TLB covers all of them.
+        hit = max(_over_pages(bench, second // 2).median, 0.1)
         value = "2MiB" if large.median < (hit * max(small.median, hit)) ** 0.5 else "4KiB"
         source = (
-            f"by what walks cost, as a guest cannot read it: {what}: {large.described('ns')}; in "
-            f"pages of 4 KiB {digits(small.median)} ns, {bench.where}"
+            f"from the cost of walks, because a guest cannot read it: {what}: "
+            f"{large.described('ns')}; in pages of 4 KiB {digits(small.median)} ns, {bench.where}"
         )
-        tlb["walk"]["host_page"] = Sourced(value, f"measured, {source}")
-        bench.notes.append(f"tlb.walk.host_page: {value}, by what walks cost")
+        walk["host_page"] = Sourced(value, f"measured, {source}")
+        bench.notes.append(f"tlb.walk.host_page: {value}, from the cost of walks")
     return cost
 
 
 def _at_random(bench: Bench, bytes_: int) -> tuple[Samples, Samples]:
-    """What translation adds to loads at random, in small pages and in large ones."""
-    lines = bytes_ // APART
+    """What translation adds to random loads, in small pages and in large ones."""
+    lines = bytes_ // STRIDE
     with bench.pinned(bench.system.nodes[0].node):
         within = Loads(bench, lines)
         small = Loads(bench, lines, window=bytes_, pages="small")
@@ -349,12 +365,12 @@ def _at_random(bench: Bench, bytes_: int) -> tuple[Samples, Samples]:
 
 def topology(bench: Bench) -> Section:
     """``[topology]``: nodes as the kernel numbers them."""
-    found = bench.system.nodes
-    source = found[0].source
-    rows = [[10 if a is b else max(a.distances.get(b.node, 20), 11) for b in found] for a in found]
+    nodes = bench.system.nodes
+    source = nodes[0].source
+    rows = [[10 if a is b else max(a.distances.get(b.node, 20), 11) for b in nodes] for a in nodes]
     return {
-        "nodes": [node_name(bench, node) for node in found],
-        "sockets": Sourced([node.socket or 0 for node in found], source),
-        "cpus": Sourced([node.cpus for node in found], source),
+        "nodes": [node_name(bench, node) for node in nodes],
+        "sockets": Sourced([node.socket or 0 for node in nodes], source),
+        "cpus": Sourced([node.cpus for node in nodes], source),
         "distances": Sourced(rows, source),
     }

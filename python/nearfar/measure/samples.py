@@ -1,4 +1,4 @@
-"""From single times to a value, how far it repeats, and how that is written."""
+"""Runs, their median and spread, and how they are formatted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 
 from nearfar.units import digits, duration
 
-#: Spread of the middle half of the runs, as a share of the median, from which a value is noisy.
+#: A value is noisy if the interquartile range is more than this share of the median.
 NOISY: Final = 0.1
 
 
 @dataclass(frozen=True)
 class Samples:
-    """One number for each run, all in one unit.
+    """One number per run, all in one unit.
 
     >>> Samples((84.1, 83.2, 86.0)).described("ns")
     'measured: median 84.1 ns, 83.2-86 in 3 runs'
@@ -30,10 +30,7 @@ class Samples:
 
     @property
     def noisy(self) -> bool:
-        """Whether the middle half of the runs lies further apart than :data:`NOISY` allows.
-
-        One run that something disturbed says nothing of the others.
-        """
+        """Whether the interquartile range exceeds :data:`NOISY`; it ignores single outliers."""
         if len(self.runs) < 2:
             return False
         first, _, third = statistics.quantiles(self.runs, n=4, method="inclusive")
@@ -51,22 +48,22 @@ class Samples:
 
 
 def fastest(batches: Sequence[float]) -> float:
-    """The time of a run from those of its batches: what disturbs a batch can only add to it."""
+    """The time of a run: its fastest batch, because noise only adds time."""
     return min(batches)
 
 
 def time_text(nanoseconds: float) -> str:
-    """A time as a machine file has it.
+    """A time in the format of machine files.
 
     >>> time_text(84.1), time_text(1234.0)
     ('84.1ns', '1.23us')
     """
-    # Whole picoseconds, as the file's times are.
+    # Machine files have whole picoseconds.
     return duration(max(round(nanoseconds, 3), 0.001)).replace(" ", "")
 
 
 def rate_text(bytes_per_second: float) -> str:
-    """A bandwidth as a machine file has it.
+    """A bandwidth in the format of machine files.
 
     >>> rate_text(21.34e9)
     '21.3GB/s'
@@ -78,7 +75,7 @@ def rate_text(bytes_per_second: float) -> str:
 
 
 def size_text(count: int) -> str:
-    """Bytes as a machine file has them: the largest unit that divides them.
+    """Bytes in the format of machine files: with the largest unit that divides them.
 
     >>> size_text(32768), size_text(24684096 * 1024)
     ('32KiB', '24684096KiB')

@@ -1,4 +1,4 @@
-"""Requests to a device around the page cache: one at a time, of 4 KiB and of 1 MiB."""
+"""Measures direct I/O to a device: one request at a time, of 4 KiB and of 1 MiB."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nearfar import _engine
 from nearfar.errors import NearfarError, of_system
-from nearfar.measure.bench import Bench, Sourced
+from nearfar.measure.bench import Bench, Section, Sourced
 from nearfar.measure.samples import Samples, size_text
 from nearfar.units import size
 
 _SMALL, _LARGE = 4096, 1 << 20
-#: Bytes of the file that is made where there is none to read, and in a quick run.
+#: Bytes of the temporary file, and in a quick run.
 _FILE, _QUICK_FILE = 256 << 20, 8 << 20
 #: Requests of a run, small and large.
 _REQUESTS: Final = {_SMALL: 64, _LARGE: 8}
 
-Section = dict[str, Any]
-
 
 def name_of(path: Path) -> str:
-    """A name for the section: of the last part of the path, what such a name may have.
+    """A name for the section, from the last part of the path.
 
     >>> name_of(Path("/mnt/Fast_SSD")), name_of(Path("/"))
     ('fast-ssd', 'storage')
@@ -39,95 +37,100 @@ def name_of(path: Path) -> str:
 
 
 def check(path: Path, quick: bool) -> None:
-    """Refuse before the work what could not be measured.
+    """Check that ``path`` can be measured.
 
     Raises:
-        NearfarError: nothing is there, or it cannot be read around the page cache.
+        NearfarError: it does not exist, or does not support direct I/O.
     """
     with _opened(path, quick, dry=True):
         pass
 
 
 def storage(bench: Bench, path: Path) -> tuple[str, Section]:
-    """Name and ``[storage.NAME.nvme]`` of what is behind ``path``.
+    """Name and ``[storage.NAME.nvme]`` of the device of ``path``.
 
-    A file or a block device is read. What is written is a file of our own: in the folder given, or
-    beside the file given.
+    Reads the file or block device. Writes only to a temporary file, in the folder or next to the
+    file.
     """
     bench.say(f"storage {path}")
     name = name_of(path)
     key = f"storage.{name}.nvme"
     with _opened(path, bench.quick) as (reads, span, writes, unit):
-        section = _of_one(bench, key, "read", reads, span, unit)
+        read_latency, read_bandwidth = _requests(bench, key, "read", reads, span)
         if writes is None:
             why = "assumption: as the read; a device is not written to"
-            for one in ("latency", "bandwidth"):
-                section[f"write_{one}"] = Sourced(section[f"read_{one}"].value, why)
-            bench.notes.append(f"{key}: writes are not measured on a device: as reads")
+            write_latency = Sourced(read_latency.value, why)
+            write_bandwidth = Sourced(read_bandwidth.value, why)
+            bench.notes.append(f"{key}: writes to a block device are not measured; taken as reads")
         else:
-            file = _QUICK_FILE if bench.quick else _FILE
-            section |= _of_one(bench, key, "write", writes, file, unit)
-    order = ("read_latency", "write_latency", "measured_at", "unit")
-    return name, {one: section[one] for one in (*order, "read_bandwidth", "write_bandwidth")}
+            span = _QUICK_FILE if bench.quick else _FILE
+            write_latency, write_bandwidth = _requests(bench, key, "write", writes, span)
+    return name, {
+        "read_latency": read_latency,
+        "write_latency": write_latency,
+        "measured_at": Sourced(size_text(_SMALL), "the size of a request"),
+        "unit": Sourced(size_text(unit), "logical block of the device"),
+        "read_bandwidth": read_bandwidth,
+        "write_bandwidth": write_bandwidth,
+    }
 
 
-def _of_one(bench: Bench, key: str, access: str, file: int, span: int, unit: int) -> Section:
+def _requests(bench: Bench, key: str, access: str, file: int, span: int) -> tuple[Sourced, Sourced]:
+    """Latency and bandwidth of reads or writes."""
+
     def run(bytes_: int) -> list[float]:
         return sorted(
             _engine.measure_requests(file, access, bytes=bytes_, span=span, count=_REQUESTS[bytes_])
         )
 
-    def middle(times: list[float]) -> float:
+    def median(times: list[float]) -> float:
         return times[len(times) // 2]
 
     run(_SMALL)
-    small = bench.repeat(lambda: middle(run(_SMALL)))
-    large = bench.repeat(lambda: middle(run(_LARGE)))
-    # The rate of what a request has more than the small one.
-    further = [max(run - small.median, 1.0) for run in large.runs]
-    rates = Samples(tuple((_LARGE - _SMALL) / ns * 1e9 for ns in further))
-    how = f"O_DIRECT, one at a time, medians of {_REQUESTS[_SMALL]} at random places"
-    section: Section = {
-        f"{access}_latency": bench.time(f"{key}.{access}_latency", small, how),
-        f"{access}_bandwidth": bench.rate(
-            f"{key}.{access}_bandwidth", rates, "by how much longer 1 MiB takes than 4 KiB"
+    small = bench.repeat(lambda: median(run(_SMALL)))
+    large = bench.repeat(lambda: median(run(_LARGE)))
+    # The additional bytes of a large request, by its additional time.
+    differences = [max(ns - small.median, 1.0) for ns in large.runs]
+    rates = Samples(tuple((_LARGE - _SMALL) / ns * 1e9 for ns in differences))
+    how = f"O_DIRECT, one at a time, medians of {_REQUESTS[_SMALL]} at random offsets"
+    return (
+        bench.time(f"{key}.{access}_latency", small, how),
+        bench.rate(
+            f"{key}.{access}_bandwidth", rates, "from the time of 1 MiB minus that of 4 KiB"
         ),
-        "measured_at": Sourced(size_text(_SMALL), "what was asked for at a time"),
-        "unit": Sourced(size_text(unit), "logical block of the device"),
-    }
-    return section
+    )
 
 
 @contextmanager
 def _opened(
     path: Path, quick: bool, *, dry: bool = False
 ) -> Iterator[tuple[int, int, int | None, int]]:
-    """What to read and its size, what to write to if anything, and the device's block."""
+    """The file to read and its size, the file to write or None, and the device's block size."""
     with ExitStack() as stack:
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             raise of_system(error, path) from None
-        own = None
-        if not stat.S_ISBLK(found.st_mode):
-            folder = path if stat.S_ISDIR(found.st_mode) else path.absolute().parent
-            own = stack.enter_context(_file_in(folder, quick, dry=dry))
-        if stat.S_ISDIR(found.st_mode):
-            assert own is not None
-            reads, span = own, _LARGE if dry else os.fstat(own).st_size
-        elif stat.S_ISREG(found.st_mode) or stat.S_ISBLK(found.st_mode):
+        temporary = None
+        if not stat.S_ISBLK(status.st_mode):
+            folder = path if stat.S_ISDIR(status.st_mode) else path.absolute().parent
+            temporary = stack.enter_context(_file_in(folder, quick, dry=dry))
+        if stat.S_ISDIR(status.st_mode):
+            assert temporary is not None
+            reads, span = temporary, _LARGE if dry else os.fstat(temporary).st_size
+        elif stat.S_ISREG(status.st_mode) or stat.S_ISBLK(status.st_mode):
             reads = stack.enter_context(_direct(path, os.O_RDONLY))
             span = os.lseek(reads, 0, os.SEEK_END)
             wrong = ""
             if span < _LARGE:
                 wrong = f"is smaller than {size(_LARGE)}"
-            elif stat.S_ISREG(found.st_mode) and found.st_blocks * 512 < found.st_size:
-                wrong = "has holes, which no device is read for"
+            elif stat.S_ISREG(status.st_mode) and status.st_blocks * 512 < status.st_size:
+                wrong = "has holes, which are not read from the device"
             if wrong:
                 raise NearfarError(f"--storage {path}: {wrong}; give its folder")
         else:
-            raise NearfarError(f"--storage {path}: is no file, block device or folder; give one")
-        yield reads, span, own, _block(found)
+            raise NearfarError(f"--storage {path}: is not a file, block device or folder; give one")
+        yield reads, span, temporary, _block(status)
 
 
 @contextmanager
@@ -136,7 +139,7 @@ def _direct(path: Path, flags: int) -> Iterator[int]:
         file = os.open(path, flags | os.O_DIRECT)
     except OSError as error:
         raise NearfarError(
-            f"--storage {path}: cannot be opened around the page cache (O_DIRECT): "
+            f"--storage {path}: cannot be opened with O_DIRECT: "
             f"{error.strerror}; give a path on a storage device"
         ) from None
     try:
@@ -147,12 +150,12 @@ def _direct(path: Path, flags: int) -> Iterator[int]:
 
 @contextmanager
 def _file_in(folder: Path, quick: bool, *, dry: bool) -> Iterator[int]:
-    """A file of our own, open to read and write: without a name as soon as it is open."""
+    """A temporary file, open to read and write, and unlinked after opening."""
     bytes_ = _QUICK_FILE if quick else _FILE
     free = shutil.disk_usage(folder).free
     if free < 2 * bytes_:
         raise NearfarError(
-            f"--storage {folder}: {size(free)} free, and a file of {size(bytes_)} is to be made; "
+            f"--storage {folder}: {size(free)} free, but a temporary file needs {size(bytes_)}; "
             "free some, or give another path"
         )
     try:
@@ -163,7 +166,7 @@ def _file_in(folder: Path, quick: bool, *, dry: bool) -> Iterator[int]:
         with _direct(Path(name), os.O_RDWR) as file:
             Path(name).unlink()
             if not dry:
-                # Blocks that were never written would not be read from the device.
+                # Blocks that were never written are not read from the device.
                 _fill(file, bytes_)
             yield file
     finally:
@@ -173,18 +176,18 @@ def _file_in(folder: Path, quick: bool, *, dry: bool) -> Iterator[int]:
 
 def _fill(file: int, bytes_: int) -> None:
     with mmap.mmap(-1, _LARGE) as block:
-        # What is all alike a device may spare itself.
+        # Random bytes, because a device may not store uniform blocks.
         block.write(os.urandom(_LARGE))
         for offset in range(0, bytes_, _LARGE):
             os.pwrite(file, block, offset)
     os.fsync(file)
 
 
-def _block(found: os.stat_result) -> int:
-    """Bytes of a logical block of the device that a path is on, or is."""
-    number = found.st_rdev if stat.S_ISBLK(found.st_mode) else found.st_dev
+def _block(status: os.stat_result) -> int:
+    """Logical block size of the device of a file, or of a block device itself."""
+    number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
     device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
-    # A partition has its disk's.
+    # A partition has the block size of its disk.
     for place in (device, device.parent):
         with suppress(OSError, ValueError):
             return int((place / "queue/logical_block_size").read_text(encoding="ascii"))

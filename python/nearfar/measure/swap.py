@@ -1,13 +1,13 @@
-"""The swap that is on: pages written to it and read back, by the kernel."""
+"""Measures the active swap: pages that the kernel writes to it and reads back."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nearfar import _engine
 from nearfar.errors import NearfarError
-from nearfar.measure.bench import PAGE, Bench, Sourced
+from nearfar.measure.bench import PAGE, Bench, Section, Sourced
 from nearfar.measure.samples import Samples, size_text
 from nearfar.numa.sources.sysfs import text_of
 
@@ -17,18 +17,18 @@ _RUNS: Final = 5
 
 
 def devices(root: Path = Path("/")) -> dict[str, int]:
-    """Swap that is on, and the bytes of each that are free."""
+    """Free bytes of each active swap area."""
     rows = [line.split() for line in text_of(root / "proc/swaps").splitlines()[1:]]
     return {row[0]: (int(row[2]) - int(row[3])) * 1024 for row in rows if len(row) >= 4}
 
 
-def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> dict[str, Any] | None:
-    """``[storage.swap.nvme]``; None where no swap is on, or the kernel does not use it."""
-    found = devices(root)
-    if sum(found.values()) < 2 * _RUN:
+def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> Section | None:
+    """``[storage.swap.nvme]``; None without active swap, or if the kernel does not use it."""
+    free = devices(root)
+    if sum(free.values()) < 2 * _RUN:
         bench.notes.append("storage.swap: left out: no swap is on, or it is full")
         return None
-    names = ", ".join(found)
+    names = ", ".join(free)
     bench.say(f"swap {names}")
     pages = _RUN // PAGE
     out, back, faulted = [], [], []
@@ -42,7 +42,7 @@ def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> dict[str, A
                 bench.notes.append(f"storage.swap: left out: {error}")
                 return None
             ns, faults = memory.read_at_random(PAGE)
-            # Pages that are read ahead do not fault.
+            # Pages read ahead do not fault.
             if faults * 64 < pages:
                 bench.notes.append(f"storage.swap: left out: the kernel wrote little to {names}")
                 return None
@@ -54,16 +54,16 @@ def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> dict[str, A
         return Samples(tuple(PAGE / ns * 1e9 for ns in times))
 
     what = f"pages of 4 KiB, half of them random bytes, on {names}"
-    written = f"{what}, written by the kernel when asked to (MADV_PAGEOUT)"
+    written = f"{what}, written by the kernel on request (MADV_PAGEOUT)"
     return {
         "read_latency": bench.time(
-            f"{key}.read_latency", Samples(tuple(faulted)), f"{what}, a fault less one without it"
+            f"{key}.read_latency", Samples(tuple(faulted)), f"{what}, a fault minus one without I/O"
         ),
         "write_latency": bench.time(f"{key}.write_latency", Samples(tuple(out)), written),
         "measured_at": Sourced(size_text(PAGE), "a page"),
         "unit": Sourced(size_text(PAGE), "a page"),
         "read_bandwidth": bench.rate(
-            f"{key}.read_bandwidth", rate(back), f"{what}, those that are read ahead included"
+            f"{key}.read_bandwidth", rate(back), f"{what}, including pages read ahead"
         ),
         "write_bandwidth": bench.rate(f"{key}.write_bandwidth", rate(out), written),
     }

@@ -1,4 +1,4 @@
-"""What the kernel and the processor say of the machine that this runs on."""
+"""What the kernel and the processor report about this machine."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 import os
 import platform
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from nearfar import _engine
 from nearfar.errors import NearfarError
@@ -21,16 +21,53 @@ _MEASURED: Final = "Measured on "
 _CACHES: Final = {("1", "Data"): "l1d", ("1", "Unified"): "l1d", ("1", "Instruction"): "l1i"}
 
 
+class Entries(TypedDict):
+    """Entries of a TLB; ``ways`` is None if it is fully associative."""
+
+    entries: int
+    ways: int | None
+
+
+class TlbLevel(TypedDict):
+    """One level of TLB: entries for small and for large pages."""
+
+    small: Entries
+    large: Entries | None
+
+
+class CpuidCache(TypedDict):
+    """One cache; ``instruction``: whether it holds only instructions."""
+
+    level: int
+    instruction: bool
+    size: int
+    ways: int | None
+    line: int
+
+
+class Processor(TypedDict):
+    """What ``cpuid`` reports (crates/measure/src/cpuid.rs)."""
+
+    vendor: str
+    family: int
+    model: int
+    hypervisor: bool
+    caches: list[CpuidCache]
+    first: TlbLevel | None
+    instruction: TlbLevel | None
+    second: TlbLevel | None
+
+
 @dataclass(frozen=True)
 class Cache:
     """One level of cache.
 
     Attributes:
         size: bytes.
-        ways: of a set; None where it is fully associative.
+        ways: of a set; None if it is fully associative.
         line: bytes.
-        cores: that share it.
-        source: who says so.
+        cores: number of cores that share it.
+        source: of these values.
     """
 
     size: int
@@ -42,23 +79,23 @@ class Cache:
 
 @dataclass(frozen=True)
 class System:
-    """This machine, as far as it is described without measuring.
+    """Properties of this machine that need no measurement.
 
     Attributes:
-        model: of the processor, as its maker calls it.
+        model: the processor's name.
         release: of the kernel.
-        memory: bytes, of all nodes.
-        available: bytes that may be used without swapping.
-        free: bytes of them that nothing uses.
+        memory: bytes of all nodes.
+        available: bytes that can be used without swapping.
+        free: unused bytes of them.
         cpus: logical processors that this process may use.
-        cores: of one socket.
-        sockets: how many.
-        one_a_core: of ``cpus``, the first of each core.
+        cores: per socket.
+        sockets: their number.
+        one_a_core: the first of ``cpus`` on each core.
         caches: by name, ``l1d`` first.
         nodes: memory nodes.
-        node_cpus: of ``cpus``, those of each node, by its number.
-        levels: of the page table; None where the kernel does not say.
-        processor: what ``cpuid`` says; None where there is none.
+        node_cpus: those of ``cpus`` on each node, by node number.
+        levels: of the page table; None if the kernel does not report it.
+        processor: None on architectures without ``cpuid``.
     """
 
     model: str
@@ -74,14 +111,14 @@ class System:
     nodes: list[Node]
     node_cpus: dict[int, tuple[int, ...]]
     levels: int | None
-    processor: dict[str, Any] | None = field(default=None)
+    processor: Processor | None
 
     def measured(self, when: str) -> str:
-        """The description of its machine file: which machine, under which kernel, when."""
+        """The description in its machine file: machine, kernel, date."""
         return f"{_MEASURED}{self.model}, {len(self.cpus)} cpus{self._memory}{self.release}, {when}"
 
     def is_of(self, description: str) -> bool:
-        """Whether a description is of this machine: which processors a process may use varies."""
+        """Whether a description is of this machine, regardless of the usable processors."""
         return description.startswith(f"{_MEASURED}{self.model}, ") and self._memory in description
 
     @property
@@ -90,12 +127,12 @@ class System:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether a hypervisor says that it is there."""
+        """Whether ``cpuid`` reports a hypervisor."""
         return bool(self.processor and self.processor["hypervisor"])
 
 
 def elsewhere(description: str) -> bool:
-    """Whether the description of a machine file says that it was measured on another machine."""
+    """Whether the description of a machine file is of a measurement of another machine."""
     return description.startswith(_MEASURED) and not read().is_of(description)
 
 
@@ -103,7 +140,7 @@ def read(root: Path = Path("/")) -> System:
     """Read ``/proc`` and ``/sys`` below ``root``, and ``cpuid``.
 
     Raises:
-        NearfarError: ``/proc`` is not there.
+        NearfarError: ``/proc`` is not mounted.
     """
     info = text_of(root / "proc/cpuinfo")
     memory = _fields(text_of(root / "proc/meminfo"))
@@ -118,7 +155,7 @@ def read(root: Path = Path("/")) -> System:
         min([memory.get(name, memory["MemTotal"]) * 1024, *limits])
         for name in ("MemAvailable", "MemFree")
     )
-    processor = json.loads(_engine.measure_processor() or "null")
+    processor: Processor | None = json.loads(_engine.measure_processor() or "null")
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", info, re.MULTILINE)
     virtual = re.search(r"(\d+) bits virtual", info)
     return System(
@@ -144,20 +181,20 @@ def _fields(text: str) -> dict[str, int]:
 
 
 def _present(folder: Path) -> list[int]:
-    found = [re.fullmatch(r"cpu(\d+)", child.name) for child in folder.glob("cpu[0-9]*")]
-    # A processor that is off has no place.
-    return [int(name[1]) for name in found if name and (folder / name[0] / "topology").is_dir()]
+    names = [re.fullmatch(r"cpu(\d+)", child.name) for child in folder.glob("cpu[0-9]*")]
+    # A processor that is offline has no topology.
+    return [int(name[1]) for name in names if name and (folder / name[0] / "topology").is_dir()]
 
 
 def _core(folder: Path, cpu: int) -> tuple[str, str]:
-    """Socket and core of a processor; without either, a core of its own in the one socket."""
+    """Socket and core of a processor; if unknown, socket 0 and its own core."""
     place = folder / f"cpu{cpu}" / "topology"
     core = text_of(place / "core_cpus_list") or text_of(place / "thread_siblings_list") or str(cpu)
     return text_of(place / "physical_package_id") or "0", core
 
 
 def _caches(folder: Path, cpu: int, places: dict[int, tuple[str, str]]) -> dict[str, Cache]:
-    found = {}
+    caches = {}
     for index in sorted((folder / f"cpu{cpu}" / "cache").glob("index*")):
         level, kind = text_of(index / "level"), text_of(index / "type")
         size = re.fullmatch(r"(\d+)K", text_of(index / "size"))
@@ -169,53 +206,54 @@ def _caches(folder: Path, cpu: int, places: dict[int, tuple[str, str]]) -> dict[
             continue
         shared = numbers_of(text_of(index / "shared_cpu_list")) or [cpu]
         name = _CACHES.get((level, kind), f"l{level}")
-        cores = len({places.get(one, ("", str(one))) for one in shared})
+        cores = len({places.get(other, ("", str(other))) for other in shared})
         associative = int(ways) if ways.isdigit() and int(ways) else None
-        found[name] = Cache(int(size[1]) * 1024, associative, int(line), cores, str(folder))
-    return found
+        caches[name] = Cache(int(size[1]) * 1024, associative, int(line), cores, str(folder))
+    return caches
 
 
-def _of_cpuid(processor: dict[str, Any] | None) -> dict[str, Cache]:
-    """Where the kernel shows no caches. Who shares them is not said: a core each."""
-    found = {}
-    for one in processor["caches"] if processor else []:
-        name = "l1i" if one["instruction"] else "l1d" if one["level"] == 1 else f"l{one['level']}"
-        found[name] = Cache(one["size"], one["ways"], one["line"], 1, "cpuid")
-    return found
+def _of_cpuid(processor: Processor | None) -> dict[str, Cache]:
+    """The caches if the kernel does not report them; assumes that cores do not share any."""
+    caches = {}
+    for cache in processor["caches"] if processor else []:
+        level = cache["level"]
+        name = "l1i" if cache["instruction"] else "l1d" if level == 1 else f"l{level}"
+        caches[name] = Cache(cache["size"], cache["ways"], cache["line"], 1, "cpuid")
+    return caches
 
 
 def _nodes(root: Path, total: int, cpus: tuple[int, ...]) -> list[Node]:
     folder = root / "sys/devices/system/node"
     if (folder / "node0").is_dir():
         return describe([folder])
-    # A kernel without NUMA has one node and does not show it.
+    # A kernel without NUMA has one node, which is not in sysfs.
     return [Node(0, total, "/proc/meminfo", "dram", len(cpus), 0)]
 
 
 def _node_cpus(root: Path, cpus: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
     folder = root / "sys/devices/system/node"
-    found = {}
+    by_node = {}
     for node in folder.glob("node[0-9]*"):
         ours = set(numbers_of(text_of(node / "cpulist"))) & set(cpus)
-        found[int(node.name[4:])] = tuple(sorted(ours))
-    return found or {0: cpus}
+        by_node[int(node.name[4:])] = tuple(sorted(ours))
+    return by_node or {0: cpus}
 
 
 def _limits(root: Path) -> list[int]:
-    """What control groups leave to this process, bytes."""
-    found = []
+    """Bytes that this process may still use under the limits of its control groups."""
+    remaining = []
     for line in text_of(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            folder, most, now = root / "sys/fs/cgroup", "memory.max", "memory.current"
+            folder, limit_file, used_file = root / "sys/fs/cgroup", "memory.max", "memory.current"
         elif "memory" in controllers.split(","):
             folder = root / "sys/fs/cgroup/memory"
-            most, now = "memory.limit_in_bytes", "memory.usage_in_bytes"
+            limit_file, used_file = "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
-        # In a container its own group is the root.
-        for place in (folder / path.lstrip("/"), folder):
-            limit, used = text_of(place / most), text_of(place / now)
+        # In a container the group of the process is the root.
+        for group in (folder / path.lstrip("/"), folder):
+            limit, used = text_of(group / limit_file), text_of(group / used_file)
             if limit.isdigit() and used.isdigit():
-                found.append(max(int(limit) - int(used), 0))
-    return found
+                remaining.append(max(int(limit) - int(used), 0))
+    return remaining

@@ -1,7 +1,7 @@
-"""A machine's memory nodes as its kernel or firmware describes them, and a machine file of that.
+"""Memory nodes as the kernel or firmware describes them, and a machine file made from them.
 
-What the sources do not give is not made up silently: a value that a machine file needs and nobody
-gave is written as an assumption, and :func:`to_machine` names it.
+Values that a machine file needs and no source has are marked as assumptions, and
+:func:`to_machine` lists them.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from nearfar.errors import NearfarError
 from nearfar.numa.node import Node
 from nearfar.numa.sources import read
 
-#: Nanoseconds for each unit of distance where the firmware gives no latency (10 is local).
+#: Assumed nanoseconds per unit of distance if the firmware reports no latency (10 is local).
 NS_PER_DISTANCE: Final = 10
-#: Bytes per second where the firmware gives no bandwidth, by kind.
-GUESSED_BANDWIDTH: Final = {"dram": 20_000_000_000, "cxl": 20_000_000_000, "pmem": 2_000_000_000}
-#: Distance from which on cores count as another socket's where no source gives the sockets.
+#: Assumed bytes per second by kind, if the firmware reports no bandwidth.
+ASSUMED_BANDWIDTH: Final = {"dram": 20_000_000_000, "cxl": 20_000_000_000, "pmem": 2_000_000_000}
+#: If no source has the sockets, cores at this distance or more are on another socket.
 _OTHER_SOCKET: Final = 20
-#: What is known of how a node looks from a place, and what a later source may fill in.
+#: Attributes of a node as seen from one initiator, and attributes that a later source may fill in.
 _SPEEDS: Final = ("read_latency", "write_latency", "read_bandwidth", "write_bandwidth")
 _FILLED: Final = ("kind", "socket", "distances", "cpus", "size", "seen", *_SPEEDS)
 
 
 def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
-    """Read memory nodes from files or folders, the first that gives a value wins.
+    """Read memory nodes from files or folders. The first source that has a value wins.
 
     Args:
-        sources: ``/sys/devices/system/node`` (also the default) or a copy of it, the firmware's
-            SRAT, SLIT, HMAT and NFIT.
+        sources: ``/sys/devices/system/node`` (the default) or a copy of it, and the firmware's
+            tables SRAT, SLIT, HMAT and NFIT.
 
     Raises:
         NearfarError: a source that is none of these, or is damaged.
@@ -42,21 +42,21 @@ def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
             known[node.node] = _merged(known[node.node], node) if node.node in known else node
     known = {number: node for number, node in known.items() if node.size}
     if not known:
-        what = "no memory node with a size in what was given"
+        what = "no memory node with a size in the given sources"
         raise NearfarError(f"numa import: {what}; add /sys/devices/system/node")
     sockets = _sockets(known)
-    found = []
+    nodes = []
     for number, node in sorted(known.items()):
         kind = node.kind or ("dram" if node.cpus else "cxl")
         speeds: dict[str, Any] = {
             key: getattr(node, key) or _best(key, node.seen.values()) for key in _SPEEDS
         }
-        found.append(replace(node, socket=sockets[number], kind=kind, **speeds))
-    return found
+        nodes.append(replace(node, socket=sockets[number], kind=kind, **speeds))
+    return nodes
 
 
 def _best(key: str, views: Collection[Mapping[str, int]], worst: bool = False) -> int | None:
-    """The best of what is given for ``key``, or the worst; None where nothing is."""
+    """The best or worst known value of ``key``; None if no view has one."""
     values = [view[key] for view in views if key in view]
     if not values:
         return None
@@ -64,19 +64,19 @@ def _best(key: str, views: Collection[Mapping[str, int]], worst: bool = False) -
 
 
 def _merged(first: Node, second: Node) -> Node:
-    """``first``, with what only ``second`` gives."""
+    """``first``, with values from ``second`` that it lacks."""
     filled: dict[str, Any] = {}
     for name in _FILLED:
         mine, other = getattr(first, name), getattr(second, name)
         known = mine is not None if name == "socket" else bool(mine)
         if not known and other is not None:
             filled[name] = other
-    answer = f"{first.source}, {second.source}" if filled else first.source
-    return replace(first, **filled, source=answer)
+    source = f"{first.source}, {second.source}" if filled else first.source
+    return replace(first, **filled, source=source)
 
 
 def _sockets(known: dict[int, Node]) -> dict[int, int]:
-    """The socket of each node: as given; else with cores, that of cores nearer than 20."""
+    """The socket of each node: the known one, else that of cores nearer than distance 20."""
     sockets: dict[int, int] = {}
     hosts = [known[number] for number in sorted(known) if known[number].cpus]
     for host in hosts:
@@ -85,44 +85,44 @@ def _sockets(known: dict[int, Node]) -> dict[int, int]:
             for other in hosts
             if other.node in sockets and host.distances.get(other.node, 255) < _OTHER_SOCKET
         ]
-        fresh = max(sockets.values(), default=-1) + 1
-        answer = host.socket
-        sockets[host.node] = answer if answer is not None else sockets[near[0]] if near else fresh
+        new = max(sockets.values(), default=-1) + 1
+        guess = sockets[near[0]] if near else new
+        sockets[host.node] = guess if host.socket is None else host.socket
     for number, node in known.items():
         if number not in sockets:
-            ways = {
+            distances = {
                 host.node: node.distances.get(host.node, host.distances.get(number, 255))
                 for host in hosts
             }
-            best = min(ways, key=lambda host: (ways[host], host), default=None)
-            answer = node.socket
-            sockets[number] = answer if answer is not None else 0 if best is None else sockets[best]
+            nearest = min(distances, key=lambda host: (distances[host], host), default=None)
+            guess = 0 if nearest is None else sockets[nearest]
+            sockets[number] = guess if node.socket is None else node.socket
     return sockets
 
 
 def to_machine(nodes: Sequence[Node], name: str = "this machine") -> tuple[str, list[str]]:
-    """The text of a machine file, and what in it is an assumption.
+    """The text of a machine file, and a list of its assumptions.
 
     Args:
         nodes: of :func:`describe`.
-        name: what the machine is called in the description.
+        name: of the machine, for the description.
     """
     assumed: list[str] = []
     place = {node.node: index for index, node in enumerate(nodes)}
     if sorted(place.values()) != sorted(place):
         assumed.append(
-            "nodes are renumbered from 0 on: " + ", ".join(f"{n} -> {i}" for n, i in place.items())
+            "nodes are renumbered from 0: " + ", ".join(f"{n} -> {i}" for n, i in place.items())
         )
     rows = [[_distance(a, b, assumed) for b in nodes] for a in nodes]
-    answer = quoted(nodes[0].source)
+    source = quoted(nodes[0].source)
     lines = [
         f"description = {quoted(f'{name}, as it describes itself')}",
         "",
         "[topology]",
         "nodes = [" + ", ".join(f'"node{node.node}"' for node in nodes) + "]",
-        f"sockets = {{ value = {[node.socket or 0 for node in nodes]}, source = {answer} }}",
-        f"cpus = {{ value = {[node.cpus for node in nodes]}, source = {answer} }}",
-        f"distances = {{ value = {rows}, source = {answer} }}",
+        f"sockets = {{ value = {[node.socket or 0 for node in nodes]}, source = {source} }}",
+        f"cpus = {{ value = {[node.cpus for node in nodes]}, source = {source} }}",
+        f"distances = {{ value = {rows}, source = {source} }}",
     ]
     several = len({node.socket for node in nodes}) > 1
     for node in nodes:
@@ -141,32 +141,32 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
     hosts = [host for host in nodes if host.cpus]
     near = min((_distance(host, node, []) for host in hosts), default=10)
     latency = node.read_latency or near * NS_PER_DISTANCE
-    guess = GUESSED_BANDWIDTH[node.kind or "dram"]
+    assumed_rate = ASSUMED_BANDWIDTH[node.kind or "dram"]
 
-    def line(key: str, value: str, answer: bool, how: str) -> str:
-        if not answer:
+    def line(key: str, value: str, known: bool, how: str) -> str:
+        if not known:
             assumed.append(f"node {node.node}: {key} {value}")
-        source = node.source if answer else f"assumption: {how}"
+        source = node.source if known else f"assumption: {how}"
         return f'{key} = {{ value = "{value}", source = {quoted(source)} }}'
 
-    how = f"{NS_PER_DISTANCE} ns for each unit of distance, as the firmware gives no latency"
+    how = f"{NS_PER_DISTANCE} ns per unit of distance, as the firmware reports no latency"
     lines.append(line("read_latency", f"{latency}ns", node.read_latency is not None, how))
     if node.write_latency is not None:
         lines.append(line("write_latency", f"{node.write_latency}ns", True, ""))
     for key in ("read_bandwidth", "write_bandwidth"):
         known = getattr(node, key)
-        rate = f"{known or guess}B/s"
-        how = f"usual for {node.kind}, as the firmware gives no bandwidth"
+        rate = f"{known or assumed_rate}B/s"
+        how = f"usual for {node.kind}, as the firmware reports no bandwidth"
         lines.append(line(key, rate, known is not None, how))
     if remote:
         others = [host for host in hosts if host.socket != node.socket]
         far = min((_distance(host, node, []) for host in others), default=near)
         views = [node.seen.get(host.node, {}) for host in others]
-        answer = _best("read_latency", views, worst=True)
-        grown = answer or round(latency * max(far / near, 1.0))
+        known = _best("read_latency", views, worst=True)
+        remote_latency = known or round(latency * max(far / near, 1.0))
         lines += ["", f"[node.node{node.node}.remote]"]
-        how = "the local latency in proportion to distance; sysfs gives the best only"
-        lines.append(line("read_latency", f"{grown}ns", answer is not None, how))
+        how = "the local latency in proportion to distance; sysfs has only the best"
+        lines.append(line("read_latency", f"{remote_latency}ns", known is not None, how))
         for key in _SPEEDS[1:]:
             value = _best(key, views, worst=True)
             if value is not None:
@@ -175,14 +175,14 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
 
 
 def _distance(a: Node, b: Node, assumed: list[str]) -> int:
-    """Distance from ``a`` to ``b``; 20 where it is not given."""
+    """Distance from ``a`` to ``b``; 20 if unknown."""
     if a.node == b.node:
         return 10
-    found = a.distances.get(b.node) or b.distances.get(a.node)
-    if found is None:
+    distance = a.distances.get(b.node) or b.distances.get(a.node)
+    if distance is None:
         assumed.append(f"distance {a.node} to {b.node}: 20")
         return 20
-    return max(found, 11)
+    return max(distance, 11)
 
 
 def quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A memory node of a machine, as it is described."""
+"""A memory node of a machine."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Node:
-    """A memory node, as far as it is known.
+    """A memory node; unknown attributes are None.
 
     Attributes:
         node: the kernel's number.
         size: bytes.
-        source: where that is from, such as ``/sys/devices/system/node``.
-        kind: ``dram``, ``pmem`` or ``cxl``; None where nobody said.
-        cpus: logical processors.
-        socket: the package it belongs to; None where nobody said.
-        distances: to each node by number.
+        source: of the values, such as ``/sys/devices/system/node``.
+        kind: ``dram``, ``pmem`` or ``cxl``.
+        cpus: number of logical processors.
+        socket: its package.
+        distances: to each node, by number.
         read_latency, write_latency: nanoseconds from the nearest cores.
-        read_bandwidth, write_bandwidth: bytes a second from the nearest cores.
-        seen: the same four from each node with cores that the firmware describes, by its number.
+        read_bandwidth, write_bandwidth: bytes per second from the nearest cores.
+        seen: these four as seen from other nodes with cores, by number, if the firmware has them.
     """
 
     node: int

@@ -1,7 +1,7 @@
-"""What the model gives for each result of aliusM (004; ``papers/004/statements.toml``).
+"""The model's value for each statement of aliusM (004; ``papers/004/statements.toml``).
 
-Table 2 comes from table 1 and published latencies (``machines/optane-4node.toml``) by the model of
-docs/numa.md; nothing in it is fitted to the nine times.
+The model of docs/numa.md computes table 2 from table 1 and published latencies
+(``machines/optane-4node.toml``). It is not fitted to the nine times of table 2.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from nearfar.numa import AllocRow, alloc, pair, run
-from nearfar.numa.table_2 import TABLE_2
+from nearfar.numa import TABLE_2, AllocRow, alloc, pair, run
 
-#: Modules of a node of the paper's machine.
+#: Modules per node of the paper's machine.
 _MODULES: Final = 3
 
 
 def measures(one_module: bool = False) -> dict[str, tuple[float, str]]:
-    """Our value of each statement by its key, and a note on it.
+    """The simulated value of each statement by its key, with a note.
 
     Args:
         one_module: as :func:`nearfar.numa.alloc` takes it.
@@ -26,7 +25,7 @@ def measures(one_module: bool = False) -> dict[str, tuple[float, str]]:
     def cell(mode: str, size: int) -> AllocRow:
         return alloc(f"{size}G", mode=mode, one_module=one_module).rows[0]
 
-    found: dict[str, tuple[float, str]] = {}
+    values: dict[str, tuple[float, str]] = {}
     for kind, node in (("pmem", 4), ("dram", 0)):
         for pattern in ("sequential", "random"):
             for way, writes in (("read", 0.0), ("write", 1.0)):
@@ -35,64 +34,67 @@ def measures(one_module: bool = False) -> dict[str, tuple[float, str]]:
                     pattern=pattern, writes=writes,
                 ).rows[0]  # fmt: skip
                 note = f"node {node}, 24 threads, a third of its {_MODULES} modules"
-                found[f"{kind}-{pattern}-{way}"] = (_known(seen["gb_per_second"]) / _MODULES, note)
+                values[f"{kind}-{pattern}-{way}"] = (_known(seen["gb_per_second"]) / _MODULES, note)
     for (mode, size), published in TABLE_2.items():
         row = cell(mode, size)
         seconds = _known(row["seconds"])
         residual = 100 * (seconds / published - 1)
         slowest = {entry["bound_by"] for entry in row["landed"] if entry["bytes"]}
         note = f"residual {residual:+.1f} %; bound by {', '.join(sorted(slowest))}"
-        found[f"{mode}-{size}"] = (seconds, note)
+        values[f"{mode}-{size}"] = (seconds, note)
     impossible = cell("memory-mode", 3000)
-    found["memory-mode-3000"] = (float(impossible["possible"]), str(impossible["why_not"]))
-    residuals = [abs(found[f"{m}-{s}"][0] / answer - 1) for (m, s), answer in TABLE_2.items()]
-    found["mean-residual"] = (sum(residuals) / len(residuals), f"largest {max(residuals):.3f}")
-    return found | {key: measure(found, cell) for key, measure in _TEXT.items()}
+    values["memory-mode-3000"] = (float(impossible["possible"]), str(impossible["why_not"]))
+    residuals = [
+        abs(values[f"{mode}-{size}"][0] / published - 1)
+        for (mode, size), published in TABLE_2.items()
+    ]
+    values["mean-residual"] = (sum(residuals) / len(residuals), f"largest {max(residuals):.3f}")
+    return values | {key: measure(values, cell) for key, measure in _TEXT.items()}
 
 
 def _known(value: float | None) -> float:
-    """A figure of what can be done."""
+    """The value of a possible allocation or run."""
     assert value is not None
     return value
 
 
-Found = dict[str, tuple[float, str]]
+Values = dict[str, tuple[float, str]]
 Cell = Callable[[str, int], AllocRow]
 
 
-def _like_far_dram(_: Found, cell: Cell) -> tuple[float, str]:
+def _like_far_dram(_: Values, cell: Cell) -> tuple[float, str]:
     landed = cell("alius", 1000)["landed"]
     far, near = (
-        next(one["page_ns"] for one in landed if (one["kind"], one["local"]) == wanted)
+        next(entry["page_ns"] for entry in landed if (entry["kind"], entry["local"]) == wanted)
         for wanted in (("dram", False), ("pmem", True))
     )
-    return near / far, f"{near:,.0f} against {far:,.0f} ns a page, one core"
+    return near / far, f"{near:,.0f} against {far:,.0f} ns per page, one core"
 
 
-def _alius_faster(found: Found, _: Cell) -> tuple[float, str]:
+def _alius_faster(values: Values, _: Cell) -> tuple[float, str]:
     sizes = (80, 700, 1000, 2000)
-    ratios = {size: found[f"memory-mode-{size}"][0] / found[f"alius-{size}"][0] for size in sizes}
-    least = min(ratios, key=lambda size: ratios[size])
-    return ratios[least], f"at {least} GB"
+    ratios = {size: values[f"memory-mode-{size}"][0] / values[f"alius-{size}"][0] for size in sizes}
+    smallest = min(ratios, key=lambda size: ratios[size])
+    return ratios[smallest], f"at {smallest} GB"
 
 
-def _dram_only(found: Found, cell: Cell) -> tuple[float, str]:
+def _dram_only(values: Values, cell: Cell) -> tuple[float, str]:
     alone = _known(cell("local", 80)["seconds"])
-    return found["alius-80"][0] / alone, "local: DRAM alone is memory"
+    return values["alius-80"][0] / alone, "local: only DRAM is memory"
 
 
-def _no_benefit(found: Found, _: Cell) -> tuple[float, str]:
-    ours = found["memory-mode-80"][0] / 80 / (found["memory-mode-700"][0] / 700)
-    return ours, "the cache is full of dirty lines before"
+def _no_benefit(values: Values, _: Cell) -> tuple[float, str]:
+    ours = values["memory-mode-80"][0] / 80 / (values["memory-mode-700"][0] / 700)
+    return ours, "the cache is full of dirty lines at the start"
 
 
-def _remote(found: Found, _: Cell) -> tuple[float, str]:
-    at = {size: found[f"alius-{size}"][0] for size in (1000, 2000, 3000)}
+def _remote(values: Values, _: Cell) -> tuple[float, str]:
+    at = {size: values[f"alius-{size}"][0] for size in (1000, 2000, 3000)}
     return (at[3000] - at[2000]) / (at[2000] - at[1000]), "table 2: 2.07"
 
 
-def _pair(overlap: float) -> Callable[[Found, Cell], tuple[float, str]]:
-    def measure(_: Found, __: Cell) -> tuple[float, str]:
+def _pair(overlap: float) -> Callable[[Values, Cell], tuple[float, str]]:
+    def measure(_: Values, __: Cell) -> tuple[float, str]:
         row = pair("48G", "48G", overlap=[overlap]).rows[0]
         together, alone = row["together_hit_rate_a"], row["alone_hit_rate_a"]
         return row["slowdown_a"], f"hit rate {alone:.2f} alone, {together:.2f} together"
@@ -100,7 +102,7 @@ def _pair(overlap: float) -> Callable[[Found, Cell], tuple[float, str]]:
     return measure
 
 
-_TEXT: Final[dict[str, Callable[[Found, Cell], tuple[float, str]]]] = {
+_TEXT: Final[dict[str, Callable[[Values, Cell], tuple[float, str]]]] = {
     "like-far-dram": _like_far_dram,
     "alius-faster": _alius_faster,
     "dram-only": _dram_only,

@@ -58,7 +58,7 @@ def advice(result: AdviseResult) -> RenderableType:
         if row["regions"]:
             of = f" of {units.clean(row['vm'])}" if len(rows) > 1 else ""
             parts += [Text(""), *sizes(row["regions"], of)]
-    for host in hosts(result.to_dict()):
+    for host in hosts(result.run, rows):
         style = "bold red" if host.missing_bytes else "bold"
         parts.append(
             Text.assemble((f"Host {units.clean(host.machine)}", style), f": {host.sentence}")

@@ -234,7 +234,7 @@ class Evidence:
             candidates = (paper_machine(), desktop, machines.load(_OTHER))
             owner = next((one for one in candidates if storage in one.storages), desktop)
             read = dict(zip(SIZES, owner.io_ns(storage, SIZES), strict=True))
-            self._costs[storage] = Costs(base.tlb_ns, base.stlb_ns, base.dram_ns, read)
+            self._costs[storage] = Costs(base.times, read)
         return self._costs[storage]
 
     def _with_unit(self, machine: machines.Machine) -> machines.Machine:
@@ -260,7 +260,7 @@ class Evidence:
         """The time of TLB misses and of faults at each size, nanoseconds per reference."""
         costs = self.costs(storage)
         translation, data = self.parts(workload, storage, memory)
-        return translation - costs.tlb_ns, data - costs.dram_ns
+        return translation - costs.times.tlb_ns, data - costs.times.dram_ns
 
     def best(self, workload: str, storage: str, memory: float | None = None) -> int:
         """The size with the shortest simulated time."""

@@ -27,6 +27,21 @@ pub struct AccessTimes {
     pub stlb_ns: Option<f64>,
 }
 
+impl AccessTimes {
+    /// T_A: time of address translation, from rates per reference of page walks and of hits in the
+    /// second-level TLB. T_A = (1-e) t_TLB + e (t_TLB + t_DRAM), page-size advice (000).
+    pub fn translation_ns(&self, walk_rate: f64, second_hit_rate: f64) -> f64 {
+        let second_ns = second_hit_rate * self.stlb_ns.unwrap_or(0.0);
+        self.tlb_ns + second_ns + walk_rate * self.dram_ns
+    }
+
+    /// T_D: time of the data, from page faults per reference that each read a page from storage.
+    /// T_D = (1-d) t_DRAM + d (t_DRAM + t_IO), page-size advice (000).
+    pub fn data_ns(&self, fault_rate: f64, io_ns: f64) -> f64 {
+        self.dram_ns + fault_rate * io_ns
+    }
+}
+
 /// What the kernel itself takes for a page fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FaultTimes {

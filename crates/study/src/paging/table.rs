@@ -159,7 +159,7 @@ impl Spent {
 
 /// Price every cell on every storage.
 ///
-/// T_A = (1-e) t_TLB + e (t_TLB + t_DRAM), T_D = (1-d) t_DRAM + d (t_DRAM + t_IO(p)).
+/// T_A and T_D are those of [`AccessTimes`].
 ///
 /// Where pages end, a fault costs what its kind does in place of t_IO(p): the kernel's time, and for
 /// zeros that of clearing the page, for files and swap t_IO(p). With files in the page cache their
@@ -207,29 +207,28 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         let walks = cell.tlb_interval.filter(|_| time.is_none());
         let (tlb_miss_rate_low, tlb_miss_rate_high) = walks.map(|counts| rates(counts, 0)).unzip();
         let fault_rate = per_reference(faults);
-        let second_ns = match (cell.tlb_second_hits, times.stlb_ns) {
-            (0, _) => 0.0,
-            (hits, Some(ns)) => per_reference(hits) * ns,
-            (_, None) => {
-                return Err(Error::input(
-                    "--tlb",
-                    "has two levels, but the machine gives no time for the second",
-                    "add [tlb.second] to the machine file or give one level",
-                ));
-            }
-        };
-        let translation_ns = times.tlb_ns + second_ns + tlb_miss_rate * times.dram_ns;
+        if cell.tlb_second_hits > 0 && times.stlb_ns.is_none() {
+            return Err(Error::input(
+                "--tlb",
+                "has two levels, but the machine gives no time for the second",
+                "add [tlb.second] to the machine file or give one level",
+            ));
+        }
+        let translation_ns =
+            times.translation_ns(tlb_miss_rate, per_reference(cell.tlb_second_hits));
         let swapped = swapped(simulated, cell, warm);
         for storage in storages {
             let io_ns = storage.io_ns(cell.page_bytes);
             let FaultKinds { zero_fills, file_reads, swap_ins, file_rereads, .. } = kinds;
             let reads = per_reference(file_reads + swap_ins + file_rereads);
-            let fault_ns = match kernel {
-                None => fault_rate * io_ns,
+            let data_ns = match kernel {
+                None => times.data_ns(fault_rate, io_ns),
                 Some(FaultTimes { fault_ns, zero_ns }) => {
-                    per_reference(mapped) * fault_ns
-                        + per_reference(zero_fills) * (fault_ns + zero_ns * cell.page_bytes as f64)
-                        + reads * (fault_ns + io_ns)
+                    let zero_ns = zero_ns * cell.page_bytes as f64;
+                    times.dram_ns
+                        + (per_reference(mapped) * fault_ns
+                            + per_reference(zero_fills) * (fault_ns + zero_ns)
+                            + reads * (fault_ns + io_ns))
                 }
             };
             let write_ns = match write_back {
@@ -250,7 +249,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 }
             });
             let (translation_ns, data_ns) = match &spent {
-                None => (translation_ns, times.dram_ns + fault_ns + write_ns),
+                None => (translation_ns, data_ns + write_ns),
                 Some(spent) => (spent.translation_ns(), spent.data_ns()),
             };
             let tlb = time.map_or((cell.tlb_misses, cell.tlb_second_hits), |time| {

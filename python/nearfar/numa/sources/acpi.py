@@ -1,10 +1,10 @@
-"""The firmware's own tables: SRAT, NFIT (nodes), SLIT (distances), HMAT (latency and bandwidth).
+"""The firmware's tables: SRAT and NFIT (nodes), SLIT (distances), HMAT (latency and bandwidth).
 
-As bytes (``/sys/firmware/acpi/tables/HMAT``), or as the hexadecimal lines that ``acpidump`` prints
-and ``iasl -d`` puts at the end of a table; a text may hold several. ACPI 6.5, sections 5.2.16,
-5.2.17, 5.2.25 and 5.2.28. HMAT alone says what a node is like from every socket, NFIT alone which
-persistent memory is there where SRAT leaves out what is no system memory. Domain numbers are taken
-for node numbers, which is so where SRAT names domains in order.
+Reads binary tables (``/sys/firmware/acpi/tables/HMAT``), and the hexadecimal lines of ``acpidump``
+and ``iasl -d``; a text may have several tables. ACPI 6.5, sections 5.2.16, 5.2.17, 5.2.25 and
+5.2.28. Only HMAT has latency and bandwidth from every socket. Only NFIT has persistent memory that
+SRAT leaves out because it is not system memory. Domain numbers are used as node numbers, which is
+correct if SRAT lists domains in order.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from nearfar.numa.node import Node
 SUMMARY = "ACPI SRAT, SLIT, HMAT, NFIT"
 
 _HEADER = 36
-#: A line of a dump: its offset, up to sixteen bytes, and what follows them.
+#: A line of a dump: offset, up to sixteen bytes, other text.
 _LINE = re.compile(r"^\s*([0-9A-Fa-f]{4,16})h?:((?: [0-9A-Fa-f]{2}){1,16})(?:\s|$)", re.MULTILINE)
-#: What HMAT's kinds of table give, for loads and stores.
-_TOLD = {
+#: Attributes in HMAT by data type.
+_HMAT_VALUES = {
     0: ("read_latency", "write_latency"),
     1: ("read_latency",),
     2: ("write_latency",),
@@ -32,24 +32,22 @@ _TOLD = {
     4: ("read_bandwidth",),
     5: ("write_bandwidth",),
 }
-
-
-#: What NFIT calls a range of byte-addressable persistent memory.
+#: GUID of a range of byte-addressable persistent memory in NFIT.
 _PERSISTENT = uuid.UUID("66f0d379-b4f3-4074-ac43-0d3318b78cdb").bytes_le
 
 
 def knows(path: Path, text: str) -> bool:
-    """Whether it begins as one of the tables, or has lines that do."""
+    """Whether it is one of the tables, or a dump of one."""
     if _bytes(text):
         return True
     return any(bytes.fromhex(m[2])[:4].decode("latin-1") in _TABLES for m in _LINE.finditer(text))
 
 
 def read(path: Path, text: str) -> list[Node]:
-    """Read what the tables say of each node; sizes are 0 where there is no SRAT."""
+    """Read the nodes of the tables; sizes are 0 without SRAT."""
     nodes: dict[int, Node] = {}
     tables = [path.read_bytes()] if _bytes(text) else list(_dumped(path, text))
-    # What SRAT counts is known when NFIT is read.
+    # NFIT last, because it needs the sizes of SRAT.
     for table in sorted(tables, key=lambda table: table[:4] == b"NFIT"):
         name = table[:4].decode("latin-1")
         if name in _TABLES:
@@ -62,12 +60,12 @@ def read(path: Path, text: str) -> list[Node]:
 
 
 def _bytes(text: str) -> bool:
-    """Whether a file is a table itself; ``acpidump`` begins with ``SRAT @``."""
+    """Whether a file is a binary table; output of ``acpidump`` begins with ``SRAT @``."""
     return text[:4] in _TABLES and text[4:7] != " @ "
 
 
 def _dumped(path: Path, text: str) -> Iterator[bytes]:
-    """The tables of a text, each from its line of offset 0 on."""
+    """The tables of a dump; each starts at offset 0."""
     table = bytearray()
     for match in _LINE.finditer(text):
         offset = int(match[1], 16)
@@ -111,7 +109,7 @@ def _srat(table: bytes, nodes: dict[int, Node], source: str) -> None:
             raise IndexError
         if kind == 1:
             domain, _, size, flags = struct.unpack_from("<I2x QQ 4xI", table[at + 2 : at + length])
-            # In use, and not merely kept free for memory to be plugged in.
+            # Enabled, and not reserved for hot-plugged memory.
             if flags & 3 == 1 and size:
                 known = _node(nodes, domain, source)
                 far = "pmem" if flags & 4 else known.kind
@@ -143,7 +141,7 @@ _PROCESSORS = {0: _apic, 2: _x2apic, 3: _gicc}
 
 
 def _nfit(table: bytes, nodes: dict[int, Node], source: str) -> None:
-    """Persistent memory of each domain, which SRAT may have counted: the larger of both."""
+    """Persistent memory of each domain. SRAT may include it, so the larger size is used."""
     sizes: dict[int, int] = {}
     at = _HEADER + 4
     while at < len(table):
@@ -152,7 +150,7 @@ def _nfit(table: bytes, nodes: dict[int, Node], source: str) -> None:
             raise IndexError
         if kind == 0:
             flags, domain, form, size = struct.unpack_from("<6xH4xI16s8xQ", table[at : at + length])
-            # Without the second flag nobody says whose it is.
+            # Without the second flag the domain is not valid.
             if flags & 2 and form == _PERSISTENT:
                 sizes[domain] = sizes.get(domain, 0) + size
         at += length
@@ -182,10 +180,10 @@ def _hmat(table: bytes, nodes: dict[int, Node], source: str) -> None:
             raise IndexError
         part = table[at : at + length]
         at += length
-        # Locality structures of the memory itself, not of a cache in front of it.
+        # Only structures of the memory itself, not of a memory-side cache.
         if kind != 1 or part[8] & 0xF:
             continue
-        answer = _TOLD.get(part[9], ())
+        names = _HMAT_VALUES.get(part[9], ())
         starts, ends, base = struct.unpack_from("<II4xQ", part, 12)
         if starts * ends > length or len(part) != 32 + 4 * (starts + ends) + 2 * starts * ends:
             raise IndexError
@@ -196,12 +194,12 @@ def _hmat(table: bytes, nodes: dict[int, Node], source: str) -> None:
             value = _value(entry, base, revision, latency=part[9] < 3)
             if value is not None:
                 seen = {host: dict(view) for host, view in _node(nodes, end, source).seen.items()}
-                seen.setdefault(start, {}).update(dict.fromkeys(answer, value))
+                seen.setdefault(start, {}).update(dict.fromkeys(names, value))
                 _change(nodes, end, source, seen=seen)
 
 
 def _value(entry: int, base: int, revision: int, *, latency: bool) -> int | None:
-    """Nanoseconds or bytes a second, as Linux reads them; None where it is not given."""
+    """Nanoseconds or bytes per second, as Linux computes them; None if not provided."""
     if entry in (0, 0xFFFF):
         return None
     value = entry * base

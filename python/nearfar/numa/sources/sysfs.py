@@ -1,6 +1,6 @@
-"""The kernel's own description, ``/sys/devices/system/node``, or a copy of that folder.
+"""The kernel's description, ``/sys/devices/system/node``, or a copy of that folder.
 
-Latency and bandwidth are those of the best initiators (``access0``): the kernel shows no others.
+Latency and bandwidth are those of the best initiators (``access0``); the kernel has no others.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ SUMMARY = "/sys/devices/system/node"
 
 
 def knows(path: Path, text: str) -> bool:
-    """Whether the folder has ``node0``-like folders."""
+    """Whether it is a folder with folders such as ``node0``."""
     return path.is_dir() and any(_nodes(path))
 
 
 def read(path: Path, text: str) -> list[Node]:
     """Read every node that has memory."""
     numbers = {number for number, _ in _nodes(path)}
-    found = []
+    nodes = []
     for number, folder in _nodes(path):
         size = _size(folder)
         if size == 0:
             continue
         cpus = numbers_of(text_of(folder / "cpulist"))
         row = [int(word) for word in text_of(folder / "distance").split() if word.isdigit()]
-        answer = dict(zip(sorted(numbers), row, strict=False))
+        distances = dict(zip(sorted(numbers), row, strict=False))
         best = folder / "access0" / "initiators"
-        found.append(
+        nodes.append(
             Node(
                 node=number,
                 size=size,
@@ -39,14 +39,14 @@ def read(path: Path, text: str) -> list[Node]:
                 kind="dram" if cpus else _kind(path, number),
                 cpus=len(cpus),
                 socket=_socket(path, cpus),
-                distances=answer,
+                distances=distances,
                 read_latency=_number(best / "read_latency"),
                 write_latency=_number(best / "write_latency"),
                 read_bandwidth=_mega(_number(best / "read_bandwidth")),
                 write_bandwidth=_mega(_number(best / "write_bandwidth")),
             )
         )
-    return found
+    return nodes
 
 
 def _nodes(path: Path) -> list[tuple[int, Path]]:
@@ -55,7 +55,7 @@ def _nodes(path: Path) -> list[tuple[int, Path]]:
 
 
 def text_of(path: Path) -> str:
-    """What a file holds; nothing where it cannot be read."""
+    """The text of a file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -68,19 +68,19 @@ def _number(path: Path) -> int | None:
 
 
 def _mega(value: int | None) -> int | None:
-    """The kernel gives bandwidth in MB/s."""
+    """Bytes per second; the kernel reports MB/s."""
     return None if value is None else value * 1_000_000
 
 
 def _size(folder: Path) -> int:
-    found = re.search(r"MemTotal:\s*(\d+) kB", text_of(folder / "meminfo"))
-    if not found:
+    match = re.search(r"MemTotal:\s*(\d+) kB", text_of(folder / "meminfo"))
+    if not match:
         raise NearfarError(f"{folder / 'meminfo'}: no MemTotal; copy the folder again")
-    return int(found[1]) * 1024
+    return int(match[1]) * 1024
 
 
 def numbers_of(text: str) -> list[int]:
-    """Numbers of a list such as ``0-3,8``."""
+    """The numbers of a list such as ``0-3,8``."""
     numbers: list[int] = []
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
         numbers += range(int(first), min(int(last or first), int(first) + 65536) + 1)
@@ -88,7 +88,7 @@ def numbers_of(text: str) -> list[int]:
 
 
 def _socket(path: Path, cpus: list[int]) -> int | None:
-    """Package of the first processor; its folder lies beside the nodes'."""
+    """Package of the first processor, from ``../cpu``."""
     if not cpus:
         return None
     package = path.parent / "cpu" / f"cpu{cpus[0]}" / "topology" / "physical_package_id"
@@ -97,7 +97,7 @@ def _socket(path: Path, cpus: list[int]) -> int | None:
 
 
 def _kind(path: Path, number: int) -> str | None:
-    """What a node without cores is made of, from the device it came from."""
+    """The kind of a node without cores, from its DAX device."""
     devices = path.parents[2] / "bus" / "dax" / "devices" if len(path.parents) > 2 else path
     for device in sorted(devices.glob("dax*")) if devices.is_dir() else []:
         if text_of(device / "target_node") == str(number):
