@@ -365,7 +365,7 @@ def test_command_line_says_and_refuses(nearfar: Run) -> None:
         (["--page", base, "--repeat", "0", "--", "true"], "--repeat: 0 is out of range"),
         (["--page", base, "--repeat", "x", "--", "true"], "--repeat: x is out of range"),
         (["--page", base, "--threads", "1025", "--", "true"], "from 0 to 1024"),
-        (["--restore", "--page", base], "stands alone"),
+        (["--restore", "--page", base], "runs nothing"),
         (["--page", base, "--format", "xml", "--", "true"], "xml"),
     ):
         done = nearfar("apply", *options)

@@ -279,7 +279,9 @@ def test_the_index_lists_every_page() -> None:
 def command_pages() -> dict[str, str]:
     """The page of each command, by the table in README.md; a page may hold several commands."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"^\| \[`([a-z]+)`\]\((docs/[a-z]+\.md)(?:#[a-z]+)?\) \|", readme, re.M))
+    return dict(
+        re.findall(r"^\| \[`([a-z]+)`\]\((docs/[a-z]+\.md)(?:#[a-z-]+)?\) \|", readme, re.M)
+    )
 
 
 def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:

@@ -113,9 +113,9 @@ def test_list_show_check_schema(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("show", "nvm"), "did you mean `nvme`?"),
-        (("show",), "which machine?"),
+        (("show",), "Missing argument"),
         (("check", "absent.toml"), "absent.toml"),
-        (("list", "nvme"), "takes no name"),
+        (("list", "nvme"), "argument(s) (nvme)"),
         (("shwo", "nvme"), "shwo"),
     ],
 )

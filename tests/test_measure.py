@@ -225,27 +225,40 @@ def test_levels_are_in_order(measured: tuple[Path, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["measure", "here"], "takes no name"),
-        (["measure", "--format", "json"], "takes no name, --set or --format json"),
-        (["measure", "--set", "cpu.cores=1"], "takes no name, --set"),
+        (["measure", "here"], "argument(s) (here)"),
+        (["measure", "--format", "json"], "--format: no such option"),
+        (["measure", "--set", "cpu.cores=1"], "--set: no such option"),
+        (["measure", "--quick"], "need -o FILE"),
         (["measure", "--storage", "absent"], "absent"),
         (["measure", "--storage", "/dev/null"], "is not a file, block device or folder"),
         (["measure", "-o", "taken.toml"], "taken.toml"),
         (["measure", "-o", "no/folder/x.toml"], "no/folder"),
-        (["list", "--quick"], "takes no --quick"),
-        (["show", "nvme", "-o", "x"], "takes no --out"),
-        (["check", "taken.toml", "--storage", "."], "takes no --storage"),
+        (["show", "nvme", "-o", "x"], "-o: no such option"),
+        (["check", "taken.toml", "--storage", "."], "--storage: no such option"),
     ],
 )
 def test_bad_usage_is_one_line_before_the_work(
     nearfar: Run, tmp_path: Path, arguments: list[str], said: str
 ) -> None:
-    (tmp_path / "taken.toml").write_text("mine")
-    done = nearfar("machine", *arguments, first=f"import os; os.chdir({str(tmp_path)!r})")
+    work, config = tmp_path / "work", tmp_path / "config"
+    work.mkdir()
+    (work / "taken.toml").write_text("mine")
+    first = f"import os; os.chdir({str(work)!r}); os.environ['XDG_CONFIG_HOME'] = {str(config)!r}"
+    done = nearfar("machine", *arguments, first=first)
     assert done.returncode == 2 and done.stdout == ""
     assert said in done.stderr and done.stderr.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["taken.toml"]
-    assert (tmp_path / "taken.toml").read_text() == "mine"
+    assert [path.name for path in work.iterdir()] == ["taken.toml"]
+    assert (work / "taken.toml").read_text() == "mine"
+    assert not list(config.rglob("*.toml"))
+
+
+def test_a_default_machine_that_cannot_be_written_is_refused_before_the_work(nearfar: Run) -> None:
+    """``XDG_CONFIG_HOME`` is ``/dev/null`` in tests."""
+    done = nearfar(
+        "machine", "measure", first="from nearfar import measure; measure.measure = None"
+    )
+    assert done.returncode == 2 and "/dev/null" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_file_that_no_device_is_read_for_is_refused(tmp_path: Path) -> None:
@@ -281,7 +294,7 @@ def test_two_paths_of_a_name_are_refused(nearfar: Run, tmp_path: Path) -> None:
     for folder in ("a/disk", "b/disk"):
         (tmp_path / folder).mkdir(parents=True)
     flags = ["--storage", "a/disk", "--storage", "b/disk"]
-    there = f"import os; os.chdir({str(tmp_path)!r})"
+    there = f"import os; os.chdir({str(tmp_path)!r}); os.environ['XDG_CONFIG_HOME'] = 'config'"
     done = nearfar("machine", "measure", *flags, first=there)
     assert done.returncode == 2 and "two would be called disk" in done.stderr
 

@@ -344,7 +344,7 @@ def test_table_as_csv(found: Reproduced) -> None:
         (["pagign"], 2, r"no study 'pagign'; did you mean paging\?"),
         ([], 2, r"give a study \(.*paging.*\) or --all"),
         (["paging", "--all"], 2, r"give a study \(.*paging.*\) or --all"),
-        (["paging", "--format", "xml"], 2, "--format: 'xml' is not a format"),
+        (["paging", "--format", "xml"], 2, "'--format': 'xml' is not one of"),
         (["paging", "--traces", "nowhere"], 3, r"nowhere: has no freecell.trace; capture it with"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``nearfar run --watch``: a run that is under way, seen from another process."""
+"""``nearfar watch``: a running `nearfar run`, seen from another process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def started(tmp_path: Path) -> Iterator[Started]:
 
 
 def look(nearfar: Run, pid: int) -> dict[str, Any]:
-    done = nearfar("run", "--watch", pid, "--format", "json")
+    done = nearfar("watch", pid, "--format", "json")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -98,7 +98,7 @@ def test_a_run_is_seen_by_its_launcher_and_its_program(nearfar: Run, started: St
 
 @needs_userfaultfd
 def test_what_is_piped_is_a_table_or_rows(nearfar: Run, started: Started) -> None:
-    table = nearfar("run", "--watch", started.program).stdout
+    table = nearfar("watch", started.program).stdout
     first, *lines = table.splitlines()
     assert first.startswith(f"run {started.launcher.pid}, ")
     assert any(
@@ -106,13 +106,11 @@ def test_what_is_piped_is_a_table_or_rows(nearfar: Run, started: Started) -> Non
     )
     assert table.isascii() and "\x1b" not in table
     rows = list(
-        csv.DictReader(
-            nearfar("run", "--watch", started.program, "--format", "csv").stdout.splitlines()
-        )
+        csv.DictReader(nearfar("watch", started.program, "--format", "csv").stdout.splitlines())
     )
     assert [row["pid"] for row in rows] == ["", str(started.program)]
     # Other users' runs are none of anybody's business.
-    done = nearfar("run", "--watch", started.launcher.pid, first="import os; os.setuid(65534)")
+    done = nearfar("watch", started.launcher.pid, first="import os; os.setuid(65534)")
     assert done.returncode == 2 and "another user's process" in done.stderr
     assert done.stderr.count("\n") == 1
     # From Python: at once, and when it is over.
@@ -126,7 +124,7 @@ def test_what_is_piped_is_a_table_or_rows(nearfar: Run, started: Started) -> Non
 
 @needs_userfaultfd
 def test_at_a_terminal_it_is_shown_until_it_is_over(nearfar: Run, started: Started) -> None:
-    words = [*NEARFAR, "run", "--watch", str(started.program)]
+    words = [*NEARFAR, "watch", str(started.program)]
     # Ctrl-C ends who looks, and nothing else.
     with Terminal(words) as shown:
         until(lambda: shown.read().count(b"policy ssp") > 1, "a second look")
@@ -193,18 +191,15 @@ class Terminal:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (["--watch", "sort"], "'sort' is no process"),
-    (["--watch", "0"], "no such process"),
-    (["--watch", "99999999"], "no such process"),
-    (["--watch", "auto", "--", "true"], "leave out the command"),
-    (["--watch", "auto", "-o", "x"], "leave out the command"),
-    (["--watch", "auto", "--format", "xml"], "'xml'"),
-    (["--fast", "4M", "--format", "json", "--", "true"], "goes with --watch"),
+    (["sort"], "'sort' is not a process"),
+    (["0"], "no such process"),
+    (["99999999"], "no such process"),
+    (["--format", "xml"], "'xml'"),
 ])  # fmt: skip
 def test_what_cannot_be_watched_is_refused_in_a_line(
     words: list[str], says: str, nearfar: Run
 ) -> None:
-    done = nearfar("run", *words)
+    done = nearfar("watch", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("nearfar: error: ")
@@ -212,11 +207,11 @@ def test_what_cannot_be_watched_is_refused_in_a_line(
 
 def test_what_is_no_run_of_this_version_is_refused() -> None:
     pid = os.getpid()
-    with pytest.raises(NearfarError, match=f"--watch {pid}: is neither"):
+    with pytest.raises(NearfarError, match=f"watch {pid}: is neither"):
         live_watch.snapshot(pid)
     with os.fdopen(os.memfd_create("nearfar-run"), "wb") as file:
         file.truncate(4 << 20)
-        with pytest.raises(NearfarError, match=f"--watch {pid}: is of another version"):
+        with pytest.raises(NearfarError, match=f"watch {pid}: is of another version"):
             live_watch.snapshot(pid)
 
 

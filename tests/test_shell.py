@@ -20,7 +20,7 @@ import typer
 
 from conftest import DATA, HANG, Run, tool
 from nearfar import cli, output
-from nearfar.cli import _reference, _shared
+from nearfar.cli import _help, _reference, _shared
 from nearfar.declared import names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,6 +76,54 @@ def test_help_says_what_every_option_is(words: str) -> None:
         assert parameter.help, f"nearfar {words}: {parameter.name}"
 
 
+@ALL
+def test_help_shows_at_most_ten_options_first(words: str) -> None:
+    context = typer.Context(
+        LEAVES[words], info_name=words, help_option_names=["-h", "--help"], terminal_width=80
+    )
+    printed = LEAVES[words].get_help(context)
+    sections: dict[str, list[str]] = {}
+    for line in printed.partition("Example:")[0].splitlines():
+        if title := re.fullmatch(r"(\w[\w ]*):", line):
+            listed = sections[title[1]] = []
+        elif flag := re.match(r"  (--?\w\S*)", line):
+            listed.append(flag[1])
+    first = sections["Options"]
+    assert first[-1] in ("-h,", "--help") and len(first) <= 10
+    assert sum(map(len, sections.values())) == len(options(words)) + 1
+
+
+def test_sections_of_help_name_options_that_exist() -> None:
+    for words, first in _help._FIRST.items():
+        assert set(first.split()) <= set(options(words)), words
+
+
+@pytest.mark.parametrize(("words", "name"), [
+    ("advise", "emit"), ("numa plan", "emit"), ("reproduce", "study"),
+])  # fmt: skip
+def test_help_lists_the_names_to_choose_from(words: str, name: str) -> None:
+    (parameter,) = (each for each in LEAVES[words].params if each.name == name)
+    known = [known for known, _ in _shared.NAMES[f"{words} {name}"]()]
+    assert parameter.help.endswith(f": {', '.join(known)}.")
+
+
+@pytest.mark.parametrize("flag", ["-p", "--pid", "--watch"])
+def test_a_process_is_for_watch(flag: str, nearfar: Run) -> None:
+    done = nearfar("run", flag, "12")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"nearfar: error: {flag}: no such option; run starts a program; `nearfar watch PID` shows "
+        "one that it runs\n"
+    )
+
+
+@ALL
+def test_a_short_option_that_is_none_gets_no_guess(words: str, nearfar: Run) -> None:
+    done = nearfar(*words.split(), "-p", "12")
+    assert done.returncode == 2 and "-p: no such option" in done.stderr
+    assert "did you mean" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "words", ["paging --help", "numa alloc --help", "--version", "nearfar pag", "nearfar numa al"]
 )
@@ -128,7 +176,7 @@ def test_what_capture_does_not_do_is_said(nearfar: Run, tmp_path: Path) -> None:
         done = nearfar("capture", *words)
         assert done.returncode == 2 and f"{words[0]}: no such option" in done.stderr
         assert not list(tmp_path.glob("*.started")) and len(done.stderr.splitlines()) == 1
-    assert "does not attach to one that runs" in done.stderr
+    assert "does not attach to a running one" in done.stderr
     printed = " ".join(nearfar("capture", "--help").stdout.split())
     assert "cannot attach to one that runs already (there is no --pid)" in printed
 
@@ -144,8 +192,10 @@ NOT_RUN = {
     "capture": "needs QEMU; tests/test_capture.py",
     "doctor": "what it requires may be missing",
     "guest": "needs QEMU and Debian's packages; tests/test_guest.py",
+    "machine measure": "changes the default machine; tests/test_measure.py",
     "reproduce": "tests/test_reproduce.py",
     "run": "needs userfaultfd; tests/test_run.py",
+    "watch": "needs a run; tests/test_run_watch.py",
     "workload": "needs the programs; tests/test_workload.py",
 }
 
@@ -173,8 +223,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @ALL
 def test_examples_run(words: str, inputs: Path, tmp_path: Path) -> None:
     example = shlex.split(LEAVES[words].epilog.removeprefix("Example: nearfar "))
-    if words.split()[0] in NOT_RUN:
-        pytest.skip(NOT_RUN[words.split()[0]])
+    for key in (words, words.split()[0]):
+        if key in NOT_RUN:
+            pytest.skip(NOT_RUN[key])
     given = [word for word in example if re.search(r"\.(trace|run|csv|toml|gz)$", word)]
     made = [b for a, b in zip(example, example[1:], strict=False) if a in ("-o", "--out", "--html")]
     absent = [word for word in given if word not in made and not (inputs / word).exists()]
@@ -214,13 +265,20 @@ DEVIATIONS = {
         "generate": "makes a trace; --json prints its trace.json",
         "guest": "the command's streams are passed through",
         "import": "--format names the trace's format; --json prints its trace.json",
+        "machine measure": "writes a machine file",
+        "machine schema": "prints JSON",
+        "run": "the program's streams are passed through; a summary on standard error",
     },
     "formats": {
         "doctor": "a list of sentences: table, json",
-        "machine": "a nested description: table, json",
+        "machine check": "one line: table, json",
+        "machine list": "a nested description: table, json",
+        "machine show": "a nested description: table, json, toml",
         "numa import": "a machine: table, json, toml",
         "report": "which pages were written: table, json",
-        "workload": "a nested description: table, json",
+        "workload capture": "which traces were written: table, json",
+        "workload list": "a nested description: table, json",
+        "workload show": "a nested description: table, json",
     },
     "threads": {
         "generate": "threads of the trace, not of the work",

@@ -135,7 +135,7 @@ def test_help_names_every_policy(nearfar: Run) -> None:
     shown = nearfar("ssd", "--help").stdout
     assert "Example: nearfar ssd" in " ".join(shown.split())
     policies = ", ".join(name for name, _ in names.EPF)
-    assert f"Policies for embedded page faults: {policies}." in " ".join(shown.split())
+    assert f"(`smart:50us`): {policies}." in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_help_names_every_policy(nearfar: Run) -> None:
         (("--machine", "nvme"), "the ssd study knows TLBs of one level"),
         (("--machine", "cxl"), "has no [cpu], which the ssd study needs"),
         (("--disk", "tape"), "no storage named `tape`; did you mean `hdd`?"),
-        (("--format", "xml"), "--format: 'xml' is not a format"),
+        (("--format", "xml"), "'--format': 'xml' is not one of"),
     ],
 )
 def test_mistakes_are_one_line(

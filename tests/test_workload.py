@@ -127,7 +127,7 @@ def test_all_goes_on_and_tells_what_is_left_out(
     *each, last = done.stderr.splitlines()
     assert len(each) == len(workload.names())
     assert "nearfar: workload redis: not installed: redis-server, redis-cli; apt-get" in done.stderr
-    assert last.endswith(f"{len(each)} of {len(each)} left out, as said above")
+    assert last.endswith(f"{len(each)} of {len(each)} left out, as listed above")
     assert not list(tmp_path.glob("out/*.trace"))
 
 

@@ -96,15 +96,17 @@ def perf() -> Iterable[Finding]:
     yield found
 
 
-def demo_programs() -> Iterable[Finding]:
-    """Look for the programs that the demo captures."""
-    for name, package in (
-        ("gzip", "gzip"),
-        ("pigz", "pigz"),
-        ("gs", "ghostscript"),
-        ("gnugo", "gnugo"),
+def captured_programs() -> Iterable[Finding]:
+    """Look for the programs that the demonstration, tests and benchmarks capture."""
+    demo, test = "make demo", "make test and make bench"
+    for name, package, used_by in (
+        ("redis-server", "redis-server", demo),
+        ("redis-benchmark", "redis-tools", demo),
+        ("cc", "gcc libc6-dev", demo),
+        ("gzip", "gzip", test),
+        ("pigz", "pigz", test),
     ):
-        yield _program(name, "make demo, as a program to capture", package, for_tests=True)
+        yield _program(name, f"{used_by}, for programs to capture", package, for_tests=True)
 
 
 def emitters() -> Iterable[Finding]:
@@ -195,7 +197,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     userfaultfd,
     lackey,
     perf,
-    demo_programs,
+    captured_programs,
     chromium,
     page_sizes,
     memory_nodes,

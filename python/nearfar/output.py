@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from nearfar.errors import of_system
+from nearfar.errors import NearfarError, of_system
 
 #: Values of ``--color`` and ``--progress``.
 WHEN: Final = ("auto", "always", "never")
@@ -54,6 +54,11 @@ def check_output(path: Path, *, force: bool, holds: str | None = None) -> None:
     from nearfar import _engine  # help and completion need no engine
 
     _engine.output_check(path, holds=holds, force=force, inputs=_inputs)
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    if not folder.is_dir():
+        raise NearfarError(f"{path}: {folder} is not a folder; choose another place")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise NearfarError(f"{path}: {folder} is not writable; choose another place")
 
 
 @contextmanager

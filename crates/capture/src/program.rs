@@ -12,11 +12,11 @@ use nearfar_trace::{Error, Result};
 nearfar_schema::choices! {
     /// Which architecture a program is taken to be of.
     pub enum Arch: "architecture" {
-        /// what the program's ELF header says
+        /// from the program's ELF header
         Auto = "auto",
-        /// x86-64 alone
+        /// x86-64 only
         X86 = "x86_64",
-        /// aarch64 alone
+        /// aarch64 only
         Arm = "aarch64",
     }
 }

@@ -26,15 +26,17 @@ nearfar_schema::options! {
     pub struct Asked {
         /// Fast memory of each process: 512M, or 50% of the peak resident set of the program's largest process.
         fast: OneMemory = required(),
-        /// Where the rest lies: zstd, lz4, shm, file:PATH for a new file of that name, umd:MACHINE, or node:N for memory node N.
+        /// Tier of the other memory; file:PATH makes a file, umd:MACHINE simulates an SSD, node:N
+        /// is a memory node.
         far: Tier = "zstd",
-        /// Policy that decides what lies where.
+        /// Tiering policy.
         policy: Policy = "ssp",
-        /// Most memory in the far tier, shadows included, before compression.
+        /// Size limit of the far tier before compression, shadows included.
         far_size: Option<Bytes> = none("16 times --fast"),
-        /// Time that a page takes to or from the far tier at least.
+        /// Minimum time of a page transfer to or from the far tier.
         far_latency: Nanoseconds = "0ns",
-        /// Whose thread sleeps while its page comes from the far tier; others wait at their processors.
+        /// Faults whose thread sleeps until the page arrives from the far tier; the others wait on
+        /// the processor.
         epf: epf::Written = "all",
     }
 }

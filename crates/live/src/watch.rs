@@ -136,7 +136,7 @@ impl Watched {
     /// # Errors
     /// There is no such run; it is another user's or another version's; there are several.
     pub fn find(pid: Option<u32>) -> Result<Self> {
-        let place = pid.map_or("--watch auto".to_owned(), |pid| format!("--watch {pid}"));
+        let place = pid.map_or("watch".to_owned(), |pid| format!("watch {pid}"));
         let refused = |what: &str, fix: &str| Error::input(place.clone(), what, fix);
         if let Some(pid) = pid
             && !Path::new(&format!("/proc/{pid}")).exists()
@@ -158,7 +158,7 @@ impl Watched {
             let all: Vec<String> =
                 found.iter().map(|run| format!("{} ({})", run.launcher, run.command)).collect();
             let what = format!("there are {} runs: {}", all.len(), all.join(", "));
-            return Err(refused(&what, "name one: --watch PID"));
+            return Err(refused(&what, "name one: nearfar watch PID"));
         }
         if let Some(run) = found.pop() {
             return Ok(run);
@@ -176,7 +176,7 @@ impl Watched {
             }
             Some(_) => refused(
                 "is neither `nearfar run` nor a program that it manages",
-                "`--watch auto` finds what runs",
+                "`nearfar watch` finds the run",
             ),
         })
     }
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(open(&file).unwrap_err().kind(), io::ErrorKind::NotFound);
         let other = tempfile::tempfile().unwrap();
         assert_eq!(open(&other.into()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        for (pid, says) in [(u32::MAX / 2, "no such process"), (1, "--watch 1: is ")] {
+        for (pid, says) in [(u32::MAX / 2, "no such process"), (1, "watch 1: is ")] {
             let text = Watched::find(Some(pid)).unwrap_err().to_string();
             assert!(text.contains(says) && !text.contains('\n'), "{text}");
         }

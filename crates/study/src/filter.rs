@@ -31,7 +31,7 @@ nearfar_schema::options! {
     pub struct View {
         /// References to read: all (`none`), or those that miss the machine's caches.
         filter: Filter = "none",
-        /// Machine whose caches filter, by name or file.
+        /// Machine whose caches --filter simulates: name or file.
         machine: MachineName = MACHINE,
     }
 }

@@ -70,8 +70,8 @@ impl nearfar_schema::Registry for Kinds {
             Kind::Load => "read by the program",
             Kind::Store => "written by the program",
             Kind::Fetch => "instructions fetched",
-            Kind::KernelLoad => "read by the kernel for it",
-            Kind::KernelStore => "written by the kernel for it",
+            Kind::KernelLoad => "read by the kernel for the program",
+            Kind::KernelStore => "written by the kernel for the program",
         };
         let entry =
             |kind: Kind| nearfar_schema::Entry { name: kind.name(), what: what(kind).into() };

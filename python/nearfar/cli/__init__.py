@@ -1,10 +1,10 @@
-"""The ``nearfar`` command: one file a command, found by its name.
+"""The ``nearfar`` command: one file per command.
 
 A command file ``NAME.py`` (a trailing underscore is dropped) in this package defines ``run``, a
 function whose signature Typer turns into options and whose docstring is the help text, and
-``GROUP``, where ``nearfar --help`` lists it; one with sub-commands defines ``APP``, a Typer
-application, in place of ``run``. Heavy imports belong inside ``run``, so that ``nearfar --help``
-stays quick.
+``GROUP``, the group in which ``nearfar --help`` lists it. A command with sub-commands defines
+``APP``, a Typer application, instead of ``run``. Heavy imports belong inside ``run``, so that
+``nearfar --help`` stays quick.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 #: Exit codes of processes.
 EXIT_CODES: Final = {
-    0: "done",
-    1: "the answer is not whole, or a stated threshold failed",
-    2: "usage or bad input",
-    3: "a needed tool or device is missing",
+    0: "success",
+    1: "incomplete result, or a threshold was not met",
+    2: "wrong usage or bad input",
+    3: "a tool or device is missing",
     130: "interrupted",
 }
 
 
 def build() -> typer.Typer:
-    """The application: a command is imported when it is asked for, or listed with its summary."""
+    """The application; it imports a command to run it or to list its summary."""
     from nearfar.cli import _application
 
     return _application.build()
@@ -46,17 +46,17 @@ def main() -> None:
         code = say_version() if sys.argv[1:] == ["--version"] else _run()
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing is wrong.
+        # The reader closed the pipe (`| head`): not an error.
         code = 0
     except OSError as error:
         code = _fail(str(of_system(error)), 2)
-    # All memory is about to be given back: no search for cycles first, which takes 30 ms.
+    # The process ends: skip the search for cycles, which takes 30 ms.
     gc.freeze()
     sys.exit(code)
 
 
 def _run() -> int:
-    """Run the command line; its exit code."""
+    """Run the command line; return its exit code."""
     import typer
 
     try:
@@ -65,7 +65,7 @@ def _run() -> int:
     except typer.Exit as stop:
         return stop.exit_code
     except SystemExit as stop:
-        # Typer ends a broken pipe with 1, and what completion has printed with 0.
+        # Typer exits with 1 on a broken pipe, and with 0 after completion.
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None
         return stop.code if isinstance(stop.code, int) else 0
@@ -84,16 +84,16 @@ def _run() -> int:
     except MemoryError:
         return _fail(str(no_memory()), 2)
     except SystemError as error:
-        # Python's own loops do not always say that memory was short.
+        # Python may raise this instead of MemoryError.
         return _fail(f"Python: {error}; free some memory, or report this", 2)
     except UnicodeEncodeError as error:
-        # Most paths may be any bytes; other words are text.
+        # Paths may be any bytes; most other words must be UTF-8.
         word = error.object[:60]
         return _fail(f"{word}: character {error.start + 1} is not UTF-8; rename it", 2)
 
 
 def _unknown(error: Any) -> str:
-    """What to say of an option that a command does not have."""
+    """The message for an option that a command does not have."""
     import difflib
 
     context = error.ctx

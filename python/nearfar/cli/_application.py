@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, cast
 import typer
 import typer.core
 
+from nearfar.cli._help import Command
 from nearfar.cli._shared import add_shared_options
 from nearfar.cli._version import say_version
 
@@ -22,7 +23,7 @@ def build() -> typer.Typer:
         name="nearfar",
         cls=_Program,
         add_completion=True,
-        # Plain text: markup would swallow what stands in brackets, and Rich takes a while to load.
+        # Plain text: Rich is slow to load, and its markup removes text in brackets.
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,16 +35,16 @@ def build() -> typer.Typer:
 
 #: The groups of commands in `nearfar --help`, in order; each command file names its own.
 GROUPS: Final = {
-    "Record": "make a trace",
-    "Ask": "what a trace says: page size, tier, device, placement",
-    "Run": "try it on a real program",
+    "Record": "write a trace",
+    "Ask": "page size, memory size, tier, device and placement for a trace",
+    "Run": "run a real program with that choice",
     "Compare": "runs with each other and with the papers",
     "Tools": "machines, formats, set-up",
 }
 
 
 class _Commands(Mapping[str, Any]):
-    """Every command by its name; its file is imported when it is first looked up."""
+    """Every command by name; its file is imported on first use."""
 
     def __init__(self) -> None:
         """Find the files."""
@@ -52,34 +53,34 @@ class _Commands(Mapping[str, Any]):
         self._built: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """The command of this name as Typer makes it."""
+        """Typer's command of this name."""
         if name not in self._built:
             self._built[name] = _command(name, self._files[name])
         return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Their names, without importing anything."""
+        """The names, without an import."""
         return iter(self._files)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of commands."""
         return len(self._files)
 
     def group(self, name: str) -> str:
-        """The group that the command of this name is listed in."""
+        """The group in which `nearfar --help` lists the command."""
         module = importlib.import_module(f"{__package__}.{self._files[name]}")
         return str(module.GROUP)
 
 
 class _Program(typer.core.TyperGroup):
-    """``nearfar`` itself: each command starts quickly, as no other is imported."""
+    """``nearfar`` itself; it imports only the command that runs."""
 
     def __init__(self, **given: Any) -> None:
         """Take the commands from their files."""
         super().__init__(**{**given, "commands": _Commands()})
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names; Typer's own would look at each."""
+        """The names; Typer's own method would import each command."""
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -96,19 +97,20 @@ def _command(name: str, file: str) -> Any:
     """The command of a file of this package."""
     module = importlib.import_module(f"{__package__}.{file}")
     holder = typer.Typer(rich_markup_mode=None)
-    if hasattr(module, "APP"):  # a command with commands of its own
+    if hasattr(module, "APP"):  # a command with sub-commands
         for own in module.APP.registered_commands:
             own.callback = add_shared_options(
                 f"{name} {own.name or own.callback.__name__}", own.callback
             )
             own.short_help = _summary(own.callback)
+            own.cls = Command
         module.APP.rich_markup_mode = None
         holder.add_typer(module.APP, name=name, short_help=module.APP.info.help)
     else:
-        # Click cuts what it makes of the whole help to the width of a terminal.
+        # Without a short help, Click truncates the whole help.
         command = add_shared_options(name, module.run)
         settings = getattr(module, "SETTINGS", {})
-        holder.command(name=name, short_help=_summary(command), **settings)(command)
+        holder.command(name=name, cls=Command, short_help=_summary(command), **settings)(command)
     return typer.main.get_group(holder).commands[name]
 
 
@@ -117,8 +119,8 @@ def _summary(command: Callable[..., Any]) -> str:
     return " ".join((inspect.getdoc(command) or "").partition("\n\n")[0].split())
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         raise typer.Exit(say_version())
 
 

@@ -1,4 +1,4 @@
-"""Progress on standard error, where someone is looking or ``--progress`` asks for it."""
+"""Progress on standard error: on a terminal, or with ``--progress always``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from nearfar.output import watched
 from nearfar.strict import parse_json, read_json, read_trace
 from nearfar.units import rest
 
-#: Options that make a study read other references than the trace has records.
+#: Options with which a study does not read every record of the trace.
 _OTHER_REFERENCES = ("kinds", "filter")
 
 
 @contextmanager
 def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int], None] | None]:
-    """Give a callable that shows how many references are done; none if nobody looks.
+    """Yield a function that shows the number of references done; None without progress.
 
     Args:
-        doing: what is done.
-        total: references of a pass, where that is known. A count that begins anew, or goes beyond
-            it, is of another pass.
+        doing: the name of the work.
+        total: references per pass, if known. A count that restarts or exceeds it is another pass.
     """
     if not watched():
         yield None
@@ -42,12 +41,12 @@ def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int], N
 def records(
     trace: str | PathLike[str], options: Mapping[str, Any] | None = None, cells: int = 1
 ) -> int | None:
-    """References that a study reads of a trace; None where that is not known before.
+    """The references that a study reads from a trace; None if unknown.
 
     Args:
-        trace: its folder.
-        options: of the study; some of them make it read others.
-        cells: how often it reads them.
+        trace: a trace folder.
+        options: the study's.
+        cells: the number of times that it reads the trace.
     """
     if any(options.get(name) not in (None, "none") for name in _OTHER_REFERENCES if options):
         return None
@@ -55,40 +54,37 @@ def records(
         info = parse_json(read_trace(Path(trace)))
         return int(info["records"]) * cells
     except (NearfarError, ValueError, KeyError, TypeError):
-        return None  # whatever is wrong, the study says it
+        return None  # the study raises the error
 
 
 def records_of_run(run: Path) -> int | None:
-    """The same of the trace of a run's folder."""
+    """:func:`records` of the trace of a run folder."""
     try:
-        found = read_json(run / "run.json")
-        return records(found["trace"], found["options"])
+        content = read_json(run / "run.json")
+        return records(content["trace"], content["options"])
     except (NearfarError, ValueError, KeyError, TypeError):
         return None
 
 
 def given(count: object) -> int | None:
-    """References as an option gives them; None for what is no count, such as a time.
-
-    The option itself is checked where it is used.
-    """
+    """The count of references in an option; None for other text, such as a time."""
     text = str(count)
     return int(text) if text.isdecimal() else None
 
 
 class _Shown:
-    """The line that is shown."""
+    """The progress line."""
 
     def __init__(self, doing: str, total: int | None) -> None:
         self.doing, self.total = doing, total
         self.last, self.number, self.began = 0, 1, time.monotonic()
 
     def show(self, count: int) -> None:
-        """So many references are done."""
+        """Show that ``count`` references are done."""
         print(f"\r\033[K{self.line(count, time.monotonic())}", end="", file=sys.stderr, flush=True)
 
     def line(self, count: int, now: float) -> str:
-        """What is shown at the time ``now``."""
+        """The line at the time ``now``."""
         if not self.total:
             return f"{self.doing}: {count / 1e6:,.0f} M references"
         done = (count - 1) % self.total + 1 if count else 0
@@ -102,7 +98,7 @@ class _Shown:
 
 
 def made(trace: Path, as_json: bool) -> None:
-    """Say what trace was made: its ``trace.json``, or a line of it."""
+    """Print a new trace's ``trace.json``, or a line about it."""
     text = (trace / "trace.json").read_text(encoding="utf-8")
     info = json.loads(text)
     if as_json:

@@ -1,4 +1,4 @@
-"""The command reference, as man pages or as Markdown, from what ``--help`` is made of.
+"""The command reference, as man pages or Markdown, from the declarations behind ``--help``.
 
 ``python -m nearfar.cli._reference man FOLDER`` writes ``nearfar.1`` and a page for each command,
 ``... markdown`` prints all commands as one page.
@@ -25,8 +25,8 @@ class Command:
     """One command.
 
     Attributes:
-        words: as it is typed, such as ``nearfar numa alloc``.
-        usage: what follows, such as ``[OPTIONS] {trace}``.
+        words: as typed, such as ``nearfar numa alloc``.
+        usage: the rest of the usage line, such as ``[OPTIONS] {trace}``.
         summary: the first sentence of its help.
         more: the paragraphs after it.
         arguments, options, commands: name and meaning of each.
@@ -44,7 +44,7 @@ class Command:
 
 
 def commands() -> Iterator[Command]:
-    """Every command, each after the one that holds it, in the order of ``--help``."""
+    """Every command in the order of ``--help``; a group comes before its sub-commands."""
     yield from _walk(typer.main.get_command(build()), "nearfar", None)
 
 
@@ -93,7 +93,7 @@ def man(found: Command, version: str) -> str:
     """The command as a manual page of section 1, in the macros of man(7)."""
     name = found.words.replace(" ", "-")
     lines = [
-        # No date: the page says which version it belongs to.
+        # The version takes the place of a date.
         f'.TH {name.upper()} 1 "" "nearfar {version}" "nearfar"',
         ".SH NAME",
         f"{_roff(name)} \\- {_roff(found.summary)}",
@@ -144,7 +144,7 @@ def _roff(text: str) -> str:
 
 
 def write_man(folder: Path) -> list[Path]:
-    """Write a manual page for each command to ``folder``; their paths."""
+    """Write a manual page for each command to ``folder``; return the paths."""
     from nearfar import __version__
     from nearfar.output import write_whole
 

@@ -1,49 +1,52 @@
-"""What commands have without saying so: ``--color``, ``--progress``, names to complete; and
-``--set`` where there is a machine.
+"""What every command gets: ``--color``, ``--progress``, completion of names and sections of its
+help; and ``--set`` if it has a ``--machine``.
 
-A command's own parameter of the same name wins. Names are offered by the parameter's name
+A command's own parameter of the same name wins. Names are completed by the parameter's name
 (:data:`NAMES`), so a new command that takes ``--machine`` completes machines from the start.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
-from typer.models import ArgumentInfo, ParameterInfo
+from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
+from nearfar.cli import _help
 from nearfar.errors import NearfarError
 from nearfar.schema import Option, options_of, written
 
-
-class When(StrEnum):
-    """Choices of ``--color`` and ``--progress``."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
+#: Choices of ``--color`` and ``--progress``.
+When = Literal["auto", "always", "never"]
 
 #: Options that every command has, by parameter.
 SHARED = {
     "color": Annotated[
-        When, typer.Option(help="Colours; auto: on a terminal, unless NO_COLOR is set.")
+        When,
+        typer.Option(
+            metavar="WHEN",
+            help="Colours: auto (on a terminal, unless NO_COLOR is set), always, never.",
+        ),
     ],
     "progress": Annotated[
-        When, typer.Option(help="Progress on standard error; auto: on a terminal.")
+        When,
+        typer.Option(
+            metavar="WHEN",
+            help="Progress on standard error: auto (on a terminal), always, never.",
+        ),
     ],
 }
 
-#: Parameters of what a command makes.
+#: Parameters that are outputs.
 _OUTPUTS = ("out", "output", "html")
 
-#: Of every command with a ``machine``: values in place of its file's.
+#: For every command with a ``machine``: values that override its file's.
 SET = Annotated[
     list[str] | None,
     typer.Option(
@@ -55,7 +58,7 @@ Names = Callable[[], Iterable[tuple[str, str]]]
 
 
 def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the function of a command the shared options, and its parameters names to complete.
+    """Add the shared options to a command's function, and completion and sections to its own.
 
     Args:
         command: as it is typed after ``nearfar``, such as ``numa alloc``.
@@ -71,14 +74,17 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     hints = typing.get_type_hints(run, include_extras=True)
     declared = {option.name: option for option in options_of(run)}
     own = [
-        _of_option(declared[name], parameter)
-        if name in declared
-        else _completed(command, parameter.replace(annotation=hints[name]))
+        _completed(
+            command,
+            _of_option(declared[name], parameter)
+            if name in declared
+            else parameter.replace(annotation=hints[name]),
+        )
         for name, parameter in signature.parameters.items()
     ]
-    # Help lists arguments first, then what the study is asked, then where the answer goes.
-    own.sort(key=lambda one: 0 if _is_argument(one) else 1 if one.name in declared else 2)
-    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    # Help lists arguments first, then the study's options, then those of the command line.
+    own.sort(key=lambda each: 0 if _is_argument(each) else 1 if each.name in declared else 2)
+    own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
     added = [name for name in SHARED if name not in signature.parameters]
     # A command that takes more than one machine has `set_` of its own.
     sets = "machine" in signature.parameters and "set_" not in signature.parameters
@@ -88,16 +94,15 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
         from nearfar.output import add_inputs, choose
 
         for name in added:
-            choose(name, given.pop(name).value)
+            choose(name, given.pop(name))
         add_inputs(_read(given))
         try:
             values = given.pop("set_") if sets else None
             if values:
                 from nearfar import machine
 
-                # One for all, where there are several.
                 chosen = machine.listed(given["machine"]) or [machine.usual()]
-                loaded = [machine.load(one, set=machine.parse_set(values)) for one in chosen]
+                loaded = [machine.load(each, set=machine.parse_set(values)) for each in chosen]
                 given["machine"] = loaded if len(loaded) > 1 else loaded[0]
             return run(*args, **given)
         except KeyboardInterrupt:  # Typer would end without a word
@@ -105,7 +110,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
 
     more = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=When.AUTO, annotation=SHARED[name]
+            name, inspect.Parameter.KEYWORD_ONLY, default="auto", annotation=SHARED[name]
         )
         for name in added
     ]
@@ -113,6 +118,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
         more.append(
             inspect.Parameter("set_", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SET)
         )
+    more = [_completed(command, parameter) for parameter in more]
     whole = signature.replace(parameters=[*own, *more])
     wrapped.__signature__ = whole  # type: ignore[attr-defined]
     wrapped.has_shared_options = True  # type: ignore[attr-defined]
@@ -121,21 +127,23 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
 
 
 def _read(given: Mapping[str, Any]) -> Iterable[str | Path]:
-    """What a command was given that it may read: paths, and words that name a file or a trace."""
+    """The inputs of a command: paths, and words that name a file or a trace."""
     for name, value in given.items():
         if name in _OUTPUTS:
             continue
-        for one in value if isinstance(value, list | tuple) else [value]:
-            # A word such as a policy's name may be that of a folder by chance.
-            named = (
-                isinstance(one, str) and one and (_is_file(one) or _is_file(f"{one}/trace.json"))
+        for item in value if isinstance(value, list | tuple) else [value]:
+            # A policy or other name may also be the name of a folder, by chance.
+            is_input = (
+                isinstance(item, str)
+                and item
+                and (_is_file(item) or _is_file(f"{item}/trace.json"))
             )
-            if isinstance(one, Path) or named:
-                yield one
+            if isinstance(item, Path) or is_input:
+                yield item
 
 
 def _is_file(path: str) -> bool:
-    """Whether a regular file is there; False for a word that can name none."""
+    """Whether this is a regular file; False for text that cannot be a path."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -143,15 +151,20 @@ def _is_file(path: str) -> bool:
 
 
 def _completed(command: str, parameter: inspect.Parameter) -> inspect.Parameter:
+    """The parameter with completion of its names and its section of the help."""
     names = NAMES.get(f"{command} {parameter.name}", NAMES.get(parameter.name))
-    for info in getattr(parameter.annotation, "__metadata__", ()):
+    # A copy: commands share declarations such as SET.
+    infos = [copy.copy(each) for each in parameter.annotation.__metadata__]
+    for info in infos:
+        if isinstance(info, OptionInfo):
+            info.rich_help_panel = _help.section(command, parameter.name)
         if names is not None and isinstance(info, ParameterInfo) and info.autocompletion is None:
             info.autocompletion = _listed(names)
-    return parameter
+    return parameter.replace(annotation=Annotated[parameter.annotation.__origin__, *infos])
 
 
 def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Parameter:
-    """A declared option as Typer takes it; the engine reads the text."""
+    """A declared option as a parameter for Typer; the engine parses its text."""
     annotation: Any
     default: Any
     names = (lambda: option.choices) if option.choices else NAMES.get(option.name, lambda: ())
@@ -170,7 +183,7 @@ def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Paramete
         info = typer.Option(option.flag, **described)
         annotation = Annotated[str if option.required else str | None, info]
         default = None if option.default is None else written(option.default)
-    # A command that can do without it, such as `apply --restore`, gives it a default.
+    # A command with a mode that does not need it, such as `apply --restore`, has a default.
     if option.required and parameter.default is parameter.empty:
         default = inspect.Parameter.empty
     return parameter.replace(default=default, annotation=annotation)
@@ -182,13 +195,13 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def _listed(names: Names) -> Callable[[str], list[tuple[str, str]]]:
-    """Complete the last item of a comma-separated list, leaving out what stands in it already."""
+    """Complete the last item of a comma-separated list with names that it does not have yet."""
 
     def complete(incomplete: str) -> list[tuple[str, str]]:
         before, comma, last = incomplete.rpartition(",")
         try:
             offered = list(names())
-        except Exception:  # noqa: BLE001  a shell has no place for an error
+        except Exception:  # noqa: BLE001  completion cannot show an error
             return []
         taken = before.split(",")
         return [
@@ -197,13 +210,9 @@ def _listed(names: Names) -> Callable[[str], list[tuple[str, str]]]:
             if name.startswith(last) and name not in taken
         ]
 
-    # Typer looks at them once an option, and would compile their text each time.
+    # Typer evaluates annotations for each option; these need no evaluation.
     complete.__annotations__ = {"incomplete": str}
     return complete
-
-
-def _words(*words: str) -> Names:
-    return lambda: [(word, "") for word in words]
 
 
 def _machines() -> Iterable[tuple[str, str]]:
@@ -231,10 +240,11 @@ def _tiering_workloads() -> Iterable[tuple[str, str]]:
     return study.workloads().items()
 
 
-def _emitters() -> Iterable[tuple[str, str]]:
+def _emitters(of_placement: bool) -> Iterable[tuple[str, str]]:
     from nearfar import emit
 
-    return [(name, emit.emitter(name).SUMMARY) for name in emit.names()]
+    found = [(name, emit.emitter(name)) for name in emit.names()]
+    return [(name, each.SUMMARY) for name, each in found if ("mode" in each.NEEDS) is of_placement]
 
 
 def _runs() -> Iterable[tuple[str, str]]:
@@ -252,15 +262,14 @@ def _studies() -> Iterable[tuple[str, str]]:
 
 #: Names by ``COMMAND PARAMETER``, or by ``PARAMETER`` alone for every command.
 NAMES: Mapping[str, Names] = {
-    "emit": _emitters,
-    "guest arch": _words("auto", "x86_64", "aarch64"),
+    "advise emit": lambda: _emitters(of_placement=False),
     "machine": _machines,
-    "machine target": _machines,
-    "numa import output_format": _words("table", "json", "toml"),
-    "output_format": _words("table", "json", "csv", "parquet"),
+    "machine show name": _machines,
+    "numa plan emit": lambda: _emitters(of_placement=True),
     "reproduce study": _studies,
-    "run watch": _runs,
     "storage": _storages,
+    "watch process": _runs,
     "workload": _tiering_workloads,
-    "workload targets": _workloads,
+    "workload capture names": _workloads,
+    "workload show names": _workloads,
 }

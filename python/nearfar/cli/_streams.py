@@ -1,4 +1,4 @@
-"""The three standard streams, as they may be: closed, full, of a reader that is gone."""
+"""Standard streams that may be closed, full, or have no reader."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 
-class _Answers(io.FileIO):
-    """Standard output: what cannot be written is an error, and says of what; the first time."""
+class _Output(io.FileIO):
+    """Standard output: the first failed write is an error that names the stream."""
 
     lost = False
 
@@ -24,8 +24,8 @@ class _Answers(io.FileIO):
             raise OSError(error.errno, error.strerror, "standard output") from None
 
 
-class _Notes(io.FileIO):
-    """Standard error: where nobody can be told, nobody is told."""
+class _Messages(io.FileIO):
+    """Standard error: messages that cannot be written are dropped."""
 
     def write(self, data: Any) -> int:
         with suppress(OSError):
@@ -34,19 +34,19 @@ class _Notes(io.FileIO):
 
 
 def prepare() -> None:
-    """Make the streams safe to write to; call it before anything is opened."""
+    """Make the streams safe to write to; call it before any file is opened."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number, so that no file gets it. Writing to the second fails, as it
-            # does where it is closed; programs that are started find all three closed.
+            # It takes the lowest free number, so no other file gets it. Writing to standard output
+            # still fails; child processes find all three closed.
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
-    # Bytes of names that are no text are escaped, and so is what an encoding lacks.
-    answers = io.BufferedWriter(_Answers(1, "w", closefd=False))
-    sys.stdout = _text(answers, sys.stdout)
-    sys.stdout.reconfigure(line_buffering=answers.isatty())
-    sys.stderr = _text(_Notes(2, "w", closefd=False), sys.stderr)
+    # Bytes that are not text, and characters that the encoding lacks, are escaped.
+    output = io.BufferedWriter(_Output(1, "w", closefd=False))
+    sys.stdout = _text(output, sys.stdout)
+    sys.stdout.reconfigure(line_buffering=output.isatty())
+    sys.stderr = _text(_Messages(2, "w", closefd=False), sys.stderr)
     sys.stderr.reconfigure(write_through=True)
 
 

@@ -1,11 +1,11 @@
-"""What the commands of the studies share: formats, how a result is printed."""
+"""What the commands share: options of the output, its checks, and how a result is printed."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,34 +16,38 @@ if TYPE_CHECKING:
 
     from nearfar.result import FolderResult, Result
 
-Format = Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace existing outputs of -o and --html.")]
-Html = Annotated[Path | None, typer.Option(help="Also write a self-contained HTML page.")]
+
+def _format(formats: str) -> Any:
+    return typer.Option("--format", metavar="FORMAT", help=f"Format of the output: {formats}.")
+
+
+Format = Annotated[
+    Literal["table", "json", "csv", "parquet"], _format("table, json, csv or parquet")
+]
+#: For what has no rows of one kind.
+TextFormat = Annotated[Literal["table", "json"], _format("table or json")]
+#: For machines.
+TomlFormat = Annotated[Literal["table", "json", "toml"], _format("table, json or toml")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing outputs.")]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write a self-contained HTML page.")
+]
 Out = Annotated[
-    Path | None, typer.Option("-o", "--out", help="Also write result.parquet and run.json.")
+    Path | None,
+    typer.Option(
+        "-o", "--out", metavar="FOLDER", help="Also write result.parquet and run.json to a folder."
+    ),
 ]
 
-#: What ``--format`` may be.
-FORMATS = ("table", "json", "csv", "parquet")
 
-
-def check_format(
-    output_format: str, formats: tuple[str, ...] = FORMATS, instead: str = ", or use -o FOLDER"
-) -> None:
-    """Refuse a format that is none, and binary output to a terminal; ``instead``: what else helps.
-
-    Before the work, not after.
-    """
-    if output_format not in formats:
-        raise NearfarError(
-            f"--format: {output_format!r} is not a format; choose one of {', '.join(formats)}"
-        )
+def check_format(output_format: str, instead: str = ", or use -o FOLDER") -> None:
+    """Refuse binary output to a terminal, before the work; ``instead``: what else helps."""
     if output_format == "parquet" and sys.stdout.isatty():
         raise NearfarError(f"--format parquet: not to a terminal; redirect it{instead}")
 
 
 def check_outputs(out: Path | None, force: bool, html: Path | None = None) -> None:
-    """Refuse, before the work, a folder or page that :func:`save` could not write after it."""
+    """Refuse, before the work, a folder or page that :func:`save` could not write."""
     from nearfar.output import check_output
     from nearfar.result import RUN
 
@@ -51,6 +55,23 @@ def check_outputs(out: Path | None, force: bool, html: Path | None = None) -> No
         check_output(out, force=force, holds=RUN)
     if html is not None:
         check_output(html, force=force)
+
+
+def check_rows(result: type[Result], rows: int) -> None:
+    """Refuse, before the work, a page with more rows than it takes."""
+    from nearfar.result import load
+
+    load(str(result.page)).check_rows(rows)
+
+
+def check_emitter(command: str, kind: str) -> None:
+    """Refuse, before the work, an emitter that is unknown or not for this command."""
+    from nearfar.cli._shared import NAMES
+    from nearfar.errors import unknown
+
+    known = [name for name, _ in NAMES[f"{command} emit"]()]
+    if kind not in known:
+        raise unknown(f"--emit: `nearfar {command}` has no emitter", kind, known, "one of")
 
 
 def save(
@@ -76,7 +97,7 @@ def print_result(
     html: Path | None = None,
     shown: Callable[[], RenderableType] | None = None,
 ) -> None:
-    """Print a result: for programs its rows, for people its view or ``shown``, and the page."""
+    """Print a result in its format: rows, or the view (``shown``) and the path of the page."""
     if not print_rows(result, output_format):
         from nearfar.report.tables import show
 
@@ -86,7 +107,7 @@ def print_result(
 
 
 def print_rows(result: Result, output_format: str) -> bool:
-    """Print a result for programs; False for ``table``, which the command prints itself."""
+    """Print a result as JSON, CSV or Parquet; False for ``table``, which the caller prints."""
     if output_format == "json":
         print(result.to_json())
     elif output_format == "csv":

@@ -1,10 +1,10 @@
-"""``nearfar --version``, which needs nothing that takes a while to load."""
+"""``nearfar --version``, which loads nothing slow."""
 
 from __future__ import annotations
 
 
 def say_version() -> int:
-    """Print the version; its exit code."""
+    """Print the version; return the exit code."""
     from nearfar import __version__
 
     print(f"nearfar {__version__}")

@@ -1,4 +1,4 @@
-"""``nearfar advise``: a page size for a workload, or for every VM of a fleet."""
+"""``nearfar advise``: a page size for a program, or for every VM of a fleet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
 import typer
 
 from nearfar.cli._shared import SET
-from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result, save
+from nearfar.cli._study import (
+    Force,
+    Format,
+    Html,
+    check_emitter,
+    check_format,
+    check_outputs,
+    check_rows,
+    print_result,
+    save,
+)
 from nearfar.declared import advise as advise_declared
 from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
@@ -21,7 +31,6 @@ from nearfar.schema import default, takes
 if TYPE_CHECKING:
     from nearfar.advise import AdviseResult
 
-#: Where `nearfar --help` lists it.
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar advise app.trace --memory 60% --machine optane-ssd"}
 
@@ -35,47 +44,66 @@ def run(
     set_: SET = None,
     emit: Annotated[
         str | None,
-        typer.Option(help="Print configuration for another tool (docs/apply.md)."),
+        typer.Option(
+            metavar="TOOL",
+            help="Print configuration for a tool (docs/apply.md): cgroup, hugetlb, "
+            "kernel-cmdline, libvirt, madvise, qemu, sysfs, systemd, systemd-memory, "
+            "zram-generator.",
+        ),
     ] = None,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Regret over all rows; exit 1 if a goal is missed.")
+        bool,
+        typer.Option(
+            "--evaluate", help="Print the regret of all rows; exit code 1 if a goal is missed."
+        ),
     ] = False,
     output_format: Format = "table",
     out: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--out", help="Also write result.parquet, run.json and what --emit made."
+            "-o",
+            "--out",
+            metavar="FOLDER",
+            help="Also write result.parquet, run.json and the files of --emit to a folder.",
         ),
     ] = None,
     html: Html = None,
     force: Force = False,
     **options: Unpack[advise_declared.Options],
 ) -> int:
-    """Advise a page size: predicted and simulated time, gain, regret, and what can be set."""
+    """Advise a page size: predicted and simulated time, gain, regret, possible settings."""
     import nearfar.advise as study
     from nearfar import emit as emitters
     from nearfar import machine as machines
+    from nearfar.advise import early
     from nearfar.cli._progress import progress, records
 
     check_format(output_format)
     check_outputs(out, force, html)
+    is_fleet = any(path.suffix == ".toml" for path in inputs)
     if emit is not None:
-        # An unknown one is refused before the work, not after.
-        _ask(options, emitters.emitter(emit).NEEDS)
+        check_emitter("advise", emit)
+        _request(options, emitters.emitter(emit).NEEDS)
     if evaluate:
         _check_evaluated(options)
     if set_:
         chosen = machines.listed(options.get("machine"))
-        if chosen is None or any(path.suffix == ".toml" for path in inputs):
-            raise NearfarError("--set: give traces and the --machine whose value it is")
+        if chosen is None or is_fleet:
+            raise NearfarError("--set: needs traces, and the --machine that has the value")
         values = machines.parse_set(set_)
         options["machine"] = [machines.load(one, set=values) for one in chosen]
+    vms = early.plan(inputs, options)
+    if html is not None:
+        check_rows(study.AdviseResult, len(vms))
+    if emit is not None and out is None:
+        of_host = is_fleet and emitters.is_of_host(emit)
+        files = len({vm.machine if of_host else vm.name for vm in vms})
+        if files > 1:
+            raise NearfarError(f"--emit: {files} files to make; give -o FOLDER")
     total = records(inputs[0], options) if len(inputs) == 1 else None
     with progress(f"advise {inputs[0]}", total) as on_progress:
         result = study.advise(inputs, progress=on_progress, **options)
     emitted, failed = _emitted(result, emit)
-    if out is None and (files := len(emitted) + len(failed)) > 1:
-        raise NearfarError(f"--emit: {files} files to make; give -o FOLDER")
     if failed and not emitted:
         raise NearfarError(failed[0])
     save(result, out, force, html, result.html, texts=emitted)
@@ -89,8 +117,8 @@ def run(
     return 1 if failed or missed else 0
 
 
-def _ask(options: advise_declared.Options, needs: Sequence[str]) -> None:
-    """Ask the study for what an emitter needs, which it otherwise does not look for."""
+def _request(options: advise_declared.Options, needs: Sequence[str]) -> None:
+    """Set the options without which the study does not compute what an emitter needs."""
     if "enough_bytes" in needs and options.get("slowdown") is None:
         options["slowdown"] = default(paging_declared.OPTIONS, "slowdown")
     if "regions" in needs:
@@ -98,7 +126,7 @@ def _ask(options: advise_declared.Options, needs: Sequence[str]) -> None:
 
 
 def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], list[str]]:
-    """Text of each VM, or of each host of a fleet, by file name; and why others have none."""
+    """The files of each VM, or of each host of a fleet, by name; errors of the others."""
     from nearfar import emit as emitters
 
     if kind is None:
@@ -127,7 +155,7 @@ def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], li
 
 
 def _check_evaluated(options: advise_declared.Options) -> None:
-    """Refuse, before the work, what has no regret; take more memory sizes."""
+    """Set the options of ``--evaluate``; refuse those that have no regret."""
     from nearfar.advise.by_machine import MODEL
     from nearfar.advise.regret import NO_REGRET
 
@@ -139,7 +167,7 @@ def _check_evaluated(options: advise_declared.Options) -> None:
 
 
 def _evaluate(result: AdviseResult, output_format: str) -> bool:
-    """Print the regret over all rows; whether a goal was missed."""
+    """Print the regret of all rows; return whether a goal was missed."""
     from nearfar.advise.regret import evaluate
     from nearfar.report import advise as tables
     from nearfar.report.tables import show

@@ -1,33 +1,22 @@
-"""``nearfar apply``: a page size for one command on this machine, everything put back after it."""
+"""``nearfar apply``: run a command with one page size on this machine, then restore settings."""
 
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated, Literal, Unpack
 
 import typer
 
-from nearfar.cli._study import check_format, print_rows
+from nearfar.cli._study import Force, check_format, print_rows
 from nearfar.declared import apply as declared
 from nearfar.schema import takes
 
-#: Where `nearfar --help` lists it.
 GROUP = "Run"
 SETTINGS = {
-    "context_settings": {"ignore_unknown_options": False, "allow_interspersed_args": False},
+    "context_settings": {"allow_interspersed_args": False},
     "epilog": "Example: nearfar apply --page 64K --yes --compare --repeat 3 -- sort big.txt",
 }
-
-
-class Format(StrEnum):
-    """How to print."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    parquet = "parquet"
 
 
 @takes(declared.OPTIONS)
@@ -37,30 +26,32 @@ def run(
     ] = None,
     page: str | None = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be done, as without --yes.")
+        bool, typer.Option("--dry-run", help="Show what --yes would do; the default.")
     ] = False,
     restore: Annotated[
         bool,
-        typer.Option("--restore", help="Only restore settings that a killed run left changed."),
+        typer.Option("--restore", help="Restore settings that a killed run left changed; no run."),
     ] = False,
     output_format: Annotated[
-        Format,
+        Literal["table", "json", "csv", "parquet"],
         typer.Option(
             "--format",
-            help="table on standard error; the others on standard output, and the command's on "
-            "standard error.",
+            metavar="FORMAT",
+            help="table: on standard error; json, csv or parquet: on standard output, and the "
+            "command's output on standard error.",
         ),
-    ] = Format.table,
+    ] = "table",
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Also write the result as JSON.")
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Also write the result as JSON."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    force: Force = False,
     **options: Unpack[declared.Options],
 ) -> None:
-    """Run a command with pages of one size, put everything back, and measure what it did.
+    """Run and measure a command with one page size, then restore the machine's settings.
 
-    Without --yes nothing is changed or run. Exit code: that of the command, 128 + N when signal N
-    ended it; 2 or 3, with a line that begins `nearfar: error:`, when nearfar itself failed.
+    Without --yes nothing is changed or run. Exit code: the command's, 128 + N if signal N ended
+    it; 2 or 3, with a line that begins `nearfar: error:`, if nearfar itself failed.
     """
     import nearfar.apply as study
     from nearfar.errors import NearfarError
@@ -69,17 +60,17 @@ def run(
     yes = options.get("yes", False)
     if restore:
         if command or page is not None or yes:
-            raise NearfarError("--restore: stands alone; leave the command, --page and --yes away")
+            raise NearfarError("--restore: runs nothing; leave out the command, --page and --yes")
         for change in study.restore():
             print(f"{change.file}: {change.becomes} -> {change.was}")
         return
     if page is None:
         raise NearfarError("--page: is missing; give a size such as 64K")
     if yes and dry_run:
-        raise NearfarError("--dry-run: does not go with --yes; leave one of them away")
+        raise NearfarError("--dry-run: contradicts --yes; leave one of them out")
     if out is not None:
         check_output(out, force=force)
-    plain = output_format is Format.table
+    plain = output_format == "table"
     check_format(output_format, instead=", or use -o FILE")
 
     def show(done: int, runs: int) -> None:

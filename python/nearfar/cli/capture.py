@@ -9,19 +9,20 @@ from typing import Annotated, Unpack
 
 import typer
 
+from nearfar.cli._study import Force
 from nearfar.declared import capture as declared
 from nearfar.schema import takes
 
-#: Where `nearfar --help` lists it.
 GROUP = "Record"
 SETTINGS = {
     "context_settings": {
         "allow_interspersed_args": False,
-        # declared.Options of other tools, and what to do instead.
-        "obj": {
-            "--pid": "capture starts a program and does not attach to one that runs; "
-            "write `nearfar capture -- COMMAND...`"
-        },
+        # Options of other tools, and what to do instead.
+        "obj": dict.fromkeys(
+            ("-p", "--pid"),
+            "capture starts a program and does not attach to a running one; "
+            "write `nearfar capture -- COMMAND...`",
+        ),
     },
     "epilog": "Example: nearfar capture -o app.trace -- gzip -dc numbers.gz",
 }
@@ -33,31 +34,34 @@ def run(
         list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Trace folder to make [NAME.trace].")
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="FOLDER", help="Trace folder to write [default: NAME.trace]."
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing trace.")] = False,
+    force: Force = False,
     **options: Unpack[declared.Options],
 ) -> None:
     """Run an unmodified x86-64 or aarch64 program and write its trace.
 
     capture starts the program: it cannot attach to one that runs already (there is no --pid).
-    declared.Options of nearfar stand before the program, which has all that follows.
+    nearfar's options go before the program; all words after it are the program's.
 
-    The program's standard streams are passed through; a summary goes to standard error. Exit code
-    0 when the trace is complete, whatever the program answered; 130 after Ctrl-C.
+    The program keeps its standard streams; a summary goes to standard error. Exit code 0 if the
+    trace is complete, whatever the program returns; 130 after Ctrl-C.
     """
     import nearfar.capture as captures
     from nearfar.cli._progress import given
 
     show = captures.meter(given(options.get("stop_after") or options.get("max_refs")))
-    waited = options.get("start_on") or ""
-    said = not waited
+    start_signal = options.get("start_on") or ""
+    announced = not start_signal
 
     def on_progress(records: int) -> None:
-        nonlocal said
-        if not said:  # now that it is caught
-            said = True
-            words = f"recording begins on {waited}: kill -{waited[3:]} {os.getpid()}"
+        nonlocal announced
+        if not announced:  # the signal has a handler by now
+            announced = True
+            words = f"recording begins on {start_signal}: kill -{start_signal[3:]} {os.getpid()}"
             print(f"nearfar: {words}", file=sys.stderr, flush=True)
         if show is not None:
             show(records)

@@ -1,4 +1,4 @@
-"""``nearfar diff``: two runs compared, for people and for CI."""
+"""``nearfar diff``: compare two runs, for people and for CI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from nearfar.schema import takes
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Where `nearfar --help` lists it.
 GROUP = "Compare"
 SETTINGS = {"epilog": "Example: nearfar diff before.run after.run --fail-above 3%"}
 
@@ -25,7 +24,10 @@ def run(
     a: Annotated[Path, typer.Argument(help="The baseline: a run or sweep.")],
     b: Annotated[Path, typer.Argument(help="The run or sweep to compare with it.")],
     fail_above: Annotated[
-        str | None, typer.Option(help="Exit 1 if a row is worse by more than this, such as 3%.")
+        str | None,
+        typer.Option(
+            metavar="SHARE", help="Exit code 1 if a row is worse by more than this, such as 3%."
+        ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Show every row.")] = False,
     output_format: Format = "table",
@@ -47,7 +49,7 @@ def run(
     print_result(found, output_format, shown=shown)
     failed = found.worse(threshold) if threshold is not None else []
     if failed:
-        sys.stdout.flush()  # standard error comes after
+        sys.stdout.flush()  # before the message on standard error
         rows = f"{len(failed)} row" + "s" * (len(failed) > 1)
         print(f"nearfar: {rows} worse by more than {fail_above}", file=sys.stderr)
     return 1 if failed else 0

@@ -1,34 +1,27 @@
-"""``nearfar doctor``: which capture paths and optional tools are there, and how to get the rest."""
+"""``nearfar doctor``: which capture methods and optional tools this machine has."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from nearfar.cli._study import TextFormat
 
 if TYPE_CHECKING:
     from nearfar.doctor import Finding
     from nearfar.report.fitted import Table
 
-#: Where `nearfar --help` lists it.
 GROUP = "Tools"
 SETTINGS = {"epilog": "Example: nearfar doctor --require libvirt"}
-
-
-class Format(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def run(
     require: Annotated[
         list[str] | None,
-        typer.Option(help="Exit with 3 unless this is available; repeatable."),
+        typer.Option(metavar="TOOL", help="Exit with 3 if this is not available; repeatable."),
     ] = None,
-    format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,  # noqa: A002
+    output_format: TextFormat = "table",
 ) -> None:
     """Show which capture methods and optional tools are available, and how to get the others."""
     import json
@@ -41,13 +34,13 @@ def run(
     for name in require or []:
         if name not in names:
             raise NearfarError(f"--require {name}: no such tool; one of {', '.join(names)}")
-    if format is Format.JSON:
+    if output_format == "json":
         print(json.dumps({"findings": [one.to_dict() for one in found]}, indent=2))
     else:
         from nearfar.report.tables import show
 
         show(_table("What nearfar can use", [one for one in found if not one.for_tests]))
-        tests = "What its own tests, checks and demonstration use besides"
+        tests = "What else its tests, checks and demonstration use"
         show(_table(tests, [one for one in found if one.for_tests]))
     missing = [one for one in found if one.name in (require or []) and not one.available]
     if missing:
@@ -62,12 +55,12 @@ def _table(title: str, found: list[Finding]) -> Table:
 
     table = Table(title)
     table.add_column("tool", importance=KEY)
-    table.add_column("there", importance=KEY)
+    table.add_column("here", importance=KEY)
     table.add_column("used for; what was found, and the fix", overflow="fold", importance=KEY)
     for one in found:
-        there = Text("yes", "green") if one.available else Text("no", "red")
+        here = Text("yes", "green") if one.available else Text("no", "red")
         words = Text.assemble(one.used_for, (f"\n{one.why}", "dim"))
         if one.fix:
             words.append(f"\n{one.fix}", "bold")
-        table.add_row(one.name, there, words)
+        table.add_row(one.name, here, words)
     return table

@@ -1,4 +1,4 @@
-"""``nearfar explain``: what a number of a run is made of, and where it comes from."""
+"""``nearfar explain``: the parts of a run's time, and the code and memory that cause them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from nearfar.schema import takes
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Where `nearfar --help` lists it.
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar explain app.run --by-function --html app.html"}
 
@@ -31,14 +30,14 @@ def run(
     run: Annotated[Path, typer.Argument(help="Folder that `nearfar paging -o` wrote.")],
     *,
     by_function: Annotated[
-        bool, typer.Option("--by-function", help="Show functions and lines in place of regions.")
+        bool, typer.Option("--by-function", help="Show functions and lines instead of regions.")
     ] = False,
     output_format: Format = "table",
     html: Html = None,
     force: Force = False,
     **options: Unpack[declared.Options],
 ) -> None:
-    """Explain a row of a run: parts of its time; regions, functions, lines that miss and fault."""
+    """Explain a row of a run: its time by part, and the regions or functions that cause it."""
     from nearfar.cli._progress import progress, records_of_run
     from nearfar.explain import explain
 

@@ -1,4 +1,4 @@
-"""``nearfar export``: a trace as another tool reads it."""
+"""``nearfar export``: write a trace in another tool's format."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Annotated, Unpack
 
 import typer
 
+from nearfar.cli._study import Force
 from nearfar.declared import export as declared
+from nearfar.errors import NearfarError, unknown
 from nearfar.schema import takes
 
-#: Where `nearfar --help` lists it.
 GROUP = "Tools"
 SETTINGS = {"epilog": "Example: nearfar export app.trace --format csv -o app.csv"}
 
@@ -20,18 +21,29 @@ SETTINGS = {"epilog": "Example: nearfar export app.trace --format csv -o app.csv
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
     out: Annotated[
-        str, typer.Option("-o", "--out", help="File, or - for stdout (not oracle-general).")
+        str,
+        typer.Option(
+            "-o", "--out", metavar="FILE", help="File, or - for stdout (not oracle-general)."
+        ),
     ],
     *,
     format: str,  # noqa: A002
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
     **options: Unpack[declared.Options],
 ) -> None:
     """Export a trace for another tool (formats: docs/formats.md)."""
     from nearfar import exporter
     from nearfar.cli._progress import progress, records
+    from nearfar.output import check_output
 
+    # Before --filter makes its view of the trace.
+    if out != "-":
+        check_output(Path(out), force=force)
+    elif format == "oracle-general":
+        raise NearfarError("-o -: oracle-general needs to seek in its output; name a file with -o")
+    if format not in exporter.formats():
+        raise unknown("--format: no export format", format, exporter.formats(), "one of")
     with progress(f"exporting {trace}", records(trace)) as on_progress:
         count = exporter.export_trace(
             trace, out, format=format, force=force, progress=on_progress, **options

@@ -1,4 +1,4 @@
-"""``nearfar fit``: models of TLB miss rate and page fault rate from measured points."""
+"""``nearfar fit``: fit models of TLB miss rates and page fault rates to measured points."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from nearfar.fit import Fits
     from nearfar.models import Fit
 
-#: Where `nearfar --help` lists it.
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar fit --csv measured.csv --predict 8K,32K"}
 
@@ -25,21 +24,22 @@ def run(
     csv: Annotated[
         Path,
         typer.Option(
+            metavar="FILE",
             help="Table with the columns page_bytes (4096 or 4K), tlb_miss_rate and/or fault_rate "
-            "(0 to 1), and optionally memory_bytes or memory_fraction."
+            "(0 to 1), and optionally memory_bytes or memory_fraction.",
         ),
     ],
     output_format: Format = "table",
     **options: Unpack[declared.Options],
 ) -> None:
-    """Fit a power law to TLB miss rates and two exponentials to page fault rates, or --model."""
+    """Fit models to measured TLB miss rates and page fault rates."""
     from nearfar.fit import fit_csv
 
     check_format(output_format, instead="")
     fits = fit_csv(csv, **options)
     if not print_rows(fits, output_format):
-        for one in fits:
-            _print(one, fits)
+        for each in fits:
+            _print(each, fits)
 
 
 def _memory(one: Fit) -> str:

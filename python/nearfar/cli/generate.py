@@ -1,4 +1,4 @@
-"""``nearfar generate``: synthetic traces of known statistics."""
+"""``nearfar generate``: synthetic traces with known statistics."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Unpack
 
 import typer
 
+from nearfar.cli._study import Force
 from nearfar.declared import generate as declared
 from nearfar.schema import takes
 
-#: Where `nearfar --help` lists it.
 GROUP = "Record"
 SETTINGS = {
     "epilog": "Example: nearfar generate zipf -o zipf.trace --refs 200000 --pages 5000 --seed 1"
@@ -20,11 +20,11 @@ SETTINGS = {
 @takes(declared.OPTIONS)
 def run(
     name: str,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Trace folder.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FOLDER", help="Trace folder.")],
     *,
     refs: int,
     pages: int,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing trace.")] = False,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print trace.json.")] = False,
     **options: Unpack[declared.Options],
 ) -> None:

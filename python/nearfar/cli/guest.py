@@ -1,22 +1,22 @@
-"""``nearfar guest``: run a command in a small Debian under QEMU, with memory nodes as described."""
+"""``nearfar guest``: run a command in a small Debian guest under QEMU, with given memory nodes."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nearfar.cli._study import Force
 from nearfar.errors import NearfarError
 
 if TYPE_CHECKING:
     from nearfar import guest
 
-#: Where `nearfar --help` lists it.
 GROUP = "Record"
 SETTINGS = {
-    "context_settings": {"ignore_unknown_options": False, "allow_interspersed_args": False},
+    "context_settings": {"allow_interspersed_args": False},
     "epilog": "Example: nearfar guest --far 256M --latency 80ns,250ns -- cat /proc/zoneinfo",
 }
 
@@ -29,24 +29,31 @@ def run(
         list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
     ],
     arch: Annotated[
-        str, typer.Option(help="Architecture of the guest: auto (this machine's), x86_64, aarch64.")
+        Literal["auto", "x86_64", "aarch64"],
+        typer.Option(
+            metavar="NAME",
+            help="Architecture of the guest: auto (this machine's), x86_64, aarch64.",
+        ),
     ] = "auto",
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of node 0.")] = "512M",
-    cpus: Annotated[int, typer.Option(min=1, max=64, help="Processors, all on node 0.")] = 1,
+    cpus: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, max=64, help="Processors, all on node 0.")
+    ] = 1,
     far: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of node 1, without processors.")
+        str | None, typer.Option(metavar="SIZE", help="Memory of node 1, which has no processors.")
     ] = None,
     latency: Annotated[
         str | None,
         typer.Option(
-            metavar="NEAR,FAR", help="Latency of both nodes, such as 80ns,250ns; for HMAT."
+            metavar="NEAR,FAR",
+            help="Latency of both nodes in the firmware's table (HMAT), such as 80ns,250ns.",
         ),
     ] = None,
     bandwidth: Annotated[
         str | None,
         typer.Option(
             metavar="NEAR,FAR",
-            help="Bandwidth of both nodes in bytes per second, such as 100G,25G.",
+            help="Bandwidth of both nodes in that table, bytes per second, such as 100G,25G.",
         ),
     ] = None,
     zram: Annotated[
@@ -60,32 +67,44 @@ def run(
         Words,
         typer.Option(
             metavar="PATH[=GUEST]",
-            help="File or folder to copy into the guest [to /work]; repeatable.",
+            help="File or folder to copy into the guest [default: to /work]; repeatable.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder for what the command leaves in /out.")
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="FOLDER", help="Folder for a copy of the guest's /out."
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
+    force: Force = False,
     timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds that the command may take; 0: no limit.")
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="Time limit of the command; 0 = none."),
     ] = 600,
     icount: Annotated[
         int | None,
-        typer.Option(min=0, max=10, help="Clock by instructions, each 2^N ns (QEMU's -icount)."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=10,
+            help="Advance the clock by 2^N ns per instruction (QEMU's -icount).",
+        ),
     ] = None,
     kernel: Annotated[
-        str | None, typer.Option(metavar="PACKAGE", help="Debian's kernel [6.12, for clouds].")
+        str | None,
+        typer.Option(
+            metavar="PACKAGE", help="Debian package of the kernel [default: 6.12, for clouds]."
+        ),
     ] = None,
     module: Annotated[
         Words, typer.Option(metavar="NAME", help="Kernel module to load; repeatable.")
     ] = None,
-    append: Annotated[str, typer.Option(help="Extra kernel parameters.")] = "",
+    append: Annotated[str, typer.Option(metavar="TEXT", help="Extra kernel parameters.")] = "",
 ) -> None:
-    """Boot Debian's kernel under QEMU, run a command as root in /work, and switch off.
+    """Boot a Debian guest under QEMU, run a command in it as root in /work, and shut it down.
 
-    Kernel and packages come with apt, into a cache folder; no privileges are needed. Exit code:
-    that of the command; 1 to 3, with a line that begins `nearfar: error:`, when the guest failed.
+    apt downloads the kernel and packages to a cache folder; no privileges are needed. Exit code:
+    the command's; 1 to 3, with a line that begins `nearfar: error:`, if the guest failed.
     """
     from nearfar import guest
     from nearfar.sizes import parse_bytes
@@ -120,13 +139,13 @@ def run(
 def _links(
     nodes: int, latency: str | None, bandwidth: str | None
 ) -> dict[tuple[int, int], guest.Link]:
-    """What processors see of each node."""
+    """The link from the processors to each node."""
     from nearfar import guest
     from nearfar.sizes import parse_bytes, parse_time
 
     if latency is None:
         if bandwidth is not None:
-            raise NearfarError("--bandwidth: goes with --latency; give that, too")
+            raise NearfarError("--bandwidth: needs --latency; give both")
         return {}
     times = [parse_time(text, "--latency") for text in _each(nodes, latency, "--latency")]
     rates: list[int | None] = [None] * nodes
@@ -138,14 +157,14 @@ def _links(
 
 
 def _each(nodes: int, text: str, flag: str) -> list[str]:
-    """The items of a list, one a node."""
+    """The items of a list, one per node."""
     words = text.split(",")
     if len(words) != nodes:
-        raise NearfarError(f"{flag}: {text} is not one value a node, of which there are {nodes}")
+        raise NearfarError(f"{flag}: {text} is not one value per node; give {nodes}")
     return words
 
 
 def _placed(put: str) -> tuple[str, Path]:
-    """Where a file of the host lies in the guest, and the file."""
+    """The path in the guest of a file of the host, and the file."""
     source, _, place = put.partition("=")
     return place or f"/work/{Path(source).absolute().name}", Path(source)

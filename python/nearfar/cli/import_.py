@@ -1,4 +1,4 @@
-"""``nearfar import``: a trace of another tool as a trace folder."""
+"""``nearfar import``: convert another tool's trace to a trace folder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Unpack
 
 import typer
 
+from nearfar.cli._study import Force
 from nearfar.declared import import_ as declared
 from nearfar.schema import takes
 
-#: Where `nearfar --help` lists it.
 GROUP = "Record"
 SETTINGS = {"epilog": "Example: nearfar import runs/app.din.gz --format dinero -o app.trace"}
 
@@ -22,13 +22,13 @@ def run(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Trace folder [default: the file's name, .trace]."),
+        typer.Option("-o", "--out", metavar="FOLDER", help="Trace folder [default: FILE.trace]."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing trace.")] = False,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print trace.json.")] = False,
     **options: Unpack[declared.Options],
 ) -> None:
-    """Import a trace of another tool (formats: docs/formats.md)."""
+    """Convert another tool's trace to a trace folder (formats: docs/formats.md)."""
     from nearfar import importer
     from nearfar.cli._progress import made, progress
 

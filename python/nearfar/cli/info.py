@@ -1,4 +1,4 @@
-"""``nearfar info``: what a trace holds."""
+"""``nearfar info``: a summary of a trace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, check_format, check_outputs, print_result
+from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result
 from nearfar.declared import info as declared
 from nearfar.schema import takes
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from nearfar.info import Verified
 
-#: Where `nearfar --help` lists it.
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
 
@@ -26,10 +25,7 @@ SETTINGS = {"epilog": "Example: nearfar info app.trace --html app.html"}
 def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
     output_format: Format = "table",
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page with a heat map as well."),
-    ] = None,
+    html: Html = None,
     force: Force = False,
     **options: Unpack[declared.Options],
 ) -> None:
@@ -57,7 +53,7 @@ def run(
 
 
 def _verified(files: Sequence[Verified]) -> Iterator[RenderableType]:
-    """Say what was checked of each file."""
+    """What was verified in each file."""
     from rich.text import Text
 
     from nearfar import units
@@ -73,8 +69,8 @@ def _verified(files: Sequence[Verified]) -> Iterator[RenderableType]:
         for file in files
     ]
     yield Text("")
-    yield tables.listing("Verified: read whole", ["file", "rows", "bytes", "checksum"], cells)
+    yield tables.listing("Verified files", ["file", "rows", "bytes", "checksum"], cells)
     yield Text(
-        "Every page decoded; records by kind and thread, instructions and pages by kinds are "
-        "what trace.json says."
+        "Every data page decodes. Records by kind and thread, instructions and pages by kind "
+        "match trace.json."
     )

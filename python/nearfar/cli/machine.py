@@ -2,168 +2,139 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nearfar.cli._shared import SET
+from nearfar.cli._study import Force, TextFormat, TomlFormat
+from nearfar.errors import NearfarError
 
 if TYPE_CHECKING:
     from nearfar.machine import Machine
 
-#: Where `nearfar --help` lists it.
 GROUP = "Tools"
-SETTINGS = {"epilog": "Example: nearfar machine show optane-ssd"}
-
-
-class Action(StrEnum):
-    """What to do."""
-
-    LIST = "list"
-    SHOW = "show"
-    CHECK = "check"
-    SCHEMA = "schema"
-    MEASURE = "measure"
-
-
-class Format(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
-    TOML = "toml"
-
-
+APP = typer.Typer(
+    no_args_is_help=True,
+    help="List, show or check machine descriptions, or measure this machine.",
+    epilog="Example: nearfar machine show optane-ssd",
+)
 #: Page sizes whose I/O times `show` prints, bytes.
 SHOWN = [1 << power for power in (9, 12, 14, 16, 18, 21)]
 
+Named = Annotated[str, typer.Argument(help="Name or file of a machine.")]
 
-def run(
-    action: Annotated[
-        Action, typer.Argument(help="list | show NAME | check FILE | schema | measure")
-    ],
-    target: Annotated[str | None, typer.Argument(help="Name or path of a machine.")] = None,
-    format: Annotated[  # noqa: A002
-        Format, typer.Option(help="How to print; toml: a file to start from.")
-    ] = Format.TABLE,
-    set_: SET = None,
+
+@APP.command("list", epilog="Example: nearfar machine list")
+def list_(output_format: TextFormat = "table") -> None:
+    """List the built-in machines."""
+    from nearfar import machine
+
+    found = [machine.load(name) for name in machine.names()]
+    if output_format == "json":
+        rows = [
+            {"name": m.name, "description": m.description, "storage": m.storages} for m in found
+        ]
+        print(json.dumps({"machines": rows}, indent=2))
+    else:
+        _print_list(found)
+
+
+@APP.command(epilog="Example: nearfar machine show optane-ssd")
+def show(name: Named, set_: SET = None, output_format: TomlFormat = "table") -> None:
+    """Show a machine's values, their sources, and its I/O times; as TOML, a file to start from."""
+    from nearfar import machine
+
+    found = machine.load(name, set=machine.parse_set(set_ or []))
+    if output_format == "json":
+        print(json.dumps(_as_json(found), indent=2))
+    elif output_format == "toml":
+        print(found.to_toml(), end="")
+    else:
+        _print_machine(found)
+
+
+@APP.command(epilog="Example: nearfar machine check mine.toml")
+def check(name: Named, set_: SET = None, output_format: TextFormat = "table") -> None:
+    """Check a machine file."""
+    from nearfar import machine
+
+    found = machine.load(name, set=machine.parse_set(set_ or []))
+    if output_format == "json":
+        print(json.dumps({"name": found.name, "ok": True}))
+    else:
+        print(f"{name}: good")
+
+
+@APP.command(epilog="Example: nearfar machine schema")
+def schema() -> None:
+    """Print the JSON Schema of machine files."""
+    from nearfar import machine
+
+    print(json.dumps(machine.schema(), indent=2))
+
+
+@APP.command(epilog="Example: nearfar machine measure")
+def measure(
     storage: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="measure: also the device that holds this file or folder, or this block device.",
+            help="Also measure this block device, or the device of this file or folder.",
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="measure: a few seconds, rough values.")
+        bool, typer.Option("--quick", help="Rough values in a few seconds; needs -o.")
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--out",
-            help="measure: write to this file; otherwise it is saved as `here`, the default "
-            "machine of studies.",
+            metavar="FILE",
+            help="Machine file to write [default: `here`, the default machine of studies].",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    force: Force = False,
 ) -> None:
-    """List, show or check machine descriptions, print their JSON Schema, or measure this machine.
+    """Measure this machine and write its machine file, in about a minute.
 
-    measure writes a machine file of the machine it runs on, in about a minute. As root it measures
-    faults of every page size that the kernel can set, and restores the kernel's settings.
+    As root, it measures faults of every page size that the kernel can set, and restores the
+    kernel's settings.
     """
-    import json
-
     from nearfar import machine
-    from nearfar.errors import NearfarError
-
-    if action is Action.MEASURE:
-        if target is not None or set_ or format is Format.JSON:
-            raise NearfarError("machine measure: takes no name, --set or --format json; drop it")
-        _measure(storage or [], quick=quick, out=out, force=force)
-        return
-    measuring = {"--storage": storage, "--quick": quick, "--out": out, "--force": force}
-    for flag in (flag for flag, value in measuring.items() if value):
-        raise NearfarError(f"machine {action}: takes no {flag}; drop it, or use machine measure")
-
-    as_json = format is Format.JSON
-    if format is Format.TOML and action is not Action.SHOW:
-        raise NearfarError(f"machine {action}: prints no TOML; use machine show NAME --format toml")
-    if set_ and action in (Action.LIST, Action.SCHEMA):
-        raise NearfarError(f"machine {action}: takes no --set; drop it")
-    if action in (Action.LIST, Action.SCHEMA) and target is not None:
-        raise NearfarError(f"machine {action}: takes no name; drop `{target}`")
-    if action is Action.SCHEMA:
-        print(json.dumps(machine.schema(), indent=2))
-        return
-    if action is Action.LIST:
-        found = [machine.load(name) for name in machine.names()]
-        if as_json:
-            rows = [
-                {"name": m.name, "description": m.description, "storage": m.storages} for m in found
-            ]
-            print(json.dumps({"machines": rows}, indent=2))
-        else:
-            _print_list(found)
-        return
-    if target is None:
-        what = "a machine file" if action is Action.CHECK else "a name; see `nearfar machine list`"
-        raise NearfarError(f"machine {action}: which machine? give {what}")
-    one = machine.load(target, set=machine.parse_set(set_ or []))
-    if action is Action.CHECK:
-        if as_json:
-            print(json.dumps({"name": one.name, "ok": True}))
-        else:
-            print(f"{target}: good")
-    elif as_json:
-        print(json.dumps(_as_json(one), indent=2))
-    elif format is Format.TOML:
-        print(one.to_toml(), end="")
-    else:
-        _print_machine(one)
-
-
-def _measure(storage: list[str], *, quick: bool, out: Path | None, force: bool) -> None:
-    import sys
-
-    from nearfar import machine
-    from nearfar.errors import NearfarError
     from nearfar.measure import measure
     from nearfar.output import check_output, watched, write_whole
 
-    if out is not None:
-        check_output(out, force=force)
-    elif quick:
-        raise NearfarError(
-            "machine measure --quick: rough values are not kept; give -o FILE, or leave it out"
-        )
+    if out is None and quick:
+        raise NearfarError("machine measure --quick: rough values need -o FILE; give it")
+    # An earlier `here` is of the same machine, and older.
+    path, force = (machine.measured_file(), True) if out is None else (out, force)
+    if out is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    check_output(path, force=force)
 
     def say(what: str) -> None:
         if watched():
             print(f"nearfar: measuring {what}", file=sys.stderr)
 
-    found = measure(storage_paths=storage, quick=quick, say=say)
+    found = measure(storage_paths=storage or [], quick=quick, say=say)
     for note in found.notes:
         print(f"nearfar: {note}", file=sys.stderr)
-    if out is not None:
-        write_whole(out, found.text, force=force)
-        return
-    kept = machine.measured_file()
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    # What was measured before is of the same machine, and older.
-    write_whole(kept, found.text, force=True)
-    print(
-        f"{kept}: this machine; studies that name none take it (--machine {machine.HERE})",
-        file=sys.stderr,
-    )
+    write_whole(path, found.text, force=force)
+    if out is None:
+        print(
+            f"{path}: this machine, from now on the default of studies (--machine {machine.HERE})",
+            file=sys.stderr,
+        )
 
 
 def _as_json(one: Machine) -> Mapping[str, object]:
-    """Give the description, plus the I/O times it leads to."""
+    """The description and its I/O times."""
     times = [
         {"storage": name, "page_bytes": size, "read_ns": read, "write_ns": write}
         for name in one.storages
@@ -181,7 +152,7 @@ def _print_list(found: list[Machine]) -> None:
     table = Table()
     table.add_column("machine", importance=KEY)
     table.add_column("storage", overflow="fold", importance=KEY)
-    table.add_column("what it stands for", overflow="fold", importance=KEY)
+    table.add_column("description", overflow="fold", importance=KEY)
     for one in found:
         table.add_row(one.name, ", ".join(one.storages), one.description)
     show(table)
@@ -202,7 +173,7 @@ def _print_machine(one: Machine) -> None:
         table.add_row(key, value, source)
     show(table)
     if one.storages:
-        show("Time to read one page (the device idle, the request alone):")
+        show("Time to read one page from an idle device:")
         table = Table()
         table.add_column("storage", importance=KEY)
         for size in SHOWN:

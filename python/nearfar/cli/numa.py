@@ -14,6 +14,8 @@ from nearfar.cli._study import (
     Format,
     Html,
     Out,
+    TomlFormat,
+    check_emitter,
     check_format,
     check_outputs,
     print_result,
@@ -22,7 +24,6 @@ from nearfar.cli._study import (
 from nearfar.declared import numa_alloc, numa_pair, numa_plan, numa_run
 from nearfar.schema import takes
 
-#: Where `nearfar --help` lists it.
 GROUP = "Ask"
 APP = typer.Typer(
     no_args_is_help=True,
@@ -39,8 +40,11 @@ def import_(
             help="A sysfs node folder or ACPI tables [default: this machine's node folder]."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write a machine file.")] = None,
-    output_format: Annotated[str, typer.Option("--format", help="table, json or toml.")] = "table",
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Also write a machine file."),
+    ] = None,
+    output_format: TomlFormat = "table",
     force: Force = False,
 ) -> None:
     """Read memory nodes from this machine, a sysfs folder or ACPI tables."""
@@ -52,7 +56,6 @@ def import_(
     from nearfar.report import numa as tables
     from nearfar.report.tables import show
 
-    check_format(output_format, ("table", "json", "toml"))
     if out is not None:
         check_output(out, force=force)
     found = describe(list(sources or []))
@@ -85,7 +88,7 @@ def alloc(
     force: Force = False,
     **options: Unpack[numa_alloc.Options],
 ) -> None:
-    """Time to allocate and clear memory, where its pages are placed, why an allocation fails."""
+    """Simulate an allocation: time to allocate and clear, node of each page, cause of failure."""
     from nearfar import numa
 
     check_format(output_format)
@@ -99,14 +102,14 @@ def alloc(
 @takes(numa_run.OPTIONS)
 def run(
     load: Annotated[
-        str, typer.Argument(help="Trace folder, workload, or a size: a stream over it.")
+        str, typer.Argument(help="Trace folder, workload, or a size: a stream over that much.")
     ],
     output_format: Format = "table",
     out: Out = None,
     force: Force = False,
     **options: Unpack[numa_run.Options],
 ) -> None:
-    """Show what a program sees: latency, bandwidth, near and far shares under each mode."""
+    """Simulate a program's latency, bandwidth and far share of accesses in each mode."""
     from nearfar import numa
     from nearfar.cli._progress import progress, records
 
@@ -122,7 +125,7 @@ def run(
 @takes(numa_pair.OPTIONS)
 def pair(
     first: Annotated[
-        str, typer.Argument(help="Trace folder, workload, or a size loaded at random.")
+        str, typer.Argument(help="Trace folder, workload, or a size: random loads of that much.")
     ],
     second: Annotated[str, typer.Argument(help="The other virtual machine.")],
     output_format: Format = "table",
@@ -130,7 +133,7 @@ def pair(
     force: Force = False,
     **options: Unpack[numa_pair.Options],
 ) -> None:
-    """Show how two virtual machines in memory mode slow each other down."""
+    """Simulate how much two virtual machines in memory mode slow each other down."""
     from nearfar import numa
     from nearfar.cli._progress import progress
 
@@ -149,21 +152,25 @@ def plan(
     capacity: str,
     emit: Annotated[
         str | None,
-        typer.Option(help="Print configuration for another tool (docs/apply.md)."),
+        typer.Option(
+            metavar="TOOL",
+            help="Print configuration for a tool (docs/apply.md): daxctl, numa-systemd, numactl, "
+            "weighted-interleave.",
+        ),
     ] = None,
     output_format: Format = "table",
     out: Out = None,
     force: Force = False,
     **options: Unpack[numa_plan.Options],
 ) -> int:
-    """Choose a mode, nodes and weights; exit 1 if no mode has the bandwidth."""
+    """Choose a mode, nodes and weights; exit code 1 if no mode has the bandwidth."""
     from nearfar import emit as emitters
     from nearfar.numa.plan import plan as choose
 
     check_format(output_format)
     check_outputs(out, force)
     if emit is not None:
-        emitters.emitter(emit)
+        check_emitter("numa plan", emit)
     found = choose(capacity, **options)
     best = next(row for row in found.rows if row["chosen"])
     text = None if emit is None else emitters.emit(emit, best)

@@ -25,7 +25,6 @@ from nearfar.schema import takes
 if TYPE_CHECKING:
     from nearfar.info import HeatMap
 
-#: Where `nearfar --help` lists it.
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar paging app.trace --machine optane-ssd --html app.html"}
 
@@ -40,7 +39,7 @@ def run(
     heatmap: Annotated[
         bool,
         typer.Option(
-            "--heatmap/--no-heatmap", help="Include a heat map (address x time) in the page."
+            "--heatmap/--no-heatmap", help="Include a heat map (address x time) in the HTML page."
         ),
     ] = True,
     force: Force = False,

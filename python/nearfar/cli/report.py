@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from nearfar.cli._study import check_format
+from nearfar.cli._study import Force, TextFormat
 
-#: Where `nearfar --help` lists it.
 GROUP = "Compare"
 SETTINGS = {"epilog": "Example: nearfar report app.run -o page.html"}
 
@@ -19,17 +18,16 @@ def run(
     folder: Annotated[
         Path, typer.Argument(metavar="RUN", help="Run folder, written by -o of a study.")
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
-        "report.html"
-    ),
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
-    output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FILE", help="The page to write.")
+    ] = Path("report.html"),
+    force: Force = False,
+    output_format: TextFormat = "table",
 ) -> None:
-    """Draw a run as one self-contained page that works offline."""
+    """Write a self-contained HTML page of a run."""
     from nearfar.output import check_output, write_whole
     from nearfar.report import report
 
-    check_format(output_format, ("table", "json"))
     check_output(out, force=force)
     text = report(folder)
     write_whole(out, text, force=force)

@@ -1,4 +1,4 @@
-"""``nearfar reproduce``: the papers' published results beside ours."""
+"""``nearfar reproduce``: compare the papers' published results with ours."""
 
 from __future__ import annotations
 
@@ -13,26 +13,23 @@ from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError
 from nearfar.schema import takes
 
-#: Where `nearfar --help` lists it.
 GROUP = "Compare"
 SETTINGS = {"epilog": "Example: nearfar reproduce --all --html papers.html"}
 
 
 @takes(declared.OPTIONS)
 def run(
-    study: Annotated[str | None, typer.Argument(help="Such as paging, for 000 and 001.")] = None,
-    all_studies: Annotated[
-        bool, typer.Option("--all", help="The rows of every study, one after the other.")
-    ] = False,
+    study: Annotated[str | None, typer.Argument(help="Study: numa, paging, ssd, tiering.")] = None,
+    all_studies: Annotated[bool, typer.Option("--all", help="Every study.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if a row does not hold.")
+        bool, typer.Option("--check", help="Exit code 1 if a statement does not hold.")
     ] = False,
     output_format: Format = "table",
     html: Html = None,
     force: Force = False,
     **options: Unpack[declared.Options],
 ) -> int:
-    """Show every published number and statement of the papers beside ours."""
+    """Compare the papers' published numbers and statements with ours."""
     from nearfar.cli._progress import progress
     from nearfar.output import write_whole
     from nearfar.reproduce import everything, names, reproduce

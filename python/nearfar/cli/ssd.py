@@ -1,4 +1,4 @@
-"""``nearfar ssd``: a DRAM-interface SSD under policies for embedded page faults."""
+"""``nearfar ssd``: a DRAM-interface SSD with policies for embedded page faults."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nearfar.cli._study import (
     Out,
     check_format,
     check_outputs,
+    check_rows,
     print_result,
     save,
 )
 from nearfar.declared import ssd as declared
 from nearfar.schema import default, takes
 
-#: Where `nearfar --help` lists it.
 GROUP = "Ask"
 SETTINGS = {
     "epilog": "Example: nearfar ssd app.trace --machine umd --dram 100M,150M --epf none,smart:50us"
@@ -38,14 +38,16 @@ def run(
     force: Force = False,
     **options: Unpack[declared.Options],
 ) -> None:
-    """Replay a program on a DRAM-interface SSD: wait for its flash, or run something else?"""
+    """Replay a program on a DRAM-interface SSD: should threads wait for flash, or sleep?"""
     from nearfar.cli._progress import progress, records
-    from nearfar.ssd import ssd, warnings
+    from nearfar.ssd import SsdResult, ssd, warnings
 
     check_format(output_format)
     check_outputs(out, force, html)
     lists = (str(options.get(name) or default(declared.OPTIONS, name)) for name in ("dram", "epf"))
     cells = math.prod(text.count(",") + 1 for text in lists)
+    if html is not None:
+        check_rows(SsdResult, cells)
     with progress(f"ssd {trace}", records(trace, options, cells)) as on_progress:
         result = ssd(trace, progress=on_progress, **options)
     save(result, out, force, html, result.html)

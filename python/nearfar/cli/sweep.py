@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from nearfar.sweep import Estimate, Progress, SweepResult
     from nearfar.sweep.cell import CellState
 
-#: Where `nearfar --help` lists it.
 GROUP = "Compare"
 SETTINGS = {"epilog": "Example: nearfar sweep study.toml --workers 2 -o study.sweep"}
 #: Failed cells that are listed one by one.
@@ -34,18 +33,20 @@ def run(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Show the number of cells and the estimated time; run nothing."
+            "--dry-run", help="Print the number of cells and the estimated time; run nothing."
         ),
     ] = False,
     output_format: Format = "table",
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Folder of the results [default: NAME.sweep]."),
+        typer.Option(
+            "-o", "--out", metavar="FOLDER", help="Folder of the results [default: NAME.sweep]."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Run finished cells again.")] = False,
     **options: Unpack[declared.Options],
 ) -> int:
-    """Run a study over a grid of parameters; finished cells are never run again."""
+    """Run a study over a grid of parameters; a rerun continues where it stopped."""
     import nearfar.sweep as sweeps
 
     check_format(output_format, instead=", or read the dataset in the folder")
@@ -54,16 +55,15 @@ def run(
         return 0
     with _shown() as shown:
         result = sweeps.sweep(study, out, force=force, progress=shown, **options)
-    if output_format in ("csv", "parquet") and len(result.failed) == len(result.cells):
-        output_format = "none"  # there are no rows
-    if not print_rows(result, output_format) and output_format == "table":
+    has_rows = len(result.failed) < len(result.cells)
+    if (has_rows or output_format in ("table", "json")) and not print_rows(result, output_format):
         from nearfar.report.tables import show
 
         show(result.view())
         print(f"{result.ran} cells run now\ndataset: {result.dataset}")
         if result.result is not None:
             print(f"result: {result.result}")
-    sys.stdout.flush()  # standard error comes after
+    sys.stdout.flush()  # before the messages on standard error
     for cell in result.failed[:_LISTED]:
         print(f"nearfar: note: cell {_name(result, cell)}: {cell['error']}", file=sys.stderr)
     if len(result.failed) > _LISTED:
@@ -74,7 +74,7 @@ def run(
 
 @contextmanager
 def _shown() -> Iterator[Progress | None]:
-    """Cells done and the time left, where someone looks."""
+    """Show cells done and the time left, if progress is shown."""
     if not watched():
         yield None
         return
@@ -95,16 +95,16 @@ def _say(found: Estimate, output_format: str) -> None:
         print(json.dumps(found.to_dict(), indent=1))
         return
     left = found.cells - found.done
-    before = f", {found.failed} of them failed before" if found.failed else ""
+    before = f", of which {found.failed} failed before" if found.failed else ""
     print(f"{found.cells} cells: {found.done} done, {left} to run{before}")
-    long = "not known" if found.seconds is None else f"about {units.wait(found.seconds)}"
+    time = "unknown" if found.seconds is None else f"about {units.wait(found.seconds)}"
     if not left:
-        long = "none"
-    print(f"time: {long} ({found.basis})")
+        time = "none"
+    print(f"time: {time} ({found.basis})")
 
 
 def _name(result: SweepResult, cell: CellState) -> str:
-    """The cell by what sets it off from the others."""
+    """The cell by the parameters that differ between cells."""
     from nearfar.report.sweep import word
 
     values = cell["parameters"]

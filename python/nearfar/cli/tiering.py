@@ -12,7 +12,6 @@ from nearfar.cli._study import Force, Format, Html, check_format, check_outputs,
 from nearfar.declared import tiering as declared
 from nearfar.schema import takes
 
-#: Where `nearfar --help` lists it.
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar tiering --policy nomad,ssp --mix write --seeds 8"}
 
@@ -20,21 +19,31 @@ SETTINGS = {"epilog": "Example: nearfar tiering --policy nomad,ssp --mix write -
 @takes(declared.OPTIONS)
 def run(
     trace: Annotated[
-        str | None, typer.Argument(help="Trace folder, in place of a generated workload.")
+        str | None, typer.Argument(help="Trace folder [default: a generated workload].")
     ] = None,
     knob: Annotated[
-        list[str] | None, typer.Option(help="policy.knob=value; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY.NAME=VALUE",
+            help="A knob of a policy, such as tpp.demote_scale=200; repeatable.",
+        ),
     ] = None,
     knobs: Annotated[
-        Path | None, typer.Option(help="TOML file of [policy] tables of knobs.")
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML file of knobs, one table per policy."),
     ] = None,
     list_policies: Annotated[
-        bool, typer.Option("--list", help="List policies and their knobs.")
+        bool, typer.Option("--list", help="List policies and their knobs; simulate nothing.")
     ] = False,
     output_format: Format = "table",
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Also write result.parquet, series.parquet, run.json."),
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FOLDER",
+            help="Also write result.parquet, series.parquet and run.json to a folder.",
+        ),
     ] = None,
     html: Html = None,
     force: Force = False,

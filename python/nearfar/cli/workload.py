@@ -2,102 +2,92 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
+from nearfar.cli._study import Force, TextFormat
 from nearfar.declared import workload as declared
+from nearfar.errors import NearfarError
+from nearfar.output import check_output
 from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from nearfar.workload import Workload
 
-#: Where `nearfar --help` lists it.
 GROUP = "Record"
-SETTINGS = {"epilog": "Example: nearfar workload capture sqlite redis -o captures"}
+APP = typer.Typer(
+    no_args_is_help=True,
+    help="List, show or capture workloads (docs/workload.md).",
+    epilog="Example: nearfar workload capture sqlite redis -o captures",
+)
 
 
-class Action(StrEnum):
-    """What to do."""
-
-    LIST = "list"
-    SHOW = "show"
-    CAPTURE = "capture"
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names or files of workloads.")]
 
 
-class Format(StrEnum):
-    """How to print."""
+@APP.command("list", epilog="Example: nearfar workload list")
+def list_(output_format: TextFormat = "table") -> None:
+    """List the workloads, and whether their programs are installed here."""
+    from nearfar import workload
 
-    TABLE = "table"
-    JSON = "json"
+    found = [workload.load(name) for name in workload.names()]
+    if output_format == "json":
+        rows = [{**one.to_dict(), "missing": one.missing()} for one in found]
+        print(json.dumps({"workloads": rows}, indent=2))
+    else:
+        _print_list(found)
 
 
+@APP.command(epilog="Example: nearfar workload show sqlite")
+def show(names: Names, output_format: TextFormat = "table") -> None:
+    """Show what workloads run, what they need and what they stand for."""
+    from nearfar import workload
+
+    found = [workload.load(name) for name in names]
+    if output_format == "json":
+        print(json.dumps({"workloads": [one.to_dict() for one in found]}, indent=2))
+    else:
+        for one in found:
+            _print_one(one)
+
+
+@APP.command(epilog="Example: nearfar workload capture sqlite redis -o captures")
 @takes(declared.OPTIONS)
-def run(
-    action: Annotated[Action, typer.Argument(help="list | show NAME | capture NAME...")],
-    targets: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Names or paths of workloads.")
+def capture(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Names or files of workloads.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Capture every workload.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Capture every workload that can run here.")
+    ] = False,
     out: Annotated[
-        Path, typer.Option("-o", "--out", help="Folder for the traces, NAME.trace each.")
+        Path,
+        typer.Option(
+            "-o", "--out", metavar="FOLDER", help="Folder for the traces, NAME.trace each."
+        ),
     ] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Replace existing traces.")] = False,
-    format: Annotated[Format, typer.Option(help="How to print.")] = Format.TABLE,  # noqa: A002
+    force: Force = False,
+    output_format: TextFormat = "table",
     **options: Unpack[declared.Options],
 ) -> None:
-    """List, show or capture workloads (docs/workload.md).
+    """Capture workloads.
 
-    With --all, what is missing here is left out and listed at the end (exit code 3).
+    With --all, workloads that cannot run here are left out and listed at the end (exit code 3).
     """
-    import json
-
     from nearfar import workload
-    from nearfar.errors import NearfarError
 
-    chosen = list(targets or [])
-    as_json = format is Format.JSON
-    if every and (chosen or action is not Action.CAPTURE):
-        raise NearfarError("--all: goes with `capture` and no names; leave one of them out")
-    if action is Action.LIST:
-        if chosen:
-            raise NearfarError(f"workload list: takes no name; drop `{chosen[0]}`")
-        found = [workload.load(name) for name in workload.names()]
-        if as_json:
-            rows = [{**one.to_dict(), "missing": one.missing()} for one in found]
-            print(json.dumps({"workloads": rows}, indent=2))
-        else:
-            _print_list(found)
-        return
-    if not chosen and not every:
-        raise NearfarError(f"workload {action}: which one? `nearfar workload list` names them")
-    found = [workload.load(name) for name in (workload.names() if every else chosen)]
-    if action is Action.SHOW:
-        if as_json:
-            print(json.dumps({"workloads": [one.to_dict() for one in found]}, indent=2))
-        else:
-            for one in found:
-                _print_one(one)
-        return
-    _capture(found, every, out, force, as_json, options)
-
-
-def _capture(
-    found: list[Workload],
-    every: bool,
-    out: Path,
-    force: bool,
-    as_json: bool,
-    options: declared.Options,
-) -> None:
-    import json
-    import sys
-
-    from nearfar import workload
-    from nearfar.errors import NearfarError
-
+    if every and names:
+        raise NearfarError("--all: contradicts the names; leave one of them out")
+    if not names and not every:
+        raise NearfarError("workload capture: give names from `nearfar workload list`, or --all")
+    found = [workload.load(name) for name in (names or workload.names())]
+    for one in found if names else []:
+        one.check_there()
+        check_output(out / f"{one.name}.trace", force=force, holds="trace.json")
     rows: list[dict[str, str | float]] = []
     failed: list[NearfarError] = []
     for one in found:
@@ -112,19 +102,19 @@ def _capture(
             {"name": made.name, "trace": str(out / made.trace.name), "records": made.records,
              "pages": made.pages, "seconds": round(made.seconds, 1)}
         )  # fmt: skip
-        if not as_json:
+        if output_format == "table":
             print(
                 f"{out / made.trace.name}: {made.records:,} records, {made.pages:,} pages of "
                 f"4 KiB, {made.seconds:.0f} s",
                 flush=True,
             )
-    if as_json:
+    if output_format == "json":
         left_out = [str(error) for error in failed]
         print(json.dumps({"captured": rows, "left_out": left_out}, indent=2))
     if failed:
         for each in failed:
             print(f"nearfar: {each}", file=sys.stderr)
-        what = f"workload capture --all: {len(failed)} of {len(found)} left out, as said above"
+        what = f"workload capture --all: {len(failed)} of {len(found)} left out, as listed above"
         raise NearfarError(what, max(each.exit_code for each in failed))
 
 

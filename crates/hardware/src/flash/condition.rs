@@ -9,10 +9,9 @@ use super::{Ftl, Wear};
 nearfar_schema::choices! {
     /// Which pages single writes at random go to.
     pub enum Overwrite: "way to overwrite" {
-        /// each page once, in random order, as tools that fill drives do (fio, unless
-        /// `norandommap`): afterwards nothing that was there before is valid
+        /// each page once, in random order, as fio does without `norandommap`
         Once = "once",
-        /// any page each time: some are written several times, 1/e of them never
+        /// a random page each time: some are written several times, 1/e of them never
         Drawn = "drawn",
     }
 }

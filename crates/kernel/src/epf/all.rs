@@ -14,6 +14,6 @@ impl Epf for All {
 pub(super) const NAMED: Named = Named {
     name: "all",
     usage: "all",
-    what: "every embedded page fault goes to the kernel",
+    what: "every embedded page fault goes to the kernel, where the thread sleeps",
     make: |argument| bare(argument, All),
 };

@@ -14,6 +14,6 @@ impl Epf for None {
 pub(super) const NAMED: Named = Named {
     name: "none",
     usage: "none",
-    what: "the core waits for the device",
+    what: "the core waits for the device; no fault goes to the kernel",
     make: |argument| bare(argument, None),
 };

@@ -20,7 +20,7 @@ impl Epf for Smart {
 pub(super) const NAMED: Named = Named {
     name: "smart",
     usage: "smart:50us",
-    what: "those predicted to take the stated time or longer go to the kernel",
+    what: "faults predicted to take at least this time go to the kernel",
     make: |argument| {
         // The caller adds an example of its own.
         let threshold = Time::parse(argument.unwrap_or(""))

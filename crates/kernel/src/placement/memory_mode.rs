@@ -17,7 +17,7 @@ impl Mode for MemoryMode {
     }
 
     fn summary(&self) -> &'static str {
-        "DRAM caches persistent memory, whose size is all there is"
+        "DRAM is a cache of persistent memory and adds no capacity"
     }
 
     fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {

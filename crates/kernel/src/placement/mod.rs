@@ -44,9 +44,9 @@ pub struct Memory {
 nearfar_schema::choices! {
     /// Who wants pages.
     pub enum Allocator: "allocator" {
-        /// the kernel's `vmalloc`: an array of page pointers and page tables beside the pages
+        /// the kernel's `vmalloc`: also allocates an array of page pointers and page tables
         Vmalloc = "vmalloc",
-        /// a program that touches memory it mapped: page tables beside the pages
+        /// a program that touches mapped memory: also allocates page tables
         User = "user",
     }
 }

@@ -83,7 +83,7 @@ use super::{AccessBits, Replacement, Setup};
 
 /// What the policy is.
 pub const WHAT: &str =
-    "Linux's active and inactive lists, of files and of anonymous pages, with refault activation";
+    "Linux's active and inactive lists of file and anonymous pages, with refault activation";
 
 /// `SWAP_CLUSTER_MAX`: pages that one reclaim frees, that are looked at together, and that cost as much
 /// to look at as one to write.

@@ -14,7 +14,7 @@ use super::{Memory, Named, NodeId, Page, Policy, Refused};
 
 /// The registry's entry.
 pub static POLICY: Named = Named {
-    what: "clairvoyant placement at the start of each phase, free of charge: a bound",
+    what: "best placement at the start of each phase, at no cost: an upper bound",
     follows: "",
     leaves_out: "",
     not_for: "anything but comparison: no kernel knows the future",

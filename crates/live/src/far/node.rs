@@ -10,7 +10,7 @@ use crate::{PAGE, Slot};
 
 /// The registry's entry.
 pub static TIER: Named = Named {
-    what: "a memory node, whose pages the program refers to where they are",
+    what: "a memory node, whose pages the program accesses in place",
     argument: "N",
     is_mapped: true,
     own_time: Some("whose pages are referred to where they are"),

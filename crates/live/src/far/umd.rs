@@ -26,7 +26,7 @@ use crate::{PAGE, Slot};
 
 /// The registry's entry.
 pub static TIER: Named = Named {
-    what: "the DRAM-interface SSD of a machine, its flash a file in the folder for temporary files",
+    what: "a simulated DRAM-interface SSD; its flash is a temporary file",
     argument: "MACHINE",
     is_mapped: false,
     own_time: Some("whose machine says how long pages take"),

@@ -43,7 +43,7 @@ nearfar_schema::options! {
     pub struct Asked {
         /// Compute reuse distances, the slowest part.
         reuse: bool = true,
-        /// Read every file whole first and compare checksums and counts with trace.json.
+        /// First read all files and compare checksums and counts with trace.json.
         verify: bool = false,
     }
 }

@@ -3,9 +3,9 @@
 nearfar_schema::choices! {
     /// Whether pages end.
     pub enum Lifetimes: "answer" {
-        /// pages end as the trace's events say, and memory sizes are parts of the peak resident set
+        /// the trace's events free pages; memory sizes are shares of the peak resident set
         On = "on",
-        /// a page, once touched, lives for ever, and memory sizes are parts of the footprint
+        /// pages are never freed; memory sizes are shares of the footprint
         Off = "off",
     }
 }

@@ -13,7 +13,7 @@ nearfar_schema::choices! {
     pub enum Order: "pattern" {
         /// anywhere in the working set
         Random = "random",
-        /// round after round
+        /// in order, repeatedly
         Sequential = "sequential",
     }
 }
@@ -35,7 +35,7 @@ nearfar_schema::options! {
         /// Machine name or file.
         machine: MachineName = MACHINE,
         /// Modes of placement.
-        mode: Option<List<Choice<Modes>>> = none("all that the machine can be in"),
+        mode: Option<List<Choice<Modes>>> = none("all that the machine supports"),
         /// Allocator.
         allocator: Allocator = "vmalloc",
         /// Nodes to use, such as 0,4.
@@ -46,7 +46,7 @@ nearfar_schema::options! {
         from_: Option<Count> = none("the first with cores"),
         /// Cores used.
         threads: Threads = 1,
-        /// Memory mode's cache holds no dirty lines.
+        /// Assume that memory mode's DRAM cache has no dirty lines.
         clean_cache: bool = false,
         /// Limit a core to the bandwidth of the one module that holds its page.
         one_module: bool = false,
@@ -59,7 +59,7 @@ nearfar_schema::options! {
         /// Machine name or file.
         machine: MachineName = MACHINE,
         /// Modes of placement.
-        mode: Option<List<Choice<Modes>>> = none("all that the machine can be in"),
+        mode: Option<List<Choice<Modes>>> = none("all that the machine supports"),
         /// Order of a stream's accesses.
         pattern: Order = "random",
         /// Share of a stream's accesses that store.
@@ -72,7 +72,8 @@ nearfar_schema::options! {
         from_: Option<Count> = none("the first with cores"),
         /// Cores used.
         threads: Threads = 1,
-        /// Pages lie at random in each node (`page_alloc.shuffle=1`, or long use).
+        /// Place pages at random within each node, as after long use or with
+        /// `page_alloc.shuffle=1`.
         shuffle: bool = false,
         /// Seed of the shuffle.
         seed: Count = 1,
@@ -84,7 +85,7 @@ nearfar_schema::options! {
     pub struct PairAsked {
         /// Machine name or file.
         machine: MachineName = MACHINE,
-        /// Shares of the smaller one's pages that share the other's cache lines.
+        /// Shares of the smaller VM's pages that map to the same DRAM cache lines as the other's.
         overlap: List<Share> = "0,0.25,0.5,0.75,1",
         /// DRAM in front of the node.
         cache: Option<Bytes> = none("the machine's"),

@@ -32,12 +32,12 @@ nearfar_schema::options! {
         /// Page size of the row.
         page: Option<Bytes> = none("the fastest one"),
         /// Memory size of the row, as given to the run.
-        memory: Option<OneMemory> = none("the largest; by the papers' model the middle one"),
+        memory: Option<OneMemory> = none("the largest; with --view paper the middle one"),
         /// Storage of the row.
         storage: Option<String> = none("the run's first"),
-        /// Files and folders with symbols: programs and libraries as they were captured, their debug
-        /// files, perf maps.
-        symbols: Option<List<String>> = none("what the trace names, where it still is the same"),
+        /// Files and folders with symbols: the captured programs and libraries, their debug files,
+        /// perf maps.
+        symbols: Option<List<String>> = none("the files that the trace names, if unchanged"),
         /// Also show which page size suits which region; needs a run with `--view machine`.
         by_region: bool = false,
     }

@@ -36,21 +36,21 @@ pub const MAX_MEMORIES: usize = 1024;
 nearfar_schema::choices! {
     /// Whether CLOCK loads a page with its accessed bit set.
     pub enum ClockInsert: "way to load a page" {
-        /// the faulting reference counts as one (hardware sets the bit when it retries)
+        /// set, as hardware does when it retries the faulting reference
         Set = "set",
-        /// libCacheSim's default
+        /// clear, as libCacheSim does by default
         Clear = "clear",
     }
 }
 
 nearfar_schema::choices! {
-    /// Where the program's files are at its start.
+    /// Where the program's files are when it starts.
     pub enum PageCache: "state of the page cache" {
         /// the first reference to a page of a file reads it from storage
         Cold = "cold",
-        /// it finds the page in memory, and is no fault that counts
+        /// the page is in memory; the fault is not counted
         Warm = "warm",
-        /// files are in memory that is not counted here, such as another control group's
+        /// files are in memory that is not counted, such as another control group's
         Elsewhere = "elsewhere",
     }
 }
@@ -60,7 +60,7 @@ nearfar_schema::choices! {
     pub enum View: "view" {
         /// equations 1 to 3 of page-size advice (000), as published
         Paper = "paper",
-        /// what the processor spends: caches, TLBs, page walks and the kernel's part of faults
+        /// time of the processor: caches, TLBs, page walks and the kernel's part of faults
         Machine = "machine",
     }
 }
@@ -81,16 +81,15 @@ nearfar_schema::options! {
         replacement: Choice<Replacements> = "clock",
         /// Accessed bit of a newly loaded page under CLOCK.
         clock_insert: ClockInsert = "set",
-        /// The kernel's vm.swappiness, for `linux` and `mglru`: how readily anonymous pages go in
-        /// place of those of files, from 0 to 200.
+        /// The kernel's vm.swappiness, for `linux` and `mglru`: how much it prefers to evict
+        /// anonymous pages over file pages, from 0 to 200.
         swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
-        /// For `linux`: faults between two updates of the statistics that it compares its lists by, which
-        /// the kernel makes every two seconds; 0: none, as for a program that ends sooner.
+        /// For `linux`: faults between updates of the page-list statistics; 0 = no updates. The
+        /// kernel updates them every two seconds.
         statistics_every: Count = STATISTICS_EVERY,
-        /// Machine name or file; several, with commas between, are compared as whole hosts.
+        /// Machine name or file; comma-separated machines are compared as whole hosts.
         machine: Option<MachineNames> = none("here, if this machine was measured, else nvme"),
-        /// Storages of the machine; one that it lacks is borrowed from the built-in machine that has it,
-        /// but not where several machines are compared.
+        /// Storage devices of the machine; with one machine, also devices of built-in machines.
         storage: Option<List<String>> = none("all"),
         /// Kinds of references to include.
         kinds: Option<List<Choice<Kinds>>> = none("all"),
@@ -98,17 +97,16 @@ nearfar_schema::options! {
         filter: Filter = "none",
         /// Whether memory is freed when the program unmaps it, if the trace has such events.
         lifetimes: Lifetimes = "on",
-        /// Where the program's files are at its start.
+        /// Where the program's files are when it starts.
         page_cache: PageCache = "cold",
         /// Charge a write for each eviction of a dirty page.
         write_back: bool = false,
         /// How the time of a reference is computed.
-        view: Option<View> = none("machine, where its file describes the processor, else paper"),
+        view: Option<View> = none("machine if the machine file describes the processor, else paper"),
         /// Page size that the host uses for a virtual machine's memory, for `--view machine`: page
         /// walks then include the host's page table.
-        nested: Option<Bytes> = none("as the machine says"),
-        /// Slowdown to accept in the answer on memory, against having all the memory that the
-        /// program uses.
+        nested: Option<Bytes> = none("from the machine file"),
+        /// Slowdown to accept in the recommended memory size, compared with enough memory.
         slowdown: Share = crate::SLOWDOWN,
         /// Simulate only this share of the trace (0 to 1): pages for memories, references for the TLB.
         /// Rows then have 95 % intervals.

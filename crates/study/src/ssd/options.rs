@@ -48,7 +48,7 @@ pub struct Host {
     pub hit_ns: [u64; 2],
     /// Entries of a core's caches of page directories: of 2 MiB each, of 1 GiB each.
     pub directories: [usize; 2],
-    /// Where a walk reads the device's mapping table.
+    /// Where a page walk reads the device's mapping table.
     pub l2p: L2p,
     /// Entering and leaving the kernel for an embedded page fault.
     pub exception_ns: u64,
@@ -145,10 +145,10 @@ impl Host {
 nearfar_schema::choices! {
     /// What the flash holds of a page that the program touches for the first time.
     pub enum FirstTouch: "content before the first touch" {
-        /// nothing, and the device knows: the page is not read, and counts as written to
+        /// nothing, and the device knows: the page is not read, and is dirty
         New = "new",
-        /// what was there before, as the device cannot know which pages are free: the flash is read
-        /// where it has the page, which stays clean until it is written to
+        /// old data, because the device does not know which pages are free: the page is read, and
+        /// clean until it is written
         Stored = "stored",
     }
 }
@@ -156,9 +156,9 @@ nearfar_schema::choices! {
 nearfar_schema::choices! {
     /// Where a walk reads the device's table of logical and physical pages.
     pub enum L2p: "place of the mapping table" {
-        /// through the CPU's caches, as the page table
+        /// through the CPU caches, like the page table
         Cached = "cached",
-        /// in the device's DRAM each time, as what a cache holds of it may be stale
+        /// always in the device's DRAM, because a cached copy may be stale
         Device = "device",
     }
 }
@@ -187,8 +187,8 @@ impl Value for Atomic {
     }
     fn choices() -> Vec<Entry> {
         let own = [
-            ("none", "nothing: every fault that is passed on sleeps"),
-            ("kernel", "what the kernel reads and writes for the program: its copies"),
+            ("none", "no kind: every fault that goes to the kernel sleeps"),
+            ("kernel", "reads and writes by the kernel for the program: its copies"),
         ];
         let own = own.map(|(name, what)| Entry { name, what: what.into() });
         own.into_iter().chain(Kinds::entries()).collect()
@@ -223,21 +223,22 @@ nearfar_schema::options! {
         machine: MachineName = "umd",
         /// Sizes of the device's DRAM.
         dram: List<Bytes> = "100M,150M",
-        /// Policies for embedded page faults.
+        /// Policies for embedded page faults: the core waits (`none`), the thread sleeps (`all`),
+        /// or sleeps only for long waits (`smart:50us`).
         epf: List<epf::Written> = "none,all,smart:50us",
-        /// Storage of the machine that files are read from.
-        disk: Option<String> = none("none: files take no time"),
-        /// Share of the flash filled in order, then share overwritten at random.
+        /// Storage device of the machine that holds the files.
+        disk: Option<String> = none("none: reading files takes no time"),
+        /// Share of the flash that is first filled in order, and share then overwritten at random.
         precondition: Shares<2> = "60%,50%",
         /// Which pages are overwritten at random.
         overwrite: Overwrite = "drawn",
         /// Threads wake at multiples of this time.
         sleep_granularity: Option<Nanoseconds> = none("the machine's cost.timer_slack"),
-        /// References during which no thread may sleep, kinds joined by `+`.
+        /// Kinds of references whose faults may not sleep, joined by `+`.
         atomic: Atomic = "kernel",
-        /// What the flash holds of a page before its first touch.
+        /// What the flash has of a page before its first reference.
         first_touch: FirstTouch = "new",
-        /// Where a walk reads the device's mapping table.
+        /// Where a page walk reads the device's mapping table.
         l2p: L2p = "cached",
         /// Instructions that a thread may run ahead of the others in the trace.
         window: Count<1> = 1 << 20,

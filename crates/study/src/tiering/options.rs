@@ -21,7 +21,7 @@ nearfar_schema::options! {
     pub struct Asked {
         /// A generated workload, or a trace folder.
         workload: Load = "nomad-medium",
-        /// Policies: names with commas between, or all.
+        /// Policies, comma-separated, or `all`.
         policy: Policies = "all",
         /// Machine name or file; it needs two to four nodes and [cost].
         machine: MachineName = "cxl-a",
@@ -31,8 +31,8 @@ nearfar_schema::options! {
         pattern: Pattern = "scrambled-zipf",
         /// Where the hottest pages of a generated workload are.
         placement: Placement = "uniform",
-        /// Rounds after the warm-up; of a trace, how often it is replayed.
-        rounds: Option<Count<0, 1000>> = none("4; of a trace: 1"),
+        /// Rounds after the warm-up; for a trace, the number of replays.
+        rounds: Option<Count<0, 1000>> = none("4; for a trace: 1"),
         /// Scale of a generated workload and its machine, memory and work: 1/64, 1/1 for full size.
         scale: Scale = "1/64",
         /// Number of seeds, one run each, starting at --seed.
@@ -41,29 +41,31 @@ nearfar_schema::options! {
         seed: Count<0, { 1 << 63 }> = 1,
         /// Sizes of the fastest node: 30% of the program's memory, or bytes at full scale; `...` for equal
         /// steps.
-        fast: Option<Memory> = none("the machine's; of a trace 10%,...,100%"),
-        /// Size of the slowest node: the same, one size.
+        fast: Option<Memory> = none("the machine's; for a trace 10%,...,100%"),
+        /// Size of the slowest node, written as for --fast; one size.
         slow: Option<OneMemory> = none("the machine's"),
         /// Memory that a generated workload maps, at full scale.
-        rss: Option<Bytes> = none("its own"),
-        /// The part of it that is used, the last one.
-        wss: Option<Bytes> = none("its own"),
+        rss: Option<Bytes> = none("the workload's"),
+        /// The part of --rss that is used, at its end.
+        wss: Option<Bytes> = none("the workload's"),
         /// Map memory as huge pages of 2 MiB.
         huge: bool = false,
         /// Factor on all costs of kernel primitives.
         cost_scale: f64 = 1.0,
-        /// References of a trace that reach memory, before or behind the machine's caches.
+        /// References of a trace to simulate: all (`none`), or those that miss the machine's
+        /// caches.
         filter: Filter = "cache",
-        /// Whether pages end, where a trace has events that say so; with cache-write-backs never.
+        /// Whether memory is freed when the program unmaps it, if the trace has such events; never
+        /// with cache-write-backs.
         lifetimes: Lifetimes = "on",
-        /// Instances of a traced program side by side, each with pages of its own.
+        /// Instances of the traced program that run together, each with separate pages.
         copies: Count<1, 1_000_000> = 1,
-        /// How much longer than with all its memory fast the program may take, in the answer to how much
-        /// fast memory it needs.
+        /// Slowdown to accept in the recommended size of fast memory, compared with only fast
+        /// memory.
         slowdown: Share = crate::SLOWDOWN,
-        /// Points of the time series in each phase; the table shows them if it is not 40.
+        /// Points of the time series per phase; printed if not 40.
         points: Count<1, 100_000> = 40,
-        /// Threads; 0 = one per core. A policy in Python makes it 1.
+        /// Threads; 0 = one per core. A policy in Python uses one.
         threads: Runtime<Count<0, 1024>> = 0,
     }
 }

@@ -41,7 +41,7 @@ const WARM: u32 = 16;
 pub static WORKLOADS: &[Workload] = &[
     Workload {
         name: "nomad-small",
-        what: "NOMAD's micro-benchmark: 10 GiB of 20 used, 18 M copies of a page a round",
+        what: "NOMAD's micro-benchmark: 10 GiB of 20 used, 18 M page copies per round",
         rss_gib: 20.0,
         wss_gib: 10.0,
         operations: 18_000_000,
@@ -50,7 +50,7 @@ pub static WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "nomad-medium",
-        what: "the same: 13.5 GiB of 27 used, 30 M copies a round",
+        what: "NOMAD's micro-benchmark: 13.5 GiB of 27 used, 30 M page copies per round",
         rss_gib: 27.0,
         wss_gib: 13.5,
         operations: 30_000_000,
@@ -59,7 +59,7 @@ pub static WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "nomad-large",
-        what: "the same: all of 27 GiB used, 40 M copies a round",
+        what: "NOMAD's micro-benchmark: all of 27 GiB used, 40 M page copies per round",
         rss_gib: 27.0,
         wss_gib: 27.0,
         operations: 40_000_000,
@@ -68,7 +68,7 @@ pub static WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "pointer-chase",
-        what: "13.5 GiB of 27: one load a page, all pages in one random cycle",
+        what: "13.5 GiB of 27 used: one load per page, all pages in one random cycle",
         rss_gib: 27.0,
         wss_gib: 13.5,
         operations: 30_000_000,
@@ -84,9 +84,9 @@ nearfar_schema::choices! {
         Read = "read",
         /// stores only
         Write = "write",
-        /// one to one, drawn for each operation
+        /// half loads, half stores, drawn for each operation
         Mixed = "mixed",
-        /// one to one by page: half of the pages are only loaded, the others only stored to
+        /// half of the pages are only loaded, the others only stored to
         Split = "split",
     }
 }

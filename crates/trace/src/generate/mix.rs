@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 nearfar_schema::options! {
     /// The generator's own options.
     struct Own {
-        /// Generators with their weights, such as zipf:0.7,sequential:0.3; their options count too.
+        /// Generators and weights, such as zipf:0.7,sequential:0.3; their options apply.
         mix: String = required(),
-        /// References in which each part runs once, one after the other.
-        phase: Option<Count<1>> = none("every reference drawn by weight"),
+        /// References per cycle in which the generators take turns.
+        phase: Option<Count<1>> = none("each reference is drawn by weight"),
     }
 }
 

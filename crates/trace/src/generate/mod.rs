@@ -69,11 +69,11 @@ impl Registry for Generators {
 nearfar_schema::options! {
     /// What every generator takes.
     struct Common {
-        /// Where references go.
+        /// Order of the references.
         name: Argument<Choice<Generators>> = required(),
         /// Total number of references.
         refs: Count<1> = required(),
-        /// Number of pages that they touch.
+        /// Number of pages.
         pages: Count<1> = required(),
         /// Bytes in a page, a power of two from 8 to 2^30.
         page_bytes: Bytes = 4096,

@@ -18,7 +18,7 @@ impl Generator for PointerChase {
         "pointer-chase"
     }
     fn summary(&self) -> &'static str {
-        "one node a page, linked in one random cycle"
+        "one node per page, linked in one random cycle"
     }
     fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
         Ok(Box::new(Chase {

@@ -12,7 +12,7 @@ impl Generator for Sequential {
         "sequential"
     }
     fn summary(&self) -> &'static str {
-        "word after word through all pages, round and round"
+        "every word of all pages in order, repeatedly"
     }
     fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
         Ok(Box::new(Steps::new(params, thread, SIZE)))

@@ -25,7 +25,7 @@ impl Generator for Strided {
         "strided"
     }
     fn summary(&self) -> &'static str {
-        "every --stride bytes through all pages, round and round"
+        "every --stride bytes of all pages in order, repeatedly"
     }
     fn options(&self) -> Vec<Spec> {
         Own::specs()

@@ -29,7 +29,7 @@ impl Generator for Zipf {
         "zipf"
     }
     fn summary(&self) -> &'static str {
-        "page r in proportion to r^-alpha, hot pages side by side"
+        "page r with probability proportional to r^-alpha; hot pages are adjacent"
     }
     fn options(&self) -> Vec<Spec> {
         Own::specs()

@@ -65,7 +65,7 @@ nearfar_schema::options! {
     /// The options of `nearfar import` as they are written.
     pub struct Asked {
         /// Format of the file.
-        format: Option<Choice<Importers>> = none("recognised by the content"),
+        format: Option<Choice<Importers>> = none("detected from the content"),
         /// Bad records to skip; trace.json counts them.
         skip_bad: Count = 0,
         /// Stop after this many references.

@@ -223,10 +223,15 @@ class Page(Generic[R]):
         self.result, self.run = result, run
         #: Specification and data of each chart by identifier; ``_sections`` fills it.
         self.charts: dict[str, Drawn] = {}
-        if self.limit is not None and rows > self.limit:
+        self.check_rows(rows)
+
+    @classmethod
+    def check_rows(cls, rows: int) -> None:
+        """Raise a :class:`NearfarError` if ``rows`` is above the limit of the page."""
+        if cls.limit is not None and rows > cls.limit:
             raise NearfarError(
-                f"--html: {rows} {self.row_name} are more than one page holds; "
-                f"give at most {self.limit}"
+                f"--html: {rows} {cls.row_name} are more than one page holds; "
+                f"give at most {cls.limit}"
             )
 
     def _sections(self) -> list[str]:

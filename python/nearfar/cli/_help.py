@@ -1,0 +1,58 @@
+"""Sections of ``--help``: at most ten options first, then the output, then the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import typer.core
+
+OPTIONS, OUTPUT, ADVANCED = "Options", "Output", "Advanced options"
+
+#: Parameters that choose how results are shown and written.
+_OUTPUT: Final = frozenset(
+    {"as_json", "color", "force", "full", "heatmap", "html", "output_format", "progress"}
+)
+
+#: The parameters that help shows first, by command; the others are advanced. A command without an
+#: entry has few, and shows them all.
+_FIRST: Final[Mapping[str, str]] = {
+    "advise": "memory machine storage arch min_gain page_sizes slowdown emit out",
+    "generate": "refs pages seed write_ratio threads alpha stride mix out",
+    "guest": "arch memory cpus far latency bandwidth package put out",
+    "numa alloc": "size machine mode allocator nodes weights from_ threads out",
+    "numa plan": "capacity working_set bandwidth machine pattern writes threads emit out",
+    "numa run": "machine mode pattern writes nodes weights from_ threads out",
+    "paging": "page_sizes memory tlb replacement machine storage view sample out",
+    "ssd": "machine dram epf disk precondition first_touch seed out",
+    "sweep": "workers threads parts dask dry_run out",
+    "tiering": "workload policy machine mix fast seeds copies list_policies out",
+}
+
+
+def section(command: str, parameter: str) -> str:
+    """The section of a command's option."""
+    if parameter in _OUTPUT:
+        return OUTPUT
+    first = _FIRST.get(command)
+    return OPTIONS if first is None or parameter in first.split() else ADVANCED
+
+
+class Command(typer.core.TyperCommand):
+    """A command whose help lists options by section."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections of arguments and options."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            title: [] for title in ("Arguments", OPTIONS, OUTPUT, ADVANCED)
+        }
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                is_argument = parameter.param_type_name == "argument"
+                title = getattr(parameter, "rich_help_panel", None) or OPTIONS
+                sections["Arguments" if is_argument else title].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
