@@ -85,7 +85,7 @@ def fits(rows: list[dict[str, Any]]) -> list[Any]:
             "quantity": "tlb",
             "model": "power",
             "formula": "a p^b",
-            "page_unit": "bytes",
+            "page_unit": "KiB",
             "memory_bytes": None,
             "memory_fraction": None,
             "coefficients": {
@@ -114,9 +114,9 @@ def fits(rows: list[dict[str, Any]]) -> list[Any]:
         made.append(
             {
                 "quantity": "fault",
-                "model": "exponential2",
-                "formula": "a exp(b p) + c exp(d p)",
-                "page_unit": "bytes",
+                "model": "exponential-2",
+                "formula": "a e^(bp) + c e^(dp)",
+                "page_unit": "KiB",
                 "memory_bytes": int(FOOTPRINT * share),
                 "memory_fraction": share if rows[0]["memory_fraction"] is not None else None,
                 "coefficients": {

@@ -240,7 +240,7 @@ def test_the_command(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
         (["pair", "48G", "48G", "--machine", "laptop"], "cannot be in memory mode"),
         (["pair", "4000G", "48G"], "larger than a node's memory"),
         (["import", "/nonexistent"], "/nonexistent: cannot open: No such file"),
-        (["alloc", "--size", "1G", "--format", "xml"], "--format: 'xml'"),
+        (["alloc", "--size", "1G", "--format", "xml"], "'--format': 'xml'"),
     ],
 )
 def test_mistakes_get_one_line(nearfar: Run, words: list[str], part: str) -> None:

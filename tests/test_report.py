@@ -124,7 +124,7 @@ def test_every_fit_finds_its_memory(fractions: bool) -> None:
 
 def test_fits_of_the_fitter_are_shown(tmp_path: Path) -> None:
     from nearfar.fit import fit_rows
-    from nearfar.paging import _plain as plain
+    from nearfar.paging import plain_fit as plain
 
     result = fixture.paging_result(["nvme"])
     few = [r for r in result.rows if r["memory_fraction"] == 1.0][:1]

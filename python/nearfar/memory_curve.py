@@ -106,12 +106,12 @@ class MemoryCurve:
 
     @property
     def thrashes_below(self) -> Memory | None:
-        """The smallest memory with which it takes at most twice as long; None if all or none do."""
-        smallest = self.enough(THRASHES - 1)
-        return None if smallest == self.times[0][0] else smallest
+        """The smallest memory above which nothing thrashes; None if all or no sizes thrash."""
+        memory = self.enough(THRASHES - 1)
+        return None if memory == self.times[0][0] else memory
 
 
 def slowdown(run: Run, options: Iterable[Option]) -> float:
-    """The slowdown that the options of a run allow: 0.05 is 5 %."""
+    """The slowdown that the option of a run allows: 0.05 is 5 %."""
     value = run.get("options", {}).get("slowdown", default(options, "slowdown"))
     return float(value.rstrip("%")) / 100 if isinstance(value, str) else float(value)

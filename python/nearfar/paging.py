@@ -107,14 +107,6 @@ class PlainFit(TypedDict):
     curve: list[list[float]]
 
 
-class Plain(TypedDict):
-    """A paging result as plain values, as ``nearfar paging --format json`` prints it."""
-
-    run: PagingRun
-    rows: list[declared.Row]
-    fits: list[PlainFit]
-
-
 class _Settings(TypedDict):
     """What ``_engine.paging_options`` returns."""
 
@@ -161,11 +153,8 @@ class PagingResult(FolderResult):
     shown = "nearfar.report.tables:paging"
     page = "nearfar.report.html.paging:PagingPage"
     chart = "nearfar.report.plots.paging:draw"
+    plain = ("run", "rows", "fits")
     columns: ClassVar[Rows] = declared.ROWS
-
-    def to_dict(self) -> Plain:
-        """The result as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "fits": self.fits}
 
     @classmethod
     def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> PagingResult:
@@ -386,17 +375,15 @@ def sample_warnings(run: PagingRun) -> list[str]:
 
 
 def too_few_frames(run: PagingRun) -> list[str]:
-    """Which cells the study left out, because their memory has too few frames: one line, or none.
-
-    Runs of older versions have rows for such cells instead.
-    """
+    """A sentence on the cells that a study left out because memory has too few frames, if any."""
     cells: dict[int, list[Memory]] = {}
+    # Older versions do not have this key.
     for cell in run.get("too_few_frames") or ():
         memory = Memory(cell["memory_bytes"], cell["memory_fraction"])
         cells.setdefault(cell["page_bytes"], []).append(memory)
     if not cells:
         return []
-    # Adjacent page sizes that lack the same memory sizes are named together.
+    # Adjacent page sizes that lack the same memory sizes form a group.
     groups: list[tuple[str, list[int]]] = []
     for page, memories in sorted(cells.items()):
         largest = in_order(memories)[-1].label

@@ -1,4 +1,4 @@
-"""What a person asks of a paging result: which page size, how much memory, which storage.
+"""Recommendations from a paging result: page size, memory size, storage.
 
 Results of several machines have been through :func:`nearfar.paging_findings.by_place`.
 """
@@ -28,8 +28,8 @@ from nearfar.paging_findings import (
 
 
 def memory_curves(result: PagingResult) -> list[MemoryCurve]:
-    """Time against memory size, on each storage; empty where all the memory was not studied."""
-    if not result.rows or not _has_all(result):
+    """Time against memory size, on each storage; empty if no size holds the whole program."""
+    if not result.rows or not _has_whole(result):
         return []
     page = curve_page(result)
     found = []
@@ -45,13 +45,13 @@ def memory_curves(result: PagingResult) -> list[MemoryCurve]:
 
 
 def curve_page(result: PagingResult) -> int:
-    """The page size of the curves: the usual one, or the smallest where that was not studied."""
+    """The page size of the curves: 4 KiB, or the smallest if that was not studied."""
     sizes = page_sizes(result)
     return USUAL_PAGE if USUAL_PAGE in sizes else min(sizes)
 
 
-def _has_all(result: PagingResult) -> bool:
-    """Whether the largest memory size that was studied holds all that the program had at once."""
+def _has_whole(result: PagingResult) -> bool:
+    """Whether the largest memory size holds the peak resident set."""
     run = result.run
     whole = run.get("peak_resident_bytes") or run.get("footprint_bytes") or 0
     most = max((memory.bytes for memory in memories(result)), default=0)
@@ -59,27 +59,29 @@ def _has_all(result: PagingResult) -> bool:
 
 
 def answers(result: PagingResult) -> list[str]:
-    """A sentence each: which page size, how much memory, which storage, as far as studied."""
+    """A sentence each on page size, memory size and storage, if the study covers them."""
     if not result.rows:
         return ["The result has no rows."]
     hosts = machines(result)
-    found = [f"Page size on {name}: {_page_size(of_machine(result, name))}" for name in hosts]
-    found = found or [f"Page size: {_page_size(result)}"]
+    lines = [f"Page size on {name}: {_page_size(of_machine(result, name))}" for name in hosts]
+    lines = lines or [f"Page size: {_page_size(result)}"]
     curves = memory_curves(result)
     if curves:
-        found.append(f"Memory: {_memory(curves, slowdown(result.run, declared.OPTIONS))}")
+        limit = slowdown(result.run, declared.OPTIONS)
+        lines.append(f"Memory: {_memory(curves, limit)}")
         if len(curves) > 1:
-            what = "Machine" if hosts else "Storage"
-            sentence = _storage(curves, slowdown(result.run, declared.OPTIONS))
-            found.append(f"{what}: {sentence}")
+            lines.append(f"{'Machine' if hosts else 'Storage'}: {_storage(curves, limit)}")
     if hosts:
         found.append(f"Latency of memory: {_latencies(result)}.")
     return found
 
 
 def _page_size(result: PagingResult) -> str:
-    """The page size with the least time; where what misses cost is known, with the most memory, and
-    of sizes that gain alike the smallest."""
+    """The page size with the shortest time.
+
+    With ``--view machine``: at the largest memory size, the smallest page size whose gain does not
+    differ from the best by more than the error.
+    """
     best: Best = best_pages(result)[answered_memory(result), storages(result)[0]]
     if best.row.get("cpu_ns") is None:
         return best.sentence[0].lower() + best.sentence[1:]
@@ -102,8 +104,8 @@ def _page_size(result: PagingResult) -> str:
     gains = {page: one.gain or 0.0 for page, one in found.items()}
     chosen = found[worthwhile(gains) or best.page_bytes]
     gain = chosen.gain or 0.0
-    more = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
-    bloat = f", but {units.size(more)} more memory" if more > 0 else ""
+    extra = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
+    bloat = f", but {units.size(extra)} more memory" if extra > 0 else ""
     faster = ""
     if chosen.page_bytes != best.page_bytes:
         difference = points(best.gain - gain)
@@ -127,10 +129,10 @@ def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
     return memory_sentence(_sizes_on(enough, several), _sizes_on(below, several), whole.bytes, most)
 
 
-def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, most: float) -> str:
-    """How much memory is enough, too little, and the most it uses, in words."""
+def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, limit: float) -> str:
+    """How much memory is enough, and how much too little; ``whole``: bytes of the program."""
     text = (
-        f"with {', '.join(enough)} it is at most {units.percent(most)} slower than with enough "
+        f"with {', '.join(enough)} it is at most {units.percent(limit)} slower than with enough "
         f"memory ({units.size(whole)})"
     )
     if below:
@@ -148,9 +150,9 @@ def _sizes_on(found: Sequence[tuple[int, str]], storages: int) -> list[str]:
 
 
 def _latencies(result: PagingResult) -> str:
-    """The latency of each machine's DRAM: hosts differ in more than storage."""
-    known = result.run["dram_ns"]
-    return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in known.items())
+    """The DRAM latency of each machine."""
+    latencies = result.run["dram_ns"].items()
+    return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in latencies)
 
 
 def _enough(curve: MemoryCurve, most: float) -> Memory:
@@ -165,7 +167,7 @@ def _storage(curves: Sequence[MemoryCurve], most: float) -> str:
     (least, first), *others = times
     if times[-1][0] < SAME * least:
         return f"with {units.size(memory.bytes)} or more it makes no difference."
-    slower = ", ".join(f"{units.clean(name)} takes {time / least:.3g}" for time, name in others)
+    slower = ", ".join(f"{units.clean(name)} takes {time / shortest:.3g}" for time, name in others)
     return (
         f"with {units.size(memory.bytes)}, {units.clean(first)} is fastest; {slower} times as long."
     )

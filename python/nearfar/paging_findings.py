@@ -1,4 +1,4 @@
-"""What a paging result says, in numbers and in sentences: used by tables, plots and pages alike."""
+"""Findings of a paging result, in numbers and in sentences, for tables, plots and pages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from nearfar.paging import ALL_REFERENCES, Interval, PagingResult, PagingRun, Pl
 from nearfar.provenance import Run
 
 USUAL_PAGE: Final = 4096
-"""Bytes of the page that x86-64 and most arm64 systems use by default."""
+#: Names of the fitted quantities.
+QUANTITIES: Final = {"tlb": "TLB miss rate", "fault": "fault rate"}
 
+#: Columns that add up to the time of a reference, with ``--view machine``.
 Part = Literal["cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
-"""Columns that make up the time of a reference, with ``--view machine``."""
 
 #: Columns that are rates, each with a chart.
 Rate = Literal["fault_rate", "tlb_miss_rate"]
@@ -72,33 +73,34 @@ class Best:
 
 
 def filtered(run: Run) -> bool:
-    """Whether the study saw only a part of the program's references (``--filter``)."""
+    """Whether ``--filter`` removed references."""
     return bool(run.get("options", {}).get("filter", ALL_REFERENCES) != ALL_REFERENCES)
 
 
 def machines(result: PagingResult) -> list[str]:
-    """The machines that were compared; empty for a single machine."""
+    """The machines that were compared; empty if there is only one."""
     return list(result.run.get("machines", ()))
 
 
 def of_machine(result: PagingResult, name: str) -> PagingResult:
-    """The part of the result for one of the machines."""
+    """The part of a result that concerns one of the compared machines."""
     run: PagingRun = {**result.run}
     del run["machines"]
     return replace(result, run=run, rows=[r for r in result.rows if r["machine"] == name])
 
 
 def by_place(result: PagingResult) -> PagingResult:
-    """The result with storages named ``machine/storage`` if several machines were compared.
+    """A result of several machines, with storages renamed to ``machine/storage``; do this once.
 
-    If each machine has one storage, its name is the machine's. So storage names are unique.
+    If every machine has one storage, that gets the name of the machine. Tables and charts by
+    storage thus show machines too. A result of one machine is returned unchanged.
     """
     hosts = machines(result)
     if not hosts:
         return result
-    alone = len({(row["machine"], row["storage"]) for row in result.rows}) == len(hosts)
+    single = len({(row["machine"], row["storage"]) for row in result.rows}) == len(hosts)
     rows: list[declared.Row] = [
-        {**row, "storage": row["machine"] if alone else f"{row['machine']}/{row['storage']}"}
+        {**row, "storage": row["machine"] if single else f"{row['machine']}/{row['storage']}"}
         for row in result.rows
     ]
     return replace(result, rows=rows)
@@ -110,19 +112,19 @@ def memories(result: PagingResult) -> list[Memory]:
 
 
 class OfMemory(TypedDict):
-    """The columns of a row, or of a run of ``explain``, that say its memory size."""
+    """The columns of the memory size, in a row or in a run of ``explain``."""
 
     memory_bytes: int
     memory_fraction: float | None
 
 
 def memory_of(row: OfMemory) -> Memory:
-    """The memory size of one row."""
+    """The memory size of a row."""
     return Memory(row["memory_bytes"], row["memory_fraction"])
 
 
 def storages(result: PagingResult) -> list[str]:
-    """The storages, in the order in which the rows name them."""
+    """The storages, in order of the rows."""
     return list(dict.fromkeys(row["storage"] for row in result.rows))
 
 
@@ -132,7 +134,7 @@ def page_sizes(result: PagingResult) -> list[int]:
 
 
 def best_pages(result: PagingResult) -> dict[tuple[Memory, str], Best]:
-    """The best page of every memory size and storage, keyed by both."""
+    """The best page for every memory size and storage."""
     groups: dict[tuple[Memory, str], list[declared.Row]] = {}
     for row in result.rows:
         groups.setdefault((memory_of(row), row["storage"]), []).append(row)
@@ -148,18 +150,18 @@ def best_pages(result: PagingResult) -> dict[tuple[Memory, str], Best]:
 
 
 def middle_memory(result: PagingResult) -> Memory | None:
-    """The memory size to show first: nearest to half the footprint, else the middle of the list."""
+    """The memory size to show first: nearest to half the footprint, or the middle of the list."""
     return middle(memories(result))
 
 
 def answered_memory(result: PagingResult) -> Memory:
-    """The memory size that the answer on page sizes is for: of one memory size or more.
+    """The memory size for which the page size is recommended; the result must have rows.
 
-    The largest where the time is as the machine spends it, else the middle.
+    The largest with ``--view machine``, else the middle.
     """
     known = memories(result)
-    spent = result.rows[0].get("cpu_ns") is not None
-    return known[-1] if spent else middle_memory(result) or known[-1]
+    machine_view = result.rows[0].get("cpu_ns") is not None
+    return known[-1] if machine_view else middle_memory(result) or known[-1]
 
 
 def spread(items: Sequence[Memory], most: int) -> list[Memory]:
@@ -190,7 +192,3 @@ def interval(coefficient: Interval) -> str:
 def page_unit(fits: Sequence[PlainFit]) -> str:
     """The unit of p in the formulas of these fits."""
     return " or ".join(sorted({fit["page_unit"] for fit in fits})) or "bytes"
-
-
-QUANTITIES: Final = {"tlb": "TLB miss rate", "fault": "fault rate"}
-"""What a fit's ``quantity`` means."""

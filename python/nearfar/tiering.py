@@ -138,6 +138,18 @@ class Part(_Answer):
     view: str | None
 
 
+class TieringRun(Run, total=False):
+    """The record of a tiering run."""
+
+    workload: str
+    footprint_bytes: int
+    #: None if pages never end.
+    peak_resident_bytes: int | None
+    policy_scale: float
+    #: By name of the node.
+    node_bytes: dict[str, int]
+
+
 @dataclass(frozen=True)
 class TieringResult(FolderResult):
     """The result of a tiering study.
@@ -157,11 +169,8 @@ class TieringResult(FolderResult):
     shown = "nearfar.report.tiering:tiering"
     page = "nearfar.report.html.tiering:TieringPage"
     chart = "nearfar.report.plots.tiering:draw"
+    plain = ("run", "rows", "series")
     columns: ClassVar[Rows] = declared.ROWS
-
-    def to_dict(self) -> Plain:
-        """The result as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "series": self.series}
 
     @classmethod
     def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> TieringResult:
@@ -201,17 +210,17 @@ class TieringResult(FolderResult):
         return sum(map(float, counts)) / len({row["seed"] for row in rows})
 
 
-#: A row of a result, or of its series.
-_Row = TypeVar("_Row", declared.Row, declared.SeriesRow)
+#: Rows or points of the time series.
+AnyRow = TypeVar("AnyRow", declared.Row, declared.SeriesRow)
 
 
 def memory_scale(run: TieringRun) -> float:
-    """The scale of a generated workload's memory; 1 for a trace, which is never scaled."""
+    """The scale of a run's memory; a trace is not scaled."""
     return 1.0 if "trace" in run else run.get("policy_scale", 1.0)
 
 
 def memory_of(row: declared.Row | declared.SeriesRow, run: TieringRun) -> Memory:
-    """The size of fast memory of a row; of a generated workload at full scale."""
+    """The size of fast memory of a row; at full scale, for a generated workload."""
     return Memory(round(row["fast_node_bytes"] / memory_scale(run)), row["fast_fraction"])
 
 
@@ -221,12 +230,12 @@ def fast_memories(result: TieringResult) -> list[Memory]:
 
 
 def shown_memory(result: TieringResult) -> Memory | None:
-    """The size of fast memory that is shown first; None if there are no rows."""
+    """The size of fast memory to show first; None if there are no rows."""
     return middle(fast_memories(result))
 
 
-def of_memory(result: TieringResult, rows: Iterable[_Row]) -> list[_Row]:
-    """Those of ``rows`` with the size of fast memory that is shown first."""
+def of_memory(result: TieringResult, rows: Iterable[AnyRow]) -> list[AnyRow]:
+    """The ``rows`` with the size of fast memory that is shown first."""
     memory = shown_memory(result)
     return [row for row in rows if memory_of(row, result.run) == memory]
 

@@ -1,4 +1,4 @@
-"""What a person asks of a tiering result: which policy, and how much fast memory."""
+"""Recommendations from a tiering result: policy, and size of fast memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from nearfar.tiering import (
     shown_memory,
 )
 
-#: The least scale at which policies can be compared: queues and batches do not shrink with memory
-#: and time, and below it they decide.
+#: Below this scale, policies cannot be compared: queues and batches do not shrink with memory and
+#: time, and dominate.
 MIN_SCALE: Final = 1 / 256
 #: Bounds, which no policy that a kernel can have is compared with.
 _BOUNDS: Final = ("oracle",)
@@ -46,7 +46,7 @@ def too_small(run: TieringRun) -> str | None:
 
 
 def means(rows: Iterable[declared.Row]) -> list[declared.Row]:
-    """The mean over seeds of each number, by size of fast memory, policy and phase."""
+    """One row per size of fast memory, policy and phase, with the means over seeds."""
     groups: dict[tuple[int, float | None, str, str], list[declared.Row]] = {}
     for row in rows:
         key = (row["fast_node_bytes"], row["fast_fraction"], row["policy"], row["phase"])
@@ -55,7 +55,7 @@ def means(rows: Iterable[declared.Row]) -> list[declared.Row]:
 
 
 def _mean(rows: Sequence[declared.Row]) -> declared.Row:
-    """A row of means; counts are no longer whole numbers."""
+    """A row of means; of counts too, so they may be fractions."""
     mean = {
         key: sum(row[key] for row in rows) / len(rows)  # type: ignore[literal-required]
         if isinstance(value, int | float)
@@ -85,7 +85,7 @@ class Standing:
 
 
 def standing(result: TieringResult) -> Standing | None:
-    """How policies compare with the fast memory that is shown first; None: bounds alone were run.
+    """A comparison of policies at the size of fast memory that is shown first.
 
     One of several seeds is slower if no run of it is as fast as one of the fastest; of one seed, if
     it takes 1 % longer.
@@ -115,7 +115,7 @@ def standing(result: TieringResult) -> Standing | None:
 
 
 def policy_curves(result: TieringResult) -> list[MemoryCurve]:
-    """Time in the last phase against fast memory, of each policy; the best policy first.
+    """Time in the last phase against fast memory, for each policy; the best policy first.
 
     Compared with the least time that any takes with all the program's memory fast. Empty where that
     was not run, or one size alone, or the run is too small to say anything.
@@ -127,10 +127,10 @@ def policy_curves(result: TieringResult) -> list[MemoryCurve]:
     times: dict[str, dict[Memory, float]] = {}
     for row in rows:
         if row["phase"] == rows[-1]["phase"]:
-            own = times.setdefault(row["policy"], {})
-            own[memory_of(row, run)] = row["mean_latency_ns"]
-    base = min(own[memories[-1]] for own in times.values())
-    most = slowdown(result.run, declared.OPTIONS)
+            of_policy = times.setdefault(row["policy"], {})
+            of_policy[memory_of(row, run)] = row["mean_latency_ns"]
+    base = min(of_policy[memories[-1]] for of_policy in times.values())
+    limit = slowdown(result.run, declared.OPTIONS)
 
     def rank(curve: MemoryCurve) -> tuple[float, float]:
         enough = curve.enough(most)
@@ -141,17 +141,17 @@ def policy_curves(result: TieringResult) -> list[MemoryCurve]:
 
 
 def _holds_all(memory: Memory, run: TieringRun) -> bool:
-    """Whether fast memory of this size holds all that the program has at once."""
+    """Whether fast memory of this size holds the peak resident set."""
     if memory.fraction is not None:
         return memory.fraction >= 1
-    whole = int(run["peak_resident_bytes"] or run["footprint_bytes"])
+    whole = run["peak_resident_bytes"] or run["footprint_bytes"]
     return memory.bytes * memory_scale(run) >= whole
 
 
 def answers(result: TieringResult) -> list[str]:
-    """A sentence each: which policy, how much fast memory, as far as studied."""
-    found = standing(result)
-    if found is None:
+    """A sentence each on the policy and on the size of fast memory, if the study covers them."""
+    comparison = standing(result)
+    if comparison is None:
         return ["No policy was run but a bound." if result.rows else "The result has no rows."]
     small = too_small(result.run)
     if small is not None:

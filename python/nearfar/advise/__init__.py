@@ -23,7 +23,7 @@ from nearfar.advise.architectures import neighbours, transparent
 from nearfar.advise.fleet import Vm, share
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.memory import Enough, enough, size_guest
-from nearfar.advise.one_vm import Advice, advice
+from nearfar.advise.one_vm import Advice, advice, shown_sizes
 from nearfar.advise.options import IDLE, MEMORY, PAPERS, PASSED
 from nearfar.advise.prediction import Costs, points_of
 from nearfar.declared import advise as declared
@@ -301,7 +301,7 @@ def _advise_vms(
     """
     as_machine = options["view"] == by_machine.MODEL
     tried = _tried(options)
-    shown = _shown(str(options["sizes"]), tried)
+    shown = shown_sizes(str(options["sizes"]), tried)
     # Sizes that may be set instead of an advised one are predicted and simulated as well.
     instead = {
         near.page_bytes
@@ -371,10 +371,9 @@ def _advise_vms(
                 studied = [row for row in studied if row["storage"] == vm.storage]
                 row = by_machine.advice(vm, studied)
                 if options["regions"]:
-                    regions = by_region(
+                    row["regions"] = by_region(
                         trace, loaded[vm.machine], study.run["options"], studied, progress
                     )
-                    row["regions"] = regions
             else:
                 row = advice(
                     vm,
@@ -486,21 +485,3 @@ def _has_memory(row: paging_declared.Row, size: Memory) -> bool:
         return False
     value = row["memory_bytes"] if fraction is None else fraction
     return abs(value - size.value) <= 1e-9 * size.value
-
-
-def _shown(sizes: str, tried: Sequence[int]) -> list[int] | int:
-    """The page sizes that the model sees, or how many it may choose."""
-    text = sizes.strip()
-    if text == "all":
-        return sorted(tried)
-    if text.isdigit() and 0 < int(text) < 64:
-        return int(text)
-    try:
-        shown = sorted(set(parse_page_sizes(text)))
-    except NearfarError as error:
-        shown, reason = [0], str(error).partition(": ")[2]
-    else:
-        reason = f"{text[:60]!r} has a size that is not a power of two from 64 bytes to 1 TiB"
-    if any(size.bit_count() != 1 or not 64 <= size <= 1 << 40 for size in shown):
-        raise NearfarError(f"--sizes: {reason}; give such as 512,4K,64K,2M, `all`, or 4")
-    return shown

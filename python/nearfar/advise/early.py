@@ -25,24 +25,24 @@ def plan(inputs: Sequence[Path], options: declared.Options) -> list[Vm]:
     Raises:
         NearfarError: bad input, including values that the study reads only after the simulation.
     """
-    asked = _parsed(options)
+    parsed = _parsed(options)
     is_fleet = any(path.suffix == ".toml" for path in inputs)
     if is_fleet and len(inputs) > 1:
         raise NearfarError("advise: give one fleet file and nothing else, or only traces")
     if is_fleet:
-        vms, machines, asked = _of_fleet(inputs[0], asked)
+        vms, machines, parsed = _of_fleet(inputs[0], parsed)
     else:
-        vms, machines, asked = _of_traces(inputs, asked)
-    if asked["slowdown"] is not None:
+        vms, machines, parsed = _of_traces(inputs, parsed)
+    if parsed["slowdown"] is not None:
         hosts = list(machines.values())[:1]
-        _engine.paging_options(hosts, options={"slowdown": asked["slowdown"]})
-    if asked["model"] not in MODEL_CHOICES:
+        _engine.paging_options(hosts, options={"slowdown": parsed["slowdown"]})
+    if parsed["model"] not in MODEL_CHOICES:
         raise NearfarError(
-            f"--model: {asked['model'][:40]!r} is no model; "
+            f"--model: {parsed['model'][:40]!r} is no model; "
             f"choose one of {', '.join(MODEL_CHOICES)}"
         )
     for trace in dict.fromkeys(vm.trace for vm in vms):
-        _check_sample(trace, cast("object", asked["sample"]))
+        _check_sample(trace, cast("object", parsed["sample"]))
     return vms
 
 

@@ -227,7 +227,7 @@ class Page(Generic[R]):
 
     @classmethod
     def check_rows(cls, rows: int) -> None:
-        """Raise a :class:`NearfarError` if the page does not take so many rows."""
+        """Raise a :class:`NearfarError` if ``rows`` is above the limit of the page."""
         if cls.limit is not None and rows > cls.limit:
             raise NearfarError(
                 f"--html: {rows} {cls.row_name} are more than one page holds; "
