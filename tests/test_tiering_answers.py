@@ -64,13 +64,13 @@ def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: An
         (
             {"none": [200, 220], "nomad": [104, 106], "ssp": [100, 101]},
             "ssp is fastest: 4.5 % (3.0 % to 6.0 %) ahead of nomad, 2.1x (1.98 to 2.2) none "
-            "(round-4, 2 seeds: mean, least to most).",
+            "(round-4, 2 seeds: mean, min to max).",
         ),
         # One run of nomad is as fast as one of ssp.
         (
             {"none": [300, 310], "nomad": [104, 200], "ssp": [100, 105]},
             "ssp and nomad are fastest, with no difference shown between them: 3x (2.86 to 3.1) "
-            "none (round-4, 2 seeds: mean, least to most).",
+            "none (round-4, 2 seeds: mean, min to max).",
         ),
         ({"ssp": [100]}, "ssp alone was run: nothing to compare it with."),
         ({"oracle": [100]}, "No policy was run but a bound."),
@@ -142,8 +142,9 @@ def test_a_run_below_the_least_scale_says_so_and_names_no_winner() -> None:
     generated = study({None: times}, policy_scale=1 / 512)
     del generated.run["trace"]
     (line,) = answers.answers(generated)
-    assert line.startswith("The program is too small to compare policies: it has 1/512 of the size")
-    assert line.endswith("Use --scale 1/256 or more.")
+    assert (
+        "too small to compare policies: it has 1/512 of" in line and "--scale 1/256 or more" in line
+    )
     (line,) = answers.answers(
         study({None: times}, policy_scale=3 / 256 / 10, options={"copies": 3})
     )
@@ -200,9 +201,9 @@ def test_the_command_says_it_in_every_format(nearfar: Run) -> None:
     words = ("tiering", GNUGO, "--policy", "none,nomad", "--fast", "50%,100%")
     done = nearfar(*words)
     assert done.returncode == 0
-    assert done.stdout.startswith("The program is too small to compare") and "fastest" not in done.stdout
+    assert done.stdout.startswith("The program is too small") and "fastest" not in done.stdout
     done = nearfar(*words, "--format", "json")
-    assert done.stderr.startswith("nearfar: note: The program is too small to compare")
+    assert done.stderr.startswith("nearfar: note: The program is too small")
     assert len(json.loads(done.stdout)["rows"]) == 4
     done = nearfar(*words, "--copies", "40")
     assert done.stdout.startswith("With 50 % of its memory fast, ")

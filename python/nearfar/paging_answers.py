@@ -32,7 +32,7 @@ def memory_curves(result: PagingResult) -> list[MemoryCurve]:
     if not result.rows or not _has_whole(result):
         return []
     page = curve_page(result)
-    found = []
+    curves = []
     for storage in storages(result):
         times = {
             memory_of(row): row["total_ns"]
@@ -40,8 +40,8 @@ def memory_curves(result: PagingResult) -> list[MemoryCurve]:
             if row["storage"] == storage and row["page_bytes"] == page
         }
         if len(times) > 1:
-            found.append(MemoryCurve.of(storage, times))
-    return found
+            curves.append(MemoryCurve.of(storage, times))
+    return curves
 
 
 def curve_page(result: PagingResult) -> int:
@@ -54,8 +54,8 @@ def _has_whole(result: PagingResult) -> bool:
     """Whether the largest memory size holds the peak resident set."""
     run = result.run
     whole = run.get("peak_resident_bytes") or run.get("footprint_bytes") or 0
-    most = max((memory.bytes for memory in memories(result)), default=0)
-    return most >= whole
+    largest = max((memory.bytes for memory in memories(result)), default=0)
+    return largest >= whole
 
 
 def answers(result: PagingResult) -> list[str]:
@@ -72,8 +72,8 @@ def answers(result: PagingResult) -> list[str]:
         if len(curves) > 1:
             lines.append(f"{'Machine' if hosts else 'Storage'}: {_storage(curves, limit)}")
     if hosts:
-        found.append(f"Latency of memory: {_latencies(result)}.")
-    return found
+        lines.append(f"Latency of memory: {_latencies(result)}.")
+    return lines
 
 
 def _page_size(result: PagingResult) -> str:
@@ -96,13 +96,13 @@ def _page_size(result: PagingResult) -> str:
             f"stay with {usual}; {size} pages take {units.percent(best.gain)} less time, which is "
             f"within the error ({points(error)})."
         )
-    found = {
+    by_page = {
         row["page_bytes"]: replace(best, row=row)
         for row in result.rows
         if (memory_of(row), row["storage"]) == (best.memory, best.storage)
     }
-    gains = {page: one.gain or 0.0 for page, one in found.items()}
-    chosen = found[worthwhile(gains) or best.page_bytes]
+    gains = {page: choice.gain or 0.0 for page, choice in by_page.items()}
+    chosen = by_page[worthwhile(gains) or best.page_bytes]
     gain = chosen.gain or 0.0
     extra = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
     bloat = f", but {units.size(extra)} more memory" if extra > 0 else ""
@@ -116,17 +116,16 @@ def _page_size(result: PagingResult) -> str:
     )
 
 
-def _memory(curves: Sequence[MemoryCurve], most: float) -> str:
-    """How much memory is enough, and how much too little."""
-    whole = curves[0].whole
-    enough: list[tuple[int, str]] = []
-    below: list[tuple[int, str]] = []
-    for curve in curves:
-        enough.append((_enough(curve, most).bytes, curve.name))
-        if (least := curve.thrashes_below) is not None:
-            below.append((least.bytes, curve.name))
-    several = len(curves)
-    return memory_sentence(_sizes_on(enough, several), _sizes_on(below, several), whole.bytes, most)
+def _memory(curves: Sequence[MemoryCurve], limit: float) -> str:
+    """How much memory is enough, and how much too little; ``limit``: the allowed slowdown."""
+    enough = [(_enough(curve, limit).bytes, curve.name) for curve in curves]
+    below = [
+        (memory.bytes, curve.name)
+        for curve in curves
+        if (memory := curve.thrashes_below) is not None
+    ]
+    whole, count = curves[0].whole.bytes, len(curves)
+    return memory_sentence(_sizes_on(enough, count), _sizes_on(below, count), whole, limit)
 
 
 def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, limit: float) -> str:
@@ -140,12 +139,12 @@ def memory_sentence(enough: Sequence[str], below: Sequence[str], whole: int, lim
     return f"{text}."
 
 
-def _sizes_on(found: Sequence[tuple[int, str]], storages: int) -> list[str]:
-    """Memory sizes, each with its storage where they differ or do not concern all storages."""
-    sizes = [units.size(memory) for memory, _ in found]
-    if len(found) == storages and len(set(sizes)) == 1:
+def _sizes_on(memories: Sequence[tuple[int, str]], storages: int) -> list[str]:
+    """Memory sizes with their storages; one size without a storage if all storages have it."""
+    sizes = [units.size(memory) for memory, _ in memories]
+    if len(memories) == storages and len(set(sizes)) == 1:
         return sizes[:1]
-    named = zip(sizes, found, strict=True)
+    named = zip(sizes, memories, strict=True)
     return [f"{size} on {units.clean(storage)}" for size, (_, storage) in named]
 
 
@@ -155,17 +154,17 @@ def _latencies(result: PagingResult) -> str:
     return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in latencies)
 
 
-def _enough(curve: MemoryCurve, most: float) -> Memory:
-    """What is enough on one storage: the largest size is, as it is compared with itself."""
-    return curve.enough(most) or curve.whole
+def _enough(curve: MemoryCurve, limit: float) -> Memory:
+    """The memory that is enough on one storage; the largest size always is."""
+    return curve.enough(limit) or curve.whole
 
 
-def _storage(curves: Sequence[MemoryCurve], most: float) -> str:
-    """The storages by their time with what is enough memory on the best of them."""
-    memory = min((_enough(curve, most) for curve in curves), key=lambda memory: memory.bytes)
+def _storage(curves: Sequence[MemoryCurve], limit: float) -> str:
+    """The storages by time, with the memory that is enough on the best of them."""
+    memory = min((_enough(curve, limit) for curve in curves), key=lambda memory: memory.bytes)
     times = sorted((dict(curve.times)[memory], curve.name) for curve in curves)
-    (least, first), *others = times
-    if times[-1][0] < SAME * least:
+    (shortest, first), *others = times
+    if times[-1][0] < SAME * shortest:
         return f"with {units.size(memory.bytes)} or more it makes no difference."
     slower = ", ".join(f"{units.clean(name)} takes {time / shortest:.3g}" for time, name in others)
     return (

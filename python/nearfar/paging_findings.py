@@ -12,6 +12,7 @@ from nearfar.memory_curve import Memory, in_order, middle
 from nearfar.paging import ALL_REFERENCES, Interval, PagingResult, PagingRun, PlainFit
 from nearfar.provenance import Run
 
+#: Bytes of the page that x86-64 and most arm64 systems use by default.
 USUAL_PAGE: Final = 4096
 #: Names of the fitted quantities.
 QUANTITIES: Final = {"tlb": "TLB miss rate", "fault": "fault rate"}
@@ -26,13 +27,13 @@ Rate = Literal["fault_rate", "tlb_miss_rate"]
 
 @dataclass(frozen=True)
 class Best:
-    """The page size with the least time per reference, for one memory size and storage.
+    """The page size with the shortest time per reference, for one memory size and storage.
 
     Attributes:
         memory: the memory size.
-        storage: the storage's name.
-        row: the winning row; of equal times, the page size nearest to the usual one wins.
-        usual: the row of the 4 KiB page, or None where it was not among those tried.
+        storage: the name of the storage.
+        row: the best row; of equal times, that of the page size nearest to 4 KiB.
+        usual: the row of 4 KiB pages; None if they were not studied.
     """
 
     memory: Memory
@@ -47,14 +48,14 @@ class Best:
 
     @property
     def gain(self) -> float | None:
-        """Share of the 4 KiB page's time that the best page saves, 0..1; None if unknown."""
+        """The share of the time with 4 KiB pages that the best page saves, 0 to 1, if known."""
         if self.usual is None or not self.usual["total_ns"]:
             return None
         return 1.0 - self.row["total_ns"] / self.usual["total_ns"]
 
     @property
     def sentence(self) -> str:
-        """The finding in plain words."""
+        """The finding in words."""
         text = (
             f"At {self.memory.phrase} on {units.clean(self.storage)} "
             f"the best page is {units.size(self.page_bytes)}"
@@ -164,13 +165,13 @@ def answered_memory(result: PagingResult) -> Memory:
     return known[-1] if machine_view else middle_memory(result) or known[-1]
 
 
-def spread(items: Sequence[Memory], most: int) -> list[Memory]:
-    """At most ``most`` of ``items``, evenly spaced, both ends kept."""
-    if len(items) <= most:
+def spread(items: Sequence[Memory], limit: int) -> list[Memory]:
+    """At most ``limit`` of ``items``, evenly spaced, including both ends."""
+    if len(items) <= limit:
         return list(items)
-    if most == 1:
+    if limit == 1:
         return [items[len(items) // 2]]
-    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+    return [items[round(i * (len(items) - 1) / (limit - 1))] for i in range(limit)]
 
 
 def memory_of_fit(fit: PlainFit) -> Memory | None:

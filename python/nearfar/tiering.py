@@ -99,26 +99,6 @@ class PolicyInfo(TypedDict):
     knobs: list[Knob]
 
 
-class TieringRun(Run, total=False):
-    """The record of a tiering run."""
-
-    workload: str
-    footprint_bytes: int
-    #: None if pages never end.
-    peak_resident_bytes: int | None
-    policy_scale: float
-    #: By name of the node.
-    node_bytes: dict[str, int]
-
-
-class Plain(TypedDict):
-    """A tiering result as plain values, as ``nearfar tiering --format json`` prints it."""
-
-    run: TieringRun
-    rows: list[declared.Row]
-    series: list[declared.SeriesRow]
-
-
 class _Answer(TypedDict):
     """What ``_engine.tiering_run`` returns."""
 
@@ -337,13 +317,13 @@ def joined(
 
 
 def _in_order(
-    seeds: Sequence[int], parts: Sequence[tuple[Sequence[int], Part, list[_Row]]]
-) -> list[_Row]:
+    seeds: Sequence[int], parts: Sequence[tuple[Sequence[int], Part, list[AnyRow]]]
+) -> list[AnyRow]:
     """The rows of all parts in the order of the whole study: by policy, seed, phase.
 
     Every run of a study has equally many rows.
     """
-    runs: dict[int, list[list[_Row]]] = {}
+    runs: dict[int, list[list[AnyRow]]] = {}
     for only, answer, rows in parts:
         of_part = [seed for seed in seeds if seed in set(only)]
         phases = {row["phase"] for row in answer["rows"]}

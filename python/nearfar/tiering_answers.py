@@ -23,7 +23,7 @@ from nearfar.tiering import (
 #: Below this scale, policies cannot be compared: queues and batches do not shrink with memory and
 #: time, and dominate.
 MIN_SCALE: Final = 1 / 256
-#: Bounds, which no policy that a kernel can have is compared with.
+#: Bounds rather than policies that a kernel can have; they are not compared with others.
 _BOUNDS: Final = ("oracle",)
 
 
@@ -67,14 +67,14 @@ def _mean(rows: Sequence[declared.Row]) -> declared.Row:
 
 @dataclass(frozen=True)
 class Standing:
-    """How policies compare in the last phase.
+    """A comparison of the policies in the last phase.
 
     Attributes:
         memory: the size of fast memory.
-        phase: the phase; seeds: how many runs there are of each.
-        best: the fastest policy, and those that are not shown to be slower.
-        behind: the others, with how many times as long they take, the nearest first: the mean over
-            seeds, the least and the most that runs differ by.
+        phase: the phase; seeds: number of runs per policy.
+        best: the fastest policy, and those that are not significantly slower.
+        behind: the others, fastest first, with the ratio of their time to the fastest: mean over
+            seeds, minimum and maximum over pairs of runs.
     """
 
     memory: Memory
@@ -87,8 +87,8 @@ class Standing:
 def standing(result: TieringResult) -> Standing | None:
     """A comparison of policies at the size of fast memory that is shown first.
 
-    One of several seeds is slower if no run of it is as fast as one of the fastest; of one seed, if
-    it takes 1 % longer.
+    With several seeds, a policy is slower if all its runs are slower than all of the fastest; with
+    one seed, if it takes 1 % longer. None if only bounds were run.
     """
     rows = [row for row in of_memory(result, result.rows) if row["policy"] not in _BOUNDS]
     memory = shown_memory(result)
@@ -99,26 +99,26 @@ def standing(result: TieringResult) -> Standing | None:
     for row in rows:
         if row["phase"] == phase:
             runs.setdefault(row["policy"], []).append(float(row["mean_latency_ns"]))
-    time = {name: sum(own) / len(own) for name, own in runs.items()}
-    first, *others = sorted(time, key=lambda name: time[name])
+    mean = {name: sum(times) / len(times) for name, times in runs.items()}
+    first, *others = sorted(mean, key=lambda name: mean[name])
     best, behind = [first], []
     for name in others:
-        ratio = time[name] / time[first]
-        least = min(runs[name]) / max(runs[first])
-        most = max(runs[name]) / min(runs[first])
+        ratio = mean[name] / mean[first]
+        low = min(runs[name]) / max(runs[first])
+        high = max(runs[name]) / min(runs[first])
         several = len(runs[name]) > 1
-        if (least <= 1) if several else (ratio < SAME):
+        if (low <= 1) if several else (ratio < SAME):
             best.append(name)
         else:
-            behind.append((name, ratio, least, most))
+            behind.append((name, ratio, low, high))
     return Standing(memory, phase, len(runs[first]), tuple(best), tuple(behind))
 
 
 def policy_curves(result: TieringResult) -> list[MemoryCurve]:
     """Time in the last phase against fast memory, for each policy; the best policy first.
 
-    Compared with the least time that any takes with all the program's memory fast. Empty where that
-    was not run, or one size alone, or the run is too small to say anything.
+    The base is the shortest time of any policy with all the program's memory fast. Empty if that
+    was not run, if there is only one size, or if the run is too small.
     """
     memories, run = fast_memories(result), result.run
     rows = means(result.rows)
@@ -133,10 +133,10 @@ def policy_curves(result: TieringResult) -> list[MemoryCurve]:
     limit = slowdown(result.run, declared.OPTIONS)
 
     def rank(curve: MemoryCurve) -> tuple[float, float]:
-        enough = curve.enough(most)
+        enough = curve.enough(limit)
         return (math.inf if enough is None else enough.bytes, sum(time for _, time in curve.times))
 
-    curves = [MemoryCurve.of(name, own, base) for name, own in times.items() if name not in _BOUNDS]
+    curves = [MemoryCurve.of(name, t, base) for name, t in times.items() if name not in _BOUNDS]
     return sorted(curves, key=rank)
 
 
@@ -156,72 +156,74 @@ def answers(result: TieringResult) -> list[str]:
     small = too_small(result.run)
     if small is not None:
         return [small]
-    lines = [_standing(found, several=len(fast_memories(result)) > 1)]
+    lines = [_standing(comparison, several=len(fast_memories(result)) > 1)]
     curves = policy_curves(result)
     if curves:
         lines.append(_fast_memory(curves, slowdown(result.run, declared.OPTIONS)))
     return lines
 
 
-def _standing(found: Standing, several: bool) -> str:
-    """Which policy is fastest, and by how much."""
-    where = f"With {found.memory.label} of its memory fast, " if several else ""
-    if several and found.memory.fraction is None:
-        where = f"With {found.memory.label} of fast memory, "
-    said = "" if found.phase == "trace" else found.phase
-    if found.seeds > 1:
-        said += f"{', ' if said else ''}{found.seeds} seeds: mean, least to most"
-    elif said:
-        said += ", one seed"
-    said = f" ({said})" if said else ""
-    names = _listed(found.best)
-    if not found.behind:
-        if len(found.best) == 1:
+def _standing(comparison: Standing, several: bool) -> str:
+    """The fastest policy, and how much slower the others are."""
+    memory = comparison.memory
+    where = f"With {memory.label} of its memory fast, " if several else ""
+    if several and memory.fraction is None:
+        where = f"With {memory.label} of fast memory, "
+    basis = "" if comparison.phase == "trace" else comparison.phase
+    if comparison.seeds > 1:
+        basis += f"{', ' if basis else ''}{comparison.seeds} seeds: mean, min to max"
+    elif basis:
+        basis += ", one seed"
+    basis = f" ({basis})" if basis else ""
+    names = _listed(comparison.best)
+    if not comparison.behind:
+        if len(comparison.best) == 1:
             return f"{where}{names} alone was run: nothing to compare it with."
         no = "no" if where else "No"
-        return f"{where}{no} difference shown between {names}{said}."
-    behind = ", ".join(_behind(*one, seeds=found.seeds) for one in found.behind)
-    if len(found.best) == 1:
-        return f"{where}{names} is fastest: {behind}{said}."
-    return f"{where}{names} are fastest, with no difference shown between them: {behind}{said}."
+        return f"{where}{no} difference shown between {names}{basis}."
+    behind = ", ".join(_behind(*policy, seeds=comparison.seeds) for policy in comparison.behind)
+    if len(comparison.best) == 1:
+        return f"{where}{names} is fastest: {behind}{basis}."
+    return f"{where}{names} are fastest, with no difference shown between them: {behind}{basis}."
 
 
-def _behind(name: str, ratio: float, least: float, most: float, seeds: int) -> str:
-    """By how much a policy is slower: ``4 % ahead of nomad``, ``2x none``."""
+def _behind(name: str, ratio: float, low: float, high: float, seeds: int) -> str:
+    """How much slower a policy is: ``4 % ahead of nomad``, ``2x none``."""
     if ratio < 1.5:
-        spread = f" ({units.percent(least - 1)} to {units.percent(most - 1)})" if seeds > 1 else ""
+        spread = f" ({units.percent(low - 1)} to {units.percent(high - 1)})" if seeds > 1 else ""
         return f"{units.percent(ratio - 1)}{spread} ahead of {name}"
-    spread = f" ({units.digits(least)} to {units.digits(most)})" if seeds > 1 else ""
+    spread = f" ({units.digits(low)} to {units.digits(high)})" if seeds > 1 else ""
     return f"{units.digits(ratio, 2)}x{spread} {name}"
 
 
-def _fast_memory(curves: Sequence[MemoryCurve], most: float) -> str:
-    """The smallest fast memory that is enough, by policy."""
-    whole, within = curves[0].whole, f"within {units.percent(most)} of having all of it fast"
-    enough = {curve.name: curve.enough(most) for curve in curves}
+def _fast_memory(curves: Sequence[MemoryCurve], limit: float) -> str:
+    """The smallest fast memory that is enough, by policy; ``limit``: the allowed slowdown."""
+    whole, within = curves[0].whole, f"within {units.percent(limit)} of having all of it fast"
+    enough = {curve.name: curve.enough(limit) for curve in curves}
     found = in_order(memory for memory in enough.values() if memory is not None)
     if not found or found[0] == whole:
         return (
             f"Fast memory: with less than all of it ({units.size(whole.bytes)}) none runs {within}."
         )
 
-    def those(memory: Memory | None) -> list[str]:
-        return [name for name, own in enough.items() if own == memory]
+    def policies(memory: Memory | None) -> list[str]:
+        return [name for name, needed in enough.items() if needed == memory]
 
     first, *others = found
-    rest = [f"{_listed(those(memory))} with {units.size(memory.bytes)}" for memory in others]
-    if never := those(None):
+    rest = [f"{_listed(policies(memory))} with {units.size(memory.bytes)}" for memory in others]
+    if never := policies(None):
         rest.append(f"{_listed(never)} never")
     part = "" if first.fraction is None else f" ({first.label} of the program's memory)"
-    verb = "runs" if len(those(first)) == 1 else "run"
+    names = _listed(policies(first))
+    verb = "runs" if len(policies(first)) == 1 else "run"
     behind = f"; {', '.join(rest)}" if rest else ""
     return (
-        f"Fast memory: with {units.size(first.bytes)}{part} {_listed(those(first))} {verb} {within}"
+        f"Fast memory: with {units.size(first.bytes)}{part} {names} {verb} {within}"
         f" ({units.size(whole.bytes)}){behind}."
     )
 
 
 def _listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``, fit for a terminal."""
+    """``a``, ``a and b``, ``a, b and c``, safe for a terminal."""
     *first, last = map(units.clean, names)
     return f"{', '.join(first)} and {last}" if first else last
