@@ -152,7 +152,7 @@ def test_a_program_that_has_changed_gives_no_wrong_names(
         assert by_name(again, "faults")["fill"] >= 12_000
         program.unlink()
         (note,) = [note for note in explain(run, page="4K").notes if str(program) in note]
-        assert "not there" in note
+        assert "missing" in note
     finally:
         shutil.copy2(kept, program)
 

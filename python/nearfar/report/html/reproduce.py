@@ -243,15 +243,19 @@ def _value_label(value: float, time: bool) -> str:
 
 def _numbers(figure: Figure) -> str:
     series = figure["series"]
+    # A curve lacks the page sizes of which the memory holds too few.
+    curves = [{size: value for size, value in curve["points"]} for curve in series]
     rows = [
         [
             page.text(page.typeset(units.size(size))),
             *(
-                page.text(page.typeset(_value_label(curve["points"][i][1], figure["time"])))
-                for curve in series
+                page.text(page.typeset(_value_label(curve[size], figure["time"])))
+                if size in curve
+                else "-"
+                for curve in curves
             ),
         ]
-        for i, (size, _) in enumerate(series[0]["points"])
+        for size in sorted(set().union(*curves))
     ]
     return page.table(
         [paging_declared.ROWS.head("page_bytes"), *(curve["name"] for curve in series)],
