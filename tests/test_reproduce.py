@@ -236,7 +236,7 @@ def test_a_setting_changes_what_it_says() -> None:
         assert lines.costs("hdd") == usual.costs("hdd")
         direct = machine.load("optane-ssd").io_ns("optane-pmem", [4096])[0]
         assert usual.costs("optane-pmem").io_ns[4096] == direct
-        assert usual.costs("optane-pmem").dram_ns == usual.costs("nvm-1x").dram_ns
+        assert usual.costs("optane-pmem").times.dram_ns == usual.costs("nvm-1x").times.dram_ns
         more = Evidence(simulated, Setting(tlb="128")).misses("office")
         assert (more < usual.misses("office")).any()
         assert (more <= usual.misses("office")).all()
