@@ -81,7 +81,7 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
     y = alt.Y(
         "value:Q",
         scale=alt.Scale(type="log", nice=False, padding=8),
-        axis=alt.Axis(title=axis, format="~g", tickCount=6),
+        axis=alt.Axis(title=axis, format="~g", labelOverlap="greedy", tickCount=6),
     )
     colour = alt.Color("series:O", scale=alt.Scale(domain=keys), legend=None)
     verdicts = list(palette.DASHES)
@@ -182,7 +182,13 @@ def advice(pages: Sequence[int]) -> Spec:
     import altair as alt
 
     x = _page_axis(pages)
-    axis = alt.Axis(title="time per reference", labelExpr=TIME_LABEL, tickCount=6)
+    axis = alt.Axis(
+        title="time per reference",
+        labelExpr=TIME_LABEL,
+        labelOverlap="greedy",
+        labelSeparation=4,
+        tickCount=6,
+    )
     scale = alt.Scale(type="log", nice=False, padding=14)
     curve = alt.Chart(alt.NamedData("curve"))
     line = curve.mark_line(strokeWidth=2, clip=True).encode(
@@ -247,7 +253,12 @@ def published(pages: Sequence[int], names: Sequence[str], axis: str, time: bool)
     y = alt.Y(
         "value:Q",
         scale=alt.Scale(type="log", nice=False, padding=8),
-        axis=alt.Axis(title=axis, tickCount=6, labelExpr=TIME_LABEL if time else RATE_LABEL),
+        axis=alt.Axis(
+            title=axis,
+            labelOverlap="greedy",
+            tickCount=6,
+            labelExpr=TIME_LABEL if time else RATE_LABEL,
+        ),
     )
     legend = alt.Legend(title=None, orient="top")
     colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=legend)
