@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 from nearfar import machine as machines
 from nearfar.advise import by_machine
 from nearfar.advise.architectures import neighbours, transparent
-from nearfar.advise.fleet import Vm, share
+from nearfar.advise.fleet import Vm, distinct, share
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.memory import Enough, enough, size_guest
 from nearfar.advise.one_vm import Advice, advice
 from nearfar.advise.options import IDLE, MEMORY, PAPERS, PASSED
-from nearfar.advise.prediction import Costs, points_of
+from nearfar.advise.prediction import Costs, points_of, shown_sizes
 from nearfar.declared import advise as declared
 from nearfar.declared import explain as explain_declared
 from nearfar.declared import paging as paging_declared
@@ -255,7 +255,7 @@ def _of_traces(
                         min_gain=share(options["min_gain"], "--min-gain"),
                     )
                 )
-    return _distinct(vms), loaded, options
+    return distinct(vms), loaded, options
 
 
 def _of_fleet(path: Path, options: declared.Options) -> tuple[list[Vm], Machines, declared.Options]:
@@ -301,7 +301,7 @@ def _advise_vms(
     """
     as_machine = options["view"] == by_machine.MODEL
     tried = _tried(options)
-    shown = _shown(str(options["sizes"]), tried)
+    shown = shown_sizes(str(options["sizes"]), tried)
     # Sizes that may be set instead of an advised one are predicted and simulated as well.
     instead = {
         near.page_bytes
@@ -430,16 +430,6 @@ def _by_vm(table: pyarrow.Table) -> dict[str, list[dict[str, object]]]:
     return lists
 
 
-def _distinct(vms: Sequence[Vm]) -> list[Vm]:
-    """The VMs with ``-2``, ``-3``, ... appended to repeated names, which become file names."""
-    counts: dict[str, int] = {}
-    distinct = []
-    for vm in vms:
-        counts[vm.name] = count = counts.get(vm.name, 0) + 1
-        distinct.append(replace(vm, name=f"{vm.name}-{count}") if count > 1 else vm)
-    return distinct
-
-
 def _single_memories(text: str) -> list[str]:
     """The memory sizes of a list, each as text."""
     return [
@@ -486,21 +476,3 @@ def _has_memory(row: paging_declared.Row, size: Memory) -> bool:
         return False
     value = row["memory_bytes"] if fraction is None else fraction
     return abs(value - size.value) <= 1e-9 * size.value
-
-
-def _shown(sizes: str, tried: Sequence[int]) -> list[int] | int:
-    """The page sizes that the model sees, or how many it may choose."""
-    text = sizes.strip()
-    if text == "all":
-        return sorted(tried)
-    if text.isdigit() and 0 < int(text) < 64:
-        return int(text)
-    try:
-        shown = sorted(set(parse_page_sizes(text)))
-    except NearfarError as error:
-        shown, reason = [0], str(error).partition(": ")[2]
-    else:
-        reason = f"{text[:60]!r} has a size that is not a power of two from 64 bytes to 1 TiB"
-    if any(size.bit_count() != 1 or not 64 <= size <= 1 << 40 for size in shown):
-        raise NearfarError(f"--sizes: {reason}; give such as 512,4K,64K,2M, `all`, or 4")
-    return shown
