@@ -288,7 +288,7 @@ def test_a_host_has_one_pool_for_its_machines() -> None:
     text = emit.emit_host("hugetlb", "/etc/my machine.toml", rows)
     assert "hugepagesz=2M hugepages=6 hugepagesz=1G hugepages=3" in text
     assert text.count("pool=/sys") == 2 and "_etc_my_machine.toml" in text
-    alone = "It holds the programs alone"
+    alone = "Sized for the programs only"
     assert alone not in text and alone in emit.emit("hugetlb", rows[0])
     with pytest.raises(NearfarError, match="h: no VM has pages of 2M or 1G; nothing to reserve"):
         emit.emit_host("hugetlb", "h", rows[2:3])
@@ -341,7 +341,7 @@ def test_what_cannot_be_set_is_refused() -> None:
         with pytest.raises(NearfarError, match="CONFIG_ARM64_64K_PAGES"):
             emit.emit(name, row(65536, "granule", arch="aarch64"))
     for name, tool_name in (("libvirt", "libvirt"), ("qemu", "QEMU"), ("hugetlb", "hugetlbfs")):
-        says = f"web: {tool_name} has no pages of 64K; the host gives them: --emit sysfs$"
+        says = f"web: {tool_name} cannot set pages of 64K; set them on the host: --emit sysfs$"
         with pytest.raises(NearfarError, match=says):
             emit.emit(name, row(65536, "mthp"))
 
@@ -365,5 +365,5 @@ def test_names_mean_nothing_to_any_tool() -> None:
 def test_unknown_emitters_and_lacking_keys_are_errors() -> None:
     with pytest.raises(NearfarError, match="did you mean libvirt"):
         emit.emit("libvrit", row(4096, "base"))
-    with pytest.raises(NearfarError, match="needs mechanism, which this study does not give"):
+    with pytest.raises(NearfarError, match="needs mechanism, which this study does not compute"):
         emit.emit("sysfs", {**row(4096, "base"), "mechanism": None})

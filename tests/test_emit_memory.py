@@ -163,7 +163,7 @@ def test_swap_is_for_what_does_not_fit() -> None:
 
     assert size(row(memory_bytes=150 * MIB)) == "250", "memory that was given"
     assert size(row(), row(memory_bytes=399 * MIB)) == "301"
-    with pytest.raises(NearfarError, match="web: needs all the memory that it wants"):
+    with pytest.raises(NearfarError, match="web: needs all the memory that it uses"):
         emit.emit("zram-generator", row(enough_bytes=400 * MIB))
 
 
@@ -217,14 +217,14 @@ def test_the_map_says_what_each_mapping_wants() -> None:
     ]
     assert "4K                   1 others" in text
     # The heap and the mapping: 64 KiB save 14 % of them, 2 MiB 13 %.
-    assert "With 64K for all that can ask: gain 14 %, adds 1 MiB." in text
+    assert "With 64K for all that can request it: gain 14 %, adds 1 MiB." in text
     assert "hugepages-64kB/enabled" in text and "hugepages-2048kB" not in text
     assert text.count("MADV_HUGEPAGE") == 1
     text = emit.emit("madvise", {"vm": "web", "regions": regions(heap=False)})
     assert "GLIBC_TUNABLES" not in text and 'exec "$@"' in text
     none = [one for one in regions(heap=False) if one["name"] in ("[heap]", "[stack]")]
     text = emit.emit("madvise", {"vm": "web", "regions": none})
-    assert "No region gains" in text and "prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);" in text
+    assert "No region gains from" in text and "prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);" in text
 
 
 FLAGS = r"""

@@ -68,7 +68,7 @@ def test_every_emitter_serves_a_plan_or_refuses() -> None:
             try:
                 text = emit.emit(name, case)
             except NearfarError as error:
-                assert "emit numactl instead" in str(error)
+                assert "use --emit numactl instead" in str(error)
                 continue
             assert text.endswith("\n") and text == emit.emit(name, case)
             served += 1

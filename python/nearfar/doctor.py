@@ -146,8 +146,9 @@ def chromium() -> Iterable[Finding]:
 
 def page_sizes() -> Iterable[Finding]:
     """Check the page sizes that the kernel can set."""
-    from nearfar.apply.setting import SYSFS, short, switches
+    from nearfar.apply.setting import SYSFS, switches
     from nearfar.errors import NearfarError
+    from nearfar.sizes import short
 
     name, used_for = "huge pages", "nearfar apply"
     try:

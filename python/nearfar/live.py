@@ -22,11 +22,11 @@ from nearfar.live_alone import check_input, measure
 from nearfar.live_result import Outcome as Outcome
 from nearfar.live_result import record
 from nearfar.output import watched
+from nearfar.policy import constructor_of
 from nearfar.processes import handling
 from nearfar.schema import knob_text, takes
 from nearfar.sizes import parse_memory
 from nearfar.strict import Json
-from nearfar.tiering import constructor_of
 from nearfar.units import percent, size
 
 
@@ -206,7 +206,7 @@ def run(
             this happens in any case.
         knobs: knobs of the policy, by name.
 
-    A policy is a name, or a class or object that implements :class:`nearfar.tiering.Policy`. Its
+    A policy is a name, or a class or object that implements :class:`nearfar.policy.Policy`. Its
     hooks run in this process, with an object and a thread for each process of the program. An
     exception in a hook ends the program and is raised here.
 

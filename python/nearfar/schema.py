@@ -36,7 +36,7 @@ else:  # a type must not load the engine
     MachineLike = str | Path
 
 #: A tiering policy as an option takes it: a name, or a class or object of
-#: :class:`nearfar.tiering.Policy`.
+#: :class:`nearfar.policy.Policy`.
 PolicyLike: TypeAlias = "str | object"
 
 #: The unit at the end of a column's name; values show it as well.

@@ -36,6 +36,14 @@ def bytes_of(text: str) -> int | None:
         return None
 
 
+def short(size: int) -> str:
+    """Bytes in the format of the command line, the kernel and QEMU: ``64K``, ``2M``, ``1G``."""
+    for unit, power in (("G", 30), ("M", 20), ("K", 10)):
+        if size % (1 << power) == 0:
+            return f"{size >> power}{unit}"
+    return str(size)
+
+
 def parse_bytes(text: str, flag: str) -> int:
     """Bytes of ``4096``, ``4K`` and ``4KiB`` (powers of 1024), ``4KB`` (powers of 1000).
 

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 from nearfar import machine as machines
 from nearfar.advise import by_machine
 from nearfar.advise.architectures import neighbours, transparent
-from nearfar.advise.fleet import Vm, share
+from nearfar.advise.fleet import Vm, distinct, share
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.memory import Enough, enough, size_guest
 from nearfar.advise.one_vm import Advice, advice, shown_sizes
 from nearfar.advise.options import IDLE, MEMORY, PAPERS, PASSED
-from nearfar.advise.prediction import Costs, points_of
+from nearfar.advise.prediction import Costs, points_of, shown_sizes
 from nearfar.declared import advise as declared
 from nearfar.declared import explain as explain_declared
 from nearfar.declared import paging as paging_declared
@@ -255,7 +255,7 @@ def _of_traces(
                         min_gain=share(options["min_gain"], "--min-gain"),
                     )
                 )
-    return _distinct(vms), loaded, options
+    return distinct(vms), loaded, options
 
 
 def _of_fleet(path: Path, options: declared.Options) -> tuple[list[Vm], Machines, declared.Options]:
@@ -427,16 +427,6 @@ def _by_vm(table: pyarrow.Table) -> dict[str, list[dict[str, object]]]:
     for row in table.to_pylist():
         lists.setdefault(row.pop("vm"), []).append(row)
     return lists
-
-
-def _distinct(vms: Sequence[Vm]) -> list[Vm]:
-    """The VMs with ``-2``, ``-3``, ... appended to repeated names, which become file names."""
-    counts: dict[str, int] = {}
-    distinct = []
-    for vm in vms:
-        counts[vm.name] = count = counts.get(vm.name, 0) + 1
-        distinct.append(replace(vm, name=f"{vm.name}-{count}") if count > 1 else vm)
-    return distinct
 
 
 def _single_memories(text: str) -> list[str]:

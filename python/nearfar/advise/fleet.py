@@ -24,7 +24,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -116,6 +116,16 @@ def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
         values = {key: _text(file, where + key, value) for key, value in section.items()}
         vms.append(_vm(file, where, name, {**defaults, **top, **values}))
     return vms
+
+
+def distinct(vms: Sequence[Vm]) -> list[Vm]:
+    """The VMs with ``-2``, ``-3``, ... appended to repeated names, which become file names."""
+    counts: dict[str, int] = {}
+    renamed = []
+    for vm in vms:
+        counts[vm.name] = count = counts.get(vm.name, 0) + 1
+        renamed.append(replace(vm, name=f"{vm.name}-{count}") if count > 1 else vm)
+    return renamed
 
 
 def _vm(file: Path, where: str, name: str, values: Mapping[str, str]) -> Vm:

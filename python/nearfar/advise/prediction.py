@@ -42,6 +42,7 @@ from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.models import MODELS, QUANTITIES, Fit, fit
 from nearfar.paging_findings import USUAL_PAGE
+from nearfar.sizes import parse_page_sizes
 
 Array = npt.NDArray[np.float64]
 
@@ -247,6 +248,24 @@ def predict(
             rates.low_faults,
         )
     return _prediction(rates, points, sizes, costs, "papers" if papers else "bridge", reason)
+
+
+def shown_sizes(sizes: str, tried: Sequence[int]) -> list[int] | int:
+    """The page sizes that the model sees, or how many it may choose."""
+    text = sizes.strip()
+    if text == "all":
+        return sorted(tried)
+    if text.isdigit() and 0 < int(text) < 64:
+        return int(text)
+    try:
+        shown = sorted(set(parse_page_sizes(text)))
+    except NearfarError as error:
+        shown, reason = [0], str(error).partition(": ")[2]
+    else:
+        reason = f"{text[:60]!r} has a size that is not a power of two from 64 bytes to 1 TiB"
+    if any(size.bit_count() != 1 or not 64 <= size <= 1 << 40 for size in shown):
+        raise NearfarError(f"--sizes: {reason}; give such as 512,4K,64K,2M, `all`, or 4")
+    return shown
 
 
 def choose_sizes(

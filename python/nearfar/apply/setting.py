@@ -29,6 +29,7 @@ from typing import Final
 
 from nearfar.errors import NearfarError
 from nearfar.output import write_whole
+from nearfar.sizes import short
 
 #: The kernel's settings, and the folder of the journal and the lock, which is empty after a boot.
 SYSFS: Final = Path("/sys/kernel/mm/transparent_hugepage")
@@ -323,11 +324,3 @@ def _write(file: Path, word: str) -> None:
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, "this kernel rejects it; choose another size")
         raise NearfarError(f"{file}: cannot be set to {word}: {error.strerror}; {advice}") from None
-
-
-def short(size: int) -> str:
-    """A page size in the format of the command line: ``64K``, ``2M``."""
-    for unit, power in (("G", 30), ("M", 20), ("K", 10)):
-        if size % (1 << power) == 0:
-            return f"{size >> power}{unit}"
-    return str(size)

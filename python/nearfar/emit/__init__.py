@@ -1,19 +1,19 @@
-"""Configuration for other tools, made from a study's advice: one file an emitter.
+"""Configuration for other tools, made from the advice of a study: one module per emitter.
 
-An emitter is a module of this package, found by its name (``_`` in it becomes ``-``)::
+An emitter is a module of this package. Its name is the module's, with ``-`` for ``_``::
 
     SUMMARY = "one line"                       # what it makes
-    SUFFIX = ".xml"                            # of the file it would be
+    SUFFIX = ".xml"                            # file name suffix of the output
     NEEDS = ("vm", "settable_page_bytes")      # keys of a row that it reads
-    def emit(row): ...                         # the text, ending in a newline
-    def emit_host(host, rows): ...             # if it is a host's: the text for several VMs
+    def emit(row): ...                         # returns the text, which ends in a newline
+    def emit_host(host, rows): ...             # only if the setting is per host: text for its VMs
 
-Its docstring is its contract: what it sets, what it cannot, when not to use it. A row is a mapping
-such as those of :class:`nearfar.advise.AdviseResult`; rows of another study do as well, as long as
-they have the keys. What an emitter cannot express it refuses with :class:`NearfarError`: no text
-that looks like the advice and is not.
+The docstring states what the emitter sets, what it cannot set, and when not to use it. A row is a
+mapping, such as a row of :class:`nearfar.advise.AdviseResult`. Rows of other studies work if they
+have the keys. An emitter raises :class:`NearfarError` if the tool cannot express the advice; it
+never emits an approximation.
 
-To add one: its file, a test that runs the real tool on its output, and a row in docs/apply.md.
+To add one: the module, a test that runs the real tool on its output, and a row in docs/apply.md.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ import pkgutil
 import re
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any
 
 from nearfar.errors import NearfarError, unknown
 
-Row = Mapping[str, Any]
+Row = Mapping[str, object]
 
 
 def names(reads: str | None = None) -> list[str]:
-    """Names of the emitters, sorted; with ``reads`` those that read this key of a row."""
+    """Names of the emitters, sorted; with ``reads``, of those that read this key of a row."""
     modules = (module.name for module in pkgutil.iter_modules(__path__))
-    found = sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
-    return [name for name in found if reads is None or reads in emitter(name).NEEDS]
+    emitters = sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+    return [name for name in emitters if reads is None or reads in emitter(name).NEEDS]
 
 
 def emitter(kind: str) -> ModuleType:
     """The module of an emitter.
 
     Raises:
-        NearfarError: there is none of this name.
+        NearfarError: no emitter has this name.
     """
     known = names()
     if kind not in known:
@@ -50,40 +49,44 @@ def emitter(kind: str) -> ModuleType:
 
 
 def emit(kind: str, row: Row) -> str:
-    """The configuration that puts a row's advice into effect, as text; emitters see a safe name.
+    """The configuration that applies the advice of a row, as text.
 
     Raises:
         NearfarError: no such emitter, the row lacks a key, or the tool cannot express the advice.
     """
-    return str(emitter(kind).emit(_safe(kind, row)))
+    return str(emitter(kind).emit(_checked(kind, row)))
 
 
 def emit_host(kind: str, host: str, rows: Sequence[Row]) -> str:
-    """The configuration of a host for all its VMs, of an emitter that is one for a host.
+    """The configuration of a host for all its VMs; the emitter must be per host.
 
     Raises:
         NearfarError: as :func:`emit`.
     """
-    return str(emitter(kind).emit_host(safe_name(host), [_safe(kind, row) for row in rows]))
+    return str(emitter(kind).emit_host(safe_name(host), [_checked(kind, row) for row in rows]))
 
 
 def is_of_host(kind: str) -> bool:
-    """Whether what an emitter sets is the host's, so that its VMs have to share it."""
+    """Whether the emitter's setting is per host, so that its VMs share it."""
     return hasattr(emitter(kind), "emit_host")
 
 
-def _safe(kind: str, row: Row) -> Row:
-    """The row, if it has what the emitter needs, with a name that is safe."""
-    lacking = [key for key in emitter(kind).NEEDS if row.get(key) is None]
-    if lacking:
+def _checked(kind: str, row: Row) -> Row:
+    """The row with a safe name.
+
+    Raises:
+        NearfarError: the row lacks a key that the emitter needs.
+    """
+    missing = [key for key in emitter(kind).NEEDS if row.get(key) is None]
+    if missing:
         raise NearfarError(
-            f"--emit {kind}: needs {', '.join(lacking)}, which this study does not give"
+            f"--emit {kind}: needs {', '.join(missing)}, which this study does not compute"
         )
     return {**row, "vm": safe_name(row["vm"])}
 
 
 def safe_name(name: object) -> str:
-    """A name as a word that means nothing to a shell, to XML or to systemd, and is no option."""
+    """``name`` without characters special to shells, XML or systemd; never looks like an option."""
     return re.sub(r"^[.-]|[^A-Za-z0-9._-]", "_", str(name)) or "_"
 
 

@@ -1,36 +1,43 @@
-"""What emitters of memory limits share: the limits, and how they are described."""
+"""Shared by emitters of memory limits: the limits and their description."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from nearfar import units
 
-Row = Mapping[str, Any]
 
-#: Keys of a row of ``nearfar advise --slowdown`` that emitters of limits read.
+class MemoryRow(TypedDict):
+    """Columns of ``nearfar advise --slowdown`` that emitters of limits read."""
+
+    vm: str
+    storage: str
+    enough_bytes: int
+    wanted_bytes: int
+    memory_bytes: int
+
+
 NEEDS: Final = ("vm", "storage", "enough_bytes", "wanted_bytes")
 MIB: Final = 1 << 20
-#: Above all that the program wanted while it was captured: page tables and other memory of the
-#: kernel's that its control group is charged with, and inputs that are larger. An assumption.
+#: Share added to the memory that the program used during capture: for page tables and other kernel
+#: memory charged to its control group, and for larger inputs. An assumption.
 HEADROOM: Final = 0.25
 
 
-def high(row: Row) -> int:
-    """MiB to which a control group is reclaimed: with that it runs within what was asked."""
-    return -(-int(row["enough_bytes"]) // MIB)
+def high(row: MemoryRow) -> int:
+    """``memory.high`` in MiB: with it the slowdown stays within the requested limit."""
+    return -(-row["enough_bytes"] // MIB)
 
 
-def most(row: Row) -> int:
-    """MiB that it must not exceed: all that the program wants, and :data:`HEADROOM`."""
+def maximum(row: MemoryRow) -> int:
+    """``memory.max`` in MiB: the memory used during capture, and :data:`HEADROOM`."""
     return -(-int(row["wanted_bytes"] * (1 + HEADROOM)) // MIB)
 
 
-def explained(row: Row) -> list[str]:
-    """Where the two limits come from."""
-    storage = units.clean(str(row["storage"]))
+def heading(row: MemoryRow) -> list[str]:
+    """Comment lines that explain the two limits."""
+    storage = units.clean(row["storage"])
     return [
-        f"nearfar advise: {row['vm']}: {high(row)} MiB are enough, swapping to {storage}; at most",
-        f"{most(row)} MiB, a quarter above all that it wanted when it was captured.",
+        f"nearfar advise: {row['vm']}: {high(row)} MiB are enough, with swap on {storage}. The",
+        f"maximum is {maximum(row)} MiB, a quarter more than it used when it was captured.",
     ]

@@ -1,72 +1,74 @@
-"""What emitters of page sizes share: host settings by page size, and how they are described."""
+"""Shared by emitters of page sizes: host settings by page size and their description."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from nearfar.errors import NearfarError
+from nearfar.sizes import short
 
 KIB, MIB = 1024, 1024 * 1024
 THP = "/sys/kernel/mm/transparent_hugepage"
 HUGETLB = "/sys/kernel/mm/hugepages"
 
-Row = Mapping[str, Any]
+
+class PageRow(TypedDict):
+    """Columns of ``nearfar advise`` that emitters of page sizes read."""
+
+    vm: str
+    settable_page_bytes: int
+    advised_page_bytes: int
+    mechanism: str
+    memory_bytes: int
+    arch: str
+    guest_memory_bytes: NotRequired[int | None]
 
 
-def short(size: int) -> str:
-    """``64K``, ``2M``, ``1G``: as the kernel and QEMU read sizes."""
-    for unit, factor in (("G", 1024 * MIB), ("M", MIB), ("K", KIB)):
-        if size % factor == 0:
-            return f"{size // factor}{unit}"
-    return str(size)
+def page_count(row: PageRow, size: int) -> int:
+    """Pages of the row's size that hold ``size`` bytes."""
+    return -(-size // row["settable_page_bytes"])
 
 
-def hugetlb_pages(row: Row, held: int) -> int:
-    """Huge pages of the row's size that hold so many bytes, rounded up."""
-    return -(-held // int(row["settable_page_bytes"]))
+def pool_pages(row: PageRow) -> int:
+    """Huge pages that hold the guest if its memory is set, else the program."""
+    return page_count(row, row.get("guest_memory_bytes") or row["memory_bytes"])
 
 
-def backed_pages(row: Row) -> int:
-    """Huge pages that hold a guest whose memory was asked for, else the program."""
-    return hugetlb_pages(row, int(row.get("guest_memory_bytes") or row["memory_bytes"]))
-
-
-def file(row: Row) -> str:
+def setting_file(row: PageRow) -> str:
     """The file that sets the row's page size on a host; empty for the base page.
 
     Raises:
-        NearfarError: the size is a base page that only another kernel build has.
+        NearfarError: the size is the base page of another kernel build.
     """
-    size, mechanism = int(row["settable_page_bytes"]), str(row["mechanism"])
+    size, mechanism = row["settable_page_bytes"], row["mechanism"]
     if mechanism == "granule":
-        raise NearfarError(granule(row))
+        raise granule_error(row)
     if mechanism in ("mthp", "thp"):
         return f"{THP}/hugepages-{size // KIB}kB/enabled"
-    return pool(size) if mechanism == "hugetlb" else ""
+    return pool_file(size) if mechanism == "hugetlb" else ""
 
 
-def sysfs(row: Row) -> list[str]:
-    """Shell lines that give this host the row's page size; none for the base page.
+def setting_lines(row: PageRow) -> list[str]:
+    """Shell lines that set the row's page size on this host; empty for the base page.
 
-    What is there already stays: another size, a larger pool, ``always``.
+    They do not disable another size, shrink a pool, or replace ``always``.
 
     Raises:
-        NearfarError: as :func:`file`.
+        NearfarError: as :func:`setting_file`.
     """
-    path = file(row)
+    path = setting_file(row)
     if not path:
         return []
     if row["mechanism"] == "hugetlb":
-        return reserve(int(row["settable_page_bytes"]), backed_pages(row))
-    return allow(path)
+        return pool_lines(row["settable_page_bytes"], pool_pages(row))
+    return thp_lines(path)
 
 
-def allow(path: str) -> list[str]:
-    """Shell lines that let programs have the pages of this file that ask for them.
+def thp_lines(path: str) -> list[str]:
+    """Shell lines that set a THP size to ``madvise`` if it is off.
 
-    ``madvise``, not ``always``: QEMU asks for its guests' memory, and the rest of the host stays
-    as it is.
+    ``madvise``, not ``always``: QEMU requests huge pages for guest memory, and the rest of the host
+    does not change.
     """
     return [
         f"file={path}",
@@ -76,58 +78,57 @@ def allow(path: str) -> list[str]:
     ]
 
 
-def pool(size: int) -> str:
-    """The file with the number of huge pages of a size."""
+def pool_file(size: int) -> str:
+    """The file with the number of huge pages of ``size`` bytes."""
     return f"{HUGETLB}/hugepages-{size // KIB}kB/nr_hugepages"
 
 
-def reserve(size: int, count: int) -> list[str]:
-    """Shell lines after which so many huge pages of a size are free, or which fail."""
-    said = f"only $(free) of {count} huge pages of {short(size)} are free; reserve them at boot"
+def pool_lines(size: int, count: int) -> list[str]:
+    """Shell lines that grow a pool until ``count`` huge pages are free, or fail."""
+    message = f"only $(free) of {count} huge pages of {short(size)} are free; reserve them at boot"
     return [
-        f"pool={pool(size).rpartition('/')[0]}",
+        f"pool={pool_file(size).rpartition('/')[0]}",
         "free() { echo $(($(cat $pool/free_hugepages) - $(cat $pool/resv_hugepages))); }",
         f"more=$(({count} - $(free)))",
         "[ $more -le 0 ] || echo $(($(cat $pool/nr_hugepages) + more)) > $pool/nr_hugepages",
-        f'[ $(free) -ge {count} ] || {{ echo "{said}" >&2; exit 1; }}',
+        f'[ $(free) -ge {count} ] || {{ echo "{message}" >&2; exit 1; }}',
     ]
 
 
-def guest_memory(row: Row) -> int:
-    """Bytes to give the guest, in whole pages of the row's size; 0 where nobody asked for it."""
-    asked, size = int(row.get("guest_memory_bytes") or 0), int(row["settable_page_bytes"])
-    return -(-asked // size) * size
+def guest_memory(row: PageRow) -> int:
+    """Guest memory in bytes, rounded up to whole pages of the row's size; 0 if it is not set."""
+    return page_count(row, row.get("guest_memory_bytes") or 0) * row["settable_page_bytes"]
 
 
-def large(row: Row, tool: str) -> bool:
-    """Whether the row's pages are those of hugetlbfs: 2 MiB and more.
+def uses_hugetlb(row: PageRow, tool: str) -> bool:
+    """Whether ``tool`` takes the row's pages from hugetlbfs: 2 MiB and larger.
 
     Raises:
-        NearfarError: the size is a base page of another kernel build, or multi-size THP and there
-            is nothing else that ``tool`` sets.
+        NearfarError: the size is the base page of another kernel build, or it is multi-size THP and
+            ``tool`` has nothing else to set.
     """
     if row["mechanism"] == "granule":
-        raise NearfarError(granule(row))
-    size = int(row["settable_page_bytes"])
+        raise granule_error(row)
+    size = row["settable_page_bytes"]
     if row["mechanism"] == "mthp" and not guest_memory(row):
         raise NearfarError(
-            f"{row['vm']}: {tool} has no pages of {short(size)}; the host gives them: --emit sysfs"
+            f"{row['vm']}: {tool} cannot set pages of {short(size)}; set them on the host: "
+            "--emit sysfs"
         )
     return size >= 2 * MIB
 
 
-def granule(row: Row) -> str:
-    """Why a base page other than 4 KiB cannot be emitted."""
-    size = short(int(row["settable_page_bytes"]))
-    return (
-        f"{row['vm']}: {size} is a base page on {row['arch']}; "
-        f"boot a kernel built with CONFIG_ARM64_{size}_PAGES, no setting does it"
+def granule_error(row: PageRow) -> NearfarError:
+    """The error for a base page other than 4 KiB."""
+    size = short(row["settable_page_bytes"])
+    return NearfarError(
+        f"{row['vm']}: {size} is a base page on {row['arch']}, which no setting changes; "
+        f"boot a kernel built with CONFIG_ARM64_{size}_PAGES"
     )
 
 
-def heading(row: Row) -> str:
-    """One line that says what is set for whom."""
-    size = short(int(row["settable_page_bytes"]))
-    advised = short(int(row["advised_page_bytes"]))
+def heading(row: PageRow) -> str:
+    """A comment line with the VM and its page size."""
+    size, advised = short(row["settable_page_bytes"]), short(row["advised_page_bytes"])
     text = f"nearfar advise: {row['vm']}: pages of {size}"
     return text if size == advised else f"{text} (advised {advised}, which cannot be set)"

@@ -1,53 +1,52 @@
-"""What emitters of placement share: which devices become memory, and the weights of nodes."""
+"""Shared by emitters of placement: devices that become memory, and weights of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
+from nearfar.declared import numa_plan
 from nearfar.errors import NearfarError
-
-Row = Mapping[str, Any]
 
 #: Keys of a row of ``nearfar numa plan`` that emitters of placement read.
 NEEDS: Final = ("vm", "mode", "from", "nodes", "weights", "dram_nodes", "far_nodes")
 WEIGHTS: Final = "/sys/kernel/mm/mempolicy/weighted_interleave"
 BLOCKS: Final = "/sys/devices/system/memory/auto_online_blocks"
 #: Modes that need persistent or CXL memory to be system memory.
-_ADDED: Final = ("kmem-dax", "alius", "interleave", "weighted-interleave", "preferred-many")
+_ONLINE_MODES: Final = (
+    "kmem-dax",
+    "alius",
+    "interleave",
+    "weighted-interleave",
+    "preferred-many",
+)
 
 
-def heading(row: Row) -> str:
-    """One line that says what is set."""
+def heading(row: numa_plan.Row) -> str:
+    """A comment line with the mode and the VM."""
     return f"nearfar numa plan: {row['mode']} for {row['vm']}"
 
 
-def numbers(values: Any) -> str:
-    """``0,4`` of node numbers."""
-    return ",".join(str(int(value)) for value in values)
+def node_list(nodes: Iterable[int]) -> str:
+    """Node numbers as ``0,4``."""
+    return ",".join(map(str, nodes))
 
 
-def added(row: Row) -> list[int]:
-    """Far nodes that must become system memory for the row's mode."""
-    if row["mode"] not in _ADDED:
-        return []
-    far = [int(node) for node in row["far_nodes"]]
-    asked = [int(node) for node in row["nodes"]]
-    return [node for node in far if not asked or node in asked or row["mode"] == "preferred-many"]
+def online_lines(row: numa_plan.Row) -> list[str]:
+    """Shell lines that turn the far nodes of the row's mode into system memory.
 
-
-def online(row: Row) -> list[str]:
-    """Shell lines that make the devices behind those nodes system memory.
-
-    ``alius`` means for the kernel as well: not movable.
+    ``alius`` needs it not movable, so that the kernel can use it too.
     """
-    nodes = added(row)
+    if row["mode"] not in _ONLINE_MODES:
+        return []
+    every = not row["nodes"] or row["mode"] == "preferred-many"
+    nodes = [node for node in row["far_nodes"] if every or node in row["nodes"]]
     if not nodes:
         return []
     movable = " --no-movable" if row["mode"] == "alius" else ""
     wanted = " ".join(map(str, nodes))
     return [
-        # daxctl of 2023 and before gives up on Linux 6.12 when blocks come online by themselves.
+        # daxctl of 2023 and earlier fails on Linux 6.12 if blocks are onlined automatically.
         f"echo offline > {BLOCKS}",
         "for device in /sys/bus/dax/devices/dax*; do",
         '  [ -r "$device/target_node" ] || continue',
@@ -58,22 +57,22 @@ def online(row: Row) -> list[str]:
     ]
 
 
-def weight_lines(row: Row) -> list[str]:
-    """Shell lines that set the kernel's weights; none for other modes."""
+def weight_lines(row: numa_plan.Row) -> list[str]:
+    """Shell lines that set the kernel's interleave weights; empty for other modes."""
     if row["mode"] != "weighted-interleave":
         return []
     pairs = zip(row["nodes"], row["weights"], strict=True)
-    return [f"echo {int(weight)} > {WEIGHTS}/node{int(node)}" for node, weight in pairs]
+    return [f"echo {weight} > {WEIGHTS}/node{node}" for node, weight in pairs]
 
 
-def refuse_memory_mode(row: Row) -> None:
-    """Memory mode is the firmware's: nothing in a running system sets it.
+def refuse_memory_mode(row: numa_plan.Row) -> None:
+    """Refuse memory mode, which only the firmware sets.
 
     Raises:
         NearfarError: the row's mode is memory mode.
     """
     if row["mode"] == "memory-mode":
         raise NearfarError(
-            f"{row['vm']}: memory mode is set in firmware, not by this; run "
+            f"{row['vm']}: memory mode is a firmware setting; run "
             "`ipmctl create -goal MemoryMode=100` and restart"
         )

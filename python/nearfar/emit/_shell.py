@@ -1,4 +1,4 @@
-"""Shell of emitted scripts, and the same as one line of a systemd unit."""
+"""Shell lines as a script, or as the command of a systemd unit."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from collections.abc import Sequence
 
 
 def script(comments: Sequence[str], body: Sequence[str]) -> str:
-    """A script that ends at the first command that fails."""
-    return (
-        "\n".join(["#!/bin/sh", *(f"# {line}".rstrip() for line in comments), "set -eu", *body])
-        + "\n"
-    )
+    """A script that stops at the first command that fails."""
+    lines = ["#!/bin/sh", *(f"# {line}".rstrip() for line in comments), "set -eu", *body]
+    return "\n".join(lines) + "\n"
 
 
 def exec_line(lines: Sequence[str]) -> str:
     """The command of a unit (``ExecStart=``) that runs these lines."""
-    # One line for systemd: `;` between commands, but none after `do`, a pattern of `case` or `;;`.
+    # Join lines with `;`, except after `do`, a `case` pattern or `;;`.
     text = ""
     for line in (line.strip() for line in lines):
-        joint = " " if not text or text.endswith((" do", "*)", ";;")) else "; "
-        text += joint + line
-    # systemd expands $ and %; the shell is meant to have them.
+        separator = " " if not text or text.endswith((" do", "*)", ";;")) else "; "
+        text += separator + line
+    # Escape $ and %, which systemd would expand.
     text = text.strip().replace("%", "%%").replace("$", "$$")
     return '/bin/sh -ec "' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

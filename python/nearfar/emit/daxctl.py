@@ -1,27 +1,27 @@
-"""Shell lines that make persistent or CXL memory system memory, until the next boot.
+"""Shell lines that turn persistent or CXL memory into system memory until the next boot.
 
-Sets: every dax device whose node the plan uses, by ``daxctl reconfigure-device --mode=system-ram``;
-for ``alius`` with ``--no-movable``, so that the kernel's own pages may lie there too.
+Sets: ``daxctl reconfigure-device --mode=system-ram`` for every dax device on a node of the plan;
+for ``alius`` with ``--no-movable``, so that the kernel can allocate there too.
 
-Cannot: create the namespaces or regions that the devices come from (``ndctl``, ``cxl``); choose who
-uses the memory then (``numactl``, ``weighted-interleave``); set memory mode, which is firmware's.
+Cannot: create the devices' namespaces or regions (``ndctl``, ``cxl``); choose which programs use
+the memory (``numactl``, ``weighted-interleave``); set memory mode, which is a firmware setting.
 
-Do not use: where the devices hold data; a reconfigured device is memory and nothing else.
+Do not use: if the devices hold data, which is lost.
 """
 
 from __future__ import annotations
 
-from nearfar.emit import Row
+from nearfar.declared import numa_plan
 from nearfar.emit._placement import NEEDS as NEEDS
-from nearfar.emit._placement import heading, online, refuse_memory_mode
+from nearfar.emit._placement import heading, online_lines, refuse_memory_mode
 from nearfar.emit._shell import script
 
 SUMMARY = "shell lines that run daxctl"
 SUFFIX = ".sh"
 
 
-def emit(row: Row) -> str:
-    """A shell script; where nothing is to be added it says so."""
+def emit(row: numa_plan.Row) -> str:
+    """A shell script, which may have no commands."""
     refuse_memory_mode(row)
-    body = online(row) or ["# This mode uses the memory that is there: nothing to add."]
+    body = online_lines(row) or ["# This mode uses existing memory: nothing to add."]
     return script([heading(row)], body)

@@ -1,101 +1,112 @@
-"""Which mappings want larger pages, and a wrapper that asks for them for what malloc gives.
+"""A map of which mappings gain from larger pages, and a wrapper that requests them for malloc.
 
-Sets: ``glibc.malloc.hugetlb=1`` for the program that it runs, where the heap wants larger pages:
-glibc 2.35 and later then calls ``madvise`` for all of malloc's memory. Its comments have the map of
-mappings and pages, what the host must allow, and lines of C for mappings that the program makes
-itself.
+Sets: ``glibc.malloc.hugetlb=1`` for the program that it runs, if the heap gains: glibc 2.35 and
+later then calls ``madvise`` for all of malloc's memory. The comments have the page size of each
+mapping, the size to allow on the host, and C code for mappings that the program makes itself.
 
-Cannot: give two mappings different sizes: of those that the host allows, the kernel gives all that
-ask the largest that fits; it names the one that saves most. Ask for stacks, or for data of
-libraries.
+Cannot: set different sizes for two mappings: the kernel uses the largest allowed size that fits for
+all mappings that request huge pages, so the comment names the size that saves most. Request them
+for stacks or for the data of libraries.
 
-Do not use: the wrapper for programs with another malloc (jemalloc: ``MALLOC_CONF=thp:always``), or
-where the host's ``transparent_hugepage/enabled`` is not ``madvise``: glibc then asks for nothing.
-Its map for another input than that of the trace, without looking at what larger pages add.
+Do not use: the wrapper with another malloc (jemalloc: ``MALLOC_CONF=thp:always``), or if the host's
+``transparent_hugepage/enabled`` is not ``madvise``: glibc then requests none. The map for an input
+other than that of the trace, without checking the memory that larger pages add.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 from nearfar import units
-from nearfar.emit import Row
-from nearfar.emit._page import KIB, THP, short
+from nearfar.declared import explain
+from nearfar.emit._page import KIB, THP
 from nearfar.emit._shell import script
+from nearfar.sizes import short
+
+
+class RegionsRow(TypedDict):
+    """Columns of ``nearfar advise`` with the option ``regions`` that the emitter reads."""
+
+    vm: str
+    regions: Sequence[explain.SizesRow]
+
 
 SUMMARY = "a map of mappings and pages, and a wrapper"
 SUFFIX = ".sh"
 NEEDS = ("vm", "regions")
 
 _HEAP = "[heap]"
-#: Beginnings of names of what no program asks for: stacks, files, the kernel's cache of files.
+#: Prefixes of the names of regions that cannot request pages: stacks, files, the page cache.
 _OTHERS = ("[", "/", "page cache")
 
 
-def emit(row: Row) -> str:
+def emit(row: RegionsRow) -> str:
     """A script that runs its arguments."""
-    regions: Sequence[Row] = row["regions"]
-    usual = min(one["page_bytes"] for one in regions)
-    wanting = [one for one in regions if one["advised"] and one["page_bytes"] > usual]
-    says = [f"nearfar advise: {row['vm']}: pages by region; runs a program: sh FILE PROGRAM..."]
-    if not wanting:
-        says += [
-            "No region gains by larger pages. Where the host gives them to all, in C:",
+    regions = row["regions"]
+    usual = min(region["page_bytes"] for region in regions)
+    gaining = [region for region in regions if region["advised"] and region["page_bytes"] > usual]
+    comments = [f"nearfar advise: {row['vm']}: pages by region. Runs a program: sh FILE PROGRAM..."]
+    if not gaining:
+        comments += [
+            "No region gains from larger pages. To disable them for the program, in C:",
             "  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);",
         ]
-        return script(says, ['exec "$@"'])
-    says += ["", f"{'pages':>6} {'gain':>6} {'adds':>9}  region"]
-    for one in wanting:
-        gain, adds = units.percent(one["saved_share"]), _size(one["added_bytes"])
-        says.append(f"{short(one['page_bytes']):>6} {gain:>6} {adds:>9}  {_name(one)}")
-    rest = sum(one["advised"] for one in regions) - len(wanting)
-    if rest:
-        says.append(f"{short(usual):>6} {'':>6} {'':>9}  {rest} others")
-    own = [one for one in wanting if not one["name"].startswith(_OTHERS)]
-    heap = [one for one in wanting if one["name"] == _HEAP]
-    says += ["", *_allowed(regions, [*heap, *own])]
+        return script(comments, ['exec "$@"'])
+    comments += ["", f"{'pages':>6} {'gain':>6} {'adds':>9}  region"]
+    for region in gaining:
+        gain, added = units.percent(region["saved_share"]), units.size(region["added_bytes"])
+        comments.append(f"{short(region['page_bytes']):>6} {gain:>6} {added:>9}  {_name(region)}")
+    others = sum(region["advised"] for region in regions) - len(gaining)
+    if others:
+        comments.append(f"{short(usual):>6} {'':>6} {'':>9}  {others} others")
+    own = [region for region in gaining if not region["name"].startswith(_OTHERS)]
+    heap = [region for region in gaining if region["name"] == _HEAP]
+    comments += ["", *_host_comments(regions, [*heap, *own])]
     if own:
-        says.append("In C, after the program has mapped what malloc does not give:")
-        says += [f"  madvise(start, length, MADV_HUGEPAGE);  /* {_name(one)} */" for one in own]
-    says += [
-        "Where the host gives larger pages to all, keep the others small (Linux 6.18):",
+        comments.append("In C, after the program has mapped memory other than malloc's:")
+        comments += [
+            f"  madvise(start, length, MADV_HUGEPAGE);  /* {_name(region)} */" for region in own
+        ]
+    comments += [
+        "If the host allows larger pages for all memory, limit them to these (Linux 6.18):",
         "  prctl(PR_SET_THP_DISABLE, 1, PR_THP_DISABLE_EXCEPT_ADVISED, 0, 0);",
     ]
     body = ['exec "$@"']
     if heap:
         body.insert(0, 'GLIBC_TUNABLES="${GLIBC_TUNABLES:+$GLIBC_TUNABLES:}glibc.malloc.hugetlb=1"')
         body.insert(1, "export GLIBC_TUNABLES")
-    return script(says, body)
+    return script(comments, body)
 
 
-def _allowed(regions: Sequence[Row], wanting: Sequence[Row]) -> list[str]:
-    """The page size that the host should allow for what can ask, and what that comes to."""
-    if not wanting:
-        return ["None of these can ask: only `always` on the host gives them larger pages."]
-    names = {one["name"] for one in wanting}
+def _host_comments(
+    regions: Sequence[explain.SizesRow], requesting: Sequence[explain.SizesRow]
+) -> list[str]:
+    """The page size to allow on the host for the ``requesting`` regions, and its total effect."""
+    if not requesting:
+        return ["None of these can request them: they need `always` on the host."]
+    names = {region["name"] for region in requesting}
+    by_size: dict[int, list[explain.SizesRow]] = {region["page_bytes"]: [] for region in requesting}
+    for region in regions:
+        if region["name"] in names and region["page_bytes"] in by_size:
+            by_size[region["page_bytes"]].append(region)
 
-    def of(size: int, key: str) -> Any:
-        given = [one for one in regions if one["name"] in names and one["page_bytes"] == size]
-        return sum(one[key] for one in given)
+    def saved(size: int) -> float:
+        return sum(region["saved_ns"] for region in by_size[size])
 
-    sizes = sorted({one["page_bytes"] for one in wanting})
-    best = max(sizes, key=lambda size: (of(size, "saved_ns"), -size))
-    gain, adds = units.percent(of(best, "saved_share")), _size(of(best, "added_bytes"))
-    said = [
-        f"With {short(best)} for all that can ask: gain {gain}, adds {adds}. On the host, as root:"
+    best = max(by_size, key=lambda size: (saved(size), -size))
+    gain = units.percent(sum(region["saved_share"] for region in by_size[best]))
+    added = units.size(sum(region["added_bytes"] for region in by_size[best]))
+    comments = [
+        f"With {short(best)} for all that can request it: gain {gain}, adds {added}. As root:",
+        f"  echo madvise > {THP}/hugepages-{best // KIB}kB/enabled",
     ]
-    said.append(f"  echo madvise > {THP}/hugepages-{best // KIB}kB/enabled")
-    if len(sizes) > 1:
-        said.append("The kernel gives each the largest size that is allowed: allow no larger one.")
-    return said
+    if len(by_size) > 1:
+        comments.append("The kernel uses the largest allowed size: allow no larger one.")
+    return comments
 
 
-def _size(count: int) -> str:
-    return f"-{units.size(-count)}" if count < 0 else units.size(count)
-
-
-def _name(region: Row) -> str:
-    """A region's name in a comment of sh and of C."""
-    return re.sub(r"[^ -~]|\*/", "?", str(region["name"]))
+def _name(region: explain.SizesRow) -> str:
+    """A region's name, safe in a comment of sh and C."""
+    return re.sub(r"[^ -~]|\*/", "?", region["name"])

@@ -1,20 +1,20 @@
 """A systemd unit that adds the plan's memory and sets its weights at each boot.
 
-Sets: what ``daxctl`` and ``weighted-interleave`` set, before services start: what aliusM did in the
-kernel, with nothing for a user to do afterwards.
+Sets: the settings of ``daxctl`` and ``weighted-interleave``, before services start. As with aliusM,
+users need to do nothing afterwards.
 
-Cannot: give the kernel's start-up the memory, which comes later; interleave the kernel's own pages;
-make a program use it in another order than fallback's, for which start it with ``numactl``.
+Cannot: add the memory before the kernel has booted; interleave the kernel's own pages; change the
+order in which a program uses nodes from the kernel's fallback order: start it with ``numactl``.
 
-Do not use: beside another unit or ``/etc/daxctl.conf.d`` entry that takes the same devices; in
-memory mode, where nothing is to be added.
+Do not use: with another unit or ``/etc/daxctl.conf.d`` entry for the same devices; in memory mode,
+which has nothing to add.
 """
 
 from __future__ import annotations
 
-from nearfar.emit import Row
+from nearfar.declared import numa_plan
 from nearfar.emit._placement import NEEDS as NEEDS
-from nearfar.emit._placement import heading, online, refuse_memory_mode, weight_lines
+from nearfar.emit._placement import heading, online_lines, refuse_memory_mode, weight_lines
 from nearfar.emit._shell import exec_line
 from nearfar.errors import NearfarError
 
@@ -22,12 +22,12 @@ SUMMARY = "a unit that adds memory and sets weights at boot"
 SUFFIX = ".service"
 
 
-def emit(row: Row) -> str:
+def emit(row: numa_plan.Row) -> str:
     """A oneshot unit."""
     refuse_memory_mode(row)
-    lines = [*online(row), *weight_lines(row)]
+    lines = [*online_lines(row), *weight_lines(row)]
     if not lines:
-        raise NearfarError(f"{row['vm']}: {row['mode']} needs no unit; emit numactl instead")
+        raise NearfarError(f"{row['vm']}: {row['mode']} needs no unit; use --emit numactl instead")
     text = [
         f"# {heading(row)}",
         "[Unit]",

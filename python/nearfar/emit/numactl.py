@@ -1,24 +1,24 @@
-"""A wrapper that runs a program on the plan's cores and nodes by ``numactl``.
+"""A wrapper that runs a program on the plan's cores and nodes with ``numactl``.
 
 Sets: ``--cpunodebind`` to the plan's cores, and ``--membind``, ``--interleave``,
-``--weighted-interleave`` or ``--preferred-many``. For ``alius`` the latter with all DRAM nodes:
-DRAM first, then the rest in the kernel's fallback order, which does not interleave it.
+``--weighted-interleave`` or ``--preferred-many``. For ``alius``, ``--preferred-many`` with all DRAM
+nodes: DRAM first, then the rest in the kernel's fallback order, without interleaving.
 
-Cannot: add memory (``daxctl``) or set weights (``weighted-interleave``), both before; place the
-kernel's own pages; set memory mode, which is firmware's.
+Cannot: add memory (first run ``daxctl``) or set weights (first run ``weighted-interleave``); place
+the kernel's own pages; set memory mode, which is a firmware setting.
 
 Do not use: ``--weighted-interleave`` with numactl before 2.0.18 (Debian 12 has 2.0.16) or Linux
-before 6.9; ``--preferred-many`` with Linux before 5.15. Each then ends with an error of numactl's.
+before 6.9; ``--preferred-many`` with Linux before 5.15. numactl then fails.
 """
 
 from __future__ import annotations
 
-from nearfar.emit import Row
+from nearfar.declared import numa_plan
 from nearfar.emit._placement import NEEDS as NEEDS
-from nearfar.emit._placement import heading, numbers, refuse_memory_mode
+from nearfar.emit._placement import heading, node_list, refuse_memory_mode
 from nearfar.emit._shell import script
 
-SUMMARY = "a wrapper that runs a program by numactl"
+SUMMARY = "a wrapper that runs a program with numactl"
 SUFFIX = ".sh"
 
 _OPTION = {
@@ -30,11 +30,11 @@ _OPTION = {
 }
 
 
-def emit(row: Row) -> str:
+def emit(row: numa_plan.Row) -> str:
     """A shell script that runs its arguments."""
     refuse_memory_mode(row)
-    nodes = numbers(row["dram_nodes"] if row["mode"] == "alius" else row["nodes"])
-    option = _OPTION.get(str(row["mode"]), "--preferred-many")
+    nodes = node_list(row["dram_nodes"] if row["mode"] == "alius" else row["nodes"])
+    option = _OPTION.get(row["mode"], "--preferred-many")
     policy = f"{option}={nodes}" if nodes else "--localalloc"
-    command = f'exec numactl --cpunodebind={int(row["from"])} {policy} -- "$@"'
+    command = f'exec numactl --cpunodebind={row["from"]} {policy} -- "$@"'
     return script([heading(row)], [command])

@@ -1,21 +1,20 @@
-"""Shell lines that set this host's page sizes through sysfs, until the next boot.
+"""Shell lines that set this host's page sizes through sysfs until the next boot.
 
-Sets: multi-size THP of the row's size (``hugepages-64kB/enabled``) or THP (2 MiB) to ``madvise``
-where they are off: for programs that ask, as QEMU does for its guests' memory; or so many hugetlbfs
-pages that the row's memory fits into what is free. What is allowed or reserved already stays.
+Sets: multi-size THP of the row's size (``hugepages-64kB/enabled``) or THP (2 MiB) to ``madvise`` if
+it is off: for programs that request it, as QEMU does for guest memory. Or hugetlbfs pages, so that
+enough are free for the row's memory. Sizes already allowed and pages already reserved stay.
 
-Cannot: set a base page (arm64 16 and 64 KiB are kernel builds); choose for one VM only, since the
-setting is the host's; make faults come in this unit: mTHP falls back to 4 KiB when memory is
-fragmented, and reclaim may split.
+Cannot: set a base page (arm64 16 and 64 KiB are kernel builds); choose a size for one VM only,
+because the setting is per host; guarantee the size of a fault: mTHP falls back to 4 KiB if memory
+is fragmented, and reclaim may split pages.
 
-Do not use: on a host whose VMs were advised different sizes without knowing that all of them will
-be allowed; where the kernel is older than 6.8 (no mTHP).
+Do not use: on a host whose VMs were advised different sizes, unless all of them may be allowed;
+before Linux 6.8 (no mTHP).
 """
 
 from __future__ import annotations
 
-from nearfar.emit import Row
-from nearfar.emit._page import heading, sysfs
+from nearfar.emit._page import PageRow, heading, setting_lines
 from nearfar.emit._shell import script
 
 SUMMARY = "shell lines that write sysfs"
@@ -23,7 +22,7 @@ SUFFIX = ".sh"
 NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory_bytes", "arch")
 
 
-def emit(row: Row) -> str:
-    """A shell script; for the base page it says that there is nothing to set."""
-    body = sysfs(row) or ["# 4 KiB is the default of the kernel: nothing to set."]
+def emit(row: PageRow) -> str:
+    """A shell script; for the base page it has no commands."""
+    body = setting_lines(row) or ["# 4 KiB is the default of the kernel: nothing to set."]
     return script([heading(row)], body)

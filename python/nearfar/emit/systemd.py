@@ -1,17 +1,16 @@
 """A systemd unit that sets this host's page sizes at each boot.
 
-Sets: what ``sysfs`` sets, before VMs and services start (``sysinit.target``); stopping the unit
-sets back what was there when it started.
+Sets: the settings of ``sysfs``, before VMs and services start (``sysinit.target``). Stopping the
+unit restores the values from before its start.
 
-Cannot: what ``sysfs`` cannot; give one VM what others do not get.
+Cannot: what ``sysfs`` cannot; set a size for one VM only.
 
-Do not use: together with another unit or tool that writes the same files (tuned, tmpfiles.d).
+Do not use: with another unit or tool that writes the same files (tuned, tmpfiles.d).
 """
 
 from __future__ import annotations
 
-from nearfar.emit import Row
-from nearfar.emit._page import file, heading, sysfs
+from nearfar.emit._page import PageRow, heading, setting_file, setting_lines
 from nearfar.emit._shell import exec_line
 
 SUMMARY = "a unit that writes sysfs at boot"
@@ -19,19 +18,19 @@ SUFFIX = ".service"
 NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory_bytes", "arch")
 
 
-def emit(row: Row) -> str:
-    """A oneshot unit; for the base page one that does nothing."""
-    path = file(row)
-    kept = "$RUNTIME_DIRECTORY/before"
-    # Of a list the word in brackets, or the number as it is.
-    keep = f"sed 's/.*\\[\\(.*\\)\\].*/\\1/' {path} > {kept}"
+def emit(row: PageRow) -> str:
+    """A oneshot unit; for the base page, one that does nothing."""
+    path = setting_file(row)
+    saved = "$RUNTIME_DIRECTORY/before"
+    # Save the word in brackets of a list, or a number unchanged.
+    save = f"sed 's/.*\\[\\(.*\\)\\].*/\\1/' {path} > {saved}"
     conditions = [f"ConditionPathExists={path}"] if path else []
     service = ["ExecStart=/bin/true"]
     if path:
         service = [
             "RuntimeDirectory=%N",
-            f"ExecStart={exec_line([keep, *sysfs(row)])}",
-            f"ExecStop={exec_line([f'cat {kept} > {path}'])}",
+            f"ExecStart={exec_line([save, *setting_lines(row)])}",
+            f"ExecStop={exec_line([f'cat {saved} > {path}'])}",
         ]
     lines = [
         f"# {heading(row)}",

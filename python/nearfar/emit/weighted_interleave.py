@@ -1,16 +1,16 @@
-"""Shell lines that set the weights of interleaving through sysfs, until the next boot.
+"""Shell lines that set interleave weights through sysfs until the next boot.
 
 Sets: ``/sys/kernel/mm/mempolicy/weighted_interleave/nodeN`` (Linux 6.9) for the plan's nodes.
 
-Cannot: choose who interleaves; that is the program's policy (``numactl``). Linux 6.16 and later
-also has ``auto``, which gives weights by the firmware's bandwidths: a weight written turns it off.
+Cannot: choose which programs interleave, which is a program's memory policy (``numactl``). Writing
+a weight turns off ``auto`` (Linux 6.16), which derives weights from the firmware's bandwidths.
 
-Do not use: for two programs that need different weights; they are the host's.
+Do not use: for two programs that need different weights, which are per host.
 """
 
 from __future__ import annotations
 
-from nearfar.emit import Row
+from nearfar.declared import numa_plan
 from nearfar.emit._placement import NEEDS as NEEDS
 from nearfar.emit._placement import heading, weight_lines
 from nearfar.emit._shell import script
@@ -20,9 +20,9 @@ SUMMARY = "shell lines that write the weights"
 SUFFIX = ".sh"
 
 
-def emit(row: Row) -> str:
+def emit(row: numa_plan.Row) -> str:
     """A shell script."""
     lines = weight_lines(row)
     if not lines:
-        raise NearfarError(f"{row['vm']}: {row['mode']} has no weights; emit numactl instead")
+        raise NearfarError(f"{row['vm']}: {row['mode']} has no weights; use --emit numactl instead")
     return script([heading(row)], lines)

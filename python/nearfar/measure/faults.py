@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from nearfar import _engine
-from nearfar.apply.setting import BASE, RUNTIME, SYSFS, acting, applied, short, switches
+from nearfar.apply.setting import BASE, RUNTIME, SYSFS, acting, applied, switches
 from nearfar.errors import NearfarError
 from nearfar.measure.bench import LARGE, Bench, Section, Sourced
 from nearfar.measure.samples import Samples, fastest, size_text
+from nearfar.sizes import short
 from nearfar.units import size
 
 #: Bytes touched by a run: short, so that interrupts disturb few runs.

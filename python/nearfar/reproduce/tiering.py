@@ -17,10 +17,11 @@ import numpy as np
 
 from nearfar.declared import reproduce as declared
 from nearfar.declared import tiering as tiering_declared
+from nearfar.policy import Knobs
 from nearfar.reproduce import Reproduced, compared, explained
 from nearfar.reproduce import published as text_of
 from nearfar.strict import Json
-from nearfar.tiering import Knobs, tiering
+from nearfar.tiering import tiering
 
 if TYPE_CHECKING:
     from nearfar.reproduce._live import Lived
