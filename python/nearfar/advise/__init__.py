@@ -23,7 +23,7 @@ from nearfar.advise.architectures import neighbours, transparent
 from nearfar.advise.fleet import Vm, distinct, share
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.memory import Enough, enough, size_guest
-from nearfar.advise.one_vm import Advice, advice, shown_sizes
+from nearfar.advise.one_vm import Advice, advice
 from nearfar.advise.options import IDLE, MEMORY, PAPERS, PASSED
 from nearfar.advise.prediction import Costs, points_of, shown_sizes
 from nearfar.declared import advise as declared

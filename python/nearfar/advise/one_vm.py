@@ -22,10 +22,8 @@ from nearfar.advise.prediction import (
 )
 from nearfar.declared import advise as advise_declared
 from nearfar.declared import explain as explain_declared
-from nearfar.errors import NearfarError
 from nearfar.gain_error import points as in_points
 from nearfar.paging_findings import USUAL_PAGE
-from nearfar.sizes import parse_page_sizes
 
 #: Upper bounds of the largest error at a held-out size, and the word for it.
 CONFIDENCE: Final = ((0.05, "good"), (0.20, "fair"), (float("inf"), "poor"))
@@ -37,28 +35,6 @@ class Advice(advise_declared.Row):
     fitted_page_bytes: list[int]
     curve: list[advise_declared.CurveRow]
     regions: list[explain_declared.SizesRow]
-
-
-def shown_sizes(sizes: str, tried: Sequence[int]) -> list[int] | int:
-    """The page sizes that the model sees, or how many it may choose: the option ``sizes``.
-
-    Raises:
-        NearfarError: it is neither.
-    """
-    text = sizes.strip()
-    if text == "all":
-        return sorted(tried)
-    if text.isdigit() and 0 < int(text) < 64:
-        return int(text)
-    try:
-        shown = sorted(set(parse_page_sizes(text)))
-    except NearfarError as error:
-        shown, reason = [0], str(error).partition(": ")[2]
-    else:
-        reason = f"{text[:60]!r} has a size that is not a power of two from 64 bytes to 1 TiB"
-    if any(size.bit_count() != 1 or not 64 <= size <= 1 << 40 for size in shown):
-        raise NearfarError(f"--sizes: {reason}; give such as 512,4K,64K,2M, `all`, or 4")
-    return shown
 
 
 def advice(
