@@ -187,7 +187,7 @@ def test_what_unpacks_to_gigabytes_takes_little_memory(bombs: Path) -> None:
     for pages, expected in (("small", 0), ("large", 2)):
         done = subprocess.run(
             [sys.executable, "-c", code, sys.executable, *words, "paging", bombs / pages,
-             "--memory", "100%", "--page-sizes", "4K", "--lifetimes", "off", "--format", "json",
+             "--memory", "64K", "--page-sizes", "4K", "--lifetimes", "off", "--format", "json",
              "--threads", "1"],
             capture_output=True, text=True, timeout=HANG, check=False,
         )  # fmt: skip

@@ -260,7 +260,7 @@ def trace_digest(folder: Path, known: Digests) -> tuple[str, int]:
 
 def _file_digest(file: Path, known: Digests) -> str:
     if not file.is_file():
-        raise NearfarError(f"{file}: is no regular file; capture the trace again")
+        raise NearfarError(f"{file}: is not a regular file; capture the trace again")
     status = file.stat()
     name = str(file.absolute())
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
