@@ -42,7 +42,7 @@ PolicyLike: TypeAlias = "str | object"
 #: The unit at the end of a column's name; values show it as well.
 _UNIT: Final = re.compile(r"_(bytes|ns)$")
 
-#: A help text lists at most so many names; completion and docs have more.
+#: A help text lists the choices of an option if there are at most this many; the docs list all.
 _MAX_LISTED: Final = 10
 
 

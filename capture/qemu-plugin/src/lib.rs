@@ -5,7 +5,7 @@
 //!
 //! Arguments:
 //!
-//! * `shm=PATH`: the shared memory. Its file is closed once it is mapped, so that the program gets
+//! * `shm=PATH`: the shared memory. The plugin maps its file and closes it, so that the program gets
 //!   the same file descriptors as without the plugin.
 //! * `plugin=PATH`: this plugin.
 //! * `descriptors=PLUGIN:MEMORY`: open descriptors of both, passed on by the previous program.

@@ -171,7 +171,7 @@ pub mod state {
     pub const CLAIMED: u32 = 1;
     /// A thread writes to it.
     pub const OPEN: u32 = 2;
-    /// Its thread has ended. The receiver frees it once it is empty.
+    /// Its thread has ended. The receiver frees it when it is empty.
     pub const CLOSED: u32 = 3;
 }
 

@@ -68,7 +68,7 @@ fn emulator(arch: &str, plugin: &Path) -> Requirement {
         }
         Err(e) => return Requirement::new(&name, Err((format!("{}: {e}", path.display()), fix))),
     };
-    // Without its argument, the plugin prints a message of its own and refuses to load. A QEMU
+    // Without its argument, the plugin prints a known message and refuses to load. A QEMU
     // without plugins, or with another API version, prints something else.
     let option = plugin.to_string_lossy().replace(',', ",,");
     let message = run(&["-plugin", &option, "/proc/self/exe"])

@@ -66,8 +66,8 @@ pub struct NewRegion {
 /// **The rule that makes this safe.** While a message about mappings (all but [`Event::Fault`]) is unread,
 /// each request fails with [`Fail::Again`]. All messages that were read are applied before a request is made.
 /// So a request that succeeds acted on the mappings that the runtime knows. This requires that the parking
-/// area is registered with the same descriptor as the program's memory: `UFFDIO_MOVE` checks only the changes
-/// of its own descriptor, and would otherwise move a page that the program has just mapped anew.
+/// area is registered with the same descriptor as the program's memory: `UFFDIO_MOVE` checks only changes
+/// that its descriptor reports, and would otherwise move a page that the program has just mapped anew.
 ///
 /// The calling thread must never touch a page of the program, nor a place of the parking area without a
 /// frame: it would wait for itself.

@@ -10,7 +10,7 @@ from typing import Final, cast
 from nearfar import _engine
 from nearfar.advise import _of_fleet, _of_traces, _parsed
 from nearfar.advise.fleet import Vm
-from nearfar.advise.prediction import MODEL_CHOICES
+from nearfar.advise.prediction import check_model
 from nearfar.declared import advise as declared
 from nearfar.errors import NearfarError
 from nearfar.strict import parse_json, read_trace
@@ -36,11 +36,7 @@ def plan(inputs: Sequence[Path], options: declared.Options) -> list[Vm]:
     if parsed["slowdown"] is not None:
         hosts = list(machines.values())[:1]
         _engine.paging_options(hosts, options={"slowdown": parsed["slowdown"]})
-    if parsed["model"] not in MODEL_CHOICES:
-        raise NearfarError(
-            f"--model: {parsed['model'][:40]!r} is no model; "
-            f"choose one of {', '.join(MODEL_CHOICES)}"
-        )
+    check_model(parsed["model"])
     for trace in dict.fromkeys(vm.trace for vm in vms):
         _check_sample(trace, cast("object", parsed["sample"]))
     return vms

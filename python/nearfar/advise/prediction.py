@@ -224,10 +224,7 @@ def predict(
     Raises:
         NearfarError: unknown model, or too few points for ``model="papers"``.
     """
-    if model not in MODEL_CHOICES:
-        raise NearfarError(
-            f"--model: {model[:40]!r} is no model; choose one of {', '.join(MODEL_CHOICES)}"
-        )
+    check_model(model)
     rates = _bridge(points, sizes, memory_bytes, _entries(tlb))
     papers, reason = model == "papers", "requested"
     if model == "auto":
@@ -248,6 +245,14 @@ def predict(
             rates.low_faults,
         )
     return _prediction(rates, points, sizes, costs, "papers" if papers else "bridge", reason)
+
+
+def check_model(model: str) -> None:
+    """Raise a :class:`NearfarError` if ``model`` is not one of :data:`MODEL_CHOICES`."""
+    if model not in MODEL_CHOICES:
+        raise NearfarError(
+            f"--model: {model[:40]!r} is no model; choose one of {', '.join(MODEL_CHOICES)}"
+        )
 
 
 def shown_sizes(sizes: str, tried: Sequence[int]) -> list[int] | int:

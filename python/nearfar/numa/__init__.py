@@ -103,13 +103,13 @@ Row = TypeVar("Row", bound=Mapping[str, object])
 
 
 class AllocRow(numa_alloc.Row):
-    """A row of :func:`alloc` with its list, which has a table of its own."""
+    """A row of :func:`alloc` with its list, which is a separate table."""
 
     landed: list[numa_alloc.LandedRow]
 
 
 class RunRow(numa_run.Row):
-    """A row of :func:`run` with its list, which has a table of its own."""
+    """A row of :func:`run` with its list, which is a separate table."""
 
     nodes: list[numa_run.NodesRow]
 

@@ -192,7 +192,7 @@ impl Array {
     }
 
     /// Begin a job at time `now`, which must not be before an event already processed. Its number
-    /// can be reused once it is finished.
+    /// can be reused after the job ends.
     pub fn submit(&mut self, now: u64, steps: &[Step]) -> u32 {
         let id = self.spare.pop().unwrap_or_else(|| {
             self.jobs.push(Job::default());

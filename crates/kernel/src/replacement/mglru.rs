@@ -48,7 +48,7 @@
 //!   pages. A page that is moved, or shared by a fork, stays in its first table.
 //! * The kernel walks all tables of a process that is new since the last walk, and none of a
 //!   process that has not been scheduled since (`lru_gen_use_mm`). Here only the first walk covers
-//!   all tables, and every process counts as scheduled. A process with a processor of its own is
+//!   all tables, and every process counts as scheduled. A process that never leaves its processor is
 //!   hardly ever walked by the kernel, and may fault several times as often.
 //! * A file page that is not mapped, or was read by a system call, has an accessed bit like others.
 //!   In the kernel, the number of calls selects its tier.

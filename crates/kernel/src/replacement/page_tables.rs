@@ -24,7 +24,7 @@ const LOADED: u64 = 1 << 63;
 struct Table {
     /// Loaded pages.
     loaded: u32,
-    /// Index of each part, + 1; 0 if none of its pages was loaded.
+    /// Index of each part plus one; 0 if no page of the part was loaded.
     parts: [u32; 1 << (TABLE - PART)],
 }
 

@@ -87,7 +87,7 @@ pub(super) struct Host<'a> {
 }
 
 impl Host<'_> {
-    /// The policy, once it was started, and the memory.
+    /// The policy and the memory; `None` before the policy is started.
     pub(super) fn both(&mut self) -> Option<(&mut dyn Policy, &mut dyn Memory)> {
         Some((&mut **self.policy.as_mut()?, self.mem))
     }

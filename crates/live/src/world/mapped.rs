@@ -9,7 +9,7 @@
 //! | far | parked on the far node | none | when it is resident again |
 //!
 //! A page moves by a copy from the parking area, where nobody can write it. `move_pages(2)` would not need
-//! parking, but for each request it first drains the page lists of every processor (`lru_cache_disable` in
+//! parking, but each call first drains the page lists of every processor (`lru_cache_disable` in
 //! mm/migrate.c). Without a shadow the old frame is freed afterwards; otherwise it stays parked as the
 //! shadow.
 

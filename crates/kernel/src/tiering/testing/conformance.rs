@@ -485,8 +485,8 @@ impl Policy for Prober {
 /// From one step of the policy's thread to the next.
 const STEP: Time = Time::from_ps(7_000_000);
 
-/// The suite: so many programs at random in worlds that `start` makes, from a policy and a seed for
-/// what else the world can be like. Every action has to be carried out in some of them.
+/// The suite: random programs in worlds that `start` makes from a policy and a seed for the world's
+/// other properties. Every action must be carried out in some of them.
 ///
 /// # Panics
 /// A world that does not keep to the contract; the least program that shows it.

@@ -90,8 +90,7 @@ proptest! {
             };
             prop_assert_eq!(counts(&fast), counts(&slow));
             prop_assert_eq!((fast.cpu_ns, fast.fault_ns), (slow.cpu_ns, slow.fault_ns));
-            // Where the caches found data does not depend on how walks are served, but for the
-            // lines that these push out.
+            // Walks affect where the caches find data only by the lines that they evict.
             prop_assert!(fast.walk_ns >= 0.0 && (fast.walk_ns > 0.0) == (fast.walks > 0));
         }
     }

@@ -144,8 +144,8 @@ fn linux_and_mglru_in_whole_batches_of_both_types() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Windows that are kept until the peak is known come to the same as a pass for the peak
-    /// before.
+    /// Buffering windows until the peak is known gives the same result as a first pass that
+    /// finds the peak.
     #[test]
     fn kept_windows_change_nothing(
         steps in steps(),
