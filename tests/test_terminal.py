@@ -61,6 +61,7 @@ ELSEWHERE = {
     "capture": "a summary on standard error; tests/test_capture.py",
     "guest": "the streams of a command; tests/test_guest.py",
     "import": "as generate",
+    "watch": "what it prints depends on the process; tests/test_watch.py",
 }
 
 
