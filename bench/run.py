@@ -44,8 +44,6 @@ from inputs import QEMU, Inputs
 from measure import BenchError, Row
 from table import render
 
-from nearfar._engine import simd_levels
-
 ROOT = Path(__file__).parent.parent
 
 #: What runs by default, in this order.
@@ -189,12 +187,10 @@ def machine() -> dict[str, Any]:
     """Return what the figures depend on."""
     lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
     cpu = {key.strip(): value.strip() for key, _, value in lines}
-    available = [name for name, has in simd_levels() if has]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "cpu": cpu.get("model name", platform.machine()),
         "family": f"{cpu.get('cpu family', '?')}, model {cpu.get('model', '?')}",
-        "simd": os.environ.get("NEARFAR_SIMD") or available[-1],
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gib": round(pages / 2**30, 1),
         "kernel": platform.release(),

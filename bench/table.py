@@ -69,10 +69,9 @@ def render(result: dict[str, Any]) -> str:
             notes[f"* {row['case']}, {row['name']}: {row['note']}."] = None
     found = result["machine"]
     before, after = (result["load_average"][when][0] for when in ("before", "after"))
-    # Older records do not say.
-    kind = f" (family {found['family']}; {found['simd']})" if "simd" in found else ""
     about = (
-        f"{found['cpu']}{kind}, {found['cpus']} CPUs, {found['memory_gib']} GiB; load average "
+        f"{found['cpu']} (family {found['family']}), {found['cpus']} CPUs, "
+        f"{found['memory_gib']} GiB; load average "
         f"{before:.1f} before, {after:.1f} after; median of {result['options']['rounds']} rounds"
     )
     if result["options"]["quick"]:

@@ -21,7 +21,7 @@ import browser
 from conftest import DATA, Run
 from nearfar import advise as study
 from nearfar import machine as machines
-from nearfar.advise import advise, advise_fleet
+from nearfar.advise import advise
 from nearfar.advise.architectures import neighbours, settable
 from nearfar.advise.fleet import read, share
 from nearfar.advise.prediction import (
@@ -347,7 +347,7 @@ def fleet(tmp_path: Path) -> Path:
 
 
 def test_a_fleet_is_its_vms(fleet: Path) -> None:
-    result = advise_fleet(fleet)
+    result = advise(fleet)
     assert [row["vm"] for row in result.rows] == ["web", "small", "archive"]
     web, small, archive = result.rows
     (alone,) = advise([GNUGO], memory="60%", machine=["optane-ssd"], storage=["optane-ssd"]).rows
@@ -509,7 +509,7 @@ def test_the_command_of_a_fleet_gives_its_rows_again(nearfar: Run, fleet: Path) 
     assert (
         json.loads(again.stdout)["rows"]
         == first.rows
-        == advise_fleet(fleet, min_gain=0.01, filter="cache").rows
+        == advise(fleet, min_gain=0.01, filter="cache").rows
     )
 
 
@@ -532,7 +532,7 @@ def test_an_option_that_there_is_not_is_refused() -> None:
 
 
 def page_of(tmp_path: Path, fleet: Path) -> tuple[Path, list[dict[str, Any]]]:
-    result = advise_fleet(fleet, sizes="4")
+    result = advise(fleet, sizes="4")
     result.rows[1]["vm"] = "</script><img src=x onerror=alert(1)>"
     path = tmp_path / "fleet.html"
     path.write_text(result.html(), encoding="utf-8")
@@ -578,7 +578,7 @@ def test_a_row_shows_its_curve_and_why(tmp_path: Path, fleet: Path) -> None:
 def test_the_page_has_a_limit(fleet: Path) -> None:
     from nearfar.report.html.advise import AdvisePage
 
-    result = advise_fleet(fleet)
+    result = advise(fleet)
     limit = AdvisePage.limit
     full = replace(result, rows=(result.rows * limit)[:limit])
     assert len(AdvisePage(full).html().encode()) < 3_000_000
@@ -588,7 +588,7 @@ def test_the_page_has_a_limit(fleet: Path) -> None:
 
 def test_nothing_is_colour_alone(fleet: Path) -> None:
     """Each verdict has a word and a sign, each advised size its number."""
-    text = advise_fleet(fleet).html()
+    text = advise(fleet).html()
     assert text.count('class="verdict ') == 3 and text.count('class="size"') == 3
     assert os.linesep and "\u2713 good" in text
 

@@ -62,7 +62,6 @@ def test_same_parameters(name: str) -> None:
         ("machine_builtin", ()),
         ("machine_schema", ()),
         ("schema", ()),
-        ("simd_levels", ()),
         ("capture_probe", ("nowhere",)),
     ],
 )

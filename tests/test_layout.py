@@ -57,7 +57,7 @@ def _numa(folder: Path) -> str:
 
 
 def _fleet(folder: Path) -> str:
-    from nearfar.advise import advise_fleet
+    from nearfar.advise import advise
 
     for trace in (GNUGO, REDIS):
         shutil.copytree(trace, folder / trace.name)
@@ -67,7 +67,7 @@ def _fleet(folder: Path) -> str:
         '[vm.web-server-of-a-long-name]\ntrace = "redis.trace"\nmemory = "60%"\n'
         '[vm.go]\ntrace = "gnugo.trace"\nmemory = "20%"\nworkload = "a game of Go"\n'
     )
-    return advise_fleet(file).html()
+    return advise(file).html()
 
 
 def _reproduce(folder: Path) -> str:

@@ -199,9 +199,9 @@ def test_the_machine_of_000_is_made_of_built_in_ones() -> None:
 
 def test_choices_are_those_of_advise(nearfar: Run, found: Reproduced, tmp_path: Path) -> None:
     """The rows of the fleet are what `nearfar advise` says of the same view."""
-    from nearfar.advise import advise_fleet
+    from nearfar.advise import advise
 
-    made = advise_fleet(ROOT / "papers/000/fleet.toml", page_sizes="512,1K,...,64K", filter="cache")
+    made = advise(ROOT / "papers/000/fleet.toml", page_sizes="512,1K,...,64K", filter="cache")
     rows = {row["item"]: row["ours"] for row in found.rows if row["paper"] == "000"}
     for vm in made.rows:
         (ours,) = [size for item, size in rows.items() if f" {vm['vm']} (" in item]

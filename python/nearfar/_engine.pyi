@@ -251,10 +251,6 @@ def paging_explain(
 
 def schema() -> str: ...
 
-# simd.rs
-
-def simd_levels() -> list[tuple[str, bool]]: ...
-
 # ssd.rs
 
 def ssd(

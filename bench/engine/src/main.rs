@@ -14,7 +14,6 @@ mod view;
 use std::process::ExitCode;
 
 use arguments::Arguments;
-use nearfar_simd::{UnknownLevel, VARIABLE};
 use nearfar_trace::{Error, Result};
 use serde_json::Value;
 
@@ -37,8 +36,6 @@ const COMMANDS: &[Command] = &[
 ];
 
 fn run() -> Result<Value> {
-    nearfar_simd::check()
-        .map_err(|error| Error::input(VARIABLE, error.what(), UnknownLevel::fix()))?;
     let mut words = std::env::args().skip(1);
     let name = words.next().unwrap_or_default();
     let Some((_, options, run)) = COMMANDS.iter().find(|command| command.0 == name) else {

@@ -21,7 +21,6 @@ mod paper;
 mod policy;
 mod progress;
 mod schema;
-mod simd;
 mod ssd;
 mod symbols;
 mod tiering;
@@ -53,7 +52,6 @@ pub(crate) fn raise(error: nearfar_trace::Error) -> PyErr {
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // First: it checks the environment for all functions.
-    simd::register(module)?;
     machine::register(module)?;
     measure::register(module)?;
     paging::register(module)?;

@@ -11,8 +11,8 @@ and the simulated times of both (docs/advise.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 from nearfar import machine as machines
 from nearfar.advise import by_machine
 from nearfar.advise.architectures import neighbours, transparent
-from nearfar.advise.fleet import Vm, distinct, share
-from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.memory import Enough, enough, size_guest
 from nearfar.advise.one_vm import Advice, advice
-from nearfar.advise.options import IDLE, MEMORY, PAPERS, PASSED
+from nearfar.advise.options import PASSED
+from nearfar.advise.plan import Plan, tried_sizes
 from nearfar.advise.prediction import Costs, points_of, shown_sizes
 from nearfar.declared import advise as declared
 from nearfar.declared import explain as explain_declared
@@ -42,8 +41,8 @@ from nearfar.paging_findings import USUAL_PAGE
 from nearfar.provenance import Run, provenance
 from nearfar.regions import by_region
 from nearfar.result import FolderResult
-from nearfar.schema import MachineLike, Option, Rows, as_text, complete, takes, written
-from nearfar.sizes import Memory, list_of, parse_memory, parse_page_sizes
+from nearfar.schema import Rows, as_text, takes
+from nearfar.sizes import Memory, parse_memory
 from nearfar.strict import Json
 
 if TYPE_CHECKING:
@@ -120,187 +119,23 @@ def advise(
     Raises:
         NearfarError: bad input; the message says what, where and what to do.
     """
-    paths = [Path(path) for path in ([traces] if isinstance(traces, str | PathLike) else traces)]
-    fleet = next((path for path in paths if path.suffix == ".toml"), None)
-    if fleet is None:
-        return _advise_vms(*_of_traces(paths, _parsed(options)), paths, None, progress)
-    if len(paths) > 1:
-        raise NearfarError(f"{fleet}: give one fleet file and nothing else, or only traces")
-    return advise_fleet(fleet, progress=progress, **options)
+    return carry_out(Plan.of(traces, **options), progress)
 
-
-@takes(declared.OPTIONS)
-def advise_fleet(
-    path: str | Path,
-    *,
-    progress: Callable[[int], None] | None = None,
-    **options: Unpack[declared.Options],
-) -> AdviseResult:
-    """Advise a page size for every VM of a fleet file, as :func:`advise` does.
-
-    Args:
-        path: the file.
-        progress: called now and then with the number of records done.
-        {options}
-    """
-    file = Path(path)
-    return _advise_vms(*_of_fleet(file, _parsed(options)), [file], file, progress)
-
-
-# --- options
-
-#: Machines by the names that the VMs use.
-Machines = dict[str, machines.Machine]
 
 #: Page size of a host that was not configured for large pages.
 _HOST_PAGE: Final = "4K"
 
 
-def _parsed(options: declared.Options) -> declared.Options:
-    """All options, in the form of the record of the run, except the machines.
-
-    Raises:
-        NearfarError: unknown option, or ``min_gain`` is not a share.
-    """
-    parsed = complete(declared.OPTIONS, options)
-    parsed["min_gain"] = f"{100 * share(parsed['min_gain'], '--min-gain'):.15g}%"
-    parsed["sizes"] = written(parsed["sizes"])
-    storage = parsed["storage"]
-    parsed["storage"] = list_of(storage) if isinstance(storage, str) else storage
-    return parsed
-
-
-def _changed(options: declared.Options, names: Sequence[str]) -> Iterator[Option]:
-    """Those of the named options that do not have their default value."""
-    for option in declared.OPTIONS:
-        value = cast("dict[str, object]", options)[option.name]
-        if option.name in names and written(value) != written(option.default):
-            yield option
-
-
-def _with_view(options: declared.Options, loaded: Iterable[machines.Machine]) -> declared.Options:
-    """The options with a view and its default memory.
-
-    The default view is ``machine`` if all machine files describe their processors and no given
-    option needs the view ``paper``.
-
-    Raises:
-        NearfarError: a given option has no meaning in the view.
-    """
-    view = options["view"]
-    if view is None:
-        offered = {size.page_bytes for size in transparent(options["arch"])}
-        paper = (
-            any(_changed(options, PAPERS))
-            or (any(_changed(options, ("page_sizes",))) and not offered.issuperset(_tried(options)))
-            or any(machine.processor_lacks() for machine in loaded)
-        )
-        view = "paper" if paper else by_machine.MODEL
-    idle, reason = IDLE.get(view, ((), ""))
-    memory = written(options["memory"] or MEMORY.get(view, MEMORY["paper"]))
-    for option in _changed(options, idle):
-        other = next(name for name in IDLE if name != view)
-        raise NearfarError(
-            f"{option.flag}: has no meaning in --view {view}, {reason}; leave it out, or use "
-            f"--view {other}"
-        )
-    return {**options, "view": view, "memory": memory}
-
-
-def _tried(options: declared.Options) -> list[int]:
-    """The page sizes to consider, and 4 KiB."""
-    return sorted({*parse_page_sizes(written(options["page_sizes"])), USUAL_PAGE})
-
-
-def _of_traces(
-    traces: Sequence[Path], options: declared.Options
-) -> tuple[list[Vm], Machines, declared.Options]:
-    """A VM for each trace x memory size x storage."""
-    chosen, storage = machines.listed(options["machine"]), options["storage"]
-    loaded: Machines = {}
-    named: Sequence[MachineLike | None] = [None] if chosen is None else chosen
-    for name in named:
-        # One machine may borrow storages; several are compared with their own.
-        machine = machines.paging_machine(name, (storage or ()) if len(named) == 1 else ())
-        loaded[machine.name if name is None or name is machine else str(name)] = machine
-    places = [
-        (name, device)
-        for name, machine in loaded.items()
-        for device in (machine.storages if storage is None else storage)
-        if device in machine.storages
-    ]
-    if not places:
-        raise NearfarError(
-            f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(loaded)}; "
-            "see `nearfar machine list`"
-        )
-    options = _with_view(options, loaded.values())
-    memories = list(dict.fromkeys(_single_memories(str(options["memory"]))))
-    several = len(memories) * len(places) > 1
-    vms = []
-    for path in traces:
-        stem = path.name.removesuffix(".trace")
-        for text in memories:
-            for name, device in places:
-                suffix = f"-{text.replace(' ', '').replace('%', '')}-{device}" if several else ""
-                vms.append(
-                    Vm(
-                        name=stem + suffix,
-                        trace=path,
-                        workload=stem,
-                        memory=text,
-                        machine=name,
-                        storage=device,
-                        arch=options["arch"],
-                        min_gain=share(options["min_gain"], "--min-gain"),
-                    )
-                )
-    return distinct(vms), loaded, options
-
-
-def _of_fleet(path: Path, options: declared.Options) -> tuple[list[Vm], Machines, declared.Options]:
-    """The VMs of a fleet file; the options are defaults for keys that the file leaves out."""
-    # The default memory depends on the view, which depends on the machines.
-    defaults = {"memory": "", "arch": options["arch"], "min_gain": str(options["min_gain"])}
-    loaded: Machines = {}
-    for name, given in (
-        ("machine", machines.listed(options["machine"])),
-        ("storage", options["storage"]),
-    ):
-        if given is None:
-            continue
-        if len(given) != 1:
-            raise NearfarError(f"--{name}: with a fleet file, give one, the default of its VMs")
-        (value,) = given
-        if isinstance(value, machines.Machine):
-            loaded[value.name] = value
-            value = value.name
-        defaults[name] = str(value)
-    vms = read_fleet(path, defaults)
-    for vm in vms:
-        machine = loaded.get(vm.machine, vm.machine)
-        loaded[vm.machine] = machines.paging_machine(machine, [vm.storage])
-    options = _with_view(options, loaded.values())
-    memory = str(options["memory"])
-    return [replace(vm, memory=vm.memory or memory) for vm in vms], loaded, options
-
-
-def _advise_vms(
-    vms: Sequence[Vm],
-    loaded: Machines,
-    options: declared.Options,
-    arguments: Sequence[Path],
-    fleet: Path | None,
-    progress: Callable[[int], None] | None,
-) -> AdviseResult:
-    """Advise a page size for each of ``vms``.
+def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> AdviseResult:
+    """Advise a page size for each VM of a plan.
 
     Each trace is simulated once for all its VMs, because rates depend only on page size and memory
     size. It is simulated once per machine with ``view="machine"``, or if ``filter`` drops the
     references that hit the machine's caches.
     """
+    vms, loaded, options = plan.vms, plan.machines, plan.options
     as_machine = options["view"] == by_machine.MODEL
-    tried = _tried(options)
+    tried = tried_sizes(options)
     shown = shown_sizes(str(options["sizes"]), tried)
     # Sizes that may be set instead of an advised one are predicted and simulated as well.
     instead = {
@@ -317,8 +152,6 @@ def _advise_vms(
     loaded = {vm.machine: loaded[vm.machine] for vm in vms}
     costs: dict[tuple[str, str], Costs] = {}
     for vm in vms:
-        if len(_single_memories(vm.memory)) != 1:
-            raise NearfarError(f"{vm.name}: memory: {vm.memory!r} is more than one size; give one")
         if (vm.machine, vm.storage) not in costs:
             costs[vm.machine, vm.storage] = Costs.of(loaded[vm.machine], vm.storage, simulated)
     rows: dict[int, Advice] = {}
@@ -396,11 +229,11 @@ def _advise_vms(
     run: AdviseRun = {
         **provenance(
             "advise",
-            arguments=[*arguments, *machines.words(options["machine"])],
+            arguments=[*plan.arguments, *machines.words(options["machine"])],
             options=declared.OPTIONS,
             values={**values, **used, "page_sizes": tried},
         ),
-        "fleet": None if fleet is None else str(fleet),
+        "fleet": None if plan.fleet is None else str(plan.fleet),
         "traces": hashes,
         "machines": {name: machine.to_dict() for name, machine in loaded.items()},
         "view": "; ".join(views.values()),
@@ -427,14 +260,6 @@ def _by_vm(table: pyarrow.Table) -> dict[str, list[dict[str, object]]]:
     for row in table.to_pylist():
         lists.setdefault(row.pop("vm"), []).append(row)
     return lists
-
-
-def _single_memories(text: str) -> list[str]:
-    """The memory sizes of a list, each as text."""
-    return [
-        f"{round(100 * size.value, 6):g}%" if size.is_fraction else str(int(size.value))
-        for size in parse_memory(text)
-    ]
 
 
 def _host_page(machine: machines.Machine) -> str | None:

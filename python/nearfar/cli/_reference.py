@@ -122,9 +122,6 @@ def man(found: Command, version: str) -> str:
         ".TP",
         ".B NO_COLOR",
         _roff("Not empty: no colours, unless --color always is given."),
-        ".TP",
-        ".B NEARFAR_SIMD",
-        _roff("Lowers the level of vector registers: scalar, avx2 or avx512."),
     ]
     if found.example:
         lines += [".SH EXAMPLES", ".nf", _roff(found.example), ".fi"]

@@ -75,7 +75,7 @@ def run(
     import nearfar.advise as study
     from nearfar import emit as emitters
     from nearfar import machine as machines
-    from nearfar.advise import early
+    from nearfar.advise.plan import Plan
     from nearfar.cli._progress import progress, records
 
     check_format(output_format)
@@ -92,7 +92,8 @@ def run(
             raise NearfarError("--set: needs traces, and the --machine that has the value")
         values = machines.parse_set(set_)
         options["machine"] = [machines.load(one, set=values) for one in chosen]
-    vms = early.plan(inputs, options)
+    planned = Plan.of(inputs, **options)
+    vms = planned.vms
     if html is not None:
         check_rows(study.AdviseResult, len(vms))
     if emit is not None and out is None:
@@ -102,7 +103,7 @@ def run(
             raise NearfarError(f"--emit: {files} files to make; give -o FOLDER")
     total = records(inputs[0], options) if len(inputs) == 1 else None
     with progress(f"advise {inputs[0]}", total) as on_progress:
-        result = study.advise(inputs, progress=on_progress, **options)
+        result = study.carry_out(planned, on_progress)
     emitted, failed = _emitted(result, emit)
     if failed and not emitted:
         raise NearfarError(failed[0])

@@ -21,7 +21,6 @@ use std::collections::BTreeSet;
 use front::{FRONT, Front, HOLE};
 use live::{LINE, Live};
 use nearfar_hardware::table::prefetch;
-use nearfar_simd::Avx2;
 
 /// One line for lists of policies.
 pub const WHAT: &str = "exact least recently used";
@@ -126,7 +125,7 @@ impl StackDistance {
             front: Front::new(),
             pages: Vec::new(),
             page_in: Vec::new(),
-            live: Live::new(Avx2::new()),
+            live: Live::new(),
             next: 0,
             below: 0,
             distances: Default::default(),

@@ -1,0 +1,242 @@
+"""What ``nearfar advise`` will do: its VMs, machines and options, checked before the simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Final, Unpack, cast
+
+from nearfar import _engine
+from nearfar import machine as machines
+from nearfar.advise import by_machine
+from nearfar.advise.architectures import transparent
+from nearfar.advise.fleet import Vm, distinct, share
+from nearfar.advise.fleet import read as read_fleet
+from nearfar.advise.options import IDLE, MEMORY, PAPERS
+from nearfar.advise.prediction import check_model
+from nearfar.declared import advise as declared
+from nearfar.errors import NearfarError
+from nearfar.paging_findings import USUAL_PAGE
+from nearfar.schema import MachineLike, Option, complete, written
+from nearfar.sizes import list_of, parse_memory, parse_page_sizes
+from nearfar.strict import parse_json, read_trace
+
+#: Machines by the names that the VMs use.
+Machines = dict[str, machines.Machine]
+
+#: Pages of a size that a sample needs (``crates/study/src/paging/sample``: 8 groups of 125).
+_SAMPLED_PAGES: Final = 1000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be advised.
+
+    Attributes:
+        vms: in the order of the rows of the result.
+        machines: by the names that the VMs use.
+        options: all of them, in the form of the record of the run.
+        arguments: the traces or the fleet file.
+        fleet: the fleet file, if one was given.
+    """
+
+    vms: Sequence[Vm]
+    machines: Machines
+    options: declared.Options
+    arguments: Sequence[Path]
+    fleet: Path | None
+
+    @classmethod
+    def of(
+        cls,
+        traces: str | PathLike[str] | Sequence[str | PathLike[str]],
+        **options: Unpack[declared.Options],
+    ) -> Plan:
+        """What :func:`nearfar.advise.advise` does with these arguments.
+
+        Raises:
+            NearfarError: bad input, including values that only the study reads.
+        """
+        paths = [
+            Path(path) for path in ([traces] if isinstance(traces, str | PathLike) else traces)
+        ]
+        parsed = _parsed(options)
+        fleet = next((path for path in paths if path.suffix == ".toml"), None)
+        if fleet is None:
+            vms, loaded, parsed = _of_traces(paths, parsed)
+        elif len(paths) > 1:
+            raise NearfarError(f"{fleet}: give one fleet file and nothing else, or only traces")
+        else:
+            vms, loaded, parsed = _of_fleet(fleet, parsed)
+        for vm in vms:
+            if len(_single_memories(vm.memory)) != 1:
+                raise NearfarError(
+                    f"{vm.name}: memory: {vm.memory!r} is more than one size; give one"
+                )
+        if parsed["slowdown"] is not None:
+            hosts = list(loaded.values())[:1]
+            _engine.paging_options(hosts, options={"slowdown": parsed["slowdown"]})
+        check_model(parsed["model"])
+        for trace in dict.fromkeys(vm.trace for vm in vms):
+            _check_sample(trace, cast("object", parsed["sample"]))
+        return cls(vms, loaded, parsed, paths, fleet)
+
+
+def _parsed(options: declared.Options) -> declared.Options:
+    """All options, in the form of the record of the run, except the machines.
+
+    Raises:
+        NearfarError: unknown option, or ``min_gain`` is not a share.
+    """
+    parsed = complete(declared.OPTIONS, options)
+    parsed["min_gain"] = f"{100 * share(parsed['min_gain'], '--min-gain'):.15g}%"
+    parsed["sizes"] = written(parsed["sizes"])
+    storage = parsed["storage"]
+    parsed["storage"] = list_of(storage) if isinstance(storage, str) else storage
+    return parsed
+
+
+def _changed(options: declared.Options, names: Sequence[str]) -> Iterator[Option]:
+    """Those of the named options that do not have their default value."""
+    for option in declared.OPTIONS:
+        value = cast("dict[str, object]", options)[option.name]
+        if option.name in names and written(value) != written(option.default):
+            yield option
+
+
+def _with_view(options: declared.Options, loaded: Iterable[machines.Machine]) -> declared.Options:
+    """The options with a view and its default memory.
+
+    The default view is ``machine`` if all machine files describe their processors and no given
+    option needs the view ``paper``.
+
+    Raises:
+        NearfarError: a given option has no meaning in the view.
+    """
+    view = options["view"]
+    if view is None:
+        offered = {size.page_bytes for size in transparent(options["arch"])}
+        paper = (
+            any(_changed(options, PAPERS))
+            or (
+                any(_changed(options, ("page_sizes",)))
+                and not offered.issuperset(tried_sizes(options))
+            )
+            or any(machine.processor_lacks() for machine in loaded)
+        )
+        view = "paper" if paper else by_machine.MODEL
+    idle, reason = IDLE.get(view, ((), ""))
+    memory = written(options["memory"] or MEMORY.get(view, MEMORY["paper"]))
+    for option in _changed(options, idle):
+        other = next(name for name in IDLE if name != view)
+        raise NearfarError(
+            f"{option.flag}: has no meaning in --view {view}, {reason}; leave it out, or use "
+            f"--view {other}"
+        )
+    return {**options, "view": view, "memory": memory}
+
+
+def tried_sizes(options: declared.Options) -> list[int]:
+    """The page sizes to consider, and 4 KiB."""
+    return sorted({*parse_page_sizes(written(options["page_sizes"])), USUAL_PAGE})
+
+
+def _of_traces(
+    traces: Sequence[Path], options: declared.Options
+) -> tuple[list[Vm], Machines, declared.Options]:
+    """A VM for each trace x memory size x storage."""
+    chosen, storage = machines.listed(options["machine"]), options["storage"]
+    loaded: Machines = {}
+    named: Sequence[MachineLike | None] = [None] if chosen is None else chosen
+    for name in named:
+        # One machine may borrow storages; several are compared with their own.
+        machine = machines.paging_machine(name, (storage or ()) if len(named) == 1 else ())
+        loaded[machine.name if name is None or name is machine else str(name)] = machine
+    places = [
+        (name, device)
+        for name, machine in loaded.items()
+        for device in (machine.storages if storage is None else storage)
+        if device in machine.storages
+    ]
+    if not places:
+        raise NearfarError(
+            f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(loaded)}; "
+            "see `nearfar machine list`"
+        )
+    options = _with_view(options, loaded.values())
+    memories = list(dict.fromkeys(_single_memories(str(options["memory"]))))
+    several = len(memories) * len(places) > 1
+    vms = []
+    for path in traces:
+        stem = path.name.removesuffix(".trace")
+        for text in memories:
+            for name, device in places:
+                suffix = f"-{text.replace(' ', '').replace('%', '')}-{device}" if several else ""
+                vms.append(
+                    Vm(
+                        name=stem + suffix,
+                        trace=path,
+                        workload=stem,
+                        memory=text,
+                        machine=name,
+                        storage=device,
+                        arch=options["arch"],
+                        min_gain=share(options["min_gain"], "--min-gain"),
+                    )
+                )
+    return distinct(vms), loaded, options
+
+
+def _of_fleet(path: Path, options: declared.Options) -> tuple[list[Vm], Machines, declared.Options]:
+    """The VMs of a fleet file; the options are defaults for keys that the file leaves out."""
+    # The default memory depends on the view, which depends on the machines.
+    defaults = {"memory": "", "arch": options["arch"], "min_gain": str(options["min_gain"])}
+    loaded: Machines = {}
+    for name, given in (
+        ("machine", machines.listed(options["machine"])),
+        ("storage", options["storage"]),
+    ):
+        if given is None:
+            continue
+        if len(given) != 1:
+            raise NearfarError(f"--{name}: with a fleet file, give one, the default of its VMs")
+        (value,) = given
+        if isinstance(value, machines.Machine):
+            loaded[value.name] = value
+            value = value.name
+        defaults[name] = str(value)
+    vms = read_fleet(path, defaults)
+    for vm in vms:
+        machine = loaded.get(vm.machine, vm.machine)
+        loaded[vm.machine] = machines.paging_machine(machine, [vm.storage])
+    options = _with_view(options, loaded.values())
+    memory = str(options["memory"])
+    return [replace(vm, memory=vm.memory or memory) for vm in vms], loaded, options
+
+
+def _single_memories(text: str) -> list[str]:
+    """The memory sizes of a list, each as text."""
+    return [
+        f"{round(100 * size.value, 6):g}%" if size.is_fraction else str(int(size.value))
+        for size in parse_memory(text)
+    ]
+
+
+def _check_sample(trace: Path, sample: object) -> None:
+    """Refuse a sample without enough pages of 4 KiB, with which all advice is compared."""
+    try:
+        rate = float(str(sample))
+    except ValueError:
+        return  # none, or not a number, which the engine refuses
+    pages = sum(parse_json(read_trace(trace))["pages_by_kinds"].values())
+    least = _SAMPLED_PAGES / max(pages, 1)
+    if not 0 < rate < least:
+        return
+    fix = "leave it out"
+    if least <= 1:
+        digits = 10 ** (1 - math.floor(math.log10(least)))
+        fix = f"give {math.ceil(least * digits) / digits:g} or more, or leave it out"
+    raise NearfarError(f"--sample: {rate:g} of the trace has too few pages of 4 KiB; {fix}")
