@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use qemu_plugin_sys as qemu;
 
 use crate::layout::{SHARED, what};
+use crate::recorder::Recorder;
 use crate::stream::Stream;
 use crate::syscall;
 
@@ -97,6 +98,9 @@ pub fn announce(stream: &mut Stream) {
         BASE.store(text.start.wrapping_sub(code & !0xfff), Relaxed);
     }
     let base = BASE.load(Relaxed);
+    if let Some(recorder) = Recorder::installed() {
+        recorder.set_base(base);
+    }
     let host = HOST.lock().map(|host| host.clone()).unwrap_or_default();
     // QEMU places the guest below itself; new ranges above that are QEMU's.
     let own = fs::read_link("/proc/self/exe").unwrap_or_default();

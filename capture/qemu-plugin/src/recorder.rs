@@ -288,6 +288,11 @@ impl Recorder {
         self.ring_bell();
     }
 
+    /// Tell the receiver the host address of guest address 0.
+    pub fn set_base(&self, base: u64) {
+        self.header().base.store(base, Relaxed);
+    }
+
     /// Add a block to the shared table. Returns its index, or 0 if the table is full.
     pub fn add_block(&self, addr: u64, shape: u64) -> u32 {
         let index = self.header().blocks.fetch_add(1, Relaxed);

@@ -20,6 +20,8 @@ use table::{ARCHS, Call};
 static ARCH: AtomicUsize = AtomicUsize::new(0);
 /// Start and current end of the heap.
 static HEAP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// How later mappings are locked (`mlockall`): [`lock`].
+static LOCK_LATER: AtomicU64 = AtomicU64::new(lock::NOT);
 /// Files whose names have been reported.
 static REPORTED: Mutex<Option<HashSet<(u64, u64)>>> = Mutex::new(None);
 
@@ -31,6 +33,15 @@ thread_local! {
 
 /// The page size, to which lengths are rounded as in QEMU, for both targets.
 const PAGE: u64 = 4096;
+/// Ways to lock memory.
+mod lock {
+    pub const NOT: u64 = 0;
+    /// Pages become resident at once.
+    pub const NOW: u64 = 1;
+    /// Pages become resident when they are touched.
+    pub const ON_FAULT: u64 = 2;
+}
+
 const VFORK: u64 = libc::CLONE_VFORK as u64;
 const THREAD: u64 = libc::CLONE_VM as u64;
 
@@ -203,7 +214,27 @@ fn after_success(stream: &mut Stream, call: Call, a: &[u64; 6], done: u64) {
         Call::Madvise => {
             if let (Some(what), 1..) = (discard_event(a[2]), a[1]) {
                 stream.event(&[what, a[0], round_up(a[1])], b"");
+            } else if matches!(a[2] as i32, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE) {
+                event_after(stream, &[what::POPULATE, a[0], round_up(a[1])], b"");
             }
+        }
+        Call::Mlock => locked(stream, lock::NOW, a[0], a[1]),
+        Call::Mlock2 => {
+            let on_fault = a[2] & u64::from(libc::MLOCK_ONFAULT) != 0;
+            locked(stream, if on_fault { lock::ON_FAULT } else { lock::NOW }, a[0], a[1]);
+        }
+        Call::MlockAll => {
+            let flags = a[0] as i32;
+            let how = if flags & libc::MCL_ONFAULT != 0 { lock::ON_FAULT } else { lock::NOW };
+            LOCK_LATER.store(if flags & libc::MCL_FUTURE != 0 { how } else { lock::NOT }, Relaxed);
+            if flags & libc::MCL_CURRENT != 0 {
+                locked(stream, how, 0, ALL);
+            }
+        }
+        Call::Munlock => unlocked(stream, a[0], a[1]),
+        Call::MunlockAll => {
+            LOCK_LATER.store(lock::NOT, Relaxed);
+            unlocked(stream, 0, ALL);
         }
         Call::Shmat => {
             let mut segment = MaybeUninit::<libc::shmid_ds>::uninit();
@@ -242,6 +273,29 @@ fn waited(stream: &mut Stream, process: u64) {
     }
 }
 
+/// The address space of a program.
+const ALL: u64 = (1 << 63) - PAGE;
+
+/// The whole pages of a range: first address and bytes.
+fn whole_pages(addr: u64, bytes: u64) -> (u64, u64) {
+    let start = addr & !(PAGE - 1);
+    (start, round_up(bytes.wrapping_add(addr - start)))
+}
+
+/// Report that a range is locked in one of the ways of [`lock`].
+fn locked(stream: &mut Stream, how: u64, addr: u64, bytes: u64) {
+    let (start, bytes) = whole_pages(addr, bytes);
+    if how != lock::NOT && bytes > 0 {
+        let on_fault = u64::from(how == lock::ON_FAULT);
+        event_after(stream, &[what::LOCK, start, bytes, on_fault], b"");
+    }
+}
+
+fn unlocked(stream: &mut Stream, addr: u64, bytes: u64) {
+    let (start, bytes) = whole_pages(addr, bytes);
+    event_after(stream, &[what::UNLOCK, start, bytes], b"");
+}
+
 fn round_up(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(PAGE).unwrap_or(0)
 }
@@ -264,6 +318,13 @@ fn mapped(stream: &mut Stream, a: &[u64; 6], done: u64) {
     let shared = if flags & libc::MAP_SHARED != 0 { SHARED } else { 0 };
     let fixed = [what::MAP, done, round_up(a[1]), offset, a[2] & 7 | shared, file.0, file.1];
     event_after(stream, &fixed, &name);
+    if flags & libc::MAP_LOCKED != 0 {
+        locked(stream, lock::NOW, done, a[1]);
+    } else if LOCK_LATER.load(Relaxed) != lock::NOT {
+        locked(stream, LOCK_LATER.load(Relaxed), done, a[1]);
+    } else if flags & libc::MAP_POPULATE != 0 {
+        event_after(stream, &[what::POPULATE, done, round_up(a[1])], b"");
+    }
 }
 
 fn brk(stream: &mut Stream, done: u64) {
@@ -279,6 +340,9 @@ fn brk(stream: &mut Stream, done: u64) {
         stream.event(&fixed, b"[heap]");
     } else if done != before {
         event_after(stream, &fixed, b"[heap]");
+    }
+    if done > before {
+        locked(stream, LOCK_LATER.load(Relaxed), before, done - before);
     }
 }
 

@@ -38,7 +38,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First word of the shared memory: "nearfar", the version of the encoding, and the sizes below, so
 /// that sides built with different layouts reject each other.
-pub const MAGIC: u64 = 0x6e65_6172_6661_7204 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
+pub const MAGIC: u64 = 0x6e65_6172_6661_7205 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which writers wait for room. Rings are aligned to it.
 pub const CHUNK: usize = 128 << 10;
 /// Words in a chunk.
@@ -146,6 +146,8 @@ pub struct Header {
     pub opened: AtomicU64,
     /// Number of fences so far: the ticket of the next one.
     pub tickets: AtomicU64,
+    /// Host address of guest address 0 in the first program, as QEMU chose it.
+    pub base: AtomicU64,
 }
 
 impl Header {
@@ -380,6 +382,14 @@ pub mod what {
     pub const WAITED: u64 = 14;
     /// The stores of an instruction are not seen. The name is the instruction's.
     pub const UNSEEN: u64 = 15;
+    /// The kernel made the pages of a range resident (`MAP_POPULATE`, `MADV_POPULATE_READ`,
+    /// `MADV_POPULATE_WRITE`).
+    pub const POPULATE: u64 = 16;
+    /// A range was locked in memory (`mlock`), which makes its pages resident unless `offset` is
+    /// not 0 (`MLOCK_ONFAULT`).
+    pub const LOCK: u64 = 17;
+    /// A range was unlocked (`munlock`).
+    pub const UNLOCK: u64 = 18;
 }
 
 /// Why a program runs unrecorded.

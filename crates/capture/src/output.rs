@@ -64,6 +64,22 @@ impl Output<'_> {
         }
     }
 
+    /// Write records that do not count towards the maximum.
+    pub fn extra(&mut self, records: &mut Batch) -> Result<()> {
+        if !self.stopped && self.has_begun() {
+            self.max = self.max.saturating_add(records.len() as u64);
+            self.writer.push_batch(records)?;
+            self.after_write();
+        }
+        records.clear();
+        Ok(())
+    }
+
+    /// Whether the part to record has begun.
+    pub fn has_begun(&self) -> bool {
+        self.skip == 0 && self.schedule.waits_for().is_none()
+    }
+
     /// Which of the next `records` records to write.
     fn select(&mut self, records: usize) -> Range<usize> {
         if self.schedule.waits_for().is_some() {

@@ -1,6 +1,7 @@
 //! Turns the words of streams into a trace: records, and the events of address spaces.
 
 mod address_events;
+mod resident;
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -244,7 +245,7 @@ impl<'a> Recording<'a> {
             }
             tag::EVENT => {
                 if let Some((fixed, name)) = words.split_at_checked(Event::Name as usize) {
-                    self.event(fixed, text(name), position.thread)?;
+                    self.event(fixed, text(name), position)?;
                 }
             }
             tag::PAD | tag::FENCE | tag::FENCE_END => {}

@@ -165,11 +165,17 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
             detail = format!("{detail}; {text}");
         }
     }
+    let unrecorded = if start.is_some() || options.skip_refs > 0 {
+        vec!["its start".to_owned()]
+    } else {
+        Vec::new()
+    };
     let source = Source {
         kind: "capture".into(),
         detail,
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         arch: program.arch.into(),
+        unrecorded,
         ..Source::default()
     };
     // The program and the expander use at most a processor each, encoding one and a half.
@@ -318,6 +324,7 @@ fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBoo
             Due::Begin => streams.recording.out.schedule.begin(),
             Due::End => streams.recording.out.stop(None),
         }
+        streams.begin_late()?;
         let (records, follows) = (streams.records(), streams.follows_children());
         let out = &mut streams.recording.out;
         // Forged memory is not trusted to name further processes.
@@ -393,11 +400,12 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
         (_, Some(code), _) => End::Exit(code),
         (_, _, signal) => End::Signal(signal.unwrap_or(0)),
     };
-    let mut warnings = Vec::new();
+    let (mut warnings, mut unrecorded) = (Vec::new(), Vec::new());
     if recording.lost_forks > 0 {
         let count = recording.lost_forks;
         let noun = if count == 1 { "child process" } else { "child processes" };
         warnings.push(format!("{count} {noun} ran unrecorded; --follow-forks records them"));
+        unrecorded.push(format!("{count} {noun}"));
     }
     if let Some(name) = recording.unseen.take() {
         warnings.push(format!("some stores of `{name}` were not seen with this QEMU"));
@@ -427,7 +435,9 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
         writer.change_source(|source| {
             source.detail = format!("{}; recording stopped after {records} records", source.detail);
         });
+        unrecorded.push("its end".into());
     }
+    writer.change_source(|source| source.unrecorded.append(&mut unrecorded));
     let info = writer.finish(reason.as_deref())?;
     Ok(Outcome { end, info, warnings })
 }

@@ -77,6 +77,8 @@ pub(crate) struct Streams<'a> {
     follows_children: bool,
     /// The program has begun.
     began: bool,
+    /// Recording waits, or has not noticed yet that it no longer does.
+    is_late: bool,
     /// Scratch: a copy of words of a ring.
     words: Vec<u64>,
 }
@@ -91,9 +93,11 @@ impl<'a> Streams<'a> {
         recording: Recording<'a>,
         follows_children: bool,
     ) -> Self {
+        let is_late = !recording.out.has_begun();
         Self {
             shared,
             recording,
+            is_late,
             streams: BTreeMap::new(),
             slots: Vec::new(),
             threads: HashMap::new(),
@@ -103,6 +107,18 @@ impl<'a> Streams<'a> {
             began: false,
             words: Vec::new(),
         }
+    }
+
+    /// Record what is resident already, once a late recording begins.
+    pub(crate) fn begin_late(&mut self) -> Result<()> {
+        if self.is_late && self.recording.out.has_begun() {
+            self.is_late = false;
+            let base = self.shared.header().base.load(Relaxed);
+            for (&pid, process) in &self.processes {
+                self.recording.already_resident(process.number, process.last, pid, base)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether child processes are recorded.

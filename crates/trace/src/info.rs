@@ -45,6 +45,9 @@ pub struct Source {
     /// Bad records skipped by `--skip-bad`.
     #[serde(default)]
     pub skipped_records: u64,
+    /// Parts of the program's run that were not recorded, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unrecorded: Vec<String>,
 }
 
 /// One thread of the program.

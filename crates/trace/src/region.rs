@@ -40,6 +40,10 @@ pub enum RegionKind {
     Free,
     /// The pages of a range and the contents of its file there were discarded (`MADV_REMOVE`).
     Remove,
+    /// A range was locked in memory (`mlock`). What it makes resident are records of the kernel.
+    Lock,
+    /// A range was unlocked (`munlock`).
+    Unlock,
     /// A file's page cache got this range of made-up kernel addresses.
     File,
     /// A thread began.
@@ -59,7 +63,7 @@ pub enum RegionKind {
 }
 
 impl RegionKind {
-    const NAMES: [(RegionKind, &'static str); 14] = [
+    const NAMES: [(RegionKind, &'static str); 16] = [
         (RegionKind::Map, "map"),
         (RegionKind::Unmap, "unmap"),
         (RegionKind::Brk, "brk"),
@@ -67,6 +71,8 @@ impl RegionKind {
         (RegionKind::DontNeed, "dontneed"),
         (RegionKind::Free, "free"),
         (RegionKind::Remove, "remove"),
+        (RegionKind::Lock, "lock"),
+        (RegionKind::Unlock, "unlock"),
         (RegionKind::File, "file"),
         (RegionKind::ThreadStart, "thread-start"),
         (RegionKind::ThreadExit, "thread-exit"),

@@ -28,6 +28,15 @@ pub enum Call {
     Madvise,
     Shmat,
     Shmdt,
+    /// `(address, bytes)`.
+    Mlock,
+    /// `(address, bytes, flags)`.
+    Mlock2,
+    /// `(flags)`.
+    MlockAll,
+    /// `(address, bytes)`.
+    Munlock,
+    MunlockAll,
     Execve,
     /// `(folder, path, ...)`.
     ExecveAt,
@@ -97,6 +106,10 @@ pub static ARCHS: [Arch; 2] = [
             (122, Call::Privilege), // setfsuid
             (123, Call::Privilege), // setfsgid
             (126, Call::Privilege), // capset
+            (149, Call::Mlock),
+            (150, Call::Munlock),
+            (151, Call::MlockAll),
+            (152, Call::MunlockAll),
             (155, Call::Privilege), // pivot_root
             (161, Call::Privilege), // chroot
             (165, Call::Privilege), // mount
@@ -108,6 +121,7 @@ pub static ARCHS: [Arch; 2] = [
             (296, Call::VectorAt(true)),
             (308, Call::Privilege), // setns
             (322, Call::ExecveAt),
+            (325, Call::Mlock2),
             (326, Call::CopyRange),
             (327, Call::VectorAt(false)), // preadv2
             (328, Call::VectorAt(true)),  // pwritev2
@@ -157,10 +171,15 @@ pub static ARCHS: [Arch; 2] = [
             (220, Call::Clone),
             (221, Call::Execve),
             (222, Call::Mmap),
+            (228, Call::Mlock),
+            (229, Call::Munlock),
+            (230, Call::MlockAll),
+            (231, Call::MunlockAll),
             (233, Call::Madvise),
             (260, Call::Wait4),
             (268, Call::Privilege), // setns
             (281, Call::ExecveAt),
+            (284, Call::Mlock2),
             (285, Call::CopyRange),
             (286, Call::VectorAt(false)),
             (287, Call::VectorAt(true)),

@@ -4,6 +4,7 @@ use nearfar_trace::{RegionEvent, RegionKind, Result};
 
 use super::{ForkedChild, LostProgram, Recording};
 use crate::address_space::{AddressSpace, Mapping};
+use crate::expand::Position;
 use crate::layout::{Event, SHARED, lost, what};
 
 const HEAP: &str = "[heap]";
@@ -13,7 +14,13 @@ const NEVER_BEGAN: &str = "QEMU could not load it, or the plugin";
 
 impl Recording<'_> {
     /// Apply an event of the plugin: its words before the name, and its name.
-    pub(super) fn event(&mut self, fixed: &[u64], name: String, thread: u32) -> Result<()> {
+    pub(super) fn event(
+        &mut self,
+        fixed: &[u64],
+        name: String,
+        position: &mut Position,
+    ) -> Result<()> {
+        let thread = position.thread;
         let word = |index: Event| fixed[index as usize];
         let (addr, length) = (word(Event::Addr), word(Event::Length));
         let kind = word(Event::What);
@@ -59,6 +66,16 @@ impl Recording<'_> {
             what::DONTNEED => self.region(range(RegionKind::DontNeed))?,
             what::FREE => self.region(range(RegionKind::Free))?,
             what::REMOVE => self.region(range(RegionKind::Remove))?,
+            what::POPULATE => self.populate(process, addr, length, position)?,
+            what::LOCK => {
+                for (addr, length) in self.accessible(process, addr, length) {
+                    self.region(RegionEvent { addr, length, ..range(RegionKind::Lock) })?;
+                }
+                if word(Event::Offset) == 0 {
+                    self.populate(process, addr, length, position)?;
+                }
+            }
+            what::UNLOCK => self.region(range(RegionKind::Unlock))?,
             what::REMAP => {
                 let (flags, to) = (word(Event::Prot), word(Event::Device));
                 self.remap(thread, [addr, length, word(Event::Offset)], to, flags)?;
@@ -84,7 +101,7 @@ impl Recording<'_> {
         Ok(())
     }
 
-    fn space(&mut self, process: u32) -> &mut AddressSpace {
+    pub(super) fn space(&mut self, process: u32) -> &mut AddressSpace {
         self.spaces.entry(process).or_default()
     }
 
@@ -153,9 +170,15 @@ fn ranges_are_valid(kind: u64, fixed: &[u64]) -> bool {
     let fits = |addr: u64, bytes: u64| addr.checked_add(bytes).is_some();
     let (addr, length) = (word(Event::Addr), word(Event::Length));
     match kind {
-        what::MAP | what::BRK | what::UNMAP | what::DONTNEED | what::FREE | what::REMOVE => {
-            fits(addr, length)
-        }
+        what::MAP
+        | what::BRK
+        | what::UNMAP
+        | what::DONTNEED
+        | what::FREE
+        | what::REMOVE
+        | what::POPULATE
+        | what::LOCK
+        | what::UNLOCK => fits(addr, length),
         what::REMAP => {
             let (new, to) = (word(Event::Offset), word(Event::Device));
             fits(addr, length.max(new)) && fits(to, length.max(new))

@@ -6,6 +6,7 @@
 
 mod heat;
 pub(crate) mod names;
+mod locked;
 mod pages;
 mod pass;
 mod regions;
@@ -101,6 +102,8 @@ pub struct Summary {
     /// Peak resident set in bytes of 4 KiB frames ([`lifetimes::peak_resident`]); `None` without
     /// lifetimes.
     pub peak_resident_bytes: Option<u64>,
+    /// The most bytes locked in memory at a time (`mlock`).
+    pub locked_bytes: u64,
     /// Footprint by kind; a page touched by two kinds counts in both.
     pub footprint_by_kind_bytes: BTreeMap<Kind, u64>,
     /// Bytes of the parts on disk.
@@ -243,6 +246,7 @@ pub fn summarize(
         mix: Mix { reads, writes, write_share },
         footprint_bytes: pages.len() as u64 * PAGE,
         peak_resident_bytes: resident.map(|resident| resident.set.peak().bytes()),
+        locked_bytes: locked::peak(&reader.regions()?, process_of),
         footprint_by_kind_bytes: footprint,
         file_bytes: info.parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
         threads: info.threads.clone(),

@@ -232,6 +232,8 @@ impl Mapped {
             RegionKind::DontNeed
             | RegionKind::Free
             | RegionKind::Remove
+            | RegionKind::Lock
+            | RegionKind::Unlock
             | RegionKind::ThreadStart
             | RegionKind::ThreadExit => return,
         }

@@ -296,7 +296,10 @@ impl Spaces {
                 self.open(process);
             }
             RegionKind::Exit => self.close(process, effects),
-            RegionKind::ThreadStart | RegionKind::ThreadExit => {}
+            RegionKind::Lock
+            | RegionKind::Unlock
+            | RegionKind::ThreadStart
+            | RegionKind::ThreadExit => {}
         }
     }
 

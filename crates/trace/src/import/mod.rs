@@ -408,7 +408,7 @@ pub fn import(
         command: vec![from.display().to_string()],
         arch: String::new(),
         sampled: importer.sampled(),
-        skipped_records: 0,
+        ..Source::default()
     };
     let inputs = vec![from.to_owned()];
     let writer_options = WriterOptions { overwrite, inputs, ..WriterOptions::default() };
