@@ -46,6 +46,7 @@ IN_PYTHON = {
     "numa plan": "nearfar.numa.plan",
     "reproduce": "nearfar.reproduce._options",
     "run": "nearfar.live_result",
+    "size": "nearfar.size.options",
     "sweep": "nearfar.sweep.options",
     "workload": "nearfar.workload",
 }

@@ -253,7 +253,9 @@ def test_rules_for_nomad_are_asked() -> None:
     output, outcome, (one,) = run(program(40, 1), policy, knobs={"scan_delay": "10ms"})
     assert output == alone(program(40, 0)) and outcome.exit_code == 0
     counted = outcome.counters
-    assert 0 < counted["shadow_copies"] < counted["promotions"] <= one["pages"] + 1
+    assert 0 < counted["shadow_copies"] < counted["promotions"]
+    # Hooks of the last promotions are not called if the program ends meanwhile.
+    assert 0 <= counted["promotions"] - one["pages"] < 512
     assert outcome.run["options"]["knobs"] == {"scan_delay": "10ms"}
 
 

@@ -843,6 +843,49 @@ class reproduce:
 
     SENSITIVITY_ROWS: Final[Rows]
 
+class size:
+    class Options(TypedDict, total=False):
+        machine: MachineLike | None
+        swap: str | None
+        slowdown: str | float
+        ram: str | None
+        whole: bool
+        zram_ratio: str | float
+        arch: str
+        nested: str | int | None
+        threads: int
+        max_memory: str | int
+
+    OPTIONS: Final[tuple[Option, ...]]
+    class Row(TypedDict):
+        vm: str
+        trace: str
+        machine: str
+        arch: str
+        storage: str | None
+        memory_bytes: int
+        slowdown: float
+        peak_bytes: int
+        locked_bytes: int
+        thrashes_below_bytes: int | None
+        advised_page_bytes: int
+        settable_page_bytes: int
+        mechanism: str
+        gain: float
+        gain_error: float
+        start_gain: float
+        start_share: float
+        bloat_bytes: int
+        swapped_bytes: int
+        zram_bytes: int | None
+        high_bytes: int | None
+        max_bytes: int | None
+        no_limit: str | None
+        page_why: str
+        risk: str
+
+    ROWS: Final[Rows]
+
 class sweep:
     class Options(TypedDict, total=False):
         workers: int

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict, Unpack, cast
 
 from nearfar import _engine
 from nearfar.declared import info as declared
@@ -71,6 +71,16 @@ class HeatMap(TypedDict):
     seconds: list[float] | None
 
 
+class Source(TypedDict):
+    """Where a trace comes from; ``unrecorded``: missing parts of the run, if any."""
+
+    kind: str
+    detail: str
+    command: list[str]
+    arch: str
+    unrecorded: NotRequired[list[str]]
+
+
 class Content(TypedDict, total=False):
     """The keys of an :class:`Info` that reports read."""
 
@@ -84,6 +94,8 @@ class Content(TypedDict, total=False):
     records_by_kind: dict[str, int]
     footprint_bytes: int
     peak_resident_bytes: int | None
+    locked_bytes: int
+    source: Source
     threads: list[Thread]
     working_set: list[declared.WorkingSetRow]
     regions: list[declared.RegionsRow]

@@ -24,6 +24,7 @@ _FIRST: Final[Mapping[str, str]] = {
     "numa plan": "capacity working_set bandwidth machine pattern writes threads emit out",
     "numa run": "machine mode pattern writes nodes weights from_ threads out",
     "paging": "page_sizes memory tlb replacement machine storage view sample out",
+    "size": "swap machine slowdown whole zram_ratio record emit out",
     "ssd": "machine dram epf disk precondition first_touch seed out",
     "sweep": "workers threads parts dask dry_run out",
     "tiering": "workload policy machine mix fast seeds copies list_policies out",
@@ -38,8 +39,21 @@ def section(command: str, parameter: str) -> str:
     return OPTIONS if first is None or parameter in first.split() else ADVANCED
 
 
+_AFTER_DASHES: Final[list[list[str]]] = []
+
+
+def after_dashes() -> list[str] | None:
+    """The words after `--` on the command line; None without a `--`."""
+    return _AFTER_DASHES[0] if _AFTER_DASHES else None
+
+
 class Command(typer.core.TyperCommand):
     """A command whose help lists options by section."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Note the words after `--` for :func:`after_dashes`."""
+        _AFTER_DASHES[:] = [args[args.index("--") + 1 :]] if "--" in args else []
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the sections of arguments and options."""

@@ -240,11 +240,16 @@ def _tiering_workloads() -> Iterable[tuple[str, str]]:
     return study.workloads().items()
 
 
-def _emitters(of_placement: bool) -> Iterable[tuple[str, str]]:
-    from nearfar import emit
+def _emitters(command: str) -> Iterable[tuple[str, str]]:
+    """Those that need only columns of the command's rows."""
+    from nearfar import declared, emit
 
+    rows = getattr(declared, command).ROWS
+    columns = {column.name for column in rows.columns}
+    if command == "advise":
+        columns.add("regions")  # a table of each row
     found = [(name, emit.emitter(name)) for name in emit.names()]
-    return [(name, each.SUMMARY) for name, each in found if ("mode" in each.NEEDS) is of_placement]
+    return [(name, each.SUMMARY) for name, each in found if columns.issuperset(each.NEEDS)]
 
 
 def _runs() -> Iterable[tuple[str, str]]:
@@ -262,11 +267,12 @@ def _studies() -> Iterable[tuple[str, str]]:
 
 #: Names by ``COMMAND PARAMETER``, or by ``PARAMETER`` alone for every command.
 NAMES: Mapping[str, Names] = {
-    "advise emit": lambda: _emitters(of_placement=False),
+    "advise emit": lambda: _emitters("advise"),
     "machine": _machines,
     "machine show name": _machines,
-    "numa plan emit": lambda: _emitters(of_placement=True),
+    "numa plan emit": lambda: _emitters("numa_plan"),
     "reproduce study": _studies,
+    "size emit": lambda: _emitters("size"),
     "storage": _storages,
     "watch process": _runs,
     "workload": _tiering_workloads,

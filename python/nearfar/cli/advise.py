@@ -24,9 +24,8 @@ from nearfar.cli._study import (
     save,
 )
 from nearfar.declared import advise as advise_declared
-from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
-from nearfar.schema import default, takes
+from nearfar.schema import takes
 
 if TYPE_CHECKING:
     from nearfar.advise import AdviseResult
@@ -46,9 +45,8 @@ def run(
         str | None,
         typer.Option(
             metavar="TOOL",
-            help="Print configuration for a tool (docs/apply.md): cgroup, hugetlb, "
-            "kernel-cmdline, libvirt, madvise, qemu, sysfs, systemd, systemd-memory, "
-            "zram-generator.",
+            help="Print configuration for a tool (docs/apply.md): hugetlb, "
+            "kernel-cmdline, libvirt, madvise, qemu, sysfs, systemd.",
         ),
     ] = None,
     evaluate: Annotated[
@@ -120,8 +118,6 @@ def run(
 
 def _request(options: advise_declared.Options, needs: Sequence[str]) -> None:
     """Set the options without which the study does not compute what an emitter needs."""
-    if "enough_bytes" in needs and options.get("slowdown") is None:
-        options["slowdown"] = default(paging_declared.OPTIONS, "slowdown")
     if "regions" in needs:
         options["regions"] = True
 

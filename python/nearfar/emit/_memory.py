@@ -1,43 +1,56 @@
-"""Shared by emitters of memory limits: the limits and their description."""
+"""Shared by emitters of memory limits: the limits of ``nearfar size`` and their description."""
 
 from __future__ import annotations
 
-from typing import Final, TypedDict
+from typing import Final, NamedTuple, TypedDict
 
 from nearfar import units
+from nearfar.errors import NearfarError
 
 
 class MemoryRow(TypedDict):
-    """Columns of ``nearfar advise --slowdown`` that emitters of limits read."""
+    """Columns of ``nearfar size`` that emitters of limits read."""
 
     vm: str
-    storage: str
-    enough_bytes: int
-    wanted_bytes: int
+    storage: str | None
     memory_bytes: int
+    peak_bytes: int
+    high_bytes: int | None
+    max_bytes: int | None
+    no_limit: str | None
 
 
-NEEDS: Final = ("vm", "storage", "enough_bytes", "wanted_bytes")
+NEEDS: Final = ("vm", "memory_bytes", "peak_bytes")
 MIB: Final = 1 << 20
-#: Share added to the memory that the program used during capture: for page tables and other kernel
-#: memory charged to its control group, and for larger inputs. An assumption.
-HEADROOM: Final = 0.25
 
 
-def high(row: MemoryRow) -> int:
-    """``memory.high`` in MiB: with it the slowdown stays within the requested limit."""
-    return -(-row["enough_bytes"] // MIB)
+class Limits(NamedTuple):
+    """Limits in MiB. Above ``high``, which may be None, the kernel reclaims; above ``most`` it
+    kills."""
+
+    high: int | None
+    most: int
 
 
-def maximum(row: MemoryRow) -> int:
-    """``memory.max`` in MiB: the memory used during capture, and :data:`HEADROOM`."""
-    return -(-int(row["wanted_bytes"] * (1 + HEADROOM)) // MIB)
+def limits(row: MemoryRow) -> Limits:
+    """The limits of a row.
+
+    Raises:
+        NearfarError: none is advised.
+    """
+    if row["max_bytes"] is None:
+        raise NearfarError(f"{row['vm']}: no limit is advised: {row['no_limit']}")
+    high = row["high_bytes"]
+    return Limits(None if high is None else -(-high // MIB), -(-row["max_bytes"] // MIB))
 
 
 def heading(row: MemoryRow) -> list[str]:
-    """Comment lines that explain the two limits."""
-    storage = units.clean(row["storage"])
+    """Comment lines that explain the limits."""
+    peak, needed = units.size(row["peak_bytes"]), units.size(row["memory_bytes"])
+    if limits(row).high is None:
+        return [f"nearfar size: {row['vm']}: resident at most {peak} when it was recorded."]
+    swap = units.clean(row["storage"] or "")
     return [
-        f"nearfar advise: {row['vm']}: {high(row)} MiB are enough, with swap on {storage}. The",
-        f"maximum is {maximum(row)} MiB, a quarter more than it used when it was captured.",
+        f"nearfar size: {row['vm']}: {needed} are enough with swap on {swap};",
+        f"resident at most {peak} when it was recorded.",
     ]

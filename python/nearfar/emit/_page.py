@@ -64,6 +64,16 @@ def setting_lines(row: PageRow) -> list[str]:
     return thp_lines(path)
 
 
+def asking(row: PageRow) -> list[str]:
+    """A comment line on who gets multi-size THP once it is set."""
+    if row["mechanism"] not in ("mthp", "thp"):
+        return []
+    return [
+        "Programs that ask get them (QEMU, MADV_HUGEPAGE). For others: `echo always` to the same "
+        "file, or `nearfar apply` for one program."
+    ]
+
+
 def thp_lines(path: str) -> list[str]:
     """Shell lines that set a THP size to ``madvise`` if it is off.
 

@@ -13,7 +13,7 @@ Do not use: below a group that systemd manages, because systemd overwrites the l
 
 from __future__ import annotations
 
-from nearfar.emit._memory import MIB, MemoryRow, heading, high, maximum
+from nearfar.emit._memory import MIB, MemoryRow, heading, limits
 from nearfar.emit._memory import NEEDS as NEEDS
 from nearfar.emit._shell import script
 
@@ -23,20 +23,22 @@ SUFFIX = ".sh"
 
 def emit(row: MemoryRow) -> str:
     """A script; its argument is a group's path below the root of the memory controller."""
-    soft, hard = high(row) * MIB, maximum(row) * MIB
+    found = limits(row)
+    hard = found.most * MIB
+    soft = None if found.high is None else found.high * MIB
     body = [
         f"group=${{1:-{row['vm']}}}",
         "if [ -e /sys/fs/cgroup/memory/memory.limit_in_bytes ]; then",
         '  mkdir -p "/sys/fs/cgroup/memory/$group"',
         '  cd "/sys/fs/cgroup/memory/$group"',
-        f"  echo {soft} > memory.soft_limit_in_bytes",
+        *([] if soft is None else [f"  echo {soft} > memory.soft_limit_in_bytes"]),
         f"  echo {hard} > memory.limit_in_bytes",
         "else",
         '  mkdir -p "/sys/fs/cgroup/$group"',
         '  cd "/sys/fs/cgroup/$group"',
         '  [ -e memory.high ] || { echo "$group: write +memory to ../cgroup.subtree_control" >&2; '
         "exit 1; }",
-        f"  echo {soft} > memory.high",
+        *([] if soft is None else [f"  echo {soft} > memory.high"]),
         f"  echo {hard} > memory.max",
         "fi",
     ]

@@ -14,7 +14,7 @@ before Linux 6.8 (no mTHP).
 
 from __future__ import annotations
 
-from nearfar.emit._page import PageRow, heading, setting_lines
+from nearfar.emit._page import PageRow, asking, heading, setting_lines
 from nearfar.emit._shell import script
 
 SUMMARY = "shell lines that write sysfs"
@@ -25,4 +25,4 @@ NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory
 def emit(row: PageRow) -> str:
     """A shell script; for the base page it has no commands."""
     body = setting_lines(row) or ["# 4 KiB is the default of the kernel: nothing to set."]
-    return script([heading(row)], body)
+    return script([heading(row), *asking(row)], body)

@@ -10,7 +10,7 @@ Do not use: with another unit or tool that writes the same files (tuned, tmpfile
 
 from __future__ import annotations
 
-from nearfar.emit._page import PageRow, heading, setting_file, setting_lines
+from nearfar.emit._page import PageRow, asking, heading, setting_file, setting_lines
 from nearfar.emit._shell import exec_line
 
 SUMMARY = "a unit that writes sysfs at boot"
@@ -33,7 +33,7 @@ def emit(row: PageRow) -> str:
             f"ExecStop={exec_line([f'cat {saved} > {path}'])}",
         ]
     lines = [
-        f"# {heading(row)}",
+        *(f"# {line}" for line in (heading(row), *asking(row))),
         "[Unit]",
         f"Description=Page size for {row['vm']}",
         "DefaultDependencies=no",

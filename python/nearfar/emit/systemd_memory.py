@@ -1,11 +1,10 @@
 """A drop-in that limits the memory of the systemd service that runs the program.
 
-Sets: ``MemoryHigh=``, above which the kernel reclaims and throttles the service, to the memory with
-which it is at most ``--slowdown`` slower than with all; ``MemoryMax=``, above which the kernel
-kills it, to a quarter more than it used when it was captured. Both in MiB, rounded up.
+Sets: ``MemoryMax=``, above which the kernel kills the service: the peak resident set when it was
+recorded, a quarter more, and room for the kernel; with swap also ``MemoryHigh=``, above which the
+kernel reclaims and throttles: the memory that is enough (``--slowdown``). In MiB, rounded up.
 
-Cannot: swap without swap space: above ``MemoryHigh=`` the service is then only throttled. Set the
-page size: see ``madvise``.
+Cannot: swap without swap space: ``MemoryHigh=`` then only throttles the service. Set the page size.
 
 Do not use: for the scope of a virtual machine, because the host would swap the guest: give the
 guest less memory instead. For a service with several programs, if the trace has only one.
@@ -14,7 +13,7 @@ guest less memory instead. For a service with several programs, if the trace has
 from __future__ import annotations
 
 from nearfar.emit._memory import NEEDS as NEEDS
-from nearfar.emit._memory import MemoryRow, heading, high, maximum
+from nearfar.emit._memory import MemoryRow, heading, limits
 
 SUMMARY = "a drop-in with MemoryHigh= and MemoryMax="
 SUFFIX = ".conf"
@@ -22,11 +21,12 @@ SUFFIX = ".conf"
 
 def emit(row: MemoryRow) -> str:
     """A drop-in for a service."""
+    found = limits(row)
     lines = [
         *(f"# {line}" for line in heading(row)),
         f"# Install in /etc/systemd/system/{row['vm']}.service.d/; `systemctl daemon-reload`.",
         "[Service]",
-        f"MemoryHigh={high(row)}M",
-        f"MemoryMax={maximum(row)}M",
+        *([] if found.high is None else [f"MemoryHigh={found.high}M"]),
+        f"MemoryMax={found.most}M",
     ]
     return "\n".join(lines) + "\n"

@@ -1,11 +1,11 @@
 """A configuration of zram-generator: compressed swap for memory that does not fit.
 
-Sets: ``zram-size``, in MiB: what the program uses beyond ``--memory``; if all of it fits, what it
-uses beyond the memory that is enough (``--slowdown``). For a fleet, the sum over the VMs of a host.
-``compression-algorithm`` is ``zstd``, which compresses best.
+Sets: ``zram-size``, which counts uncompressed bytes, in MiB: the private memory that is swapped
+while the program has the memory that is enough, or that ``--ram`` leaves. For several programs,
+their sum. ``compression-algorithm`` is ``zstd``, which compresses best.
 
-Cannot: reserve memory for it: compressed pages use the same memory, and how much depends on the
-data. Other settings of ``[zram0]`` stay.
+Cannot: reserve the memory that compressed pages take (``--zram-ratio``). Other settings of
+``[zram0]`` stay.
 
 Do not use: with zswap, which compresses before zram does. If the kernel lacks zstd: it then uses
 its default algorithm.
@@ -14,39 +14,44 @@ its default algorithm.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from nearfar import units
-from nearfar.emit._memory import MIB, MemoryRow
-from nearfar.emit._memory import NEEDS as MEMORY_NEEDS
+from nearfar.emit._memory import MIB
 from nearfar.errors import NearfarError
 
 SUMMARY = "a zram-generator.conf for what does not fit"
 SUFFIX = ".conf"
-NEEDS = (*MEMORY_NEEDS, "memory_bytes")
+NEEDS = ("vm", "memory_bytes", "swapped_bytes", "zram_bytes")
 
 
-def emit(row: MemoryRow) -> str:
+class SwapRow(TypedDict):
+    """Columns of ``nearfar size`` that this emitter reads."""
+
+    vm: str
+    memory_bytes: int
+    swapped_bytes: int
+    zram_bytes: int
+
+
+def emit(row: SwapRow) -> str:
     """Swap for one program."""
     return emit_host(row["vm"], [row])
 
 
-def emit_host(host: str, rows: Sequence[MemoryRow]) -> str:
+def emit_host(host: str, rows: Sequence[SwapRow]) -> str:
     """Swap for all programs of a host."""
-    size = sum(_swap_bytes(row) for row in rows)
+    size = sum(row["swapped_bytes"] for row in rows)
     if size <= 0:
         raise NearfarError(f"{host}: needs all the memory that it uses; zram would not help")
-    resident = sum(row["wanted_bytes"] for row in rows) - size
+    resident = sum(row["memory_bytes"] for row in rows)
+    taken = sum(row["zram_bytes"] for row in rows)
     lines = [
-        f"# nearfar advise: {host}: {units.size(size)} beyond {units.size(resident)} of memory",
+        f"# nearfar size: {host}: {units.size(size)} beyond {units.size(resident)} of memory; they "
+        f"take {units.size(taken)} in zram",
         "# Install in /etc/systemd/zram-generator.conf.d/; other settings of zram0 stay.",
         "[zram0]",
         f"zram-size = {-(-size // MIB)}",
         "compression-algorithm = zstd",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _swap_bytes(row: MemoryRow) -> int:
-    """Bytes that a program uses beyond its memory, or beyond the memory that is enough."""
-    wanted, memory = row["wanted_bytes"], row["memory_bytes"]
-    return wanted - (memory if memory < wanted else row["enough_bytes"])

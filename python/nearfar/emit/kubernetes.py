@@ -1,0 +1,39 @@
+"""A patch that sets the memory of a Kubernetes container.
+
+Sets: ``limits.memory``, above which the kernel kills the container, to the value of
+``systemd-memory``; ``requests.memory``, by which the scheduler chooses a node: the memory that the
+program needs, with swap on the node the memory that is enough.
+
+Cannot: set ``memory.high``; the kubelet does with the feature MemoryQoS. Set huge pages.
+
+Do not use: for a pod without controller, whose resources cannot be patched.
+"""
+
+from __future__ import annotations
+
+from nearfar.emit._memory import MIB, MemoryRow, heading, limits
+from nearfar.emit._memory import NEEDS as NEEDS
+
+SUMMARY = "a Kubernetes patch with requests and limits"
+SUFFIX = ".yaml"
+
+
+def emit(row: MemoryRow) -> str:
+    """A patch for the container of this name."""
+    found = limits(row)
+    request = min(found.high or -(-row["memory_bytes"] // MIB), found.most)
+    lines = [
+        *(f"# {line}" for line in heading(row)),
+        "# kubectl patch deployment NAME --patch-file FILE",
+        "spec:",
+        "  template:",
+        "    spec:",
+        "      containers:",
+        f'        - name: "{row["vm"]}"',
+        "          resources:",
+        "            requests:",
+        f"              memory: {request}Mi",
+        "            limits:",
+        f"              memory: {found.most}Mi",
+    ]
+    return "\n".join(lines) + "\n"

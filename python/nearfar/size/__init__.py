@@ -1,0 +1,192 @@
+"""``size``: memory, page size and swap for a program, as one plan (docs/size.md).
+
+>>> result = size("app.trace", swap="zram")      # doctest: +SKIP
+>>> result.rows[0]["memory_bytes"] >> 20         # doctest: +SKIP
+64
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Unpack, cast
+
+from nearfar import machine as machines
+from nearfar.advise.fleet import Vm, distinct
+from nearfar.advise.fleet import read as read_fleet
+from nearfar.declared import paging as paging_declared
+from nearfar.declared import size as declared
+from nearfar.errors import NearfarError
+from nearfar.provenance import Run, provenance
+from nearfar.result import FolderResult
+from nearfar.schema import Rows, complete, takes
+from nearfar.size.swap import NONE, usual
+from nearfar.sizes import parse_bytes
+from nearfar.strict import Json
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class SizeRun(Run, total=False):
+    """How sizes were found; ``traces``: the hash of each trace's ``trace.json``."""
+
+    fleet: str | None
+    traces: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SizeResult(FolderResult):
+    """Sizes of one or many programs.
+
+    Attributes:
+        run: how they were found.
+        rows: one per program or VM (docs/size.md names the keys).
+        notes: warnings about the traces, one per line.
+    """
+
+    run: SizeRun
+    rows: list[declared.Row]
+    notes: list[str] = field(compare=False, default_factory=list)
+
+    shown = "nearfar.report.size:view"
+    columns: ClassVar[Rows] = declared.ROWS
+
+    @classmethod
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> SizeResult:
+        """Read what :meth:`write` wrote."""
+        rows = cast("list[declared.Row]", tables["result"].to_pylist())
+        return cls(cast("SizeRun", run), rows)
+
+    def _run(self) -> Mapping[str, object]:
+        return self.run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be sized: the VMs, and their machines by name."""
+
+    vms: Sequence[Vm]
+    machines: Mapping[str, machines.Machine]
+    options: declared.Options
+    arguments: Sequence[Path]
+    fleet: Path | None
+
+    @classmethod
+    def of(
+        cls,
+        traces: str | PathLike[str] | Sequence[str | PathLike[str]],
+        **options: Unpack[declared.Options],
+    ) -> Plan:
+        """Read and check everything but the traces.
+
+        Raises:
+            NearfarError: bad input; the message says what, where and what to do.
+        """
+        from nearfar import _engine
+
+        paths = [Path(one) for one in ([traces] if isinstance(traces, str | PathLike) else traces)]
+        parsed = complete(declared.OPTIONS, options)
+        parsed["zram_ratio"] = _ratio(parsed["zram_ratio"])
+        if parsed["ram"] is not None:
+            parse_bytes(parsed["ram"], "--ram")
+        swap = parsed["swap"] or usual()
+        devices = [] if swap == NONE else [swap]
+        fleet = next((path for path in paths if path.suffix == ".toml"), None)
+        loaded: dict[str, machines.Machine] = {}
+        if fleet is None:
+            machine = machines.paging_machine(parsed["machine"], devices)
+            loaded[machine.name] = machine
+            vms = distinct([_vm(path, machine.name, swap, parsed["arch"]) for path in paths])
+        elif len(paths) > 1:
+            raise NearfarError(f"{fleet}: give one fleet file and nothing else, or only traces")
+        else:
+            given = parsed["machine"]
+            name = machines.load(machines.usual() if given is None else given).name
+            vms = read_fleet(
+                fleet,
+                {"memory": "100%", "arch": parsed["arch"], "min_gain": "0%",
+                 "machine": name, "storage": swap},
+            )  # fmt: skip
+            for vm in vms:
+                used = [] if vm.storage == NONE else [vm.storage]
+                loaded[vm.machine] = machines.paging_machine(vm.machine, used)
+        settings = {"slowdown": parsed["slowdown"]}
+        _engine.paging_options(list(loaded.values())[:1], options=settings)
+        return cls(vms, loaded, parsed, paths, fleet)
+
+
+def _ratio(given: str | float) -> float:
+    """The value of ``--zram-ratio``."""
+    try:
+        ratio = float(given)
+    except ValueError:
+        ratio = math.nan
+    if not 1 <= ratio <= 1000:
+        raise NearfarError(f"--zram-ratio: {given!r} is not a number from 1 to 1000")
+    return ratio
+
+
+def _vm(trace: Path, machine: str, swap: str, arch: str) -> Vm:
+    name = trace.name.removesuffix(".trace")
+    return Vm(name=name, trace=trace, workload=name, memory="100%", machine=machine,
+              storage=swap, arch=arch, min_gain=0.0)  # fmt: skip
+
+
+@takes(declared.OPTIONS)
+def size(
+    traces: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    progress: Callable[[int], None] | None = None,
+    **options: Unpack[declared.Options],
+) -> SizeResult:
+    """Size each trace, or each VM of a fleet file.
+
+    Args:
+        traces: a trace folder, or several, or one fleet file (:mod:`nearfar.advise.fleet`).
+        progress: called now and then with the number of records done.
+        {options}
+
+    Raises:
+        NearfarError: bad input; the message says what, where and what to do.
+    """
+    return carry_out(Plan.of(traces, **options), progress)
+
+
+def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> SizeResult:
+    """Size each VM of a plan."""
+    from nearfar.size.one import Sized, sized
+
+    rows: list[declared.Row] = []
+    notes: list[str] = []
+    hashes: dict[str, str] = {}
+    for vm in plan.vms:
+        machine = plan.machines[vm.machine]
+        found: Sized = sized(vm, machine, plan.options, progress)
+        rows.append(found.row)
+        notes += found.notes
+        hashes[str(vm.trace)] = found.trace_hash
+    options = plan.options
+    run: SizeRun = {
+        **provenance(
+            "size",
+            arguments=[*plan.arguments, *machines.words(options["machine"])],
+            options=declared.OPTIONS,
+            values=cast("dict[str, object]", options),
+        ),
+        "fleet": None if plan.fleet is None else str(plan.fleet),
+        "traces": hashes,
+        "machines": {name: machine.to_dict() for name, machine in plan.machines.items()},
+    }
+    return SizeResult(run, rows, list(dict.fromkeys(notes)))
+
+
+#: Options of the paging study that ``size`` passes on.
+PASSED = tuple(
+    option.name
+    for option in declared.OPTIONS
+    if option.name in {other.name for other in paging_declared.OPTIONS}
+)

@@ -1,0 +1,72 @@
+"""Limits of memory that cannot kill what was recorded, and when there is none."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nearfar import units
+from nearfar.info import Content
+
+MIB: Final = 1 << 20
+#: A part of the peak, 1 / this, is added for larger inputs. An assumption.
+HEADROOM: Final = 4
+#: Memory of the kernel that is charged to a control group: page tables (1/512 of the memory),
+#: stacks of threads, sockets, files. An assumption.
+KERNEL: Final = 8 * MIB
+#: A limit that saves a smaller share of memory is not worth its risk.
+WORTH: Final = 0.05
+#: The same for the memory that is enough.
+MARGIN: Final = 10
+
+
+def maximum(peak: int) -> int:
+    """``memory.max``: the peak resident set and what may come on top of it."""
+    return whole_mib(peak + peak // HEADROOM + KERNEL)
+
+
+def high(needed: int, peak: int, locked: int) -> int | None:
+    """``memory.high``: above what is enough; None if it would save next to nothing.
+
+    Locked memory cannot be reclaimed, so the limit holds all of it and as much as is enough.
+    """
+    least = whole_mib(max(needed, locked) + needed // MARGIN + KERNEL)
+    return least if least <= peak * (1 - WORTH) else None
+
+
+def refused(content: Content) -> str | None:
+    """Why no limit may be advised; None if one may."""
+    if not content["complete"]:
+        return f"the trace is incomplete: {content['incomplete_reason']}"
+    missing = content["source"].get("unrecorded", [])
+    if missing:
+        return f"not recorded: {'; '.join(missing)}"
+    if content["source"]["kind"] != "capture":
+        return "the trace does not say when memory is freed"
+    return None
+
+
+def risk(content: Content) -> str:
+    """What the answer does not cover."""
+    parts = ["memory that other inputs or a longer run need is not seen"]
+    phase = phases(content)
+    if phase:
+        parts.insert(0, phase)
+    return "; ".join(parts)
+
+
+def phases(content: Content) -> str:
+    """How memory differs over the run, if it does."""
+    sizes = sorted(row["resident_bytes"] or 0 for row in content["working_set"])
+    if len(sizes) < 4:
+        return ""
+    usual = sizes[len(sizes) // 2]
+    large = [one for one in sizes if one > 2 * usual]
+    if not large:
+        return ""
+    share = units.percent(len(large) / len(sizes))
+    return f"it has up to {units.size(sizes[-1])} for {share} of the run, else {units.size(usual)}"
+
+
+def whole_mib(size: int) -> int:
+    """A size rounded up to a MiB, in bytes."""
+    return -(-size // MIB) * MIB

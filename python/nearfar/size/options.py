@@ -1,0 +1,183 @@
+"""Options and columns of ``size``.
+
+``make declared`` generates ``nearfar.declared.size`` from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from nearfar.advise.architectures import ARCHITECTURES
+from nearfar.declared import names, paging
+from nearfar.schema import Column, Option, Rows
+
+_PAGING: Final = {option.name: option for option in paging.OPTIONS}
+
+OPTIONS: Final = (
+    Option(
+        "machine",
+        "MachineLike | None",
+        "Machine name or file.",
+        shown=_PAGING["machine"].shown,
+        metavar="MACHINE",
+        choices=names.MACHINE,
+    ),
+    Option(
+        "swap",
+        "str | None",
+        "Swap device: a storage of the machine or of a built-in machine, or `none`.",
+        shown="what this machine swaps to",
+        metavar="STORAGE",
+    ),
+    replace(
+        _PAGING["slowdown"],
+        what="Slowdown to accept, compared with memory for all that the program has.",
+    ),
+    Option(
+        "ram",
+        "str | None",
+        "Memory that there is for the program, with what zram takes, such as 200M; instead of the "
+        "memory that is enough.",
+        shown="as much as is enough",
+        metavar="SIZE",
+    ),
+    Option(
+        "whole",
+        "bool",
+        "Choose the page size by the whole run, with the time in which the program first fills its "
+        "memory; otherwise by the time after that.",
+        default=False,
+    ),
+    Option(
+        "zram_ratio",
+        "str | float",
+        "Bytes of pages for each byte that zram needs for them. The kernel's documentation expects "
+        "2 (admin-guide/blockdev/zram).",
+        default=2.0,
+        metavar="RATIO",
+    ),
+    Option(
+        "arch",
+        "str",
+        "Architecture, which determines the page sizes that can be set.",
+        default="x86-64",
+        metavar="NAME",
+        choices=tuple((name, "") for name in ARCHITECTURES),
+        open=False,
+    ),
+    _PAGING["nested"],
+    _PAGING["threads"],
+    _PAGING["max_memory"],
+)
+
+ROWS: Final = Rows(
+    columns=(
+        Column("vm", "string", False, "", "The program or virtual machine.", title="program"),
+        Column("trace", "string", False, "", "The trace folder."),
+        Column("machine", "string", False, "", "The machine."),
+        Column("arch", "string", False, "", "The architecture."),
+        Column("storage", "string", True, "", "The swap device; null without one.", title="swap"),
+        Column(
+            "memory_bytes",
+            "int64",
+            False,
+            "bytes",
+            "Memory that the program needs, at the advised page size: with swap, the smallest with "
+            "which it is at most `slowdown` slower; without, all of its private memory.",
+        ),
+        Column(
+            "slowdown",
+            "double",
+            False,
+            "share",
+            "How much longer the program takes with this memory than with all.",
+        ),
+        Column(
+            "peak_bytes",
+            "int64",
+            False,
+            "bytes",
+            "Peak resident set at the advised page size: private memory and mapped files, without "
+            "other pages of the page cache.",
+        ),
+        Column("locked_bytes", "int64", False, "bytes", "The most memory that it locks (`mlock`)."),
+        Column(
+            "thrashes_below_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory below which it takes over twice as long; null if it never does.",
+        ),
+        Column(
+            "advised_page_bytes", "int64", False, "bytes", "The advised page size.", title="page"
+        ),
+        Column("settable_page_bytes", "int64", False, "bytes", "The same, for emitters."),
+        Column("mechanism", "string", False, "", "How it is set: `base`, `mthp`, `thp`."),
+        Column(
+            "gain",
+            "double",
+            False,
+            "share",
+            "Time that the page size saves once memory is filled; of the whole run with `--whole`.",
+        ),
+        Column("gain_error", "double", False, "share", "Its error."),
+        Column(
+            "start_gain",
+            "double",
+            False,
+            "share",
+            "Time that the page size saves of the first touches of memory and files.",
+        ),
+        Column(
+            "start_share",
+            "double",
+            False,
+            "share",
+            "First touches' part of the time of the run, with 4 KiB pages.",
+        ),
+        Column(
+            "bloat_bytes",
+            "int64",
+            False,
+            "bytes",
+            "What the page size adds to the peak of private memory.",
+        ),
+        Column(
+            "swapped_bytes",
+            "int64",
+            False,
+            "bytes",
+            "Private memory that does not fit `memory_bytes`.",
+        ),
+        Column(
+            "zram_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Memory that the swapped pages take in zram; null with another device.",
+        ),
+        Column(
+            "high_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Limit above which the kernel reclaims (`memory.high`); null without swap, or if it "
+            "would save less than a twentieth.",
+        ),
+        Column(
+            "max_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Limit above which the kernel kills (`memory.max`); null if `no_limit` says why.",
+        ),
+        Column("no_limit", "string", True, "", "Why no limit is advised."),
+        Column("page_why", "string", False, "", "The page size in words."),
+        Column("risk", "string", False, "", "What the answer does not cover, in words."),
+    ),
+    keys=("vm", "machine", "storage"),
+    metrics={"memory_bytes": "less", "gain": "more"},
+)
+
+TABLES: Final = {"rows": ROWS}

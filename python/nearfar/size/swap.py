@@ -1,0 +1,36 @@
+"""The device that this machine swaps to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+#: The value of ``--swap`` without swap.
+NONE: Final = "none"
+
+
+def usual(swaps: Path = Path("/proc/swaps"), blocks: Path = Path("/sys/class/block")) -> str:
+    """The built-in storage that is most like the swap of highest priority; :data:`NONE` without.
+
+    Args:
+        swaps: the kernel's table: device, type, size, used, priority.
+        blocks: the folder with a folder of each block device.
+    """
+    try:
+        lines = [line.split() for line in swaps.read_text().splitlines()[1:]]
+    except OSError:
+        return NONE
+    rows = [line for line in lines if len(line) >= 5]
+    if not rows:
+        return NONE
+    first = max(rows, key=lambda row: int(row[4]))
+    name = Path(first[0]).name
+    if name.startswith("zram"):
+        return "zram"
+    disk = re.sub(r"(?<=\d)p\d+$|(?<=[a-z])\d+$", "", name)
+    try:
+        rotates = (blocks / disk / "queue" / "rotational").read_text().strip() == "1"
+    except OSError:
+        rotates = False
+    return "hdd" if rotates else "nvme"

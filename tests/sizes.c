@@ -1,0 +1,57 @@
+// Programs with memory that is easily overlooked: sizes lock|populate|fork|late|phases
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MIB = 1 << 20, PAGE = 4096 };
+
+static char *map(long bytes, int flags) {
+    return mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+}
+
+static void touch(char *at, long bytes) {
+    for (long i = 0; i < bytes; i += PAGE) at[i]++;
+}
+
+int main(int count, char **words) {
+    const char *what = count > 1 ? words[1] : "";
+    if (!strcmp(what, "lock")) {
+        char *locked = map(16 * MIB, 0);
+        if (mlock(locked, 16 * MIB)) return 1;
+        char *hot = map(2 * MIB, 0);
+        for (int round = 0; round < 200; round++) touch(hot, 2 * MIB);
+    } else if (!strcmp(what, "populate")) {
+        char *hot = map(24 * MIB, MAP_POPULATE);
+        for (int round = 0; round < 200; round++) touch(hot, MIB);
+    } else if (!strcmp(what, "fork")) {
+        char *shared = map(16 * MIB, 0);
+        touch(shared, 16 * MIB);
+        for (int child = 0; child < 4; child++)
+            if (!fork()) {
+                touch(shared, 4 * MIB);
+                usleep(200000);
+                _exit(0);
+            }
+        while (wait(0) > 0) continue;
+    } else if (!strcmp(what, "late")) {
+        // 20 MiB are filled at once; after a while, only 1 MiB is used.
+        char *all = map(20 * MIB, 0);
+        touch(all, 20 * MIB);
+        time_t until = time(0) + (count > 2 ? atoi(words[2]) : 0);
+        do {
+            touch(all, MIB);
+            usleep(10000);
+        } while (time(0) < until);
+    } else if (!strcmp(what, "phases")) {
+        char *small = map(2 * MIB, 0);
+        for (int round = 0; round < 900; round++) touch(small, 2 * MIB);
+        char *large = map(30 * MIB, 0);
+        for (int round = 0; round < 7; round++) touch(large, 30 * MIB);
+    } else {
+        return 2;
+    }
+    return 0;
+}

@@ -1,0 +1,241 @@
+"""`nearfar size`: one plan, which does not kill the program that it is for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capturing import needs_cc, needs_qemu
+from conftest import DATA, Run
+from nearfar import capture, emit
+from nearfar.errors import NearfarError
+from nearfar.size import size, swap
+from nearfar.size.limits import high, maximum
+from nearfar.size.one import choose, left_by_zram
+from test_emit_memory import V1, group  # noqa: F401 - a fixture
+
+MIB = 1 << 20
+GNUGO = DATA / "captures" / "gnugo.trace"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("sizes") / "sizes"
+    source = Path(__file__).parent / "sizes.c"
+    subprocess.run(["cc", "-O1", "-o", made, source], check=True)
+    return made
+
+
+def sized(trace: Path, **options: Any) -> dict[str, Any]:
+    return dict(size(trace, machine="nvme", **options).rows[0])
+
+
+# --- memory that no reference touches
+
+
+@needs_cc
+@needs_qemu
+@pytest.mark.parametrize(
+    ("what", "resident", "locked"), [("lock", 18, 16), ("populate", 24, 0), ("fork", 32, 0)]
+)
+def test_a_limit_is_above_all_that_is_resident(
+    program: Path,
+    tmp_path: Path,
+    what: str,
+    resident: int,
+    locked: int,
+    group: tuple[str, Path],  # noqa: F811
+) -> None:
+    """The program runs and ends in a control group with the limits that are emitted for it."""
+    trace = tmp_path / f"{what}.trace"
+    capture.capture([program, what], trace, follow_forks=True)
+    row = sized(trace, swap="zram")
+    assert resident * MIB <= row["peak_bytes"] <= (resident + 3) * MIB
+    assert row["locked_bytes"] == locked * MIB <= row["memory_bytes"]
+    assert row["max_bytes"] >= row["peak_bytes"] * 1.25
+    assert row["high_bytes"] is None or locked * MIB < row["high_bytes"] < row["max_bytes"]
+
+    name, folder = group
+    done = subprocess.run(
+        ["sh", "-c", emit.emit("cgroup", row), "sh", name],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if "write +memory" in done.stderr:
+        pytest.skip("the control group of this process does not hand on the memory controller")
+    assert done.returncode == 0, done.stderr
+    own = f"echo $$ > {folder}/cgroup.procs && exec {program} {what}"
+    assert subprocess.run(["sh", "-c", own], check=False).returncode == 0
+    events = "memory.oom_control" if folder.is_relative_to(V1[0]) else "memory.events"
+    assert "oom_kill 0" in (folder / events).read_text()
+
+
+@needs_cc
+@needs_qemu
+def test_memory_from_before_a_late_start_is_counted(program: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "late.trace"
+    capture.capture([program, "late", "6"], trace, start_after="2s")
+    row = sized(trace, swap="none")
+    assert 20 * MIB <= row["peak_bytes"] <= 23 * MIB
+    assert row["max_bytes"] is None and "its start" in row["no_limit"]
+    with pytest.raises(NearfarError, match="no limit is advised: not recorded: its start"):
+        emit.emit("systemd-memory", row)
+
+
+@needs_cc
+@needs_qemu
+def test_children_that_were_not_recorded_are_named(program: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "fork.trace"
+    capture.capture([program, "fork"], trace)
+    assert sized(trace)["no_limit"] == "not recorded: 4 child processes"
+
+
+@needs_cc
+@needs_qemu
+def test_phases_are_named(program: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "phases.trace"
+    capture.capture([program, "phases"], trace)
+    row = sized(trace)
+    assert row["risk"].startswith("it has up to 3") and "of the run, else 2" in row["risk"]
+
+
+# --- the plan
+
+
+def test_the_plan_is_consistent() -> None:
+    row = sized(GNUGO, swap="zram")
+    assert row["memory_bytes"] <= row["peak_bytes"] <= row["max_bytes"]
+    assert row["swapped_bytes"] <= row["peak_bytes"] - row["memory_bytes"]
+    assert row["zram_bytes"] == round(row["swapped_bytes"] / 2)
+    assert row["slowdown"] <= 0.05
+    assert row == sized(GNUGO, swap="zram")
+    without = sized(GNUGO, swap="none")
+    assert without["memory_bytes"] >= row["memory_bytes"]
+    assert (without["high_bytes"], without["storage"], without["zram_bytes"]) == (None, None, None)
+
+
+def test_ram_is_shared_with_zram() -> None:
+    """x + (300 - x) / 3 = 200 MiB leaves 150 MiB uncompressed."""
+    assert left_by_zram(200 * MIB, 300 * MIB, 3) == 150 * MIB
+    assert left_by_zram(300 * MIB, 200 * MIB, 3) == 200 * MIB
+    with pytest.raises(NearfarError, match="cannot hold 300 MiB even compressed 3 to 1"):
+        left_by_zram(90 * MIB, 300 * MIB, 3)
+    row = sized(GNUGO, swap="zram", ram="2M", zram_ratio=3)
+    assert row["memory_bytes"] + row["zram_bytes"] == pytest.approx(2 * MIB, abs=2)
+    text = emit.emit("zram-generator", row)
+    assert f"zram-size = {-(-row['swapped_bytes'] // MIB)}\n" in text
+
+
+def test_limits() -> None:
+    assert maximum(100 * MIB) == 133 * MIB
+    assert high(50 * MIB, 100 * MIB, 0) == 63 * MIB
+    assert high(90 * MIB, 100 * MIB, 0) is None
+    assert high(60 * MIB, 100 * MIB, 70 * MIB) == 84 * MIB
+
+
+def test_a_page_size_that_costs_more_memory_than_it_saves_time_is_not_advised() -> None:
+    def row(page: int, total: float, resident: int, start: float = 0.0) -> Any:
+        return {"page_bytes": page, "total_ns": total + start, "resident_bytes": resident,
+                "fault_ns": start, "io_ns": 0.0}  # fmt: skip
+
+    rows = [row(4096, 10, 100, 10), row(65536, 8, 105, 2), row(2 << 20, 7, 200, 1)]
+    found = choose(rows, whole=False, arch="x86-64")
+    assert found.chosen["page_bytes"] == 65536 and found.gain == pytest.approx(0.2)
+    rows = [row(4096, 10, 100), row(2 << 20, 8, 200)]
+    found = choose(rows, whole=False, arch="x86-64")
+    assert found.chosen["page_bytes"] == 4096
+    assert found.why == (
+        "4 KiB: 2 MiB pages would save 20 % of the time once memory is filled, but take 2 times "
+        "the memory"
+    )
+    # Only the start is faster.
+    rows = [row(4096, 10, 100, 10), row(65536, 10, 100, 1)]
+    assert choose(rows, whole=False, arch="x86-64").chosen["page_bytes"] == 4096
+    assert choose(rows, whole=True, arch="x86-64").chosen["page_bytes"] == 65536
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ("", "none"),
+        ("/dev/zram0 partition 100 0 100\n/dev/sda2 partition 100 0 -2\n", "zram"),
+        ("/dev/nvme0n1p3 partition 100 0 -2\n", "nvme"),
+        ("/dev/sda2 partition 100 0 -2\n", "hdd"),
+        ("/swapfile file 100 0 -2\n", "nvme"),
+    ],
+)
+def test_swap_of_this_machine(tmp_path: Path, table: str, found: str) -> None:
+    (tmp_path / "swaps").write_text(f"Filename Type Size Used Priority\n{table}")
+    for disk, rotates in (("sda", 1), ("nvme0n1", 0)):
+        (tmp_path / disk / "queue").mkdir(parents=True)
+        (tmp_path / disk / "queue" / "rotational").write_text(f"{rotates}\n")
+    assert swap.usual(tmp_path / "swaps", tmp_path) == found
+
+
+# --- the command
+
+
+@needs_qemu
+def test_a_command_is_recorded_and_sized(
+    nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = nearfar("size", "--swap", "zram", "--", "seq", "20000")
+    assert done.returncode == 0, done.stderr
+    heads = [line.split("  ")[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
+    assert heads == ["memory", "page size", "swap", "limits", "rests on", "risk"]
+    assert (tmp_path / "seq.trace" / "trace.json").is_file()
+    again = nearfar("size", "seq.trace", "--swap", "zram", "--format", "json")
+    (row,) = json.loads(again.stdout)["rows"]
+    assert row["no_limit"] is None and row["max_bytes"] > row["peak_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["a.trace", "--", "true"], "give traces, or a program after `--`, not both"),
+        (["--emit", "qemo", "--", "true"], "has no emitter 'qemo'"),
+        (["--swap", "tape", "--", "true"], "tape"),
+        (["--slowdown", "x", "--", "true"], "--slowdown: 'x' is not"),
+        (["--zram-ratio", "0.5", "--", "true"], "--zram-ratio: '0.5' is not a number from 1"),
+        (["--ram", "x", "--", "true"], "--ram: 'x' is not a size"),
+        (["--machine", "nvmee", "--", "true"], "did you mean"),
+        (["--record", "x", str(GNUGO)], "--record and --show-output need a program"),
+    ],
+)
+def test_bad_options_are_refused_before_recording(
+    nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = nearfar("size", *words)
+    assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fleet_has_a_row_for_each_vm(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(
+        f'storage = "zram"\n[vm.go]\ntrace = "{GNUGO}"\n[vm.zip]\n'
+        f'trace = "{DATA / "captures" / "gzip.trace"}"\nstorage = "nvme"\n'
+    )
+    result = size(fleet, machine="nvme")
+    assert [(row["vm"], row["storage"]) for row in result.rows] == [("go", "zram"), ("zip", "nvme")]
+
+
+@pytest.mark.parametrize("kind", ["docker", "kubernetes"])
+def test_containers(kind: str) -> None:
+    import yaml
+
+    row = {"vm": "web", "storage": "zram", "memory_bytes": 90 * MIB, "peak_bytes": 200 * MIB,
+           "high_bytes": 100 * MIB, "max_bytes": 258 * MIB, "no_limit": None}  # fmt: skip
+    found = yaml.safe_load(emit.emit(kind, row))
+    if kind == "docker":
+        assert found == {"services": {"web": {"mem_limit": "258m", "mem_reservation": "100m"}}}
+    else:
+        (container,) = found["spec"]["template"]["spec"]["containers"]
+        assert container["resources"] == {
+            "requests": {"memory": "100Mi"}, "limits": {"memory": "258Mi"}
+        }  # fmt: skip
