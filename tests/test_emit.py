@@ -21,7 +21,7 @@ LARGE = [(size, how) for size, how in SIZES if size >= 2 * MIB]
 #: Emitters of a page size; those of placement are tested in test_numa_emit.py.
 PAGES = emit.names("settable_page_bytes")
 #: Those of a machine that runs programs: test_emit_memory.py.
-PROGRAMS = sorted({*emit.names("enough_bytes"), *emit.names("regions")})
+PROGRAMS = sorted({*emit.names("peak_bytes"), *emit.names("swapped_bytes"), *emit.names("regions")})
 THP = Path("/sys/kernel/mm/transparent_hugepage")
 #: A domain with settings of its own, such as people have.
 DOMAIN = """

@@ -15,9 +15,9 @@ from capturing import needs_cc
 from conftest import DATA, Run, fetched, tool
 from emitted import MIB, played, run
 from nearfar import emit
-from nearfar.advise import advise
 from nearfar.errors import NearfarError
 from nearfar.guest.packages import Packages
+from nearfar.size import size
 
 GRAPH = DATA / "captures" / "graph.trace"
 CGROUP = Path("/sys/fs/cgroup")
@@ -30,9 +30,13 @@ def row(**more: Any) -> dict[str, Any]:
     return {
         "vm": "web",
         "storage": "zram",
-        "memory_bytes": 400 * MIB,
-        "enough_bytes": 100 * MIB + 1,
-        "wanted_bytes": 400 * MIB,
+        "memory_bytes": 100 * MIB,
+        "peak_bytes": 400 * MIB,
+        "high_bytes": 100 * MIB + 1,
+        "max_bytes": 500 * MIB,
+        "no_limit": None,
+        "swapped_bytes": 300 * MIB,
+        "zram_bytes": 150 * MIB,
         **more,
     }
 
@@ -98,7 +102,7 @@ def test_the_kernel_takes_the_limits(group: tuple[str, Path]) -> None:
     read = [int((folder / file).read_text()) for file in files]
     assert read == [101 * MIB, 500 * MIB]
     # A group that is there is changed, and nothing else in it.
-    again = run("sh", "-c", emit.emit("cgroup", row(wanted_bytes=200 * MIB)), "sh", name)
+    again = run("sh", "-c", emit.emit("cgroup", row(max_bytes=250 * MIB)), "sh", name)
     assert again.returncode == 0 and int((folder / files[1]).read_text()) == 250 * MIB
 
 
@@ -161,27 +165,30 @@ def test_swap_is_for_what_does_not_fit() -> None:
     def size(*rows: dict[str, Any]) -> str:
         return settings(emit.emit_host("zram-generator", "host", rows))["zram-size"]
 
-    assert size(row(memory_bytes=150 * MIB)) == "250", "memory that was given"
-    assert size(row(), row(memory_bytes=399 * MIB)) == "301"
+    assert size(row()) == "300"
+    assert size(row(), row(swapped_bytes=MIB - 1)) == "301"
     with pytest.raises(NearfarError, match="web: needs all the memory that it uses"):
-        emit.emit("zram-generator", row(enough_bytes=400 * MIB))
+        emit.emit("zram-generator", row(swapped_bytes=0))
 
 
-def test_the_command_asks_for_what_an_emitter_needs(nearfar: Run, tmp_path: Path) -> None:
-    (found,) = advise(GRAPH, memory="50%", machine="nvme", slowdown="5%").rows
-    assert found["wanted_bytes"] and found["enough_bytes"]
-    assert found["memory_bytes"] < found["enough_bytes"] <= found["wanted_bytes"]
-    words = ("advise", GRAPH, "--memory", "50%", "--machine", "nvme", "--emit")
-    for kind in ("systemd-memory", "cgroup", "zram-generator"):
+def test_without_swap_only_the_maximum_is_set() -> None:
+    bare = row(high_bytes=None)
+    assert settings(emit.emit("systemd-memory", bare)) == {"MemoryMax": "500M"}
+    script = emit.emit("cgroup", bare)
+    assert "memory.max" in script and "> memory.high" not in script
+    with pytest.raises(NearfarError, match="web: no limit is advised: not recorded: its end"):
+        emit.emit("cgroup", row(max_bytes=None, no_limit="not recorded: its end"))
+
+
+def test_the_command_prints_what_an_emitter_makes(nearfar: Run, tmp_path: Path) -> None:
+    from test_size import whole
+
+    trace = whole(GRAPH, tmp_path)
+    (found,) = size(trace, machine="nvme", swap="zram").rows
+    words = ("size", trace, "--machine", "nvme", "--swap", "zram", "--emit")
+    for kind in ("systemd-memory", "cgroup", "docker", "kubernetes"):
         done = nearfar(*words, kind)
         assert (done.returncode, done.stdout) == (0, emit.emit(kind, found)), done.stderr
-    fleet = tmp_path / "fleet.toml"
-    vm = f"trace = '{GRAPH}'\nmemory = '50%'\n"
-    fleet.write_text(f"machine = 'nvme'\nstorage = 'nvme'\n[vm.a]\n{vm}[vm.b]\n{vm}")
-    done = nearfar("advise", fleet, "--emit", "zram-generator")
-    assert done.returncode == 0, done.stderr
-    rows = [{**found, "vm": name} for name in "ab"]
-    assert done.stdout == emit.emit_host("zram-generator", "nvme", rows)
 
 
 # --- mappings
@@ -299,7 +306,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def test_names_mean_nothing_to_any_tool() -> None:
     hostile = "-a'; touch x; <b> %h\n--> & $(id) \u2028ExecStart=/bin/false"
-    for name in ("systemd-memory", "cgroup", "zram-generator", "madvise"):
+    for name in ("systemd-memory", "cgroup", "docker", "kubernetes", "zram-generator", "madvise"):
         known = row(regions=regions())
         answer = emit.emit(name, {**known, "vm": hostile, "storage": hostile})
         assert len(answer.splitlines()) == len(emit.emit(name, known).splitlines())

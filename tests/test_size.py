@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,21 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("sizes") / "sizes"
     source = Path(__file__).parent / "sizes.c"
     subprocess.run(["cc", "-O1", "-o", made, source], check=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def gnugo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return whole(GNUGO, tmp_path_factory.mktemp("whole"))
+
+
+def whole(trace: Path, folder: Path) -> Path:
+    """A copy of a trace that says that the whole run was recorded, as older ones do not."""
+    made = folder / trace.name
+    shutil.copytree(trace, made)
+    text = json.loads((made / "trace.json").read_text())
+    text["source"]["unrecorded"] = []
+    (made / "trace.json").write_text(json.dumps(text))
     return made
 
 
@@ -105,16 +121,21 @@ def test_phases_are_named(program: Path, tmp_path: Path) -> None:
 # --- the plan
 
 
-def test_the_plan_is_consistent() -> None:
-    row = sized(GNUGO, swap="zram")
+def test_the_plan_is_consistent(gnugo: Path) -> None:
+    row = sized(gnugo, swap="zram")
     assert row["memory_bytes"] <= row["peak_bytes"] <= row["max_bytes"]
     assert row["swapped_bytes"] <= row["peak_bytes"] - row["memory_bytes"]
     assert row["zram_bytes"] == round(row["swapped_bytes"] / 2)
     assert row["slowdown"] <= 0.05
-    assert row == sized(GNUGO, swap="zram")
-    without = sized(GNUGO, swap="none")
+    assert row == sized(gnugo, swap="zram")
+    without = sized(gnugo, swap="none")
     assert without["memory_bytes"] >= row["memory_bytes"]
     assert (without["high_bytes"], without["storage"], without["zram_bytes"]) == (None, None, None)
+
+
+def test_an_older_trace_does_not_say_whether_it_is_whole() -> None:
+    row = sized(GNUGO)
+    assert row["max_bytes"] is None and row["no_limit"].startswith("an older nearfar recorded")
 
 
 def test_ram_is_shared_with_zram() -> None:

@@ -46,6 +46,7 @@ paging app.trace --machine optane-ssd --full
 paging app.trace --machine zen4-vm --view machine
 report app.run -o page.html --force
 reproduce numa
+size app.trace --swap zram
 ssd app.trace --dram 1M,2M
 sweep study.toml -o study.sweep
 tiering app.trace

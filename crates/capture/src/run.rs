@@ -175,7 +175,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         detail,
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         arch: program.arch.into(),
-        unrecorded,
+        unrecorded: Some(unrecorded),
         ..Source::default()
     };
     // The program and the expander use at most a processor each, encoding one and a half.
@@ -437,7 +437,7 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
         });
         unrecorded.push("its end".into());
     }
-    writer.change_source(|source| source.unrecorded.append(&mut unrecorded));
+    writer.change_source(|source| source.unrecorded.get_or_insert_default().append(&mut unrecorded));
     let info = writer.finish(reason.as_deref())?;
     Ok(Outcome { end, info, warnings })
 }

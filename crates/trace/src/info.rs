@@ -45,9 +45,10 @@ pub struct Source {
     /// Bad records skipped by `--skip-bad`.
     #[serde(default)]
     pub skipped_records: u64,
-    /// Parts of the program's run that were not recorded, in words.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unrecorded: Vec<String>,
+    /// Parts of the program's run that were not recorded, in words; `None` if that is not known,
+    /// as in older traces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unrecorded: Option<Vec<String>>,
 }
 
 /// One thread of the program.

@@ -37,11 +37,13 @@ def refused(content: Content) -> str | None:
     """Why no limit may be advised; None if one may."""
     if not content["complete"]:
         return f"the trace is incomplete: {content['incomplete_reason']}"
-    missing = content["source"].get("unrecorded", [])
-    if missing:
-        return f"not recorded: {'; '.join(missing)}"
     if content["source"]["kind"] != "capture":
         return "the trace does not say when memory is freed"
+    missing = content["source"].get("unrecorded")
+    if missing is None:
+        return "an older nearfar recorded the trace, and does not say whether it is whole"
+    if missing:
+        return f"not recorded: {'; '.join(missing)}"
     return None
 
 
