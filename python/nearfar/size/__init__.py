@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, ClassVar, Unpack, cast
 from nearfar import machine as machines
 from nearfar.advise.fleet import Vm, distinct
 from nearfar.advise.fleet import read as read_fleet
-from nearfar.declared import paging as paging_declared
 from nearfar.declared import size as declared
 from nearfar.errors import NearfarError
 from nearfar.provenance import Run, provenance
@@ -182,11 +181,3 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Size
         "machines": {name: machine.to_dict() for name, machine in plan.machines.items()},
     }
     return SizeResult(run, rows, list(dict.fromkeys(notes)))
-
-
-#: Options of the paging study that ``size`` passes on.
-PASSED = tuple(
-    option.name
-    for option in declared.OPTIONS
-    if option.name in {other.name for other in paging_declared.OPTIONS}
-)

@@ -27,6 +27,7 @@ from nearfar.paging import PagingResult, machine_warnings, paging, trace_warning
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.provenance import Run
 from nearfar.size import limits
+from nearfar.size.options import PASSED
 from nearfar.size.swap import NONE
 from nearfar.sizes import parse_bytes
 
@@ -200,8 +201,6 @@ class _Study:
 
     def run(self, memory: Sequence[int], page: int | None) -> PagingResult:
         """The study at memory sizes in bytes; ``page``: one page size, or all that can be set."""
-        from nearfar.size import PASSED
-
         passed = {name: value for name, value in self.options.items() if name in PASSED}
         given = {
             **passed,

@@ -71,6 +71,9 @@ OPTIONS: Final = (
     _PAGING["max_memory"],
 )
 
+#: Options of the paging study that ``size`` passes on.
+PASSED: Final = tuple(option.name for option in OPTIONS if option.name in _PAGING)
+
 ROWS: Final = Rows(
     columns=(
         Column("vm", "string", False, "", "The program or virtual machine.", title="program"),
