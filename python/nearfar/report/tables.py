@@ -277,12 +277,16 @@ def _regions(regions: Sequence[info_declared.RegionsRow]) -> Table:
 
 def _working_set(points: Sequence[info_declared.WorkingSetRow]) -> Table:
     resident = points[0]["resident_bytes"] is not None
-    table = Table("Working set and resident set" if resident else "Working set")
+    title = "Working set and resident set" if resident else "Working set"
+    table = Table(
+        f"{title}; bytes touched by the {units.count(points[0]['record'])} records before"
+    )
     columns = ("record", "bytes", "resident_bytes") if resident else ("record", "bytes")
     for head in info_declared.WORKING_SET_ROWS.heads(*columns):
         table.add_column(head, justify="right")
     step = max(1, -(-len(points) // 12))
-    for point in points[::step]:
+    last = len(points) - 1
+    for point in points[last % step :: step]:
         cells = [units.count(point["record"]), units.size(point["bytes"])]
         if point["resident_bytes"] is not None:
             cells.append(units.size(point["resident_bytes"]))
