@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pkgutil
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from nearfar.paging import paging as paging
     from nearfar.report import report as report
     from nearfar.reproduce import reproduce as reproduce
+    from nearfar.size import size as size
     from nearfar.ssd import ssd as ssd
     from nearfar.sweep import sweep as sweep
     from nearfar.tiering import tiering as tiering
@@ -35,11 +37,28 @@ if TYPE_CHECKING:
 
 __all__ = ["NearfarError", "Trace", "__version__", "open"]
 
+# Rayon starts as many threads as this says, however many that is.
+if os.environ.get("RAYON_NUM_THREADS", "").isdecimal():
+    most = 4 * (os.cpu_count() or 1)
+    os.environ["RAYON_NUM_THREADS"] = str(min(int(os.environ["RAYON_NUM_THREADS"]), most))
+    del most
+
 #: Modules of the public API.
 _API = (
     *("advise", "apply", "capture", "diff", "doctor", "errors", "explain", "exporter", "fit"),
     *("generate", "importer", "info", "live", "live_watch", "machine", "numa", "paging", "report"),
-    *("reproduce", "result", "run_folder", "ssd", "sweep", "tiering", "trace", "units", "workload"),
+    *(
+        "reproduce",
+        "result",
+        "run_folder",
+        "size",
+        "ssd",
+        "sweep",
+        "tiering",
+        "trace",
+        "units",
+        "workload",
+    ),
 )
 
 #: Names re-exported from other modules, imported on first use, because help and completion need

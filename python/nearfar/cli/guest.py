@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 GROUP = "Record"
 SETTINGS = {
     "context_settings": {"allow_interspersed_args": False},
-    "epilog": "Example: nearfar guest --far 256M --latency 80ns,250ns -- cat /proc/zoneinfo",
+    "epilog": "Example: nearfar guest --memory 512M -- cat /proc/zoneinfo",
 }
 
 
@@ -116,9 +116,16 @@ def run(
 
     nodes = [guest.Node(parse_bytes(memory, "--memory"), cpus)]
     nodes += [guest.Node(parse_bytes(far, "--far"))] if far is not None else []
+    links = _links(len(nodes), latency, bandwidth)
+    if far is not None and not links:
+        print(
+            "nearfar: note: both nodes are one memory tier, so nothing is demoted; --latency and "
+            "--bandwidth make two",
+            file=sys.stderr,
+        )
     finished = guest.Guest(
         architecture=arch,
-        hardware=guest.Hardware(nodes, links=_links(len(nodes), latency, bandwidth)),
+        hardware=guest.Hardware(nodes, links=links),
         kernel=kernel,
         packages=package or (),
         modules=module or (),
@@ -143,15 +150,15 @@ def _links(
     from nearfar import guest
     from nearfar.sizes import parse_bytes, parse_time
 
-    if latency is None:
-        if bandwidth is not None:
-            raise NearfarError("--bandwidth: needs --latency; give both")
+    if latency is None and bandwidth is None:
         return {}
+    if latency is None or bandwidth is None:
+        given, other = ("bandwidth", "latency") if latency is None else ("latency", "bandwidth")
+        raise NearfarError(
+            f"--{given}: the kernel makes memory tiers only with --{other}; give both"
+        )
     times = [parse_time(text, "--latency") for text in _each(nodes, latency, "--latency")]
-    rates: list[int | None] = [None] * nodes
-    if bandwidth is not None:
-        words = _each(nodes, bandwidth, "--bandwidth")
-        rates = [parse_bytes(text, "--bandwidth") for text in words]
+    rates = [parse_bytes(text, "--bandwidth") for text in _each(nodes, bandwidth, "--bandwidth")]
     pairs = enumerate(zip(times, rates, strict=True))
     return {(0, node): guest.Link(*pair) for node, pair in pairs}
 

@@ -60,7 +60,7 @@ def run(
     A program after `--` is recorded first, with its child processes, as by `nearfar capture`; what
     it prints is not shown. Limits are advised only if the whole run was recorded.
     """
-    from nearfar import size as sizes
+    import nearfar.size as sizes
     from nearfar.cli._progress import progress, records
 
     command = after_dashes()

@@ -30,7 +30,7 @@ from nearfar.strict import Complaint, Json, parse_json, parse_toml, read_text, r
 from nearfar.studies import Study
 
 #: A grid with more cells is a mistake.
-MAX_CELLS: Final = 1_000_000
+MAX_CELLS: Final = 20_000
 _KEYS: Final = ("study", "grid", "options")
 
 #: By path: size, time of change and inode of a file, and its hash.
