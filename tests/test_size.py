@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -260,3 +261,18 @@ def test_containers(kind: str) -> None:
         assert container["resources"] == {
             "requests": {"memory": "100Mi"}, "limits": {"memory": "258Mi"}
         }  # fmt: skip
+
+
+@needs_cc
+@needs_qemu
+def test_code_has_the_rights_of_its_program_header(program: Path, tmp_path: Path) -> None:
+    """QEMU maps it without the right to execute, by which a kernel would take it for data."""
+    import pyarrow.parquet
+
+    capture.capture([program, "populate"], tmp_path / "a.trace")
+    events = pyarrow.parquet.read_table(tmp_path / "a.trace" / "regions.parquet").to_pylist()
+    maps = [one for one in events if one["event"] == "map" and one["name"] == str(program)]
+    assert [one["prot"] for one in maps if one["prot"] != "rw-p"].count("r-xp") == 1
+    header = subprocess.run(["readelf", "-lW", program], capture_output=True, text=True, check=True)
+    (code,) = re.findall(r"LOAD +(0x\w+) .* R E ", header.stdout)
+    assert [one["offset"] for one in maps if one["prot"] == "r-xp"] == [int(code, 16)]

@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -139,16 +139,22 @@ pub fn announce(stream: &mut Stream) {
             inode => fs::metadata(&range.name)
                 .map_or((range.device, inode), |meta| (meta.dev(), meta.ino())),
         };
-        let fixed = [
-            what::MAP,
-            range.start.wrapping_sub(base),
-            range.end - range.start,
-            range.offset,
-            range.prot,
-            device,
-            inode,
-        ];
-        stream.event(&fixed, name.as_bytes());
+        // QEMU translates the program's code, and maps it with what surrounds it, not executable.
+        let bytes = range.end - range.start;
+        let mut from = 0;
+        for (to, code) in parts(&code_segments(&range.name), range.offset, bytes) {
+            let fixed = [
+                what::MAP,
+                (range.start + from).wrapping_sub(base),
+                to - from,
+                range.offset + from,
+                range.prot | if code { 4 } else { 0 },
+                device,
+                inode,
+            ];
+            stream.event(&fixed, name.as_bytes());
+            from = to;
+        }
         if name == program {
             heap = range.end.wrapping_sub(base);
         }
@@ -159,6 +165,56 @@ pub fn announce(stream: &mut Stream) {
         syscall::begin_heap(stream, heap);
     }
     stream.end_fence();
+}
+
+/// The parts of a range that maps a file from `offset`: the end of each, as bytes from the start of
+/// the range, and whether it is in one of the `segments`.
+fn parts(segments: &[(u64, u64)], offset: u64, bytes: u64) -> Vec<(u64, bool)> {
+    let end = offset.saturating_add(bytes);
+    let bounds = segments.iter().flat_map(|&(start, end)| [start, end]);
+    let mut ends: Vec<u64> = bounds.filter(|&at| offset < at && at < end).chain([end]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let is_code = |last: u64| segments.iter().any(|&(start, end)| (start..end).contains(&last));
+    ends.into_iter().map(|end| (end - offset, is_code(end - 1))).collect()
+}
+
+/// Offsets in a 64-bit little-endian ELF file of its executable segments, in whole pages. Empty if
+/// it is none.
+fn code_segments(path: &str) -> Vec<(u64, u64)> {
+    read_code_segments(path).unwrap_or_default()
+}
+
+fn read_code_segments(path: &str) -> Option<Vec<(u64, u64)>> {
+    const LOAD: u64 = 1;
+    const EXECUTE: u64 = 1;
+    if !path.starts_with('/') {
+        return None;
+    }
+    let file = fs::File::open(path).ok()?;
+    let read = |at: u64, length: usize| {
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, at).ok().map(|()| bytes)
+    };
+    let number = |bytes: &[u8], at: usize, length: usize| {
+        bytes[at..at + length].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+    };
+    let header = read(0, 64).filter(|header| header.starts_with(b"\x7fELF\x02\x01"))?;
+    let (at, size, count) =
+        (number(&header, 32, 8), number(&header, 54, 2), number(&header, 56, 2));
+    if size < 56 {
+        return None;
+    }
+    let mut segments = Vec::new();
+    for index in 0..count {
+        let entry = read(at.checked_add(index * size)?, 56)?;
+        if number(&entry, 0, 4) == LOAD && number(&entry, 4, 4) & EXECUTE != 0 {
+            let offset = number(&entry, 8, 8);
+            let end = offset.checked_add(number(&entry, 32, 8))?;
+            segments.push((offset & !0xfff, end.checked_next_multiple_of(4096)?));
+        }
+    }
+    Some(segments)
 }
 
 /// Fill `into` from guest memory. Returns false if part of it is not readable.
