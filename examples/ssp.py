@@ -20,8 +20,6 @@ class Ssp(Policy):
 
     name = "ssp-python"
     base = "nomad"
-    #: A page without a shadow is write-protected as well, or nobody would know of the write.
-    watch_unshadowed = True
 
     def __init__(self) -> None:
         """No page has been written in fast memory yet."""
@@ -36,8 +34,13 @@ class Ssp(Policy):
         self.fast_dirty.discard(page)
 
     def written(self, page: int) -> None:
-        """Told of the first write to a promoted page."""
+        """Told of the first write to a write-protected page."""
         self.fast_dirty.add(page)
+
+    def demoting(self, page: int, dirty: bool) -> None:
+        """Told that the page leaves fast memory, and whether it was written since its promotion."""
+        if dirty:
+            self.fast_dirty.add(page)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,8 @@ pub trait ShadowRule: Send {
     fn written(&mut self, page: Page) {
         let _ = page;
     }
-    /// The page was demoted; `dirty` was its dirty bit: written since its promotion.
+    /// The page has left the fast node. `dirty` is whether its dirty bit says that it was written
+    /// since its promotion: false for a page that was born there and never promoted.
     fn demoting(&mut self, page: Page, dirty: bool) {
         let _ = (page, dirty);
     }
@@ -113,6 +114,8 @@ pub struct Nomad<R> {
     /// The promotion candidate queue, newest first.
     pcq: VecDeque<Page>,
     promote: Promote,
+    /// Pages that were promoted at least once: they are in the fast node only by promotion.
+    promoted: PageSet,
     /// Pages that have a shadow, or had one: a page stays here until shadows are looked for, as to
     /// take it out when it loses its shadow would be one more look into memory.
     shadows: PageSet,
@@ -208,6 +211,7 @@ impl<R: ShadowRule + 'static> Nomad<R> {
                 copying: None,
                 pending: FxHashSet::default(),
             },
+            promoted: PageSet::new(mem.page_limit()),
             shadows: PageSet::new(mem.page_limit()),
         };
         Ok((Box::new(policy), vec![first_scan]))
@@ -246,8 +250,7 @@ impl<R: ShadowRule> Nomad<R> {
             if span > 1 {
                 // Only base pages are copied in a transaction.
                 if mem.move_page(page, NodeId::FAST).is_ok() {
-                    self.rule.promoted(page);
-                    self.reclaim.moved(mem, page, true);
+                    self.arrived(mem, page);
                 }
                 self.promote.pending.remove(&page);
                 return Next::Again;
@@ -279,14 +282,20 @@ impl<R: ShadowRule> Nomad<R> {
 
     fn promoted(&mut self, mem: &mut dyn Memory, page: Page, shadow: bool) {
         self.promote.pending.remove(&page);
-        self.rule.promoted(page);
+        self.arrived(mem, page);
         if shadow {
             self.shadows.insert(page);
         } else if self.rule.watch_unshadowed() && mem.write_protect(page).is_err() {
             self.rule.written(page);
         }
-        self.reclaim.moved(mem, page, true);
         self.reclaim.wake_if_short(mem);
+    }
+
+    /// The page is in the fast node, by promotion.
+    fn arrived(&mut self, mem: &dyn Memory, page: Page) {
+        self.promoted.insert(page);
+        self.rule.promoted(page);
+        self.reclaim.moved(mem, page, true);
     }
 }
 
@@ -307,12 +316,14 @@ fn drop_shadows(shadows: &mut PageSet, mem: &mut dyn Memory, limit: u64) -> u64 
 struct ToShadow<'a, R> {
     knobs: &'a NomadKnobs,
     rule: &'a mut R,
+    promoted: &'a PageSet,
     shadows: &'a mut PageSet,
 }
 
 impl<R: ShadowRule> Demotion for ToShadow<'_, R> {
     fn demote(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
-        let dirty = mem.dirty(page);
+        let leaves = mem.node_of(page) == NodeId::FAST;
+        let dirty = leaves && mem.dirty(page) && self.promoted.contains(page);
         let mut done = mem.remap_to_shadow(page).is_ok();
         if !done {
             let moved = mem.move_page(page, to);
@@ -323,7 +334,9 @@ impl<R: ShadowRule> Demotion for ToShadow<'_, R> {
             }
         }
         if done {
-            self.rule.demoting(page, dirty);
+            if leaves {
+                self.rule.demoting(page, dirty);
+            }
             if self.knobs.arm_demoted {
                 arm_demoted(mem, page);
             }
@@ -350,6 +363,7 @@ impl<R: ShadowRule> Policy for Nomad<R> {
         self.reclaim.released(page, span);
         self.pcq.retain(|candidate| *candidate != page);
         self.promote.forget(page);
+        self.promoted.remove(page);
         self.shadows.remove(page);
         self.rule.released(page);
     }
@@ -416,8 +430,8 @@ impl<R: ShadowRule> Policy for Nomad<R> {
         if thread == self.promote.thread {
             return self.kpromote(mem);
         }
-        let (knobs, rule, shadows) = (&self.knobs, &mut self.rule, &mut self.shadows);
-        self.reclaim.kswapd(mem, &mut ToShadow { knobs, rule, shadows })
+        let Self { knobs, rule, reclaim, promoted, shadows, .. } = self;
+        reclaim.kswapd(mem, &mut ToShadow { knobs, rule, promoted, shadows })
     }
 }
 

@@ -15,8 +15,8 @@ use crate::knobs;
 knobs! {
     /// Watermarks and lists.
     ReclaimKnobs {
-        min_free: Frames = "33MiB" (in tests "4KiB"), "watermark `min` of a node",
-            "Linux 5.13: half of the 66 MiB that khugepaged sets for two nodes";
+        min_free: Frames = "44MiB" (in tests "4KiB"), "watermark `min` of a node",
+            "Linux 5.13: half of the 88 MiB that khugepaged sets for the four zones of two nodes";
         watermark_scale: f64 = "10", "distance of `low` and `high`, in 1/10000 of the node",
             "Linux 5.13, sysctl watermark_scale_factor";
         demote_scale: f64 = "1000", "free share of the fast node that kswapd aims at, in 1/10000",

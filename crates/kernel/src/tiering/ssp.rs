@@ -6,12 +6,20 @@
 //! in the fast tier, kept by demotion. A promotion with the flag 0 keeps a shadow (a copy), one
 //! with 1 moves the page.
 //!
-//! The flag is set by a write to **any** promoted page; the paper does not say how a write to one
-//! promoted without a shadow is noticed, as it need not be write-protected. `notice` chooses:
+//! The flag is set by a write to **any** promoted page ("if a promoted page is requested to be
+//! written"), and by no other: a page that was born in the fast tier keeps the flag 0 of its birth,
+//! so its first promotion keeps a shadow. A page with a shadow is write-protected, and its first
+//! write is a fault that sets the flag. `notice` chooses how the first write to a page promoted
+//! without a shadow is noticed:
 //!
-//! * `write-protect` (default): the page is write-protected although it has no shadow; its first
-//!   write is a fault that only sets the flag. Nearest to the text, which has no other means.
-//! * `dirty-bit`: kswapd looks at the page's dirty bit when it demotes it. No fault.
+//! * `dirty-bit` (default): kswapd reads the page's dirty bit when it demotes it. The paper says of
+//!   master pages alone, which have a shadow, that they are read-only, and that SSP gains bandwidth
+//!   because there are fewer faults. NOMAD has what this takes: it clears the dirty bit before it
+//!   copies (`nomad_clean_pte`) and reads it to demote (`try_to_unmap`). A memory without dirty bits
+//!   does as with `write-protect`.
+//! * `write-protect`: the page is write-protected although it has no shadow, and its first write is
+//!   a fault that only sets the flag. NOMAD protects every page that it promotes
+//!   (`remap_clean_page`); if SSP kept that, there would be as many faults as in NOMAD.
 //! * `shadow-fault`: only writes that free a shadow are noticed, not those to any promoted page;
 //!   one that is written in every stay then keeps a shadow every other time.
 //!
@@ -27,21 +35,21 @@ use crate::knobs;
 /// How a write to a page without a shadow is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// By write-protecting it.
-    WriteProtect,
     /// By the dirty bit at demotion.
     DirtyBit,
+    /// By write-protecting it.
+    WriteProtect,
     /// Not at all.
     ShadowFault,
 }
 
 impl KnobValue for Notice {
-    const KIND: &'static str = "write-protect, dirty-bit or shadow-fault";
-    const CHOICES: &'static [&'static str] = &["write-protect", "dirty-bit", "shadow-fault"];
+    const KIND: &'static str = "dirty-bit, write-protect or shadow-fault";
+    const CHOICES: &'static [&'static str] = &["dirty-bit", "write-protect", "shadow-fault"];
     fn read(text: &str, _: f64) -> std::result::Result<Self, String> {
         match text {
-            "write-protect" => Ok(Notice::WriteProtect),
             "dirty-bit" => Ok(Notice::DirtyBit),
+            "write-protect" => Ok(Notice::WriteProtect),
             "shadow-fault" => Ok(Notice::ShadowFault),
             _ => Err(format!("write {}", Self::KIND)),
         }
@@ -51,8 +59,9 @@ impl KnobValue for Notice {
 knobs! {
     /// SSP's own.
     SspKnobs {
-        notice: Notice = "write-protect", "how a write to a page without a shadow is noticed",
-            "SSP (003): by a write to any promoted page; how, it leaves open";
+        notice: Notice = "dirty-bit",
+            "how a write to a page without a shadow is noticed; write-protect if there are no dirty bits",
+            "SSP (003): only pages with a shadow are read-only, and fewer faults are its gain";
     }
 }
 
@@ -79,9 +88,12 @@ pub struct Selective {
 
 impl Selective {
     fn new(settings: &Settings, mem: &dyn Memory) -> nearfar_trace::Result<Self> {
-        let notice = SspKnobs::read(settings)?.notice;
-        if notice == Notice::DirtyBit {
-            need(mem, Capability::DirtyBits, "ssp", "set --knob ssp.notice=write-protect")?;
+        let mut notice = SspKnobs::read(settings)?.notice;
+        if notice == Notice::DirtyBit && !mem.has(Capability::DirtyBits) {
+            if settings.values.contains_key("notice") {
+                need(mem, Capability::DirtyBits, "ssp", "set --knob ssp.notice=write-protect")?;
+            }
+            notice = Notice::WriteProtect;
         }
         Ok(Self { notice, fast_dirty: PageSet::new(mem.page_limit()) })
     }
@@ -117,9 +129,21 @@ impl ShadowRule for Selective {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{run, settings, thrash, thrashing};
-    use super::super::{Action, Commit};
-    use super::{KnobValue, Notice};
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::super::testing::{
+        COSTS, PAGES, ReferenceMemory, Step, drive, run, settings, steps, thrash, thrashing,
+    };
+    use super::super::{Action, Capability, Commit, Memory, NodeId, Settings};
+    use super::{KnobValue, Notice, Page};
+
+    fn noticing(notice: &str) -> Settings {
+        let mut settings = settings("ssp").unwrap();
+        settings.values.insert("notice".into(), notice.into());
+        settings
+    }
 
     #[test]
     fn keeps_a_shadow_of_some() {
@@ -130,15 +154,96 @@ mod tests {
         }
     }
 
-    /// Without writes in the fast node SSP is NOMAD.
+    /// Without writes to promoted pages SSP is NOMAD, although every page was written at birth.
     #[test]
     fn of_reads_it_is_nomad() {
-        let (nodes, reads) = ([10, 26], thrashing(0));
-        let nomad = run("nomad", &settings("nomad").unwrap(), &nodes, &reads, false);
+        let born = (0..PAGES).map(Step::Write);
+        let (nodes, steps) = ([10, 26], born.chain(thrashing(0)).collect::<Vec<_>>());
+        let nomad = run("nomad", &settings("nomad").unwrap(), &nodes, &steps, false);
+        assert!(nomad.actions.iter().any(|(_, action)| matches!(action, Action::Remapped(_))));
         for notice in Notice::CHOICES {
-            let mut settings = settings("ssp").unwrap();
-            settings.values.insert("notice".into(), (*notice).into());
-            assert_eq!(nomad.actions, run("ssp", &settings, &nodes, &reads, false).actions);
+            assert_eq!(nomad.actions, run("ssp", &noticing(notice), &nodes, &steps, false).actions);
         }
+    }
+
+    /// The flag of each page as the paper describes it, from what happens to pages alone. None: a
+    /// page was written and moved in the same step, in an unknown order.
+    fn check_flags(settings: &Settings, nodes: &[usize], steps: &[Step]) -> [u64; 2] {
+        let mut memory = ReferenceMemory::new(COSTS, nodes, PAGES, false);
+        let mut policy = memory.start("ssp", settings).unwrap();
+        let mut flags = vec![Some(false); PAGES as usize];
+        let mut promoted = BTreeSet::new();
+        let mut kept = [0; 2];
+        for step in steps {
+            let from = memory.actions.len();
+            drive(&mut memory, &mut *policy, &[*step]);
+            let written = match *step {
+                Step::Write(page) => Some(Page::new(page % PAGES)),
+                _ => None,
+            };
+            let mut moved = false;
+            for (_, action) in &memory.actions[from..] {
+                match *action {
+                    Action::Committed(page, Commit::Done, shadow) => {
+                        let flag = &mut flags[page.index()];
+                        assert!(flag.is_none_or(|flag| flag != shadow), "{page:?}: {flag:?}, {shadow}");
+                        kept[usize::from(shadow)] += 1;
+                        promoted.insert(page);
+                        *flag = Some(false);
+                        moved |= written == Some(page);
+                    }
+                    Action::Moved(page, _) | Action::Remapped(page) => moved |= written == Some(page),
+                    _ => {}
+                }
+            }
+            if let Step::Release(page) = *step {
+                flags[(page % PAGES) as usize] = Some(false);
+                promoted.remove(&Page::new(page % PAGES));
+            }
+            if let Some(page) = written.filter(|page| promoted.contains(page)) {
+                let flag = &mut flags[page.index()];
+                if moved {
+                    *flag = None;
+                } else if memory.node_of(page) == NodeId::FAST {
+                    *flag = Some(true);
+                }
+            }
+        }
+        kept
+    }
+
+    proptest! {
+        #[test]
+        fn a_write_to_a_promoted_page_costs_its_next_shadow(steps in steps(), three: bool) {
+            let nodes: &[usize] = if three { &[8, 12, 24] } else { &[10, 26] };
+            for notice in ["dirty-bit", "write-protect"] {
+                check_flags(&noticing(notice), nodes, &steps);
+            }
+        }
+    }
+
+    #[test]
+    fn flags_decide_in_both_ways() {
+        for notice in ["dirty-bit", "write-protect"] {
+            let [without, with] = check_flags(&noticing(notice), &[10, 26], &thrashing(3));
+            assert!(without > 20 && with > 20, "{notice}: {without}, {with}");
+        }
+    }
+
+    /// Without dirty bits it is as with `write-protect`, unless dirty bits were asked for.
+    #[test]
+    fn without_dirty_bits_it_write_protects() {
+        let actions = |settings: &Settings, lacking: bool| {
+            let memory = ReferenceMemory::new(COSTS, &[10, 26], PAGES, false);
+            let mut memory = if lacking { memory.lacking(Capability::DirtyBits) } else { memory };
+            let mut policy = memory.start("ssp", settings).map_err(|error| error.to_string())?;
+            drive(&mut memory, &mut *policy, &thrashing(3));
+            Ok::<_, String>(memory.actions)
+        };
+        let usual = settings("ssp").unwrap();
+        assert_eq!(actions(&usual, true), actions(&noticing("write-protect"), false));
+        assert_eq!(actions(&usual, false), actions(&noticing("dirty-bit"), false));
+        assert_ne!(actions(&usual, false), actions(&usual, true));
+        assert!(actions(&noticing("dirty-bit"), true).unwrap_err().contains("write-protect"));
     }
 }

@@ -102,14 +102,14 @@ pub fn settings(policy: &str) -> nearfar_trace::Result<Settings> {
     Ok(Settings { values: values.collect(), scale: 1.0 })
 }
 
-/// [`settings`], and for each choice that a knob has, the same with that one.
+/// [`settings`], and for each choice that a knob has, the same with that one, by name.
 ///
 /// # Errors
 /// No such policy.
 pub fn all_settings(policy: &str) -> nearfar_trace::Result<Vec<Settings>> {
     let mut all = vec![settings(policy)?];
     for knob in (find(policy)?.knobs)() {
-        for choice in knob.choices.iter().filter(|choice| **choice != knob.default) {
+        for choice in knob.choices {
             let mut settings = settings(policy)?;
             settings.values.insert(knob.name.into(), (*choice).into());
             all.push(settings);

@@ -1,0 +1,119 @@
+"""Rows of the tiering papers: boxes of runs, and published values against ours."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import TypedDict, cast
+
+import numpy as np
+
+from nearfar.declared import reproduce as declared
+from nearfar.declared import tiering as tiering_declared
+from nearfar.policy import Knobs
+from nearfar.reproduce import published as text_of
+from nearfar.strict import Json
+
+Tick = Callable[[int], None] | None
+
+
+class Options(TypedDict, total=False):
+    """Options of the study ``tiering``."""
+
+    scale: str
+    threads: int
+    progress: Tick
+    points: int
+    seeds: int
+    mix: str
+    pattern: str
+    placement: str
+    rounds: int
+    machine: str
+    fast: str
+    slow: str
+    rss: str
+    wss: str
+    cost_scale: float
+    knobs: Knobs
+
+
+def published(name: str) -> Json:
+    """The data of ``papers/003/NAME.toml``.
+
+    Raises:
+        NearfarError: there is no such file.
+    """
+    return tomllib.loads(text_of(f"003/{name}"))
+
+
+def column(row: tiering_declared.Row, name: str) -> float:
+    """A number of a row, by its name."""
+    return cast("Mapping[str, float]", row)[name]
+
+
+Box = tuple[float, float, float]
+
+
+def box(values: list[float]) -> Box:
+    """Lower quartile, median, upper quartile."""
+    low, middle, high = (float(one) for one in np.quantile(values, (0.25, 0.5, 0.75)))
+    return low, middle, high
+
+
+def boxes(nomad: Box, ssp: Box) -> str:
+    """Both as a note, at the scale of the run."""
+    return ", ".join(
+        f"{name} {low:,.0f} to {high:,.0f}"
+        for name, (low, _, high) in (("NOMAD", nomad), ("SSP", ssp))
+    )
+
+
+def over(ssp: float, nomad: float) -> float:
+    """Their ratio, 1 if both are 0."""
+    return ssp / nomad if nomad else (1.0 if not ssp else float("inf"))
+
+
+def share(scale: str) -> float:
+    """The number of a scale such as ``1/64``."""
+    return float(Fraction(scale))
+
+
+def near(
+    paper: str, item: str, value: float, ours: float, by: float, unit: str, note: str = ""
+) -> declared.Row:
+    """Within an absolute difference."""
+    return row_of(paper, item, value, ours, unit, f"+- {by:g}", abs(ours - value) <= by, note)
+
+
+def within(
+    paper: str, item: str, value: float, ours: float, factor: float, unit: str
+) -> declared.Row:
+    """Within a factor either way."""
+    holds = value > 0 and ours > 0 and max(value / ours, ours / value) <= factor
+    return row_of(paper, item, value, ours, unit, f"factor {factor:g}", holds, "")
+
+
+def row_of(
+    paper: str,
+    item: str,
+    value: float | str,
+    ours: float,
+    unit: str,
+    tolerance: str,
+    holds: bool,
+    note: str,
+) -> declared.Row:
+    """A row; ``holds`` is computed by the caller as ``tolerance`` says."""
+    return {
+        "paper": paper,
+        "item": item,
+        "published": value,
+        "ours": float(f"{ours:.4g}"),
+        "unit": unit,
+        "tolerance": tolerance,
+        "holds": bool(holds),
+        "note": note,
+        "input": "",
+    }
