@@ -89,7 +89,7 @@ def test_predictions_are_counted_and_their_errors_have_causes(found: Reproduced)
 def test_a_disk_in_place_of_the_device_is_slower(found: Reproduced) -> None:
     (table,) = (table for table in found.tables if table["title"].startswith("No device"))
     for row in table["rows"]:
-        assert float(row[1].removesuffix(" s")) > 10
+        assert float(row[1].removesuffix(" s")) > 2 * 3.2
 
 
 def test_the_figure_extended(found: Reproduced) -> None:
@@ -99,10 +99,11 @@ def test_the_figure_extended(found: Reproduced) -> None:
     assert [row[0] for row in tables["Threads of a synthetic mix"]["rows"]] == [
         "1", "2", "4", "8", "16",
     ]  # fmt: skip
-    # Nearly every victim was written to: any threshold below a program acts alike.
+    # Long is what programs a stripe: any threshold between a read and a program acts alike.
     passed = {row[0]: row[1].partition(", ")[2] for row in thresholds}
-    assert passed["0 us"] == passed["50 us"] == passed["200 us"] == "100 %"
-    assert passed["224 us"] != passed["200 us"]
+    assert passed["0 us"] == "100 %"
+    assert passed["26 us"] == passed["50 us"] == passed["200 us"] != passed["224 us"]
+    assert 0 < float(passed["50 us"].removesuffix(" %")) < 100 / 8
     assert "UMD (002)" in tables["Other latencies"]["rows"][0][0]
 
 

@@ -215,7 +215,7 @@ def test_page_cache_copies_that_may_sleep_are_what_pigz_gains_from() -> None:
 
 def test_options_are_kept_with_the_result(nearfar: Run, server: Path, tmp_path: Path) -> None:
     words = ("--dram", "6M", "--epf", "all", "--atomic", "load+store", "--first-touch", "stored")
-    words += ("--l2p", "device", "--disk", "hdd")
+    words += ("--l2p", "device", "--disk", "hdd", "--file-data", "clean", "--bus", "held")
     shown = nearfar("ssd", server, *words, "--format", "json", "-o", tmp_path / "out")
     assert shown.returncode == 0, shown.stderr
     answer = json.loads(shown.stdout)

@@ -101,7 +101,9 @@ class ssd:
         sleep_granularity: str | int | None
         atomic: str
         first_touch: str
+        file_data: str
         l2p: str
+        bus: str
         window: int
         seed: int
         threads: int

@@ -27,6 +27,17 @@ pub struct Service {
     pub from_flash: bool,
 }
 
+/// Content of a page that is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// In flash: it is read, and the page is clean.
+    Stored,
+    /// Nowhere yet: nothing is read, and the page is dirty.
+    New,
+    /// Put into the DRAM without the device noticing: nothing is read, and the page is clean.
+    Unseen,
+}
+
 /// Result of loading a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loading {
@@ -150,9 +161,9 @@ impl Umd {
         self.used < self.frames
     }
 
-    /// Load `page` at time `now`. A `new` page has no contents in flash: it is not read, and counts
-    /// as dirty. The page must not be resident.
-    pub fn load(&mut self, now: u64, page: u32, new: bool) -> Loading {
+    /// Load `page` at time `now`. Content that should be in flash but is not counts as new. The page
+    /// must not be resident.
+    pub fn load(&mut self, now: u64, page: u32, content: Content) -> Loading {
         self.steps.clear();
         self.commands.clear();
         let mut evicted = None;
@@ -161,7 +172,8 @@ impl Umd {
         } else {
             evicted = Some(self.evict());
         }
-        let read = if new { None } else { self.ftl.read(page) };
+        let stored = content == Content::Stored;
+        let read = if stored { self.ftl.read(page) } else { None };
         if let Some(command) = read {
             self.times.steps(command, &mut self.steps);
             self.commands.push(command);
@@ -169,7 +181,8 @@ impl Umd {
         if read.is_some() || evicted.is_some() {
             Step::Delay { ns: self.page_in_ns }.append(&mut self.steps);
         }
-        self.state[page as usize] = RESIDENT | if new || read.is_none() { DIRTY } else { 0 };
+        let clean = read.is_some() || content == Content::Unseen;
+        self.state[page as usize] = RESIDENT | if clean { 0 } else { DIRTY };
         self.links.push(&mut self.lru, page);
         if self.steps.is_empty() {
             return Loading { evicted, service: None };
@@ -278,7 +291,7 @@ mod tests {
                     if umd.resident(page) {
                         hits += u32::from(number >= 200_000);
                         umd.touch(page, false);
-                    } else if umd.load(0, page, false).service.is_some() {
+                    } else if umd.load(0, page, Content::Stored).service.is_some() {
                         wait(&mut umd, page, 0);
                     }
                 }
@@ -295,12 +308,21 @@ mod tests {
         fn equals_the_list(
             frames in 1usize..20,
             refs in prop::collection::vec((0u32..40, any::<bool>()), 1..600),
+            unseen in any::<bool>(),
+            striped in any::<bool>(),
         ) {
-            let mut umd = device(frames as u64);
+            let mut machine = machine();
+            if striped {
+                let flash = machine.flash.as_mut().unwrap();
+                flash.stripe = Some(flash.dies_per_channel.clone());
+            }
+            let stripe = if striped { 2 } else { 1 };
+            let mut umd = Umd::new(&machine, frames as u64 * 4096).unwrap();
             // The oldest first, with what was written since it came.
             let mut list: Vec<(u32, bool)> = Vec::new();
             let mut flash = std::collections::BTreeSet::new();
             let mut now = 0;
+            let mut programs = 0;
             for (page, writes) in refs {
                 let place = list.iter().position(|(p, _)| *p == page);
                 prop_assert_eq!(umd.resident(page), place.is_some());
@@ -314,13 +336,20 @@ mod tests {
                 let out = (list.len() == frames).then(|| list.remove(0));
                 if let Some((old, true)) = out {
                     flash.insert(old);
-                    expected += 50 + 200_000;
+                    programs += 1;
+                    // A stripe is programmed with its last page.
+                    expected += 50 + if programs % stripe == 0 { 200_000 } else { 0 };
                 }
                 let new = !flash.contains(&page);
                 expected += if new { 0 } else { 25_000 };
                 expected += if new && out.is_none() { 0 } else { 50 };
-                list.push((page, writes || new));
-                let loading = umd.load(now, page, new);
+                list.push((page, writes || new && !unseen));
+                let content = match (new, unseen) {
+                    (true, true) => Content::Unseen,
+                    (true, false) => Content::New,
+                    (false, _) => Content::Stored,
+                };
+                let loading = umd.load(now, page, content);
                 prop_assert_eq!(loading.evicted, out.map(|(old, _)| old));
                 prop_assert_eq!(loading.service.map_or(0, |s| s.predicted_ns), expected);
                 prop_assert_eq!(wait(&mut umd, page, now), now + expected);

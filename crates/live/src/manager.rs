@@ -438,13 +438,15 @@ impl<K: Kernel> Manager<K> {
 
     /// A reference to a page that is parked or stored.
     fn missing(&mut self, page: Page, write: bool) -> std::result::Result<(), Refused> {
+        let mut hinted = false;
         for _ in 0..MAX_POLICY_CALLS {
             if self.world.pages.state(page).is_resident() {
                 // The policy has moved it.
                 return Err(Refused::State);
             }
             if self.world.hint_armed(page) {
-                self.world.counters.hint_faults += 1;
+                self.world.counters.hint_faults += u64::from(!hinted);
+                hinted = true;
                 self.policy.hint_fault(&mut self.world, page, write);
             } else if write && self.world.pages.state(page).has(PageFlags::PROTECTED) {
                 self.call_write_fault(page);

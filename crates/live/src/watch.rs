@@ -44,7 +44,8 @@ nearfar_schema::columns! {
         promotions: u64,
         /// Pages moved to the far tier, by a copy or by taking their shadow.
         demotions: u64,
-        /// Hint faults, as the policy saw them.
+        /// Hint faults. A policy may see one several times: under TPP, a reference faults again until its
+        /// page is active.
         hint_faults: u64,
         /// First writes to pages with a shadow.
         shadow_faults: u64,

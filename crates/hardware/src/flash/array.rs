@@ -35,6 +35,9 @@ impl Times {
         let flash = machine.flash.as_ref().ok_or_else(|| machine.lacks("[flash]"))?;
         let page = flash.page_size.value.bytes();
         let transfer = flash.channel_bandwidth.as_ref().map_or(0.0, |rate| rate.value.ns_for(page));
+        // The channels of a stripe transfer at the same time.
+        let stripe = flash.stripe.as_ref().map_or(1, |stripe| stripe.value.0);
+        let transfer = transfer / stripe.min(flash.channels.value.0).max(1) as f64;
         Ok(Self {
             read_ns: flash.read.value.ns().round() as u64,
             program_ns: flash.program.value.ns().round() as u64,
@@ -46,14 +49,15 @@ impl Times {
     /// Append the steps of `command`. Adjacent steps of one die are merged.
     pub fn steps(&self, command: Command, steps: &mut Vec<Step>) {
         let die = command.die;
+        let own = |ns: u64| if command.shared { 0 } else { ns };
         match command.op {
             Op::Read => {
-                Step::Die { die, ns: self.read_ns }.append(steps);
+                Step::Die { die, ns: own(self.read_ns) }.append(steps);
                 Step::Channel { die, ns: self.transfer_ns }.append(steps);
             }
             Op::Program => {
                 Step::Channel { die, ns: self.transfer_ns }.append(steps);
-                Step::Die { die, ns: self.program_ns }.append(steps);
+                Step::Die { die, ns: own(self.program_ns) }.append(steps);
             }
             Op::Erase => Step::Erase { die, ns: self.erase_ns }.append(steps),
         }

@@ -28,6 +28,9 @@ pub struct Command {
     pub page: u32,
     /// Part of garbage collection, not of a host request.
     pub collection: bool,
+    /// Takes no time of its own: one command reads or programs a whole stripe. Pages to program
+    /// wait in a buffer for the last one of their stripe.
+    pub shared: bool,
 }
 
 /// Counts since the beginning or the last [`Ftl::reset_tally`].
@@ -141,7 +144,7 @@ impl Ftl {
         let place = self.place(page)?;
         self.tally.host_reads += 1;
         let die = self.geometry.die_of(self.geometry.plane_of(page));
-        Some(Command { op: Op::Read, die, page: place, collection: false })
+        Some(Command { op: Op::Read, die, page: place, collection: false, shared: false })
     }
 
     /// Write logical page `page`. Passes the commands to `run` in order, beginning with garbage
@@ -265,19 +268,22 @@ impl Ftl {
         let die = self.geometry.die_of(plane);
         let first = block * self.geometry.pages;
         let moved = self.valid[block as usize];
+        let mut stripe = NONE;
         for place in first..first + self.geometry.pages {
             let page = self.logical[place as usize];
             if page == NONE {
                 continue;
             }
-            run(Command { op: Op::Read, die, page: place, collection: true });
+            let shared = stripe == place / self.geometry.stripe;
+            stripe = place / self.geometry.stripe;
+            run(Command { op: Op::Read, die, page: place, collection: true, shared });
             self.logical[place as usize] = NONE;
             self.valid[block as usize] -= 1;
             self.tally.moved += 1;
             self.open(plane);
             self.program(plane, page, true, run);
         }
-        run(Command { op: Op::Erase, die, page: first, collection: true });
+        run(Command { op: Op::Erase, die, page: first, collection: true, shared: false });
         self.erases[block as usize] += 1;
         self.tally.collections += 1;
         self.planes[plane as usize].free.push_back(victim);
@@ -305,6 +311,7 @@ impl Ftl {
         self.logical[place as usize] = page;
         self.valid[block as usize] += 1;
         let die = self.geometry.die_of(plane);
-        run(Command { op: Op::Program, die, page: place, collection });
+        let shared = !(place + 1).is_multiple_of(self.geometry.stripe);
+        run(Command { op: Op::Program, die, page: place, collection, shared });
     }
 }

@@ -11,6 +11,9 @@ use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
 /// number modulo the number of planes (the static allocation of MQSim and others). Each plane is
 /// therefore an independent small drive with a known share of the user's pages, whose collection
 /// can always free pages.
+///
+/// With stripes, the dies of a stripe work in step and count as one die: a block is one block of
+/// each, and so many times larger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Channels.
@@ -22,8 +25,10 @@ pub struct Geometry {
     pub planes: u32,
     /// Blocks of a plane.
     pub blocks: u32,
-    /// Pages of a block.
+    /// Pages of a block, a multiple of `stripe`.
     pub pages: u32,
+    /// Consecutive pages of a block that are programmed together.
+    pub stripe: u32,
     /// Bytes of a page.
     pub page_bytes: u64,
     /// Logical pages, the user capacity (U; T is [`Geometry::total_pages`]).
@@ -63,6 +68,16 @@ impl Geometry {
             return Err(wrong("blocks_per_plane", what, "describe a smaller array"));
         };
         let [channels, dies, planes, blocks, pages] = counts.map(|count| count as u32);
+        let stripe = flash.stripe.as_ref().map_or(1, |stripe| stripe.value.0);
+        let fits = stripe > 0
+            && u64::from(channels * dies).is_multiple_of(stripe)
+            && (stripe.is_multiple_of(channels.into())
+                || u64::from(channels).is_multiple_of(stripe));
+        if !fits {
+            let what = format!("{stripe} dies do not divide {channels} channels of {dies}");
+            return Err(wrong("stripe", what, "write the number of dies, or leave it out"));
+        }
+        let stripe = stripe as u32;
         let page_bytes = flash.page_size.value.bytes();
         if !page_bytes.is_power_of_two() || !(512..=1 << 20).contains(&page_bytes) {
             let what = format!("is {page_bytes} bytes, not a power of two from 512 to 1 MiB");
@@ -70,11 +85,12 @@ impl Geometry {
         }
         let share = |ratio: f64| (ratio * f64::from(blocks)).floor() as u32;
         let geometry = Self {
-            channels,
-            dies: channels * dies,
-            planes: channels * dies * planes,
+            channels: (channels / stripe).max(1),
+            dies: channels * dies / stripe,
+            planes: channels * dies * planes / stripe,
             blocks,
-            pages,
+            pages: pages * stripe,
+            stripe,
             page_bytes,
             user_pages: user_pages(total, flash),
             // A collection copies into one free block.

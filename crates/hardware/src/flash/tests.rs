@@ -13,6 +13,7 @@ fn geometry(planes: u32, blocks: u32, pages: u32, user_pages: u32) -> Geometry {
         planes,
         blocks,
         pages,
+        stripe: 1,
         page_bytes: 4096,
         user_pages,
         gc_start: 1,
@@ -285,7 +286,7 @@ fn dies_overlap_and_a_channel_does_not() {
         let mut array = Array::new(&two);
         for &die in dies {
             let mut steps = Vec::new();
-            let read = Command { op: Op::Read, die, page: 0, collection: false };
+            let read = Command { op: Op::Read, die, page: 0, collection: false, shared: false };
             times.steps(read, &mut steps);
             array.submit(0, &steps);
         }
@@ -299,7 +300,7 @@ fn dies_overlap_and_a_channel_does_not() {
         let mut array = Array::new(&two);
         for die in dies {
             let mut steps = Vec::new();
-            let read = Command { op: Op::Read, die, page: 0, collection: false };
+            let read = Command { op: Op::Read, die, page: 0, collection: false, shared: false };
             times.steps(read, &mut steps);
             array.submit(0, &steps);
         }

@@ -352,6 +352,10 @@ pub struct Flash {
     pub blocks_per_plane: Sourced<Count>,
     /// Pages of a block.
     pub pages_per_block: Sourced<Count>,
+    /// Pages that are programmed together, one on each of as many dies; 1 when left out. Blocks of
+    /// these dies are erased together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stripe: Option<Sourced<Count>>,
     /// Flash page.
     pub page_size: Sourced<Size>,
     /// Sense one page.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::flash::{Geometry, Op, Overwrite, Precondition};
-use nearfar_hardware::umd::Umd;
+use nearfar_hardware::umd::{Content, Umd};
 use nearfar_trace::{Error, Result};
 use rustc_hash::FxHashMap;
 
@@ -213,7 +213,8 @@ impl Device {
         new: bool,
         requested: Option<u64>,
     ) -> std::result::Result<bool, Fault> {
-        let loading = self.umd.load(self.now, page, new);
+        let content = if new { Content::New } else { Content::Stored };
+        let loading = self.umd.load(self.now, page, content);
         let frame = match loading.evicted {
             Some(evicted) => self.frames.remove(&evicted),
             None => self.free.pop(),

@@ -285,6 +285,8 @@ fn every_transition_happens() {
                 let more = live.manager.world.counters;
                 seen.numbers_mut().zip(more.numbers()).for_each(|(sum, more)| *sum += more);
             }
+            // A policy that lets a reference fault again does not make it several faults.
+            assert!(seen.hint_faults <= seen.faults, "{name}: {seen:?}");
             // A page whose shadow was reclaimed is watched until it is written or demoted.
             let watches = match name {
                 "nomad" if mapped => seen.watch_faults > 0,

@@ -32,7 +32,8 @@ counters! {
     faults,
     /// Pages touched for the first time.
     first_touches,
-    /// Hint faults, as the policy saw them.
+    /// Hint faults. A policy may see one several times: under TPP, a reference faults again until its
+    /// page is active.
     hint_faults,
     /// Faults of pages that were parked to see whether they are used.
     accessed_faults,

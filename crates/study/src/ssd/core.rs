@@ -20,6 +20,8 @@ pub struct Core {
     pub time: u64,
     /// Picoseconds of execution not yet in `time`.
     ps: u64,
+    /// Nanoseconds of accesses to the device that wait for the bus, not yet in `time`.
+    pub owed: u64,
     /// The running thread.
     pub thread: Option<u32>,
     /// The page of the device that it waits for.
@@ -53,6 +55,7 @@ impl Core {
         Self {
             time: 0,
             ps: 0,
+            owed: 0,
             thread: None,
             stalled: None,
             since: 0,
@@ -71,8 +74,16 @@ impl Core {
     }
 
     /// Walk the page table for `addr`, and on in the device's mapping table, where the page has a
-    /// number on the device.
-    pub fn walk(&mut self, addr: u64, page: Option<u32>, host: &Host, counts: &mut Counts) {
+    /// number on the device. If it reads the device while the bus is `held`, its time is owed.
+    pub fn walk(
+        &mut self,
+        addr: u64,
+        page: Option<u32>,
+        host: &Host,
+        counts: &mut Counts,
+        held: bool,
+    ) {
+        let before = counts.accesses;
         let (count, lines) = self.walker.walk(addr, false);
         let mut ns = lines[..count].iter().map(|line| self.read(*line, host, counts)).sum::<u64>();
         ns += match (page, host.l2p) {
@@ -85,8 +96,19 @@ impl Core {
         };
         counts.tlb_misses += 1;
         counts.walk_ns += ns;
-        self.time += ns;
-        self.busy += ns;
+        if held && counts.accesses > before {
+            self.owed = ns;
+        } else {
+            self.time += ns;
+            self.busy += ns;
+        }
+    }
+
+    /// The bus is free: make the accesses that waited for it.
+    pub fn pay(&mut self) {
+        self.time += self.owed;
+        self.busy += self.owed;
+        self.owed = 0;
     }
 
     /// Nanoseconds until a walk has read this line.
@@ -159,6 +181,8 @@ pub enum Event {
     Exhausted,
     /// A TLB miss.
     Miss(Miss),
+    /// An access to the device while the bus is held; its time is owed.
+    Bus,
 }
 
 /// A TLB miss.
@@ -173,8 +197,9 @@ pub struct Miss {
 }
 
 /// References that hit: from the present one of `thread` until something else is needed or the
-/// clock reaches `until`.
+/// clock reaches `until`. From time `held` on, accesses to the device wait for the bus.
 #[inline]
+#[allow(clippy::too_many_arguments, reason = "the state of a core, lent for its turn")]
 pub fn run_fast_path(
     core: &mut Core,
     thread: &mut Thread,
@@ -183,6 +208,7 @@ pub fn run_fast_path(
     shift: u32,
     counts: &mut Counts,
     until: u64,
+    held: u64,
 ) -> Event {
     while let Some(&reference) = thread.chunk.references.get(thread.at) {
         if core.time >= until {
@@ -224,10 +250,14 @@ pub fn run_fast_path(
             None => thread.pages_done + 1,
         };
         counts.accesses += lines;
-        core.time += lines * host.dram_ns;
         counts.references += 1;
         thread.at += 1;
         (thread.charged, thread.pages_done) = (false, 0);
+        if lines > 0 && core.time >= held {
+            core.owed = lines * host.dram_ns;
+            return Event::Bus;
+        }
+        core.time += lines * host.dram_ns;
     }
     Event::Exhausted
 }

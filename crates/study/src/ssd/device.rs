@@ -1,7 +1,7 @@
 //! The device, and its services: pages that are on their way into its DRAM.
 
 use nearfar_hardware::flash::Late;
-use nearfar_hardware::umd::Umd;
+use nearfar_hardware::umd::{Content, Umd};
 
 use super::histogram::Histogram;
 
@@ -63,8 +63,8 @@ impl Device {
     }
 
     /// Bring `page`, which is not in the DRAM, in; see [`Umd::load`].
-    pub fn load(&mut self, now: u64, page: u32, new: bool) -> Loading {
-        let loading = self.umd.load(now, page, new);
+    pub fn load(&mut self, now: u64, page: u32, content: Content) -> Loading {
+        let loading = self.umd.load(now, page, content);
         if let Some(service) = loading.service {
             let job = service.job as usize;
             if job >= self.services.len() {

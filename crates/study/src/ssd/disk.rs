@@ -10,6 +10,12 @@ use super::options::READ_AHEAD_BYTES;
 /// Number of recent reads whose pages are in memory.
 const RECENT: usize = 64;
 
+/// Whether a page whose first reference is of this kind is of a file: what is executed, and what the
+/// kernel reads for the program, was there before the program began.
+pub fn is_of_file(kind: Kind) -> bool {
+    matches!(kind, Kind::Fetch | Kind::KernelLoad)
+}
+
 /// A read of the disk.
 struct Read {
     /// First page.
@@ -51,10 +57,9 @@ impl Disk {
         }
     }
 
-    /// Whether a page whose first reference is of this kind comes from the disk: what is executed,
-    /// and what the kernel reads for the program, was there before the program began.
+    /// Whether a page whose first reference is of this kind comes from a file.
     pub fn holds(&self, kind: Kind) -> bool {
-        self.read_ns.is_some() && matches!(kind, Kind::Fetch | Kind::KernelLoad)
+        self.read_ns.is_some() && is_of_file(kind)
     }
 
     /// When `page`, wanted at `now`, is in memory: `now` where it comes without I/O.

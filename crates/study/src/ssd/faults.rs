@@ -1,7 +1,7 @@
 //! Handling of TLB misses: the page is in memory, or an ordinary page fault loads it, or there is
 //! an embedded page fault, for which the core stalls or the thread sleeps.
 
-use nearfar_hardware::umd::Umd;
+use nearfar_hardware::umd::{Content, Umd};
 use nearfar_kernel::epf::{Epf, Fault};
 use nearfar_kernel::scheduler::wake_at;
 use nearfar_trace::hash::PageMap;
@@ -10,8 +10,8 @@ use nearfar_trace::{Error, Result};
 use super::accounts::Counts;
 use super::core::Miss;
 use super::device::Device;
-use super::disk::Disk;
-use super::options::{FirstTouch, Host, Replay};
+use super::disk::{Disk, is_of_file};
+use super::options::{FileData, FirstTouch, Host, Replay};
 use super::scheduler::Scheduler;
 use super::timeline::State;
 
@@ -117,6 +117,9 @@ impl<'a> Faults<'a> {
                 self.translate(scheduler, at, page);
                 return Ok(());
             };
+            if scheduler.waits_for_bus(core) {
+                return Ok(());
+            }
             // The fault is raised again, with what the device still has to do.
             let again = if scheduler.threads[at.thread].slept_for == Some(page) {
                 counts.overruns += 1;
@@ -129,12 +132,21 @@ impl<'a> Faults<'a> {
             return Ok(());
         }
         self.advance(scheduler, now);
+        if scheduler.waits_for_bus(core) {
+            return Ok(());
+        }
         self.known[page as usize] = Known::Placed;
         let first = known == Known::ToPlace;
         let stored = self.replay.first_touch == FirstTouch::Stored
             && !self.disk.holds(miss.kind)
             && self.device.umd.ftl().place(page).is_some();
-        let loading = self.device.load(now, page, first && !stored);
+        let unseen = self.replay.file_data == FileData::Clean && is_of_file(miss.kind);
+        let content = match (first, stored) {
+            (true, false) if unseen => Content::Unseen,
+            (true, false) => Content::New,
+            _ => Content::Stored,
+        };
+        let loading = self.device.load(now, page, content);
         if let Some(evicted) = loading.evicted {
             scheduler.shoot_down(evicted);
         }

@@ -83,12 +83,14 @@ impl<'a> Run<'a> {
     ) -> Result<()> {
         let Some(until) = self.scheduler.begin(turn) else { return Ok(()) };
         loop {
+            let held = self.scheduler.held_since();
             let core = &mut self.scheduler.cores[turn.core];
             let (Some(number), None) = (core.thread, core.stalled) else { return Ok(()) };
             let thread = &mut self.scheduler.threads[number as usize];
             let before = core.time;
             let (umd, counts) = (&mut self.faults.device.umd, &mut self.counts);
-            let event = run_fast_path(core, thread, umd, self.host, self.page_shift, counts, until);
+            let (host, shift) = (self.host, self.page_shift);
+            let event = run_fast_path(core, thread, umd, host, shift, counts, until, held);
             core.busy += core.time - before;
             match event {
                 Event::Until => return Ok(()),
@@ -107,13 +109,27 @@ impl<'a> Run<'a> {
                         continue;
                     }
                     thread.walked = true;
-                    core.walk(miss.page << self.page_shift, page, self.host, &mut self.counts);
+                    let is_held = core.time >= held;
+                    core.walk(miss.page << shift, page, host, &mut self.counts, is_held);
+                    if core.owed > 0 {
+                        self.await_bus(turn.core);
+                    }
                 }
+                Event::Bus => self.await_bus(turn.core),
                 Event::Miss(miss) => {
                     let (scheduler, counts) = (&mut self.scheduler, &mut self.counts);
                     self.faults.handle(scheduler, counts, turn.core, number, miss)?;
                 }
             }
+        }
+    }
+
+    /// Make the accesses that `core` owes, now or when the bus is free.
+    fn await_bus(&mut self, core: usize) {
+        let now = self.scheduler.cores[core].time;
+        self.faults.advance(&mut self.scheduler, now);
+        if !self.scheduler.waits_for_bus(core) {
+            self.scheduler.cores[core].pay();
         }
     }
 

@@ -20,7 +20,7 @@ pub mod simulate;
 pub mod timeline;
 
 pub use cell::Cell;
-pub use options::{FirstTouch, L2p, Options, Replay, Request, Setting};
+pub use options::{Bus, FileData, FirstTouch, L2p, Options, Replay, Request, Setting};
 pub use simulate::simulate;
 
 #[cfg(test)]

@@ -50,6 +50,8 @@ pub struct Host {
     pub directories: [usize; 2],
     /// Where a page walk reads the device's mapping table.
     pub l2p: L2p,
+    /// What the memory bus does while a core waits for the device.
+    pub bus: Bus,
     /// Entering and leaving the kernel for an embedded page fault.
     pub exception_ns: u64,
     /// Giving a core to a thread.
@@ -131,6 +133,7 @@ impl Host {
             directories: [&walk.directories, &walk.upper_directories]
                 .map(|entries| usize::try_from(entries.value.0).unwrap_or(1).max(1)),
             l2p: L2p::Cached,
+            bus: Bus::Free,
             exception_ns: ns("exception", &cost.exception)?,
             switch_ns: ns("context_switch", &cost.context_switch)?,
             page_fault_ns: ns("page_fault", &cost.page_fault)?,
@@ -150,6 +153,26 @@ nearfar_schema::choices! {
         /// old data, because the device does not know which pages are free: the page is read, and
         /// clean until it is written
         Stored = "stored",
+    }
+}
+
+nearfar_schema::choices! {
+    /// What the device sees of the file data that a disk controller writes to memory.
+    pub enum FileData: "state of file data" {
+        /// the writes: the page is dirty
+        Dirty = "dirty",
+        /// nothing: the page is clean; MARSSx86 transfers past its memory model
+        Clean = "clean",
+    }
+}
+
+nearfar_schema::choices! {
+    /// What the memory bus does while a core waits for the device.
+    pub enum Bus: "state of the bus" {
+        /// other cores access the DRAM meanwhile
+        Free = "free",
+        /// other cores' accesses wait, because a DDR device cannot put off an answer
+        Held = "held",
     }
 }
 
@@ -238,8 +261,12 @@ nearfar_schema::options! {
         atomic: Atomic = "kernel",
         /// What the flash has of a page before its first reference.
         first_touch: FirstTouch = "new",
+        /// State of a page that is first executed or read by the kernel, and so comes from a file.
+        file_data: FileData = "dirty",
         /// Where a page walk reads the device's mapping table.
         l2p: L2p = "cached",
+        /// The memory bus while a core waits for the device.
+        bus: Bus = "free",
         /// Instructions that a thread may run ahead of the others in the trace.
         window: Count<1> = 1 << 20,
         /// Seed of the random writes of the preconditioning.
@@ -256,6 +283,8 @@ pub struct Replay {
     pub atomic: KindSet,
     /// What the flash holds of a page at its first touch.
     pub first_touch: FirstTouch,
+    /// State of pages from files at their first touch.
+    pub file_data: FileData,
     /// Instructions that a thread may run ahead of the others in the trace.
     pub window: u64,
 }
@@ -263,7 +292,12 @@ pub struct Replay {
 impl Default for Replay {
     /// The kernel's copies are atomic, the device knows which pages are new.
     fn default() -> Self {
-        Self { atomic: KERNEL, first_touch: FirstTouch::New, window: 1 << 20 }
+        Self {
+            atomic: KERNEL,
+            first_touch: FirstTouch::New,
+            file_data: FileData::Dirty,
+            window: 1 << 20,
+        }
     }
 }
 
@@ -288,7 +322,8 @@ impl Options {
     /// # Errors
     /// As [`Self::new`] and [`Host::new`].
     pub fn from_request(request: &Request, machine: &Machine) -> Result<Self> {
-        let mut host = Host { l2p: request.l2p, ..Host::new(machine, request.disk.as_deref())? };
+        let (l2p, bus) = (request.l2p, request.bus);
+        let mut host = Host { l2p, bus, ..Host::new(machine, request.disk.as_deref())? };
         if let Some(time) = request.sleep_granularity {
             host.sleep_granularity_ns = time.0;
         }
@@ -297,6 +332,7 @@ impl Options {
         let replay = Replay {
             atomic: request.atomic.kinds,
             first_touch: request.first_touch,
+            file_data: request.file_data,
             window: request.window.0,
         };
         let epf: Vec<String> = request.epf.0.iter().map(|policy| policy.0.clone()).collect();

@@ -7,7 +7,7 @@
 use nearfar_kernel::scheduler::{Fairness, RunQueue};
 
 use super::core::{Core, Thread, Waits};
-use super::options::Host;
+use super::options::{Bus, Host};
 use super::timeline::{State, Timeline};
 
 /// A core's turn.
@@ -33,6 +33,8 @@ pub struct Scheduler<'a> {
     timeline: Timeline,
     /// A thread was queued during the current turn: another core may have an earlier turn.
     pub queued: bool,
+    /// The page that the bus is held for, and since when.
+    bus: Option<(u32, u64)>,
 }
 
 impl<'a> Scheduler<'a> {
@@ -46,6 +48,7 @@ impl<'a> Scheduler<'a> {
             fairness: Fairness::default(),
             timeline: Timeline::default(),
             queued: false,
+            bus: None,
         }
     }
 
@@ -183,10 +186,27 @@ impl<'a> Scheduler<'a> {
             self.timeline.add(thread, State::Run, core.since, core.time);
         }
         (core.stalled, core.since) = (Some(page), core.time);
+        if self.host.bus == Bus::Held && self.bus.is_none() {
+            self.bus = Some((page, core.time));
+        }
     }
 
-    /// `page` arrived at `time`: cores that waited for it go on.
+    /// Since when the bus is held; `u64::MAX` if it is free.
+    pub fn held_since(&self) -> u64 {
+        self.bus.map_or(u64::MAX, |(_, since)| since)
+    }
+
+    /// Whether the bus is held at the time of `core`, which then waits until it is free.
+    pub fn waits_for_bus(&mut self, core: usize) -> bool {
+        let time = self.cores[core].time;
+        let Some((page, _)) = self.bus.filter(|(_, since)| time >= *since) else { return false };
+        self.stall(core, page);
+        true
+    }
+
+    /// `page` arrived at `time`: cores that waited for it, or for the bus, go on.
     pub fn arrived(&mut self, page: u32, time: u64) {
+        self.bus = self.bus.filter(|(held_for, _)| *held_for != page);
         for core in self.cores.iter_mut().filter(|core| core.stalled == Some(page)) {
             core.stall += time - core.time;
             core.time = time;
@@ -194,6 +214,7 @@ impl<'a> Scheduler<'a> {
                 self.timeline.add(thread, State::Stall, core.since, time);
             }
             (core.stalled, core.since) = (None, time);
+            core.pay();
         }
     }
 

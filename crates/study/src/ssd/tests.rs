@@ -1,5 +1,5 @@
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::flash::{Overwrite, Precondition};
@@ -12,10 +12,18 @@ use proptest::prelude::*;
 
 use super::cell::{Cell, Detail};
 use super::host::Run;
-use super::options::{Atomic, FirstTouch, Host, L2p, Options, Replay};
+use super::options::{Atomic, Bus, FileData, FirstTouch, Host, L2p, Options, Replay};
 
 fn machine() -> Machine {
     Machine::load("umd", std::path::Path::new("")).unwrap()
+}
+
+/// The same with stripes of two pages.
+fn striped() -> Machine {
+    let mut machine = machine();
+    let flash = machine.flash.as_mut().unwrap();
+    flash.stripe = Some(flash.dies_per_channel.clone());
+    machine
 }
 
 /// The host of UMD (002) without CPU caches and disk.
@@ -37,15 +45,17 @@ struct Ask<'a> {
     frames: u64,
     replay: Replay,
     precondition: Precondition,
+    machine: Machine,
 }
 
 fn ask(host: &Host, epf: &'static str, frames: u64) -> Ask<'static> {
-    Ask { host: host.clone(), epf, frames, replay: Replay::default(), precondition: FRESH }
+    let (host, replay) = (host.clone(), Replay::default());
+    Ask { host, epf, frames, replay, precondition: FRESH, machine: machine() }
 }
 
 impl Ask<'_> {
     fn run(&self, records: &[Record]) -> (Cell, Detail) {
-        let mut umd = Umd::new(&machine(), self.frames * 4096).unwrap();
+        let mut umd = Umd::new(&self.machine, self.frames * 4096).unwrap();
         let conditioned = umd.precondition(&self.precondition);
         let policy = epf::parse(self.epf).unwrap();
         let run = Run::new(&self.host, policy, self.replay, umd, conditioned);
@@ -95,13 +105,20 @@ fn recently(list: &mut Vec<u64>, number: u64, most: usize) -> bool {
 /// One thread, no CPU caches, policy `none`: lists and loops, from the description in docs/ssd.md.
 /// Returns nanoseconds, TLB misses, embedded faults, flash reads and programs for the host, and the
 /// lines that walks read.
-fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 5]) {
+fn plain(
+    records: &[Record],
+    host: &Host,
+    frames: usize,
+    file_data: FileData,
+    stripe: u64,
+) -> (u64, [u64; 5]) {
     let mut ps = host.switch_ns * 1000;
     let (mut misses, mut faults, mut reads, mut programs, mut lines) = (0, 0, 0, 0, 0);
     let (mut directories, mut uppers) = (Vec::new(), Vec::new());
     let mut tlbs = [Vec::<u64>::new(), Vec::new()];
     let mut dram: Vec<u64> = Vec::new();
     let mut dirty: HashMap<u64, bool> = HashMap::new();
+    let mut flash = HashSet::new();
     for r in records {
         ps += u64::from(r.instr) * host.instruction_ps;
         let side = usize::from(r.kind == Kind::Fetch);
@@ -133,17 +150,24 @@ fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 5]) {
                         tlbs.iter_mut().for_each(|tlb| tlb.retain(|p| *p != old));
                         if dirty.insert(old, false) == Some(true) {
                             programs += 1;
-                            service += 50 + 200_000;
+                            flash.insert(old);
+                            // A stripe is programmed with its last page.
+                            service += 50 + if programs % stripe == 0 { 200_000 } else { 0 };
                         }
                         service += 50;
                     }
                     match dirty.entry(page) {
-                        Entry::Occupied(_) => {
+                        // What left clean without ever being written comes back as it came.
+                        Entry::Occupied(_) if flash.contains(&page) => {
                             reads += 1;
                             service += if service == 0 { 25_000 + 50 } else { 25_000 };
                         }
-                        Entry::Vacant(entry) => {
+                        Entry::Occupied(mut entry) => {
                             entry.insert(true);
+                        }
+                        Entry::Vacant(entry) => {
+                            let of_file = matches!(r.kind, Kind::Fetch | Kind::KernelLoad);
+                            entry.insert(!of_file || file_data == FileData::Dirty);
                         }
                     }
                     faults += u64::from(service > 0);
@@ -162,6 +186,120 @@ fn plain(records: &[Record], host: &Host, frames: usize) -> (u64, [u64; 5]) {
         }
     }
     (ps / 1000, [misses, faults, reads, programs, lines])
+}
+
+/// A core of [`plain_bus`].
+#[derive(Default)]
+struct PlainCore {
+    records: Vec<Record>,
+    ns: u64,
+    ps: u64,
+    at: usize,
+    charged: bool,
+    walked: bool,
+    tlb: Vec<u64>,
+    directories: Vec<u64>,
+    uppers: Vec<u64>,
+}
+
+/// Each thread on a core of its own, no CPU caches, policy `none`, each page programmed on its own,
+/// the bus held during services: step by step, always the core that is behind. Returns nanoseconds
+/// and services.
+fn plain_bus(records: &[Record], host: &Host, frames: usize) -> (u64, u64) {
+    // The thread of the first record gets the first core, and so on.
+    let mut threads = Vec::new();
+    for r in records {
+        if !threads.contains(&r.thread) {
+            threads.push(r.thread);
+        }
+    }
+    let mut cores: Vec<PlainCore> = threads
+        .into_iter()
+        .map(|thread| PlainCore {
+            records: records.iter().filter(|r| r.thread == thread).copied().collect(),
+            ns: host.switch_ns,
+            ..PlainCore::default()
+        })
+        .collect();
+    let mut dram: Vec<u64> = Vec::new();
+    let (mut known, mut dirty, mut flash) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let (mut held, mut arriving, mut services) = (0..0, 0, 0);
+    loop {
+        let running = (0..cores.len()).filter(|&core| cores[core].at < cores[core].records.len());
+        let Some(number) = running.min_by_key(|&core| cores[core].ns) else { break };
+        let core = &mut cores[number];
+        let r = core.records[core.at];
+        if !core.charged {
+            core.ps += u64::from(r.instr) * host.instruction_ps;
+            core.ns += core.ps / 1000;
+            core.ps %= 1000;
+            core.charged = true;
+        }
+        let page = r.addr / 4096;
+        if !core.tlb.contains(&page) && core.walked {
+            if known.insert(page) {
+                core.ns += host.page_fault_ns;
+                continue;
+            }
+            let is_here = dram.contains(&page) && (arriving != page || !held.contains(&core.ns));
+            if !is_here && held.contains(&core.ns) {
+                core.ns = held.end;
+                continue;
+            }
+            if !is_here {
+                let mut service = 0;
+                if dram.len() == frames {
+                    let old = dram.remove(0);
+                    cores.iter_mut().for_each(|core| core.tlb.retain(|p| *p != old));
+                    service += 50;
+                    if dirty.remove(&old) {
+                        flash.insert(old);
+                        service += 50 + 200_000;
+                    }
+                }
+                if flash.contains(&page) {
+                    service += 25_000 + if service == 0 { 50 } else { 0 };
+                } else {
+                    dirty.insert(page);
+                }
+                dram.push(page);
+                if service > 0 {
+                    let core = &mut cores[number];
+                    (held, arriving) = (core.ns..core.ns + service, page);
+                    core.ns = held.end;
+                    services += 1;
+                    continue;
+                }
+            }
+            let core = &mut cores[number];
+            core.walked = false;
+            recently(&mut core.tlb, page, 32);
+            dram.retain(|p| *p != page);
+            dram.push(page);
+            continue;
+        }
+        if held.contains(&core.ns) {
+            core.ns = held.end;
+        }
+        if !core.tlb.contains(&page) {
+            let upper = recently(&mut core.uppers, page >> 18, 4);
+            let directory = recently(&mut core.directories, page >> 9, 32);
+            let lines = if directory { 1 } else { 3 - u64::from(upper) };
+            core.ns += (lines + u64::from(known.contains(&page))) * host.dram_ns;
+            core.walked = true;
+        } else {
+            recently(&mut core.tlb, page, 32);
+            dram.retain(|p| *p != page);
+            dram.push(page);
+            if r.kind.writes() {
+                dirty.insert(page);
+            }
+            core.ns += host.dram_ns;
+            core.at += 1;
+            core.charged = false;
+        }
+    }
+    (cores.iter().map(|core| core.ns).max().unwrap(), services)
 }
 
 /// Any references: to pages of many directories, two of each, and of seven stretches of 1 GiB.
@@ -184,10 +322,18 @@ proptest! {
 
     /// The whole host against lists and loops: the same nanoseconds, the same counts.
     #[test]
-    fn equals_the_lists(records in anything(90, 1), frames in 2u64..80) {
+    fn equals_the_lists(
+        records in anything(90, 1),
+        frames in 2u64..80,
+        clean in any::<bool>(),
+        (stripe, machine) in prop_oneof![Just((1, machine())), Just((2, striped()))],
+    ) {
         let host = bare();
-        let (ns, [misses, faults, reads, programs, lines]) = plain(&records, &host, frames as usize);
-        let cell = ask(&host, "none", frames).cell(&records);
+        let file_data = if clean { FileData::Clean } else { FileData::Dirty };
+        let (ns, [misses, faults, reads, programs, lines]) =
+            plain(&records, &host, frames as usize, file_data, stripe);
+        let replay = Replay { file_data, ..Replay::default() };
+        let cell = Ask { replay, machine, ..ask(&host, "none", frames) }.cell(&records);
         prop_assert_eq!((cell.seconds * 1e9).round() as u64, ns);
         prop_assert_eq!([cell.tlb_misses, cell.embedded_faults], [misses, faults]);
         prop_assert_eq!([cell.flash_reads, cell.flash_programs], [reads, programs]);
@@ -208,9 +354,10 @@ proptest! {
         window in 1u64..300_000,
         slice in proptest::option::of(1000u64..100_000),
         wakeup_ns in proptest::option::of(1000u64..100_000),
+        bus in prop_oneof![Just(Bus::Free), Just(Bus::Held)],
         policy in prop_oneof![Just("none"), Just("all"), Just("smart:50us")],
     ) {
-        let host = Host { cores, time_slice_ns: slice, wakeup_ns, ..bare() };
+        let host = Host { cores, time_slice_ns: slice, wakeup_ns, bus, ..bare() };
         let ask = Ask { replay: Replay { window, ..Replay::default() }, ..ask(&host, policy, frames) };
         let (cell, detail) = ask.run(&records);
         prop_assert_eq!(ask.run(&records), (cell.clone(), detail.clone()));
@@ -244,6 +391,33 @@ proptest! {
             "none" => prop_assert_eq!(cell.passed_to_kernel + cell.slept, 0),
             "all" => prop_assert_eq!(cell.passed_to_kernel, cell.embedded_faults),
             _ => prop_assert!(cell.passed_to_kernel <= cell.embedded_faults),
+        }
+    }
+
+    /// A device that answers late holds the bus: cores in step, against lists and loops. With one
+    /// core, nobody waits for the bus.
+    #[test]
+    fn a_held_bus_equals_the_lists(
+        records in prop::collection::vec((0u64..60, any::<bool>(), 0u32..3, 0u32..3000), 1..600),
+        frames in 6u64..50,
+        cores in 1u32..4,
+    ) {
+        let records: Vec<Record> = records
+            .into_iter()
+            .map(|(page, writes, thread, instr)| {
+                let kind = if writes { Kind::Store } else { Kind::Load };
+                record(thread % cores, (page >> 3) << 18 | page, kind, instr)
+            })
+            .collect();
+        let host = Host { cores, bus: Bus::Held, ..bare() };
+        let replay = Replay { window: 1 << 40, ..Replay::default() };
+        let held = Ask { replay, ..ask(&host, "none", frames) }.cell(&records);
+        let (ns, services) = plain_bus(&records, &host, frames as usize);
+        prop_assert_eq!(((held.seconds * 1e9).round() as u64, held.services), (ns, services));
+        prop_assert_eq!((held.late_die, held.late_channel), (0.0, 0.0));
+        if cores == 1 {
+            let free = Ask { replay, ..ask(&Host { cores, ..bare() }, "none", frames) };
+            prop_assert_eq!(free.cell(&records), held);
         }
     }
 
