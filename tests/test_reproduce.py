@@ -173,6 +173,7 @@ def test_every_statement_is_measured_and_nothing_else() -> None:
 def test_the_paper_s_twelve_machines() -> None:
     """Table 1 as the issue and the paper have it, and a file that `advise` reads."""
     read = fleet.read(ROOT / "papers/000/fleet.toml", {"arch": "x86-64", "min_gain": "5%"})
+    assert {vm.min_gain for vm in read} == {0.005}
     assert [vm.name for vm in read] == [f"VM-{number}" for number in range(1, 13)]
     assert {vm.name for vm in read if vm.storage == "hdd"} == {"VM-6", "VM-12"}
     assert [vm.scenario for vm in read] == [*"111222334455"]

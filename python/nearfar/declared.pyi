@@ -163,7 +163,7 @@ class numa_alloc:
         from_: int | None
         threads: int
         clean_cache: bool
-        one_module: bool
+        all_modules: bool
 
     OPTIONS: Final[tuple[Option, ...]]
     class Row(TypedDict):
@@ -171,6 +171,7 @@ class numa_alloc:
         size_bytes: int
         possible: bool
         why_not: str | None
+        note: str | None
         seconds: float | None
         gb_per_second: float | None
         capacity_bytes: int
@@ -812,6 +813,18 @@ class fit:
         model: str
 
     ROWS: Final[Rows]
+    class DecisionRow(TypedDict):
+        memory_bytes: int | None
+        memory_fraction: float | None
+        storage: str
+        page_bytes: int
+        time_ns: float
+        gain: float | None
+        error: float | None
+        measured: bool
+        chosen: bool
+
+    DECISION_ROWS: Final[Rows]
 
 class reproduce:
     class Options(TypedDict, total=False):

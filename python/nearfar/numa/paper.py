@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from nearfar.declared import numa_run
 from nearfar.numa import TABLE_2, AllocRow, alloc, pair, run
 
 #: Modules per node of the paper's machine.
 _MODULES: Final = 3
 
 
-def measures(one_module: bool = False) -> dict[str, tuple[float, str]]:
+def measures(all_modules: bool = False) -> dict[str, tuple[float, str]]:
     """The simulated value of each statement by its key, with a note.
 
     Args:
-        one_module: as :func:`nearfar.numa.alloc` takes it.
+        all_modules: as :func:`nearfar.numa.alloc` takes it.
     """
 
     def cell(mode: str, size: int) -> AllocRow:
-        return alloc(f"{size}G", mode=mode, one_module=one_module).rows[0]
+        return alloc(f"{size}G", mode=mode, all_modules=all_modules).rows[0]
 
     values: dict[str, tuple[float, str]] = {}
     for kind, node in (("pmem", 4), ("dram", 0)):
@@ -62,13 +63,27 @@ Values = dict[str, tuple[float, str]]
 Cell = Callable[[str, int], AllocRow]
 
 
-def _like_far_dram(_: Values, cell: Cell) -> tuple[float, str]:
-    landed = cell("alius", 1000)["landed"]
-    far, near = (
-        next(entry["page_ns"] for entry in landed if (entry["kind"], entry["local"]) == wanted)
-        for wanted in (("dram", False), ("pmem", True))
-    )
-    return near / far, f"{near:,.0f} against {far:,.0f} ns per page, one core"
+def _like_far_dram(_: Values, __: Cell) -> tuple[float, str]:
+    def rates(threads: int, pattern: str, writes: float) -> tuple[float, float]:
+        case: numa_run.Options = {"threads": threads, "pattern": pattern, "writes": writes}
+        near = run("80G", mode="interleave", nodes=[4, 5], **case).rows[0]["gb_per_second"]
+        far = run("80G", mode="kmem-dax", nodes=[2], **case).rows[0]["gb_per_second"]
+        return _known(near), _known(far)
+
+    near, far = rates(24, "sequential", 0.0)
+    others = {
+        f"{what}, {threads} threads" if threads > 1 else f"{what}, one thread": rates(
+            threads, pattern, writes
+        )
+        for what, threads, pattern, writes in (
+            ("sequential stores", 24, "sequential", 1.0),
+            ("random loads", 24, "random", 0.0),
+            ("sequential loads", 1, "sequential", 0.0),
+            ("random loads", 1, "random", 0.0),
+        )
+    }
+    shown = "; ".join(f"{what} {one / other:.2f}" for what, (one, other) in others.items())
+    return near / far, f"{near:.1f} against {far:.1f} GB/s; {shown}"
 
 
 def _alius_faster(values: Values, _: Cell) -> tuple[float, str]:
