@@ -79,7 +79,9 @@ def decide(
     misses = next((fit for fit in fits if fit.quantity == "tlb"), None)
     faults = [fit for fit in fits if fit.quantity == "fault"]
     if misses is None or not faults:
-        raise NearfarError("--machine: a page size needs tlb_miss_rate and fault_rate; add a column")
+        raise NearfarError(
+            "--machine: a page size needs tlb_miss_rate and fault_rate; add a column"
+        )
     rows: list[declared.DecisionRow] = []
     for fault in faults:
         points = _points(misses, fault)

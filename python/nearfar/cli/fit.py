@@ -34,8 +34,7 @@ def run(
         str | None,
         typer.Option(
             metavar="MACHINE",
-            help="Also choose a page size for this machine, from both rates "
-            "[default: only fit].",
+            help="Also choose a page size for this machine, from both rates [default: only fit].",
         ),
     ] = None,
     storage: Annotated[

@@ -19,7 +19,9 @@ SETTINGS = {"epilog": "Example: nearfar reproduce --all --html papers.html"}
 
 @takes(declared.OPTIONS)
 def run(
-    study: Annotated[str | None, typer.Argument(help="Study (numa, paging, ssd, tiering) or paper (000 to 004).")] = None,
+    study: Annotated[
+        str | None, typer.Argument(help="Study (numa, paging, ssd, tiering) or paper (000 to 004).")
+    ] = None,
     all_studies: Annotated[bool, typer.Option("--all", help="Every study.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Exit code 1 if a statement does not hold.")

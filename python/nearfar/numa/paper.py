@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from nearfar.declared import numa_run
 from nearfar.numa import TABLE_2, AllocRow, alloc, pair, run
 
 #: Modules per node of the paper's machine.
@@ -64,26 +63,25 @@ Cell = Callable[[str, int], AllocRow]
 
 
 def _like_far_dram(_: Values, __: Cell) -> tuple[float, str]:
-    def rates(threads: int, pattern: str, writes: float) -> tuple[float, float]:
-        case: numa_run.Options = {"threads": threads, "pattern": pattern, "writes": writes}
-        near = run("80G", mode="interleave", nodes=[4, 5], **case).rows[0]["gb_per_second"]
-        far = run("80G", mode="kmem-dax", nodes=[2], **case).rows[0]["gb_per_second"]
-        return _known(near), _known(far)
+    def ratio(threads: int, pattern: str, writes: float) -> float:
+        near, far = (
+            _known(
+                run(
+                    "80G", mode=mode, nodes=nodes, threads=threads, pattern=pattern, writes=writes
+                ).rows[0]["gb_per_second"]
+            )
+            for mode, nodes in (("interleave", [4, 5]), ("kmem-dax", [2]))
+        )
+        return near / far
 
-    near, far = rates(24, "sequential", 0.0)
     others = {
-        f"{what}, {threads} threads" if threads > 1 else f"{what}, one thread": rates(
-            threads, pattern, writes
-        )
-        for what, threads, pattern, writes in (
-            ("sequential stores", 24, "sequential", 1.0),
-            ("random loads", 24, "random", 0.0),
-            ("sequential loads", 1, "sequential", 0.0),
-            ("random loads", 1, "random", 0.0),
-        )
+        "random loads": ratio(24, "random", 0.0),
+        "sequential stores": ratio(24, "sequential", 1.0),
+        "sequential loads of one thread": ratio(1, "sequential", 0.0),
+        "random loads of one thread": ratio(1, "random", 0.0),
     }
-    shown = "; ".join(f"{what} {one / other:.2f}" for what, (one, other) in others.items())
-    return near / far, f"{near:.1f} against {far:.1f} GB/s; {shown}"
+    shown = ", ".join(f"{what} {value:.2f}" for what, value in others.items())
+    return ratio(24, "sequential", 0.0), f"other accesses: {shown}"
 
 
 def _alius_faster(values: Values, _: Cell) -> tuple[float, str]:

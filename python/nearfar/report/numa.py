@@ -39,7 +39,7 @@ def _lowest(values: Mapping[str, float]) -> tuple[float, str]:
 
 
 def alloc(rows: Sequence[numa_alloc.Row]) -> RenderableType:
-    """Times and the placement of the bytes; below it why a case is impossible or leaves out nodes."""
+    """Times and where the bytes are; below it why a case is impossible or leaves out nodes."""
     sentences = []
     for size in dict.fromkeys(row["size_bytes"] for row in rows):
         times = {

@@ -59,7 +59,7 @@ class Setting:
         latency, bandwidth: of 000's NVM, to read; None: as in its machine file.
         min_gain: least gain for which a VM leaves 4 KiB; 000 names none, but prints whole percents,
             so less than half of one is no gain.
-        readahead: bytes that a fault reads from a disk at least; smaller pages come and go together.
+        readahead: least bytes that a fault reads from a disk; smaller pages come and go together.
             Both papers say that disks are read ahead (000, section 1; 001, sections 1 and 3); the
             size is Linux's default.
         model: the model that chooses 000's pages: the papers' forms, or that of ``nearfar advise``

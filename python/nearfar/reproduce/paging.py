@@ -67,7 +67,7 @@ VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
     ("NVM of 7 us and 1 GB/s in page-size advice (000)", "what agrees with most rows; no source",
      {"latency": "11.1us", "bandwidth": "1GB/s"}),
     ("no read-ahead on disks", "a fault reads one page", {"readahead": 0}),
-    ("read-ahead of 32 KiB on disks", "8 pages of 4 KiB, as Linux reads swap", {"readahead": 32768}),
+    ("read-ahead of 32 KiB on disks", "8 pages, as Linux reads swap", {"readahead": 32768}),
     ("VM pages only for 5 %", "the threshold of nearfar advise", {"min_gain": "5%"}),
     ("VM pages up to 256 KiB", "eight times the largest chosen", {"most": 262144}),
     ("VM pages by the papers' forms", "whatever their error", {"model": "papers"}),
