@@ -60,6 +60,7 @@ RECORDS = {
     "real-programs": "cases.real_programs",
     "live": "cases.live",
     "epf": "cases.epf",
+    "fit-choice": "cases.fit_choice",
 }
 
 _STUB = """# Types of what nearfar.declared holds. Made by `make declared`; not to be edited.

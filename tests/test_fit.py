@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 
+from nearfar import machine
+from nearfar.advise.measured import decide
 from nearfar.declared import fit as declared
 from nearfar.errors import NearfarError
 from nearfar.fit import fit_csv, fit_rows
@@ -135,6 +137,48 @@ def test_prediction_far_outside_the_data_is_a_number() -> None:
     one = fit("fault", SIZES[:4], [0, 0, 0, 1])
     assert np.isfinite(one.predict([*SIZES, 1 << 50])).all()
     assert (one.predict([*SIZES, 1 << 50]) >= 0).all()
+
+
+def test_no_predicted_rate_is_above_one() -> None:
+    rising = fit("fault", [4096, 8192, 16384], [0.1, 0.3, 0.9])
+    assert rising.predict([1 << 20]) == [1.0]
+    assert fit("tlb", [4096, 8192], [0.9, 0.5]).predict([512]) == [1.0]
+
+
+def test_a_table_becomes_a_page_size(tmp_path: Path) -> None:
+    """Times at measured sizes are the equations' (001, 1 to 3); the least is chosen."""
+    rates = {4096: (0.021, 0.00031), 16384: (0.009, 0.00005), 65536: (0.004, 0.0002)}
+    fits = fit_rows(
+        {"page_bytes": size, "tlb_miss_rate": misses, "fault_rate": faults}
+        for size, (misses, faults) in rates.items()
+    )
+    made = decide(fits, "desktop-nvm", ["nvm-10x", "nvm-100x"])
+    desktop = machine.load("desktop-nvm")
+    times = desktop.access_times()
+    for row in made.rows:
+        if row["measured"]:
+            misses, faults = rates[row["page_bytes"]]
+            (io,) = desktop.io_ns(row["storage"], [row["page_bytes"]])
+            by_hand = times.tlb_ns + (1 + misses) * times.dram_ns + faults * io
+            assert row["time_ns"] == pytest.approx(by_hand)
+            assert row["error"] == 0
+        else:
+            assert row["error"] > 0
+    by_storage = {row["storage"]: row["page_bytes"] for row in made.rows if row["chosen"]}
+    assert by_storage == {"nvm-10x": 16384, "nvm-100x": 16384}
+    assert {row["page_bytes"] for row in made.rows} == {4096 << power for power in range(5)}
+    with pytest.raises(NearfarError, match="needs tlb_miss_rate and fault_rate"):
+        decide(fit_rows([{"page_bytes": 4096, "fault_rate": 0.1}]), "desktop-nvm")
+    path = tmp_path / "rates.csv"
+    lines = [f"{size},{misses},{faults}" for size, (misses, faults) in rates.items()]
+    path.write_text("\n".join(["page_bytes,tlb_miss_rate,fault_rate", *lines]))
+    words = ["fit", "--csv", str(path), "--machine", "desktop-nvm", "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "nearfar", *words, "--storage", "nvm-10x"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    rows = [row for row in made.rows if row["storage"] == "nvm-10x"]
+    assert json.loads(done.stdout)["decision"] == rows
 
 
 def test_the_seed_does_not_matter() -> None:

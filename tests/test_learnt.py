@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,15 @@ def test_rows_of_tiering_are_those_it_makes() -> None:
         [row[key] for key in keys]
         for row in made  # type: ignore[literal-required]
     ]
+
+
+def test_every_claim_is_a_row() -> None:
+    recorded = [row for study in learnt.recorded().values() for row in study]
+    for paper in SYSTEMS:
+        items = {row["item"] for row in recorded if row["paper"] == paper}
+        content = tomllib.loads((ROOT / f"papers/{paper}/claims.toml").read_text(encoding="utf-8"))
+        assert content["today"]
+        assert {one["item"] for one in content["claim"]} <= items, paper
 
 
 def test_the_page_names_every_row() -> None:

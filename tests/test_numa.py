@@ -8,6 +8,7 @@ import shlex
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,14 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_every_result_of_the_paper_is_measured() -> None:
-    """With one module at a time; what does not hold otherwise, or even so, says why."""
+    """Each within its tolerance, judged here by other means."""
     stated = tomllib.loads((ROOT / "papers/004/statements.toml").read_text())["statement"]
-    found = paper.measures(one_module=True)
-    assert {one["key"] for one in stated} == found.keys() == paper.measures().keys()
+    found = paper.measures()
+    assert {one["key"] for one in stated} == found.keys()
     for one in stated:
         ours, note = found[one["key"]]
-        if one["key"] == "like-far-dram":
-            continue
         assert note
         if near := re.fullmatch(r"within (\d+)%", one["tolerance"]):
             assert abs(ours / one["published"] - 1) <= int(near[1]) / 100, (one["key"], ours)
@@ -48,14 +47,10 @@ def test_reproduce_has_a_row_for_each() -> None:
     stated = tomllib.loads((ROOT / "papers/004/statements.toml").read_text())["statement"]
     assert [row["paper"] for row in found.rows] == ["004"] * len(stated)
     assert [row["input"] for row in found.rows] == [one.get("input", "") for one in stated]
-    explained = {one["key"] for one in stated if "differs" in one}
-    failed = {
-        one["key"] for one, row in zip(stated, found.rows, strict=True) if row["holds"] is False
-    }
-    assert failed == explained and "like-far-dram" in failed
-    usual, one_module = found.sensitivity
-    assert len(one_module["more"]) == len(failed) - 1 and not one_module["fewer"]
-    assert usual["holds"] == found.holding == found.counted - len(failed)
+    usual, all_modules = found.sensitivity
+    assert usual["holds"] == found.holding == found.counted > 0
+    # With all modules at once one core fills pages faster than printed, and no row gains.
+    assert len(all_modules["fewer"]) == 8 and not all_modules["more"]
 
 
 def test_the_cells_of_table_two_are_the_papers() -> None:
@@ -90,10 +85,13 @@ def test_far_memory_is_asked_for_by_node() -> None:
     assert row["remote_far_bytes"] == 10 << 30
     kernels = numa.alloc(["10G"], mode=["kmem-dax"], nodes=[6]).rows[0]
     assert not kernels["possible"] and "movable memory" in kernels["why_not"]
-    weighted = numa.alloc(
-        ["19M"], mode=["weighted-interleave"], allocator="user", nodes=[0, 4], weights=[16, 3]
-    ).rows[0]
+    asked: dict[str, Any] = {"mode": ["weighted-interleave"], "nodes": [0, 4], "weights": [16, 3]}
+    weighted = numa.alloc(["19M"], allocator="user", **asked).rows[0]
     assert [e["bytes"] >> 20 for e in weighted["landed"] if e["bytes"]] == [16, 3]
+    assert weighted["note"] is None
+    left_out = numa.alloc(["19M"], **asked)
+    assert "none of it is on pmem4: vmalloc" in (left_out.rows[0]["note"] or "")
+    assert "none of it is on pmem4: vmalloc" in repr(left_out)
 
 
 def test_the_fallback_order_follows_distances() -> None:

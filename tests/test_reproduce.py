@@ -9,6 +9,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import browser
@@ -173,6 +174,7 @@ def test_every_statement_is_measured_and_nothing_else() -> None:
 def test_the_paper_s_twelve_machines() -> None:
     """Table 1 as the issue and the paper have it, and a file that `advise` reads."""
     read = fleet.read(ROOT / "papers/000/fleet.toml", {"arch": "x86-64", "min_gain": "5%"})
+    assert {vm.min_gain for vm in read} == {0.005}
     assert [vm.name for vm in read] == [f"VM-{number}" for number in range(1, 13)]
     assert {vm.name for vm in read if vm.storage == "hdd"} == {"VM-6", "VM-12"}
     assert [vm.scenario for vm in read] == [*"111222334455"]
@@ -198,12 +200,12 @@ def test_the_machine_of_000_is_made_of_built_in_ones() -> None:
 
 
 def test_choices_are_those_of_advise(nearfar: Run, found: Reproduced, tmp_path: Path) -> None:
-    """The rows of the fleet are what `nearfar advise` says of the same view."""
+    """As `nearfar advise` on the same view; of disks, which it does not read ahead, nothing."""
     from nearfar.advise import advise
 
     made = advise(ROOT / "papers/000/fleet.toml", page_sizes="512,1K,...,64K", filter="cache")
     rows = {row["item"]: row["ours"] for row in found.rows if row["paper"] == "000"}
-    for vm in made.rows:
+    for vm in (vm for vm in made.rows if vm["storage"] != "hdd"):
         (ours,) = [size for item, size in rows.items() if f" {vm['vm']} (" in item]
         assert ours * 1024 == vm["advised_page_bytes"], vm["vm"]
     nvm = [vm["simulated_gain"] for vm in made.rows if vm["storage"] != "hdd"]
@@ -241,6 +243,40 @@ def test_a_setting_changes_what_it_says() -> None:
         assert (more < usual.misses("office")).any()
         assert (more <= usual.misses("office")).all()
         assert usual.rates("pdf").points.keys() == set(MEMORIES)
+        # On a disk a page faults as its read-ahead does; on NVM, and without, as itself.
+        alone = Evidence(simulated, Setting(readahead=0))
+        assert usual.costs("hdd").io_ns[4096] == alone.costs("hdd").io_ns[131072]
+        read = [point for point in alone.points("pdf") if point.page_bytes <= 131072][-1]
+        data = alone.costs("hdd").data([131072], np.array([read.faults]))
+        assert usual.parts("pdf", "hdd")[1][SIZES.index(4096)] == pytest.approx(data[0])
+        assert (usual.times("pdf", "nvm") == alone.times("pdf", "nvm")).all()
+        slower = Evidence(simulated, Setting(latency="10.2us", bandwidth="1350MB/s"))
+        assert slower.costs("nvm").io_ns[4096] == pytest.approx(10_200)
+        assert slower.costs("nvm").io_ns[8192] == pytest.approx(10_200 + 4096 / 1.35)
+
+
+def test_a_paper_is_a_study_of_its_rows(found: Reproduced) -> None:
+    only = reproduce.reproduce("000", traces=CAPTURES)
+    assert only.rows == [row for row in found.rows if row["paper"] == "000"]
+    assert 0 < only.counted < found.counted
+    assert {one["title"] for one in only.figures} < {one["title"] for one in found.figures}
+    items = {row["item"] for row in only.rows}
+    for case, whole in zip(only.sensitivity, found.sensitivity, strict=True):
+        assert case["rows"] == only.counted
+        assert case["holds"] == only.holding + len(case["more"]) - len(case["fewer"])
+        assert case["more"] == [item for item in whole["more"] if item in items]
+
+
+def test_claims_are_named_by_their_rows(found: Reproduced) -> None:
+    (claims,) = (one for one in reproduce.claims(found.rows) if one["paper"] == "000")
+    held = {row["item"]: row["holds"] for row in found.rows if row["paper"] == "000"}
+    content = tomllib.loads((ROOT / "papers/000/claims.toml").read_text(encoding="utf-8"))
+    for one in content["claim"]:
+        assert (one["says"] in claims["right"]) is (held[one["item"]] is True)
+        assert (one["says"] in claims["wrong"]) is (held[one["item"]] is False)
+    lines = repr(found).splitlines()
+    assert lines[0].startswith("TLB and fault models (001). Right: ")
+    assert any(line.startswith("page-size advice (000). Right: ") for line in lines)
 
 
 def test_same_input_same_rows(found: Reproduced) -> None:
@@ -342,6 +378,7 @@ def test_table_as_csv(found: Reproduced) -> None:
     ("words", "code", "says"),
     [
         (["pagign"], 2, r"no study 'pagign'; did you mean paging\?"),
+        (["005"], 2, r"no study '005'; did you mean 00[0-4]\?"),
         ([], 2, r"give a study \(.*paging.*\) or --all"),
         (["paging", "--all"], 2, r"give a study \(.*paging.*\) or --all"),
         (["paging", "--format", "xml"], 2, "'--format': 'xml' is not one of"),

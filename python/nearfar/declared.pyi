@@ -101,9 +101,7 @@ class ssd:
         sleep_granularity: str | int | None
         atomic: str
         first_touch: str
-        file_data: str
         l2p: str
-        bus: str
         window: int
         seed: int
         threads: int
@@ -814,6 +812,18 @@ class fit:
         model: str
 
     ROWS: Final[Rows]
+    class DecisionRow(TypedDict):
+        memory_bytes: int | None
+        memory_fraction: float | None
+        storage: str
+        page_bytes: int
+        time_ns: float
+        gain: float | None
+        error: float | None
+        measured: bool
+        chosen: bool
+
+    DECISION_ROWS: Final[Rows]
 
 class reproduce:
     class Options(TypedDict, total=False):

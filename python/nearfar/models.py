@@ -168,7 +168,7 @@ class Fit:
     confidence: float = field(default=CONFIDENCE)
 
     def predict(self, page_bytes: npt.ArrayLike) -> Array:
-        """Rate at each page size (bytes): the value of the formula, at least zero.
+        """Rate at each page size (bytes): the value of the formula, within 0 to 1.
 
         Raises:
             NearfarError: the fit has no coefficients, or a size is not above zero.
@@ -180,8 +180,8 @@ class Fit:
             raise NearfarError("predict: a page size must be above zero; give bytes such as 4096")
         model = MODELS[self.model]
         values = list(self.coefficients.values())
-        return np.maximum(
-            _evaluate(model, np.array(values[::2]), np.array(values[1::2]), sizes), 0.0
+        return np.clip(
+            _evaluate(model, np.array(values[::2]), np.array(values[1::2]), sizes), 0.0, 1.0
         )
 
     def to_dict(self) -> FitDict:

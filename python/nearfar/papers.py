@@ -14,6 +14,16 @@ SYSTEMS: Final = {
 }
 
 
+#: The study that reproduces each paper.
+STUDIES: Final = {
+    "000": "paging",
+    "001": "paging",
+    "002": "ssd",
+    "003": "tiering",
+    "004": "numa",
+}
+
+
 def label(paper: str) -> str:
     """The name of a paper in texts: ``UMD (002)``. Other names are returned unchanged.
 

@@ -9,6 +9,7 @@ import typer
 
 from nearfar.cli._study import Format, check_format, print_rows
 from nearfar.declared import fit as declared
+from nearfar.errors import NearfarError
 from nearfar.schema import takes
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from nearfar.models import Fit
 
 GROUP = "Ask"
-SETTINGS = {"epilog": "Example: nearfar fit --csv measured.csv --predict 8K,32K"}
+SETTINGS = {"epilog": "Example: nearfar fit --csv measured.csv --machine nvme --predict 8K,32K"}
 
 
 @takes(declared.OPTIONS)
@@ -29,17 +30,43 @@ def run(
             "(0 to 1), and optionally memory_bytes or memory_fraction.",
         ),
     ],
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MACHINE",
+            help="Also choose a page size for this machine, from both rates [default: only fit].",
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORAGES", help="Storages of --machine, comma-separated [default: all]."
+        ),
+    ] = None,
     output_format: Format = "table",
     **options: Unpack[declared.Options],
 ) -> None:
-    """Fit models to measured TLB miss rates and page fault rates."""
+    """Fit models to measured TLB miss rates and page fault rates, and choose a page size."""
     from nearfar.fit import fit_csv
 
     check_format(output_format, instead="")
+    if storage is not None and machine is None:
+        raise NearfarError("--storage: needs --machine; name the machine of the storage")
     fits = fit_csv(csv, **options)
-    if not print_rows(fits, output_format):
-        for each in fits:
-            _print(each, fits)
+    decision = None
+    if machine is not None:
+        from nearfar.advise.measured import decide
+
+        decision = decide(fits, machine, storage)
+    if print_rows(decision or fits, output_format):
+        return
+    for each in fits:
+        _print(each, fits)
+    if decision is not None:
+        from nearfar.report.fit import decision as shown
+        from nearfar.report.tables import show
+
+        show(shown(decision))
 
 
 def _memory(one: Fit) -> str:

@@ -19,7 +19,9 @@ SETTINGS = {"epilog": "Example: nearfar reproduce --all --html papers.html"}
 
 @takes(declared.OPTIONS)
 def run(
-    study: Annotated[str | None, typer.Argument(help="Study: numa, paging, ssd, tiering.")] = None,
+    study: Annotated[
+        str | None, typer.Argument(help="Study (numa, paging, ssd, tiering) or paper (000 to 004).")
+    ] = None,
     all_studies: Annotated[bool, typer.Option("--all", help="Every study.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Exit code 1 if a statement does not hold.")
@@ -37,7 +39,9 @@ def run(
     check_format(output_format, instead="")
     check_outputs(None, force, html)
     if (study is None) is not all_studies:
-        raise NearfarError(f"reproduce: give a study ({', '.join(names())}) or --all")
+        raise NearfarError(
+            f"reproduce: give a study ({', '.join(names())}), a paper (000 to 004) or --all"
+        )
     with contextlib.ExitStack() as shown:
 
         def begin(name: str) -> Callable[[int], None] | None:

@@ -68,4 +68,33 @@ ROWS: Final = Rows(
     metrics={"predicted": "less", "measured": "less"},
 )
 
-TABLES: Final = {"rows": ROWS}
+DECISION: Final = Rows(
+    columns=(
+        Column("memory_bytes", "int64", True, "bytes", "Memory size, where the table has it."),
+        Column(
+            "memory_fraction",
+            "double",
+            True,
+            "of the footprint",
+            "Memory size as a part of the footprint, where the table has it.",
+        ),
+        Column("storage", "string", False, "", "Storage of the machine."),
+        Column("page_bytes", "int64", False, "bytes", "Page size: measured, or between such."),
+        Column("time_ns", "double", False, "ns", "Time of a reference."),
+        Column("gain", "double", True, "", "Share of the time at 4 KiB that it saves, or null."),
+        Column(
+            "error",
+            "double",
+            True,
+            "",
+            "Error of the time: 0 if measured, else the largest at a measured size that is held "
+            "out; null with two sizes.",
+        ),
+        Column("measured", "bool", False, "", "Whether its rates were measured."),
+        Column("chosen", "bool", False, "", "Whether it is the page size to use."),
+    ),
+    keys=(("memory_fraction", "memory_bytes"), "storage", "page_bytes"),
+    metrics={"time_ns": "less"},
+)
+
+TABLES: Final = {"rows": ROWS, "decision": DECISION}

@@ -49,7 +49,7 @@ ARCHITECTURES: Final = {
     "aarch64": Architecture(
         debian="arm64",
         qemu=("qemu-system-aarch64", "qemu-system-arm"),
-        machine=("virt", "cortex-a57"),
+        machine=("virt", "neoverse-n1"),
         console="ttyAMA0",
         groups="clusters",
         has_latencies=False,

@@ -15,15 +15,15 @@ from nearfar.numa import TABLE_2, AllocRow, alloc, pair, run
 _MODULES: Final = 3
 
 
-def measures(one_module: bool = False) -> dict[str, tuple[float, str]]:
+def measures(all_modules: bool = False) -> dict[str, tuple[float, str]]:
     """The simulated value of each statement by its key, with a note.
 
     Args:
-        one_module: as :func:`nearfar.numa.alloc` takes it.
+        all_modules: as :func:`nearfar.numa.alloc` takes it.
     """
 
     def cell(mode: str, size: int) -> AllocRow:
-        return alloc(f"{size}G", mode=mode, one_module=one_module).rows[0]
+        return alloc(f"{size}G", mode=mode, all_modules=all_modules).rows[0]
 
     values: dict[str, tuple[float, str]] = {}
     for kind, node in (("pmem", 4), ("dram", 0)):
@@ -62,13 +62,26 @@ Values = dict[str, tuple[float, str]]
 Cell = Callable[[str, int], AllocRow]
 
 
-def _like_far_dram(_: Values, cell: Cell) -> tuple[float, str]:
-    landed = cell("alius", 1000)["landed"]
-    far, near = (
-        next(entry["page_ns"] for entry in landed if (entry["kind"], entry["local"]) == wanted)
-        for wanted in (("dram", False), ("pmem", True))
-    )
-    return near / far, f"{near:,.0f} against {far:,.0f} ns per page, one core"
+def _like_far_dram(_: Values, __: Cell) -> tuple[float, str]:
+    def ratio(threads: int, pattern: str, writes: float) -> float:
+        near, far = (
+            _known(
+                run(
+                    "80G", mode=mode, nodes=nodes, threads=threads, pattern=pattern, writes=writes
+                ).rows[0]["gb_per_second"]
+            )
+            for mode, nodes in (("interleave", [4, 5]), ("kmem-dax", [2]))
+        )
+        return near / far
+
+    others = {
+        "random loads": ratio(24, "random", 0.0),
+        "sequential stores": ratio(24, "sequential", 1.0),
+        "sequential loads of one thread": ratio(1, "sequential", 0.0),
+        "random loads of one thread": ratio(1, "random", 0.0),
+    }
+    shown = ", ".join(f"{what} {value:.2f}" for what, value in others.items())
+    return ratio(24, "sequential", 0.0), f"other accesses: {shown}"
 
 
 def _alius_faster(values: Values, _: Cell) -> tuple[float, str]:

@@ -6,6 +6,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import units
+from nearfar.advise.measured import Decision
+from nearfar.declared import fit as declared
 from nearfar.fit import Fits
 from nearfar.models import FitDict
 from nearfar.report.tables import listing
@@ -33,6 +35,40 @@ def fit(result: Fits) -> RenderableType:
     heads = ["of", "memory", "verdict", "R2", "model", "coefficients"]
     table = listing(f"Fitted models, p: page size in {fits[0]['page_unit']}", heads, rows)
     return Group(Text(f"Fits: {', '.join(verdicts)}.", style="bold"), Text(""), table)
+
+
+def decision(result: Decision) -> RenderableType:
+    """The page size for each memory size and storage, and the times it follows from."""
+    lines, rows = [], []
+    for row in result.rows:
+        memory = memory_label(row["memory_bytes"], row["memory_fraction"])
+        error = "" if row["error"] is None else units.percent(row["error"])
+        if row["chosen"]:
+            lines.append(Text(_chosen(row, memory), style="bold"))
+        rows.append(
+            [
+                memory,
+                row["storage"],
+                units.size(row["page_bytes"]),
+                units.duration(row["time_ns"]),
+                "-" if row["gain"] is None else units.percent(row["gain"]),
+                "measured" if row["measured"] else f"within {error}" if error else "unknown",
+                "*" if row["chosen"] else "",
+            ]
+        )
+    heads = ["memory", "storage", "page", "time", "gain", "error", "chosen"]
+    title = f"Time of a reference on {result.machine}"
+    return Group(*lines, Text(""), listing(title, heads, rows))
+
+
+def _chosen(row: declared.DecisionRow, memory: str) -> str:
+    """The decision, in a sentence."""
+    where = f"{row['storage']}, memory {memory}" if memory else row["storage"]
+    saved = f", {units.percent(row['gain'])} less than with 4 KiB" if row["gain"] else ""
+    measured = " (measured)" if row["measured"] else ""
+    error = "" if not row["error"] else f"; the time is within {units.percent(row['error'])}"
+    time = units.duration(row["time_ns"])
+    return f"{where}: {units.size(row['page_bytes'])} pages, {time}{saved}{measured}{error}."
 
 
 def _digits(value: float | None) -> str:

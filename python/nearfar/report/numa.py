@@ -39,7 +39,7 @@ def _lowest(values: Mapping[str, float]) -> tuple[float, str]:
 
 
 def alloc(rows: Sequence[numa_alloc.Row]) -> RenderableType:
-    """Times and the placement of the bytes; below it the reasons for impossible cases."""
+    """Times and where the bytes are; below it why a case is impossible or leaves out nodes."""
     sentences = []
     for size in dict.fromkeys(row["size_bytes"] for row in rows):
         times = {
@@ -73,9 +73,9 @@ def alloc(rows: Sequence[numa_alloc.Row]) -> RenderableType:
             _gib(row["remote_far_bytes"]),
         )
     lines = [
-        f"{row['mode']}, {units.size(row['size_bytes'])}: {row['why_not']}."
+        f"{row['mode']}, {units.size(row['size_bytes'])}: {row['why_not'] or row['note']}."
         for row in rows
-        if not row["possible"]
+        if row["why_not"] or row["note"]
     ]
     return Group(_headline(*sentences), Text(""), shown, *map(Text, lines))
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from nearfar import papers, units
 from nearfar.declared import reproduce as declared
 from nearfar.report.fitted import KEY, Table
-from nearfar.reproduce import Reproduced
+from nearfar.reproduce import Claims, Reproduced, claims
 
 
 def verdict(row: declared.Row) -> str:
@@ -70,9 +70,19 @@ def value(number: float | str | None) -> str:
     return f"{number:,.0f}" if abs(number) >= 10_000 else f"{number:.4g}"
 
 
+def _claims(one: Claims) -> Text:
+    """What a paper got right, what not, and why it matters today."""
+    text = Text(f"{papers.label(one['paper'])}. ", style="bold")
+    for word, says in (("Right", one["right"]), ("Not", one["wrong"])):
+        if says:
+            text.append(f"{word}: {'; '.join(says)}. ", style="not bold")
+    return text.append(f"Today: {one['today']}", style="not bold")
+
+
 def rows(result: Reproduced) -> RenderableType:
-    """The rows, then the sensitivity."""
-    parts: list[RenderableType] = [Text(summary(result), style="bold")]
+    """What each paper got right, the rows, then the sensitivity."""
+    parts: list[RenderableType] = [_claims(one) for one in claims(result.rows)]
+    parts.append(Text(summary(result), style="bold"))
     if text := captures(result.run):
         parts.append(Text(text))
     table = Table(collapse_padding=True)

@@ -27,10 +27,10 @@ import pkgutil
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
-from nearfar import _engine
+from nearfar import _engine, papers
 from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError, unknown
 from nearfar.result import Result
@@ -188,15 +188,17 @@ def reproduce(
     """Run a study of the papers.
 
     Args:
-        study: one of :func:`names`.
+        study: one of :func:`names`, or the number of a paper, such as ``003``: its rows alone.
         progress: called regularly with the number of references done.
         {options}
 
     Raises:
         NearfarError: unknown study, an option that it does not support, or a failure of the study.
     """
+    paper = study if study in papers.STUDIES else None
+    study = papers.STUDIES.get(study, study)
     if study not in names():
-        raise unknown("reproduce: no study", study, names(), "studies:")
+        raise unknown("reproduce: no study", study, [*names(), *papers.STUDIES], "studies:")
     module = importlib.import_module(f"{__name__}.{study}")
     run: Callable[..., Reproduced | list[declared.Row]] = getattr(module, "study", module.rows)
     supported = inspect.signature(run).parameters
@@ -206,7 +208,65 @@ def reproduce(
             raise NearfarError(f"--{key}: reproduce {study} has no such option; leave it out")
     given["progress"] = progress
     result = run(**{key: value for key, value in given.items() if key in supported})
-    return result if isinstance(result, Reproduced) else Reproduced(result, {"study": study})
+    if not isinstance(result, Reproduced):
+        result = Reproduced(result, {"study": study})
+    return result if paper is None else _of_paper(result, paper)
+
+
+def _of_paper(result: Reproduced, paper: str) -> Reproduced:
+    """The part of a result that is of one paper."""
+    rows = [row for row in result.rows if row["paper"] == paper]
+    items = {row["item"] for row in rows}
+    others = [papers.label(number) for number in papers.SYSTEMS if number != paper]
+    usual = sum(bool(row["holds"]) for row in rows)
+    sensitivity: list[declared.SensitivityRow] = []
+    for case in result.sensitivity:
+        more, fewer = ([item for item in case[key] if item in items] for key in ("more", "fewer"))
+        changed: declared.SensitivityRow = {
+            **case,
+            "holds": usual + len(more) - len(fewer),
+            "rows": len(results(rows)),
+            "more": more,
+            "fewer": fewer,
+        }
+        sensitivity.append(changed)
+    return replace(
+        result,
+        rows=rows,
+        run={**result.run, "study": f"reproduce {paper}"},
+        sensitivity=sensitivity,
+        figures=[one for one in result.figures if not _names(one["title"], others)],
+        tables=[one for one in result.tables if not _names(one["title"], others)],
+    )
+
+
+def _names(title: str, labels: Sequence[str]) -> bool:
+    """Whether a title names one of the papers."""
+    return any(label in title for label in labels)
+
+
+class Claims(TypedDict):
+    """What a paper claims, by what its rows say, and why it matters today."""
+
+    paper: str
+    right: list[str]
+    wrong: list[str]
+    today: str
+
+
+def claims(rows: Sequence[declared.Row]) -> list[Claims]:
+    """The main claims (``papers/NNN/claims.toml``) of each paper that has rows."""
+    found: list[Claims] = []
+    for paper in dict.fromkeys(row["paper"] for row in rows if row["paper"] in papers.SYSTEMS):
+        content = tomllib.loads(published(f"{paper}/claims"))
+        holds = {row["item"]: row["holds"] for row in rows if row["paper"] == paper}
+
+        def says(wanted: bool, content: Json = content, holds: Json = holds) -> list[str]:
+            return [one["says"] for one in content["claim"] if holds.get(one["item"]) is wanted]
+
+        right, wrong = says(True), says(False)
+        found.append({"paper": paper, "right": right, "wrong": wrong, "today": content["today"]})
+    return found
 
 
 def rows(study: str, **options: Unpack[declared.Options]) -> list[declared.Row]:

@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +56,12 @@ class Setting:
         memory: share of the footprint in figures without a memory size.
         unit: bytes that one NVM access moves; None: as in the machine file.
         nvm: the storage for 000's NVM: of its machine, of 001's or of ``optane-ssd``.
+        latency, bandwidth: of 000's NVM, to read; None: as in its machine file.
+        min_gain: least gain for which a VM leaves 4 KiB; 000 names none, but prints whole percents,
+            so less than half of one is no gain.
+        readahead: least bytes that a fault reads from a disk; smaller pages come and go together.
+            Both papers say that disks are read ahead (000, section 1; 001, sections 1 and 3); the
+            size is Linux's default.
         model: the model that chooses 000's pages: the papers' forms, or that of ``nearfar advise``
             (``auto``), which avoids these forms if they miss known times by more than 1 %.
         most: largest page of a VM, and for its model, bytes; one doubling above the largest that
@@ -67,6 +73,10 @@ class Setting:
     memory: float = 0.5
     unit: str | None = None
     nvm: str = "nvm"
+    latency: str | None = None
+    bandwidth: str | None = None
+    min_gain: str = "0.5%"
+    readahead: int = 131072
     model: str = "auto"
     most: int = 65536
 
@@ -231,11 +241,17 @@ class Evidence:
         if storage not in self._costs:
             desktop = self._with_unit(machines.load(NVM_MACHINE))
             base = Costs.of(desktop, "nvm-1x", SIZES)
-            candidates = (paper_machine(), desktop, machines.load(_OTHER))
+            candidates = (self._paper_machine(), desktop, machines.load(_OTHER))
             owner = next((one for one in candidates if storage in one.storages), desktop)
-            read = dict(zip(SIZES, owner.io_ns(storage, SIZES), strict=True))
+            read_sizes = [max(size, self._readahead(storage)) for size in SIZES]
+            read = dict(zip(SIZES, owner.io_ns(storage, read_sizes), strict=True))
             self._costs[storage] = Costs(base.times, read)
         return self._costs[storage]
+
+    def _paper_machine(self) -> machines.Machine:
+        changed = {"read_latency": self.setting.latency, "read_bandwidth": self.setting.bandwidth}
+        given = {f"storage.nvm.{key}": value for key, value in changed.items() if value}
+        return machines.load(paper_machine(), set=given) if given else paper_machine()
 
     def _with_unit(self, machine: machines.Machine) -> machines.Machine:
         if self.setting.unit is None:
@@ -247,7 +263,16 @@ class Evidence:
         self, workload: str, storage: str, memory: float | None = None
     ) -> tuple[Array, Array]:
         """T_A and T_D at each size, nanoseconds per reference, as simulated."""
-        return self.costs(storage).exact(self.points(workload, memory))
+        return self.costs(storage).exact(self._read_points(workload, storage, memory))
+
+    def _read_points(self, workload: str, storage: str, memory: float | None) -> list[Point]:
+        """Points of a workload; pages below the read-ahead fault as pages of its size."""
+        points = self.points(workload, memory)
+        read = [point for point in points if point.page_bytes <= self._readahead(storage)]
+        return [replace(point, faults=read[-1].faults) for point in read] + points[len(read) :]
+
+    def _readahead(self, storage: str) -> int:
+        return self.setting.readahead if storage == "hdd" else 0
 
     def times(self, workload: str, storage: str, memory: float | None = None) -> Array:
         """T_A + T_D at each size."""
@@ -286,7 +311,7 @@ class Evidence:
             found = self.rates(name)
             points = {
                 point.page_bytes: point
-                for point in found.points[memory]
+                for point in self._read_points(name, vm.storage, memory)
                 if point.page_bytes <= self.setting.most
             }
             tried = list(points)
@@ -328,7 +353,7 @@ def fleet(setting: Setting) -> list[Vm]:
             machine="papers/000/machine.toml",
             storage=given["storage"] if given["storage"] == "hdd" else setting.nvm,
             arch=default(declared.OPTIONS, "arch"),
-            min_gain=share(default(declared.OPTIONS, "min_gain"), "min_gain"),
+            min_gain=share(setting.min_gain, "min_gain"),
             scenario=given["scenario"],
         )
         for name, given in content["vm"].items()

@@ -62,6 +62,13 @@ VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
     ("NVM 10x DRAM in page-size advice (000)", "nvm-10x of desktop-nvm", {"nvm": "nvm-10x"}),
     ("NVM 100x DRAM in page-size advice (000)", "nvm-100x of desktop-nvm", {"nvm": "nvm-100x"}),
     ("NVM Optane memory in page-size advice (000)", "persistent memory", {"nvm": "optane-pmem"}),
+    ("NVM of 1350 MB/s in page-size advice (000)", "Optane Memory, 32 GB: its published bandwidth, "
+     "the SSD's 7.2 us to the first byte", {"latency": "10.2us", "bandwidth": "1350MB/s"}),
+    ("NVM of 7 us and 1 GB/s in page-size advice (000)", "what agrees with most rows; no source",
+     {"latency": "11.1us", "bandwidth": "1GB/s"}),
+    ("no read-ahead on disks", "a fault reads one page", {"readahead": 0}),
+    ("read-ahead of 32 KiB on disks", "8 pages, as Linux reads swap", {"readahead": 32768}),
+    ("VM pages only for 5 %", "the threshold of nearfar advise", {"min_gain": "5%"}),
     ("VM pages up to 256 KiB", "eight times the largest chosen", {"most": 262144}),
     ("VM pages by the papers' forms", "whatever their error", {"model": "papers"}),
 )  # fmt: skip

@@ -22,9 +22,9 @@ pub struct AllocOptions {
     pub threads: u64,
     /// Whether memory mode's cache is full of dirty lines, as after any use of the machine.
     pub dirty_cache: bool,
-    /// Whether a core waits for the module that its page lies on, rather than for all that
-    /// consecutive pages are interleaved over.
-    pub one_module: bool,
+    /// Whether a core fills all modules that consecutive pages are interleaved over, rather than
+    /// the one that its page lies on.
+    pub all_modules: bool,
 }
 
 nearfar_schema::columns! {
@@ -65,6 +65,8 @@ nearfar_schema::columns! {
         possible: bool,
         /// Why not, or null.
         why_not: Option<String>,
+        /// Nodes that a program's allocation would use and this one cannot, or null.
+        note: Option<String>,
         /// Time to allocate and clear it, or null when impossible.
         seconds: Option<f64> ["s"] as "time",
         /// Its rate, or null when impossible.
@@ -117,12 +119,14 @@ pub fn alloc(
     // The kernel's own tables are never movable and are taken on the way: the array first.
     let order = [groups.clone(), mode.order(topology, &memories, options.from, &Policy::default())];
     let tables = place(&mut memories, &order.concat(), overhead, Allocator::Vmalloc);
+    let mut programs = memories.clone();
     let placement = place(&mut memories, &groups, pages, options.allocator);
     let mut row = AllocRow {
         mode: mode.name(),
         size_bytes: size,
         possible: placement.missing + tables.missing == 0,
         why_not: None,
+        note: None,
         seconds: None,
         gb_per_second: None,
         capacity_bytes: capacity * PAGE,
@@ -174,6 +178,16 @@ pub fn alloc(
         let ns: f64 = spent.iter().sum();
         row.seconds = Some(ns / 1e9);
         row.gb_per_second = Some(size as f64 / ns);
+        let wanted = place(&mut programs, &groups, pages, Allocator::User).pages(memories.len());
+        let unused = (0..memories.len()).filter(|index| wanted[*index] > 0 && data[*index] == 0);
+        let labels: Vec<_> = unused.map(|index| topology.label(memories[index].backing)).collect();
+        row.note = (!labels.is_empty()).then(|| {
+            let labels = labels.join(", ");
+            format!(
+                "none of it is on {labels}: vmalloc, the default allocator, cannot use movable \
+                 memory; a program can (--allocator user)"
+            )
+        });
     } else {
         row.why_not = Some(why(&all, options, size, overhead, &placement.extents, capacity));
     }

@@ -6,16 +6,17 @@
 //!   written, one latency each with as many under way as the core has fill buffers. Where the
 //!   medium's unit spans several lines, the module serves the rest of a unit from its buffer: the
 //!   sequential latency. Elsewhere the random one, as nothing is fetched ahead of stores;
-//! * the **medium**: the lines drain at the sequential store bandwidth of all modules that
-//!   consecutive pages are interleaved over: those of the node, and of the other nodes that take
-//!   turns with it. In memory mode each line costs the accesses that [`Outcome::traffic`] counts,
-//!   one after the other on the DRAM and the persistent modules. With `one_module` a core waits for
-//!   the module of its page;
+//! * the **medium**: the lines drain at the sequential store bandwidth of the one module that holds
+//!   the page, as modules are interleaved by whole pages (4 KiB, Yang et al., FAST'20). With
+//!   `all_modules` they drain at that of all modules that consecutive pages are interleaved over:
+//!   those of the node, and of the other nodes that take turns with it. In memory mode each line
+//!   costs the accesses that [`Outcome::traffic`] counts, one after the other on the DRAM and the
+//!   persistent modules;
 //! * the **link** to another socket: the node's mixed bandwidth from there, as owning loads and
 //!   clearing stores.
 //!
-//! `threads` cores divide the core's share (and with `one_module` the medium's, up to the number of
-//! those modules); a link is shared by all.
+//! `threads` cores divide the core's share and, up to the number of those modules, the medium's
+//! (not with `all_modules`, where one core fills them); a link is shared by all.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::remedy;
@@ -67,7 +68,7 @@ pub fn clear_page(
     share: f64,
     options: &AllocOptions,
 ) -> Result<PageTime> {
-    let AllocOptions { from, threads, one_module, .. } = *options;
+    let AllocOptions { from, threads, all_modules, .. } = *options;
     let kernel_ns = topology.page_allocation_ns.ok_or_else(|| {
         Error::input(
             format!("machine {}", topology.machine),
@@ -83,7 +84,7 @@ pub fn clear_page(
     let lines = (PAGE / LINE) as f64;
     let medium = |node: &NodeModel, write| {
         let whole = node.local.bandwidth(Pattern { write, random: false });
-        if one_module { whole / node.modules as f64 } else { whole / share }
+        if all_modules { whole / share } else { whole / node.modules as f64 }
     };
     let (latency, medium_ns) = match memory.cache {
         None => (far, PAGE as f64 / medium(node, true)),
@@ -101,7 +102,7 @@ pub fn clear_page(
     };
     let remote = !topology.same_socket(from, memory.backing);
     let modules = node.modules as f64 / share;
-    let at_once = if one_module { modules.min(threads as f64) } else { 1.0 };
+    let at_once = if all_modules { 1.0 } else { modules.min(threads as f64) };
     let link_ns = if remote { PAGE as f64 / remote_bandwidth(topology, view) } else { 0.0 };
     Ok(PageTime {
         core_ns: (kernel_ns + lines * latency / topology.fill_buffers as f64) / threads as f64,

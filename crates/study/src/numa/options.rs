@@ -48,8 +48,9 @@ nearfar_schema::options! {
         threads: Threads = 1,
         /// Assume that memory mode's DRAM cache has no dirty lines.
         clean_cache: bool = false,
-        /// Limit a core to the bandwidth of the one module that holds its page.
-        one_module: bool = false,
+        /// Let a core fill all modules that pages are interleaved over at once, not only the one
+        /// that holds its page.
+        all_modules: bool = false,
     }
 }
 
@@ -147,7 +148,7 @@ impl AllocOptions {
             from: node(request.from_, topology),
             threads: request.threads.0,
             dirty_cache: !request.clean_cache,
-            one_module: request.one_module,
+            all_modules: request.all_modules,
         }
     }
 
@@ -159,7 +160,7 @@ impl AllocOptions {
             from: node(request.from_, topology),
             threads: request.threads.0,
             dirty_cache: true,
-            one_module: false,
+            all_modules: false,
         }
     }
 }

@@ -15,13 +15,12 @@ fn topology(name: &str) -> Topology {
 
 fn options(allocator: Allocator) -> AllocOptions {
     let policy = Policy::default();
-    AllocOptions { allocator, policy, from: 0, threads: 1, dirty_cache: true, one_module: false }
+    AllocOptions { allocator, policy, from: 0, threads: 1, dirty_cache: true, all_modules: false }
 }
 
-fn paper(mode_name: &str, gib: u64, one_module: bool) -> AllocRow {
+fn paper(mode_name: &str, gib: u64) -> AllocRow {
     let mode = mode(mode_name).unwrap();
-    let options = AllocOptions { one_module, ..options(Allocator::Vmalloc) };
-    alloc(&topology("optane-4node"), mode, gib << 30, &options).unwrap().row
+    alloc(&topology("optane-4node"), mode, gib << 30, &options(Allocator::Vmalloc)).unwrap().row
 }
 
 #[test]
@@ -34,7 +33,7 @@ fn a_page_costs_what_its_slowest_part_costs() {
         clear_page(&topology, &memories[index], share, &options).unwrap()
     };
     let of = |mode_name: &str, index: usize, dirty_cache| {
-        with(mode_name, index, 1.0, &|o| (o.one_module, o.dirty_cache) = (true, dirty_cache))
+        with(mode_name, index, 1.0, &|o| o.dirty_cache = dirty_cache)
     };
     let near = |found: f64, stated: f64| assert!((found - stated).abs() < 1e-6, "{found} {stated}");
     // By hand: 219 ns of kernel and 64 lines of 101 ns, ten at a time.
@@ -52,12 +51,15 @@ fn a_page_costs_what_its_slowest_part_costs() {
     assert_eq!(of("memory-mode", 2, true).bound_by(), "link");
     // Three modules of a node at once, or the six of two nodes that take turns: the core is slower
     // than either, and 20 cores are not.
-    let cores = |share, threads| with("alius", 4, share, &move |o| o.threads = threads);
+    let all = |mode_name: &str, index, share, threads| {
+        with(mode_name, index, share, &move |o| (o.all_modules, o.threads) = (true, threads))
+    };
+    let cores = |share, threads| all("alius", 4, share, threads);
     near(cores(1.0, 1).ns(), 219.0 + 6.4 * 169.0);
     near(cores(1.0, 20).ns(), 4096.0 / 6.9);
     near(cores(0.5, 20).ns(), 4096.0 / 13.8);
-    near(with("memory-mode", 0, 1.0, &|_| ()).ns(), 219.0 + 6.4 * (101.0 + 169.0));
-    near(with("memory-mode", 0, 1.0, &|o| o.threads = 20).ns(), five / 3.0);
+    near(all("memory-mode", 0, 1.0, 1).ns(), 219.0 + 6.4 * (101.0 + 169.0));
+    near(all("memory-mode", 0, 1.0, 20).ns(), five / 3.0);
 }
 
 #[test]
@@ -69,25 +71,25 @@ fn interleaving_over_more_modules_clears_faster() {
             *way *= 3.0;
         }
     }
-    let page_ns = |nodes: &[usize], one_module, threads| {
+    let page_ns = |nodes: &[usize], all_modules, threads| {
         let mut options = options(Allocator::User);
         options.policy.nodes = nodes.to_vec();
-        (options.one_module, options.threads) = (one_module, threads);
+        (options.all_modules, options.threads) = (all_modules, threads);
         let size = 64 << 30;
         let found = alloc(&topology, mode("interleave").unwrap(), size, &options).unwrap();
         let near = |n: &&super::Landed| n.bytes > 0 && n.node >= 4;
         let landed = found.landed.iter().find(near).unwrap();
         (landed.page_ns.round(), landed.bound_by)
     };
-    assert_eq!(page_ns(&[4], false, 1), (1781.0, "medium"));
-    assert_eq!(page_ns(&[4, 5], false, 1), (1301.0, "core"));
-    assert_eq!(page_ns(&[4, 5], false, 8), (890.0, "medium"));
+    assert_eq!(page_ns(&[4], true, 1), (1781.0, "medium"));
+    assert_eq!(page_ns(&[4, 5], true, 1), (1301.0, "core"));
+    assert_eq!(page_ns(&[4, 5], true, 8), (890.0, "medium"));
     // Half of the pages are DRAM's: the module has their time as well.
-    assert_eq!(page_ns(&[0, 4], false, 1), (1301.0, "core"));
+    assert_eq!(page_ns(&[0, 4], true, 1), (1301.0, "core"));
     // A core that waits for its page's module gains nothing; several do.
-    assert_eq!(page_ns(&[4, 5], true, 1), page_ns(&[4], true, 1));
-    assert_eq!(page_ns(&[4], true, 8).0, (4096.0f64 / 2.3).round());
-    assert_eq!(page_ns(&[4, 5], true, 8).0, (4096.0f64 / 4.6).round());
+    assert_eq!(page_ns(&[4, 5], false, 1), page_ns(&[4], false, 1));
+    assert_eq!(page_ns(&[4], false, 8).0, (4096.0f64 / 2.3).round());
+    assert_eq!(page_ns(&[4, 5], false, 8).0, (4096.0f64 / 4.6).round());
 }
 
 #[test]
@@ -99,14 +101,14 @@ fn table_two_is_met_by_one_module_at_a_time() {
         ("alius", &[19.12, 258.19, 383.88, 911.55, 2005.21]),
     ] {
         for (gib, published) in [80, 700, 1000, 2000, 3000].into_iter().zip(cells) {
-            let error = paper(mode_name, gib, true).seconds.unwrap() / published - 1.0;
+            let error = paper(mode_name, gib).seconds.unwrap() / published - 1.0;
             assert!(error.abs() < 0.10, "{mode_name} {gib}: {error}");
             errors.push(error.abs());
         }
     }
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     assert!(errors.len() == 9 && mean < 0.05, "{mean}");
-    let row = paper("memory-mode", 3000, false);
+    let row = paper("memory-mode", 3000);
     assert!(!row.possible && row.seconds.is_none());
     assert!(row.why_not.unwrap().starts_with("needs 3000.0 GiB and 11.7 GiB of page tables"));
 }
@@ -133,6 +135,7 @@ fn every_page_is_accounted_for() {
                     assert_eq!(places, data);
                     assert_eq!(row.possible, row.why_not.is_none());
                     assert_eq!(row.possible, row.seconds.is_some());
+                    assert!(row.possible || row.note.is_none());
                     if row.possible {
                         assert_eq!(data, gib << 30);
                     }
@@ -153,16 +156,33 @@ fn predictions_of_the_model() {
         row.seconds.unwrap()
     };
     many.policy.nodes = vec![4];
-    for one_module in [true, false] {
-        (many.one_module, many.threads) = (one_module, 1);
+    for all_modules in [true, false] {
+        (many.all_modules, many.threads) = (all_modules, 1);
         let one = time(&many);
         many.threads = 3;
         assert!(time(&many) < one / 2.0);
     }
     // Kinks: a GiB more costs most where the remote modules begin.
-    let at = |gib| paper("alius", gib, false).seconds.unwrap();
+    let at = |gib| paper("alius", gib).seconds.unwrap();
     let slope = |gib| at(gib + 1) - at(gib);
     assert!(slope(40) < slope(250) && slope(250) < slope(1000) && slope(1000) < slope(2500));
+}
+
+#[test]
+fn an_allocator_that_leaves_out_nodes_says_so() {
+    let topology = topology("optane-4node");
+    let note = |mode_name: &str, allocator, nodes: &[usize], gib: u64| {
+        let mut options = options(allocator);
+        options.policy.nodes = nodes.to_vec();
+        alloc(&topology, mode(mode_name).unwrap(), gib << 30, &options).unwrap().row.note
+    };
+    let weighted = |allocator, nodes: &[usize]| note("weighted-interleave", allocator, nodes, 80);
+    let said = weighted(Allocator::Vmalloc, &[0, 4]).unwrap();
+    assert!(said.starts_with("none of it is on pmem4: vmalloc"), "{said}");
+    assert!(weighted(Allocator::User, &[0, 4]).is_none());
+    assert!(weighted(Allocator::Vmalloc, &[0, 1]).is_none());
+    // A program too would have taken DRAM first.
+    assert!(note("kmem-dax", Allocator::Vmalloc, &[], 80).is_none());
 }
 
 #[test]

@@ -1,0 +1,159 @@
+"""The page size that `nearfar fit` chooses from rates at a few page sizes, beside the best of all.
+
+Rates of recorded programs stand for counters: at four page sizes they are measured, at the others
+they are the truth that the choice does not see.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from inputs import Inputs
+from measure import Row, capture, row
+from programs import PROGRAMS
+from table import recorded, summary
+
+from cases.mglru_guest import ENVIRONMENT
+from nearfar import units
+from nearfar.advise.measured import decide
+from nearfar.advise.prediction import Costs, Point
+from nearfar.fit import fit_csv
+from nearfar.machine import load
+from nearfar.paging import paging
+from nearfar.workload import bundled
+
+NAME = "fit-choice"
+SUMMARY = "the page size chosen from rates at four sizes, against the best of ten"
+
+#: What is measured, and all sizes.
+MEASURED = (1024, 4096, 16384, 65536)
+SIZES = tuple(1024 << power for power in range(7))
+MEMORY = "50%"
+#: Storages of both papers: machine and name.
+STORAGES = (
+    ("desktop-nvm", "nvm-1x"), ("desktop-nvm", "nvm-10x"), ("desktop-nvm", "nvm-100x"),
+    ("optane-ssd", "optane-ssd"), ("nvme", "nvme"), ("zram", "zram"), ("desktop-hdd", "hdd"),
+)  # fmt: skip
+#: Programs of `bench/programs` to add, and the part of their size.
+CAPTURED, PART = ("sort", "perl"), 0.1
+#: Captures that are no programs of their own: page numbers only.
+LEFT_OUT = ("pigz-pages", "pigz-45-pages")
+QUICK = ("gnugo", "redis")
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Whole runs where there is a view of one, else the bundled capture; two are captured here."""
+    views, captures = bundled("views"), bundled()
+    traces = {path.stem: path for path in sorted(captures.glob("*.trace"))}
+    traces |= {path.stem: path for path in views.glob("*.trace")}
+    traces = {
+        name: path
+        for name, path in traces.items()
+        if name not in LEFT_OUT and (not quick or name in QUICK)
+    }
+    for program in [] if quick or not inputs.can_capture else PROGRAMS:
+        if program.name in CAPTURED and not program.missing():
+            command = program.make(inputs.scratch, PART)
+            traces[program.name] = inputs.scratch / f"{program.name}.trace"
+            capture(command, traces[program.name], ENVIRONMENT)
+    cells: list[dict[str, Any]] = []
+    for name, trace in traces.items():
+        cells += choices(name, trace, inputs.scratch / f"{name}.csv")
+    inputs.cells += cells
+    return rows(cells)
+
+
+def choices(name: str, trace: Path, table: Path) -> list[dict[str, Any]]:
+    """A cell for each storage."""
+    found = paging(
+        trace, machine="desktop-nvm", storage=["nvm-1x"], page_sizes=SIZES, memory=MEMORY,
+        view="paper", lifetimes="off",
+    )  # fmt: skip
+    known = {one["page_bytes"]: one for one in found.rows}
+    with table.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file)
+        lines.writerow(["page_bytes", "tlb_miss_rate", "fault_rate"])
+        for size in MEASURED:
+            if size in known:
+                rates = known[size]
+                lines.writerow([size, rates["tlb_miss_rate"], rates["fault_rate"]])
+    fits = fit_csv(table)
+    points = [
+        Point(size, one["tlb_miss_rate"], 0.0, one["fault_rate"], 0.0)
+        for size, one in sorted(known.items())
+    ]
+    cells = []
+    for machine, storage in STORAGES:
+        made = decide(fits, machine, storage)
+        costs = Costs.of(load(machine), storage, [point.page_bytes for point in points])
+        true = dict(zip(sorted(known), np.add(*costs.exact(points)).tolist(), strict=True))
+        cells.append({"program": name, "storage": storage, **judged(made.rows, true)})
+    return cells
+
+
+def judged(rows: Sequence[Mapping[str, Any]], true: Mapping[int, float]) -> dict[str, Any]:
+    """The choice and the truth: sizes, the time lost, and the errors of unseen times."""
+    chosen = next(one for one in rows if one["chosen"])
+    among = [size for size in true if size <= max(one["page_bytes"] for one in rows)]
+    best = min(among, key=lambda size: true[size])
+    unseen = [one for one in rows if not one["measured"]]
+    errors = [abs(one["time_ns"] / true[one["page_bytes"]] - 1) for one in unseen]
+    said = next((one["error"] for one in unseen), None)
+    return {
+        "chosen_bytes": chosen["page_bytes"],
+        "best_bytes": best,
+        "lost": true[chosen["page_bytes"]] / true[best] - 1,
+        "usual_lost": true[4096] / true[best] - 1,
+        "error": max(errors, default=0.0),
+        "said_error": said,
+    }
+
+
+def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """How often the choice is good, and how far off times are."""
+    if not cells:
+        return []
+    lost = [100 * cell["lost"] for cell in cells]
+    usual = [100 * cell["usual_lost"] for cell in cells]
+    within = [cell for cell in cells if cell["said_error"] is not None]
+    covered = 100 * sum(one["error"] <= one["said_error"] for one in within) / max(len(within), 1)
+    return [
+        row(NAME, "choices within 5 % of the best time", [share(lost)], "%", goal=">= 90"),
+        row(NAME, "4 KiB within 5 % of the best time", [share(usual)], "%"),
+        row(NAME, "most time lost by a choice", [max(lost)], "%"),
+        row(NAME, "most time lost by 4 KiB", [max(usual)], "%"),
+        row(NAME, "unseen times within the error that is said", [covered], "%"),
+    ]
+
+
+def share(lost: Sequence[float]) -> float:
+    return 100 * sum(one <= 5 for one in lost) / len(lost)
+
+
+def figures() -> str:
+    """The figures of the record."""
+    return summary(recorded(NAME)["rows"])
+
+
+def programs() -> str:
+    """The choice for each program on each storage."""
+    cells = recorded(NAME)["cells"]
+    storages = list(dict.fromkeys(cell["storage"] for cell in cells))
+    lines = [f"| program | {' | '.join(storages)} |", "|---|" + "---|" * len(storages)]
+    for name in dict.fromkeys(cell["program"] for cell in cells):
+        own = {cell["storage"]: cell for cell in cells if cell["program"] == name}
+        lines.append(f"| `{name}` | {' | '.join(_cell(own[one]) for one in storages)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(cell: Mapping[str, Any]) -> str:
+    """``16K``, or with the best and the time lost: ``16K (32K, 2 %)``."""
+    chosen, best = (units.size(cell[key]) for key in ("chosen_bytes", "best_bytes"))
+    return chosen if chosen == best else f"{chosen} ({best}, {units.percent(cell['lost'])})"
+
+
+TABLES = {"figures": figures, "programs": programs}
