@@ -101,7 +101,9 @@ class ssd:
         sleep_granularity: str | int | None
         atomic: str
         first_touch: str
+        file_data: str
         l2p: str
+        bus: str
         window: int
         seed: int
         threads: int
@@ -163,7 +165,7 @@ class numa_alloc:
         from_: int | None
         threads: int
         clean_cache: bool
-        one_module: bool
+        all_modules: bool
 
     OPTIONS: Final[tuple[Option, ...]]
     class Row(TypedDict):
@@ -171,6 +173,7 @@ class numa_alloc:
         size_bytes: int
         possible: bool
         why_not: str | None
+        note: str | None
         seconds: float | None
         gb_per_second: float | None
         capacity_bytes: int

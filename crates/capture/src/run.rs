@@ -165,17 +165,13 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
             detail = format!("{detail}; {text}");
         }
     }
-    let unrecorded = if start.is_some() || options.skip_refs > 0 {
-        vec!["its start".to_owned()]
-    } else {
-        Vec::new()
-    };
+    let late = start.is_some() || options.skip_refs > 0;
     let source = Source {
         kind: "capture".into(),
         detail,
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         arch: program.arch.into(),
-        unrecorded: Some(unrecorded),
+        unrecorded: Some(late.then(|| "its start".to_owned()).into_iter().collect()),
         ..Source::default()
     };
     // The program and the expander use at most a processor each, encoding one and a half.
@@ -437,7 +433,8 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
         });
         unrecorded.push("its end".into());
     }
-    writer.change_source(|source| source.unrecorded.get_or_insert_default().append(&mut unrecorded));
+    writer
+        .change_source(|source| source.unrecorded.get_or_insert_default().append(&mut unrecorded));
     let info = writer.finish(reason.as_deref())?;
     Ok(Outcome { end, info, warnings })
 }

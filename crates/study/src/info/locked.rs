@@ -50,7 +50,8 @@ mod tests {
     fn locked_memory_counts_until_it_is_unlocked_or_unmapped() {
         use RegionKind::{Exit, Lock, Map, Move, Unlock, Unmap};
         let of = |steps: &[(RegionKind, u32, u64, u64)]| {
-            let events = steps.iter().map(|&(kind, thread, addr, len)| event(kind, thread, addr, len));
+            let events =
+                steps.iter().map(|&(kind, thread, addr, len)| event(kind, thread, addr, len));
             peak(&events.collect::<Vec<_>>(), |thread| thread)
         };
         assert_eq!(of(&[(Lock, 0, 0x1000, 0x3000), (Lock, 0, 0x2000, 0x3000)]), 0x4000);

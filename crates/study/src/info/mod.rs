@@ -5,8 +5,8 @@
 //! its first byte. See `docs/info.md`.
 
 mod heat;
-pub(crate) mod names;
 mod locked;
+pub(crate) mod names;
 mod pages;
 mod pass;
 mod regions;
