@@ -67,7 +67,7 @@ def _like_far_dram(_: Values, __: Cell) -> tuple[float, str]:
         near, far = (
             _known(
                 run(
-                    "80G", mode=mode, nodes=nodes, threads=threads, pattern=pattern, writes=writes
+                    "1G", mode=mode, nodes=nodes, threads=threads, pattern=pattern, writes=writes
                 ).rows[0]["gb_per_second"]
             )
             for mode, nodes in (("interleave", [4, 5]), ("kmem-dax", [2]))
