@@ -314,9 +314,11 @@ mod tests {
             let mut machine = machine();
             if striped {
                 let flash = machine.flash.as_mut().unwrap();
-                flash.stripe = Some(flash.dies_per_channel.clone());
+                let mut stripe = flash.dies_per_channel.clone();
+                stripe.value.0 = 8;
+                flash.stripe = Some(stripe);
             }
-            let stripe = if striped { 2 } else { 1 };
+            let stripe = if striped { 8 } else { 1 };
             let mut umd = Umd::new(&machine, frames as u64 * 4096).unwrap();
             // The oldest first, with what was written since it came.
             let mut list: Vec<(u32, bool)> = Vec::new();

@@ -18,11 +18,13 @@ fn machine() -> Machine {
     Machine::load("umd", std::path::Path::new("")).unwrap()
 }
 
-/// The same with stripes of two pages.
+/// The same with stripes over all dies.
 fn striped() -> Machine {
     let mut machine = machine();
     let flash = machine.flash.as_mut().unwrap();
-    flash.stripe = Some(flash.dies_per_channel.clone());
+    let mut stripe = flash.dies_per_channel.clone();
+    stripe.value.0 = 8;
+    flash.stripe = Some(stripe);
     machine
 }
 
@@ -326,7 +328,7 @@ proptest! {
         records in anything(90, 1),
         frames in 2u64..80,
         clean in any::<bool>(),
-        (stripe, machine) in prop_oneof![Just((1, machine())), Just((2, striped()))],
+        (stripe, machine) in prop_oneof![Just((1, machine())), Just((8, striped()))],
     ) {
         let host = bare();
         let file_data = if clean { FileData::Clean } else { FileData::Dirty };
