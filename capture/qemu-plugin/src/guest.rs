@@ -99,7 +99,7 @@ pub fn announce(stream: &mut Stream) {
     }
     let base = BASE.load(Relaxed);
     if let Some(recorder) = Recorder::installed() {
-        recorder.set_base(base);
+        recorder.header().base.store(base, Relaxed);
     }
     let host = HOST.lock().map(|host| host.clone()).unwrap_or_default();
     // QEMU places the guest below itself; new ranges above that are QEMU's.

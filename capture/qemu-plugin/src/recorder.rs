@@ -118,7 +118,7 @@ impl Recorder {
         self.scratch
     }
 
-    fn header(&self) -> &Header {
+    pub fn header(&self) -> &Header {
         self.memory.header()
     }
 
@@ -286,11 +286,6 @@ impl Recorder {
     pub fn started(&self) {
         self.header().started.store(1, Relaxed);
         self.ring_bell();
-    }
-
-    /// Tell the receiver the host address of guest address 0.
-    pub fn set_base(&self, base: u64) {
-        self.header().base.store(base, Relaxed);
     }
 
     /// Add a block to the shared table. Returns its index, or 0 if the table is full.
