@@ -173,7 +173,10 @@ class PagingResult(FolderResult):
         memory_fraction: float | None = None,
         machine: str | None = None,
     ) -> declared.Row:
-        """The row with the shortest total time, of a storage, memory size and machine if given.
+        """The row of the best page size, of a storage, memory size and machine if given.
+
+        Of several memory sizes or storages, that with the shortest time;
+        :func:`nearfar.paging_findings.choice` chooses the page size.
 
         Raises:
             NearfarError: there is no such row.
@@ -187,7 +190,13 @@ class PagingResult(FolderResult):
         ]
         if not rows:
             raise NearfarError("best: no such storage, memory fraction or machine in this result")
-        return min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
+        from nearfar.paging_findings import choice, memory_of
+
+        def place(row: declared.Row) -> object:
+            return row["machine"], row["storage"], memory_of(row)
+
+        fastest = min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
+        return choice([row for row in rows if place(row) == place(fastest)])
 
     def html(self, heatmap: HeatMap | None = None) -> str:
         """A self-contained page of the result."""

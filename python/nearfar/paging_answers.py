@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from nearfar import units
 from nearfar.declared import paging as declared
-from nearfar.gain_error import gain_error, points, saving, worthwhile
+from nearfar.gain_error import gain_error, points, saving
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
 from nearfar.paging import PagingResult
 from nearfar.paging_findings import (
@@ -87,31 +87,23 @@ def _page_size(result: PagingResult) -> str:
         return best.sentence[0].lower() + best.sentence[1:]
     if best.gain is None or best.usual is None:
         return best.sentence
-    error = gain_error(best.gain)
-    size, usual = units.size(best.page_bytes), units.size(USUAL_PAGE)
-    if best.page_bytes == USUAL_PAGE:
+    fastest = replace(best, row=best.fastest)
+    most, size, usual = fastest.gain or 0.0, units.size(fastest.page_bytes), units.size(USUAL_PAGE)
+    if fastest.page_bytes == USUAL_PAGE:
         return f"stay with {usual}; no other simulated size takes less time."
-    if best.gain <= error:
+    if best.page_bytes == USUAL_PAGE:
         return (
-            f"stay with {usual}; {size} pages take {units.percent(best.gain)} less time, which is "
-            f"within the error ({points(error)})."
+            f"stay with {usual}; {size} pages take {units.percent(most)} less time, which is "
+            f"within the error ({points(gain_error(most))})."
         )
-    by_page = {
-        row["page_bytes"]: replace(best, row=row)
-        for row in result.rows
-        if (memory_of(row), row["storage"]) == (best.memory, best.storage)
-    }
-    gains = {page: choice.gain or 0.0 for page, choice in by_page.items()}
-    chosen = by_page[worthwhile(gains) or best.page_bytes]
-    gain = chosen.gain or 0.0
-    extra = (chosen.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
+    extra = (best.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
     bloat = f", but {units.size(extra)} more memory" if extra > 0 else ""
     faster = ""
-    if chosen.page_bytes != best.page_bytes:
-        difference = points(best.gain - gain)
+    if best.page_bytes != fastest.page_bytes:
+        difference = points(most - best.gain)
         faster = f"; {size} pages would gain {difference} more, which is within the error"
     return (
-        f"{units.size(chosen.page_bytes)} pages take {saving(gain)} less time than {usual} pages"
+        f"{units.size(best.page_bytes)} pages take {saving(best.gain)} less time than {usual} pages"
         f"{bloat}{faster}."
     )
 

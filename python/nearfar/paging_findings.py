@@ -8,6 +8,7 @@ from typing import Final, Literal, TypedDict, get_args
 
 from nearfar import units
 from nearfar.declared import paging as declared
+from nearfar.gain_error import worthwhile
 from nearfar.memory_curve import Memory, in_order, middle
 from nearfar.paging import ALL_REFERENCES, Interval, PagingResult, PagingRun, PlainFit
 from nearfar.provenance import Run
@@ -27,19 +28,21 @@ Rate = Literal["fault_rate", "tlb_miss_rate"]
 
 @dataclass(frozen=True)
 class Best:
-    """The page size with the shortest time per reference, for one memory size and storage.
+    """The best page size for one memory size and storage (:func:`choice`).
 
     Attributes:
         memory: the memory size.
         storage: the name of the storage.
-        row: the best row; of equal times, that of the page size nearest to 4 KiB.
+        row: the row of that page size.
         usual: the row of 4 KiB pages; None if they were not studied.
+        fastest: the row with the shortest time.
     """
 
     memory: Memory
     storage: str
     row: declared.Row
     usual: declared.Row | None
+    fastest: declared.Row
 
     @property
     def page_bytes(self) -> int:
@@ -65,8 +68,10 @@ class Best:
         if gain is None:
             return f"{text}: {time} per reference (4 KiB was not among the sizes tried)."
         if self.page_bytes == USUAL_PAGE:
+            within = "" if self.fastest is self.row else " by more than the error"
             return (
-                f"{text}, the usual one: {time} per reference, and no other size tried is quicker."
+                f"{text}, the usual one: {time} per reference, and no other size tried is quicker"
+                f"{within}."
             )
         usual = units.duration(self.usual["total_ns"]) if self.usual else ""
         saved = "less than 0.1 %" if gain < 0.0005 else units.percent(gain)
@@ -140,14 +145,32 @@ def best_pages(result: PagingResult) -> dict[tuple[Memory, str], Best]:
     for row in result.rows:
         groups.setdefault((memory_of(row), row["storage"]), []).append(row)
     return {
-        key: Best(
-            key[0],
-            key[1],
-            min(group, key=lambda row: (row["total_ns"], abs(row["page_bytes"] - USUAL_PAGE))),
-            next((row for row in group if row["page_bytes"] == USUAL_PAGE), None),
-        )
+        key: Best(key[0], key[1], choice(group), _usual(group), _fastest(group))
         for key, group in groups.items()
     }
+
+
+def choice(rows: Sequence[declared.Row]) -> declared.Row:
+    """The row of the best page size, for one memory size and storage.
+
+    With ``--view machine``, the smallest page size whose gain over 4 KiB does not differ from the
+    largest by more than the error, and 4 KiB if no gain is larger than its error. Otherwise the
+    row with the shortest time; of equal times, the page size nearest to 4 KiB.
+    """
+    usual = _usual(rows)
+    if usual is None or usual.get("cpu_ns") is None or not usual["total_ns"]:
+        return _fastest(rows)
+    by_page = {row["page_bytes"]: row for row in rows}
+    gains = {page: 1.0 - row["total_ns"] / usual["total_ns"] for page, row in by_page.items()}
+    return by_page[worthwhile(gains) or USUAL_PAGE]
+
+
+def _usual(rows: Sequence[declared.Row]) -> declared.Row | None:
+    return next((row for row in rows if row["page_bytes"] == USUAL_PAGE), None)
+
+
+def _fastest(rows: Sequence[declared.Row]) -> declared.Row:
+    return min(rows, key=lambda row: (row["total_ns"], abs(row["page_bytes"] - USUAL_PAGE)))
 
 
 def middle_memory(result: PagingResult) -> Memory | None:
