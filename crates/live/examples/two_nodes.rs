@@ -50,7 +50,7 @@ fn number(text: &str) -> usize {
 }
 
 fn setup(fast: &str, far: &str, policy: &str) -> Result<Setup> {
-    let given = [("fast", fast), ("far", far), ("policy", policy), ("far_size", "96M")];
+    let given = [("fast", fast), ("far", far), ("policy", policy), ("far_size", "64M")];
     let given = given.map(|(name, value)| (name.to_owned(), Given::from(value)));
     let options = RunOptions::read(&BTreeMap::from(given)).map_err(Error::refused)?;
     options.setup(BTreeMap::new())

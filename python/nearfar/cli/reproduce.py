@@ -20,7 +20,7 @@ SETTINGS = {"epilog": "Example: nearfar reproduce --all --html papers.html"}
 @takes(declared.OPTIONS)
 def run(
     study: Annotated[
-        str | None, typer.Argument(help="Study (numa, paging, ssd, tiering) or paper (000 to 004).")
+        str | None, typer.Argument(help="Paper (000 to 004) or study: numa, paging, ssd, tiering.")
     ] = None,
     all_studies: Annotated[bool, typer.Option("--all", help="Every study.")] = False,
     check: Annotated[
