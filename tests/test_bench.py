@@ -23,7 +23,9 @@ sys.path.insert(0, str(BENCH))
 
 import run  # noqa: E402 - of the bench
 
-CASES = [case.NAME for case in (*run.CASES, *run.VALIDATION)]
+#: Cases with tests of their own.
+TESTED = {"kernel-faults", "mglru-guest", "page-gain", "guest-pages"}
+CASES = [case.NAME for case in (*run.CASES, *run.VALIDATION) if case.NAME not in TESTED]
 
 
 def bench(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -25,7 +25,7 @@ from programs import PROGRAMS  # noqa: E402
 from table import recorded  # noqa: E402
 
 #: Programs that are captured again: quick ones whose predictions depend little on versions.
-REPLAYED = ("graph", "numpy")
+REPLAYED = ("graph",)
 
 
 def test_the_memory_controller_is_found(tmp_path: Path) -> None:

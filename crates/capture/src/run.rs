@@ -433,10 +433,8 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
         });
         unrecorded.push("its end".into());
     }
-    writer
-        .change_source(|source| source.unrecorded.get_or_insert_default().append(&mut unrecorded));
-    let info = writer.finish(reason.as_deref())?;
-    Ok(Outcome { end, info, warnings })
+    writer.change_source(|source| source.unrecorded.get_or_insert_default().extend(unrecorded));
+    Ok(Outcome { end, info: writer.finish(reason.as_deref())?, warnings })
 }
 
 /// Build ids of the mapped files, except files that were replaced meanwhile.
