@@ -27,6 +27,7 @@ from nearfar.filter import view
 from nearfar.info import HeatMap
 from nearfar.memory_curve import Memory, in_order
 from nearfar.models import Fit
+from nearfar.page_choice import choice
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
@@ -176,7 +177,7 @@ class PagingResult(FolderResult):
         """The row of the best page size, of a storage, memory size and machine if given.
 
         Of several memory sizes or storages, that with the shortest time;
-        :func:`nearfar.paging_findings.choice` chooses the page size.
+        :func:`nearfar.page_choice.choice` chooses the page size.
 
         Raises:
             NearfarError: there is no such row.
@@ -190,10 +191,9 @@ class PagingResult(FolderResult):
         ]
         if not rows:
             raise NearfarError("best: no such storage, memory fraction or machine in this result")
-        from nearfar.paging_findings import choice, memory_of
 
         def place(row: declared.Row) -> object:
-            return row["machine"], row["storage"], memory_of(row)
+            return row["machine"], row["storage"], row["memory_bytes"], row["memory_fraction"]
 
         fastest = min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
         return choice([row for row in rows if place(row) == place(fastest)])

@@ -8,13 +8,12 @@ from typing import Final, Literal, TypedDict, get_args
 
 from nearfar import units
 from nearfar.declared import paging as declared
-from nearfar.gain_error import worthwhile
 from nearfar.memory_curve import Memory, in_order, middle
+from nearfar.page_choice import USUAL_PAGE as USUAL_PAGE
+from nearfar.page_choice import choice, fastest, usual
 from nearfar.paging import ALL_REFERENCES, Interval, PagingResult, PagingRun, PlainFit
 from nearfar.provenance import Run
 
-#: Bytes of the page that x86-64 and most arm64 systems use by default.
-USUAL_PAGE: Final = 4096
 #: Names of the fitted quantities.
 QUANTITIES: Final = {"tlb": "TLB miss rate", "fault": "fault rate"}
 
@@ -145,32 +144,9 @@ def best_pages(result: PagingResult) -> dict[tuple[Memory, str], Best]:
     for row in result.rows:
         groups.setdefault((memory_of(row), row["storage"]), []).append(row)
     return {
-        key: Best(key[0], key[1], choice(group), _usual(group), _fastest(group))
+        key: Best(key[0], key[1], choice(group), usual(group), fastest(group))
         for key, group in groups.items()
     }
-
-
-def choice(rows: Sequence[declared.Row]) -> declared.Row:
-    """The row of the best page size, for one memory size and storage.
-
-    With ``--view machine``, the smallest page size whose gain over 4 KiB does not differ from the
-    largest by more than the error, and 4 KiB if no gain is larger than its error. Otherwise the
-    row with the shortest time; of equal times, the page size nearest to 4 KiB.
-    """
-    usual = _usual(rows)
-    if usual is None or usual.get("cpu_ns") is None or not usual["total_ns"]:
-        return _fastest(rows)
-    by_page = {row["page_bytes"]: row for row in rows}
-    gains = {page: 1.0 - row["total_ns"] / usual["total_ns"] for page, row in by_page.items()}
-    return by_page[worthwhile(gains) or USUAL_PAGE]
-
-
-def _usual(rows: Sequence[declared.Row]) -> declared.Row | None:
-    return next((row for row in rows if row["page_bytes"] == USUAL_PAGE), None)
-
-
-def _fastest(rows: Sequence[declared.Row]) -> declared.Row:
-    return min(rows, key=lambda row: (row["total_ns"], abs(row["page_bytes"] - USUAL_PAGE)))
 
 
 def middle_memory(result: PagingResult) -> Memory | None:
