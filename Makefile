@@ -81,6 +81,7 @@ lint: env ## Formatters and linters
 	$(BIN)/ruff check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/ruff format --check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/mypy
+	$(BIN)/mypy --strict workloads/demo.py
 	git ls-files | xargs $(BIN)/codespell --dictionary - --dictionary docs/words.txt
 
 .PHONY: test-packages

@@ -86,7 +86,7 @@ def main() -> int:
         result = paging(trace, storage=STORAGES)
         result.write(study, force=True)
         found = info(trace)
-        lines += ["", trace.stem, *(f"  {line}" for line in answers(result.to_dict()))]
+        lines += ["", trace.stem, *(f"  {line}" for line in answers(result))]
         for kind, page in (("paging", result.html(found["heatmap"])), ("info", found.html())):
             path = OUT / f"{trace.stem}-{kind}.html"
             write_whole(path, page, force=True)
