@@ -1,4 +1,4 @@
-// Programs with memory that is easily overlooked: sizes lock|populate|fork|late|phases
+// Programs with memory that is easily overlooked: sizes lock|populate|fork|late|phases|cold
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -50,6 +50,12 @@ int main(int count, char **words) {
         for (int round = 0; round < 900; round++) touch(small, 2 * MIB);
         char *large = map(30 * MIB, 0);
         for (int round = 0; round < 7; round++) touch(large, 30 * MIB);
+    } else if (!strcmp(what, "cold")) {
+        char *hot = map(4 * MIB, 0), *all = map(64 * MIB, 0);
+        for (int part = 0; part < 64; part++) {
+            touch(all + part * MIB, MIB);
+            for (int round = 0; round < 40; round++) touch(hot, 4 * MIB);
+        }
     } else {
         return 2;
     }

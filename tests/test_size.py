@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from capturing import needs_cc, needs_qemu
-from conftest import DATA, Run
+from conftest import DATA, Run, fetched
 from nearfar import capture, emit
 from nearfar.errors import NearfarError
+from nearfar.guest import Guest, Hardware, Node
 from nearfar.size import size, swap
 from nearfar.size.limits import high, maximum
-from nearfar.size.one import choose, left_by_zram
+from nearfar.size.one import choose, within
 from test_emit_memory import V1, group  # noqa: F401 - a fixture
 
 MIB = 1 << 20
@@ -28,7 +30,7 @@ GNUGO = DATA / "captures" / "gnugo.trace"
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("sizes") / "sizes"
     source = Path(__file__).parent / "sizes.c"
-    subprocess.run(["cc", "-O1", "-o", made, source], check=True)
+    subprocess.run(["cc", "-O1", "-static", "-o", made, source], check=True)
     return made
 
 
@@ -92,6 +94,39 @@ def test_a_limit_is_above_all_that_is_resident(
 
 @needs_cc
 @needs_qemu
+def test_programs_run_under_their_limits_in_version_2(program: Path, tmp_path: Path) -> None:
+    """A guest with swap on zram: each program ends under its limits; what is cold is swapped."""
+    fetched("x86_64")
+    files = {"work/sizes": program.read_bytes()}
+    lines = ["cd /sys/fs/cgroup; echo +memory > cgroup.subtree_control"]
+    high = {}
+    for what in ("lock", "populate", "fork", "phases", "cold"):
+        trace = tmp_path / f"{what}.trace"
+        capture.capture([program, what], trace, follow_forks=True)
+        row = sized(trace, swap="zram")
+        high[what] = row["high_bytes"]
+        files[f"work/{what}.sh"] = emit.emit("cgroup", cast("emit.Row", row)).encode()
+        group = f"/sys/fs/cgroup/{what}"
+        lines += [
+            f"sh /work/{what}.sh {what}",
+            f"sh -c 'echo 0 > {group}/cgroup.procs && exec /work/sizes {what}'; "
+            f"echo {what} $? $(grep '^oom_kill ' {group}/memory.events) "
+            f"$(cat {group}/memory.peak)",
+        ]
+    assert high["cold"] < 24 * MIB and high["phases"] is None
+    lines.append("grep pswpout /proc/vmstat")
+    hardware = Hardware((Node(memory=256 * MIB, cpus=1),))
+    done = Guest("x86_64", hardware=hardware, zram=128 * MIB).run(
+        ["sh", "-c", "\n".join(lines)], files=files
+    )
+    assert done.exit_code == 0, done.error
+    said = [line.split() for line in done.output.decode().splitlines()]
+    assert [line[:4] for line in said[:-1]] == [[what, "0", "oom_kill", "0"] for what in high]
+    assert int(said[-1][1]) > 32 * MIB // 4096
+
+
+@needs_cc
+@needs_qemu
 def test_memory_from_before_a_late_start_is_counted(program: Path, tmp_path: Path) -> None:
     trace = tmp_path / "late.trace"
     capture.capture([program, "late", "6"], trace, start_after="2s")
@@ -100,6 +135,18 @@ def test_memory_from_before_a_late_start_is_counted(program: Path, tmp_path: Pat
     assert row["max_bytes"] is None and "its start" in row["no_limit"]
     with pytest.raises(NearfarError, match="no limit is advised: not recorded: its start"):
         emit.emit("systemd-memory", row)
+
+
+@needs_cc
+@needs_qemu
+@pytest.mark.parametrize("what", ["no such thing", "lock"])
+def test_a_run_that_fails_gets_no_limit(program: Path, tmp_path: Path, what: str) -> None:
+    trace = tmp_path / "failed.trace"
+    words = ["sh", "-c", f"{program} '{what}'; exit $(($? ? 3 : 0))"]
+    capture.capture(words, trace, follow_forks=True)
+    failed = what != "lock"
+    says = "not recorded: a run without error (exit status 3)" if failed else None
+    assert sized(trace)["no_limit"] == says
 
 
 @needs_cc
@@ -141,12 +188,22 @@ def test_an_older_trace_does_not_say_whether_it_is_whole() -> None:
 
 def test_ram_is_shared_with_zram() -> None:
     """x + (300 - x) / 3 = 200 MiB leaves 150 MiB uncompressed."""
-    assert left_by_zram(200 * MIB, 300 * MIB, 3) == 150 * MIB
-    assert left_by_zram(300 * MIB, 200 * MIB, 3) == 200 * MIB
-    with pytest.raises(NearfarError, match="cannot hold 300 MiB even compressed 3 to 1"):
-        left_by_zram(90 * MIB, 300 * MIB, 3)
+
+    def shared(ram: int, swap: str = "zram") -> float:
+        return (
+            within(ram * MIB, 400 * MIB, 300 * MIB, swap, 3 if swap == "zram" else math.inf) / MIB
+        )
+
+    assert [shared(ram) for ram in (200, 300, 350, 500)] == [150, 300, 350, 400]
+    assert [shared(ram, "nvme") for ram in (200, 350)] == [200, 350]
+    with pytest.raises(NearfarError, match="cannot hold 300 MiB of private memory even compressed"):
+        shared(90)
+    with pytest.raises(NearfarError, match="cannot hold 300 MiB of private memory without swap"):
+        shared(299, "none")
     row = sized(GNUGO, swap="zram", ram="2M", zram_ratio=3)
     assert row["memory_bytes"] + row["zram_bytes"] == pytest.approx(2 * MIB, abs=2)
+    half = sized(GNUGO, swap="zram", ram="50%", zram_ratio=3)
+    assert half["memory_bytes"] + half["zram_bytes"] == pytest.approx(row["peak_bytes"] / 2, abs=2)
     text = emit.emit("zram-generator", row)
     assert f"zram-size = {-(-row['swapped_bytes'] // MIB)}\n" in text
 
@@ -215,6 +272,30 @@ def test_a_command_is_recorded_and_sized(
     assert row["no_limit"] is None and row["max_bytes"] > row["peak_bytes"]
 
 
+@needs_qemu
+def test_what_the_program_prints_does_not_mix_with_the_answer(
+    nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = nearfar("size", "--show-output", "--format", "json", "--", "echo", "hello")
+    assert json.loads(done.stdout)["rows"][0]["vm"] == "echo" and "hello\n" in done.stderr
+
+
+def test_a_stored_result_is_enough_to_emit(nearfar: Run, gnugo: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "go.size"
+    done = nearfar("size", str(gnugo), "--machine", "nvme", "--swap", "zram", "-o", str(folder))
+    assert done.returncode == 0, done.stderr
+    shutil.move(gnugo, tmp_path / "elsewhere")
+    try:
+        assert nearfar("size", str(folder)).stdout == done.stdout
+        text = nearfar("size", str(folder), "--emit", "docker").stdout
+        assert "mem_limit" in text
+        other = nearfar("size", str(folder), "--swap", "nvme")
+        assert "--swap: " in other.stderr and "is a result; give the trace" in other.stderr
+    finally:
+        shutil.move(tmp_path / "elsewhere", gnugo)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -226,6 +307,8 @@ def test_a_command_is_recorded_and_sized(
         (["--ram", "x", "--", "true"], "--ram: 'x' is not a size"),
         (["--machine", "nvmee", "--", "true"], "did you mean"),
         (["--record", "x", str(GNUGO)], "--record and --show-output need a program"),
+        (["--record", ".", "--", "true"], "name a file or folder with --record"),
+        (["sh", "x"], "put `--` before it: nearfar size -- sh x"),
     ],
 )
 def test_bad_options_are_refused_before_recording(
@@ -245,6 +328,17 @@ def test_a_fleet_has_a_row_for_each_vm(tmp_path: Path) -> None:
     )
     result = size(fleet, machine="nvme")
     assert [(row["vm"], row["storage"]) for row in result.rows] == [("go", "zram"), ("zip", "nvme")]
+
+
+def test_a_host_has_one_swap_file_and_vms_have_the_memory_given(nearfar: Run, gnugo: Path) -> None:
+    fleet = gnugo.parent / "fleet.toml"
+    vm = f'trace = "{gnugo}"\nmemory = "2MiB"\n'
+    fleet.write_text(f'machine = "nvme"\nstorage = "zram"\n[vm.a]\n{vm}[vm.b]\n{vm}')
+    first, second = size(fleet).rows
+    assert first["memory_bytes"] + (first["zram_bytes"] or 0) == pytest.approx(2 * MIB, abs=2)
+    text = nearfar("size", str(fleet), "--emit", "zram-generator").stdout
+    swapped = first["swapped_bytes"] + second["swapped_bytes"]
+    assert f"zram-size = {-(-swapped // MIB)}\n" in text
 
 
 @pytest.mark.parametrize("kind", ["docker", "kubernetes"])

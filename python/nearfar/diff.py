@@ -186,12 +186,11 @@ def choose(columns: Rows, metric: str | Sequence[str] | None) -> list[str]:
         NearfarError: an unknown metric; the message names the nearest.
     """
     known = list(columns.metrics)
-    if isinstance(metric, str):
-        metric = list_of(metric)
-    for name in metric or []:
+    wanted = list_of(metric or known[:1])
+    for name in wanted:
         if name not in known:
             raise unknown("--metric: no metric", name, known, "there are:")
-    return list(dict.fromkeys(metric)) if metric else known[:1]
+    return list(dict.fromkeys(wanted))
 
 
 def compare(

@@ -203,8 +203,8 @@ def _owner(storage: str, beside: Machine) -> Machine:
     if storage not in known:
         near = difflib.get_close_matches(storage, known, 1, 0.0)
         raise NearfarError(
-            f"--storage: neither machine {beside.name} nor a built-in one has "
-            f"{storage[:40]!r}; did you mean {near[0]}? (`nearfar machine list` has them)"
+            f"storage {storage[:40]!r}: neither machine {beside.name} nor a built-in one has it; "
+            f"did you mean {near[0]}? (`nearfar machine list` has them)"
         )
     return known[storage]
 

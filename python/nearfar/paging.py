@@ -289,8 +289,7 @@ class _Request:
     @classmethod
     def of(cls, options: declared.Options) -> _Request:
         values: dict[str, object] = dict(options)
-        storage = options.get("storage") or ()
-        wanted = list_of(storage) if isinstance(storage, str) else storage
+        wanted = list_of(options.get("storage") or ())
         hosts = machines.paging_machines(options.get("machine"), wanted)
         values.pop("machine", None)
         filtered = options.get("filter", ALL_REFERENCES)

@@ -6,6 +6,7 @@ the engine when they are called, since help and completion import this module wi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nearfar.errors import NearfarError
@@ -19,13 +20,13 @@ class Memory:
     is_fraction: bool
 
 
-def list_of(text: str) -> list[str]:
-    """The words of a comma-separated list.
+def list_of(given: str | Iterable[str]) -> list[str]:
+    """The words of a comma-separated list, or of a list.
 
     >>> list_of("zram, nvme")
     ['zram', 'nvme']
     """
-    return [word.strip() for word in text.split(",")]
+    return [word.strip() for word in given.split(",")] if isinstance(given, str) else list(given)
 
 
 def bytes_of(text: str) -> int | None:

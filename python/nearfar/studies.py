@@ -136,6 +136,10 @@ STUDIES: Final = {
             in_columns=("memory", "machine", "storage", "arch", "min_gain"),
         ),
         Study(
+            "size", "nearfar.size", "SizeResult", traces=("traces",),
+            in_columns=("machine", "arch"), records_per_second=4e6,
+        ),
+        Study(
             "ssd", "nearfar.ssd", "SsdResult", traces=("trace",), in_columns=("dram", "epf"),
             records_per_second=1e6,
         ),

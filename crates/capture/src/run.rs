@@ -433,6 +433,11 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
         });
         unrecorded.push("its end".into());
     }
+    if let End::Exit(status) = end
+        && status != 0
+    {
+        unrecorded.push(format!("a run without error (exit status {status})"));
+    }
     writer.change_source(|source| source.unrecorded.get_or_insert_default().extend(unrecorded));
     Ok(Outcome { end, info: writer.finish(reason.as_deref())?, warnings })
 }

@@ -25,6 +25,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Final
 
@@ -116,6 +117,21 @@ def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
         values = {key: _text(file, where + key, value) for key, value in section.items()}
         vms.append(_vm(file, where, name, {**defaults, **top, **values}))
     return vms
+
+
+def inputs_of(
+    given: str | PathLike[str] | Sequence[str | PathLike[str]],
+) -> tuple[list[Path], Path | None]:
+    """The paths of traces or of a fleet file, and the fleet file.
+
+    Raises:
+        NearfarError: a fleet file and something else.
+    """
+    paths = [Path(path) for path in ([given] if isinstance(given, str | PathLike) else given)]
+    fleet = next((path for path in paths if path.suffix == ".toml"), None)
+    if fleet is not None and len(paths) > 1:
+        raise NearfarError(f"{fleet}: give one fleet file and nothing else, or only traces")
+    return paths, fleet
 
 
 def distinct(vms: Sequence[Vm]) -> list[Vm]:

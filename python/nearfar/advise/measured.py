@@ -75,7 +75,7 @@ def decide(
             has no such storage, no TLB or no DRAM.
     """
     described = machines.load(machine)
-    wanted = list(described.storages) if storage is None else _names(storage)
+    wanted = list(described.storages) if storage is None else list_of(storage)
     misses = next((fit for fit in fits if fit.quantity == "tlb"), None)
     faults = [fit for fit in fits if fit.quantity == "fault"]
     if misses is None or not faults:
@@ -90,10 +90,6 @@ def decide(
         for name in wanted:
             rows += _rows(points, fault, Costs.of(described, name, _sizes(points)), name)
     return Decision(fits, described.name, rows)
-
-
-def _names(storage: str | Sequence[str]) -> list[str]:
-    return list_of(storage) if isinstance(storage, str) else list(storage)
 
 
 def _points(misses: Fit, faults: Fit) -> list[Point]:

@@ -13,7 +13,7 @@ from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.advise import by_machine
 from nearfar.advise.architectures import transparent
-from nearfar.advise.fleet import Vm, distinct, share
+from nearfar.advise.fleet import Vm, distinct, inputs_of, share
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.options import IDLE, MEMORY, PAPERS
 from nearfar.advise.prediction import check_model
@@ -60,15 +60,10 @@ class Plan:
         Raises:
             NearfarError: bad input, including values that only the study reads.
         """
-        paths = [
-            Path(path) for path in ([traces] if isinstance(traces, str | PathLike) else traces)
-        ]
+        paths, fleet = inputs_of(traces)
         parsed = _parsed(options)
-        fleet = next((path for path in paths if path.suffix == ".toml"), None)
         if fleet is None:
             vms, loaded, parsed = _of_traces(paths, parsed)
-        elif len(paths) > 1:
-            raise NearfarError(f"{fleet}: give one fleet file and nothing else, or only traces")
         else:
             vms, loaded, parsed = _of_fleet(fleet, parsed)
         for vm in vms:
@@ -95,7 +90,7 @@ def _parsed(options: declared.Options) -> declared.Options:
     parsed["min_gain"] = f"{100 * share(parsed['min_gain'], '--min-gain'):.15g}%"
     parsed["sizes"] = written(parsed["sizes"])
     storage = parsed["storage"]
-    parsed["storage"] = list_of(storage) if isinstance(storage, str) else storage
+    parsed["storage"] = None if storage is None else list_of(storage)
     return parsed
 
 

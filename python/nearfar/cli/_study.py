@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ from nearfar.errors import NearfarError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from nearfar.advise.fleet import Vm
     from nearfar.result import FolderResult, Result
 
 
@@ -72,6 +73,16 @@ def check_emitter(command: str, kind: str) -> None:
     known = [name for name, _ in NAMES[f"{command} emit"]()]
     if kind not in known:
         raise unknown(f"--emit: `nearfar {command}` has no emitter", kind, known, "one of")
+
+
+def check_files(kind: str, vms: Sequence[Vm], *, fleet: bool) -> None:
+    """Refuse, before the work, to print several files of ``--emit``."""
+    from nearfar import emit
+
+    of_host = fleet and emit.is_of_host(kind)
+    files = len({vm.machine if of_host else vm.name for vm in vms})
+    if files > 1:
+        raise NearfarError(f"--emit: {files} files to make; give -o FOLDER")
 
 
 def save(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
+from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 import typer
 
@@ -17,6 +16,7 @@ from nearfar.cli._study import (
     Format,
     Html,
     check_emitter,
+    check_files,
     check_format,
     check_outputs,
     check_rows,
@@ -95,14 +95,11 @@ def run(
     if html is not None:
         check_rows(study.AdviseResult, len(vms))
     if emit is not None and out is None:
-        of_host = is_fleet and emitters.is_of_host(emit)
-        files = len({vm.machine if of_host else vm.name for vm in vms})
-        if files > 1:
-            raise NearfarError(f"--emit: {files} files to make; give -o FOLDER")
+        check_files(emit, vms, fleet=is_fleet)
     total = records(inputs[0], options) if len(inputs) == 1 else None
     with progress(f"advise {inputs[0]}", total) as on_progress:
         result = study.carry_out(planned, on_progress)
-    emitted, failed = _emitted(result, emit)
+    emitted, failed = emitters.files(emit, result.rows, fleet=is_fleet) if emit else ({}, [])
     if failed and not emitted:
         raise NearfarError(failed[0])
     save(result, out, force, html, result.html, texts=emitted)
@@ -120,35 +117,6 @@ def _request(options: advise_declared.Options, needs: Sequence[str]) -> None:
     """Set the options without which the study does not compute what an emitter needs."""
     if "regions" in needs:
         options["regions"] = True
-
-
-def _emitted(result: AdviseResult, kind: str | None) -> tuple[dict[str, str], list[str]]:
-    """The files of each VM, or of each host of a fleet, by name; errors of the others."""
-    from nearfar import emit as emitters
-
-    if kind is None:
-        return {}, []
-    answer: dict[str, str] = {}
-    failed = []
-    jobs: list[tuple[str, partial[str]]]
-    if result.run["fleet"] is not None and emitters.is_of_host(kind):
-        hosts: dict[str, list[Any]] = {}
-        for row in result.rows:
-            hosts.setdefault(row["machine"], []).append(row)
-        jobs = [
-            (name, partial(emitters.emit_host, kind, name, rows)) for name, rows in hosts.items()
-        ]
-    else:
-        jobs = [(row["vm"], partial(emitters.emit, kind, row)) for row in result.rows]
-    for name, text in jobs:
-        try:
-            file = emitters.file_name(kind, name)
-            if file in answer:
-                raise NearfarError(f"{name}: another VM has the file {file} already; rename it")
-            answer[file] = text()
-        except NearfarError as error:
-            failed.append(str(error))
-    return answer, failed
 
 
 def _check_evaluated(options: advise_declared.Options) -> None:

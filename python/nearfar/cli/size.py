@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
@@ -17,6 +19,7 @@ from nearfar.cli._study import (
     Format,
     Out,
     check_emitter,
+    check_files,
     check_format,
     check_outputs,
     print_result,
@@ -24,7 +27,10 @@ from nearfar.cli._study import (
 )
 from nearfar.declared import size as declared
 from nearfar.errors import NearfarError
-from nearfar.schema import takes
+from nearfar.schema import takes, written
+
+if TYPE_CHECKING:
+    from nearfar.size import Plan, SizeResult
 
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar size -- gzip -dc numbers.gz"}
@@ -36,7 +42,8 @@ def run(
         list[str],
         typer.Argument(
             metavar="-- COMMAND... | TRACE...",
-            help="A program to record and its arguments, or trace folders, or one fleet.toml.",
+            help="A program to record and its arguments, or trace folders, or one fleet.toml, or "
+            "the folder of an earlier -o.",
         ),
     ],
     record: Annotated[
@@ -44,7 +51,7 @@ def run(
         typer.Option(metavar="FOLDER", help="Where to record a program [default: NAME.trace]."),
     ] = None,
     show_output: Annotated[
-        bool, typer.Option("--show-output", help="Show what the program prints.")
+        bool, typer.Option("--show-output", help="Show what the program prints, on standard error.")
     ] = False,
     emit: Annotated[
         str | None,
@@ -54,14 +61,17 @@ def run(
     out: Out = None,
     force: Force = False,
     **options: Unpack[declared.Options],
-) -> None:
+) -> int:
     """Say how much memory, which page size and which swap a program needs.
 
     A program after `--` is recorded first, with its child processes, as by `nearfar capture`; what
     it prints is not shown. Limits are advised only if the whole run was recorded.
     """
     import nearfar.size as sizes
-    from nearfar.cli._progress import progress, records
+    from nearfar import emit as emitters
+    from nearfar.cli._progress import progress
+    from nearfar.output import watched
+    from nearfar.result import RUN
 
     command = after_dashes()
     if command is not None and len(command) != len(inputs):
@@ -70,40 +80,69 @@ def run(
     check_outputs(out, force)
     if emit is not None:
         check_emitter("size", emit)
-    if command is None:
-        if record is not None or show_output:
-            raise NearfarError("size: --record and --show-output need a program after `--`")
-        plan = sizes.Plan.of(inputs, **options)
+    fleet = command is None and any(Path(one).suffix == ".toml" for one in inputs)
+    if command is None and len(inputs) == 1 and (Path(inputs[0]) / RUN).exists():
+        result = _earlier(Path(inputs[0]), options)
+        fleet = result.run["fleet"] is not None
     else:
-        from nearfar.capture import default_output
-
-        trace = record or default_output(command)
-        plan = sizes.Plan.of(trace, **options)
-        _record(command, trace, force, show_output)
-    total = records(plan.vms[0].trace, {}) if len(plan.vms) == 1 else None
-    with progress(f"size {plan.vms[0].name}", total) as on_progress:
-        result = sizes.carry_out(plan, on_progress)
-    texts = _emitted(result, emit, out)
+        plan = _plan(inputs, command, record, show_output, options)
+        if emit is not None and out is None:
+            check_files(emit, plan.vms, fleet=fleet)
+        if command is not None:
+            _record(command, plan.vms[0].trace, force, show_output)
+        names = ", ".join(vm.name for vm in plan.vms)
+        watching = progress(f"size {names}", plan.references if watched() else None)
+        with watching as on_progress:
+            result = sizes.carry_out(plan, on_progress)
+    texts, failed = emitters.files(emit, result.rows, fleet=fleet) if emit else ({}, [])
+    if failed and not texts:
+        raise NearfarError(failed[0])
     save(result, out, force, texts=texts)
     if texts and out is None:
         print("\n".join(texts.values()), end="")
     else:
         print_result(result, output_format)
-    for note in result.notes:
+    for note in [*result.notes, *failed]:
         print(f"nearfar: note: {note}", file=sys.stderr)
+    return 1 if failed else 0
 
 
-def _emitted(result: object, kind: str | None, out: Path | None) -> dict[str, str]:
-    """The configuration of each program, by file name."""
-    from nearfar import emit as emitters
+def _plan(
+    inputs: Sequence[str],
+    command: list[str] | None,
+    record: Path | None,
+    show_output: bool,
+    options: declared.Options,
+) -> Plan:
+    """The plan for traces, a fleet, or a program that is still to be recorded."""
+    from nearfar.capture import default_output
+    from nearfar.size import Plan
+
+    if command is not None:
+        return Plan.of(record or default_output(command), **options)
+    if record is not None or show_output:
+        raise NearfarError("size: --record and --show-output need a program after `--`")
+    missing = not Path(inputs[0]).exists()
+    if missing and "/" not in inputs[0] and shutil.which(inputs[0]):
+        raise NearfarError(
+            f"{inputs[0]}: no such trace; to record the program, put `--` before it: "
+            f"nearfar size -- {shlex.join(inputs)}"
+        )
+    return Plan.of(inputs, **options)
+
+
+def _earlier(folder: Path, options: declared.Options) -> SizeResult:
+    """The result that an earlier ``-o`` wrote."""
+    from nearfar.run_folder import open_run
     from nearfar.size import SizeResult
 
-    assert isinstance(result, SizeResult)
-    if kind is None:
-        return {}
-    if len(result.rows) > 1 and out is None:
-        raise NearfarError(f"--emit: {len(result.rows)} files to make; give -o FOLDER")
-    return {emitters.file_name(kind, row["vm"]): emitters.emit(kind, row) for row in result.rows}
+    for option in declared.OPTIONS:
+        if written(options.get(option.name, option.default)) != written(option.default):
+            raise NearfarError(f"{option.flag}: {folder} is a result; give the trace instead")
+    result = open_run(folder).result
+    if not isinstance(result, SizeResult):
+        raise NearfarError(f"{folder}: is no result of `nearfar size`; give a trace")
+    return result
 
 
 def _record(command: Sequence[str], trace: Path, force: bool, show_output: bool) -> None:
@@ -111,8 +150,15 @@ def _record(command: Sequence[str], trace: Path, force: bool, show_output: bool)
     import nearfar.capture as captures
 
     show = captures.meter()
-    with _silent(show_output):
-        outcome = captures.run(list(command), trace, force=force, progress=show, follow_forks=True)
+    try:
+        with _redirected(show_output):
+            outcome = captures.run(
+                list(command), trace, force=force, progress=show, follow_forks=True
+            )
+    except NearfarError as error:
+        raise NearfarError(
+            str(error).replace("with -o", "with --record"), error.exit_code
+        ) from None
     if show is not None:
         print("\x1b[K", end="", file=sys.stderr)
     if outcome.exit_code:
@@ -127,16 +173,16 @@ def _record(command: Sequence[str], trace: Path, force: bool, show_output: bool)
 
 
 @contextmanager
-def _silent(shown: bool) -> Iterator[None]:
-    """Discard what is written to standard output, unless it is to be shown."""
-    if shown:
-        yield
-        return
+def _redirected(shown: bool) -> Iterator[None]:
+    """Send standard output to standard error if it is to be shown; otherwise discard it."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
-        with Path(os.devnull).open("wb") as null:
-            os.dup2(null.fileno(), 1)
+        if shown:
+            os.dup2(2, 1)
+        else:
+            with Path(os.devnull).open("wb") as null:
+                os.dup2(null.fileno(), 1)
         yield
     finally:
         os.dup2(kept, 1)

@@ -71,6 +71,32 @@ def is_of_host(kind: str) -> bool:
     return hasattr(emitter(kind), "emit_host")
 
 
+def files(kind: str, rows: Sequence[Row], *, fleet: bool) -> tuple[dict[str, str], list[str]]:
+    """The files to make for rows, by name, and the errors of those that cannot be made.
+
+    Args:
+        kind: the emitter.
+        rows: one for each program or VM.
+        fleet: the rows are VMs on hosts: make one file for each ``machine``, if the setting is per
+            host.
+    """
+    made: dict[str, str] = {}
+    failed = []
+    groups: dict[str, list[Row]] = {}
+    of_host = fleet and is_of_host(kind)
+    for row in rows:
+        groups.setdefault(str(row["machine" if of_host else "vm"]), []).append(row)
+    for name, group in groups.items():
+        file = file_name(kind, name)
+        try:
+            if file in made:
+                raise NearfarError(f"{name}: another VM has the file {file} already; rename it")
+            made[file] = emit_host(kind, name, group) if of_host else emit(kind, group[0])
+        except NearfarError as error:
+            failed.append(str(error))
+    return made, failed
+
+
 def _checked(kind: str, row: Row) -> Row:
     """The row with a safe name.
 

@@ -65,7 +65,7 @@ def setting_lines(row: PageRow) -> list[str]:
 
 
 def asking(row: PageRow) -> list[str]:
-    """A comment line on who gets multi-size THP once it is set."""
+    """A comment line: which programs get pages of a multi-size THP that is set to ``madvise``."""
     if row["mechanism"] not in ("mthp", "thp"):
         return []
     return [

@@ -16,6 +16,7 @@ from nearfar.size import SizeResult
 def view(result: SizeResult) -> RenderableType:
     """The lines of each program."""
     limit = slowdown(result.run, paging_declared.OPTIONS)
+    filled = "" if result.run["options"]["whole"] else " once memory is filled"
     parts: list[RenderableType] = []
     for row in result.rows:
         if len(result.rows) > 1:
@@ -23,53 +24,59 @@ def view(result: SizeResult) -> RenderableType:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="bold", no_wrap=True)
         grid.add_column(overflow="fold")
-        for head, text in lines(row, limit):
+        for head, text in lines(row, limit, filled):
             grid.add_row(head, Text(units.clean(text)))
         parts.append(grid)
     return Group(*parts)
 
 
-def lines(row: declared.Row, limit: float) -> list[tuple[str, str]]:
-    """The answer for a program: what, and a sentence; ``limit``: the slowdown that was accepted."""
+def lines(row: declared.Row, limit: float, filled: str) -> list[tuple[str, str]]:
+    """The answer for a program: heads and sentences.
+
+    Args:
+        row: its row.
+        limit: the slowdown that was accepted.
+        filled: the time that counts, in words.
+    """
     size = units.size
     swap = row["storage"]
     found = [
-        ("memory", _memory(row, limit)),
+        ("memory", _memory(row, limit, filled)),
         ("page size", f"{row['page_why']}{_start(row)}."),
     ]
     if swap is None:
-        found.append(("swap", "none; with `--swap zram` it may need less memory."))
+        found.append(("swap", "none; with `--swap zram` the program may need less memory."))
     elif not row["swapped_bytes"]:
-        found.append(("swap", f"{swap}, which it hardly needs."))
+        found.append(("swap", f"{swap}; all private memory fits."))
     else:
-        text = f"{swap} for {size(row['swapped_bytes'])}"
+        text = f"{swap} holds {size(row['swapped_bytes'])}"
         if row["zram_bytes"] is not None:
-            text += f", which take {size(row['zram_bytes'])} of memory there"
+            text += f", compressed to {size(row['zram_bytes'])}"
         found.append(("swap", f"{text}."))
     found.append(("limits", _limits(row)))
+    part = "not the whole run" if row["no_limit"] else "the whole run"
     found.append(
         (
             "rests on",
-            f"{row['trace']}, {'part of the run' if row['no_limit'] else 'the whole run'}, on the "
-            f"machine {row['machine']} (--view machine).",
+            f"{row['trace']}, {part}, on the machine {row['machine']} (--view machine).",
         )
     )
     found.append(("risk", f"{row['risk']}."))
     return found
 
 
-def _memory(row: declared.Row, limit: float) -> str:
+def _memory(row: declared.Row, limit: float, filled: str) -> str:
     size = units.size
-    if row["storage"] is None:
-        text = f"{size(row['memory_bytes'])}; resident at most {size(row['peak_bytes'])}"
-    else:
+    text = size(row["memory_bytes"])
+    if row["memory_bytes"] < row["peak_bytes"]:
         slower = row["slowdown"]
-        text = f"{size(row['memory_bytes'])}: "
-        text += "" if slower > limit else "at most "
-        text += f"{units.percent(max(slower, limit))} slower than with all of "
+        text += ": " if slower > limit else ": at most "
+        text += f"{units.percent(max(slower, limit))} slower{filled} than with all of "
         text += size(row["peak_bytes"])
-        if row["thrashes_below_bytes"] is not None:
-            text += f"; below {size(row['thrashes_below_bytes'])} it takes twice as long"
+    else:
+        text += ", the peak resident set"
+    if row["thrashes_below_bytes"] is not None:
+        text += f"; below {size(row['thrashes_below_bytes'])} it takes over twice as long"
     if row["locked_bytes"]:
         text += f"; {size(row['locked_bytes'])} of it is locked"
     return f"{text}."

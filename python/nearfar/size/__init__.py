@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Unpack, cast
 
 from nearfar import machine as machines
-from nearfar.advise.fleet import Vm, distinct
+from nearfar.advise.fleet import Vm, distinct, inputs_of
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.declared import size as declared
 from nearfar.errors import NearfarError
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, complete, takes
+from nearfar.size.one import PASSES, sized
 from nearfar.size.swap import NONE, usual
-from nearfar.sizes import parse_bytes
-from nearfar.strict import Json
+from nearfar.sizes import parse_memory
+from nearfar.strict import Json, parse_json, read_trace
 
 if TYPE_CHECKING:
     import pyarrow
@@ -74,6 +75,12 @@ class Plan:
     arguments: Sequence[Path]
     fleet: Path | None
 
+    @property
+    def references(self) -> int:
+        """References to read, in all passes over all traces."""
+        traces = (parse_json(read_trace(vm.trace)) for vm in self.vms)
+        return sum(PASSES * int(trace["records"]) for trace in traces)
+
     @classmethod
     def of(
         cls,
@@ -87,27 +94,24 @@ class Plan:
         """
         from nearfar import _engine
 
-        paths = [Path(one) for one in ([traces] if isinstance(traces, str | PathLike) else traces)]
+        paths, fleet = inputs_of(traces)
         parsed = complete(declared.OPTIONS, options)
         parsed["zram_ratio"] = _ratio(parsed["zram_ratio"])
-        if parsed["ram"] is not None:
-            parse_bytes(parsed["ram"], "--ram")
+        if parsed["ram"] is not None and len(parse_memory(parsed["ram"], "--ram")) != 1:
+            raise NearfarError(f"--ram: {parsed['ram']!r} is more than one size; give one")
         swap = parsed["swap"] or usual()
         devices = [] if swap == NONE else [swap]
-        fleet = next((path for path in paths if path.suffix == ".toml"), None)
         loaded: dict[str, machines.Machine] = {}
         if fleet is None:
             machine = machines.paging_machine(parsed["machine"], devices)
             loaded[machine.name] = machine
-            vms = distinct([_vm(path, machine.name, swap, parsed["arch"]) for path in paths])
-        elif len(paths) > 1:
-            raise NearfarError(f"{fleet}: give one fleet file and nothing else, or only traces")
+            vms = distinct([_vm(path, machine.name, swap, parsed) for path in paths])
         else:
             given = parsed["machine"]
             name = machines.load(machines.usual() if given is None else given).name
             vms = read_fleet(
                 fleet,
-                {"memory": "100%", "arch": parsed["arch"], "min_gain": "0%",
+                {"memory": parsed["ram"] or "", "arch": parsed["arch"], "min_gain": "0%",
                  "machine": name, "storage": swap},
             )  # fmt: skip
             for vm in vms:
@@ -129,10 +133,23 @@ def _ratio(given: str | float) -> float:
     return ratio
 
 
-def _vm(trace: Path, machine: str, swap: str, arch: str) -> Vm:
+def _vm(trace: Path, machine: str, swap: str, options: declared.Options) -> Vm:
     name = trace.name.removesuffix(".trace")
-    return Vm(name=name, trace=trace, workload=name, memory="100%", machine=machine,
-              storage=swap, arch=arch, min_gain=0.0)  # fmt: skip
+    return Vm(name=name, trace=trace, workload=name, memory=options["ram"] or "", machine=machine,
+              storage=swap, arch=options["arch"], min_gain=0.0)  # fmt: skip
+
+
+class _Reading:
+    """Counts the references of all passes over all traces."""
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        self.progress, self.before, self.count = progress, 0, 0
+
+    def __call__(self, count: int) -> None:
+        if count < self.count:
+            self.before += self.count
+        self.count = count
+        self.progress(self.before + count)
 
 
 @takes(declared.OPTIONS)
@@ -146,7 +163,8 @@ def size(
 
     Args:
         traces: a trace folder, or several, or one fleet file (:mod:`nearfar.advise.fleet`).
-        progress: called now and then with the number of records done.
+        progress: called now and then with the number of references read so far, of the
+            :attr:`Plan.references`.
         {options}
 
     Raises:
@@ -157,14 +175,13 @@ def size(
 
 def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> SizeResult:
     """Size each VM of a plan."""
-    from nearfar.size.one import Sized, sized
-
     rows: list[declared.Row] = []
     notes: list[str] = []
     hashes: dict[str, str] = {}
+    reading = None if progress is None else _Reading(progress)
     for vm in plan.vms:
         machine = plan.machines[vm.machine]
-        found: Sized = sized(vm, machine, plan.options, progress)
+        found = sized(vm, machine, plan.options, reading)
         rows.append(found.row)
         notes += found.notes
         hashes[str(vm.trace)] = found.trace_hash

@@ -25,9 +25,9 @@ def maximum(peak: int) -> int:
 
 
 def high(needed: int, peak: int, locked: int) -> int | None:
-    """``memory.high``: above what is enough; None if it would save next to nothing.
+    """``memory.high``: above what is needed; None if it would save next to nothing.
 
-    Locked memory cannot be reclaimed, so the limit holds all of it and as much as is enough.
+    Locked memory cannot be reclaimed, so the limit holds all of it and as much as is needed.
     """
     least = whole_mib(max(needed, locked) + needed // MARGIN + KERNEL)
     return least if least <= peak * (1 - WORTH) else None

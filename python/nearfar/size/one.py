@@ -3,8 +3,8 @@
 The trace is simulated with ``--view machine``. First with enough memory at every page size, which
 decides the page size. Then with 4 KiB pages over memory sizes, under the policy of Linux
 (``linux``), which keeps what is used again and drops what is streamed once; what the page size adds
-to memory is added to the result, because under pressure the kernel splits larger pages. The memory
-that is enough is searched between the memory sizes of the first grid.
+to memory is added to the result, because under pressure the kernel splits larger pages. Where the
+answer lies between two memory sizes of the grid, a finer grid follows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, cast
 
 from nearfar import units
@@ -22,14 +21,13 @@ from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
 from nearfar.gain_error import gain_error, saving, worthwhile
 from nearfar.info import Content, info
-from nearfar.memory_curve import THRASHES, slowdown
+from nearfar.memory_curve import THRASHES, Memory, MemoryCurve, slowdown
 from nearfar.paging import PagingResult, machine_warnings, paging, trace_warnings
 from nearfar.paging_findings import USUAL_PAGE
-from nearfar.provenance import Run
 from nearfar.size import limits
 from nearfar.size.options import PASSED
 from nearfar.size.swap import NONE
-from nearfar.sizes import parse_bytes
+from nearfar.sizes import parse_memory
 
 if TYPE_CHECKING:
     from nearfar.declared import size as declared
@@ -37,9 +35,13 @@ if TYPE_CHECKING:
 
 #: Memory sizes of the first grid, as parts of the peak resident set.
 GRID: Final = tuple(part / 10 for part in range(1, 11))
+#: Bytes that are enough for any program.
+ENOUGH: Final = 1 << 44
+#: Passes over a trace: its summary, page sizes, memory sizes, and finer steps.
+PASSES: Final = 4
 #: Smallest memory to simulate.
 LEAST: Final = 8 * USUAL_PAGE
-#: Steps between two memory sizes of the grid.
+#: Steps between two memory sizes of the grid where the answer lies.
 FINE: Final = 10
 #: A page size may add this share of memory, whatever it gains.
 FREE_GROWTH: Final = 0.1
@@ -84,59 +86,66 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     """Size the program of ``vm``."""
     content = info(vm.trace, heatmap=False, progress=progress).content
     swaps = vm.storage != NONE
+    zram = vm.storage == "zram"
     storage = vm.storage if swaps else next(iter(machine.storages))
     study = _Study(vm, machine, storage, options, progress)
-    enough = study.run([1 << 44], None)
+    enough = study.run([ENOUGH])
     pages = choose(enough.rows, whole=options["whole"], arch=vm.arch)
-    page = pages.chosen["page_bytes"]
-    peak = _private(pages.chosen) + mapped_files(content)
-    resident = _resident(enough)
-    limit = slowdown(cast("Run", {"options": options}), paging_declared.OPTIONS)
-    curve = study.curve(_private(pages.usual) + mapped_files(content), resident)
+    page, private = pages.chosen["page_bytes"], _private(pages.chosen)
+    resident = content["peak_resident_bytes"] or content["footprint_bytes"]
+    # Both are upper bounds: the first counts written pages of files twice, the second has the page
+    # cache.
+    usual = max(_private(pages.usual), min(_private(pages.usual) + mapped_files(content), resident))
+    peak = usual + pages.bloat
+    limit = slowdown(enough.run, paging_declared.OPTIONS)
+    curve = study.curve(usual, resident)
+    curve.refine([limit, THRASHES - 1])
     locked = content["locked_bytes"]
-    ratio = float(options["zram_ratio"]) if storage == "zram" else math.inf
-    private = _private(pages.chosen)
-    if options["ram"] is not None:
-        needed = left_by_zram(parse_bytes(options["ram"], "--ram"), private, ratio)
-    elif swaps:
-        needed = min(curve.enough(limit) + locked + pages.bloat, peak)
+    # The curve has neither locked memory nor what the page size adds.
+    beside = locked + pages.bloat
+    ratio = float(options["zram_ratio"]) if zram else math.inf
+    if vm.memory:
+        (ram,) = parse_memory(vm.memory)
+        given = round(ram.value * peak if ram.is_fraction else ram.value)
+        try:
+            needed = within(given, peak, private, vm.storage, ratio)
+        except NearfarError as error:
+            raise NearfarError(f"{vm.name}: {error}") from None
     else:
-        needed = max(private, min(curve.enough(limit) + pages.bloat, peak))
+        needed = max(min(curve.enough(limit) + beside, peak), 0 if swaps else private)
     swapped = max(private - needed, 0) if swaps else 0
-    thrashes = curve.enough(THRASHES - 1) + locked + pages.bloat
+    thrashes = curve.enough(THRASHES - 1) + beside
+    if not swaps or not LEAST < thrashes < peak:
+        thrashes = 0
     no_limit = limits.refused(content)
-    row = cast(
-        "declared.Row",
-        {
-            "vm": vm.name,
-            "trace": str(vm.trace),
-            "machine": vm.machine,
-            "arch": vm.arch,
-            "storage": vm.storage if swaps else None,
-            "memory_bytes": needed,
-            "slowdown": (
-                curve.slowdown(needed - pages.bloat - locked) if swaps and needed < peak else 0.0
-            ),
-            "peak_bytes": peak,
-            "locked_bytes": locked,
-            "thrashes_below_bytes": thrashes if swaps and LEAST < thrashes < peak else None,
-            "advised_page_bytes": page,
-            "settable_page_bytes": page,
-            "mechanism": next(s.mechanism for s in transparent(vm.arch) if s.page_bytes == page),
-            "gain": pages.gain,
-            "gain_error": gain_error(pages.gain),
-            "start_gain": 1 - _start(pages.chosen) / (_start(pages.usual) or 1),
-            "start_share": _start(pages.usual) / pages.usual["total_ns"],
-            "bloat_bytes": pages.bloat,
-            "swapped_bytes": swapped,
-            "zram_bytes": round(swapped / ratio) if swaps and storage == "zram" else None,
-            "high_bytes": limits.high(needed, peak, locked) if swaps and not no_limit else None,
-            "max_bytes": None if no_limit else limits.maximum(peak),
-            "no_limit": no_limit,
-            "page_why": pages.why,
-            "risk": limits.risk(content),
-        },
-    )
+    high = limits.high(max(needed, thrashes), peak, locked) if swaps and not no_limit else None
+    row: declared.Row = {
+        "vm": vm.name,
+        "trace": str(vm.trace),
+        "machine": vm.machine,
+        "arch": vm.arch,
+        "storage": vm.storage if swaps else None,
+        "memory_bytes": needed,
+        "slowdown": curve.slowdown(needed - beside) if needed < peak else 0.0,
+        "peak_bytes": peak,
+        "locked_bytes": locked,
+        "thrashes_below_bytes": thrashes or None,
+        "advised_page_bytes": page,
+        "settable_page_bytes": page,
+        "mechanism": next(s.mechanism for s in transparent(vm.arch) if s.page_bytes == page),
+        "gain": pages.gain,
+        "gain_error": gain_error(pages.gain),
+        "start_gain": 1 - _start(pages.chosen) / (_start(pages.usual) or 1),
+        "start_share": _start(pages.usual) / pages.usual["total_ns"],
+        "bloat_bytes": pages.bloat,
+        "swapped_bytes": swapped,
+        "zram_bytes": round(swapped / ratio) if zram else None,
+        "high_bytes": high,
+        "max_bytes": None if no_limit else limits.maximum(peak),
+        "no_limit": no_limit,
+        "page_why": pages.why,
+        "risk": limits.risk(content),
+    }
     notes = [*trace_warnings(enough.run), *machine_warnings(enough.run)]
     return Sized(row, notes, enough.run["trace_json_sha256"])
 
@@ -146,47 +155,39 @@ class _Curve:
     """Time against memory size with 4 KiB pages.
 
     Attributes:
-        times: nanoseconds per reference by memory size in bytes; new sizes are simulated as needed.
-        start: part of each time that is spent on first touches, and does not count.
+        times: nanoseconds per reference by memory size in bytes, without first touches unless they
+            count.
         simulate: times for a list of memory sizes.
     """
 
     times: dict[int, float]
-    start: float
     simulate: Callable[[Sequence[int]], dict[int, float]]
 
     def enough(self, limit: float) -> int:
-        """The smallest memory from which on the slowdown is at most ``limit``, to a hundredth of
-        the memory; the smallest that was simulated if that is enough."""
-        most = self.start + self._base * (1 + limit)
-        pairs = reversed(list(pairwise(sorted(self.times))))
-        edge = next((pair for pair in pairs if self.times[pair[0]] > most), None)
-        if edge is None:
-            return min(self.times)
-        smaller, larger = edge
-        step = (larger - smaller) / FINE
-        between = {round(smaller + step * number) for number in range(1, FINE)}
-        found = self.simulate(sorted(between - set(self.times)))
-        self.times.update(found)
-        above = larger
-        for size in sorted(between, reverse=True):
-            if self.times[size] > most:
-                break
-            above = size
-        return above
+        """The smallest memory from which on the slowdown is at most ``limit``."""
+        times = {Memory(size, None): time for size, time in self.times.items()}
+        found = MemoryCurve.of("", times).enough(limit)
+        assert found is not None  # the largest memory has no slowdown
+        return found.bytes
+
+    def refine(self, limits: Sequence[float]) -> None:
+        """Add times at a tenth of the distance between two sizes, where :meth:`enough` changes."""
+        sizes = sorted(self.times)
+        added: set[int] = set()
+        for size in map(self.enough, limits):
+            below = sizes[max(sizes.index(size) - 1, 0)]
+            added |= {round(below + (size - below) * step / FINE) for step in range(1, FINE)}
+        self._add(sorted(added - set(sizes)))
 
     def slowdown(self, memory: int) -> float:
         """How much longer the program takes with this memory, as a share."""
         sizes = sorted(self.times)
         memory = min(max(memory, sizes[0]), sizes[-1])
-        if memory not in self.times:
-            self.times.update(self.simulate([memory]))
-        return (self.times[memory] - self.start) / self._base - 1
+        self._add([memory] if memory not in self.times else [])
+        return self.times[memory] / self.times[sizes[-1]] - 1
 
-    @property
-    def _base(self) -> float:
-        """The time that counts with the largest memory."""
-        return self.times[max(self.times)] - self.start
+    def _add(self, sizes: Sequence[int]) -> None:
+        self.times.update(self.simulate(sizes) if sizes else {})
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,8 @@ class _Study:
     options: declared.Options
     progress: Progress
 
-    def run(self, memory: Sequence[int], page: int | None) -> PagingResult:
-        """The study at memory sizes in bytes; ``page``: one page size, or all that can be set."""
+    def run(self, memory: Sequence[int], **more: object) -> PagingResult:
+        """The study at memory sizes in bytes, with more options of ``nearfar paging``."""
         passed = {name: value for name, value in self.options.items() if name in PASSED}
         given = {
             **passed,
@@ -208,9 +209,8 @@ class _Study:
             "storage": [self.storage],
             "view": "machine",
             "memory": ",".join(map(str, memory)),
+            **more,
         }
-        if page is not None:
-            given |= {"page_sizes": [page], "replacement": "linux"}
         options = cast("paging_declared.Options", given)
         return paging(self.vm.trace, progress=self.progress, **options)
 
@@ -222,38 +222,46 @@ class _Study:
             whole: the same with the page cache.
         """
         grid = {max(round(peak * part), LEAST) for part in (0.01, *GRID)}
-        rows = self.run(sorted({*grid, whole, 4 * (peak + whole)}), USUAL_PAGE).rows
+        rows = self._with_less(sorted({*grid, whole, 4 * (peak + whole)}))
         start = 0.0 if self.options["whole"] else _start(rows[-1])
-        return _Curve(_times(rows), start, self._simulate)
 
-    def _simulate(self, memory: Sequence[int]) -> dict[int, float]:
-        return _times(self.run(memory, USUAL_PAGE).rows) if memory else {}
+        def times(rows: Sequence[paging_declared.Row]) -> dict[int, float]:
+            return {row["memory_bytes"]: row["total_ns"] - start for row in rows}
+
+        return _Curve(times(rows), lambda sizes: times(self._with_less(sizes)))
+
+    def _with_less(self, memory: Sequence[int]) -> list[paging_declared.Row]:
+        """4 KiB pages at these memory sizes."""
+        return self.run(memory, page_sizes=[USUAL_PAGE], replacement="linux").rows
 
 
-def _times(rows: Sequence[paging_declared.Row]) -> dict[int, float]:
-    """Nanoseconds per reference by memory size in bytes."""
-    return {row["memory_bytes"]: row["total_ns"] for row in rows}
+def within(ram: int, peak: int, private: int, swap: str, ratio: float) -> int:
+    """Bytes of uncompressed memory that the program has where there are ``ram`` bytes.
 
+    If private memory does not fit, zram takes a part of them: with x bytes uncompressed,
+    x + (private - x) / ratio = ram.
 
-def left_by_zram(ram: float, private: int, ratio: float) -> int:
-    """Bytes that stay uncompressed where ``ram`` holds them and the others in zram.
+    Args:
+        ram: bytes.
+        peak: bytes of private memory and mapped files.
+        private: bytes of private memory.
+        swap: the swap device.
+        ratio: compression of zram; infinite for another device.
 
-    With x bytes left, x + (private - x) / ratio = ram.
-
-    >>> left_by_zram(200, 300, 3)
+    >>> within(200, 400, 300, "zram", 3)
     150
 
     Raises:
-        NearfarError: it is too small for all of it compressed.
+        NearfarError: private memory does not fit, even compressed.
     """
     if ram >= private:
-        return private
+        return min(ram, peak)
+    has = f"{units.size(ram)} cannot hold {units.size(private)} of private memory"
+    if swap == NONE:
+        raise NearfarError(f"{has} without swap; give more, or swap")
     left = (ram - private / ratio) / (1 - 1 / ratio) if ratio > 1 else -1
     if left <= 0:
-        raise NearfarError(
-            f"--ram: {units.size(round(ram))} cannot hold {units.size(private)} even compressed "
-            f"{ratio:g} to 1; give more"
-        )
+        raise NearfarError(f"{has} even compressed {ratio:g} to 1; give more")
     return round(left)
 
 
@@ -321,9 +329,3 @@ def _start(row: paging_declared.Row) -> float:
 def _private(row: paging_declared.Row) -> int:
     """Peak of private memory, in bytes."""
     return row["resident_bytes"] or 0
-
-
-def _resident(result: PagingResult) -> int:
-    """The peak resident set with 4 KiB pages and the page cache."""
-    run = result.run
-    return run.get("peak_resident_bytes") or run.get("footprint_bytes") or 0

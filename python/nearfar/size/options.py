@@ -37,8 +37,8 @@ OPTIONS: Final = (
     Option(
         "ram",
         "str | None",
-        "Memory that there is for the program, with what zram takes, such as 200M; instead of the "
-        "memory that is enough.",
+        "Memory that there is for the program, with what zram takes: 200M, or 60% of what it has at "
+        "most; instead of the memory that is enough.",
         shown="as much as is enough",
         metavar="SIZE",
     ),
@@ -87,7 +87,7 @@ ROWS: Final = Rows(
             False,
             "bytes",
             "Memory that the program needs, at the advised page size: with swap, the smallest with "
-            "which it is at most `slowdown` slower; without, all of its private memory.",
+            "which it is at most `slowdown` slower; without, at least all of its private memory.",
         ),
         Column(
             "slowdown",

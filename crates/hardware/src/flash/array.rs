@@ -36,8 +36,7 @@ impl Times {
         let page = flash.page_size.value.bytes();
         let transfer = flash.channel_bandwidth.as_ref().map_or(0.0, |rate| rate.value.ns_for(page));
         // The channels of a stripe transfer at the same time.
-        let stripe = flash.stripe.as_ref().map_or(1, |stripe| stripe.value.0);
-        let transfer = transfer / stripe.min(flash.channels.value.0).max(1) as f64;
+        let transfer = transfer / flash.dies_per_stripe().min(flash.channels.value.0).max(1) as f64;
         Ok(Self {
             read_ns: flash.read.value.ns().round() as u64,
             program_ns: flash.program.value.ns().round() as u64,

@@ -28,8 +28,8 @@ pub struct Command {
     pub page: u32,
     /// Part of garbage collection, not of a host request.
     pub collection: bool,
-    /// Takes no time of its own: one command reads or programs a whole stripe. Pages to program
-    /// wait in a buffer for the last one of their stripe.
+    /// Takes no time: another command reads or programs the whole stripe. A stripe is programmed
+    /// with its last page.
     pub shared: bool,
 }
 

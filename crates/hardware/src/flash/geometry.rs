@@ -12,8 +12,8 @@ use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
 /// therefore an independent small drive with a known share of the user's pages, whose collection
 /// can always free pages.
 ///
-/// With stripes, the dies of a stripe work in step and count as one die: a block is one block of
-/// each, and so many times larger.
+/// With stripes, the dies of a stripe work in step and count as one die: its blocks consist of one
+/// block of each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Channels.
@@ -68,7 +68,7 @@ impl Geometry {
             return Err(wrong("blocks_per_plane", what, "describe a smaller array"));
         };
         let [channels, dies, planes, blocks, pages] = counts.map(|count| count as u32);
-        let stripe = flash.stripe.as_ref().map_or(1, |stripe| stripe.value.0);
+        let stripe = flash.dies_per_stripe();
         let fits = stripe > 0
             && u64::from(channels * dies).is_multiple_of(stripe)
             && (stripe.is_multiple_of(channels.into())

@@ -381,6 +381,13 @@ pub struct Flash {
     pub gc_victim: Option<VictimPolicy>,
 }
 
+impl Flash {
+    /// Dies whose pages are programmed together.
+    pub(crate) fn dies_per_stripe(&self) -> u64 {
+        self.stripe.as_ref().map_or(1, |stripe| stripe.value.0)
+    }
+}
+
 /// What the kernel's primitives cost; a study that needs one that is left out says so.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
