@@ -106,12 +106,12 @@ def test_programs_run_under_their_limits_in_version_2(program: Path, tmp_path: P
         row = sized(trace, swap="zram")
         high[what] = row["high_bytes"]
         files[f"work/{what}.sh"] = emit.emit("cgroup", cast("emit.Row", row)).encode()
-        group = f"/sys/fs/cgroup/{what}"
+        place = f"/sys/fs/cgroup/{what}"
         lines += [
             f"sh /work/{what}.sh {what}",
-            f"sh -c 'echo 0 > {group}/cgroup.procs && exec /work/sizes {what}'; "
-            f"echo {what} $? $(grep '^oom_kill ' {group}/memory.events) "
-            f"$(cat {group}/memory.peak)",
+            f"sh -c 'echo 0 > {place}/cgroup.procs && exec /work/sizes {what}'; "
+            f"echo {what} $? $(grep '^oom_kill ' {place}/memory.events) "
+            f"$(cat {place}/memory.peak)",
         ]
     assert high["cold"] < 24 * MIB and high["phases"] is None
     lines.append("grep pswpout /proc/vmstat")

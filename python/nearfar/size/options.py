@@ -37,8 +37,8 @@ OPTIONS: Final = (
     Option(
         "ram",
         "str | None",
-        "Memory that there is for the program, with what zram takes: 200M, or 60% of what it has at "
-        "most; instead of the memory that is enough.",
+        "Memory that there is for the program, with what zram takes: 200M, or 60% of its peak; "
+        "instead of the memory that is enough.",
         shown="as much as is enough",
         metavar="SIZE",
     ),
