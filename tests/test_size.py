@@ -161,7 +161,7 @@ def test_limits() -> None:
 def test_a_page_size_that_costs_more_memory_than_it_saves_time_is_not_advised() -> None:
     def row(page: int, total: float, resident: int, start: float = 0.0) -> Any:
         return {"page_bytes": page, "total_ns": total + start, "resident_bytes": resident,
-                "fault_ns": start, "io_ns": 0.0}  # fmt: skip
+                "cpu_ns": 1.0, "start_ns": start}  # fmt: skip
 
     rows = [row(4096, 10, 100, 10), row(65536, 8, 105, 2), row(2 << 20, 7, 200, 1)]
     found = choose(rows, whole=False, arch="x86-64")

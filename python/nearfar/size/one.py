@@ -20,11 +20,13 @@ from nearfar.advise.architectures import transparent
 from nearfar.advise.fleet import Vm
 from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
-from nearfar.gain_error import gain_error, saving, worthwhile
+from nearfar.gain_error import gain_error, saving
 from nearfar.info import Content, info
 from nearfar.memory_curve import THRASHES, slowdown
+from nearfar.page_choice import USUAL_PAGE, PageChoice, counted_ns, start_gain, start_share
+from nearfar.page_choice import choose as choose_page
+from nearfar.page_choice import private_bytes as _private
 from nearfar.paging import PagingResult, machine_warnings, paging, trace_warnings
-from nearfar.paging_findings import USUAL_PAGE
 from nearfar.provenance import Run
 from nearfar.size import limits
 from nearfar.size.options import PASSED
@@ -41,10 +43,6 @@ GRID: Final = tuple(part / 10 for part in range(1, 11))
 LEAST: Final = 8 * USUAL_PAGE
 #: Steps between two memory sizes of the grid.
 FINE: Final = 10
-#: A page size may add this share of memory, whatever it gains.
-FREE_GROWTH: Final = 0.1
-#: Beyond that, memory may grow by at most this many times the share of time that is saved.
-GROWTH_PER_GAIN: Final = 2.0
 
 Progress = Callable[[int], None] | None
 
@@ -125,8 +123,8 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
             "mechanism": next(s.mechanism for s in transparent(vm.arch) if s.page_bytes == page),
             "gain": pages.gain,
             "gain_error": gain_error(pages.gain),
-            "start_gain": 1 - _start(pages.chosen) / (_start(pages.usual) or 1),
-            "start_share": _start(pages.usual) / pages.usual["total_ns"],
+            "start_gain": start_gain(pages.chosen, pages.usual),
+            "start_share": start_share(pages.usual),
             "bloat_bytes": pages.bloat,
             "swapped_bytes": swapped,
             "zram_bytes": round(swapped / ratio) if swaps and storage == "zram" else None,
@@ -223,7 +221,7 @@ class _Study:
         """
         grid = {max(round(peak * part), LEAST) for part in (0.01, *GRID)}
         rows = self.run(sorted({*grid, whole, 4 * (peak + whole)}), USUAL_PAGE).rows
-        start = 0.0 if self.options["whole"] else _start(rows[-1])
+        start = rows[-1]["total_ns"] - counted_ns(rows[-1], self.options["whole"])
         return _Curve(_times(rows), start, self._simulate)
 
     def _simulate(self, memory: Sequence[int]) -> dict[int, float]:
@@ -271,33 +269,26 @@ def choose(rows: Sequence[paging_declared.Row], *, whole: bool, arch: str) -> Pa
     if usual is None:
         raise NearfarError("size: the program touches fewer than 8 pages of 4 KiB; run more of it")
 
-    def time(row: paging_declared.Row) -> float:
-        return row["total_ns"] - (0.0 if whole else _start(row))
+    choice = choose_page(list(by_page.values()), whole=whole)
+    gain = choice.gain or 0.0
+    return Pages(choice.row, usual, gain, _why(choice, gain))
 
-    gains = {page: 1 - time(row) / time(usual) for page, row in by_page.items()}
-    fits = {page: gain for page, gain in gains.items() if _grows_little(by_page[page], usual, gain)}
-    page = worthwhile(fits) or USUAL_PAGE
-    when = "" if whole else " once memory is filled"
-    wanted = worthwhile(gains)
-    if page != USUAL_PAGE:
-        extra = _private(by_page[page]) - _private(usual)
-        why = f"{units.size(page)}: {saving(gains[page])} less time{when} than 4 KiB"
-        why += f", and {units.size(extra)} more memory" if extra > 0 else ""
-    elif wanted is not None:
-        times = _private(by_page[wanted]) / _private(usual)
-        why = (
-            f"4 KiB: {units.size(wanted)} pages would save {units.percent(gains[wanted])} of the "
-            f"time{when}, but take {times:.2g} times the memory"
+
+def _why(choice: PageChoice, gain: float) -> str:
+    """The choice in words."""
+    if choice.page_bytes != USUAL_PAGE:
+        extra = _private(choice.row) - (0 if choice.usual is None else _private(choice.usual))
+        why = f"{units.size(choice.page_bytes)}: {saving(gain)} less time{choice.when} than 4 KiB"
+        return why + (f", and {units.size(extra)} more memory" if extra > 0 else "")
+    if choice.refusal is not None:
+        return f"4 KiB: {choice.refusal}"
+    best = choice.fastest["page_bytes"]
+    if choice.gains[best] > 0:
+        return (
+            f"4 KiB: the most that another size saves{choice.when}, "
+            f"{units.percent(choice.gains[best])} with {units.size(best)}, is within the error"
         )
-    else:
-        best = max(gains, key=lambda one: gains[one])
-        why = "4 KiB: no other size that can be set takes less time" + when
-        if gains[best] > 0:
-            why = (
-                f"4 KiB: the most that another size saves{when}, {units.percent(gains[best])} with "
-                f"{units.size(best)}, is within the error"
-            )
-    return Pages(by_page[page], usual, gains[page], why)
+    return f"4 KiB: no other size that can be set takes less time{choice.when}"
 
 
 def mapped_files(content: Content) -> int:
@@ -305,22 +296,6 @@ def mapped_files(content: Content) -> int:
     listed = content["regions"]
     pages = sum(row["pages"] for row in listed if row["name"].startswith("/"))
     return pages * USUAL_PAGE
-
-
-def _grows_little(row: paging_declared.Row, usual: paging_declared.Row, gain: float) -> bool:
-    """Whether a page size adds no more memory than its gain is worth."""
-    growth = _private(row) / max(_private(usual), 1) - 1
-    return growth <= max(FREE_GROWTH, GROWTH_PER_GAIN * gain)
-
-
-def _start(row: paging_declared.Row) -> float:
-    """Nanoseconds per reference of faults, which with enough memory are all first touches."""
-    return (row["fault_ns"] or 0.0) + (row["io_ns"] or 0.0)
-
-
-def _private(row: paging_declared.Row) -> int:
-    """Peak of private memory, in bytes."""
-    return row["resident_bytes"] or 0
 
 
 def _resident(result: PagingResult) -> int:
