@@ -116,7 +116,8 @@ def test_phases_are_named(program: Path, tmp_path: Path) -> None:
     trace = tmp_path / "phases.trace"
     capture.capture([program, "phases"], trace)
     row = sized(trace)
-    assert row["risk"].startswith("it has up to 3") and "of the run, else 2" in row["risk"]
+    assert row["risk"].startswith("the working set shifts: ")
+    assert re.search(r"2\.\d+ MiB until 9\d % of the run, then 3", row["risk"])
 
 
 # --- the plan

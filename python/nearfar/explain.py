@@ -239,8 +239,8 @@ def explain(
         )
     asked = json.loads(_engine.explain_options(options=options))
     rows = _rows(result, asked["memory"], asked["storage"])
-    whole = counts_whole(result.run)
-    row = choose(rows, whole=whole).row if asked["page"] is None else _row(rows, asked["page"])
+    page = asked["page"] or choose(rows, whole=counts_whole(result.run)).page_bytes
+    row = _row(rows, page)
     made, run_options = result.run, result.run["options"]
     answer: ExplainRun = {
         "folder": str(opened.path),

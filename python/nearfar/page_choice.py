@@ -15,6 +15,8 @@ from nearfar.gain_error import worthwhile
 
 #: Bytes of the page that x86-64 and most arm64 systems use by default.
 USUAL_PAGE: Final = 4096
+#: Smaller gains are shown as none.
+LEAST_SHOWN: Final = 0.0005
 #: A page size may add this share of memory, whatever it gains.
 FREE_GROWTH: Final = 0.1
 #: Beyond that, memory may grow by at most this many times the share of time that is saved.

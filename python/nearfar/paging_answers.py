@@ -11,7 +11,13 @@ from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.gain_error import gain_error, points, saving
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
-from nearfar.page_choice import PageChoice, counted_ns, private_bytes, start_sentence
+from nearfar.page_choice import (
+    LEAST_SHOWN,
+    PageChoice,
+    counted_ns,
+    private_bytes,
+    start_sentence,
+)
 from nearfar.paging import PagingResult, counts_whole
 from nearfar.paging_findings import (
     USUAL_PAGE,
@@ -100,7 +106,7 @@ def _choice(choice: PageChoice, gain: float, base: declared.Row) -> str:
     if choice.page_bytes == USUAL_PAGE:
         if refusal:
             return f"stay with {usual}{refusal}."
-        if fastest == USUAL_PAGE:
+        if most < LEAST_SHOWN:
             return f"stay with {usual}; no other simulated size takes less time{when}."
         return (
             f"stay with {usual}; {size} pages take {units.percent(most)} less time{when}, which is "

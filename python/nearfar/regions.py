@@ -167,7 +167,7 @@ def _ns(place: Counts, total: Counts, row: paging_declared.Row) -> float:
         return ns * count / whole if whole else 0.0
 
     given = total["given_ps"] / 1e3 / row["references"]
-    faults = sum(row.get(name) or 0.0 for name in ("fault_ns", "io_ns", "start_ns"))
+    faults = (row["fault_ns"] or 0.0) + (row["io_ns"] or 0.0) + (row.get("start_ns") or 0.0)
     read = max(0.0, faults - given)
     return (
         part(place["tlb_ps"], total["tlb_ps"], row["tlb_ns"] or 0.0)

@@ -42,7 +42,7 @@ _LIMITS: Final = {
 }
 
 
-def advice(vm: Vm, rows: Sequence[declared.Row], whole: bool) -> Advice:
+def advice(vm: Vm, rows: Sequence[declared.Row], whole: bool = False) -> Advice:
     """The row of one VM.
 
     Args:

@@ -301,14 +301,15 @@ def _working_set(found: Content) -> Table:
 
 def _phases(found: Sequence[Phase]) -> Table:
     table = Table("Phases: where the size of the working set shifts")
-    for head in ("of the run", "working set", "most resident"):
+    resident = found[0].resident_bytes is not None
+    for head in ("of the run", "working set", *(["most resident"] if resident else [])):
         table.add_column(head, justify="right")
     for phase in found:
-        table.add_row(
-            f"{units.percent(phase.begin)} to {units.percent(phase.end)}",
-            units.size(phase.working_bytes),
-            "-" if phase.resident_bytes is None else units.size(phase.resident_bytes),
-        )
+        cells = [f"{units.percent(phase.begin)} to {units.percent(phase.end)}"]
+        cells.append(units.size(phase.working_bytes))
+        if resident:
+            cells.append(units.size(phase.resident_bytes or 0))
+        table.add_row(*cells)
     return table
 
 

@@ -23,7 +23,14 @@ from nearfar.errors import NearfarError
 from nearfar.gain_error import gain_error, saving
 from nearfar.info import Content, info
 from nearfar.memory_curve import THRASHES, slowdown
-from nearfar.page_choice import USUAL_PAGE, PageChoice, counted_ns, start_gain, start_share
+from nearfar.page_choice import (
+    LEAST_SHOWN,
+    USUAL_PAGE,
+    PageChoice,
+    counted_ns,
+    start_gain,
+    start_share,
+)
 from nearfar.page_choice import choose as choose_page
 from nearfar.page_choice import private_bytes as _private
 from nearfar.paging import PagingResult, machine_warnings, paging, trace_warnings
@@ -283,7 +290,7 @@ def _why(choice: PageChoice, gain: float) -> str:
     if choice.refusal is not None:
         return f"4 KiB: {choice.refusal}"
     best = choice.fastest["page_bytes"]
-    if choice.gains[best] > 0:
+    if choice.gains[best] >= LEAST_SHOWN:
         return (
             f"4 KiB: the most that another size saves{choice.when}, "
             f"{units.percent(choice.gains[best])} with {units.size(best)}, is within the error"
