@@ -22,6 +22,7 @@ from cases import (
     capture,
     decode,
     epf,
+    first_access,
     fit_choice,
     guest_pages,
     huge,
@@ -64,7 +65,16 @@ CASES = [
     live,
 ]
 #: What a kernel does beside what is predicted; `make validate` runs each for a record of its own.
-VALIDATION = [kernel_faults, mglru_guest, page_gain, guest_pages, real_programs, epf, fit_choice]
+VALIDATION = [
+    kernel_faults,
+    mglru_guest,
+    page_gain,
+    first_access,
+    guest_pages,
+    real_programs,
+    epf,
+    fit_choice,
+]
 
 
 def main() -> int:

@@ -194,6 +194,7 @@ def info(heatmap: Any = None) -> Info:
             dict(zip(("name", "records", "loads", "stores", "fetches", "pages"), r, strict=True))
             for r in regions
         ],
+        "working_set_records": 1000,
         "working_set": [
             {
                 "record": i * 260_000,

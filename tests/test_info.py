@@ -53,8 +53,10 @@ def test_a_capture_against_a_plain_count():
 
     per = found["working_set"][0]["record"]
     assert per == found["heatmap"]["records_per_bin"] == -(-len(records) // 256)
+    assert found["working_set_records"] == per * -(-(len(records) // 8) // per)
     for number, point in enumerate(found["working_set"]):
-        stretch = records[number * per : (number + 1) * per]
+        end = (number + 1) * per
+        stretch = records[max(end - found["working_set_records"], 0) : end]
         here = {page for addr, _, size in stretch for page in pages_of(addr, size)}
         assert point["bytes"] == 4096 * len(here)
     assert found["working_set"][-1]["record"] == len(records)
@@ -248,3 +250,13 @@ def test_resident_sets_are_shown_where_they_are_known():
     assert "Resident set over time" in page
     assert "peak resident" in page
     assert ("trace", "", "peak_resident_bytes", 28672) in list(rows(known))
+
+
+def test_a_working_set_is_what_a_program_uses_at_random(tmp_path: Path) -> None:
+    """10 MB at random: intervals of a short trace see a part of it, its working set all."""
+    trace = tmp_path / "random.trace"
+    generate.generate("uniform", trace, refs=250_000, pages=2442, seed=1)
+    found = info(trace, heatmap=False)
+    assert found["working_set_records"] >= 250_000 // 8
+    full = found["working_set"][40:]
+    assert all(2430 * 4096 <= row["bytes"] <= 2442 * 4096 for row in full)

@@ -12,10 +12,13 @@ from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.explain import explain
 from nearfar.generate import generate
+from nearfar.machine import load
 from nearfar.paging import paging
 
 GNUGO = DATA / "captures" / "gnugo.trace"
-PARTS = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns")
+PARTS = (
+    "cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns", "start_ns"
+)  # fmt: skip
 
 
 def times(trace: Path, **options: object) -> list[declared.Row]:
@@ -59,6 +62,21 @@ def test_a_smaller_memory_adds_what_is_read_back() -> None:
     assert half["cpu_ns"] == whole["cpu_ns"]
 
 
+def test_files_that_are_in_memory_are_not_read() -> None:
+    """First reads are part of filling memory, and cost no more than a request for each page."""
+    trace = DATA / "captures" / "memcached.trace"
+    (cold,) = times(trace, page_sizes="4K")
+    for cache in ("warm", "elsewhere"):
+        (warm,) = times(trace, page_sizes="4K", page_cache=cache)
+        assert {part: warm[part] for part in PARTS[:-1]} == {
+            part: cold[part] for part in PARTS[:-1]
+        }  # type: ignore[literal-required]
+        assert 0 < (warm["start_ns"] or 0) < (cold["start_ns"] or 0)
+    pages = cold["file_reads"] / cold["references"]
+    alone = load("zen4-vm").io_ns("disk", [4096])[0]
+    assert (cold["start_ns"] or 0) - (warm["start_ns"] or 0) < pages * alone
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -68,6 +86,7 @@ def test_a_smaller_memory_adds_what_is_read_back() -> None:
         (("--machine", "zen4-vm", "--tlb", "32"), ("--tlb", "--set tlb.first.entries")),
         (("--machine", "zen4-vm", "--filter", "cache"), ("--filter", "caches of its own")),
         (("--view", "paper", "--nested", "2M"), ("--nested", "--view machine")),
+        (("--view", "paper", "--whole"), ("--whole", "--view machine")),
     ],
 )
 def test_mistakes_are_one_line(nearfar: Run, options: tuple[str, ...], words: list[str]) -> None:
@@ -87,7 +106,7 @@ def test_explain_puts_the_parts_beside_4k(nearfar: Run, tmp_path: Path) -> None:
     for places in (found.regions, found.ranges, found.sites, found.functions):
         assert sum(one["tlb_misses"] for one in places) == large["tlb_misses"]
     # What walks, the TLB and faults cost is in the places, all of it.
-    spent = sum(large[part] for part in ("tlb_ns", "walk_ns", "fault_ns", "io_ns"))  # type: ignore[literal-required]
+    spent = sum(large[part] for part in ("tlb_ns", "walk_ns", "fault_ns", "io_ns", "start_ns"))  # type: ignore[literal-required]
     assert sum(one["ns"] for one in found.regions) == pytest.approx(spent)
     assert [term["ns"] for term in found.terms] == [large[part] for part in PARTS]  # type: ignore[literal-required]
     assert small["references"] == large["references"]

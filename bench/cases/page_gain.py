@@ -37,30 +37,16 @@ TURNS = 2
 #: From which size on the kernel tells a host of free memory: 2 to this power of pages.
 REPORTING, LARGEST = Path("/sys/module/page_reporting/parameters/page_reporting_order"), "10"
 #: Which parts of the time the kernel spends.
-SYSTEM = ("fault_ns", "io_ns")
-STUDY = ("--memory", "100%", "--page-cache", "warm", "--lifetimes", "on", "--view", "machine")
+SYSTEM = ("fault_ns", "io_ns", "start_ns")
+STUDY = ("--memory", "100%", "--lifetimes", "on", "--view", "machine")
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     """The machine measured, then each program measured and predicted."""
-    try:
-        sizes = [size for size in switches() if size <= 2 << 20]
-    except NearfarError as error:
-        inputs.remarks.append(f"{NAME} skipped: {error}")
+    found = ready(inputs, NAME, quick)
+    if found is None:
         return []
-    if os.geteuid() != 0 or not inputs.can_capture:
-        why = "there is no QEMU to capture with" if os.geteuid() == 0 else "it needs root"
-        inputs.remarks.append(f"{NAME} skipped: {why}")
-        return []
-    here = inputs.scratch / "here.toml"
-    words = nearfar("machine", "measure", "--storage", inputs.scratch, "-o", here)
-    run([*words, *(["--quick"] if quick else [])], discard=True)
-    measured_here = here.read_text(encoding="utf-8")
-    if "[tlb.walk]" not in measured_here:
-        why = "the caches of page walks of this processor are not documented"
-        inputs.remarks.append(f"{NAME} skipped: {why}")
-        return []
-    inputs.machine_file = measured_here
+    sizes, here = found
     cells: list[dict[str, Any]] = []
     for program in PROGRAMS:
         missing = program.missing()
@@ -81,6 +67,29 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             shutil.rmtree(folder)
     inputs.cells += cells
     return rows(cells)
+
+
+def ready(inputs: Inputs, name: str, quick: bool) -> tuple[list[int], Path] | None:
+    """The page sizes of this machine and a description of it; None, with a remark, without them."""
+    try:
+        sizes = [size for size in switches() if size <= 2 << 20]
+    except NearfarError as error:
+        inputs.remarks.append(f"{name} skipped: {error}")
+        return None
+    if os.geteuid() != 0 or not inputs.can_capture:
+        why = "there is no QEMU to capture with" if os.geteuid() == 0 else "it needs root"
+        inputs.remarks.append(f"{name} skipped: {why}")
+        return None
+    here = inputs.scratch / "here.toml"
+    words = nearfar("machine", "measure", "--storage", inputs.scratch, "--force", "-o", here)
+    run([*words, *(["--quick"] if quick else [])], discard=True)
+    measured_here = here.read_text(encoding="utf-8")
+    if "[tlb.walk]" not in measured_here:
+        why = "the caches of page walks of this processor are not documented"
+        inputs.remarks.append(f"{name} skipped: {why}")
+        return None
+    inputs.machine_file = measured_here
+    return sizes, here
 
 
 @contextmanager
@@ -139,11 +148,14 @@ def measured(
     return list(cells.values())
 
 
-def predict(cells: list[dict[str, Any]], command: list[str], trace: Path, here: Path) -> None:
-    """Capture it, and add the terms of its time at each page size."""
-    capture(command, trace, kernel.ENVIRONMENT)
+def predict(
+    cells: list[dict[str, Any]], command: list[str], trace: Path, here: Path, cache: str = "warm"
+) -> None:
+    """Capture it if there is no trace, and add the terms of its time at each page size."""
+    if not trace.exists():
+        capture(command, trace, kernel.ENVIRONMENT)
     sizes = ",".join(str(size) for size in (BASE, *(cell["page_bytes"] for cell in cells)))
-    asked = ("--machine", here, "--page-sizes", sizes, "--format", "json")
+    asked = ("--machine", here, "--page-sizes", sizes, "--page-cache", cache, "--format", "json")
     found = run(nearfar("paging", trace, *STUDY, *asked)).json()["rows"]
     rows = {each["page_bytes"]: each for each in found}
     for cell in cells:
@@ -193,10 +205,11 @@ def apart(cell: dict[str, Any]) -> dict[str, float]:
 
     Parts of the processor time of the base, as measured and as predicted.
     """
-    own = [term for term in PARTS if term not in SYSTEM]
+    own = [term for term in cell["predicted"] if term not in SYSTEM]
+    system = [term for term in cell["predicted"] if term in SYSTEM]
     whole = sum(cell["predicted_base"].values())
     found = {}
-    for place, (name, terms) in enumerate((("program", own), ("kernel", SYSTEM))):
+    for place, (name, terms) in enumerate((("program", own), ("kernel", system))):
         expected = sum(cell["predicted_base"][t] - cell["predicted"][t] for t in terms) / whole
         pairs = zip(cell["spent"], cell["base"], strict=True)
         gain = statistics.median((base[place] - spent[place]) / sum(base) for spent, base in pairs)

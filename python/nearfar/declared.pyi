@@ -45,6 +45,7 @@ class paging:
         view: str | None
         nested: str | int | None
         slowdown: str | float
+        whole: bool
         sample: float | None
         threads: int
         max_memory: str | int
@@ -87,6 +88,7 @@ class paging:
         fault_rate_high: float | None
         tlb_miss_rate_low: float | None
         tlb_miss_rate_high: float | None
+        start_ns: float | None
 
     ROWS: Final[Rows]
 
@@ -666,6 +668,7 @@ class advise:
         nested: str | int | None
         page_cache: str
         slowdown: str | float | None
+        whole: bool
         regions: bool
         set_memory: bool
         tlb: str | int
@@ -720,6 +723,8 @@ class advise:
         wanted_bytes: int | None
         thrashes_below_bytes: int | None
         guest_memory_bytes: int | None
+        start_gain: float | None
+        start_share: float | None
 
     ROWS: Final[Rows]
     class CurveRow(TypedDict):

@@ -30,7 +30,8 @@ from nearfar.errors import NearfarError
 from nearfar.explain_terms import KINDS, cost_ns, machine_terms, model_terms, rows_of
 from nearfar.filter import view
 from nearfar.machine import Machine
-from nearfar.paging import PagingResult, PagingRun
+from nearfar.page_choice import choose
+from nearfar.paging import PagingResult, PagingRun, counts_whole
 from nearfar.regions import Explained
 from nearfar.result import Result
 from nearfar.run_folder import open_run
@@ -238,7 +239,8 @@ def explain(
         )
     asked = json.loads(_engine.explain_options(options=options))
     rows = _rows(result, asked["memory"], asked["storage"])
-    row = _row(rows, asked["page"])
+    page = asked["page"] or choose(rows, whole=counts_whole(result.run)).page_bytes
+    row = _row(rows, page)
     made, run_options = result.run, result.run["options"]
     answer: ExplainRun = {
         "folder": str(opened.path),
@@ -407,10 +409,8 @@ def _rows(
     return [row for row in rows if row["storage"] == device]
 
 
-def _row(rows: Sequence[paging_declared.Row], page: int | None) -> paging_declared.Row:
-    """The row of a page size; by default, that with the lowest time."""
-    if page is None:
-        return min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
+def _row(rows: Sequence[paging_declared.Row], page: int) -> paging_declared.Row:
+    """The row of a page size."""
     found = next((row for row in rows if row["page_bytes"] == page), None)
     if found is None:
         known = ", ".join(units.size(row["page_bytes"]) for row in rows)

@@ -98,6 +98,7 @@ class Content(TypedDict, total=False):
     source: Source
     threads: list[Thread]
     working_set: list[declared.WorkingSetRow]
+    working_set_records: int
     regions: list[declared.RegionsRow]
     reuse: list[declared.ReuseRow]
     verified: list[Verified]

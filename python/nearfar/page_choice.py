@@ -1,37 +1,148 @@
-"""The best page size of a paging study, for one memory size and storage."""
+"""The best page size of a paging study, for one memory size and storage.
+
+Every command and page takes its page size from :func:`choose`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.gain_error import worthwhile
 
 #: Bytes of the page that x86-64 and most arm64 systems use by default.
 USUAL_PAGE: Final = 4096
+#: Smaller gains are shown as none.
+LEAST_SHOWN: Final = 0.0005
+#: A page size may add this share of memory, whatever it gains.
+FREE_GROWTH: Final = 0.1
+#: Beyond that, memory may grow by at most this many times the share of time that is saved.
+GROWTH_PER_GAIN: Final = 2.0
 
 
-def choice(rows: Sequence[declared.Row]) -> declared.Row:
-    """The row of the best page size, for one memory size and storage.
+@dataclass(frozen=True)
+class PageChoice:
+    """The choice of a page size.
+
+    Attributes:
+        row: the row of the best page size.
+        usual: the row of 4 KiB pages; None if they were not studied.
+        fastest: the row with the shortest time that counts.
+        costly: the row that would be best if memory did not matter; None if it is no other.
+        gains: share of the counted time with 4 KiB pages that each page size saves; empty without
+            4 KiB pages.
+        whole: the time of the whole run counts.
+    """
+
+    row: declared.Row
+    usual: declared.Row | None
+    fastest: declared.Row
+    costly: declared.Row | None
+    gains: Mapping[int, float]
+    whole: bool
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of the best page."""
+        return self.row["page_bytes"]
+
+    @property
+    def gain(self) -> float | None:
+        """The share of the counted time that the best page saves, 0 to 1, if known."""
+        return self.gains.get(self.page_bytes)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a page size that gains more is not chosen, if its memory is the reason."""
+        if self.costly is None or self.usual is None:
+            return None
+        page = self.costly["page_bytes"]
+        times = private_bytes(self.costly) / max(private_bytes(self.usual), 1)
+        return (
+            f"{units.size(page)} pages would save {units.percent(self.gains[page])} of the time"
+            f"{self.when}, but take {times:.2g} times the memory"
+        )
+
+    @property
+    def when(self) -> str:
+        """Which time counts, to follow a statement about it."""
+        return "" if self.whole or self.row.get("start_ns") is None else " once memory is filled"
+
+
+def choose(
+    rows: Sequence[declared.Row], *, whole: bool = False, min_gain: float = 0.0
+) -> PageChoice:
+    """Choose the best page size, for one memory size and storage.
 
     With ``--view machine``, the smallest page size whose gain over 4 KiB does not differ from the
-    largest by more than the error, and 4 KiB if no gain is larger than its error. Otherwise the
-    row with the shortest time; of equal times, the page size nearest to 4 KiB.
+    largest by more than the error, among those that add no more memory than their gain is worth;
+    4 KiB if no gain is larger than its error. Otherwise the row with the shortest time; of equal
+    times, the page size nearest to 4 KiB.
+
+    Args:
+        rows: a row for each page size.
+        whole: count the time in which memory is filled.
+        min_gain: smaller gains do not count.
     """
-    base = usual(rows)
-    if base is None or base.get("cpu_ns") is None or not base["total_ns"]:
-        return fastest(rows)
+    usual = next((row for row in rows if row["page_bytes"] == USUAL_PAGE), None)
+    fastest = min(
+        rows, key=lambda row: (counted_ns(row, whole), abs(row["page_bytes"] - USUAL_PAGE))
+    )
+    gains: dict[int, float] = {}
+    if usual is not None and counted_ns(usual, whole):
+        base = counted_ns(usual, whole)
+        gains = {row["page_bytes"]: 1.0 - counted_ns(row, whole) / base for row in rows}
+    if usual is None or usual.get("cpu_ns") is None or not gains:
+        return PageChoice(fastest, usual, fastest, None, gains, whole)
     by_page = {row["page_bytes"]: row for row in rows}
-    gains = {page: 1.0 - row["total_ns"] / base["total_ns"] for page, row in by_page.items()}
-    return by_page[worthwhile(gains) or USUAL_PAGE]
+    fits = {
+        page: gain
+        for page, gain in gains.items()
+        if private_bytes(by_page[page])
+        <= private_bytes(usual) * (1 + max(FREE_GROWTH, GROWTH_PER_GAIN * gain))
+    }
+    page = worthwhile(fits, min_gain) or USUAL_PAGE
+    wanted = worthwhile(gains, min_gain) or USUAL_PAGE
+    costly = None if wanted in fits or wanted == page else by_page[wanted]
+    return PageChoice(by_page[page], usual, fastest, costly, gains, whole)
 
 
-def usual(rows: Sequence[declared.Row]) -> declared.Row | None:
-    """The row of 4 KiB pages, if there is one."""
-    return next((row for row in rows if row["page_bytes"] == USUAL_PAGE), None)
+def counted_ns(row: declared.Row, whole: bool) -> float:
+    """Nanoseconds per reference that count: without those in which memory is filled, or all."""
+    return row["total_ns"] - (0.0 if whole else row.get("start_ns") or 0.0)
 
 
-def fastest(rows: Sequence[declared.Row]) -> declared.Row:
-    """The row with the shortest time; of equal times, that of the page size nearest to 4 KiB."""
-    return min(rows, key=lambda row: (row["total_ns"], abs(row["page_bytes"] - USUAL_PAGE)))
+def private_bytes(row: declared.Row) -> int:
+    """Peak of private memory; 0 without ``--view machine``."""
+    return row.get("resident_bytes") or 0
+
+
+def start_share(usual: declared.Row) -> float:
+    """The part of the run in which memory is filled, with 4 KiB pages."""
+    return (usual.get("start_ns") or 0.0) / (usual["total_ns"] or 1.0)
+
+
+def start_gain(row: declared.Row, usual: declared.Row) -> float:
+    """The share of that time that a page size saves."""
+    return 1.0 - (row.get("start_ns") or 0.0) / (usual.get("start_ns") or 1.0)
+
+
+def start_sentence(rows: Sequence[declared.Row], chosen: PageChoice) -> str | None:
+    """What filling memory takes and what the page size does for it; None if that is not known."""
+    usual = chosen.usual
+    if usual is None or not usual.get("start_ns"):
+        return None
+    text = f"Filling memory is {units.percent(start_share(usual))} of the run"
+    page, would = chosen.row, "take"
+    if page is usual:
+        page, would = choose(rows, whole=True).row, "would take"
+    if page is usual:
+        return f"{text}."
+    gain = start_gain(page, usual)
+    return (
+        f"{text}; {units.size(page['page_bytes'])} pages {would} {units.percent(abs(gain))} "
+        f"{'less' if gain >= 0 else 'more'} time for it."
+    )

@@ -27,7 +27,7 @@ from nearfar.filter import view
 from nearfar.info import HeatMap
 from nearfar.memory_curve import Memory, in_order
 from nearfar.models import Fit
-from nearfar.page_choice import choice
+from nearfar.page_choice import choose
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
@@ -59,6 +59,20 @@ class TooFewFrames(TypedDict):
     page_bytes: int
     memory_bytes: int
     memory_fraction: float | None
+
+
+class Chosen(TypedDict):
+    """The best page size of a machine, storage and memory size.
+
+    ``gain``: the share of the time with 4 KiB pages that it saves; None without 4 KiB pages.
+    """
+
+    machine: str | None
+    storage: str
+    memory_bytes: int
+    memory_fraction: float | None
+    page_bytes: int
+    gain: float | None
 
 
 class PagingRun(Run, total=False):
@@ -154,7 +168,7 @@ class PagingResult(FolderResult):
     shown = "nearfar.report.tables:paging"
     page = "nearfar.report.html.paging:PagingPage"
     chart = "nearfar.report.plots.paging:draw"
-    plain = ("run", "rows", "fits")
+    plain = ("run", "rows", "fits", "chosen")
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
@@ -177,7 +191,7 @@ class PagingResult(FolderResult):
         """The row of the best page size, of a storage, memory size and machine if given.
 
         Of several memory sizes or storages, that with the shortest time;
-        :func:`nearfar.page_choice.choice` chooses the page size.
+        :func:`nearfar.page_choice.choose` chooses the page size.
 
         Raises:
             NearfarError: there is no such row.
@@ -192,15 +206,45 @@ class PagingResult(FolderResult):
         if not rows:
             raise NearfarError("best: no such storage, memory fraction or machine in this result")
 
-        def place(row: declared.Row) -> object:
-            return row["machine"], row["storage"], row["memory_bytes"], row["memory_fraction"]
-
         fastest = min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
-        return choice([row for row in rows if place(row) == place(fastest)])
+        own = [row for row in rows if _place(row) == _place(fastest)]
+        return choose(own, whole=counts_whole(self.run)).row
+
+    @property
+    def chosen(self) -> list[Chosen]:
+        """The best page size of each machine, storage and memory size."""
+        groups: dict[object, list[declared.Row]] = {}
+        for row in self.rows:
+            groups.setdefault(_place(row), []).append(row)
+        found: list[Chosen] = []
+        for rows in groups.values():
+            choice = choose(rows, whole=counts_whole(self.run))
+            row = choice.row
+            found.append(
+                {
+                    "machine": row.get("machine"),
+                    "storage": row["storage"],
+                    "memory_bytes": row["memory_bytes"],
+                    "memory_fraction": row["memory_fraction"],
+                    "page_bytes": row["page_bytes"],
+                    "gain": choice.gain,
+                }
+            )
+        return found
 
     def html(self, heatmap: HeatMap | None = None) -> str:
         """A self-contained page of the result."""
         return self._html(heatmap=heatmap)
+
+
+def _place(row: declared.Row) -> object:
+    # Older versions do not have the machine.
+    return row.get("machine"), row["storage"], row["memory_bytes"], row["memory_fraction"]
+
+
+def counts_whole(run: Run) -> bool:
+    """Whether page sizes are chosen by the whole run (``--whole``)."""
+    return bool(run.get("options", {}).get("whole"))
 
 
 @takes(declared.OPTIONS)

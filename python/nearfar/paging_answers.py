@@ -6,13 +6,19 @@ Results of several machines have been through :func:`nearfar.paging_findings.by_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.gain_error import gain_error, points, saving
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
-from nearfar.paging import PagingResult
+from nearfar.page_choice import (
+    LEAST_SHOWN,
+    PageChoice,
+    counted_ns,
+    private_bytes,
+    start_sentence,
+)
+from nearfar.paging import PagingResult, counts_whole
 from nearfar.paging_findings import (
     USUAL_PAGE,
     Best,
@@ -31,11 +37,11 @@ def memory_curves(result: PagingResult) -> list[MemoryCurve]:
     """Time against memory size, on each storage; empty if no size holds the whole program."""
     if not result.rows or not _has_whole(result):
         return []
-    page = curve_page(result)
+    page, whole = curve_page(result), counts_whole(result.run)
     curves = []
     for storage in storages(result):
         times = {
-            memory_of(row): row["total_ns"]
+            memory_of(row): counted_ns(row, whole)
             for row in result.rows
             if row["storage"] == storage and row["page_bytes"] == page
         }
@@ -87,24 +93,33 @@ def _page_size(result: PagingResult) -> str:
         return best.sentence[0].lower() + best.sentence[1:]
     if best.gain is None or best.usual is None:
         return best.sentence
-    fastest = replace(best, row=best.fastest)
-    most, size, usual = fastest.gain or 0.0, units.size(fastest.page_bytes), units.size(USUAL_PAGE)
-    if fastest.page_bytes == USUAL_PAGE:
-        return f"stay with {usual}; no other simulated size takes less time."
-    if best.page_bytes == USUAL_PAGE:
+    choice = best.choice
+    start = start_sentence(best.rows, choice)
+    return f"{_choice(choice, best.gain, best.usual)}{f' {start}' if start else ''}"
+
+
+def _choice(choice: PageChoice, gain: float, base: declared.Row) -> str:
+    """The choice of a page size with ``--view machine``."""
+    fastest, when = choice.fastest["page_bytes"], choice.when
+    most, size, usual = choice.gains[fastest], units.size(fastest), units.size(USUAL_PAGE)
+    refusal = "" if choice.refusal is None else f"; {choice.refusal}"
+    if choice.page_bytes == USUAL_PAGE:
+        if refusal:
+            return f"stay with {usual}{refusal}."
+        if most < LEAST_SHOWN:
+            return f"stay with {usual}; no other simulated size takes less time{when}."
         return (
-            f"stay with {usual}; {size} pages take {units.percent(most)} less time, which is "
+            f"stay with {usual}; {size} pages take {units.percent(most)} less time{when}, which is "
             f"within the error ({points(gain_error(most))})."
         )
-    extra = (best.row["resident_bytes"] or 0) - (best.usual["resident_bytes"] or 0)
+    extra = private_bytes(choice.row) - private_bytes(base)
     bloat = f", but {units.size(extra)} more memory" if extra > 0 else ""
-    faster = ""
-    if best.page_bytes != fastest.page_bytes:
-        difference = points(most - best.gain)
-        faster = f"; {size} pages would gain {difference} more, which is within the error"
+    faster = refusal
+    if not refusal and choice.page_bytes != fastest:
+        faster = f"; {size} pages would gain {points(most - gain)} more, which is within the error"
     return (
-        f"{units.size(best.page_bytes)} pages take {saving(best.gain)} less time than {usual} pages"
-        f"{bloat}{faster}."
+        f"{units.size(choice.page_bytes)} pages take {saving(gain)} less time{when} than {usual} "
+        f"pages{bloat}{faster}."
     )
 
 

@@ -10,15 +10,24 @@ from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.memory_curve import Memory, in_order, middle
 from nearfar.page_choice import USUAL_PAGE as USUAL_PAGE
-from nearfar.page_choice import choice, fastest, usual
-from nearfar.paging import ALL_REFERENCES, Interval, PagingResult, PagingRun, PlainFit
+from nearfar.page_choice import PageChoice, choose, counted_ns
+from nearfar.paging import (
+    ALL_REFERENCES,
+    Interval,
+    PagingResult,
+    PagingRun,
+    PlainFit,
+    counts_whole,
+)
 from nearfar.provenance import Run
 
 #: Names of the fitted quantities.
 QUANTITIES: Final = {"tlb": "TLB miss rate", "fault": "fault rate"}
 
 #: Columns that add up to the time of a reference, with ``--view machine``.
-Part = Literal["cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns"]
+Part = Literal[
+    "cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns", "io_ns", "start_ns"
+]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
 #: Columns that are rates, each with a chart.
@@ -27,33 +36,39 @@ Rate = Literal["fault_rate", "tlb_miss_rate"]
 
 @dataclass(frozen=True)
 class Best:
-    """The best page size for one memory size and storage (:func:`choice`).
+    """The best page size for one memory size and storage.
 
     Attributes:
         memory: the memory size.
         storage: the name of the storage.
-        row: the row of that page size.
-        usual: the row of 4 KiB pages; None if they were not studied.
-        fastest: the row with the shortest time.
+        rows: the rows of all page sizes.
+        choice: the choice among them.
     """
 
     memory: Memory
     storage: str
-    row: declared.Row
-    usual: declared.Row | None
-    fastest: declared.Row
+    rows: Sequence[declared.Row]
+    choice: PageChoice
+
+    @property
+    def row(self) -> declared.Row:
+        """The row of the best page size."""
+        return self.choice.row
+
+    @property
+    def usual(self) -> declared.Row | None:
+        """The row of 4 KiB pages; None if they were not studied."""
+        return self.choice.usual
 
     @property
     def page_bytes(self) -> int:
         """Bytes of the best page."""
-        return self.row["page_bytes"]
+        return self.choice.page_bytes
 
     @property
     def gain(self) -> float | None:
         """The share of the time with 4 KiB pages that the best page saves, 0 to 1, if known."""
-        if self.usual is None or not self.usual["total_ns"]:
-            return None
-        return 1.0 - self.row["total_ns"] / self.usual["total_ns"]
+        return self.choice.gain
 
     @property
     def sentence(self) -> str:
@@ -62,19 +77,24 @@ class Best:
             f"At {self.memory.phrase} on {units.clean(self.storage)} "
             f"the best page is {units.size(self.page_bytes)}"
         )
-        time = units.duration(self.row["total_ns"])
+        whole, when = self.choice.whole, self.choice.when
+        time = units.duration(counted_ns(self.row, whole))
         gain = self.gain
         if gain is None:
             return f"{text}: {time} per reference (4 KiB was not among the sizes tried)."
         if self.page_bytes == USUAL_PAGE:
-            within = "" if self.fastest is self.row else " by more than the error"
+            if self.choice.refusal is not None:
+                return f"{text}, the usual one: {time} per reference; {self.choice.refusal}."
+            within = "" if self.choice.fastest is self.row else " by more than the error"
             return (
-                f"{text}, the usual one: {time} per reference, and no other size tried is quicker"
-                f"{within}."
+                f"{text}, the usual one: {time} per reference{when}, and no other size tried is "
+                f"quicker{within}."
             )
-        usual = units.duration(self.usual["total_ns"]) if self.usual else ""
+        usual = units.duration(counted_ns(self.usual, whole)) if self.usual else ""
         saved = "less than 0.1 %" if gain < 0.0005 else units.percent(gain)
-        return f"{text}: {saved} less time per reference than 4 KiB ({time} instead of {usual})."
+        return (
+            f"{text}: {saved} less time per reference{when} than 4 KiB ({time} instead of {usual})."
+        )
 
 
 def filtered(run: Run) -> bool:
@@ -143,10 +163,8 @@ def best_pages(result: PagingResult) -> dict[tuple[Memory, str], Best]:
     groups: dict[tuple[Memory, str], list[declared.Row]] = {}
     for row in result.rows:
         groups.setdefault((memory_of(row), row["storage"]), []).append(row)
-    return {
-        key: Best(key[0], key[1], choice(group), usual(group), fastest(group))
-        for key, group in groups.items()
-    }
+    whole = counts_whole(result.run)
+    return {key: Best(*key, group, choose(group, whole=whole)) for key, group in groups.items()}
 
 
 def middle_memory(result: PagingResult) -> Memory | None:

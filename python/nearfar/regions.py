@@ -167,7 +167,8 @@ def _ns(place: Counts, total: Counts, row: paging_declared.Row) -> float:
         return ns * count / whole if whole else 0.0
 
     given = total["given_ps"] / 1e3 / row["references"]
-    read = max(0.0, (row["fault_ns"] or 0.0) - given) + (row["io_ns"] or 0.0)
+    faults = (row["fault_ns"] or 0.0) + (row["io_ns"] or 0.0) + (row.get("start_ns") or 0.0)
+    read = max(0.0, faults - given)
     return (
         part(place["tlb_ps"], total["tlb_ps"], row["tlb_ns"] or 0.0)
         + part(place["walk_ps"], total["walk_ps"], row["walk_ns"] or 0.0)

@@ -44,6 +44,21 @@ impl Storage {
         self.read.ns(page_bytes)
     }
 
+    /// When a read of `bytes` is done that is submitted at `at` to a device which is busy until
+    /// `busy`. `follows`: it continues the read before it.
+    ///
+    /// A disk serves one read at a time, and needs no seek to continue. Other devices only transfer
+    /// one at a time.
+    pub fn read_done_ns(&self, at: f64, busy: f64, bytes: u64, follows: bool) -> f64 {
+        let alone = self.io_ns(bytes);
+        let transfer = self.io_ns(2 * bytes) - alone;
+        match (self.kind == "hdd", follows) {
+            (true, true) => at.max(busy) + transfer,
+            (true, false) => at.max(busy) + alone,
+            (false, _) => (at + alone).max(busy + transfer),
+        }
+    }
+
     /// Nanoseconds to write a page of `page_bytes` to an idle device.
     pub fn write_ns(&self, page_bytes: u64) -> f64 {
         self.write.ns(page_bytes)

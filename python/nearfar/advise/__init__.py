@@ -202,7 +202,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
                 )
             if as_machine:
                 studied = [row for row in studied if row["storage"] == vm.storage]
-                row = by_machine.advice(vm, studied)
+                row = by_machine.advice(vm, studied, options["whole"])
                 if options["regions"]:
                     row["regions"] = by_region(
                         trace, loaded[vm.machine], study.run["options"], studied, progress

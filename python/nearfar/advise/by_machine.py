@@ -16,9 +16,18 @@ from nearfar.advise.fleet import Vm
 from nearfar.advise.one_vm import Advice, Choice, keep_usual, new_row
 from nearfar.advise.prediction import Prediction
 from nearfar.declared import paging as declared
-from nearfar.gain_error import gain_error, saving, worthwhile
+from nearfar.gain_error import gain_error, saving
 from nearfar.gain_error import points as in_points
-from nearfar.paging_findings import USUAL_PAGE
+from nearfar.page_choice import (
+    USUAL_PAGE,
+    PageChoice,
+    choose,
+    counted_ns,
+    private_bytes,
+    start_gain,
+    start_sentence,
+    start_share,
+)
 
 #: The value of ``model`` in a row.
 MODEL: Final = "machine"
@@ -33,12 +42,13 @@ _LIMITS: Final = {
 }
 
 
-def advice(vm: Vm, rows: Sequence[declared.Row]) -> Advice:
+def advice(vm: Vm, rows: Sequence[declared.Row], whole: bool = False) -> Advice:
     """The row of one VM.
 
     Args:
         vm: the virtual machine; its trace is not read.
         rows: of the paging study with ``--view machine`` at the memory size and storage of the VM.
+        whole: times are of the whole run; otherwise of what follows when memory is filled.
     """
     offered = {size.page_bytes: size for size in transparent(vm.arch)}
     rows = sorted(
@@ -46,16 +56,13 @@ def advice(vm: Vm, rows: Sequence[declared.Row]) -> Advice:
     )
     sizes = tuple(row["page_bytes"] for row in rows)
     usual = rows[sizes.index(USUAL_PAGE)]
-    parts = np.array([(row["translation_ns"], row["data_ns"]) for row in rows], dtype=np.float64)
-    translation, data = parts.T
-    total = translation + data
+    translation = np.array([row["translation_ns"] for row in rows], dtype=np.float64)
+    total = np.array([counted_ns(row, whole) for row in rows], dtype=np.float64)
+    data = total - translation
     reason = "every size is simulated"
     prediction = Prediction(sizes, sizes, translation, data, total, total, MODEL, reason)
-    best = prediction.best(sizes)
-    gains = {size: prediction.gain(size) for size in sizes}
-    worth = worthwhile(gains, vm.min_gain)
-    advised = USUAL_PAGE if worth is None else worth
-    chosen = rows[sizes.index(advised)]
+    choice = choose(rows, whole=whole, min_gain=vm.min_gain)
+    best, advised, chosen = prediction.best(sizes), choice.page_bytes, choice.row
     row = new_row(
         vm,
         (chosen["memory_bytes"], chosen["memory_fraction"]),
@@ -64,42 +71,50 @@ def advice(vm: Vm, rows: Sequence[declared.Row]) -> Advice:
         sizes,
         (translation, data),
     )
-    row["gain_error"] = gain_error(gains[best if worth is None else worth])
-    row["limit"] = _limit(chosen)
-    row["bloat_bytes"] = (chosen["resident_bytes"] or 0) - (usual["resident_bytes"] or 0)
-    row["why"] = _why(row)
+    row["gain_error"] = gain_error(choice.gains[best if advised == USUAL_PAGE else advised])
+    row["limit"] = _limit(chosen, whole)
+    row["bloat_bytes"] = private_bytes(chosen) - private_bytes(usual)
+    row["start_share"], row["start_gain"] = start_share(usual), start_gain(chosen, usual)
+    row["why"] = _why(row, choice, start_sentence(rows, choice))
     return row
 
 
-def _limit(row: declared.Row) -> str:
-    """The largest part of the time."""
+def _limit(row: declared.Row, whole: bool) -> str:
+    """The largest part of the time that counts."""
     parts = {
         "processor": row["cpu_ns"] or 0,
         "translation": (row["tlb_ns"] or 0) + (row["walk_ns"] or 0),
         "memory": (row["cache_ns"] or 0) + (row["dram_ns"] or 0),
-        "faults": row["fault_ns"] or 0,
+        "faults": (row["fault_ns"] or 0) + (row["start_ns"] or 0 if whole else 0),
         "storage": row["io_ns"] or 0,
     }
     return max(parts, key=lambda name: parts[name])
 
 
-def _why(row: Advice) -> str:
-    """The advice of a row in sentences."""
-    time = units.duration(row["predicted_ns"])
-    if row["advised_page_bytes"] == USUAL_PAGE:
-        lines = [keep_usual(row, f"{time} per reference")]
+def _why(row: Advice, choice: PageChoice, start: str | None) -> str:
+    """The advice of a row in sentences; ``start``: what it does while memory is filled."""
+    time = f"{units.duration(row['predicted_ns'])} per reference"
+    usual = row["advised_page_bytes"] == USUAL_PAGE
+    if usual and choice.refusal is not None:
+        lines = [f"Stay at 4 KiB ({time}{choice.when}): {choice.refusal}."]
+    elif usual:
+        lines = [keep_usual(row, f"{time}{choice.when}")]
     else:
         lines = [
-            f"{units.size(row['advised_page_bytes'])}: {time} per reference predicted, "
+            f"{units.size(row['advised_page_bytes'])}: {time} predicted{choice.when}, "
             f"{saving(row['gain'])} less than with 4 KiB."
         ]
     difference = row["model_gain"] - row["gain"]
-    if row["advised_page_bytes"] != USUAL_PAGE and difference > 0:
+    if not usual and choice.refusal is not None:
+        lines.append(f"{choice.refusal}.")
+    elif not usual and difference > 0:
         lines.append(
             f"{units.size(row['model_page_bytes'])} would gain {in_points(difference)} more, "
             "which is within the error."
         )
-    lines.append(f"The largest part of the time is {_LIMITS[row['limit']]}.")
+    if start is not None:
+        lines.append(start)
+    lines.append(f"The largest part of the time{choice.when} is {_LIMITS[row['limit']]}.")
     bloat = row["bloat_bytes"] or 0
     if bloat > 0:
         lines.append(f"Private memory grows by {units.size(bloat)}.")

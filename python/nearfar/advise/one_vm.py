@@ -186,6 +186,8 @@ def new_row(
         "wanted_bytes": None,
         "thrashes_below_bytes": None,
         "guest_memory_bytes": None,
+        "start_gain": None,
+        "start_share": None,
         "regions": [],
     }
 

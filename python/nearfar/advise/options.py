@@ -96,6 +96,7 @@ OWN: Final = (
         "with enough memory (5%).",
         default=None,
     ),
+    _PAGING["whole"],
     Option(
         "regions",
         "bool",
@@ -122,11 +123,11 @@ _SAME: Final = (
     "max_memory",
 )
 #: Options that are passed to the paging study.
-PASSED: Final = (*_SAME, "sample", "view", "page_cache", "nested")
+PASSED: Final = (*_SAME, "sample", "view", "page_cache", "nested", "whole")
 
 #: Options that have no meaning in a view, and why.
 IDLE: Final = {
-    "paper": (("page_cache", "regions"), "where every fault is a read"),
+    "paper": (("page_cache", "regions", "whole"), "where every fault is a read"),
     "machine": (("sizes", "model"), "which simulates every page size"),
 }
 #: Options that only the view ``paper`` has; if one is given, that is the default view.
@@ -328,6 +329,22 @@ ROWS: Final = Rows(
             "bytes",
             "Memory for the guest, including its system, a multiple of 256 MiB; null without "
             "`--set-memory`.",
+        ),
+        Column(
+            "start_gain",
+            "double",
+            True,
+            "share",
+            "Time that the advised page saves while memory is filled; null without "
+            "`--view machine`.",
+        ),
+        Column(
+            "start_share",
+            "double",
+            True,
+            "share",
+            "The part of the run, with 4 KiB pages, in which memory is filled; null without "
+            "`--view machine`. Without `--whole` the other times and gains leave it out.",
         ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),

@@ -85,10 +85,10 @@ def _memory(row: declared.Row, limit: float, filled: str) -> str:
 def _start(row: declared.Row) -> str:
     """What the page size does while memory is filled."""
     share = units.percent(row["start_share"])
-    text = f"; first touches of memory and files are {share} of the run"
+    text = f"; filling memory is {share} of the run"
     if row["bloat_bytes"] or row["start_gain"]:
         sign = "less" if row["start_gain"] >= 0 else "more"
-        text += f" and take {units.percent(abs(row['start_gain']))} {sign}"
+        text += f" and takes {units.percent(abs(row['start_gain']))} {sign} time"
     return text
 
 

@@ -25,6 +25,7 @@ from nearfar.info import Content
 from nearfar.memory_curve import Memory
 from nearfar.output import coloured
 from nearfar.paging import PagingResult
+from nearfar.phases import MOST, Phase, phases
 from nearfar.report.fitted import DETAIL, KEY, Places, Prose, Table
 from nearfar.trace import facts
 
@@ -240,7 +241,10 @@ def info(found: Content) -> RenderableType:
     if found.get("regions"):
         parts += [Text(""), _regions(found["regions"])]
     if found.get("working_set"):
-        parts += [Text(""), _working_set(found["working_set"])]
+        parts += [Text(""), _working_set(found)]
+        shifts = phases(found["working_set"])
+        if 1 < len(shifts) <= MOST:
+            parts += [Text(""), _phases(shifts)]
     if found.get("reuse"):
         parts += [Text(""), _reuse(found["reuse"])]
     return Group(*parts)
@@ -275,11 +279,12 @@ def _regions(regions: Sequence[info_declared.RegionsRow]) -> Table:
     return table
 
 
-def _working_set(points: Sequence[info_declared.WorkingSetRow]) -> Table:
+def _working_set(found: Content) -> Table:
+    points = found["working_set"]
     resident = points[0]["resident_bytes"] is not None
     title = "Working set and resident set" if resident else "Working set"
     table = Table(
-        f"{title}; bytes touched by the {units.count(points[0]['record'])} records before"
+        f"{title}; bytes touched by the {units.count(found['working_set_records'])} records before"
     )
     columns = ("record", "bytes", "resident_bytes") if resident else ("record", "bytes")
     for head in info_declared.WORKING_SET_ROWS.heads(*columns):
@@ -290,6 +295,20 @@ def _working_set(points: Sequence[info_declared.WorkingSetRow]) -> Table:
         cells = [units.count(point["record"]), units.size(point["bytes"])]
         if point["resident_bytes"] is not None:
             cells.append(units.size(point["resident_bytes"]))
+        table.add_row(*cells)
+    return table
+
+
+def _phases(found: Sequence[Phase]) -> Table:
+    table = Table("Phases: where the size of the working set shifts")
+    resident = found[0].resident_bytes is not None
+    for head in ("of the run", "working set", *(["most resident"] if resident else [])):
+        table.add_column(head, justify="right")
+    for phase in found:
+        cells = [f"{units.percent(phase.begin)} to {units.percent(phase.end)}"]
+        cells.append(units.size(phase.working_bytes))
+        if resident:
+            cells.append(units.size(phase.resident_bytes or 0))
         table.add_row(*cells)
     return table
 

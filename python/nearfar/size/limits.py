@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from nearfar import units
 from nearfar.info import Content
+from nearfar.phases import phases, sentence
 
 MIB: Final = 1 << 20
 #: A part of the peak, 1 / this, is added for larger inputs. An assumption.
@@ -50,23 +50,10 @@ def refused(content: Content) -> str | None:
 def risk(content: Content) -> str:
     """What the answer does not cover."""
     parts = ["memory that other inputs or a longer run need is not seen"]
-    phase = phases(content)
-    if phase:
-        parts.insert(0, phase)
+    shifts = sentence(phases(content["working_set"]))
+    if shifts:
+        parts.insert(0, shifts)
     return "; ".join(parts)
-
-
-def phases(content: Content) -> str:
-    """How memory differs over the run, if it does."""
-    sizes = sorted(row["resident_bytes"] or 0 for row in content["working_set"])
-    if len(sizes) < 4:
-        return ""
-    usual = sizes[len(sizes) // 2]
-    large = [one for one in sizes if one > 2 * usual]
-    if not large:
-        return ""
-    share = units.percent(len(large) / len(sizes))
-    return f"it has up to {units.size(sizes[-1])} for {share} of the run, else {units.size(usual)}"
 
 
 def whole_mib(size: int) -> int:

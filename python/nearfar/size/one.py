@@ -14,16 +14,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+from nearfar import machine as machines
 from nearfar import units
 from nearfar.advise.architectures import transparent
 from nearfar.advise.fleet import Vm
 from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
-from nearfar.gain_error import gain_error, saving, worthwhile
+from nearfar.gain_error import gain_error, saving
 from nearfar.info import Content, info
 from nearfar.memory_curve import THRASHES, Memory, MemoryCurve, slowdown
+from nearfar.page_choice import (
+    LEAST_SHOWN,
+    USUAL_PAGE,
+    PageChoice,
+    counted_ns,
+    start_gain,
+    start_share,
+)
+from nearfar.page_choice import choose as choose_page
+from nearfar.page_choice import private_bytes as _private
 from nearfar.paging import PagingResult, machine_warnings, paging, trace_warnings
-from nearfar.paging_findings import USUAL_PAGE
 from nearfar.size import limits
 from nearfar.size.options import PASSED
 from nearfar.size.swap import NONE
@@ -37,16 +47,15 @@ if TYPE_CHECKING:
 GRID: Final = tuple(part / 10 for part in range(1, 11))
 #: Bytes that are enough for any program.
 ENOUGH: Final = 1 << 44
+#: The swap device that is memory, and the disk with files of a machine without another storage.
+ZRAM: Final = "zram"
+DISK: Final = "nvme"
 #: Passes over a trace: its summary, page sizes, memory sizes, and finer steps.
 PASSES: Final = 4
 #: Smallest memory to simulate.
 LEAST: Final = 8 * USUAL_PAGE
 #: Steps between two memory sizes of the grid where the answer lies.
 FINE: Final = 10
-#: A page size may add this share of memory, whatever it gains.
-FREE_GROWTH: Final = 0.1
-#: Beyond that, memory may grow by at most this many times the share of time that is saved.
-GROWTH_PER_GAIN: Final = 2.0
 
 Progress = Callable[[int], None] | None
 
@@ -86,11 +95,14 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     """Size the program of ``vm``."""
     content = info(vm.trace, heatmap=False, progress=progress).content
     swaps = vm.storage != NONE
-    zram = vm.storage == "zram"
+    zram = vm.storage == ZRAM
     storage = vm.storage if swaps else next(iter(machine.storages))
+    machine = (
+        machines.with_storages(machine, [DISK]) if list(machine.storages) == [ZRAM] else machine
+    )
     study = _Study(vm, machine, storage, options, progress)
     enough = study.run([ENOUGH])
-    pages = choose(enough.rows, whole=options["whole"], arch=vm.arch)
+    pages = choose(study.rows(enough), whole=options["whole"], arch=vm.arch)
     page, private = pages.chosen["page_bytes"], _private(pages.chosen)
     resident = content["peak_resident_bytes"] or content["footprint_bytes"]
     # Both are upper bounds: the first counts written pages of files twice, the second has the page
@@ -135,8 +147,8 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
         "mechanism": next(s.mechanism for s in transparent(vm.arch) if s.page_bytes == page),
         "gain": pages.gain,
         "gain_error": gain_error(pages.gain),
-        "start_gain": 1 - _start(pages.chosen) / (_start(pages.usual) or 1),
-        "start_share": _start(pages.usual) / pages.usual["total_ns"],
+        "start_gain": start_gain(pages.chosen, pages.usual),
+        "start_share": start_share(pages.usual),
         "bloat_bytes": pages.bloat,
         "swapped_bytes": swapped,
         "zram_bytes": round(swapped / ratio) if zram else None,
@@ -192,7 +204,7 @@ class _Curve:
 
 @dataclass(frozen=True)
 class _Study:
-    """The paging studies of one program."""
+    """The paging studies of one program, with swap on ``storage``."""
 
     vm: Vm
     machine: Machine
@@ -200,19 +212,48 @@ class _Study:
     options: declared.Options
     progress: Progress
 
+    @property
+    def disk(self) -> str:
+        """The storage with files: the swap device, unless that is memory."""
+        disks = (name for name in self.machine.storages if name != ZRAM)
+        return next(disks, DISK) if self.storage == ZRAM else self.storage
+
     def run(self, memory: Sequence[int], **more: object) -> PagingResult:
         """The study at memory sizes in bytes, with more options of ``nearfar paging``."""
         passed = {name: value for name, value in self.options.items() if name in PASSED}
         given = {
             **passed,
             "machine": self.machine,
-            "storage": [self.storage],
+            "storage": list(dict.fromkeys([self.storage, self.disk])),
             "view": "machine",
             "memory": ",".join(map(str, memory)),
             **more,
         }
         options = cast("paging_declared.Options", given)
         return paging(self.vm.trace, progress=self.progress, **options)
+
+    def rows(self, result: PagingResult) -> list[paging_declared.Row]:
+        """Its rows, with swap on the swap device and files on the disk."""
+        if self.disk == self.storage:
+            return result.rows
+        on_disk = {
+            (row["memory_bytes"], row["page_bytes"]): row
+            for row in result.rows
+            if row["storage"] == self.disk
+        }
+        (swap_ns,) = self.machine.io_ns(self.storage, [USUAL_PAGE])
+        (disk_ns,) = self.machine.io_ns(self.disk, [USUAL_PAGE])
+        found = []
+        for row in result.rows:
+            if row["storage"] != self.storage:
+                continue
+            again = row["file_rereads"] * (disk_ns - swap_ns) / row["references"]
+            start = on_disk[row["memory_bytes"], row["page_bytes"]]["start_ns"] or 0.0
+            more = again + start - (row["start_ns"] or 0.0)
+            made = {**row, "total_ns": row["total_ns"] + more, "start_ns": start}
+            made |= {"io_ns": (row["io_ns"] or 0.0) + again}
+            found.append(cast("paging_declared.Row", made))
+        return found
 
     def curve(self, peak: int, whole: int) -> _Curve:
         """Times by memory size.
@@ -223,16 +264,15 @@ class _Study:
         """
         grid = {max(round(peak * part), LEAST) for part in (0.01, *GRID)}
         rows = self._with_less(sorted({*grid, whole, 4 * (peak + whole)}))
-        start = 0.0 if self.options["whole"] else _start(rows[-1])
 
         def times(rows: Sequence[paging_declared.Row]) -> dict[int, float]:
-            return {row["memory_bytes"]: row["total_ns"] - start for row in rows}
+            return {row["memory_bytes"]: counted_ns(row, self.options["whole"]) for row in rows}
 
         return _Curve(times(rows), lambda sizes: times(self._with_less(sizes)))
 
     def _with_less(self, memory: Sequence[int]) -> list[paging_declared.Row]:
         """4 KiB pages at these memory sizes."""
-        return self.run(memory, page_sizes=[USUAL_PAGE], replacement="linux").rows
+        return self.rows(self.run(memory, page_sizes=[USUAL_PAGE], replacement="linux"))
 
 
 def within(ram: int, peak: int, private: int, swap: str, ratio: float) -> int:
@@ -279,33 +319,26 @@ def choose(rows: Sequence[paging_declared.Row], *, whole: bool, arch: str) -> Pa
     if usual is None:
         raise NearfarError("size: the program touches fewer than 8 pages of 4 KiB; run more of it")
 
-    def time(row: paging_declared.Row) -> float:
-        return row["total_ns"] - (0.0 if whole else _start(row))
+    choice = choose_page(list(by_page.values()), whole=whole)
+    gain = choice.gain or 0.0
+    return Pages(choice.row, usual, gain, _why(choice, gain))
 
-    gains = {page: 1 - time(row) / time(usual) for page, row in by_page.items()}
-    fits = {page: gain for page, gain in gains.items() if _grows_little(by_page[page], usual, gain)}
-    page = worthwhile(fits) or USUAL_PAGE
-    when = "" if whole else " once memory is filled"
-    wanted = worthwhile(gains)
-    if page != USUAL_PAGE:
-        extra = _private(by_page[page]) - _private(usual)
-        why = f"{units.size(page)}: {saving(gains[page])} less time{when} than 4 KiB"
-        why += f", and {units.size(extra)} more memory" if extra > 0 else ""
-    elif wanted is not None:
-        times = _private(by_page[wanted]) / _private(usual)
-        why = (
-            f"4 KiB: {units.size(wanted)} pages would save {units.percent(gains[wanted])} of the "
-            f"time{when}, but take {times:.2g} times the memory"
+
+def _why(choice: PageChoice, gain: float) -> str:
+    """The choice in words."""
+    if choice.page_bytes != USUAL_PAGE:
+        extra = _private(choice.row) - (0 if choice.usual is None else _private(choice.usual))
+        why = f"{units.size(choice.page_bytes)}: {saving(gain)} less time{choice.when} than 4 KiB"
+        return why + (f", and {units.size(extra)} more memory" if extra > 0 else "")
+    if choice.refusal is not None:
+        return f"4 KiB: {choice.refusal}"
+    best = choice.fastest["page_bytes"]
+    if choice.gains[best] >= LEAST_SHOWN:
+        return (
+            f"4 KiB: the most that another size saves{choice.when}, "
+            f"{units.percent(choice.gains[best])} with {units.size(best)}, is within the error"
         )
-    else:
-        best = max(gains, key=lambda one: gains[one])
-        why = "4 KiB: no other size that can be set takes less time" + when
-        if gains[best] > 0:
-            why = (
-                f"4 KiB: the most that another size saves{when}, {units.percent(gains[best])} with "
-                f"{units.size(best)}, is within the error"
-            )
-    return Pages(by_page[page], usual, gains[page], why)
+    return f"4 KiB: no other size that can be set takes less time{choice.when}"
 
 
 def mapped_files(content: Content) -> int:
@@ -313,19 +346,3 @@ def mapped_files(content: Content) -> int:
     listed = content["regions"]
     pages = sum(row["pages"] for row in listed if row["name"].startswith("/"))
     return pages * USUAL_PAGE
-
-
-def _grows_little(row: paging_declared.Row, usual: paging_declared.Row, gain: float) -> bool:
-    """Whether a page size adds no more memory than its gain is worth."""
-    growth = _private(row) / max(_private(usual), 1) - 1
-    return growth <= max(FREE_GROWTH, GROWTH_PER_GAIN * gain)
-
-
-def _start(row: paging_declared.Row) -> float:
-    """Nanoseconds per reference of faults, which with enough memory are all first touches."""
-    return (row["fault_ns"] or 0.0) + (row["io_ns"] or 0.0)
-
-
-def _private(row: paging_declared.Row) -> int:
-    """Peak of private memory, in bytes."""
-    return row["resident_bytes"] or 0

@@ -42,12 +42,10 @@ OPTIONS: Final = (
         shown="as much as is enough",
         metavar="SIZE",
     ),
-    Option(
-        "whole",
-        "bool",
-        "Choose the page size by the whole run, with the time in which the program first fills its "
-        "memory; otherwise by the time after that.",
-        default=False,
+    replace(
+        _PAGING["whole"],
+        what="Choose the page size by the whole run, with the time in which the program first "
+        "fills its memory; otherwise by the time after that.",
     ),
     Option(
         "zram_ratio",
@@ -130,14 +128,15 @@ ROWS: Final = Rows(
             "double",
             False,
             "share",
-            "Time that the page size saves of the first touches of memory and files.",
+            "Time that the page size saves while memory is filled.",
         ),
         Column(
             "start_share",
             "double",
             False,
             "share",
-            "First touches' part of the time of the run, with 4 KiB pages.",
+            "The part of the run, with 4 KiB pages, in which memory is filled: faults that raise "
+            "its peak, and first reads of files.",
         ),
         Column(
             "bloat_bytes",

@@ -36,6 +36,10 @@ const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Maximum number of intervals that a trace is divided into.
 pub const BINS: u64 = 256;
+/// Records that a working set covers: random references touch most of what a program uses.
+const WINDOW: u64 = 1 << 20;
+/// The largest part of a trace that it covers.
+const WINDOW_PART: u64 = 8;
 /// Maximum number of regions listed one by one.
 pub const REGIONS: usize = 100;
 /// Records between two calls of [`OnProgress`].
@@ -112,6 +116,8 @@ pub struct Summary {
     pub threads: Vec<ThreadInfo>,
     /// At most [`BINS`] intervals.
     pub working_set: Vec<WorkingSet>,
+    /// Records up to the end of an interval that its working set covers.
+    pub working_set_records: u64,
     /// Hottest first; at most [`REGIONS`], then the sum of all others.
     pub regions: Vec<Region>,
     /// Page touches by stack distance (Mattson et al. 1970): distinct pages since the last touch of
@@ -137,7 +143,8 @@ pub fn summarize(
 
     let resident =
         if lifetimes::known(reader)? { Some(ResidentTracker::new(reader)?) } else { None };
-    let mut pass = Pass::new(Names::new(reader.regions()?), resident);
+    let window = WINDOW.min(info.records / WINDOW_PART).div_ceil(per_bin).max(1);
+    let mut pass = Pass::new(Names::new(reader.regions()?), resident, window as usize);
     let mut reuse = options.reuse.then(Reuse::new);
     let mut touched = Vec::new();
     let both = Both::new();
@@ -251,6 +258,7 @@ pub fn summarize(
         file_bytes: info.parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
         threads: info.threads.clone(),
         working_set,
+        working_set_records: window * per_bin,
         regions: hottest(all_regions),
         reuse,
     };

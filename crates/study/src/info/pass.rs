@@ -38,7 +38,10 @@ pub struct Pass {
     pub epoch: u32,
     pub process: u32,
     bin: u16,
-    in_bin: u64,
+    /// Intervals that the working set covers.
+    window: usize,
+    /// Number of pages by the interval of their last touch.
+    last_in_bin: Vec<u64>,
     pub working_set: Vec<WorkingSet>,
     pub resident: Option<ResidentTracker>,
     /// Pages touched in this batch, without repeats.
@@ -48,8 +51,8 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Before the first record.
-    pub fn new(names: Names, resident: Option<ResidentTracker>) -> Self {
+    /// Before the first record. The working set is of the last `window` intervals.
+    pub fn new(names: Names, resident: Option<ResidentTracker>, window: usize) -> Self {
         Self {
             names,
             pages: Pages::default(),
@@ -60,7 +63,8 @@ impl Pass {
             epoch: 0,
             process: 0,
             bin: 1,
-            in_bin: 0,
+            window,
+            last_in_bin: vec![0; 2],
             working_set: Vec::new(),
             resident,
             touched: Vec::new(),
@@ -112,8 +116,11 @@ impl Pass {
         let page = &mut self.state[id as usize];
         page.kinds |= 1 << (kind & 7);
         if page.bin != self.bin {
+            if page.bin > 0 {
+                self.last_in_bin[usize::from(page.bin)] -= 1;
+            }
+            self.last_in_bin[usize::from(self.bin)] += 1;
             page.bin = self.bin;
-            self.in_bin += 1;
         }
         if let Some(resident) = &mut self.resident {
             let mark = if page.process == self.process { page.mark } else { 0 };
@@ -157,11 +164,12 @@ impl Pass {
 
     /// End an interval at this record.
     pub fn end_of_bin(&mut self, record: u64) {
-        let bytes = self.in_bin * PAGE;
+        let pages: u64 = self.last_in_bin.iter().rev().take(self.window).sum();
+        let bytes = pages * PAGE;
         let footprint_bytes = self.pages.len() as u64 * PAGE;
         let resident_bytes = self.resident.as_ref().map(|resident| resident.set.peak().now_bytes());
         self.working_set.push(WorkingSet { record, bytes, footprint_bytes, resident_bytes });
-        self.in_bin = 0;
+        self.last_in_bin.push(0);
         self.bin += 1;
     }
 }

@@ -1,12 +1,12 @@
 //! The rows of `nearfar info`.
 
 nearfar_schema::columns! {
-    /// Pages touched in one interval of time.
+    /// Pages touched up to the end of an interval of time.
     #[derive(Copy, Eq)]
     pub struct WorkingSet {
         /// Records up to the end of the interval.
         record: u64 as "at record",
-        /// Bytes of the distinct 4 KiB pages touched in the interval.
+        /// Bytes of the distinct 4 KiB pages touched by the last `working_set_records` records.
         bytes: u64 ["bytes"] as "bytes touched",
         /// Bytes of the distinct 4 KiB pages touched since the start.
         footprint_bytes: u64 ["bytes"],

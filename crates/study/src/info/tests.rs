@@ -137,14 +137,19 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
 
     // Working set.
     let per_bin = records.len().div_ceil(256);
+    let window = (records.len() / 8).div_ceil(per_bin).max(1);
+    assert_eq!(found.working_set_records, (window * per_bin) as u64);
     let mut seen = BTreeSet::new();
     let mut until = 0;
     let points: Vec<WorkingSet> = records
         .chunks(per_bin)
-        .map(|chunk| {
-            let here: BTreeSet<u64> = chunk.iter().flat_map(pages).collect();
-            seen.extend(here.iter().copied());
+        .enumerate()
+        .map(|(bin, chunk)| {
+            seen.extend(chunk.iter().flat_map(pages));
             until += chunk.len() as u64;
+            let from = (bin + 1).saturating_sub(window) * per_bin;
+            let here: BTreeSet<u64> =
+                records[from..until as usize].iter().flat_map(pages).collect();
             let (bytes, footprint_bytes) = (here.len() as u64 * 4096, seen.len() as u64 * 4096);
             WorkingSet { record: until, bytes, footprint_bytes, resident_bytes: None }
         })

@@ -31,7 +31,7 @@ nearfar_schema::options! {
     /// The options of `nearfar explain` as they are written: which row of a run.
     pub struct Request {
         /// Page size of the row.
-        page: Option<Bytes> = none("the fastest one"),
+        page: Option<Bytes> = none("the one that the run advises"),
         /// Memory size of the row, as given to the run.
         memory: Option<OneMemory> = none("the largest; with --view paper the middle one"),
         /// Storage of the row.

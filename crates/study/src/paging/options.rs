@@ -109,6 +109,9 @@ nearfar_schema::options! {
         nested: Option<Bytes> = none("from the machine file"),
         /// Slowdown to accept in the recommended memory size, compared with enough memory.
         slowdown: Share = crate::SLOWDOWN,
+        /// Choose the page size by the whole run, with the time in which the program first fills its
+        /// memory; otherwise by the time after that. For `--view machine`.
+        whole: bool = false,
         /// Simulate only this share of the trace (0 to 1): pages for memories, references for the
         /// TLB. Rows then have 95 % intervals.
         sample: Option<f64> = none(""),
@@ -208,6 +211,9 @@ impl TryFrom<&Request> for Options {
         } else if request.nested.is_some() {
             let what = "means nothing to --view paper";
             return idle("--nested", what, "use it with --view machine");
+        } else if request.whole {
+            let what = "means nothing to --view paper, which always takes the whole run";
+            return idle("--whole", what, "leave it out, or use --view machine");
         }
         let options = Self::new(
             page_sizes,

@@ -4,11 +4,10 @@
 //! ([`super::rows`] reads from storage by the smallest pages of a study), so parts are joined
 //! first.
 
-use nearfar_hardware::processor::Processor;
 use nearfar_trace::{Error, Reader, Result};
 use serde::{Deserialize, Serialize};
 
-use super::machine::{self, Time};
+use super::machine::{self, Host, Time};
 use super::options::Options;
 use super::simulate::{Simulated, simulate};
 
@@ -22,14 +21,14 @@ pub struct StudyPart {
 }
 
 impl StudyPart {
-    /// Simulate the page sizes of `options`, with the times of each of `processors`.
+    /// Simulate the page sizes of `options`, with the times of each of `hosts`.
     ///
     /// # Errors
     /// If the trace cannot be read; errors of `on_progress`.
     pub fn new<'a>(
         reader: &Reader,
         options: &Options,
-        processors: impl IntoIterator<Item = Option<&'a Processor>>,
+        hosts: impl IntoIterator<Item = Option<Host<'a>>>,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Self> {
         let simulated = simulate(reader, options, on_progress)?;
@@ -37,13 +36,13 @@ impl StudyPart {
         pages.dedup();
         let options = options.clone().only(&pages);
         let mut times = Vec::new();
-        for processor in processors {
+        for host in hosts {
             let lives = simulated.lifetimes;
-            let times_of = |processor| match pages.is_empty() {
+            let times_of = |host| match pages.is_empty() {
                 true => Ok(Vec::new()),
-                false => machine::times(reader, &options, processor, lives, on_progress),
+                false => machine::times(reader, &options, host, lives, on_progress),
             };
-            times.push(processor.map(times_of).transpose()?);
+            times.push(host.map(times_of).transpose()?);
         }
         Ok(Self { simulated, times })
     }

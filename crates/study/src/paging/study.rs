@@ -86,8 +86,8 @@ impl Study {
         let lives = self.options.lifetimes && lifetimes::known(&reader)?;
         // Missing times are an error before hours of simulation.
         self.fault_times(lives)?;
-        let processors = self.hosts.iter().map(|host| host.processor.as_ref());
-        StudyPart::new(&reader, &self.options, processors, on_progress)
+        let hosts = self.hosts.iter().map(|host| Some((host.processor.as_ref()?, &*host.storages)));
+        StudyPart::new(&reader, &self.options, hosts, on_progress)
     }
 
     /// The result: `{"rows", "records", "footprint_bytes", "lifetimes", "peak_resident_bytes",
@@ -109,7 +109,7 @@ impl Study {
                     faults,
                     storages: &host.storages,
                     write_back: request.write_back,
-                    warm: request.page_cache == PageCache::Warm,
+                    warm: request.page_cache != PageCache::Cold,
                     machine: times.as_deref(),
                 },
             )?);

@@ -62,7 +62,7 @@ nearfar_schema::columns! {
         /// Evictions that wrote a page to its file.
         write_backs: u64,
         /// Instructions, when nothing misses. This and the seven after it are null but with
-        /// `--view machine`; the times add up to `total_ns`.
+        /// `--view machine`; the times add up to `total_ns`, with `start_ns`.
         cpu_ns: Option<f64> ["ns per reference"],
         /// Waiting for the second level of the TLB.
         tlb_ns: Option<f64> ["ns per reference"] as "TLB",
@@ -72,9 +72,9 @@ nearfar_schema::columns! {
         cache_ns: Option<f64> ["ns per reference"] as "caches",
         /// Waiting for memory.
         dram_ns: Option<f64> ["ns per reference"] as "memory",
-        /// The kernel's part of faults.
+        /// The kernel's part of faults, without `start_ns`.
         fault_ns: Option<f64> ["ns per reference"] as "faults",
-        /// Waiting for the storage.
+        /// Waiting for the storage, without `start_ns`.
         io_ns: Option<f64> ["ns per reference"] as "I/O",
         /// Most private memory at once where the page size is switched on for it.
         resident_bytes: Option<u64> ["bytes"],
@@ -90,6 +90,9 @@ nearfar_schema::columns! {
         tlb_miss_rate_low: Option<f64> ["per reference"] as "TLB miss rate low",
         /// Its upper end.
         tlb_miss_rate_high: Option<f64> ["per reference"] as "TLB miss rate high",
+        /// Filling memory: faults that raise the peak of private memory or map what is in memory,
+        /// and first reads of files. Null but with `--view machine`.
+        start_ns: Option<f64> ["ns per reference"] as "start",
     }
     keys [machine, storage, memory_fraction | memory_bytes, page_bytes]
     metrics [
@@ -118,21 +121,20 @@ pub struct Prices<'a> {
     pub storages: &'a [Storage],
     /// A dirty eviction costs a write.
     pub write_back: bool,
-    /// Files are in the page cache when the program starts.
+    /// Files are in memory when the program starts.
     pub warm: bool,
     /// Processor time of each page size, for `--view machine`.
     pub machine: Option<&'a [Time]>,
 }
 
-/// Number and size of the pages that a machine reads from storage. They are the smallest pages of
-/// the study, because Linux reads swap and files in 4 KiB pages.
-fn storage_reads(simulated: &Simulated, cell: &Cell, warm: bool) -> (u64, u64) {
+/// Number and size of the pages that a machine reads again from storage. They are the smallest pages
+/// of the study, because Linux reads swap and files in 4 KiB pages.
+fn reads_again(simulated: &Simulated, cell: &Cell) -> (u64, u64) {
     let same_memory = simulated.cells.iter().filter(|other| {
         other.memory_bytes == cell.memory_bytes && other.memory_fraction == cell.memory_fraction
     });
     let smallest = same_memory.min_by_key(|cell| cell.page_bytes).unwrap_or(cell);
-    let without_io = if warm { smallest.pages } else { smallest.pages - smallest.file_pages };
-    (smallest.faults.saturating_sub(without_io), smallest.page_bytes)
+    (smallest.faults.saturating_sub(smallest.pages), smallest.page_bytes)
 }
 
 /// Components of the time in the machine's view, ns per reference.
@@ -145,6 +147,7 @@ struct Spent {
     dram_ns: f64,
     fault_ns: f64,
     io_ns: f64,
+    start_ns: f64,
 }
 
 impl Spent {
@@ -153,7 +156,8 @@ impl Spent {
     }
 
     fn data_ns(&self) -> f64 {
-        self.cpu_ns + self.cache_ns + self.dram_ns + self.fault_ns + self.io_ns
+        let waits = self.cache_ns + self.dram_ns + self.fault_ns + self.io_ns;
+        self.cpu_ns + waits + self.start_ns
     }
 }
 
@@ -217,8 +221,8 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         }
         let translation_ns =
             times.translation_ns(tlb_miss_rate, per_reference(cell.tlb_second_hits));
-        let (storage_reads, storage_page_bytes) = storage_reads(simulated, cell, warm);
-        for storage in storages {
+        let (reads_again, again_bytes) = reads_again(simulated, cell);
+        for (place, storage) in storages.iter().enumerate() {
             let io_ns = storage.io_ns(cell.page_bytes);
             let FaultKinds { zero_fills, file_reads, swap_ins, file_rereads, .. } = kinds;
             let reads = per_reference(file_reads + swap_ins + file_rereads);
@@ -238,15 +242,21 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
             };
             let spent = time.map(|time| {
                 let ns = |total: f64| total / references as f64;
-                let reads = per_reference(storage_reads);
+                let again = per_reference(reads_again);
+                let (mut first_ns, mut wait_ns) = (0.0, 0.0);
+                if !warm {
+                    first_ns = ns(time.file_requests as f64 * time.map_ns);
+                    wait_ns = ns(time.file_ns[place]);
+                }
                 Spent {
                     cpu_ns: ns(time.cpu_ns),
                     tlb_ns: ns(time.tlb_ns),
                     walk_ns: ns(time.walk_ns),
                     cache_ns: ns(time.cache_ns),
                     dram_ns: ns(time.dram_ns),
-                    fault_ns: ns(time.fault_ns) + reads * time.map_ns,
-                    io_ns: reads * storage.io_ns(storage_page_bytes) + write_ns,
+                    fault_ns: ns(time.fault_ns - time.start_ns) + again * time.map_ns,
+                    io_ns: again * storage.io_ns(again_bytes) + write_ns,
+                    start_ns: ns(time.start_ns) + first_ns + wait_ns,
                 }
             });
             let (translation_ns, data_ns) = match &spent {
@@ -293,6 +303,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 fault_rate_high,
                 tlb_miss_rate_low,
                 tlb_miss_rate_high,
+                start_ns: spent.map(|spent| spent.start_ns),
             });
         }
     }

@@ -22,7 +22,10 @@ from nearfar.trace import facts
 _MODELLED: Final = {"translation_ns": "var(--translation)", "data_ns": "var(--data)"}
 _SPENT: Final = (
     "#8a8f99",
-    *(palette.OKABE_ITO[c] for c in ("sky", "blue", "green", "orange", "vermillion", "purple")),
+    *(
+        palette.OKABE_ITO[c]
+        for c in ("sky", "blue", "green", "orange", "vermillion", "purple", "yellow")
+    ),
 )
 
 _GLOSSARY = (

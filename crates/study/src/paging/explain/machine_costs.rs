@@ -36,7 +36,7 @@ impl<'a> MachineCosts<'a> {
         lives: bool,
     ) -> Result<Self> {
         let OnMachine { processor, page_bytes } = machine;
-        let machine = OneByOne::new(reader, options, processor, lives, page_bytes)?;
+        let machine = OneByOne::new(reader, options, (processor, &[]), lives, page_bytes)?;
         Ok(Self { machine, memory: RegionMemory::default() })
     }
 

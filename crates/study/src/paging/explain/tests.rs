@@ -101,7 +101,8 @@ fn check_on_machine(steps: &[Step], lives: bool) {
     for page_bytes in [4096u64, 65_536, 2 << 20] {
         let sizes = Options { page_sizes: vec![page_bytes], ..options.clone() };
         let lives = cell.lifetimes;
-        let time = times(&reader, &sizes, &processor, lives, &mut |_| Ok(())).unwrap()[0];
+        let host = (&processor, &[][..]);
+        let time = times(&reader, &sizes, host, lives, &mut |_| Ok(())).unwrap().remove(0);
         let on = OnMachine { processor: &processor, page_bytes };
         let found = explain(&reader, &options, Some(on), &mut |_| Ok(())).unwrap();
         let Counts { tlb_misses, tlb_second_hits, references, given_ps, .. } = found.total;

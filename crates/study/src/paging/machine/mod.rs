@@ -12,7 +12,9 @@
 //! lines that the level evicts ([`nearfar_hardware::processor::Ages`]).
 //!
 //! Memory is unlimited here; the cost of smaller memories is added from the faults of the study.
+//! Pages of files are read as [`nearfar_kernel::readahead`] says, and threads wait for them ([`files`]).
 
+mod files;
 mod last;
 mod pages;
 pub mod reference;
@@ -21,6 +23,7 @@ pub(crate) mod tests;
 mod touches;
 mod waits;
 
+use nearfar_hardware::Storage;
 use nearfar_hardware::processor::Processor;
 use nearfar_trace::{Error, Reader, Result};
 use rayon::prelude::*;
@@ -36,7 +39,7 @@ pub(super) const SMALL: u32 = super::super::lifetimes::PAGE;
 const LARGE: u32 = 21;
 
 /// Times of one page size with unlimited memory, in nanoseconds of the whole trace.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Time {
     /// Page size, bytes.
     pub page_bytes: u64,
@@ -52,6 +55,9 @@ pub struct Time {
     pub dram_ns: f64,
     /// Faults that need no device.
     pub fault_ns: f64,
+    /// Part of these that fills memory: faults that raise the peak of private memory, and that map
+    /// existing pages.
+    pub start_ns: f64,
     /// The kernel's time for one fault that needs a device.
     pub map_ns: f64,
     /// First-level TLB misses that hit the second level.
@@ -60,7 +66,14 @@ pub struct Time {
     pub walks: u64,
     /// Peak bytes of private memory.
     pub resident_bytes: u64,
+    /// Requests for pages of files that were not read before.
+    pub file_requests: u64,
+    /// Waiting for these, on each storage.
+    pub file_ns: Vec<f64>,
 }
+
+/// A processor, and the storages that files may be on.
+pub type Host<'a> = (&'a Processor, &'a [Storage]);
 
 /// Check that this view supports all page sizes.
 ///
@@ -85,7 +98,7 @@ pub(super) fn check(page_sizes: &[u64]) -> Result<()> {
 pub fn times(
     reader: &Reader,
     options: &Options,
-    processor: &Processor,
+    (processor, storages): Host<'_>,
     lives: bool,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Vec<Time>> {
@@ -98,7 +111,7 @@ pub fn times(
     let mut sizes: Vec<PageSize> = options
         .page_sizes
         .iter()
-        .map(|size| PageSize::new(size.trailing_zeros(), processor))
+        .map(|size| PageSize::new(size.trailing_zeros(), processor, storages))
         .collect();
     let (mut current, mut next) = (Chunk::default(), Chunk::default());
     let mut has_current = touches.fill(&mut current)?;

@@ -2,14 +2,14 @@
 //! cache lines of page tables in the simulated caches. Shows the error of the fast implementation,
 //! and provides `nearfar explain` with the costs of each reference.
 
-use nearfar_hardware::processor::{Found, Hierarchy, Line, Processor};
+use nearfar_hardware::processor::{Found, Hierarchy, Line};
 use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
 
 use super::super::options::Options;
-use super::touches::{Surroundings, TlbOp, Touch};
+use super::touches::{Surroundings, TlbOp, Touch, modifies};
 use super::waits::{Costs, Lines, PageSize};
-use super::{LARGE, SMALL, Time};
+use super::{Host, LARGE, SMALL, Time};
 use crate::lifetimes::{self, Blocks, Change, Events};
 
 struct Coupled<'a>(&'a mut Hierarchy);
@@ -54,7 +54,7 @@ impl<'a> OneByOne<'a> {
     pub fn new(
         reader: &Reader,
         options: &Options,
-        processor: &'a Processor,
+        (processor, storages): Host<'a>,
         lives: bool,
         page_bytes: u64,
     ) -> Result<Self> {
@@ -64,7 +64,7 @@ impl<'a> OneByOne<'a> {
             blocks: Blocks::new(SMALL, LARGE, options.spaces(reader)),
             surroundings: Surroundings::default(),
             hierarchy: Hierarchy::new(&processor.caches),
-            size: PageSize::new(page_bytes.trailing_zeros(), processor),
+            size: PageSize::new(page_bytes.trailing_zeros(), processor, storages),
             instructions: FxHashMap::default(),
             running: None,
             space: 0,
@@ -75,15 +75,15 @@ impl<'a> OneByOne<'a> {
     pub fn events(&mut self, at: u64, watch: &mut impl Watch) {
         while let Some(event) = self.events.before(at) {
             self.blocks.apply(&event);
-            self.changes(watch);
+            self.changes(None, watch);
             self.running = None;
         }
     }
 
-    fn changes(&mut self, watch: &mut impl Watch) {
+    fn changes(&mut self, thread: Option<u32>, watch: &mut impl Watch) {
         for change in self.surroundings.of(&mut self.blocks) {
             let before = self.size.resident_bytes();
-            self.size.change(&change);
+            self.size.change(&change, thread);
             watch.changed(&change.0, self.size.resident_bytes() as i64 - before as i64);
         }
     }
@@ -114,8 +114,12 @@ impl<'a> OneByOne<'a> {
             watch.begins(addr.wrapping_add(placed.max(line << shift) - placed));
             let found = self.hierarchy.access(line, fetch);
             let number = line >> (SMALL - shift);
-            let block = self.blocks.reference(number, write);
-            self.changes(watch);
+            let born = self.blocks.find(number).is_none();
+            let block = self.blocks.reference(number, write || born && modifies(batch, at));
+            self.changes(Some(thread), watch);
+            for fetch in self.surroundings.fetches() {
+                self.size.fetch(fetch, thread, instructions);
+            }
             let touch = Touch {
                 number,
                 instructions,
@@ -146,11 +150,11 @@ impl<'a> OneByOne<'a> {
 pub fn time(
     reader: &Reader,
     options: &Options,
-    processor: &Processor,
+    host: Host<'_>,
     lives: bool,
     page_bytes: u64,
 ) -> Result<Time> {
-    let mut one = OneByOne::new(reader, options, processor, lives, page_bytes)?;
+    let mut one = OneByOne::new(reader, options, host, lives, page_bytes)?;
     let (mut batches, mut batch) = (reader.batches(Columns::ALL), Batch::default());
     let mut records = 0;
     while batches.next_into(&mut batch)? {

@@ -1,5 +1,8 @@
 //! The fast way against the slow one, and large pages counted by hand.
 
+use std::path::Path;
+
+use nearfar_hardware::Machine;
 use nearfar_hardware::cache::Level;
 use nearfar_hardware::processor::{Caches, Latencies, Processor, Tlbs};
 use nearfar_schema::Choice;
@@ -69,9 +72,10 @@ fn both(steps: &[Step], processor: &Processor, lives: bool) -> Vec<(Time, Time)>
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
     let options = options();
-    let fast = times(&reader, &options, processor, lives, &mut |_| Ok(())).unwrap();
-    let slow =
-        SIZES.map(|size| reference::time(&reader, &options, processor, lives, size).unwrap());
+    let storages = Machine::load("nvme", Path::new("")).unwrap().storages().unwrap();
+    let host = (processor, &*storages);
+    let fast = times(&reader, &options, host, lives, &mut |_| Ok(())).unwrap();
+    let slow = SIZES.map(|size| reference::time(&reader, &options, host, lives, size).unwrap());
     fast.into_iter().zip(slow).collect()
 }
 
@@ -86,10 +90,12 @@ proptest! {
     ) {
         for (fast, slow) in both(&steps, &with_entries(host, entries), lives) {
             let counts = |time: &Time| {
-                (time.page_bytes, time.walks, time.tlb_second_hits, time.resident_bytes)
+                let Time { walks, tlb_second_hits, resident_bytes, file_requests, .. } = *time;
+                (time.page_bytes, walks, tlb_second_hits, resident_bytes, file_requests)
             };
             prop_assert_eq!(counts(&fast), counts(&slow));
-            prop_assert_eq!((fast.cpu_ns, fast.fault_ns), (slow.cpu_ns, slow.fault_ns));
+            let faults = |time: &Time| (time.cpu_ns, time.fault_ns, time.start_ns);
+            prop_assert_eq!(faults(&fast), faults(&slow));
             // Walks affect where the caches find data only by the lines that they evict.
             prop_assert!(fast.walk_ns >= 0.0 && (fast.walk_ns > 0.0) == (fast.walks > 0));
         }
@@ -118,7 +124,7 @@ fn stores(addr: u64, pages: u64) -> impl Iterator<Item = Step> {
 fn faults(steps: &[Step], page_bytes: u64) -> (u64, u64, u64) {
     let mut all = both(steps, &processor(None), true);
     all.retain(|(time, _)| time.page_bytes == page_bytes);
-    let [(fast, slow)] = all[..] else { panic!("one size") };
+    let [(fast, slow)] = &all[..] else { panic!("one size") };
     assert_eq!(fast.fault_ns, slow.fault_ns);
     let large_ns = if page_bytes > 1 << LARGE - 1 { 1e9 } else { 1e6 };
     let large = (fast.fault_ns / large_ns) as u64;
@@ -141,10 +147,83 @@ fn one_touch_gives_a_whole_page() {
     let steps = [
         event(RegionKind::Map, BASE, 2 * LARGE_BYTES),
         touch(Kind::Store, BASE + 5000),
-        touch(Kind::Load, BASE + LARGE_BYTES + 9),
+        touch(Kind::Store, BASE + LARGE_BYTES + 9),
     ];
     assert_eq!(faults(&steps, LARGE_BYTES), (2, 0, 1024));
     assert_eq!(faults(&steps, 65_536), (2, 0, 32));
+}
+
+#[test]
+fn memory_that_is_read_first_is_the_zero_page() {
+    let loads = |pages: u64| (0..pages).map(|page| touch(Kind::Load, BASE + 4096 * page));
+    let mut steps = vec![event(RegionKind::Map, BASE, LARGE_BYTES)];
+    steps.extend(loads(3));
+    // Reads of the zero page cost a thousandth here, and take no memory.
+    for size in [4096, 16_384, LARGE_BYTES] {
+        assert_eq!(faults(&steps, size), (0, 0, 0));
+    }
+    // Below 2 MiB what is written then is small, with what lies around it.
+    steps.extend(stores(BASE, 16));
+    assert_eq!(faults(&steps, 4096), (0, 16, 16));
+    assert_eq!(faults(&steps, 65_536), (0, 16, 16));
+    assert_eq!(faults(&steps, 16_384), (3, 4, 16));
+    // The huge zero page is replaced at once.
+    assert_eq!(faults(&steps, LARGE_BYTES), (1, 0, 512));
+}
+
+#[test]
+fn an_instruction_that_modifies_memory_faults_as_a_write() {
+    let load = Record { addr: BASE + 8, kind: Kind::Load, size: 8, thread: 0, instr: 1 };
+    for (instr, expected) in [(0, (1, 0, 16)), (1, (0, 1, 1))] {
+        let store = Record { kind: Kind::Store, instr, ..load };
+        let steps =
+            [event(RegionKind::Map, BASE, LARGE_BYTES), Step::Record(load), Step::Record(store)];
+        assert_eq!(faults(&steps, 65_536), expected, "{instr}");
+    }
+}
+
+/// A file of so many pages, read through a mapping.
+fn mapped_file(pages: impl IntoIterator<Item = u64>) -> Time {
+    let prot = "r--s".into();
+    let map = RegionKind::Map;
+    let (name, inode) = ("/file".into(), 7);
+    let length = 1 << 30;
+    let event = RegionEvent { event: map, addr: BASE, length, prot, name, inode, ..<_>::default() };
+    let mut steps = vec![Step::Event(event)];
+    steps.extend(pages.into_iter().map(|page| touch(Kind::Load, BASE + 4096 * page)));
+    let (fast, slow) = both(&steps, &processor(None), true).remove(0);
+    assert_eq!(fast.file_requests, slow.file_requests);
+    fast
+}
+
+#[test]
+fn files_are_read_ahead() {
+    let storage = Machine::load("nvme", Path::new("")).unwrap().storages().unwrap().remove(0);
+    let transfer = storage.io_ns(2 << 17) - storage.io_ns(1 << 17);
+    let all = mapped_file(0..320);
+    // A fault reads 32 pages; a mark after 24 of them, then each 32, read the next 32.
+    assert_eq!(all.file_requests, 11);
+    // The program computes next to nothing, so it waits for the device: 10 transfers, of which the
+    // second overlaps with the use of the first.
+    let (least, most) = (storage.io_ns(1 << 17) + 9.0 * transfer, 1.5 * storage.io_ns(10 << 17));
+    assert!((least..most).contains(&all.file_ns[0]), "{:?} {least} {most}", all.file_ns);
+    // At random every page is a request, of 32 pages at first.
+    let random = mapped_file((0..150).map(|page| 1000 * page));
+    let alone = 100.0 * storage.io_ns(1 << 17) + 50.0 * storage.io_ns(4096);
+    assert_eq!(random.file_requests, 150);
+    assert!((random.file_ns[0] / alone - 1.0).abs() < 1e-9, "{:?} {alone}", random.file_ns);
+}
+
+#[test]
+fn memory_that_grows_is_filled_and_what_comes_again_is_not() {
+    let mut steps = Vec::new();
+    for _ in 0..3 {
+        steps.push(event(RegionKind::Map, BASE, 64 * 4096));
+        steps.extend(stores(BASE, 64));
+        steps.push(event(RegionKind::Unmap, BASE, 64 * 4096));
+    }
+    let (time, _) = both(&steps, &processor(None), true).remove(0);
+    assert_eq!((time.fault_ns, time.start_ns), (3.0 * 64e3, 64e3));
 }
 
 #[test]

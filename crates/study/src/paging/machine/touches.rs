@@ -1,6 +1,7 @@
 //! The touches of a trace, which every page size must process, and their cache levels.
 
 use nearfar_hardware::processor::{Ages, Found, Hierarchy, Processor, small_lines};
+use nearfar_kernel::readahead::{Access, Fetch, Readahead};
 use nearfar_trace::column::GroupReader;
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::reader::{Batches, Groups};
@@ -10,7 +11,7 @@ use rustc_hash::FxHashSet;
 use super::super::options::Options;
 use super::last::{Last, NO_PAGE, Page, Put};
 use super::{LARGE, SMALL};
-use crate::lifetimes::{Backing, Blocks, Change, Events, Next};
+use crate::lifetimes::{self, Backing, Blocks, Change, Events, Next};
 
 /// Minimum number of records per chunk.
 const CHUNK: u64 = 1 << 18;
@@ -70,6 +71,8 @@ pub struct Chunk {
     pub touches: Vec<Touch>,
     /// Each with the index of the next touch.
     pub changes: Vec<(usize, Changed)>,
+    /// Reads of files, each with the index of the next touch, which causes it.
+    pub fetches: Vec<(usize, Fetch)>,
     /// The ages of the caches at every [`AGED`] touches.
     pub ages: Vec<Ages>,
 }
@@ -151,6 +154,7 @@ impl Touches {
     pub fn fill(&mut self, chunk: &mut Chunk) -> Result<bool> {
         chunk.touches.clear();
         chunk.changes.clear();
+        chunk.fetches.clear();
         chunk.ages.clear();
         let before = self.records;
         while self.records - before < CHUNK {
@@ -211,7 +215,10 @@ impl Touches {
                         self.touch(thread, page, (found, fetch, write, TlbOp::None), chunk);
                     }
                 }
-                _ => self.unsettled(thread, number, (found, fetch, write), chunk),
+                _ => {
+                    let modifies = modifies(batch, at);
+                    self.unsettled(thread, number, (found, fetch, write, modifies), chunk);
+                }
             }
         }
     }
@@ -221,10 +228,10 @@ impl Touches {
         &mut self,
         thread: usize,
         number: u64,
-        (found, fetch, write): (Found, bool, bool),
+        (found, fetch, write, modifies): (Found, bool, bool, bool),
         chunk: &mut Chunk,
     ) {
-        let page = self.page(number, write, chunk);
+        let page = self.page(number, write, modifies, chunk);
         let (now, side) = (self.hierarchy.now(), usize::from(fetch));
         let tlb = match self.threads[thread].last[side].put(page, now) {
             Put::Known => TlbOp::None,
@@ -238,13 +245,19 @@ impl Touches {
     }
 
     /// Touch a page that is not in the cache of settled pages.
-    fn page(&mut self, number: u64, write: bool, chunk: &mut Chunk) -> Page {
+    fn page(&mut self, number: u64, write: bool, modifies: bool, chunk: &mut Chunk) -> Page {
         let slot = number as usize % SLOTS;
         if self.settled[slot].number == number {
             return self.settled[slot];
         }
-        let loud = |block| self.watched.get(block as usize) == Some(&true);
-        if write && self.blocks.find(number).is_some_and(loud) {
+        let removes = |block: Option<u32>| match block {
+            Some(block) => self.watched.get(block as usize) == Some(&true),
+            // The large page around it may be the zero page.
+            None => self.blocks.unsettled(number),
+        };
+        let known = self.blocks.find(number);
+        let write = write || known.is_none() && modifies;
+        if write && removes(known) {
             self.leave(chunk);
         }
         let block = self.blocks.reference(number, write);
@@ -308,8 +321,13 @@ impl Touches {
                 self.watched[index] = loud;
             };
             match &changed.0 {
-                Change::Born { block, backing, .. } => {
-                    set(*block, matches!(backing, Backing::Object { .. }));
+                Change::Born { block, backing, written, .. } => {
+                    let replaced = match backing {
+                        Backing::Object { .. } => true,
+                        Backing::Zeros => !written,
+                        Backing::Unknown => false,
+                    };
+                    set(*block, replaced);
                 }
                 Change::Written(block) => set(*block, false),
                 Change::Forked(blocks) => blocks.iter().for_each(|&(block, copy, _)| {
@@ -320,14 +338,28 @@ impl Touches {
             }
             chunk.changes.push((at, changed));
         }
+        chunk.fetches.extend(self.surroundings.fetches().map(|fetch| (at, fetch)));
     }
 }
 
-/// Finds the private memory around new blocks.
+/// Whether a load is by an instruction that then stores there, so that it faults as a write.
+pub fn modifies(batch: &Batch, at: usize) -> bool {
+    let next = at + 1;
+    // After an event, addresses may not have been placed yet.
+    let place = |at: usize| (lifetimes::address(batch.addr[at]), batch.thread[at]);
+    next < batch.len()
+        && (batch.kind[at], batch.kind[next]) == (Kind::Load as u8, Kind::Store as u8)
+        && place(at) == place(next)
+        && batch.instr[next] == 0
+}
+
+/// Finds the private memory around new blocks, and the reads of files that they cause.
 #[derive(Default)]
 pub struct Surroundings {
     /// Parts of files that were mapped by one fault.
     mapped: FxHashSet<(u32, u64)>,
+    files: Readahead,
+    fetches: Vec<Fetch>,
 }
 
 impl Surroundings {
@@ -337,10 +369,19 @@ impl Surroundings {
         for change in &changes {
             if let Change::Born { number, backing, written, .. } = *change
                 && let Backing::Object { object, start, of_file: true, private, .. } = backing
-                && !(private && written)
             {
-                let offset = (number << SMALL).wrapping_sub(start) >> AROUND;
-                self.mapped.insert((object, offset));
+                let place = number << SMALL;
+                let page = lifetimes::address(place).wrapping_sub(start) >> SMALL;
+                // The page cache has addresses of its own.
+                let access = if place >> 63 == 1 { Access::Call } else { Access::Mapped };
+                if access == Access::Call && written {
+                    self.files.write(object, page);
+                } else {
+                    self.fetches.push(self.files.access(object, page, access));
+                }
+                if access == Access::Mapped && !(private && written) {
+                    self.mapped.insert((object, place.wrapping_sub(start) >> AROUND));
+                }
             }
         }
         let spaces = blocks.spaces();
@@ -352,6 +393,11 @@ impl Surroundings {
         };
         let around: Vec<(u64, u64)> = changes.iter().map(around).collect();
         changes.into_iter().zip(around)
+    }
+
+    /// Take the reads of files since the last call.
+    pub fn fetches(&mut self) -> std::vec::Drain<'_, Fetch> {
+        self.fetches.drain(..)
     }
 
     /// Faults that mapped pages of the page cache.

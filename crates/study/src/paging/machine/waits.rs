@@ -1,12 +1,15 @@
 //! TLBs, page walks and waiting times at one page size.
 
+use nearfar_hardware::Storage;
 use nearfar_hardware::processor::{
     Ages, Answer, Entry, Found, Line, Overlap, Processor, Translation, small_lines,
 };
 use nearfar_hardware::table::{grow, prefetch};
+use nearfar_kernel::readahead::Fetch;
 use nearfar_trace::hash::PageMap;
 
-use super::pages::Pages;
+use super::files::Files;
+use super::pages::{Faults, Pages};
 use super::touches::{AGED, Changed, Chunk, TlbOp, Touch};
 use super::{SMALL, Time};
 
@@ -56,6 +59,10 @@ impl Costs {
 struct Thread {
     translation: Translation,
     overlap: Overlap,
+    /// Time of its faults, in picoseconds.
+    fault_ps: u64,
+    /// By storage.
+    files: Vec<Files>,
 }
 
 /// Locates cache lines of page tables.
@@ -95,6 +102,7 @@ impl Lines for Aged {
 /// One page size.
 pub struct PageSize<'a> {
     processor: &'a Processor,
+    storages: &'a [Storage],
     shift: u32,
     pages: Pages,
     /// What the TLB holds for small pages and for large ones.
@@ -104,15 +112,17 @@ pub struct PageSize<'a> {
     terms: Terms,
     second_hits: u64,
     walks: u64,
+    file_requests: u64,
     /// Picoseconds of a fault that maps an existing page, a new small page, and a new large page.
     given_ps: [u64; 3],
 }
 
 impl<'a> PageSize<'a> {
-    pub fn new(shift: u32, processor: &'a Processor) -> Self {
+    pub fn new(shift: u32, processor: &'a Processor, storages: &'a [Storage]) -> Self {
         let entry = |shift| Translation::entry(&processor.tlbs, processor.host_shift, shift);
         Self {
             processor,
+            storages,
             shift,
             pages: Pages::new(shift),
             entries: [entry(SMALL), entry(shift)],
@@ -121,6 +131,7 @@ impl<'a> PageSize<'a> {
             terms: Terms::default(),
             second_hits: 0,
             walks: 0,
+            file_requests: 0,
             given_ps: [
                 processor.map_ns,
                 processor.zero_fill_ns(SMALL),
@@ -133,9 +144,13 @@ impl<'a> PageSize<'a> {
     pub fn chunk(&mut self, chunk: &Chunk) {
         let mut aged = std::mem::take(&mut self.aged);
         let mut changes = chunk.changes.iter().peekable();
+        let mut fetches = chunk.fetches.iter().peekable();
         for (index, touch) in chunk.touches.iter().enumerate() {
             while let Some((_, change)) = changes.next_if(|(before, _)| *before <= index) {
-                self.change(change);
+                self.change(change, Some(touch.thread));
+            }
+            while let Some((_, fetch)) = fetches.next_if(|(before, _)| *before <= index) {
+                self.fetch(*fetch, touch.thread, touch.instructions);
             }
             aged.ages = chunk.ages[index / AGED];
             if let Some(soon) =
@@ -146,13 +161,20 @@ impl<'a> PageSize<'a> {
             }
             self.touch(touch, &mut aged);
         }
-        changes.for_each(|(_, change)| self.change(change));
+        changes.for_each(|(_, change)| self.change(change, None));
         self.aged = aged;
     }
 
-    /// Apply what became of blocks.
-    pub fn change(&mut self, change: &Changed) {
+    /// Apply what became of blocks, by a thread.
+    pub fn change(&mut self, change: &Changed, thread: Option<u32>) {
+        let before = self.pages.faults;
         self.pages.apply(change);
+        if let Some(thread) = thread
+            && self.pages.faults != before
+        {
+            let ps = self.fault_ps(self.pages.faults.since(before));
+            self.thread(thread).fault_ps += ps;
+        }
         for (number, large) in self.pages.gone() {
             let entry = self.entries[usize::from(large)];
             for thread in &mut self.threads {
@@ -161,14 +183,38 @@ impl<'a> PageSize<'a> {
         }
     }
 
+    fn thread(&mut self, index: u32) -> &mut Thread {
+        while self.threads.len() <= index as usize {
+            self.threads.push(Thread {
+                translation: Translation::new(&self.processor.tlbs, self.processor.host_shift),
+                overlap: Overlap::default(),
+                fault_ps: 0,
+                files: vec![Files::default(); self.storages.len()],
+            });
+        }
+        &mut self.threads[index as usize]
+    }
+
+    /// A thread reads pages of a file, after so many of its instructions.
+    pub fn fetch(&mut self, fetch: Fetch, thread: u32, instructions: u64) {
+        let Processor { instruction_ns, dependent, .. } = *self.processor;
+        let (storages, requests) = (self.storages, u64::from(fetch.submitted.is_some()));
+        let request_ps = requests * self.given_ps[0];
+        self.file_requests += requests;
+        let thread = self.thread(thread);
+        thread.fault_ps += request_ps;
+        let now_ns = instructions as f64 * instruction_ns
+            + thread.overlap.ns(dependent)
+            + thread.fault_ps as f64 / 1e3;
+        for (files, storage) in thread.files.iter_mut().zip(storages) {
+            files.fetch(fetch, now_ns, storage);
+        }
+    }
+
     /// A reference.
     pub fn touch(&mut self, touch: &Touch, walks: &mut impl Lines) {
-        let Processor { tlbs, latencies, host_shift, window, .. } = self.processor;
-        let index = touch.thread as usize;
-        while self.threads.len() <= index {
-            let translation = Translation::new(tlbs, *host_shift);
-            self.threads.push(Thread { translation, overlap: Overlap::default() });
-        }
+        let Processor { tlbs, latencies, window, .. } = self.processor;
+        self.thread(touch.thread);
         let mut ps = match touch.found {
             Found::First => 0,
             // Stores wait in the store buffer, not the thread, and are limited by memory bandwidth.
@@ -183,7 +229,7 @@ impl<'a> PageSize<'a> {
             Found::First | Found::Second | Found::Third => self.terms.cache += ps,
             Found::Streamed | Found::Memory => self.terms.dram += ps,
         }
-        let thread = &mut self.threads[index];
+        let thread = &mut self.threads[touch.thread as usize];
         if touch.tlb != TlbOp::None {
             let entry = self.entries[usize::from(self.pages.is_large(touch.block))];
             let place = touch.number << SMALL;
@@ -230,17 +276,21 @@ impl<'a> PageSize<'a> {
 
     /// The costs so far, with `maps` faults on files.
     pub fn costs(&self, maps: u64) -> Costs {
-        let Pages { small, large, maps: mapped, .. } = self.pages;
-        let maps = maps + mapped;
-        let [map_ps, small_ps, large_ps] = self.given_ps;
+        let mut faults = self.pages.faults;
+        faults.maps += maps;
         Costs {
             walks: self.walks,
             second_hits: self.second_hits,
-            given: maps + small + large,
-            given_ps: maps * map_ps + small * small_ps + large * large_ps,
+            given: faults.maps + faults.small + faults.large,
+            given_ps: self.fault_ps(faults),
             walk_ps: self.terms.walk,
             tlb_ps: self.terms.tlb,
         }
+    }
+
+    fn fault_ps(&self, Faults { maps, small, large }: Faults) -> u64 {
+        let [map_ps, small_ps, large_ps] = self.given_ps;
+        maps * map_ps + small * small_ps + large * large_ps
     }
 
     /// The time, for this number of instructions of all threads and `maps` faults on files.
@@ -250,7 +300,15 @@ impl<'a> PageSize<'a> {
         let Terms { tlb, walk, cache, dram } = self.terms;
         let all = tlb + walk + cache + dram;
         let part = |ps: u64| if all == 0 { 0.0 } else { waited * (ps as f64 / all as f64) };
-        let pages = &self.pages;
+        let fault_ns = |faults: Faults, maps: u64| {
+            (maps + faults.maps) as f64 * map_ns
+                + faults.small as f64 * self.processor.zero_fill_ns(SMALL)
+                + faults.large as f64 * self.processor.zero_fill_ns(self.shift)
+        };
+        let Faults { maps: mapped, .. } = self.pages.faults;
+        let waited = |storage: usize| {
+            self.threads.iter().map(|thread| thread.files[storage].waited_ns).sum()
+        };
         Time {
             page_bytes: 1 << self.shift,
             cpu_ns: instructions as f64 * instruction_ns,
@@ -258,13 +316,14 @@ impl<'a> PageSize<'a> {
             walk_ns: part(walk),
             cache_ns: part(cache),
             dram_ns: part(dram),
-            fault_ns: (maps + pages.maps) as f64 * map_ns
-                + pages.small as f64 * self.processor.zero_fill_ns(SMALL)
-                + pages.large as f64 * self.processor.zero_fill_ns(self.shift),
+            fault_ns: fault_ns(self.pages.faults, maps),
+            start_ns: fault_ns(self.pages.fills, maps + mapped),
             map_ns,
             tlb_second_hits: self.second_hits,
             walks: self.walks,
-            resident_bytes: pages.peak << SMALL,
+            resident_bytes: self.pages.peak << SMALL,
+            file_requests: self.file_requests,
+            file_ns: (0..self.storages.len()).map(waited).collect(),
         }
     }
 }

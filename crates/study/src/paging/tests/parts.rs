@@ -1,5 +1,8 @@
 //! A study in parts is the study.
 
+use std::path::Path;
+
+use nearfar_hardware::Machine;
 use nearfar_hardware::processor::Processor;
 use nearfar_schema::Choice;
 use nearfar_trace::KindSet;
@@ -18,8 +21,9 @@ fn options(pages: &[u64], policy: &str, lifetimes: bool) -> Options {
 }
 
 fn count(reader: &Reader, options: &Options, processors: &[Option<Processor>]) -> StudyPart {
-    let processors = processors.iter().map(Option::as_ref);
-    StudyPart::new(reader, options, processors, &mut |_| Ok(())).unwrap()
+    let storages = Machine::load("nvme", Path::new("")).unwrap().storages().unwrap();
+    let hosts = processors.iter().map(|processor| Some((processor.as_ref()?, &*storages)));
+    StudyPart::new(reader, options, hosts, &mut |_| Ok(())).unwrap()
 }
 
 proptest! {

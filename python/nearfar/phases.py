@@ -1,0 +1,92 @@
+"""Phases of a program: parts of its run with working sets of different size.
+
+The run is cut into :data:`PARTS` equal parts. Neighbours belong to one phase while the medians of
+their working sets differ by less than :data:`FACTOR`. A shift between sets of equal size is not
+seen.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from nearfar import units
+from nearfar.declared import info as declared
+
+#: Parts of a run that may be a phase.
+PARTS: Final = 32
+#: Working sets of two phases differ by at least this factor.
+FACTOR: Final = 2.0
+#: More phases than this are a steady change, and are not listed.
+MOST: Final = 8
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase.
+
+    Attributes:
+        begin: where it begins, as a share of the run's records.
+        end: where it ends.
+        working_bytes: median of its working set.
+        resident_bytes: its largest resident set; None if the trace does not say when pages end.
+    """
+
+    begin: float
+    end: float
+    working_bytes: int
+    resident_bytes: int | None
+
+
+def phases(rows: Sequence[declared.WorkingSetRow]) -> list[Phase]:
+    """The phases of a run, in order; a single one if its working set does not shift.
+
+    Args:
+        rows: ``working_set`` of :func:`nearfar.info.info`.
+    """
+    if not rows:
+        return []
+    count = min(PARTS, len(rows))
+    edges = [round(len(rows) * part / count) for part in range(count + 1)]
+    sizes = [statistics.median(row["bytes"] for row in rows[a:b]) for a, b in pairwise(edges)]
+    borders, low, high = [0], sizes[0], sizes[0]
+    for part, size in enumerate(sizes):
+        if max(high, size) >= FACTOR * max(min(low, size), 1):
+            borders.append(part)
+            low = high = size
+        low, high = min(low, size), max(high, size)
+    total = rows[-1]["record"]
+    found = []
+    for begin, end in pairwise([*borders, count]):
+        own = rows[edges[begin] : edges[end]]
+        resident = [row["resident_bytes"] for row in own if row["resident_bytes"] is not None]
+        found.append(
+            Phase(
+                rows[edges[begin] - 1]["record"] / total if begin else 0.0,
+                own[-1]["record"] / total,
+                round(statistics.median(row["bytes"] for row in own)),
+                max(resident, default=None),
+            )
+        )
+    return found
+
+
+def sentence(found: Sequence[Phase]) -> str:
+    """The phases in words; empty for a single one."""
+    if len(found) < 2:
+        return ""
+    if len(found) > MOST:
+        sizes = [phase.working_bytes for phase in found]
+        low, high = units.size(min(sizes)), units.size(max(sizes))
+        return f"the working set keeps changing, between {low} and {high}"
+    named = [
+        f"{units.size(phase.working_bytes)} until {units.percent(phase.end)}"
+        for phase in found[:-1]
+    ]
+    return (
+        f"the working set shifts: {', '.join(named)} of the run, then "
+        f"{units.size(found[-1].working_bytes)}"
+    )
