@@ -74,6 +74,38 @@ pub struct Chunk {
     pub ages: Vec<Ages>,
 }
 
+/// Observes the references of a trace.
+pub trait Observe {
+    /// An event happened, so pages may have changed.
+    fn event(&mut self) {}
+    /// Record number `at` begins.
+    fn record(&mut self, _at: u64, _thread: usize, _addr: u64, _fetch: bool) {}
+    /// It references a line.
+    fn access(&mut self, _page: Access) {}
+    /// The chunk has touches for this reference to page `number`; `maps` faults mapped pages of the
+    /// page cache so far.
+    fn touched(&mut self, _chunk: &Chunk, _number: u64, _maps: u64) {}
+}
+
+impl Observe for () {}
+
+/// A reference to a line.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// As of [`Touch`].
+    pub number: u64,
+    /// As of [`Touch`].
+    pub block: u32,
+    /// A write.
+    pub write: bool,
+    /// The page may change by it.
+    pub changes: bool,
+    /// The first line of the record.
+    pub first: bool,
+    /// The address of the line.
+    pub addr: u64,
+}
+
 /// State of a thread.
 #[derive(Clone)]
 struct Thread {
@@ -108,6 +140,7 @@ impl Touches {
         reader: &Reader,
         options: &Options,
         processor: &Processor,
+        hierarchy: Hierarchy,
         lives: bool,
     ) -> Result<Self> {
         let events = if lives { Events::new(reader)? } else { Events::none() };
@@ -125,7 +158,7 @@ impl Touches {
             batch: Batch::default(),
             blocks: Blocks::new(SMALL, LARGE, options.spaces(reader)),
             kinds: options.kinds,
-            hierarchy: Hierarchy::new(&processor.caches),
+            hierarchy,
             threads: vec![new.clone(); threads.unwrap_or(1)],
             new,
             settled: vec![NO_PAGE; SLOTS],
@@ -147,8 +180,8 @@ impl Touches {
         (instructions, self.surroundings.maps())
     }
 
-    /// The next chunk; false at the end of the trace.
-    pub fn fill(&mut self, chunk: &mut Chunk) -> Result<bool> {
+    /// The next chunk, with every reference shown to `observer`; false at the end of the trace.
+    pub fn fill(&mut self, chunk: &mut Chunk, observer: &mut impl Observe) -> Result<bool> {
         chunk.touches.clear();
         chunk.changes.clear();
         chunk.ages.clear();
@@ -157,8 +190,8 @@ impl Touches {
             let Some(mut current) = self.group.take() else { break };
             let mut batch = std::mem::take(&mut self.batch);
             while current.next_into(Batches::MAX, &mut batch)? {
+                self.batch(&mut batch, chunk, observer);
                 self.records += batch.len() as u64;
-                self.batch(&mut batch, chunk);
             }
             self.batch = batch;
             self.group = self.groups.next()?;
@@ -166,7 +199,7 @@ impl Touches {
         Ok(self.records > before)
     }
 
-    fn batch(&mut self, batch: &mut Batch, chunk: &mut Chunk) {
+    fn batch(&mut self, batch: &mut Batch, chunk: &mut Chunk, observer: &mut impl Observe) {
         let mut events = std::mem::replace(&mut self.events, Events::none());
         for next in events.among(batch.len()) {
             match next {
@@ -175,11 +208,12 @@ impl Touches {
                     self.blocks.apply(&event);
                     self.changes(chunk);
                     self.settled.fill(NO_PAGE);
+                    observer.event();
                 }
                 Next::Records(range) => {
                     self.blocks.spaces().place_records(batch, range.clone());
                     for at in range {
-                        self.record(batch, at, chunk);
+                        self.record(batch, at, chunk, observer);
                     }
                 }
             }
@@ -188,8 +222,10 @@ impl Touches {
     }
 
     #[inline]
-    fn record(&mut self, batch: &Batch, at: usize, chunk: &mut Chunk) {
+    fn record(&mut self, batch: &Batch, at: usize, chunk: &mut Chunk, observer: &mut impl Observe) {
         let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
+        let fetch = kind == Kind::Fetch as u8;
+        observer.record(self.records + at as u64, thread, addr, fetch);
         if self.threads.len() <= thread {
             self.threads.resize(thread + 1, self.new.clone());
         }
@@ -197,33 +233,40 @@ impl Touches {
         if self.kinds.0 >> kind & 1 == 0 {
             return;
         }
-        let fetch = kind == Kind::Fetch as u8;
         let write = KindSet::WRITES.0 >> kind & 1 == 1;
         let shift = self.hierarchy.line_shift();
-        for line in addr >> shift..=last_byte(addr, batch.size[at]) >> shift {
+        let first = addr >> shift;
+        for line in first..=last_byte(addr, batch.size[at]) >> shift {
             let found = self.hierarchy.access(line, fetch);
             let now = self.hierarchy.now();
             let number = line >> (SMALL - shift);
             let last = &mut self.threads[thread].last[usize::from(fetch)];
-            match last.find(number, now) {
+            let (block, changes) = match last.find(number, now) {
                 Some(page) if page.settled || !write => {
                     if found != Found::First {
                         self.touch(thread, page, (found, fetch, write, TlbOp::None), chunk);
                     }
+                    (page.block, false)
                 }
-                _ => self.unsettled(thread, number, (found, fetch, write), chunk),
+                _ => (self.unsettled(thread, number, (found, fetch, write), chunk), true),
+            };
+            let (first, addr) = (line == first, line << shift);
+            observer.access(Access { number, block, write, changes, first, addr });
+            if changes {
+                observer.touched(chunk, number, self.surroundings.maps());
             }
         }
     }
 
     /// A reference to a page that is not among the thread's last, or that its write may change.
+    /// Returns its block.
     fn unsettled(
         &mut self,
         thread: usize,
         number: u64,
         (found, fetch, write): (Found, bool, bool),
         chunk: &mut Chunk,
-    ) {
+    ) -> u32 {
         let page = self.page(number, write, chunk);
         let (now, side) = (self.hierarchy.now(), usize::from(fetch));
         let tlb = match self.threads[thread].last[side].put(page, now) {
@@ -235,6 +278,7 @@ impl Touches {
             }
         };
         self.touch(thread, page, (found, fetch, write, tlb), chunk);
+        page.block
     }
 
     /// Touch a page that is not in the cache of settled pages.

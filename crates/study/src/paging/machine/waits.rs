@@ -9,6 +9,7 @@ use nearfar_trace::hash::PageMap;
 use super::pages::Pages;
 use super::touches::{AGED, Changed, Chunk, TlbOp, Touch};
 use super::{SMALL, Time};
+use crate::lifetimes::Change;
 
 /// How many touches ahead page state is prefetched.
 const AHEAD: usize = 16;
@@ -52,6 +53,16 @@ impl Costs {
         }
     }
 }
+
+/// Observes the processing of a chunk.
+pub trait Watch {
+    /// Blocks changed; `bytes` is the change of private memory.
+    fn changed(&mut self, _change: &Change, _bytes: i64) {}
+    /// The touch at this index was processed; `costs` returns the costs of all so far.
+    fn touched(&mut self, _index: usize, _costs: impl FnOnce() -> Costs) {}
+}
+
+impl Watch for () {}
 
 struct Thread {
     translation: Translation,
@@ -130,12 +141,13 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    pub fn chunk(&mut self, chunk: &Chunk) {
+    /// Process a chunk.
+    pub fn chunk(&mut self, chunk: &Chunk, watch: &mut impl Watch) {
         let mut aged = std::mem::take(&mut self.aged);
         let mut changes = chunk.changes.iter().peekable();
         for (index, touch) in chunk.touches.iter().enumerate() {
             while let Some((_, change)) = changes.next_if(|(before, _)| *before <= index) {
-                self.change(change);
+                self.watched_change(change, watch);
             }
             aged.ages = chunk.ages[index / AGED];
             if let Some(soon) =
@@ -145,9 +157,21 @@ impl<'a> PageSize<'a> {
                 aged.small.iter().for_each(|small| prefetch(small, soon.line as usize));
             }
             self.touch(touch, &mut aged);
+            watch.touched(index, || self.costs());
         }
-        changes.for_each(|(_, change)| self.change(change));
+        changes.for_each(|(_, change)| self.watched_change(change, watch));
         self.aged = aged;
+    }
+
+    /// log2 of the page size.
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    fn watched_change(&mut self, change: &Changed, watch: &mut impl Watch) {
+        let before = self.pages.resident();
+        self.change(change);
+        watch.changed(&change.0, (self.pages.resident() as i64 - before as i64) << SMALL);
     }
 
     /// Apply what became of blocks.
@@ -223,15 +247,9 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    /// Current bytes of private memory.
-    pub fn resident_bytes(&self) -> u64 {
-        self.pages.resident() << SMALL
-    }
-
-    /// The costs so far, with `maps` faults on files.
-    pub fn costs(&self, maps: u64) -> Costs {
-        let Pages { small, large, maps: mapped, .. } = self.pages;
-        let maps = maps + mapped;
+    /// The costs so far, without faults on files.
+    fn costs(&self) -> Costs {
+        let Pages { small, large, maps, .. } = self.pages;
         let [map_ps, small_ps, large_ps] = self.given_ps;
         Costs {
             walks: self.walks,
