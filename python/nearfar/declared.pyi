@@ -442,6 +442,17 @@ class info:
         kernel_stores: int
 
     REGIONS_ROWS: Final[Rows]
+    class HotRow(TypedDict):
+        name: str
+        addr_low: int
+        addr_high: int
+        pages: int
+        records: int
+        share: float
+        function: str | None
+        function_share: float | None
+
+    HOT_ROWS: Final[Rows]
     class ReuseRow(TypedDict):
         distance_log2: int | None
         count: int
