@@ -789,6 +789,31 @@ class apply:
 
     PREDICTION_ROWS: Final[Rows]
 
+class devices:
+    class Options(TypedDict, total=False):
+        machine: MachineLike | None
+        storage: str | Sequence[str]
+        memory: str
+        slowdown: str | float
+        zram_ratio: str | float
+        cost: str | None
+        threads: int
+        max_memory: str | int
+
+    OPTIONS: Final[tuple[Option, ...]]
+    class Row(TypedDict):
+        storage: str
+        access: str
+        memory_bytes: int
+        total_ns: float | None
+        slowdown: float | None
+        device_reads: int | None
+        needed_bytes: int
+        device_bytes: int
+        cost: float | None
+
+    ROWS: Final[Rows]
+
 class diff:
     class Options(TypedDict, total=False):
         metric: str | Sequence[str] | None

@@ -89,7 +89,7 @@ class Plan:
 
         paths = [Path(one) for one in ([traces] if isinstance(traces, str | PathLike) else traces)]
         parsed = complete(declared.OPTIONS, options)
-        parsed["zram_ratio"] = _ratio(parsed["zram_ratio"])
+        parsed["zram_ratio"] = zram_ratio(parsed["zram_ratio"])
         if parsed["ram"] is not None:
             parse_bytes(parsed["ram"], "--ram")
         swap = parsed["swap"] or usual()
@@ -118,7 +118,7 @@ class Plan:
         return cls(vms, loaded, parsed, paths, fleet)
 
 
-def _ratio(given: str | float) -> float:
+def zram_ratio(given: str | float) -> float:
     """The value of ``--zram-ratio``."""
     try:
         ratio = float(given)
