@@ -116,7 +116,7 @@ struct Thread {
 
 /// Converts a trace to touches.
 pub struct Touches {
-    groups: Groups,
+    groups: Option<Groups>,
     group: Option<GroupReader>,
     events: Events,
     batch: Batch,
@@ -152,7 +152,7 @@ impl Touches {
         let last = [last(processor.tlbs.data), last(processor.tlbs.instruction)];
         let new = Thread { instructions: 0, last };
         Ok(Self {
-            groups,
+            groups: Some(groups),
             group,
             events,
             batch: Batch::default(),
@@ -181,20 +181,34 @@ impl Touches {
     }
 
     /// The next chunk, with every reference shown to `observer`; false at the end of the trace.
-    pub fn fill(&mut self, chunk: &mut Chunk, observer: &mut impl Observe) -> Result<bool> {
+    pub fn fill(
+        &mut self,
+        chunk: &mut Chunk,
+        observer: &mut (impl Observe + Send),
+    ) -> Result<bool> {
         chunk.touches.clear();
         chunk.changes.clear();
         chunk.ages.clear();
         let before = self.records;
         while self.records - before < CHUNK {
-            let Some(mut current) = self.group.take() else { break };
+            let (Some(mut current), Some(mut groups)) = (self.group.take(), self.groups.take())
+            else {
+                break;
+            };
             let mut batch = std::mem::take(&mut self.batch);
-            while current.next_into(Batches::MAX, &mut batch)? {
-                self.batch(&mut batch, chunk, observer);
-                self.records += batch.len() as u64;
-            }
-            self.batch = batch;
-            self.group = self.groups.next()?;
+            // Decompress the next row group while another thread has time.
+            let (done, next) = rayon::join(
+                || {
+                    while current.next_into(Batches::MAX, &mut batch)? {
+                        self.batch(&mut batch, chunk, observer);
+                        self.records += batch.len() as u64;
+                    }
+                    Ok(())
+                },
+                || groups.next(),
+            );
+            done?;
+            (self.batch, self.group, self.groups) = (batch, next?, Some(groups));
         }
         Ok(self.records > before)
     }
@@ -235,8 +249,9 @@ impl Touches {
         }
         let write = KindSet::WRITES.0 >> kind & 1 == 1;
         let shift = self.hierarchy.line_shift();
-        let first = addr >> shift;
-        for line in first..=last_byte(addr, batch.size[at]) >> shift {
+        let (first, last_line) = (addr >> shift, last_byte(addr, batch.size[at]) >> shift);
+        let mut line = first;
+        loop {
             let found = self.hierarchy.access(line, fetch);
             let now = self.hierarchy.now();
             let number = line >> (SMALL - shift);
@@ -255,6 +270,10 @@ impl Touches {
             if changes {
                 observer.touched(chunk, number, self.surroundings.maps());
             }
+            if line == last_line {
+                break;
+            }
+            line += 1;
         }
     }
 
