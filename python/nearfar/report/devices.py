@@ -14,7 +14,7 @@ from nearfar.report.fitted import KEY, Table
 
 
 def view(result: DevicesResult) -> RenderableType:
-    """The answer in a sentence, and a row per device."""
+    """The answer, what it rests on, and a row per device."""
     limit = units.percent(slowdown(result.run, paging_declared.OPTIONS))
     rows, heads = result.rows, declared.ROWS.head
     has_cost = any(row["cost"] is not None for row in rows)
@@ -51,9 +51,10 @@ def view(result: DevicesResult) -> RenderableType:
 
 def _answer(result: DevicesResult) -> str:
     """Which device needs least memory, and what it rests on."""
-    run = result.run
-    rests = f"machine {run['machine']}, {units.size(run['peak_bytes'])} resident at most"
-    least = min(result.rows, key=lambda row: row["needed_bytes"])
-    same = [row["storage"] for row in result.rows if row["needed_bytes"] == least["needed_bytes"]]
-    text = f"Least memory: {units.size(least['needed_bytes'])} with {', '.join(same)}"
-    return f"{units.clean(text)} ({units.clean(rests)})."
+    rows, run = result.rows, result.run
+    least = min(row["needed_bytes"] for row in rows)
+    best = [row["storage"] for row in rows if row["needed_bytes"] == least]
+    names = "any of them" if len(best) == len(rows) else ", ".join(best)
+    text = f"Least memory: {units.size(least)} with {names}."
+    rests = f"Machine {run['machine']}; resident at most {units.size(run['peak_bytes'])}."
+    return f"{units.clean(text)}\n{units.clean(rests)}"
