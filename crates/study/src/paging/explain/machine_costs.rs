@@ -15,7 +15,8 @@ use super::tally::{Counted, MIN_RANGE_SHIFT};
 use super::{Counts, Explained};
 use crate::info::names::{Code, Names};
 use crate::lifetimes::{self, Change, PAGE};
-use crate::paging::machine::touches::{Access, Chunk, Observe, Touches};
+use crate::paging::machine::observe::{Access, Observe};
+use crate::paging::machine::touches::{Chunk, Touches};
 use crate::paging::machine::waits::{Costs, PageSize, Watch};
 use crate::paging::options::Options;
 
@@ -271,6 +272,8 @@ impl Places {
 }
 
 impl Observe for Places {
+    const SKIPS: bool = true;
+
     fn event(&mut self) {
         self.stamp += 1;
         self.running = None;
@@ -303,14 +306,31 @@ impl Observe for Places {
     }
 
     #[inline]
-    fn access(&mut self, access: Access) {
+    fn access(&mut self, access: Access) -> bool {
         let known = self.blocks.get(access.block as usize);
         if access.changes && access.write || known.is_none_or(|seen| seen.stamp != self.stamp) {
             self.show(access);
         }
         // A record references each page once.
         let new = access.first || access.addr.is_multiple_of(self.page_bytes);
-        self.blocks[access.block as usize].references += u64::from(new);
+        let seen = &mut self.blocks[access.block as usize];
+        seen.references += u64::from(new);
+        seen.stamp == self.stamp
+    }
+
+    fn stable(&self) -> (u64, u64) {
+        (self.next_event, self.stamp)
+    }
+
+    #[inline]
+    fn repeated(&mut self, thread: usize, addr: u64, fetch: bool) {
+        if fetch {
+            self.fetched[thread] = Some(lifetimes::address(addr));
+        }
+    }
+
+    fn repeats(&mut self, block: u32, references: u64) {
+        self.blocks[block as usize].references += references;
     }
 
     fn touched(&mut self, chunk: &Chunk, number: u64, maps: u64) {

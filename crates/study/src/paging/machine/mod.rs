@@ -14,6 +14,7 @@
 //! Memory is unlimited here; the cost of smaller memories is added from the faults of the study.
 
 mod last;
+pub(super) mod observe;
 mod pages;
 pub mod reference;
 #[cfg(test)]

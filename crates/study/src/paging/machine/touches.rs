@@ -9,6 +9,7 @@ use rustc_hash::FxHashSet;
 
 use super::super::options::Options;
 use super::last::{Last, NO_PAGE, Page, Put};
+use super::observe::{Access, Observe};
 use super::{LARGE, SMALL};
 use crate::lifetimes::{Backing, Blocks, Change, Events, Next};
 
@@ -74,37 +75,14 @@ pub struct Chunk {
     pub ages: Vec<Ages>,
 }
 
-/// Observes the references of a trace.
-pub trait Observe {
-    /// An event happened, so pages may have changed.
-    fn event(&mut self) {}
-    /// Record number `at` begins.
-    fn record(&mut self, _at: u64, _thread: usize, _addr: u64, _fetch: bool) {}
-    /// It references a line.
-    fn access(&mut self, _page: Access) {}
-    /// The chunk has touches for this reference to page `number`; `maps` faults mapped pages of the
-    /// page cache so far.
-    fn touched(&mut self, _chunk: &Chunk, _number: u64, _maps: u64) {}
+/// The page of the last data reference, or of the last fetch.
+#[derive(Clone, Copy)]
+struct Repeated {
+    page: Page,
+    references: u64,
 }
 
-impl Observe for () {}
-
-/// A reference to a line.
-#[derive(Clone, Copy, Debug)]
-pub struct Access {
-    /// As of [`Touch`].
-    pub number: u64,
-    /// As of [`Touch`].
-    pub block: u32,
-    /// A write.
-    pub write: bool,
-    /// The page may change by it.
-    pub changes: bool,
-    /// The first line of the record.
-    pub first: bool,
-    /// The address of the line.
-    pub addr: u64,
-}
+const NOT_REPEATED: Repeated = Repeated { page: NO_PAGE, references: 0 };
 
 /// State of a thread.
 #[derive(Clone)]
@@ -133,6 +111,10 @@ pub struct Touches {
     watched: Vec<bool>,
     surroundings: Surroundings,
     records: u64,
+    /// Of the last thread; only if the observer skips repeats.
+    repeated: [Repeated; 2],
+    running: usize,
+    stamp: u64,
 }
 
 impl Touches {
@@ -166,6 +148,9 @@ impl Touches {
             watched: Vec::new(),
             surroundings: Surroundings::default(),
             records: 0,
+            repeated: [NOT_REPEATED; 2],
+            running: 0,
+            stamp: 0,
         })
     }
 
@@ -213,7 +198,7 @@ impl Touches {
         Ok(self.records > before)
     }
 
-    fn batch(&mut self, batch: &mut Batch, chunk: &mut Chunk, observer: &mut impl Observe) {
+    fn batch<O: Observe>(&mut self, batch: &mut Batch, chunk: &mut Chunk, observer: &mut O) {
         let mut events = std::mem::replace(&mut self.events, Events::none());
         for next in events.among(batch.len()) {
             match next {
@@ -222,21 +207,101 @@ impl Touches {
                     self.blocks.apply(&event);
                     self.changes(chunk);
                     self.settled.fill(NO_PAGE);
+                    self.forget(observer);
                     observer.event();
                 }
                 Next::Records(range) => {
                     self.blocks.spaces().place_records(batch, range.clone());
+                    let (mut stable, _) = observer.stable();
                     for at in range {
-                        self.record(batch, at, chunk, observer);
+                        if O::SKIPS {
+                            let same = self.records + (at as u64) < stable
+                                && batch.thread[at] as usize == self.running;
+                            if same && self.repeats(batch, at, observer) {
+                                continue;
+                            }
+                            if !same {
+                                self.forget(observer);
+                            }
+                        }
+                        let last = self.record(batch, at, chunk, observer);
+                        if O::SKIPS {
+                            stable = self.repeatable(last, batch, at, observer);
+                        }
                     }
                 }
             }
         }
         self.events = events;
+        self.forget(observer);
     }
 
+    /// Whether a record repeats the last reference of its kind: it is in one line of its page.
     #[inline]
-    fn record(&mut self, batch: &Batch, at: usize, chunk: &mut Chunk, observer: &mut impl Observe) {
+    fn repeats(&mut self, batch: &Batch, at: usize, observer: &mut impl Observe) -> bool {
+        let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
+        let (fetch, write) = (kind == Kind::Fetch as u8, KindSet::WRITES.0 >> kind & 1 == 1);
+        let shift = self.hierarchy.line_shift();
+        let line = addr >> shift;
+        let repeated = &mut self.repeated[usize::from(fetch)];
+        if repeated.page.number != addr >> SMALL
+            || write && !repeated.page.settled
+            || last_byte(addr, batch.size[at]) >> shift != line
+            || self.kinds.0 >> kind & 1 == 0
+        {
+            return false;
+        }
+        repeated.references += 1;
+        self.threads[thread].instructions += u64::from(batch.instr[at]);
+        self.hierarchy.access(line, fetch);
+        observer.repeated(thread, addr, fetch);
+        true
+    }
+
+    /// Set the page that the next records may repeat, the last one of record `at`. Returns the
+    /// record before which they may.
+    fn repeatable(
+        &mut self,
+        last: Option<Page>,
+        batch: &Batch,
+        at: usize,
+        observer: &mut impl Observe,
+    ) -> u64 {
+        let thread = batch.thread[at] as usize;
+        let (stable, stamp) = observer.stable();
+        if (thread, stamp) != (self.running, self.stamp) {
+            self.forget(observer);
+            (self.running, self.stamp) = (thread, stamp);
+        }
+        let page = last.unwrap_or(NO_PAGE);
+        let side = usize::from(batch.kind[at] == Kind::Fetch as u8);
+        let Repeated { page: before, references } =
+            std::mem::replace(&mut self.repeated[side], Repeated { page, references: 0 });
+        if references > 0 {
+            observer.repeats(before.block, references);
+        }
+        stable
+    }
+
+    /// No record repeats another one now.
+    fn forget(&mut self, observer: &mut impl Observe) {
+        for repeated in &mut self.repeated {
+            let Repeated { page, references } = std::mem::replace(repeated, NOT_REPEATED);
+            if references > 0 {
+                observer.repeats(page.block, references);
+            }
+        }
+    }
+
+    /// Returns the page of the last line, if further references to it are known.
+    #[inline]
+    fn record(
+        &mut self,
+        batch: &Batch,
+        at: usize,
+        chunk: &mut Chunk,
+        observer: &mut impl Observe,
+    ) -> Option<Page> {
         let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
         let fetch = kind == Kind::Fetch as u8;
         observer.record(self.records + at as u64, thread, addr, fetch);
@@ -245,7 +310,7 @@ impl Touches {
         }
         self.threads[thread].instructions += u64::from(batch.instr[at]);
         if self.kinds.0 >> kind & 1 == 0 {
-            return;
+            return None;
         }
         let write = KindSet::WRITES.0 >> kind & 1 == 1;
         let shift = self.hierarchy.line_shift();
@@ -256,36 +321,37 @@ impl Touches {
             let now = self.hierarchy.now();
             let number = line >> (SMALL - shift);
             let last = &mut self.threads[thread].last[usize::from(fetch)];
-            let (block, changes) = match last.find(number, now) {
+            let (page, changes) = match last.find(number, now) {
                 Some(page) if page.settled || !write => {
                     if found != Found::First {
                         self.touch(thread, page, (found, fetch, write, TlbOp::None), chunk);
                     }
-                    (page.block, false)
+                    (page, false)
                 }
                 _ => (self.unsettled(thread, number, (found, fetch, write), chunk), true),
             };
             let (first, addr) = (line == first, line << shift);
-            observer.access(Access { number, block, write, changes, first, addr });
+            let block = page.block;
+            let done = observer.access(Access { number, block, write, changes, first, addr });
             if changes {
                 observer.touched(chunk, number, self.surroundings.maps());
             }
             if line == last_line {
-                break;
+                return done.then_some(page);
             }
             line += 1;
         }
     }
 
     /// A reference to a page that is not among the thread's last, or that its write may change.
-    /// Returns its block.
+    /// Returns it.
     fn unsettled(
         &mut self,
         thread: usize,
         number: u64,
         (found, fetch, write): (Found, bool, bool),
         chunk: &mut Chunk,
-    ) -> u32 {
+    ) -> Page {
         let page = self.page(number, write, chunk);
         let (now, side) = (self.hierarchy.now(), usize::from(fetch));
         let tlb = match self.threads[thread].last[side].put(page, now) {
@@ -297,7 +363,7 @@ impl Touches {
             }
         };
         self.touch(thread, page, (found, fetch, write, tlb), chunk);
-        page.block
+        page
     }
 
     /// Touch a page that is not in the cache of settled pages.
