@@ -39,6 +39,7 @@ SOURCE = ROOT / "python" / "nearfar" / "declared.py"
 IN_PYTHON = {
     "advise": "nearfar.advise.options",
     "apply": "nearfar.apply.options",
+    "devices": "nearfar.devices.options",
     "diff": "nearfar.diff",
     "explain": "nearfar.explain",
     "fit": "nearfar.fit.options",

@@ -243,6 +243,23 @@ def test_another_trace_is_refused(trace: Path, tmp_path: Path) -> None:
         explain(run, page="4K")
 
 
+def test_the_trace_is_found_from_any_folder(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named from the folder of the study, above the run; or beside the run."""
+    (tmp_path / "work" / "out").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(trace, tmp_path / "work" / "out" / "own.trace")
+    monkeypatch.chdir(tmp_path / "work")
+    made(Path("out/own.trace"), Path("out/own.run"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    there = explain("../work/out/own.run", page="4K")
+    assert there.run["trace"] == "out/own.trace" and there.total["references"] > 0
+    shutil.copytree(tmp_path / "work" / "out", tmp_path / "moved")
+    shutil.rmtree(tmp_path / "work")
+    assert explain(tmp_path / "moved" / "own.run", page="4K").total == there.total
+
+
 def test_counts_of_another_version_are_refused(trace: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

@@ -68,6 +68,16 @@ def test_a_capture_against_a_plain_count():
     repeats = sum(a == b for a, b in zip(touches, touches[1:], strict=False))
     assert found["reuse"][0] == {"distance_log2": 0, "count": repeats}
 
+    # Hot parts begin with a hot page, and hold the data references between their ends.
+    data = Counter(addr >> 12 for addr, kind, _ in records if kind != "fetch")
+    assert found["hot"] and found["hot"][0]["function"]
+    for part in found["hot"]:
+        low, high = part["addr_low"] >> 12, part["addr_high"] >> 12
+        assert part["records"] == sum(n for page, n in data.items() if low <= page < high)
+        assert part["share"] == part["records"] / data.total()
+        assert data[low] * len(data) >= 8 * data.total()
+        assert 0 < part["function_share"] <= 1
+
 
 def test_regions_of_a_capture_have_names():
     found = info(CAPTURE, reuse=False)
@@ -208,7 +218,7 @@ def test_every_key_is_in_the_docs():
     )
     found = info(CAPTURE, verify=True)
     keys = set(found) | set(found["heatmap"])
-    for key in ("regions", "working_set", "reuse", "verified"):
+    for key in ("regions", "hot", "working_set", "reuse", "verified"):
         keys |= set(found[key][0])
     missing = sorted(key for key in keys if f"`{key}`" not in page)
     assert missing == []

@@ -15,6 +15,7 @@ from conftest import DATA, Run
 from nearfar.declared import names
 from nearfar.errors import NearfarError
 from nearfar.paging import paging, warnings
+from nearfar.paging_answers import answers
 from nearfar.sizes import parse_bytes, parse_memory, parse_page_sizes
 
 #: A few of them: libCacheSim takes seconds for each.
@@ -159,16 +160,34 @@ def test_sampling_states_intervals_that_hold(tmp_path: Path) -> None:
         paging(trace, **options, sample=0.001)
 
 
-def test_times_of_a_sample_are_the_papers(tmp_path: Path, mixed: Path) -> None:
-    """What a processor spends is found out by every reference."""
+def test_a_sample_keeps_the_view(tmp_path: Path) -> None:
+    """Times of the machine are of all references; only faults are sampled."""
     from nearfar.generate import generate
 
     trace = tmp_path / "uniform.trace"
     generate("uniform", trace, refs=100_000, pages=5000, seed=3)
-    spends = "zen4-vm"
-    assert paging(mixed, machine=spends, page_sizes="4K").rows[0]["cpu_ns"] is not None
-    sampled = paging(trace, machine=spends, page_sizes="4K", sample=0.3)
-    assert sampled.rows[0]["cpu_ns"] is None
+    options: dict[str, Any] = {"machine": "zen4-vm", "page_sizes": "4K", "memory": "50%"}
+    (exact,) = paging(trace, **options).rows
+    (sampled,) = paging(trace, **options, sample=0.3).rows
+    assert sampled["cpu_ns"] is not None
+    assert (sampled["walk_ns"], sampled["cache_ns"]) == (exact["walk_ns"], exact["cache_ns"])
+    assert sampled["fault_rate_low"] is not None and exact["fault_rate_low"] is None
+
+
+def test_no_page_size_is_named_if_a_sample_lacks_one(tmp_path: Path) -> None:
+    from nearfar.generate import generate
+
+    trace = tmp_path / "uniform.trace"
+    generate("uniform", trace, refs=100_000, pages=20_000, seed=3)
+    options: dict[str, Any] = {"view": "paper", "memory": "50%", "storage": ["nvme"]}
+    line = answers(paging(trace, **options, page_sizes="1K,4K,64K", sample=0.1))[0]
+    assert line.startswith("Page size: none is named") and "64 KiB" in line
+    # 1,000 of some 5,000 pages of 16 KiB.
+    chosen = paging(trace, **options, page_sizes="4K,16K", sample=0)
+    assert chosen.run["left_out"] == [] and chosen.rows[0]["fault_rate_low"] is not None
+    assert answers(chosen)[0].startswith("Page size: at ")
+    # Nothing is gained by a sample of most of it.
+    assert paging(trace, **options, page_sizes="64K", sample=0).rows[0]["fault_rate_low"] is None
 
 
 def test_same_input_same_bytes(mixed: Path, tmp_path: Path) -> None:
@@ -264,7 +283,7 @@ BAD = {
     "kind that is not there": (["--kinds", "fetch"], "no fetch records"),
     "unknown storage": (["--storage", "floppy"], "floppy"),
     "unknown machine": (["--machine", "pdp-11"], "pdp-11"),
-    "sample 0": (["--sample", "0"], "--sample"),
+    "sample -1": (["--sample", "-1"], "--sample"),
     "sample NaN": (["--sample", "nan"], "--sample"),
     "unknown format": (["--format", "xml"], "--format"),
     "unknown flag": (["--pages", "4K"], "--pages"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nearfar.advise import advise as advise
     from nearfar.apply import apply as apply
     from nearfar.capture import capture as capture
+    from nearfar.devices import devices as devices
     from nearfar.diff import diff as diff
     from nearfar.explain import explain as explain
     from nearfar.generate import generate as generate
@@ -45,8 +46,19 @@ if os.environ.get("RAYON_NUM_THREADS", "").isdecimal():
 
 #: Modules of the public API.
 _API = (
-    *("advise", "apply", "capture", "diff", "doctor", "errors", "explain", "exporter", "fit"),
-    *("generate", "importer", "info", "live", "live_watch", "machine", "numa", "paging", "report"),
+    *("advise", "apply", "capture", "devices", "diff", "doctor", "errors", "explain", "exporter"),
+    *(
+        "fit",
+        "generate",
+        "importer",
+        "info",
+        "live",
+        "live_watch",
+        "machine",
+        "numa",
+        "paging",
+        "report",
+    ),
     *(
         "reproduce",
         "result",

@@ -244,7 +244,7 @@ def paging_explain(
     *,
     options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
-    on: tuple[Machine, int] | None = None,
+    on: tuple[Machine, Sequence[int]] | None = None,
 ) -> str: ...
 
 # schema.rs

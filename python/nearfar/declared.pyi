@@ -444,6 +444,17 @@ class info:
         kernel_stores: int
 
     REGIONS_ROWS: Final[Rows]
+    class HotRow(TypedDict):
+        name: str
+        addr_low: int
+        addr_high: int
+        pages: int
+        records: int
+        share: float
+        function: str | None
+        function_share: float | None
+
+    HOT_ROWS: Final[Rows]
     class ReuseRow(TypedDict):
         distance_log2: int | None
         count: int
@@ -782,6 +793,31 @@ class apply:
         why: str
 
     PREDICTION_ROWS: Final[Rows]
+
+class devices:
+    class Options(TypedDict, total=False):
+        machine: MachineLike | None
+        storage: str | Sequence[str]
+        memory: str
+        slowdown: str | float
+        zram_ratio: str | float
+        cost: str | None
+        threads: int
+        max_memory: str | int
+
+    OPTIONS: Final[tuple[Option, ...]]
+    class Row(TypedDict):
+        storage: str
+        access: str
+        memory_bytes: int
+        total_ns: float | None
+        slowdown: float | None
+        device_reads: int | None
+        needed_bytes: int
+        device_bytes: int
+        cost: float | None
+
+    ROWS: Final[Rows]
 
 class diff:
     class Options(TypedDict, total=False):

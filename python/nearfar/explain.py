@@ -270,7 +270,7 @@ def explain(
             "machine, to explain its times"
         )
     machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
-    trace = _trace(made)
+    trace = _trace(made, opened.path)
     sizes: list[declared.SizesRow] = []
     with view(trace, run_options["filter"], machine, progress) as seen:
         if on_machine:
@@ -278,9 +278,10 @@ def explain(
             answer["usual_ns"] = None if usual is None else usual["total_ns"]
             terms = machine_terms(row, usual)
             smallest = min(row["page_bytes"] for row in rows)
-            found = regions.count(seen.path, machine, run_options, row, smallest, progress)
+            wanted = rows if asked["by_region"] else [row]
+            counted = regions.count(seen.path, machine, run_options, wanted, smallest, progress)
+            found = counted[wanted.index(row)]
             if asked["by_region"]:
-                counted = {row["page_bytes"]: found}
                 sizes = regions.by_region(seen.path, machine, run_options, rows, progress, counted)
         else:
             found, terms = _by_the_model(
@@ -418,21 +419,26 @@ def _row(rows: Sequence[paging_declared.Row], page: int) -> paging_declared.Row:
     return found
 
 
-def _trace(made: PagingRun) -> Path:
-    """The trace of the run.
+def _trace(made: PagingRun, folder: Path) -> Path:
+    """The trace of a run: as named from here, from the run's folder or one above it, or beside it.
 
     Raises:
         NearfarError: it does not exist, or has changed.
     """
-    trace = Path(made["trace"])
-    if not (trace / "trace.json").exists():
+    named, beside = Path(made["trace"]), folder.resolve()
+    places = [named, *(above / named for above in (beside, *beside.parents))]
+    there = [
+        place for place in (*places, beside.parent / named.name) if (place / "trace.json").exists()
+    ]
+    if not there:
         raise NearfarError(
-            f"{trace}: the run's trace is not there; call explain where the study ran"
+            f"{named}: the run's trace is not there; put it beside {folder}, or call explain where "
+            "the study ran"
         )
-    text = read_trace(trace)
-    if hashlib.sha256(text).hexdigest() != made["trace_json_sha256"]:
-        raise NearfarError(f"{trace}: is not the trace of the run any more; run the study again")
-    return trace
+    for place in there:
+        if hashlib.sha256(read_trace(place)).hexdigest() == made["trace_json_sha256"]:
+            return place
+    raise NearfarError(f"{there[0]}: is not the trace of the run any more; run the study again")
 
 
 def _check(

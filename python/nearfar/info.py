@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict, Unpack, cast
@@ -13,6 +14,8 @@ from nearfar.declared import info as declared
 from nearfar.filter import view_of
 from nearfar.result import Result
 from nearfar.schema import Column, Rows, takes
+from nearfar.strict import parse_json, read_trace
+from nearfar.symbols import Code, Symbols
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,6 +103,7 @@ class Content(TypedDict, total=False):
     working_set: list[declared.WorkingSetRow]
     working_set_records: int
     regions: list[declared.RegionsRow]
+    hot: list[declared.HotRow]
     reuse: list[declared.ReuseRow]
     verified: list[Verified]
     heatmap: HeatMap
@@ -168,12 +172,39 @@ def info(
         text, heat, files = _engine.info_summarize(
             seen.path, path, options=given, heat_map=heatmap, progress=progress
         )
-    found = Info(json.loads(text), trace=str(path), filter=seen.filter, view=seen.sentence)
+    summary = json.loads(text)
+    _name_functions(summary["hot"], summary.pop("hot_code"), path)
+    found = Info(summary, trace=str(path), filter=seen.filter, view=seen.sentence)
     if files is not None:
         found["verified"] = json.loads(files)
     if heat is not None:
         found["heatmap"] = json.loads(heat)
     return found
+
+
+def _name_functions(
+    parts: Sequence[declared.HotRow], code: Sequence[Mapping[str, Any]], trace: Path
+) -> None:
+    """Set the function that touches each hot part most."""
+    source = parse_json(read_trace(trace))
+    symbols = Symbols(source.get("build_ids", {}), maps=trace.glob("perf-*.map"))
+    by_file: dict[str, list[Mapping[str, Any]]] = {}
+    for site in code:
+        by_file.setdefault(site["name"] if site["offset"] is not None else "", []).append(site)
+    counts: list[Counter[str]] = [Counter() for _ in parts]
+    for file, sites in by_file.items():
+        named: Sequence[Code | None]
+        if file:
+            named = symbols.functions(file, [site["offset"] for site in sites])
+        else:
+            named = symbols.jit([site["addr"] for site in sites])
+        for site, one in zip(sites, named, strict=True):
+            function = one.function if one is not None else hex(site["addr"])
+            library = f" in {Path(file or site['name']).name}" if file or one is None else ""
+            counts[site["part"]][function + library] += site["samples"]
+    for part, count in zip(parts, counts, strict=True):
+        for function, samples in count.most_common(1):
+            part["function"], part["function_share"] = function, samples / count.total()
 
 
 def rows(info: Mapping[str, object]) -> Iterator[tuple[str, str, str, object]]:
@@ -204,6 +235,7 @@ _ITEM = {
     "threads": "index",
     "working_set": "record",
     "regions": "name",
+    "hot": "addr_low",
     "reuse": "distance_log2",
     "verified": "file",
 }

@@ -86,8 +86,14 @@ def _page_size(result: PagingResult) -> str:
     """The page size with the shortest time.
 
     With ``--view machine``: at the largest memory size, the smallest page size whose gain does not
-    differ from the best by more than the error.
+    differ from the best by more than the error. None of a sample that has too few pages of a size.
     """
+    if left := result.run.get("left_out"):
+        sizes = ", ".join(units.size(one["page_bytes"]) for one in left)
+        return (
+            f"none is named, as the sample has too few pages of {sizes}; leave --sample out, or "
+            "give --page-sizes without them."
+        )
     best: Best = best_pages(result)[answered_memory(result), storages(result)[0]]
     if best.row.get("cpu_ns") is None:
         return best.sentence[0].lower() + best.sentence[1:]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal, TypedDict, get_args
 
 from nearfar import _engine
@@ -103,8 +102,7 @@ def options_of(
     # Runs of older versions have no lifetimes: their pages never end.
     options.setdefault("lifetimes", "off")
     options["page_sizes"] = [page_bytes]
-    fraction = row["memory_fraction"]
-    options["memory"] = str(row["memory_bytes"]) if fraction is None else f"{fraction * 100:.15g}%"
+    options["memory"] = str(row["memory_bytes"])
     return options
 
 
@@ -117,47 +115,48 @@ def count(
     trace: Path,
     machine: Machine,
     run_options: Mapping[str, object],
-    row: paging_declared.Row,
+    rows: Sequence[paging_declared.Row],
     smallest: int,
     progress: Callable[[int], None] | None = None,
-) -> Explained:
+) -> list[Explained]:
     """Count the events of a trace's references on the processor of a machine, place by place.
 
     Args:
         trace: its folder.
         machine: one with a processor.
-        run_options: options of the run of ``row``.
-        row: a row of a run with ``--view machine``.
+        run_options: options of the run of ``rows``.
+        rows: rows of a run with ``--view machine``, at one memory size and one storage; each gives
+            a result.
         smallest: the smallest page size of that run, which is the unit of its memory.
         progress: called now and then with the records done.
 
     Raises:
-        NearfarError: the counts are not those of the row.
+        NearfarError: the counts are not those of the rows.
     """
-    options = {**options_of(run_options, row, smallest), "view": "machine"}
-    text = _engine.paging_explain(
-        trace, options=options, progress=progress, on=(machine, row["page_bytes"])
-    )
-    found: Explained = json.loads(text)
-    total = found["total"]
-    checked: tuple[_Checked, ...] = get_args(_Checked)
-    for name in checked:
-        if total[name] != row[name] and run_options.get("sample") is None:
-            raise NearfarError(
-                f"{trace}: the run has {row[name]:,} {name.replace('_', ' ')}, its trace has "
-                f"{total[name]:,}; run the study again with this version"
-            )
-    warm = found["lifetimes"] and run_options.get("page_cache") == "warm"
-    for place in places_of(found):
-        reads = place["faults"] - place["first_touches"] + (0 if warm else place["file_reads"])
-        place["swap_ins"] = reads
-        place["first_touches"] = place["given"]
-        place["faults"] = place["given"] + reads
-        place["mapped"] = place["zero_fills"] = place["file_reads"] = place["file_rereads"] = 0
-    whole = total.copy()
-    for place in places_of(found):
-        place["ns"] = _ns(place, whole, row)
-    return found
+    options = {**options_of(run_options, rows[0], smallest), "view": "machine"}
+    sizes = [row["page_bytes"] for row in rows]
+    text = _engine.paging_explain(trace, options=options, progress=progress, on=(machine, sizes))
+    all_found: list[Explained] = json.loads(text)
+    for row, found in zip(rows, all_found, strict=True):
+        total = found["total"]
+        checked: tuple[_Checked, ...] = get_args(_Checked)
+        for name in checked:
+            if total[name] != row[name] and run_options.get("sample") is None:
+                raise NearfarError(
+                    f"{trace}: the run has {row[name]:,} {name.replace('_', ' ')}, its trace has "
+                    f"{total[name]:,}; run the study again with this version"
+                )
+        warm = found["lifetimes"] and run_options.get("page_cache") == "warm"
+        for place in places_of(found):
+            reads = place["faults"] - place["first_touches"] + (0 if warm else place["file_reads"])
+            place["swap_ins"] = reads
+            place["first_touches"] = place["given"]
+            place["faults"] = place["given"] + reads
+            place["mapped"] = place["zero_fills"] = place["file_reads"] = place["file_rereads"] = 0
+        whole = total.copy()
+        for place in places_of(found):
+            place["ns"] = _ns(place, whole, row)
+    return all_found
 
 
 def _ns(place: Counts, total: Counts, row: paging_declared.Row) -> float:
@@ -183,7 +182,7 @@ def by_region(
     run_options: Mapping[str, object],
     rows: Sequence[paging_declared.Row],
     progress: Callable[[int], None] | None = None,
-    counted: Mapping[int, Explained] = MappingProxyType({}),
+    counted: Sequence[Explained] | None = None,
 ) -> list[declared.SizesRow]:
     """Each region at each page size, as in :data:`SIZES`; largest gain first.
 
@@ -193,8 +192,8 @@ def by_region(
         run_options: options of the run.
         rows: a row for each page size, including 4 KiB, at one memory size and one storage, of a
             run with ``--view machine``.
-        progress: called now and then with the records done, of all page sizes.
-        counted: results of :func:`count` by page size, as far as known.
+        progress: called now and then with the records done.
+        counted: the results of :func:`count` for these rows, if known.
 
     Raises:
         NearfarError: 4 KiB is not among the rows, or the counts are not those of the rows.
@@ -206,19 +205,10 @@ def by_region(
             "does not have; add 4K to its --page-sizes"
         )
     smallest = min(row["page_bytes"] for row in rows)
+    if counted is None:
+        counted = count(trace, machine, run_options, rows, smallest, progress)
     at: dict[str, dict[int, tuple[float, int]]] = {}
-    done = 0
-    for row in sorted(rows, key=lambda row: row["page_bytes"]):
-        before = done
-
-        def on_progress(records: int, before: int = before) -> None:
-            nonlocal done
-            done = before + records
-            if progress is not None:
-                progress(done)
-
-        known = counted.get(row["page_bytes"])
-        found = known or count(trace, machine, run_options, row, smallest, on_progress)
+    for row, found in zip(rows, counted, strict=True):
         for region in found["regions"]:
             sizes = at.setdefault(region["name"], {})
             sizes[row["page_bytes"]] = (region["ns"], region["resident_bytes"])

@@ -175,6 +175,4 @@ def warnings(result: SsdResult) -> list[str]:
     first = result.details[0]["conditioned"]
     if first is not None and not first["collecting"]:
         lines.append("the flash was not filled so far that it must collect: see --precondition")
-    if not any(row["embedded_faults"] for row in result.rows):
-        lines.append("the program fits the device's DRAM: no embedded page fault at any size")
     return lines

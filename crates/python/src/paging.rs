@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nearfar_schema::Options as _;
-use nearfar_study::paging::explain::{self, OnMachine, explain};
+use nearfar_study::paging::explain::{self, explain, explain_on_machine};
 use nearfar_study::paging::{Options, Request, Study, StudyPart};
 use nearfar_trace::{Error, Reader, Result};
 use pyo3::prelude::*;
@@ -95,8 +95,8 @@ fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
 }
 
 /// Where the misses of the first page size and memory size of `options` come from; returns
-/// `{"lifetimes", "total", "regions", "ranges", "sites"}` as JSON text. With the machine and the page
-/// size of `on` TLB misses are those of its processor.
+/// `{"lifetimes", "total", "regions", "ranges", "sites"}` as JSON text. With a machine and page sizes
+/// `on`, it returns a list with one for each of them, and TLB misses are those of its processor.
 #[pyfunction]
 #[pyo3(signature = (trace, *, options, progress, on=None))]
 fn paging_explain(
@@ -104,20 +104,28 @@ fn paging_explain(
     trace: PathBuf,
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
-    on: Option<(PyRef<'_, Machine>, u64)>,
+    on: Option<(PyRef<'_, Machine>, Vec<u64>)>,
 ) -> PyResult<String> {
     let request: Request = crate::given::read(options)?;
     let nested = request.nested.map(|size| size.0);
     let on = on
-        .map(|(machine, page_bytes)| Ok((machine.hardware().processor(nested)?, page_bytes)))
+        .map(|(machine, page_sizes)| Ok((machine.hardware().processor(nested)?, page_sizes)))
         .transpose()
         .map_err(raise)?;
     let options = Options::try_from(&request).map_err(raise)?;
     crate::progress::run(py, progress, move |on_progress| {
-        let machine =
-            on.as_ref().map(|&(ref processor, page_bytes)| OnMachine { processor, page_bytes });
-        let found = explain(&Reader::open(&trace)?, &options, machine, on_progress)?;
-        Ok(serde_json::json!(found).to_string())
+        let reader = Reader::open(&trace)?;
+        let found = match &on {
+            Some((processor, page_sizes)) => serde_json::json!(explain_on_machine(
+                &reader,
+                &options,
+                processor,
+                page_sizes,
+                on_progress
+            )?),
+            None => serde_json::json!(explain(&reader, &options, on_progress)?),
+        };
+        Ok(found.to_string())
     })
 }
 

@@ -62,6 +62,7 @@ pub const COMMANDS: &[Command] = &[
         rows: &[
             ("working-set", column::to_json::<info::WorkingSet>),
             ("regions", column::to_json::<info::Region>),
+            ("hot", column::to_json::<info::HotPart>),
             ("reuse", column::to_json::<info::ReuseBin>),
         ],
     },

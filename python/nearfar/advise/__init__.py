@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 
 from nearfar import machine as machines
+from nearfar import units
 from nearfar.advise import by_machine
 from nearfar.advise.architectures import neighbours, transparent
 from nearfar.advise.memory import Enough, enough, size_guest
@@ -269,18 +270,19 @@ def _host_page(machine: machines.Machine) -> str | None:
 
 
 def _check_sample(run: PagingRun) -> None:
-    """Refuse a sample with too few 4 KiB pages, the baseline of all advice.
+    """Refuse a sample with too few pages of a size, which could be the best.
 
     Raises:
         NearfarError: it has too few.
     """
     for left in run["left_out"]:
-        if left["page_bytes"] == USUAL_PAGE:
-            smallest = left["least_sample"]
-            raise NearfarError(
-                f"--sample: {run['options']['sample']:g} of the trace has too few pages of 4 KiB; "
-                + (f"give {smallest:g} or more, or leave it out" if smallest else "leave it out")
-            )
+        smallest = left["least_sample"]
+        size = units.size(left["page_bytes"])
+        raise NearfarError(
+            f"--sample: {run['options']['sample']:g} of the trace has too few pages of {size}; "
+            + (f"give {smallest:g} or more, or " if smallest else "")
+            + "leave it out, or give --page-sizes without that size"
+        )
 
 
 def _by_memory(

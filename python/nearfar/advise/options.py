@@ -77,7 +77,11 @@ OWN: Final = (
         choices=tuple(MODEL_CHOICES.items()),
         open=False,
     ),
-    replace(_PAGING["sample"], what="Simulate only this share of the trace (0 to 1).", shown="all"),
+    replace(
+        _PAGING["sample"],
+        what="Simulate only this share of the trace (0 to 1; 0 = as little as is enough).",
+        shown="all",
+    ),
     replace(
         _PAGING["page_sizes"],
         what="Page sizes to consider besides 4 KiB; `...` doubles. `--view machine` uses only "
@@ -131,7 +135,7 @@ IDLE: Final = {
     "machine": (("sizes", "model"), "which simulates every page size"),
 }
 #: Options that only the view ``paper`` has; if one is given, that is the default view.
-PAPERS: Final = (*IDLE["machine"][0], "tlb", "filter", "sample")
+PAPERS: Final = (*IDLE["machine"][0], "tlb", "filter")
 
 OPTIONS: Final = (*OWN, *(_PAGING[name] for name in _SAME))
 

@@ -14,6 +14,8 @@ from nearfar.report.fitted import KEY, Table
 from nearfar.sizes import parse_time
 from nearfar.ssd import SsdResult
 
+#: Embedded page faults matter if they take more than this share of the time.
+_MATTERS: Final = 0.01
 #: Parts of the time of a core, in seconds.
 Cpu = Literal["cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle"]
 CPU: Final[tuple[Cpu, ...]] = get_args(Cpu)
@@ -50,12 +52,33 @@ def headline(result: SsdResult) -> str:
 
 
 def ssd(result: SsdResult) -> RenderableType:
-    """The answer; times and faults; commands of the flash; causes of late services."""
+    """The answer; times and faults; commands of the flash; causes of late services.
+
+    Only a line if embedded page faults do not matter.
+    """
+    if not any(_matter(row) for row in result.rows):
+        return Text(f"{_without_faults(result)} {headline(result)}", style="bold")
     parts: list[RenderableType] = [Text(headline(result), style="bold")]
     groups = by_size(result.rows)
     for part in (_times(groups), _flash(groups), _late(groups), Text(_state(result))):
         parts += [Text(""), part]
     return Group(*parts)
+
+
+def _matter(row: declared.Row) -> bool:
+    """Whether embedded page faults take enough of the time of the cores."""
+    spent = row["embedded_faults"] * row["actual_us_mean"] / 1e6
+    return spent > _MATTERS * core_seconds(row)
+
+
+def _without_faults(result: SsdResult) -> str:
+    most = max(row["embedded_faults"] for row in result.rows)
+    if not most:
+        return "Embedded page faults do not matter: the program fits the device's DRAM."
+    return (
+        f"Embedded page faults do not matter: at most {units.count(most)}, less than "
+        f"{units.percent(_MATTERS)} of the time."
+    )
 
 
 def _times(groups: Sequence[Sequence[declared.Row]]) -> Table:

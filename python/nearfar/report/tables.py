@@ -240,6 +240,8 @@ def info(found: Content) -> RenderableType:
     parts: list[RenderableType] = [labelled(facts(found))]
     if found.get("regions"):
         parts += [Text(""), _regions(found["regions"])]
+    if found.get("hot"):
+        parts += [Text(""), _hot(found["hot"])]
     if found.get("working_set"):
         parts += [Text(""), _working_set(found)]
         shifts = phases(found["working_set"])
@@ -258,6 +260,8 @@ def labelled(pairs: Iterable[tuple[str, str]]) -> RenderableType:
     return grid
 
 
+#: Hot parts that are shown.
+_HOT: Final = 8
 #: Counts of a region that are shown.
 RegionCount = Literal["records", "loads", "stores", "fetches", "pages"]
 REGION_COUNTS: Final[tuple[RegionCount, ...]] = get_args(RegionCount)
@@ -275,6 +279,30 @@ def _regions(regions: Sequence[info_declared.RegionsRow]) -> Table:
     for region in regions:
         table.add_row(
             units.clean(region["name"]), *(units.count(region[name]) for name in REGION_COUNTS)
+        )
+    return table
+
+
+def _hot(parts: Sequence[info_declared.HotRow]) -> Table:
+    """The parts with most data references, and the function that makes them."""
+    table = Table("Hot parts: pages with 8 times the data references of the average page")
+    head = info_declared.HOT_ROWS.head
+    table.add_column("addresses", overflow="fold", narrow=16, importance=KEY)
+    table.add_column(head("name"), overflow="fold", narrow=12)
+    table.add_column("size", justify="right")
+    table.add_column(head("share"), justify="right")
+    table.add_column(head("function"), overflow="fold", narrow=16)
+    for part in parts[:_HOT]:
+        low, high = part["addr_low"], part["addr_high"]
+        function = part["function"] or ""
+        if part["function_share"] is not None:
+            function += f" ({units.percent(part['function_share'])})"
+        table.add_row(
+            f"{low:#x}-{high:#x}",
+            units.clean(part["name"]),
+            units.size(high - low),
+            units.percent(part["share"]),
+            units.clean(function),
         )
     return table
 

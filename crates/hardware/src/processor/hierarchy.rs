@@ -134,7 +134,12 @@ pub struct Hierarchy {
     third: Option<Tags>,
     streams: Streams,
     now: u64,
+    /// Lines whose hash has one of these bits are not simulated.
+    skipped: u64,
 }
+
+/// At most one of so many lines is simulated by [`Hierarchy::for_ages`].
+const ONE_OF: u64 = 64;
 
 impl Hierarchy {
     /// Empty caches.
@@ -151,7 +156,32 @@ impl Hierarchy {
                 lines: STREAM_SHIFT.saturating_sub(shift),
             },
             now: 0,
+            skipped: 0,
         }
+    }
+
+    /// Empty caches that only estimate [`Ages`], from a sample of the lines in a sample of the sets;
+    /// [`Self::access`] finds every line in the first level.
+    pub fn for_ages(caches: &Caches) -> Self {
+        let Caches { instruction, data, second, third, line_bytes } = *caches;
+        let levels = [Some(instruction), Some(data), Some(second), third];
+        let fewest = levels.iter().flatten().map(|level| level.sets).min().unwrap_or(1);
+        let one_of = 1 << ONE_OF.min(fewest.max(1)).ilog2();
+        let part = |level: Level| Level { sets: level.sets / one_of, ways: level.ways };
+        let sampled = Caches {
+            instruction: part(instruction),
+            data: part(data),
+            second: part(second),
+            third: third.map(part),
+            line_bytes,
+        };
+        Self { skipped: one_of - 1, ..Self::new(&sampled) }
+    }
+
+    /// Whether a line is not simulated.
+    #[inline]
+    fn skips(&self, line: u64) -> bool {
+        line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & self.skipped != 0
     }
 
     /// log2 of the bytes of a line.
@@ -168,8 +198,20 @@ impl Hierarchy {
     #[inline]
     pub fn access(&mut self, line: u64, fetch: bool) -> Found {
         self.now += 1;
-        let first = if fetch { &mut self.instruction } else { &mut self.data };
-        if first.access(line, self.now) { Found::First } else { self.beyond(line) }
+        if self.skipped != 0 {
+            let now = self.now;
+            if !self.skips(line) && !self.first(fetch).access(line, now) {
+                self.beyond(line);
+            }
+            return Found::First;
+        }
+        let now = self.now;
+        if self.first(fetch).access(line, now) { Found::First } else { self.beyond(line) }
+    }
+
+    #[inline]
+    fn first(&mut self, fetch: bool) -> &mut Tags {
+        if fetch { &mut self.instruction } else { &mut self.data }
     }
 
     /// A read by a page walk, which uses the caches but not the prefetcher.

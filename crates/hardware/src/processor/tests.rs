@@ -118,6 +118,37 @@ proptest! {
     }
 }
 
+/// A sample of the lines gives the ages at eviction of all, near enough to tell levels apart.
+#[test]
+fn a_sample_of_lines_gives_the_ages() {
+    let caches = Caches {
+        instruction: level(64, 8),
+        data: level(64, 8),
+        second: level(512, 8),
+        third: Some(level(1024, 16)),
+        line_bytes: 64,
+    };
+    let (mut all, mut sample) = (Hierarchy::new(&caches), Hierarchy::for_ages(&caches));
+    let mut state = 1u64;
+    let mut draw = |most: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % most
+    };
+    for _ in 0..2_000_000 {
+        // Few lines are used often.
+        let most = 1 + draw(60_000);
+        let line = draw(most);
+        all.access(line, false);
+        assert_eq!(sample.access(line, false), Found::First);
+    }
+    assert_eq!(all.now(), sample.now());
+    for (age, estimate) in all.ages().0.into_iter().zip(sample.ages().0) {
+        let ratio = estimate as f64 / age as f64;
+        assert!((0.6..1.6).contains(&ratio), "{estimate} for {age}");
+    }
+}
+
 #[test]
 fn lines_in_order_are_asked_for_ahead() {
     let mut hierarchy = Hierarchy::new(&caches(true));

@@ -5,6 +5,7 @@
 //! its first byte. See `docs/info.md`.
 
 mod heat;
+mod hot;
 mod locked;
 pub(crate) mod names;
 mod pages;
@@ -23,6 +24,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 pub use heat::{AddressBin, HeatMap, ROWS};
+pub use hot::{HotCode, HotPart};
 use names::Names;
 use pass::Pass;
 use regions::{hottest, regions};
@@ -120,6 +122,11 @@ pub struct Summary {
     pub working_set_records: u64,
     /// Hottest first; at most [`REGIONS`], then the sum of all others.
     pub regions: Vec<Region>,
+    /// Neighbouring 4 KiB pages with at least 8 times as many data references as the average page,
+    /// most references first.
+    pub hot: Vec<HotPart>,
+    /// The code that makes these references.
+    pub hot_code: Vec<HotCode>,
     /// Page touches by stack distance (Mattson et al. 1970): distinct pages since the last touch of
     /// this page, including itself, so 1 is a repeat. Empty unless requested.
     pub reuse: Vec<ReuseBin>,
@@ -148,7 +155,7 @@ pub fn summarize(
     let mut reuse = options.reuse.then(Reuse::new);
     let mut touched = Vec::new();
     let both = Both::new();
-    let mut batches = reader.batches(Columns { thread: several_processes, ..Columns::PAGING });
+    let mut batches = reader.batches(Columns { thread: info.threads.len() > 1, ..Columns::PAGING });
     let mut batch = Batch::default();
     let (mut done, mut next_progress) = (0u64, 0);
     let mut running = info.threads.first().map_or(0, |thread| thread.process);
@@ -226,17 +233,20 @@ pub fn summarize(
     let write_share = if writes == 0 { 0.0 } else { writes as f64 / (reads + writes) as f64 };
 
     let reuse = reuse.map_or_else(Vec::new, |reuse| reuse.bins(pass.repeats));
-    let Pass { names, pages, state, counts, working_set, touched_pages, resident, .. } = pass;
+    let Pass { names, pages, state, counts, working_set, touched_pages, resident, code, .. } = pass;
+    let programs = names.programs().to_vec();
     let (merged, names) = names.finish();
     let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(0);
     let all_regions = regions(&state, &counts, &touched_pages, &final_region, names);
+    let region_name =
+        |region: u32| all_regions.get(region as usize).map_or("", |r| &r.name).to_owned();
+    let hot = hot::parts(&state, |page| final_region(page.region), region_name);
+    let hot_code = code.of(&hot, &programs, |id| region_name(final_region(id)));
     let heat_map = if options.heat_map {
         let touched: Vec<(u64, u32)> =
             state.iter().map(|page| (page.number, final_region(page.region))).collect();
         drop(state);
-        let name =
-            |region: u32| all_regions.get(region as usize).map_or("", |r| &r.name).to_owned();
-        Some(heat::fill(reader, &both, touched, name, on_progress)?)
+        Some(heat::fill(reader, &both, touched, region_name, on_progress)?)
     } else {
         None
     };
@@ -260,6 +270,8 @@ pub fn summarize(
         working_set,
         working_set_records: window * per_bin,
         regions: hottest(all_regions),
+        hot,
+        hot_code,
         reuse,
     };
     Ok((summary, heat_map))

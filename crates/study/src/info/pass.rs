@@ -1,8 +1,9 @@
 //! The pass over the trace: which pages are touched, when, and in which region.
 
-use nearfar_trace::{Batch, Error, Result};
+use nearfar_trace::{Batch, Error, Kind, Result};
 use rustc_hash::FxHashSet;
 
+use super::hot::CodeSample;
 use super::names::Names;
 use super::pages::{self, Pages};
 use super::resident_set::ResidentTracker;
@@ -18,6 +19,8 @@ pub struct PageState {
     /// Interval of the last touch, from 1.
     bin: u16,
     pub kinds: u8,
+    /// Data references that begin here.
+    pub data: u64,
     /// Cached by [`ResidentTracker::touch`] for `process`.
     mark: u32,
 }
@@ -48,6 +51,7 @@ pub struct Pass {
     pub touched: Vec<u32>,
     last: u32,
     pub repeats: u64,
+    pub code: CodeSample,
 }
 
 impl Pass {
@@ -70,15 +74,24 @@ impl Pass {
             touched: Vec::new(),
             last: u32::MAX,
             repeats: 0,
+            code: CodeSample::default(),
         }
     }
 
     /// Count the records of `batch` in `range`.
     pub fn records(&mut self, batch: &Batch, range: std::ops::Range<usize>) -> Result<()> {
-        let records = batch.addr[range.clone()].iter().zip(&batch.kind[range.clone()]);
-        for ((&addr, &kind), &size) in records.zip(&batch.size[range]) {
+        for at in range {
+            let (addr, kind, size) = (batch.addr[at], batch.kind[at], batch.size[at]);
+            let thread = batch.thread.get(at).copied().unwrap_or(0);
             let first = addr >> PAGE_SHIFT;
             let region = self.touch(first, kind);
+            if kind == Kind::Fetch as u8 {
+                self.code.fetch(thread, addr);
+            } else {
+                // `touch` has made it the last page.
+                self.state[self.last as usize].data += 1;
+                self.code.data(thread, self.process, first, &mut self.names);
+            }
             self.counts[region as usize][usize::from(kind & 7)] += 1;
             for page in first + 1..=last_page(addr, size) {
                 self.touch(page, kind);
@@ -110,6 +123,7 @@ impl Pass {
                 process,
                 bin: 0,
                 kinds: 0,
+                data: 0,
                 mark: 0,
             });
         }

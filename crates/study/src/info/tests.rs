@@ -206,6 +206,22 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
     assert_eq!(found.regions.iter().map(|r| r.records).sum::<u64>(), total);
     assert!(found.regions.is_sorted_by_key(|r| std::cmp::Reverse(r.records)));
 
+    // Hot parts: disjoint, with a hot page at each end, and no hot page outside of them.
+    let mut data: BTreeMap<u64, u64> = BTreeMap::new();
+    for r in records.iter().filter(|r| r.kind != Kind::Fetch) {
+        *data.entry(r.addr / 4096).or_default() += 1;
+    }
+    let all_data: u64 = data.values().sum();
+    let is_hot = |page: u64| data.get(&page).is_some_and(|n| n * data.len() as u64 >= 8 * all_data);
+    let ends = |part: &HotPart| (part.addr_low / 4096, ((part.addr_high - 1) / 4096) as u64);
+    let mut covered = 0;
+    for (low, high) in found.hot.iter().map(ends) {
+        assert!(is_hot(low) && is_hot(high));
+        covered += (low..=high).filter(|&page| is_hot(page)).count();
+    }
+    assert!(covered >= data.keys().filter(|&&page| is_hot(page)).count());
+    assert!(found.hot.iter().map(|part| part.records).sum::<u64>() <= all_data);
+
     // Heat map: rows cover the footprint in order, cells count records.
     assert!(heat.address_bins.len() <= ROWS && heat.time_bins == points.len());
     assert_eq!(heat.address_bins.iter().map(|b| b.pages).sum::<u64>(), footprint.len() as u64);
@@ -452,4 +468,31 @@ fn resident_bytes_fall_when_pages_end() {
     let (found, _) = all(&reader);
     assert_eq!(found.peak_resident_bytes, None);
     assert!(found.working_set.iter().all(|point| point.resident_bytes.is_none()));
+}
+
+/// A block of two pages in a large mapping, one page apart from it, and the code that touches it.
+#[test]
+fn a_hot_block_is_found_in_a_large_mapping() {
+    let fetch =
+        |addr| Step::Record(Record { addr, kind: Kind::Fetch, size: 4, thread: 0, instr: 1 });
+    let mut steps = vec![
+        event(RegionKind::Map, 0, 0x1000, 0x1000, "/bin/a"),
+        event(RegionKind::Map, 0, 1 << 24, 1000 << 12, ""),
+    ];
+    steps.push(fetch(0x1010));
+    steps.extend((0..1000).map(|page| load((1 << 24) + (page << 12), 0)));
+    for _ in 0..1000 {
+        steps.push(fetch(0x1020));
+        steps.extend([500, 501, 503].map(|page| load((1 << 24) + (page << 12) + 8, 0)));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (found, _) = all(&write(&folder.path().join("t.trace"), &[1], &steps));
+    let [part] = &found.hot[..] else { panic!("{:?}", found.hot) };
+    assert_eq!((part.addr_low, part.addr_high), ((1 << 24) + 0x1F_4000, (1 << 24) + 0x1F_8000));
+    // The page between them was touched as well.
+    assert_eq!((part.pages, part.records, part.share), (4, 3004, 0.751));
+    assert_eq!(part.name, "(anonymous) 0x1000000");
+    let [code] = &found.hot_code[..] else { panic!("{:?}", found.hot_code) };
+    assert_eq!((code.name.as_str(), code.addr, code.offset), ("/bin/a", 0x1020, Some(0x20)));
+    assert!((45..=50).contains(&code.samples), "{}", code.samples);
 }

@@ -1,7 +1,8 @@
 //! Attribution of the misses of one row to regions, address ranges and code.
 //!
-//! The simulation is that of the study, but reference by reference, and therefore slower. The sums
-//! over regions, and over ranges, equal the study's counts (see the tests).
+//! The simulation is that of the study, but reference by reference, and therefore slower; with a
+//! processor it is that of the machine's view. The sums over regions, and over ranges, equal the
+//! study's counts (see the tests).
 
 mod machine_costs;
 mod memory;
@@ -15,7 +16,6 @@ use serde::Serialize;
 
 use super::options::{ClockInsert, Options};
 use super::simulate::{footprint_bytes, whole_bytes};
-use machine_costs::MachineCosts;
 use memory::{NewMemory, TlbAndMemory};
 use pages::Pages;
 use tally::Tally;
@@ -66,7 +66,7 @@ pub struct Counts {
     pub swap_ins: u64,
     /// Faults that read a file page again.
     pub file_rereads: u64,
-    /// With a machine ([`OnMachine`]): faults that need no device.
+    /// With a machine ([`explain_on_machine`]): faults that need no device.
     pub given: u64,
     /// Time of these faults, in picoseconds.
     pub given_ps: u64,
@@ -92,15 +92,6 @@ impl Counts {
         self.walk_ps += other.walk_ps;
         self.tlb_ps += other.tlb_ps;
     }
-}
-
-/// A processor to count TLB misses of, instead of the TLB of the options.
-#[derive(Clone, Copy, Debug)]
-pub struct OnMachine<'a> {
-    /// TLBs, caches and times.
-    pub processor: &'a Processor,
-    /// The page size of private memory. Faults for lack of memory use the page size of the options.
-    pub page_bytes: u64,
 }
 
 /// Counts of a part of the address space.
@@ -161,53 +152,25 @@ pub struct Explained {
 pub fn explain(
     reader: &Reader,
     options: &Options,
-    machine: Option<OnMachine<'_>>,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Explained> {
-    let footprint = footprint_bytes(reader, options)?;
-    let (lives, whole) = whole_bytes(reader, options, footprint, &mut |_| on_progress(0))?;
     let page_bytes = options.page_sizes[0];
-    let shift = page_bytes.trailing_zeros();
-    let frames = (options.memory_bytes(whole)[0].0 / page_bytes).max(1);
-    let loads_set = options.clock_insert == ClockInsert::Set;
-    let setup = options.setup(frames, page_bytes, lives);
-    let memory = options.replacement.visit(NewMemory { setup, loads_set });
-    let mut simulation = TlbAndMemory::new(options.tlb, memory);
-    let mut pages = match lives {
-        true => Pages::lives(reader, options.spaces(reader), shift, options.files)?,
-        false => Pages::permanent(shift),
-    };
+    let (lives, (mut pages, mut simulation)) = start(reader, options, on_progress)?;
     let block_shift = pages.block_shift();
-    let mut machine_costs = match machine {
-        Some(machine) => Some(MachineCosts::new(reader, options, machine, lives)?),
-        None => None,
-    };
-
-    let largest = machine.map_or(page_bytes, |machine| machine.page_bytes.max(page_bytes));
-    let mut tally = Tally::new(reader, largest.trailing_zeros())?;
-    let columns = match machine {
-        Some(_) => Columns::ALL,
-        None => Columns { thread: true, ..Columns::PAGING },
-    };
-    let mut batches = reader.batches(columns);
+    let mut tally = Tally::new(reader, page_bytes.trailing_zeros())?;
+    let mut batches = reader.batches(Columns { thread: true, ..Columns::PAGING });
     let mut batch = Batch::default();
     let (mut at, mut next_progress) = (0u64, 0u64);
     while batches.next_into(&mut batch)? {
         for (index, &addr) in batch.addr.iter().enumerate() {
             let (thread, kind) = (batch.thread[index], batch.kind[index]);
             pages.events(at, &mut simulation);
-            if let Some(costs) = &mut machine_costs {
-                costs.events(at);
-            }
             tally.record(at, thread);
             at += 1;
             // Pages are identified by address space and address, names by address.
             let placed = pages.place(thread, addr);
             if kind == Kind::Fetch as u8 {
                 tally.fetch(thread, addr);
-            }
-            if let Some(costs) = &mut machine_costs {
-                costs.record(&batch, index, &mut tally);
             }
             if options.kinds.0 >> kind & 1 == 0 {
                 continue;
@@ -219,10 +182,7 @@ pub fn explain(
                 let low = placed.max(block << block_shift);
                 let block_addr = addr.wrapping_add(low - placed);
                 let target = pages.reference(block, write, &mut simulation);
-                let mut events = simulation.reference(target, block != first);
-                if machine_costs.is_some() {
-                    (events.tlb_misses, events.tlb_second_hits) = (0, 0);
-                }
+                let events = simulation.reference(target, block != first);
                 // A record references each page once, even if it touches several blocks of it.
                 let references = u64::from(block == first || low & (page_bytes - 1) == 0);
                 tally.reference(thread, block_addr, events, references);
@@ -233,8 +193,48 @@ pub fn explain(
             next_progress = at + PROGRESS_STEP;
         }
     }
-    let resident = machine_costs.map(MachineCosts::into_resident);
-    Ok(Explained { lifetimes: lives, ..tally.finish(resident.as_deref()) })
+    Ok(Explained { lifetimes: lives, ..tally.finish() })
+}
+
+/// As [`explain`], with the TLBs and times of a processor at each of `page_sizes`, which private
+/// memory has. Faults for lack of memory use the page size of the options, at least 4 KiB.
+///
+/// # Errors
+/// As [`explain`].
+pub fn explain_on_machine(
+    reader: &Reader,
+    options: &Options,
+    processor: &Processor,
+    page_sizes: &[u64],
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Vec<Explained>> {
+    super::machine::check(&options.page_sizes)?;
+    super::machine::check(page_sizes)?;
+    let (lives, memory) = start(reader, options, on_progress)?;
+    let on = (processor, page_sizes);
+    let found = machine_costs::explain(reader, options, on, memory, lives, on_progress)?;
+    Ok(found.into_iter().map(|one| Explained { lifetimes: lives, ..one }).collect())
+}
+
+/// Whether pages have lifetimes; and pages and a memory before the first reference.
+fn start(
+    reader: &Reader,
+    options: &Options,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<(bool, (Pages, TlbAndMemory))> {
+    let footprint = footprint_bytes(reader, options)?;
+    let (lives, whole) = whole_bytes(reader, options, footprint, &mut |_| on_progress(0))?;
+    let page_bytes = options.page_sizes[0];
+    let shift = page_bytes.trailing_zeros();
+    let frames = (options.memory_bytes(whole)[0].0 / page_bytes).max(1);
+    let loads_set = options.clock_insert == ClockInsert::Set;
+    let setup = options.setup(frames, page_bytes, lives);
+    let memory = options.replacement.visit(NewMemory { setup, loads_set });
+    let pages = match lives {
+        true => Pages::lives(reader, options.spaces(reader), shift, options.files)?,
+        false => Pages::permanent(shift),
+    };
+    Ok((lives, (pages, TlbAndMemory::new(options.tlb, memory))))
 }
 
 #[cfg(test)]

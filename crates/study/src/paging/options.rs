@@ -113,7 +113,8 @@ nearfar_schema::options! {
         /// memory; otherwise by the time after that. For `--view machine`.
         whole: bool = false,
         /// Simulate only this share of the trace (0 to 1): pages for memories, references for the
-        /// TLB. Rows then have 95 % intervals.
+        /// TLB. Rows then have 95 % intervals. 0 = the smallest share with enough pages of every
+        /// page size; all if that is over a half.
         sample: Option<f64> = none(""),
         /// Threads; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,
@@ -130,7 +131,6 @@ impl Request {
             self.tlb.to_string() == TLB
                 && self.filter == Filter::None
                 && (self.has_usual_pages() || machine::check(&self.page_sizes.0).is_ok())
-                && self.sample.is_none()
                 && machine.processor(None).is_ok()
         };
         self.view.unwrap_or_else(|| match supports_machine_view() {
@@ -180,7 +180,7 @@ pub struct Options {
     pub threads: usize,
     /// Memory limit of the simulation in bytes; large footprints take several passes.
     pub max_memory: u64,
-    /// Share of the trace to simulate ([`super::sample`]); `None` for all.
+    /// Share of the trace to simulate ([`super::sample`]); 0 chooses it, `None` is all.
     pub sample: Option<f64>,
     /// Seed of the sample.
     pub sample_seed: u64,
@@ -324,7 +324,7 @@ impl Options {
         self
     }
 
-    /// Simulate only a share of the trace, above 0 and up to 1; `None` for all.
+    /// Simulate only a share of the trace, up to 1; 0 chooses it, `None` is all.
     ///
     /// # Errors
     /// If the share is out of range or the policy cannot be sampled.
@@ -332,11 +332,11 @@ impl Options {
         let Some(value) = rate else { return Ok(self) };
         let fix = if self.clock_insert == ClockInsert::Clear {
             "leave out --clock-insert clear"
-        } else if value > 0.0 && value <= 1.0 {
+        } else if (0.0..=1.0).contains(&value) {
             self.sample = rate;
             return Ok(self);
         } else {
-            "give a share above 0 and up to 1, such as 0.01"
+            "give a share from 0 to 1, such as 0.01"
         };
         Err(Error::input("--sample", format!("cannot sample {value}"), fix))
     }

@@ -131,7 +131,11 @@ pub fn simulate(
     let mut study =
         Study { reader, options, lifetimes, whole_bytes: footprint_bytes, footprint_bytes, pool };
 
-    if let Some(rate) = options.sample {
+    let rate = match options.sample {
+        Some(0.0) => sample::chosen_rate(options, footprint_bytes),
+        given => given,
+    };
+    if let Some(rate) = rate {
         return study.sampled(rate, records, on_progress);
     }
     if lifetimes && options.has_fractions() {

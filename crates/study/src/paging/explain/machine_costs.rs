@@ -1,18 +1,411 @@
-//! Costs on a machine, reference by reference, and the private memory of each region.
+//! Costs on a machine by place and code, and the private memory of each region.
+//!
+//! The pass over the trace is that of the view ([`Touches`]), and all page sizes share it. Few
+//! references are touches or can fault, and only these get a place and code; the others are
+//! counted by block.
 
-use nearfar_trace::{Batch, Reader, Result};
+use nearfar_hardware::processor::{Hierarchy, Processor};
+use nearfar_trace::{Error, Reader, Result};
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 
-use super::tally::Tally;
-use super::{Counts, OnMachine};
-use crate::lifetimes::Change;
-use crate::paging::machine::Costs;
-use crate::paging::machine::reference::{OneByOne, Watch};
+use super::memory::TlbAndMemory;
+use super::pages::Pages;
+use super::tally::{Counted, MIN_RANGE_SHIFT};
+use super::{Counts, Explained};
+use crate::info::names::{Code, Names};
+use crate::lifetimes::{self, Change, PAGE};
+use crate::paging::machine::observe::{Access, Observe};
+use crate::paging::machine::touches::{Chunk, Touches};
+use crate::paging::machine::waits::{Costs, PageSize, Watch};
 use crate::paging::options::Options;
 
-/// TLBs, caches and pages of a processor, at one page size.
-pub struct MachineCosts<'a> {
-    machine: OneByOne<'a>,
+/// The references at each of `page_sizes`, with the faults of `memory`, a page table and a memory
+/// without references so far.
+///
+/// # Errors
+/// If the trace cannot be read; errors of `on_progress`.
+pub fn explain(
+    reader: &Reader,
+    options: &Options,
+    (processor, page_sizes): (&Processor, &[u64]),
+    memory: (Pages, TlbAndMemory),
+    lives: bool,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Vec<Explained>> {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(options.threads)
+        .build()
+        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
+    let hierarchy = Hierarchy::for_ages(&processor.caches);
+    let mut touches = Touches::new(reader, options, processor, hierarchy, lives)?;
+    let mut places = Places::new(reader, options.page_sizes[0], memory)?;
+    let mut sizes: Vec<Size> = page_sizes
+        .iter()
+        .map(|size| Size {
+            size: PageSize::new(size.trailing_zeros(), processor, &[]),
+            before: Costs::default(),
+            counts: ByPlace::default(),
+            memory: RegionMemory::default(),
+        })
+        .collect();
+    let (mut current, mut next) = (Chunk::default(), Chunk::default());
+    let mut has_current = touches.fill(&mut current, &mut places)?;
+    while has_current {
+        let entries = std::mem::take(&mut places.entries);
+        let (filled, ()) = pool.install(|| {
+            rayon::join(
+                || touches.fill(&mut next, &mut places),
+                || {
+                    sizes
+                        .par_iter_mut()
+                        .with_max_len(1)
+                        .for_each(|size| size.chunk(&current, &entries));
+                },
+            )
+        });
+        has_current = filled?;
+        std::mem::swap(&mut current, &mut next);
+        on_progress(touches.records())?;
+    }
+    let (_, maps) = touches.totals();
+    debug_assert_eq!(maps, places.mapped);
+    places.finish(sizes, processor.map_ns)
+}
+
+/// Counts by the ids of places and of code.
+#[derive(Clone, Default)]
+struct ByPlace {
+    places: Vec<Counts>,
+    sites: Vec<Counts>,
+}
+
+impl ByPlace {
+    fn add(&mut self, place: u32, site: u32, counts: &Counts) {
+        for (all, id) in [(&mut self.places, place), (&mut self.sites, site)] {
+            at(all, id).add(counts);
+        }
+    }
+}
+
+/// The element at an index; new ones are the default.
+fn at<T: Clone + Default>(all: &mut Vec<T>, index: u32) -> &mut T {
+    let index = index as usize;
+    if all.len() <= index {
+        all.resize(index + 1, T::default());
+    }
+    &mut all[index]
+}
+
+/// Numbers values in the order in which they are first seen.
+struct Ids<T>(FxHashMap<T, u32>);
+
+impl<T: Eq + std::hash::Hash> Ids<T> {
+    fn of(&mut self, value: T) -> u32 {
+        let next = self.0.len() as u32;
+        *self.0.entry(value).or_insert(next)
+    }
+}
+
+/// The place of a reference with touches.
+struct Entry {
+    /// Number of touches of its chunk up to here.
+    until: usize,
+    place: u32,
+    site: u32,
+    region: u32,
+}
+
+/// A block of 4 KiB.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// References since it was last at another place.
+    references: u64,
+    /// If it is [`Places::stamp`], further references have no effect on the memory.
+    stamp: u64,
+    place: u32,
+}
+
+/// Places of references, and the effects that do not depend on the page size.
+struct Places {
+    names: Names,
+    next_event: u64,
+    processes: FxHashMap<u32, u32>,
+    /// The thread of the previous record, unless an event followed.
+    running: Option<usize>,
+    thread: usize,
+    process: u32,
+    /// The last fetch by thread.
+    fetched: Vec<Option<u64>>,
+    /// Region and range of [`MIN_RANGE_SHIFT`].
+    places: Ids<(u32, u64)>,
+    sites: Ids<Option<(Code, u64)>>,
+    /// Ids by process and address, until the next event.
+    known_places: FxHashMap<(u32, u64), (u32, u32)>,
+    known_sites: FxHashMap<(u32, u64), u32>,
+    counts: ByPlace,
+    page_bytes: u64,
+    pages: Pages,
+    memory: TlbAndMemory,
+    blocks: Vec<Seen>,
+    stamp: u64,
+    /// The current record, and the last one that the memory was shown.
+    record: u64,
+    shown: u64,
+    /// Faults that mapped pages of the page cache so far.
+    mapped: u64,
+    entries: Vec<Entry>,
+}
+
+impl Places {
+    fn new(
+        reader: &Reader,
+        page_bytes: u64,
+        (pages, memory): (Pages, TlbAndMemory),
+    ) -> Result<Self> {
+        let threads = &reader.info().threads;
+        let mut names = Names::new(reader.regions()?);
+        Ok(Self {
+            next_event: names.next_event(),
+            names,
+            processes: threads.iter().map(|t| (t.index, t.process)).collect(),
+            running: None,
+            thread: 0,
+            process: threads.first().map_or(0, |thread| thread.process),
+            fetched: Vec::new(),
+            places: Ids(FxHashMap::default()),
+            sites: Ids(FxHashMap::default()),
+            known_places: FxHashMap::default(),
+            known_sites: FxHashMap::default(),
+            counts: ByPlace::default(),
+            page_bytes,
+            pages,
+            memory,
+            blocks: Vec::new(),
+            stamp: 1,
+            record: 0,
+            shown: u64::MAX,
+            mapped: 0,
+            entries: Vec::new(),
+        })
+    }
+
+    /// The place and the region of a 4 KiB page.
+    fn place(&mut self, number: u64) -> (u32, u32) {
+        let Self { names, places, known_places, process, .. } = self;
+        *known_places.entry((*process, number)).or_insert_with(|| {
+            let addr = lifetimes::address(number << PAGE);
+            let region = names.region(*process, addr >> PAGE);
+            (places.of((region, addr >> MIN_RANGE_SHIFT)), region)
+        })
+    }
+
+    /// The code that the current thread fetched last.
+    fn site(&mut self) -> u32 {
+        let Some(addr) = self.fetched[self.thread] else { return self.sites.of(None) };
+        let Self { names, sites, known_sites, process, .. } = self;
+        *known_sites
+            .entry((*process, addr))
+            .or_insert_with(|| sites.of(Some((names.code(*process, addr), addr))))
+    }
+
+    /// Show a reference to the memory, unless it has no effect.
+    fn show(&mut self, access: Access) {
+        let Access { number, block, write, .. } = access;
+        let (place, _) = self.place(number);
+        let seen = at(&mut self.blocks, block);
+        if seen.place != place {
+            let references = std::mem::take(&mut seen.references);
+            at(&mut self.counts.places, seen.place).references += references;
+            seen.place = place;
+        }
+        let unit = match &self.pages {
+            Pages::Permanent { shift, .. } => lifetimes::address(number << PAGE) >> shift,
+            Pages::Lives(_) => number,
+        };
+        let target = self.pages.reference(unit, write, &mut self.memory);
+        let again = self.shown == self.record;
+        self.shown = self.record;
+        let events = self.memory.reference(target, again);
+        let events = Counts { tlb_misses: 0, tlb_second_hits: 0, ..events };
+        if events != Counts::default() {
+            let site = self.site();
+            self.counts.add(place, site, &events);
+            self.stamp += 1;
+        } else if !self.memory.sees_all() {
+            self.blocks[block as usize].stamp = self.stamp;
+        }
+    }
+
+    fn finish(mut self, sizes: Vec<Size<'_>>, map_ns: f64) -> Result<Vec<Explained>> {
+        for seen in &self.blocks {
+            at(&mut self.counts.places, seen.place).references += seen.references;
+        }
+        let map_ps = (map_ns * 1e3).round() as u64;
+        for counts in self.counts.places.iter_mut().chain(&mut self.counts.sites) {
+            counts.given_ps += counts.given * map_ps;
+        }
+        let by_code = self.fetched.iter().any(Option::is_some);
+        let programs = self.names.programs().to_vec();
+        let names = self.names.finish();
+        let mut found = Vec::new();
+        for Size { counts, memory, size, .. } in sizes {
+            let cell_shift = size.shift().max(MIN_RANGE_SHIFT);
+            let mut counted = Counted::default();
+            for part in [&self.counts, &counts] {
+                for (&(region, cell), &id) in &self.places.0 {
+                    let cell = cell >> (cell_shift - MIN_RANGE_SHIFT);
+                    let of = counted.places.entry((region, cell)).or_default();
+                    of.add(part.places.get(id as usize).unwrap_or(&Counts::default()));
+                }
+                for (&site, &id) in self.sites.0.iter().filter(|_| by_code) {
+                    let of = counted.sites.entry(site).or_default();
+                    of.add(part.sites.get(id as usize).unwrap_or(&Counts::default()));
+                }
+            }
+            counted.sites.retain(|_, counts| *counts != Counts::default());
+            let resident: Vec<u64> = memory.bytes.iter().map(|&(_, peak)| peak as u64).collect();
+            found.push(counted.explained(&names, &programs, cell_shift, Some(&resident)));
+        }
+        Ok(found)
+    }
+}
+
+impl Observe for Places {
+    const SKIPS: bool = true;
+
+    fn event(&mut self) {
+        self.stamp += 1;
+        self.running = None;
+    }
+
+    #[inline]
+    fn record(&mut self, at: u64, thread: usize, addr: u64, fetch: bool) {
+        self.record = at;
+        if at >= self.next_event {
+            let processes = &self.processes;
+            let process_of = |thread: u32| processes.get(&thread).copied().unwrap_or(0);
+            self.names.advance(at, process_of, self.process);
+            self.next_event = self.names.next_event();
+            self.known_places.clear();
+            self.known_sites.clear();
+            self.stamp += 1;
+        }
+        if self.running != Some(thread) {
+            (self.running, self.thread) = (Some(thread), thread);
+            self.pages.events(at, &mut self.memory);
+            self.pages.place(thread as u32, addr);
+            let process = self.processes.get(&(thread as u32)).copied().unwrap_or(0);
+            self.stamp += u64::from(process != self.process);
+            self.process = process;
+            at_least(&mut self.fetched, thread);
+        }
+        if fetch {
+            self.fetched[thread] = Some(lifetimes::address(addr));
+        }
+    }
+
+    #[inline]
+    fn access(&mut self, access: Access) -> bool {
+        let known = self.blocks.get(access.block as usize);
+        if access.changes && access.write || known.is_none_or(|seen| seen.stamp != self.stamp) {
+            self.show(access);
+        }
+        // A record references each page once.
+        let new = access.first || access.addr.is_multiple_of(self.page_bytes);
+        let seen = &mut self.blocks[access.block as usize];
+        seen.references += u64::from(new);
+        seen.stamp == self.stamp
+    }
+
+    fn stable(&self) -> (u64, u64) {
+        (self.next_event, self.stamp)
+    }
+
+    #[inline]
+    fn repeated(&mut self, thread: usize, addr: u64, fetch: bool) {
+        if fetch {
+            self.fetched[thread] = Some(lifetimes::address(addr));
+        }
+    }
+
+    fn repeats(&mut self, block: u32, references: u64) {
+        self.blocks[block as usize].references += references;
+    }
+
+    fn touched(&mut self, chunk: &Chunk, number: u64, maps: u64) {
+        let ((place, region), site) = (self.place(number), self.site());
+        if maps != self.mapped {
+            let given = maps - self.mapped;
+            self.counts.add(place, site, &Counts { given, ..Counts::default() });
+            self.mapped = maps;
+        }
+        self.entries.push(Entry { until: chunk.touches.len(), place, site, region });
+    }
+}
+
+/// Make a vector long enough to have this index.
+fn at_least(all: &mut Vec<Option<u64>>, index: usize) {
+    if all.len() <= index {
+        all.resize(index + 1, None);
+    }
+}
+
+/// One page size.
+struct Size<'a> {
+    size: PageSize<'a>,
+    before: Costs,
+    counts: ByPlace,
     memory: RegionMemory,
+}
+
+impl Size<'_> {
+    fn chunk(&mut self, chunk: &Chunk, entries: &[Entry]) {
+        let Self { size, before, counts, memory } = self;
+        size.chunk(chunk, &mut Attribution { entries, before, counts, memory });
+    }
+}
+
+/// Attributes the costs of a chunk to its entries.
+struct Attribution<'a> {
+    /// Those that are not over.
+    entries: &'a [Entry],
+    before: &'a mut Costs,
+    counts: &'a mut ByPlace,
+    memory: &'a mut RegionMemory,
+}
+
+impl Watch for Attribution<'_> {
+    fn changed(&mut self, change: &Change, bytes: i64) {
+        if let (Change::Born { block, .. }, Some(entry)) = (change, self.entries.first()) {
+            *at(&mut self.memory.region_of, *block) = entry.region;
+        }
+        self.memory.changed(change, bytes);
+    }
+
+    #[inline]
+    fn touched(&mut self, index: usize, costs: impl FnOnce() -> Costs) {
+        if let [entry, rest @ ..] = self.entries
+            && entry.until == index + 1
+        {
+            let now = costs();
+            let costs = now.since(self.before);
+            *self.before = now;
+            self.entries = rest;
+            if costs != Costs::default() {
+                let counts = Counts {
+                    tlb_misses: costs.walks,
+                    tlb_second_hits: costs.second_hits,
+                    given: costs.given,
+                    given_ps: costs.given_ps,
+                    walk_ps: costs.walk_ps,
+                    tlb_ps: costs.tlb_ps,
+                    ..Counts::default()
+                };
+                self.counts.add(entry.place, entry.site, &counts);
+            }
+        }
+    }
 }
 
 /// Private memory by region.
@@ -24,61 +417,7 @@ struct RegionMemory {
     bytes: Vec<(i64, i64)>,
 }
 
-impl<'a> MachineCosts<'a> {
-    /// Before the first reference.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
-    pub fn new(
-        reader: &Reader,
-        options: &Options,
-        machine: OnMachine<'a>,
-        lives: bool,
-    ) -> Result<Self> {
-        let OnMachine { processor, page_bytes } = machine;
-        let machine = OneByOne::new(reader, options, (processor, &[]), lives, page_bytes)?;
-        Ok(Self { machine, memory: RegionMemory::default() })
-    }
-
-    /// Apply the events before record number `at`.
-    pub fn events(&mut self, at: u64) {
-        self.machine.events(at, &mut self.memory);
-    }
-
-    /// Apply the record at index `at` of a batch.
-    pub fn record(&mut self, batch: &Batch, at: usize, tally: &mut Tally) {
-        let (thread, memory) = (batch.thread[at], &mut self.memory);
-        let mut current = CurrentReference { thread, addr: 0, region: 0, tally, memory };
-        self.machine.record(batch, at, &mut current);
-    }
-
-    /// Peak bytes of private memory by region.
-    pub fn into_resident(self) -> Vec<u64> {
-        self.memory.bytes.into_iter().map(|(_, peak)| peak as u64).collect()
-    }
-}
-
 impl RegionMemory {
-    fn add(&mut self, region: u32, bytes: i64) {
-        let index = region as usize;
-        if self.bytes.len() <= index {
-            self.bytes.resize(index + 1, (0, 0));
-        }
-        let (now, peak) = &mut self.bytes[index];
-        *now += bytes;
-        *peak = (*now).max(*peak);
-    }
-
-    fn region(&mut self, block: u32) -> &mut u32 {
-        let index = block as usize;
-        if self.region_of.len() <= index {
-            self.region_of.resize(index + 1, 0);
-        }
-        &mut self.region_of[index]
-    }
-}
-
-impl Watch for RegionMemory {
     /// Assumes that blocks which end or move together are of one region (not exact when a process
     /// ends).
     fn changed(&mut self, change: &Change, bytes: i64) {
@@ -87,7 +426,7 @@ impl Watch for RegionMemory {
             Change::Moved { blocks, .. } => blocks.first().map(|(block, _)| *block),
             Change::Forked(blocks) => {
                 for &(block, copy, _) in blocks {
-                    *self.region(copy) = *self.region(block);
+                    *at(&mut self.region_of, copy) = *at(&mut self.region_of, block);
                 }
                 None
             }
@@ -96,43 +435,10 @@ impl Watch for RegionMemory {
         if let Some(first) = first
             && bytes != 0
         {
-            let region = *self.region(first);
-            self.add(region, bytes);
+            let region = *at(&mut self.region_of, first);
+            let (now, peak) = at(&mut self.bytes, region);
+            *now += bytes;
+            *peak = (*now).max(*peak);
         }
-    }
-}
-
-/// The current reference.
-struct CurrentReference<'a> {
-    thread: u32,
-    addr: u64,
-    region: u32,
-    tally: &'a mut Tally,
-    memory: &'a mut RegionMemory,
-}
-
-impl Watch for CurrentReference<'_> {
-    fn begins(&mut self, addr: u64) {
-        (self.addr, self.region) = (addr, self.tally.enter(addr));
-    }
-
-    fn changed(&mut self, change: &Change, bytes: i64) {
-        if let Change::Born { block, .. } = change {
-            *self.memory.region(*block) = self.region;
-        }
-        self.memory.changed(change, bytes);
-    }
-
-    fn ends(&mut self, costs: Costs) {
-        let counts = Counts {
-            tlb_misses: costs.walks,
-            tlb_second_hits: costs.second_hits,
-            given: costs.given,
-            given_ps: costs.given_ps,
-            walk_ps: costs.walk_ps,
-            tlb_ps: costs.tlb_ps,
-            ..Counts::default()
-        };
-        self.tally.reference(self.thread, self.addr, counts, 0);
     }
 }

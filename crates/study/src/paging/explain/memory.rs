@@ -86,6 +86,11 @@ impl TlbAndMemory {
         }
     }
 
+    /// Whether repeated references have effects.
+    pub fn sees_all(&self) -> bool {
+        self.memory.sees_all()
+    }
+
     /// Apply a reference. `same_record`: the previous reference is of the same record. Returns the
     /// events of this reference; `references` stays 0.
     pub fn reference(&mut self, target: Target, same_record: bool) -> Counts {
@@ -118,8 +123,8 @@ impl TlbAndMemory {
     }
 }
 
-/// A memory that sees every reference to its pages, which are frames of a page table.
-pub trait Memory {
+/// A memory of pages, which are frames of a page table.
+pub trait Memory: Send {
     /// The next reference to `page` is its first, at this page number.
     fn begin(&mut self, _page: u32, _number: u64) {}
     /// A page that has just begun belongs to a file, and may be executable.
@@ -134,6 +139,10 @@ pub trait Memory {
     fn undo_discard(&mut self, _page: u32) {}
     /// Whether a page is resident.
     fn is_resident(&self, page: u32) -> bool;
+    /// Whether a reference to a page has effects that an earlier one since the last fault did not.
+    fn sees_all(&self) -> bool {
+        false
+    }
 }
 
 /// Creates the memory of a policy.
@@ -169,6 +178,10 @@ struct LruMemory {
 }
 
 impl Memory for LruMemory {
+    fn sees_all(&self) -> bool {
+        true
+    }
+
     fn reference(&mut self, page: u32) -> bool {
         if self.is_resident(page) {
             self.links.remove(&mut self.list, page);

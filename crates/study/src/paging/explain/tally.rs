@@ -9,7 +9,7 @@ use super::{Counts, Explained, Place, RANGES, SITES, Site};
 use crate::info::names::{self, Names, UNNAMED};
 
 /// log2 of the smallest range; a page if that is larger.
-const MIN_RANGE_SHIFT: u32 = 16;
+pub const MIN_RANGE_SHIFT: u32 = 16;
 
 /// Counts by region, range and code.
 pub struct Tally {
@@ -17,8 +17,9 @@ pub struct Tally {
     process: FxHashMap<u32, u32>,
     /// Process of the last record.
     running: u32,
-    places: FxHashMap<(u32, u64), Counts>,
-    code: Code,
+    counted: Counted,
+    /// The last fetch by thread.
+    fetched: FxHashMap<u32, u64>,
     cell_shift: u32,
     /// Page and cell of the previous reference, whose counts are in `counts`.
     current: Option<(u64, u64)>,
@@ -37,8 +38,8 @@ impl Tally {
             names: Names::new(reader.regions()?),
             process: threads.iter().map(|t| (t.index, t.process)).collect(),
             running: threads.first().map_or(0, |thread| thread.process),
-            places: FxHashMap::default(),
-            code: Code::default(),
+            counted: Counted::default(),
+            fetched: FxHashMap::default(),
             cell_shift: shift.max(MIN_RANGE_SHIFT),
             current: None,
             region: 0,
@@ -63,7 +64,7 @@ impl Tally {
 
     /// The thread fetches instructions at this address.
     pub fn fetch(&mut self, thread: u32, addr: u64) {
-        self.code.last.insert(thread, addr);
+        self.fetched.insert(thread, addr);
     }
 
     /// Count the events of a reference, and `references` references, 0 or 1.
@@ -71,161 +72,162 @@ impl Tally {
         self.enter(addr);
         if events != Counts::default() {
             let (names, running) = (&mut self.names, self.running);
-            self.code.count(thread, &events, |addr| names.code(running, addr));
+            let site = self.fetched.get(&thread).map(|&addr| (names.code(running, addr), addr));
+            self.counted.sites.entry(site).or_default().add(&events);
             self.counts.add(&events);
         }
         self.counts.references += references;
     }
 
-    /// Switch to the place of an address. Returns its region.
-    pub fn enter(&mut self, addr: u64) -> u32 {
+    /// Switch to the place of an address.
+    fn enter(&mut self, addr: u64) {
         let spot = (addr >> 12, addr >> self.cell_shift);
         if self.current != Some(spot) {
             self.commit();
             self.region = self.names.region(self.running, spot.0);
             self.current = Some(spot);
         }
-        self.region
     }
 
     /// Add `counts` to the counts of their place.
     fn commit(&mut self) {
         if let Some((_, cell)) = self.current.take() {
             let counts = std::mem::take(&mut self.counts);
-            self.places.entry((self.region, cell)).or_default().add(&counts);
+            self.counted.places.entry((self.region, cell)).or_default().add(&counts);
         }
     }
 
-    /// The result; `resident` has the peak bytes of private memory by region id.
-    pub fn finish(mut self, resident: Option<&[u64]>) -> Explained {
+    /// The result.
+    pub fn finish(mut self) -> Explained {
         self.commit();
-        explained(self.places, self.code, self.names, self.cell_shift, resident)
+        if self.fetched.is_empty() {
+            self.counted.sites.clear();
+        }
+        let programs = self.names.programs().to_vec();
+        self.counted.explained(&self.names.finish(), &programs, self.cell_shift, None)
     }
 }
 
-/// Counts by code: the last instructions that the thread had fetched.
+/// Counts by region and range, and by code: the last instructions that the thread had fetched.
 #[derive(Default)]
-struct Code {
-    last: FxHashMap<u32, u64>,
+pub struct Counted {
+    /// By region id, and address in ranges.
+    pub places: FxHashMap<(u32, u64), Counts>,
+    /// `None` before any fetch. Empty if there are no fetches.
+    pub sites: FxHashMap<Option<(names::Code, u64)>, Counts>,
+}
+
+/// The sites with most events, and the sum of the rest; `name_of` returns the name of a region.
+fn listed(
     sites: FxHashMap<Option<(names::Code, u64)>, Counts>,
-}
-
-impl Code {
-    /// Count the events of a reference of `thread`; `code_of` describes the code at an address.
-    fn count(&mut self, thread: u32, counts: &Counts, code_of: impl FnOnce(u64) -> names::Code) {
-        let site = self.last.get(&thread).map(|&addr| (code_of(addr), addr));
-        self.sites.entry(site).or_default().add(counts);
-    }
-
-    /// The sites with most events, and the sum of the rest; `name_of` returns the name of a region.
-    fn into_sites(self, programs: &[String], name_of: impl Fn(u32) -> String) -> Vec<Site> {
-        if self.last.is_empty() {
-            return Vec::new();
+    programs: &[String],
+    name_of: impl Fn(u32) -> String,
+) -> Vec<Site> {
+    let mut sites: Vec<_> = sites.into_iter().collect();
+    sites.sort_by_key(|(site, c)| {
+        let of = site.map(|(code, addr)| (addr, code.program, code.offset, code.region));
+        (of.is_none(), std::cmp::Reverse(c.tlb_misses + c.faults + c.given), of)
+    });
+    let mut rest = Counts::default();
+    let mut listed = Vec::new();
+    for (site, counts) in sites {
+        match site {
+            Some((code, addr)) if listed.len() < SITES => listed.push(Site {
+                name: name_of(code.region),
+                program: programs.get(code.program as usize).cloned().unwrap_or_default(),
+                offset: code.offset,
+                addr: Some(addr),
+                counts,
+            }),
+            _ => rest.add(&counts),
         }
-        let mut sites: Vec<_> = self.sites.into_iter().collect();
-        sites.sort_by_key(|(site, c)| {
-            let of = site.map(|(code, addr)| (addr, code.program, code.offset, code.region));
-            (of.is_none(), std::cmp::Reverse(c.tlb_misses + c.faults + c.given), of)
+    }
+    if rest != Counts::default() {
+        listed.push(Site {
+            name: "(others)".to_owned(),
+            program: String::new(),
+            offset: None,
+            addr: None,
+            counts: rest,
         });
-        let mut rest = Counts::default();
-        let mut listed = Vec::new();
-        for (site, counts) in sites {
-            match site {
-                Some((code, addr)) if listed.len() < SITES => listed.push(Site {
-                    name: name_of(code.region),
-                    program: programs.get(code.program as usize).cloned().unwrap_or_default(),
-                    offset: code.offset,
-                    addr: Some(addr),
-                    counts,
-                }),
-                _ => rest.add(&counts),
-            }
-        }
-        if rest != Counts::default() {
-            listed.push(Site {
-                name: "(others)".to_owned(),
-                program: String::new(),
-                offset: None,
-                addr: None,
-                counts: rest,
-            });
-        }
-        listed
     }
+    listed
 }
 
-/// Convert counts by region id and cell to named regions and ranges.
-fn explained(
-    places: FxHashMap<(u32, u64), Counts>,
-    code: Code,
-    names: Names,
-    cell_shift: u32,
-    resident: Option<&[u64]>,
-) -> Explained {
-    let programs = names.programs().to_vec();
-    let (merged, texts) = names.finish();
-    let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(id) as usize;
-    let mut total = Counts::default();
-    let mut regions: BTreeMap<usize, (u64, u64, Counts)> = BTreeMap::new();
-    let mut cells: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
-    for ((id, cell), counts) in places {
-        total.add(&counts);
-        let id = final_region(id);
-        let (low, high, sum) = regions.entry(id).or_insert((cell, cell, Counts::default()));
-        (*low, *high) = (cell.min(*low), cell.max(*high));
-        sum.add(&counts);
-        let (ids, sum) = cells.entry(cell).or_default();
-        ids.push(id);
-        sum.add(&counts);
-    }
-    // Merge aligned groups of 2, 4, 8, ... cells, so that ranges have round addresses.
-    let mut size = 0;
-    while cells.len() > RANGES {
-        size += 1;
-        let mut fewer: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
-        for (cell, (ids, counts)) in cells {
-            let (merged_ids, sum) = fewer.entry(cell >> 1).or_default();
-            merged_ids.extend(ids);
+impl Counted {
+    /// The result, with the names of regions ([`Names::finish`]) and programs. `cell_shift`: log2 of
+    /// the size of ranges; `resident`: peak bytes of private memory by region id.
+    pub fn explained(
+        self,
+        (merged, texts): &(Vec<u32>, Vec<Option<String>>),
+        programs: &[String],
+        cell_shift: u32,
+        resident: Option<&[u64]>,
+    ) -> Explained {
+        let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(id) as usize;
+        let mut total = Counts::default();
+        let mut regions: BTreeMap<usize, (u64, u64, Counts)> = BTreeMap::new();
+        let mut cells: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
+        for ((id, cell), counts) in self.places {
+            total.add(&counts);
+            let id = final_region(id);
+            let (low, high, sum) = regions.entry(id).or_insert((cell, cell, Counts::default()));
+            (*low, *high) = (cell.min(*low), cell.max(*high));
+            sum.add(&counts);
+            let (ids, sum) = cells.entry(cell).or_default();
+            ids.push(id);
             sum.add(&counts);
         }
-        cells = fewer;
+        // Merge aligned groups of 2, 4, 8, ... cells, so that ranges have round addresses.
+        let mut size = 0;
+        while cells.len() > RANGES {
+            size += 1;
+            let mut fewer: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
+            for (cell, (ids, counts)) in cells {
+                let (merged_ids, sum) = fewer.entry(cell >> 1).or_default();
+                merged_ids.extend(ids);
+                sum.add(&counts);
+            }
+            cells = fewer;
+        }
+        let shift = cell_shift + size;
+        let bounds =
+            |low: u64, high: u64, shift: u32| (low << shift, u128::from(high + 1) << shift);
+        let name = |id: usize| {
+            texts.get(id).cloned().flatten().unwrap_or_else(|| {
+                // Code without data references has no bounds.
+                let Some((low, high, _)) = regions.get(&id) else { return UNNAMED.to_owned() };
+                let (low, high) = bounds(*low, *high, cell_shift);
+                format!("{low:#x}-{high:#x}")
+            })
+        };
+        let sites = listed(self.sites, programs, |id| name(final_region(id)));
+        let ranges = cells
+            .into_iter()
+            .map(|(cell, (mut ids, counts))| {
+                ids.sort_unstable();
+                ids.dedup();
+                let names: Vec<String> = ids.into_iter().map(name).collect();
+                let (addr_low, addr_high) = bounds(cell, cell, shift);
+                Place { name: names.join(" + "), addr_low, addr_high, resident_bytes: None, counts }
+            })
+            .collect();
+        // Without events, the parts of a region are merged only at the end.
+        let mut peaks: FxHashMap<usize, u64> = FxHashMap::default();
+        for (id, bytes) in resident.into_iter().flatten().enumerate() {
+            *peaks.entry(final_region(id as u32)).or_default() += bytes;
+        }
+        let mut regions: Vec<Place> = regions
+            .iter()
+            .map(|(&id, &(low, high, counts))| {
+                let (addr_low, addr_high) = bounds(low, high, cell_shift);
+                let resident_bytes = resident.map(|_| peaks.get(&id).copied().unwrap_or(0));
+                Place { name: name(id), addr_low, addr_high, resident_bytes, counts }
+            })
+            .collect();
+        regions.sort_by_key(|r| {
+            (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults + r.counts.given), r.addr_low)
+        });
+        Explained { lifetimes: false, total, regions, ranges, sites }
     }
-    let shift = cell_shift + size;
-    let bounds = |low: u64, high: u64, shift: u32| (low << shift, u128::from(high + 1) << shift);
-    let name = |id: usize| {
-        texts.get(id).cloned().flatten().unwrap_or_else(|| {
-            // Code without data references has no bounds.
-            let Some((low, high, _)) = regions.get(&id) else { return UNNAMED.to_owned() };
-            let (low, high) = bounds(*low, *high, cell_shift);
-            format!("{low:#x}-{high:#x}")
-        })
-    };
-    let sites = code.into_sites(&programs, |id| name(final_region(id)));
-    let ranges = cells
-        .into_iter()
-        .map(|(cell, (mut ids, counts))| {
-            ids.sort_unstable();
-            ids.dedup();
-            let names: Vec<String> = ids.into_iter().map(name).collect();
-            let (addr_low, addr_high) = bounds(cell, cell, shift);
-            Place { name: names.join(" + "), addr_low, addr_high, resident_bytes: None, counts }
-        })
-        .collect();
-    // Without events, the parts of a region are merged only at the end.
-    let mut peaks: FxHashMap<usize, u64> = FxHashMap::default();
-    for (id, bytes) in resident.into_iter().flatten().enumerate() {
-        *peaks.entry(final_region(id as u32)).or_default() += bytes;
-    }
-    let mut regions: Vec<Place> = regions
-        .iter()
-        .map(|(&id, &(low, high, counts))| {
-            let (addr_low, addr_high) = bounds(low, high, cell_shift);
-            let resident_bytes = resident.map(|_| peaks.get(&id).copied().unwrap_or(0));
-            Place { name: name(id), addr_low, addr_high, resident_bytes, counts }
-        })
-        .collect();
-    regions.sort_by_key(|r| {
-        (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults + r.counts.given), r.addr_low)
-    });
-    Explained { lifetimes: false, total, regions, ranges, sites }
 }

@@ -98,17 +98,22 @@ fn check_on_machine(steps: &[Step], lives: bool) {
     if cell.cells.is_empty() {
         return;
     }
-    for page_bytes in [4096u64, 65_536, 2 << 20] {
+    let at = [4096u64, 65_536, 2 << 20];
+    let all = explain_on_machine(&reader, &options, &processor, &at, &mut |_| Ok(())).unwrap();
+    for (index, page_bytes) in at.into_iter().enumerate() {
         let sizes = Options { page_sizes: vec![page_bytes], ..options.clone() };
         let lives = cell.lifetimes;
         let host = (&processor, &[][..]);
         let time = times(&reader, &sizes, host, lives, &mut |_| Ok(())).unwrap().remove(0);
-        let on = OnMachine { processor: &processor, page_bytes };
-        let found = explain(&reader, &options, Some(on), &mut |_| Ok(())).unwrap();
+        let found = &all[index];
         let Counts { tlb_misses, tlb_second_hits, references, given_ps, .. } = found.total;
         assert_eq!((tlb_misses, tlb_second_hits), (time.walks, time.tlb_second_hits));
         assert_eq!(references, cell.cells[0].references);
         assert!((given_ps as f64 - time.fault_ns * 1e3).abs() <= 1.0);
+        assert_eq!(found.total.walk_ps > 0, time.walks > 0);
+        let mut sites = Counts { references, ..Counts::default() };
+        found.sites.iter().for_each(|site| sites.add(&site.counts));
+        assert!(sites == found.total || found.sites.is_empty());
         let Counts { faults, first_touches, file_reads, .. } = found.total;
         let reads = faults - first_touches + file_reads;
         let first = cell.cells[0].pages - cell.cells[0].file_pages;
@@ -134,7 +139,7 @@ fn check_lives(steps: &[Step], tlb: &str, policy: &str, insert: ClockInsert, kin
             let options = new_options(vec![page], vec![size], tlb, policy, insert, kinds).unwrap();
             let options = Options { lifetimes: true, ..options };
             let study = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
-            let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
+            let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
             assert_eq!(found.lifetimes, study.lifetimes);
             let Some(cell) = study.cells.first() else { continue };
             let counts = of_cell(cell);
@@ -155,7 +160,7 @@ fn check(records: &[Record], tlb: &str, policy: &str, insert: ClockInsert) {
             let options = new_options(vec![page], vec![size], tlb, policy, insert, set).unwrap();
             let study = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
             let Some(cell) = study.cells.first() else { continue };
-            let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
+            let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
             let study = of_cell(cell);
             assert_eq!(found.total, study, "{policy} {tlb} page {page} {size:?}");
             assert_eq!(sum(&found.regions), study);
@@ -254,7 +259,7 @@ fn code_is_that_of_the_thread() {
     let data = KindSet(1 << Kind::Load as u8 | 1 << Kind::Store as u8);
     let faults = |kinds| {
         let options = new_options(vec![4096], all.clone(), "64", "lru", ClockInsert::Set, kinds);
-        let found = explain(&reader, &options.unwrap(), None, &mut |_| Ok(())).unwrap();
+        let found = explain(&reader, &options.unwrap(), &mut |_| Ok(())).unwrap();
         let facts = |s: &Site| (s.addr, s.name.clone(), s.counts.faults, s.counts.tlb_misses);
         found.sites.iter().map(facts).collect::<Vec<_>>()
     };
@@ -317,7 +322,7 @@ fn code_is_of_a_file_and_a_program() {
     let all = vec![MemorySize::Bytes(1 << 20)];
     let loads = KindSet(1 << Kind::Load as u8);
     let options = new_options(vec![4096], all, "64", "lru", ClockInsert::Set, loads).unwrap();
-    let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
+    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     let facts = |s: &Site| (s.program.clone(), s.name.clone(), s.offset, s.counts.faults);
     let mut sites: Vec<_> = found.sites.iter().map(facts).collect();
     sites.sort();
@@ -352,7 +357,7 @@ fn ranges_are_taken_together() {
     let memory = vec![MemorySize::Fraction(0.5)];
     let options =
         new_options(vec![4096], memory, "64", "lru", ClockInsert::Set, KindSet::ALL).unwrap();
-    let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
+    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     assert!(found.ranges.len() <= RANGES && found.ranges.len() > RANGES / 4);
     assert_eq!(sum(&found.ranges), found.total);
     assert_eq!(found.total.references, 2001);
@@ -394,7 +399,7 @@ fn names_are_those_of_the_process() {
     let all = vec![MemorySize::Bytes(1 << 20)];
     let options = new_options(vec![4096], all, "64", "lru", ClockInsert::Set, KindSet::ALL);
     let options = Options { lifetimes: true, ..options.unwrap() };
-    let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
+    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     let facts = |place: &Place| {
         let Counts { references, tlb_misses, faults, first_touches, zero_fills, .. } = place.counts;
         (place.name.clone(), references, tlb_misses, faults, first_touches, zero_fills)
@@ -403,6 +408,6 @@ fn names_are_those_of_the_process() {
     assert_eq!(places, [("two".to_owned(), 2, 2, 2, 2, 2), ("one".to_owned(), 3, 1, 1, 1, 1)]);
     // Without an end there is one page for both.
     let options = Options { lifetimes: false, ..options };
-    let found = explain(&reader, &options, None, &mut |_| Ok(())).unwrap();
+    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     assert_eq!((found.total.faults, found.total.references), (1, 5));
 }

@@ -16,22 +16,22 @@
 
 mod files;
 mod last;
+pub(super) mod observe;
 mod pages;
 pub mod reference;
 #[cfg(test)]
 pub(crate) mod tests;
-mod touches;
-mod waits;
+pub(super) mod touches;
+pub(super) mod waits;
 
 use nearfar_hardware::Storage;
-use nearfar_hardware::processor::Processor;
+use nearfar_hardware::processor::{Hierarchy, Processor};
 use nearfar_trace::{Error, Reader, Result};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::options::Options;
 use touches::{Chunk, Touches};
-pub use waits::Costs;
 use waits::PageSize;
 
 /// log2 of the smallest and of the largest page that this view has.
@@ -107,19 +107,25 @@ pub fn times(
         .num_threads(options.threads)
         .build()
         .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
-    let mut touches = Touches::new(reader, options, processor, lives)?;
+    let hierarchy = Hierarchy::new(&processor.caches);
+    let mut touches = Touches::new(reader, options, processor, hierarchy, lives)?;
     let mut sizes: Vec<PageSize> = options
         .page_sizes
         .iter()
         .map(|size| PageSize::new(size.trailing_zeros(), processor, storages))
         .collect();
     let (mut current, mut next) = (Chunk::default(), Chunk::default());
-    let mut has_current = touches.fill(&mut current)?;
+    let mut has_current = touches.fill(&mut current, &mut ())?;
     while has_current {
         let (filled, ()) = pool.install(|| {
             rayon::join(
-                || touches.fill(&mut next),
-                || sizes.par_iter_mut().with_max_len(1).for_each(|size| size.chunk(&current)),
+                || touches.fill(&mut next, &mut ()),
+                || {
+                    sizes
+                        .par_iter_mut()
+                        .with_max_len(1)
+                        .for_each(|size| size.chunk(&current, &mut ()))
+                },
             )
         });
         has_current = filled?;

@@ -1,6 +1,5 @@
 //! Reference implementation of the machine's view: one page size, reference by reference, with the
-//! cache lines of page tables in the simulated caches. Shows the error of the fast implementation,
-//! and provides `nearfar explain` with the costs of each reference.
+//! cache lines of page tables in the simulated caches. Shows the error of the fast implementation.
 
 use nearfar_hardware::processor::{Found, Hierarchy, Line};
 use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
@@ -8,9 +7,9 @@ use rustc_hash::FxHashMap;
 
 use super::super::options::Options;
 use super::touches::{Surroundings, TlbOp, Touch, modifies};
-use super::waits::{Costs, Lines, PageSize};
+use super::waits::{Lines, PageSize};
 use super::{Host, LARGE, SMALL, Time};
-use crate::lifetimes::{self, Blocks, Change, Events};
+use crate::lifetimes::{self, Blocks, Events};
 
 struct Coupled<'a>(&'a mut Hierarchy);
 
@@ -20,20 +19,8 @@ impl Lines for Coupled<'_> {
     }
 }
 
-/// Observes references.
-pub trait Watch {
-    /// A reference to this address begins.
-    fn begins(&mut self, _addr: u64) {}
-    /// Blocks changed; `bytes` is the change of private memory.
-    fn changed(&mut self, _change: &Change, _bytes: i64) {}
-    /// The reference ends, with these costs.
-    fn ends(&mut self, _costs: Costs) {}
-}
-
-impl Watch for () {}
-
 /// One page size of a trace.
-pub struct OneByOne<'a> {
+struct OneByOne<'a> {
     kinds: KindSet,
     events: Events,
     blocks: Blocks,
@@ -51,7 +38,7 @@ impl<'a> OneByOne<'a> {
     ///
     /// # Errors
     /// If the events cannot be read.
-    pub fn new(
+    fn new(
         reader: &Reader,
         options: &Options,
         (processor, storages): Host<'a>,
@@ -72,28 +59,21 @@ impl<'a> OneByOne<'a> {
     }
 
     /// Apply the events before record number `at`.
-    pub fn events(&mut self, at: u64, watch: &mut impl Watch) {
+    fn events(&mut self, at: u64) {
         while let Some(event) = self.events.before(at) {
             self.blocks.apply(&event);
-            self.changes(None, watch);
+            self.changes(None);
             self.running = None;
         }
     }
 
-    fn changes(&mut self, thread: Option<u32>, watch: &mut impl Watch) {
-        for change in self.surroundings.of(&mut self.blocks) {
-            let before = self.size.resident_bytes();
-            self.size.change(&change, thread);
-            watch.changed(&change.0, self.size.resident_bytes() as i64 - before as i64);
-        }
-    }
-
-    fn costs(&self) -> Costs {
-        self.size.costs(self.surroundings.maps())
+    fn changes(&mut self, thread: Option<u32>) {
+        let changes = self.surroundings.of(&mut self.blocks);
+        changes.for_each(|change| self.size.change(&change, thread));
     }
 
     /// Apply the record at index `at` of a batch.
-    pub fn record(&mut self, batch: &Batch, at: usize, watch: &mut impl Watch) {
+    fn record(&mut self, batch: &Batch, at: usize) {
         let (addr, thread) = (batch.addr[at], batch.thread[at]);
         let instructions = self.instructions.entry(thread).or_default();
         *instructions += u64::from(batch.instr[at]);
@@ -110,13 +90,11 @@ impl<'a> OneByOne<'a> {
         let (write, fetch) = (KindSet::WRITES.0 >> kind & 1 == 1, kind == Kind::Fetch as u8);
         let shift = self.hierarchy.line_shift();
         for line in placed >> shift..=last_byte(placed, batch.size[at]) >> shift {
-            let before = self.costs();
-            watch.begins(addr.wrapping_add(placed.max(line << shift) - placed));
             let found = self.hierarchy.access(line, fetch);
             let number = line >> (SMALL - shift);
             let born = self.blocks.find(number).is_none();
             let block = self.blocks.reference(number, write || born && modifies(batch, at));
-            self.changes(Some(thread), watch);
+            self.changes(Some(thread));
             for fetch in self.surroundings.fetches() {
                 self.size.fetch(fetch, thread, instructions);
             }
@@ -133,12 +111,11 @@ impl<'a> OneByOne<'a> {
                 tlb: TlbOp::Once,
             };
             self.size.touch(&touch, &mut Coupled(&mut self.hierarchy));
-            watch.ends(self.costs().since(&before));
         }
     }
 
     /// The time so far.
-    pub fn time(self) -> Time {
+    fn time(self) -> Time {
         self.size.time((self.instructions.values().sum(), self.surroundings.maps()))
     }
 }
@@ -159,8 +136,8 @@ pub fn time(
     let mut records = 0;
     while batches.next_into(&mut batch)? {
         for at in 0..batch.len() {
-            one.events(records, &mut ());
-            one.record(&batch, at, &mut ());
+            one.events(records);
+            one.record(&batch, at);
             records += 1;
         }
     }

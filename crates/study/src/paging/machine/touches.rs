@@ -10,6 +10,7 @@ use rustc_hash::FxHashSet;
 
 use super::super::options::Options;
 use super::last::{Last, NO_PAGE, Page, Put};
+use super::observe::{self, Observe};
 use super::{LARGE, SMALL};
 use crate::lifetimes::{self, Backing, Blocks, Change, Events, Next};
 
@@ -77,6 +78,15 @@ pub struct Chunk {
     pub ages: Vec<Ages>,
 }
 
+/// The page of the last data reference, or of the last fetch.
+#[derive(Clone, Copy)]
+struct Repeated {
+    page: Page,
+    references: u64,
+}
+
+const NOT_REPEATED: Repeated = Repeated { page: NO_PAGE, references: 0 };
+
 /// State of a thread.
 #[derive(Clone)]
 struct Thread {
@@ -87,7 +97,7 @@ struct Thread {
 
 /// Converts a trace to touches.
 pub struct Touches {
-    groups: Groups,
+    groups: Option<Groups>,
     group: Option<GroupReader>,
     events: Events,
     batch: Batch,
@@ -104,6 +114,10 @@ pub struct Touches {
     watched: Vec<bool>,
     surroundings: Surroundings,
     records: u64,
+    /// Of the last thread; only if the observer skips repeats.
+    repeated: [Repeated; 2],
+    running: usize,
+    stamp: u64,
 }
 
 impl Touches {
@@ -111,6 +125,7 @@ impl Touches {
         reader: &Reader,
         options: &Options,
         processor: &Processor,
+        hierarchy: Hierarchy,
         lives: bool,
     ) -> Result<Self> {
         let events = if lives { Events::new(reader)? } else { Events::none() };
@@ -122,13 +137,13 @@ impl Touches {
         let last = [last(processor.tlbs.data), last(processor.tlbs.instruction)];
         let new = Thread { instructions: 0, last };
         Ok(Self {
-            groups,
+            groups: Some(groups),
             group,
             events,
             batch: Batch::default(),
             blocks: Blocks::new(SMALL, LARGE, options.spaces(reader)),
             kinds: options.kinds,
-            hierarchy: Hierarchy::new(&processor.caches),
+            hierarchy,
             threads: vec![new.clone(); threads.unwrap_or(1)],
             new,
             settled: vec![NO_PAGE; SLOTS],
@@ -136,6 +151,9 @@ impl Touches {
             watched: Vec::new(),
             surroundings: Surroundings::default(),
             records: 0,
+            repeated: [NOT_REPEATED; 2],
+            running: 0,
+            stamp: 0,
         })
     }
 
@@ -150,27 +168,41 @@ impl Touches {
         (instructions, self.surroundings.maps())
     }
 
-    /// The next chunk; false at the end of the trace.
-    pub fn fill(&mut self, chunk: &mut Chunk) -> Result<bool> {
+    /// The next chunk, with every reference shown to `observer`; false at the end of the trace.
+    pub fn fill(
+        &mut self,
+        chunk: &mut Chunk,
+        observer: &mut (impl Observe + Send),
+    ) -> Result<bool> {
         chunk.touches.clear();
         chunk.changes.clear();
         chunk.fetches.clear();
         chunk.ages.clear();
         let before = self.records;
         while self.records - before < CHUNK {
-            let Some(mut current) = self.group.take() else { break };
+            let (Some(mut current), Some(mut groups)) = (self.group.take(), self.groups.take())
+            else {
+                break;
+            };
             let mut batch = std::mem::take(&mut self.batch);
-            while current.next_into(Batches::MAX, &mut batch)? {
-                self.records += batch.len() as u64;
-                self.batch(&mut batch, chunk);
-            }
-            self.batch = batch;
-            self.group = self.groups.next()?;
+            // Decompress the next row group while another thread has time.
+            let (done, next) = rayon::join(
+                || {
+                    while current.next_into(Batches::MAX, &mut batch)? {
+                        self.batch(&mut batch, chunk, observer);
+                        self.records += batch.len() as u64;
+                    }
+                    Ok(())
+                },
+                || groups.next(),
+            );
+            done?;
+            (self.batch, self.group, self.groups) = (batch, next?, Some(groups));
         }
         Ok(self.records > before)
     }
 
-    fn batch(&mut self, batch: &mut Batch, chunk: &mut Chunk) {
+    fn batch<O: Observe>(&mut self, batch: &mut Batch, chunk: &mut Chunk, observer: &mut O) {
         let mut events = std::mem::replace(&mut self.events, Events::none());
         for next in events.among(batch.len()) {
             match next {
@@ -179,58 +211,155 @@ impl Touches {
                     self.blocks.apply(&event);
                     self.changes(chunk);
                     self.settled.fill(NO_PAGE);
+                    self.forget(observer);
+                    observer.event();
                 }
                 Next::Records(range) => {
                     self.blocks.spaces().place_records(batch, range.clone());
+                    let (mut stable, _) = observer.stable();
                     for at in range {
-                        self.record(batch, at, chunk);
+                        if O::SKIPS {
+                            let same = self.records + (at as u64) < stable
+                                && batch.thread[at] as usize == self.running;
+                            if same && self.repeats(batch, at, observer) {
+                                continue;
+                            }
+                            if !same {
+                                self.forget(observer);
+                            }
+                        }
+                        let last = self.record(batch, at, chunk, observer);
+                        if O::SKIPS {
+                            stable = self.repeatable(last, batch, at, observer);
+                        }
                     }
                 }
             }
         }
         self.events = events;
+        self.forget(observer);
     }
 
+    /// Whether a record repeats the last reference of its kind: it is in one line of its page.
     #[inline]
-    fn record(&mut self, batch: &Batch, at: usize, chunk: &mut Chunk) {
+    fn repeats(&mut self, batch: &Batch, at: usize, observer: &mut impl Observe) -> bool {
         let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
+        let (fetch, write) = (kind == Kind::Fetch as u8, KindSet::WRITES.0 >> kind & 1 == 1);
+        let shift = self.hierarchy.line_shift();
+        let line = addr >> shift;
+        let repeated = &mut self.repeated[usize::from(fetch)];
+        if repeated.page.number != addr >> SMALL
+            || write && !repeated.page.settled
+            || last_byte(addr, batch.size[at]) >> shift != line
+            || self.kinds.0 >> kind & 1 == 0
+        {
+            return false;
+        }
+        repeated.references += 1;
+        self.threads[thread].instructions += u64::from(batch.instr[at]);
+        self.hierarchy.access(line, fetch);
+        observer.repeated(thread, addr, fetch);
+        true
+    }
+
+    /// Set the page that the next records may repeat, the last one of record `at`. Returns the
+    /// record before which they may.
+    fn repeatable(
+        &mut self,
+        last: Option<Page>,
+        batch: &Batch,
+        at: usize,
+        observer: &mut impl Observe,
+    ) -> u64 {
+        let thread = batch.thread[at] as usize;
+        let (stable, stamp) = observer.stable();
+        if (thread, stamp) != (self.running, self.stamp) {
+            self.forget(observer);
+            (self.running, self.stamp) = (thread, stamp);
+        }
+        let page = last.unwrap_or(NO_PAGE);
+        let side = usize::from(batch.kind[at] == Kind::Fetch as u8);
+        let Repeated { page: before, references } =
+            std::mem::replace(&mut self.repeated[side], Repeated { page, references: 0 });
+        if references > 0 {
+            observer.repeats(before.block, references);
+        }
+        stable
+    }
+
+    /// No record repeats another one now.
+    fn forget(&mut self, observer: &mut impl Observe) {
+        for repeated in &mut self.repeated {
+            let Repeated { page, references } = std::mem::replace(repeated, NOT_REPEATED);
+            if references > 0 {
+                observer.repeats(page.block, references);
+            }
+        }
+    }
+
+    /// Returns the page of the last line, if further references to it are known.
+    #[inline]
+    fn record(
+        &mut self,
+        batch: &Batch,
+        at: usize,
+        chunk: &mut Chunk,
+        observer: &mut impl Observe,
+    ) -> Option<Page> {
+        let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
+        let fetch = kind == Kind::Fetch as u8;
+        observer.record(self.records + at as u64, thread, addr, fetch);
         if self.threads.len() <= thread {
             self.threads.resize(thread + 1, self.new.clone());
         }
         self.threads[thread].instructions += u64::from(batch.instr[at]);
         if self.kinds.0 >> kind & 1 == 0 {
-            return;
+            return None;
         }
-        let fetch = kind == Kind::Fetch as u8;
         let write = KindSet::WRITES.0 >> kind & 1 == 1;
         let shift = self.hierarchy.line_shift();
-        for line in addr >> shift..=last_byte(addr, batch.size[at]) >> shift {
+        let (first, last_line) = (addr >> shift, last_byte(addr, batch.size[at]) >> shift);
+        let mut line = first;
+        loop {
             let found = self.hierarchy.access(line, fetch);
             let now = self.hierarchy.now();
             let number = line >> (SMALL - shift);
             let last = &mut self.threads[thread].last[usize::from(fetch)];
-            match last.find(number, now) {
+            let (page, changes) = match last.find(number, now) {
                 Some(page) if page.settled || !write => {
                     if found != Found::First {
                         self.touch(thread, page, (found, fetch, write, TlbOp::None), chunk);
                     }
+                    (page, false)
                 }
                 _ => {
-                    let modifies = modifies(batch, at);
-                    self.unsettled(thread, number, (found, fetch, write, modifies), chunk);
+                    let what = (found, fetch, write, modifies(batch, at));
+                    (self.unsettled(thread, number, what, chunk), true)
                 }
+            };
+            let (first, addr) = (line == first, line << shift);
+            let block = page.block;
+            let done =
+                observer.access(observe::Access { number, block, write, changes, first, addr });
+            if changes {
+                observer.touched(chunk, number, self.surroundings.maps());
             }
+            if line == last_line {
+                return done.then_some(page);
+            }
+            line += 1;
         }
     }
 
     /// A reference to a page that is not among the thread's last, or that its write may change.
+    /// Returns it.
     fn unsettled(
         &mut self,
         thread: usize,
         number: u64,
         (found, fetch, write, modifies): (Found, bool, bool, bool),
         chunk: &mut Chunk,
-    ) {
+    ) -> Page {
         let page = self.page(number, write, modifies, chunk);
         let (now, side) = (self.hierarchy.now(), usize::from(fetch));
         let tlb = match self.threads[thread].last[side].put(page, now) {
@@ -242,6 +371,7 @@ impl Touches {
             }
         };
         self.touch(thread, page, (found, fetch, write, tlb), chunk);
+        page
     }
 
     /// Touch a page that is not in the cache of settled pages.

@@ -12,6 +12,7 @@ use super::files::Files;
 use super::pages::{Faults, Pages};
 use super::touches::{AGED, Changed, Chunk, TlbOp, Touch};
 use super::{SMALL, Time};
+use crate::lifetimes::Change;
 
 /// How many touches ahead page state is prefetched.
 const AHEAD: usize = 16;
@@ -55,6 +56,16 @@ impl Costs {
         }
     }
 }
+
+/// Observes the processing of a chunk.
+pub trait Watch {
+    /// Blocks changed; `bytes` is the change of private memory.
+    fn changed(&mut self, _change: &Change, _bytes: i64) {}
+    /// The touch at this index was processed; `costs` returns the costs of all so far.
+    fn touched(&mut self, _index: usize, _costs: impl FnOnce() -> Costs) {}
+}
+
+impl Watch for () {}
 
 struct Thread {
     translation: Translation,
@@ -141,13 +152,14 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    pub fn chunk(&mut self, chunk: &Chunk) {
+    /// Process a chunk.
+    pub fn chunk(&mut self, chunk: &Chunk, watch: &mut impl Watch) {
         let mut aged = std::mem::take(&mut self.aged);
         let mut changes = chunk.changes.iter().peekable();
         let mut fetches = chunk.fetches.iter().peekable();
         for (index, touch) in chunk.touches.iter().enumerate() {
             while let Some((_, change)) = changes.next_if(|(before, _)| *before <= index) {
-                self.change(change, Some(touch.thread));
+                self.watched_change(change, Some(touch.thread), watch);
             }
             while let Some((_, fetch)) = fetches.next_if(|(before, _)| *before <= index) {
                 self.fetch(*fetch, touch.thread, touch.instructions);
@@ -160,9 +172,21 @@ impl<'a> PageSize<'a> {
                 aged.small.iter().for_each(|small| prefetch(small, soon.line as usize));
             }
             self.touch(touch, &mut aged);
+            watch.touched(index, || self.costs());
         }
-        changes.for_each(|(_, change)| self.change(change, None));
+        changes.for_each(|(_, change)| self.watched_change(change, None, watch));
         self.aged = aged;
+    }
+
+    /// log2 of the page size.
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    fn watched_change(&mut self, change: &Changed, thread: Option<u32>, watch: &mut impl Watch) {
+        let before = self.pages.resident();
+        self.change(change, thread);
+        watch.changed(&change.0, (self.pages.resident() as i64 - before as i64) << SMALL);
     }
 
     /// Apply what became of blocks, by a thread.
@@ -269,15 +293,9 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    /// Current bytes of private memory.
-    pub fn resident_bytes(&self) -> u64 {
-        self.pages.resident() << SMALL
-    }
-
-    /// The costs so far, with `maps` faults on files.
-    pub fn costs(&self, maps: u64) -> Costs {
-        let mut faults = self.pages.faults;
-        faults.maps += maps;
+    /// The costs so far, without faults on files.
+    fn costs(&self) -> Costs {
+        let faults = self.pages.faults;
         Costs {
             walks: self.walks,
             second_hits: self.second_hits,

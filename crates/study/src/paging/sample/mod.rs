@@ -34,6 +34,8 @@ use records::{SampledRecords, TraceSample};
 pub const GROUPS: u32 = 8;
 /// Minimum number of expected pages per group.
 pub const MIN_GROUP_PAGES: f64 = 125.0;
+/// The largest rate that [`chosen_rate`] chooses.
+const WORTH: f64 = 0.5;
 /// Half-width of a 95 % interval in standard errors of a mean of [`GROUPS`] values (Student's t).
 const HALF_WIDTH: f64 = 2.365;
 /// Records per chunk of a group.
@@ -101,6 +103,13 @@ pub fn candidates(options: &Options, rate: f64, footprint_bytes: u64) -> Result<
     }
     let too_few = too_few.into_iter().map(|page| (page, pages(page))).collect();
     Ok(Candidates { sizes, too_few })
+}
+
+/// The smallest rate with enough pages of every page size of `options`; `None` if sampling is not
+/// worth it.
+pub fn chosen_rate(options: &Options, footprint_bytes: u64) -> Option<f64> {
+    let rates = options.page_sizes.iter().map(|page| min_rate(footprint_bytes / page));
+    Some(round_up(rates.fold(0.0, f64::max))).filter(|&rate| rate <= WORTH)
 }
 
 impl OmittedSize {

@@ -1,0 +1,199 @@
+//! Hot parts of the address space: neighbouring pages with many more data references than the
+//! average page, and the code that makes these references.
+
+use nearfar_schema::columns;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::PAGE_SHIFT;
+use super::names::{Code, Names};
+use super::pass::PageState;
+
+/// A page is hot with so many times the data references of the average page.
+const HOT: u64 = 8;
+/// Hot pages of a region with fewer pages between them are one part.
+const GAP: u64 = 16;
+/// Maximum number of parts.
+const PARTS: usize = 100;
+/// One of so many data references is attributed to code. A prime, to be out of step with loops.
+const ONE_OF: u32 = 61;
+/// log2 of the pages that are told apart by code.
+const CELL_SHIFT: u32 = 4;
+/// Maximum number of pairs of cell and code; further ones are not counted.
+const PAIRS: usize = 1 << 22;
+/// Maximum number of pieces of code per part.
+const SITES: usize = 256;
+
+columns! {
+    /// A hot part of the address space.
+    pub struct HotPart {
+        /// Its region.
+        name: String as "region",
+        /// Its first byte.
+        addr_low: u64,
+        /// The byte after its last one; may be 2^64.
+        addr_high: u128,
+        /// Pages of 4 KiB with data references.
+        pages: u64 ["pages"],
+        /// Data references that begin here.
+        records: u64,
+        /// Share of all data references.
+        share: f64 ["share"],
+        /// The function that makes most of them; null without fetches in the trace.
+        function: Option<String>,
+        /// Its share of them, by a sample.
+        function_share: Option<f64> ["share"],
+    }
+    keys [name, addr_low]
+    metrics [records less]
+    seed []
+}
+
+/// A piece of code that touches a hot part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HotCode {
+    /// Index of the part.
+    pub part: usize,
+    /// Region of the code.
+    pub name: String,
+    /// The program that ran it; empty for the first program of the trace.
+    pub program: String,
+    /// Offset in its file, if the region is a file.
+    pub offset: Option<u64>,
+    /// Address of the last fetch.
+    pub addr: u64,
+    /// Sampled references.
+    pub samples: u64,
+}
+
+/// Samples the code that makes data references.
+#[derive(Default)]
+pub struct CodeSample {
+    /// The last fetch by thread.
+    fetched: Vec<Option<u64>>,
+    skip: u32,
+    samples: FxHashMap<(u64, Code, u64), u64>,
+}
+
+impl CodeSample {
+    /// A thread fetches code.
+    #[inline]
+    pub fn fetch(&mut self, thread: u32, addr: u64) {
+        let thread = thread as usize;
+        if self.fetched.len() <= thread {
+            self.fetched.resize(thread + 1, None);
+        }
+        self.fetched[thread] = Some(addr);
+    }
+
+    /// A thread of a process references data.
+    #[inline]
+    pub fn data(&mut self, thread: u32, process: u32, page: u64, names: &mut Names) {
+        self.skip += 1;
+        if self.skip < ONE_OF {
+            return;
+        }
+        self.skip = 0;
+        let Some(addr) = self.fetched.get(thread as usize).copied().flatten() else { return };
+        let key = (page >> CELL_SHIFT, names.code(process, addr), addr);
+        if self.samples.len() < PAIRS {
+            *self.samples.entry(key).or_default() += 1;
+        } else if let Some(count) = self.samples.get_mut(&key) {
+            *count += 1;
+        }
+    }
+
+    /// The code of each part, most samples first.
+    pub fn of(
+        self,
+        parts: &[HotPart],
+        programs: &[String],
+        name: impl Fn(u32) -> String,
+    ) -> Vec<HotCode> {
+        let mut order: Vec<(u64, u64, usize)> = parts.iter().enumerate().map(cells).collect();
+        order.sort_unstable();
+        let mut by_part: Vec<Vec<(Code, u64, u64)>> = vec![Vec::new(); parts.len()];
+        for ((cell, code, addr), samples) in self.samples {
+            let at = order.partition_point(|&(low, _, _)| low <= cell);
+            if let Some(&(_, high, part)) = order[..at].last()
+                && cell <= high
+            {
+                by_part[part].push((code, addr, samples));
+            }
+        }
+        let mut found = Vec::new();
+        for (part, mut sites) in by_part.into_iter().enumerate() {
+            sites.sort_unstable_by_key(|&(code, addr, n)| {
+                (std::cmp::Reverse(n), addr, code.program, code.region, code.offset)
+            });
+            found.extend(sites.into_iter().take(SITES).map(|(code, addr, samples)| HotCode {
+                part,
+                name: name(code.region),
+                program: programs.get(code.program as usize).cloned().unwrap_or_default(),
+                offset: code.offset,
+                addr,
+                samples,
+            }));
+        }
+        found
+    }
+}
+
+/// First and last cell of a part, and its index.
+fn cells((index, part): (usize, &HotPart)) -> (u64, u64, usize) {
+    let last = (part.addr_high - 1) as u64;
+    let cell = |addr: u64| addr >> (PAGE_SHIFT + CELL_SHIFT);
+    (cell(part.addr_low), cell(last), index)
+}
+
+/// The hot parts, most references first. `region` returns the number of the region of a page,
+/// `name` its name.
+pub fn parts(
+    state: &[PageState],
+    region: impl Fn(&PageState) -> u32,
+    name: impl Fn(u32) -> String,
+) -> Vec<HotPart> {
+    let mut pages: Vec<(u32, u64, u64)> = state
+        .iter()
+        .filter(|page| page.data > 0)
+        .map(|page| (region(page), page.number, page.data))
+        .collect();
+    pages.sort_unstable();
+    let total: u64 = pages.iter().map(|page| page.2).sum();
+    let is_hot = |records: u64| {
+        u128::from(records) * pages.len() as u128 >= u128::from(HOT) * u128::from(total)
+    };
+    let mut parts: Vec<(u32, u64, u64, u64, u64)> = Vec::new();
+    // Pages and records after the last hot page.
+    let mut since = (0, 0);
+    for &(region, number, records) in &pages {
+        since = (since.0 + 1, since.1 + records);
+        if !is_hot(records) {
+            continue;
+        }
+        match parts.last_mut() {
+            Some((last_region, _, high, count, sum))
+                if *last_region == region && number - *high <= GAP =>
+            {
+                (*high, *count, *sum) = (number, *count + since.0, *sum + since.1);
+            }
+            _ => parts.push((region, number, number, 1, records)),
+        }
+        since = (0, 0);
+    }
+    parts.sort_by_key(|part| (std::cmp::Reverse(part.4), part.1));
+    parts.truncate(PARTS);
+    parts
+        .into_iter()
+        .map(|(region, low, high, pages, records)| HotPart {
+            name: name(region),
+            addr_low: low << PAGE_SHIFT,
+            addr_high: u128::from(high + 1) << PAGE_SHIFT,
+            pages,
+            records,
+            share: records as f64 / total as f64,
+            function: None,
+            function_share: None,
+        })
+        .collect()
+}

@@ -1,0 +1,38 @@
+"""``nearfar devices``: devices below memory, in one table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Unpack
+
+import typer
+
+from nearfar.cli._study import Force, Format, Out, check_format, check_outputs, print_result, save
+from nearfar.declared import devices as declared
+from nearfar.schema import takes
+
+GROUP = "Ask"
+SETTINGS = {"epilog": "Example: nearfar devices app.trace --cost dram=4,nvme=0.1"}
+
+
+@takes(declared.OPTIONS)
+def run(
+    trace: Annotated[Path, typer.Argument(help="Trace folder.")],
+    output_format: Format = "table",
+    out: Out = None,
+    force: Force = False,
+    **options: Unpack[declared.Options],
+) -> None:
+    """Compare zram, SSDs, CXL memory and CXL-SSDs below memory: time, memory needed, cost."""
+    from nearfar.cli._progress import progress, records
+    from nearfar.devices import devices
+
+    check_format(output_format)
+    check_outputs(out, force)
+    with progress(f"devices {trace}", records(trace, {})) as on_progress:
+        result = devices(trace, progress=on_progress, **options)
+    save(result, out, force)
+    print_result(result, output_format)
+    for note in result.notes:
+        print(f"nearfar: note: {note}", file=sys.stderr)

@@ -1,0 +1,194 @@
+"""``devices``: devices below memory in one table, for one program and one host (docs/devices.md).
+
+>>> result = devices("app.trace", memory="50%")      # doctest: +SKIP
+>>> min(result.rows, key=lambda row: row["slowdown"])["storage"]      # doctest: +SKIP
+'cxl'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Unpack, cast
+
+from nearfar import machine as machines
+from nearfar.declared import devices as declared
+from nearfar.declared import paging as paging_declared
+from nearfar.devices.models import CXL_MEMORY, Device, Pages, Prices, Row, model
+from nearfar.devices.options import CXL_SSD, DRAM_SSD
+from nearfar.errors import NearfarError
+from nearfar.machine import Machine
+from nearfar.memory_curve import Memory, MemoryCurve, slowdown
+from nearfar.paging import machine_warnings, paging, trace_warnings
+from nearfar.paging_findings import USUAL_PAGE
+from nearfar.provenance import Run, provenance
+from nearfar.result import FolderResult
+from nearfar.schema import Rows, complete, takes
+from nearfar.size import zram_ratio
+from nearfar.sizes import list_of, parse_memory
+from nearfar.strict import Json, parse_json, read_trace
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Memory sizes of the curves, as percent of the peak resident set.
+_GRID = (1, *range(5, 101, 5))
+
+
+class DevicesRun(Run, total=False):
+    """How devices were compared."""
+
+    peak_bytes: int
+    busy_threads: int
+
+
+@dataclass(frozen=True)
+class DevicesResult(FolderResult):
+    """Devices compared.
+
+    Attributes:
+        run: how they were compared.
+        rows: one per device (docs/devices.md names the keys).
+        notes: warnings, one per line.
+    """
+
+    run: DevicesRun
+    rows: list[declared.Row]
+    notes: list[str] = field(compare=False, default_factory=list)
+
+    shown = "nearfar.report.devices:view"
+    columns: ClassVar[Rows] = declared.ROWS
+
+    @classmethod
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> DevicesResult:
+        """Read what :meth:`write` wrote."""
+        rows = cast("list[declared.Row]", tables["result"].to_pylist())
+        return cls(cast("DevicesRun", run), rows)
+
+    def _run(self) -> Mapping[str, object]:
+        return self.run
+
+
+@takes(declared.OPTIONS)
+def devices(
+    trace: str | PathLike[str],
+    *,
+    progress: Callable[[int], None] | None = None,
+    **options: Unpack[declared.Options],
+) -> DevicesResult:
+    """Compare devices for a program.
+
+    Args:
+        trace: a trace folder, or a :class:`nearfar.trace.Trace`.
+        progress: called now and then with the number of records done.
+        {options}
+
+    Raises:
+        NearfarError: bad input; the message says what, where and what to do.
+    """
+    path, parsed = Path(trace), complete(declared.OPTIONS, options)
+    storage = parsed["storage"]
+    names = list(dict.fromkeys(list_of(storage) if isinstance(storage, str) else storage))
+    sizes = parse_memory(parsed["memory"])
+    if len(sizes) != 1:
+        raise NearfarError(f"--memory: {parsed['memory'][:40]!r} is not one size; give such as 50%")
+    ratio, prices = zram_ratio(parsed["zram_ratio"]), Prices.parse(parsed["cost"], names)
+    borrowed = [CXL_MEMORY] if CXL_SSD in names else []
+    stored = [name for name in names if name not in (CXL_SSD, DRAM_SSD)]
+    machine = machines.paging_machine(parsed["machine"], [*stored, *borrowed])
+    busy = _busy_threads(path)
+    compared = [model(name, machine, busy, ratio) for name in names]
+
+    study = _Study(path, machine, parsed, progress)
+    found = study.run([f"{percent}%" for percent in _GRID])
+    grid, peak = sorted(found), max(found)
+    at = min(round(sizes[0].value * (peak if sizes[0].is_fraction else 1)), peak)
+    at = max(at, grid[0])
+    wanted = {one.left(at, peak) for one in compared}
+    wanted |= {size + one.cache for one in compared if one.cache for size in (*grid, at)}
+    more = sorted(size for size in wanted - {None} - found.keys() if size and size < peak)
+    pages = Pages(found | study.run(list(map(str, more))), peak)
+
+    limit = slowdown(cast("Run", {"options": parsed}), paging_declared.OPTIONS)
+    rows = [_row(one, pages, grid, at, limit, prices) for one in compared]
+    run: DevicesRun = {
+        **provenance(
+            "devices",
+            arguments=[path],
+            options=declared.OPTIONS,
+            values=cast("dict[str, object]", parsed),
+            trace=path,
+            machine=machine,
+        ),
+        "peak_bytes": peak,
+        "busy_threads": busy,
+    }
+    return DevicesResult(run, rows, [*trace_warnings(run), *machine_warnings(run)])
+
+
+@dataclass(frozen=True)
+class _Study:
+    """The paging study of the program, with 4 KiB pages under Linux's policy."""
+
+    trace: Path
+    machine: Machine
+    options: declared.Options
+    progress: Callable[[int], None] | None
+
+    def run(self, memory: Sequence[str]) -> dict[int, dict[str, Row]]:
+        """The rows of these memory sizes, by size and storage."""
+        if not memory:
+            return {}
+        result = paging(
+            self.trace,
+            machine=self.machine,
+            storage=list(self.machine.storages),
+            page_sizes=[USUAL_PAGE],
+            memory=",".join(memory),
+            replacement="linux",
+            view="machine",
+            threads=self.options["threads"],
+            max_memory=self.options["max_memory"],
+            progress=self.progress,
+        )
+        if not result.rows:
+            raise NearfarError(
+                f"{self.trace}: touches fewer than 8 pages of 4 KiB; devices need more of it"
+            )
+        rows: dict[int, dict[str, Row]] = {}
+        for row in result.rows:
+            rows.setdefault(row["memory_bytes"], {})[row["storage"]] = row
+        return rows
+
+
+def _row(
+    one: Device, pages: Pages, grid: Sequence[int], at: int, limit: float, prices: Prices
+) -> declared.Row:
+    base = one.time(pages, pages.peak)
+    left = one.left(at, pages.peak)
+    if left is not None and left < grid[0]:
+        left = None
+    time = None if left is None else one.time(pages, left)
+    curve = MemoryCurve(one.name, tuple((Memory(m, None), one.time(pages, m)) for m in grid), base)
+    enough = curve.enough(limit)
+    fits = pages.peak if enough is None else enough.bytes
+    needed, rest = one.with_device(fits, pages.peak), pages.peak - fits
+    return {
+        "storage": one.name,
+        "access": one.access,
+        "memory_bytes": at,
+        "total_ns": time,
+        "slowdown": None if time is None else time / base - 1,
+        "device_reads": None if left is None else pages.reads(left),
+        "needed_bytes": needed,
+        "device_bytes": rest,
+        "cost": prices.cost(one, needed, rest),
+    }
+
+
+def _busy_threads(trace: Path) -> int:
+    """Threads that make at least a hundredth of the references."""
+    info = parse_json(read_trace(trace))
+    return sum(100 * thread["records"] >= info["records"] for thread in info["threads"])

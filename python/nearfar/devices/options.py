@@ -1,0 +1,119 @@
+"""Options and columns of ``devices``.
+
+``make declared`` generates ``nearfar.declared.devices`` from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from nearfar.declared import names, paging, size
+from nearfar.schema import Column, Option, Rows
+
+_PAGING: Final = {option.name: option for option in paging.OPTIONS}
+_SIZE: Final = {option.name: option for option in size.OPTIONS}
+
+#: Devices that are no storage of a machine file.
+CXL_SSD: Final = "cxl-ssd"
+DRAM_SSD: Final = "dram-ssd"
+
+OPTIONS: Final = (
+    Option(
+        "machine",
+        "MachineLike | None",
+        "Machine name or file: the host of each device.",
+        shown=_PAGING["machine"].shown,
+        metavar="MACHINE",
+        choices=names.MACHINE,
+    ),
+    Option(
+        "storage",
+        "str | Sequence[str]",
+        "Devices to compare: storages of the machine or of a built-in machine, `cxl-ssd` and "
+        "`dram-ssd`.",
+        default=f"zram,nvme,optane-ssd,cxl,{CXL_SSD},{DRAM_SSD}",
+        metavar="NAMES",
+    ),
+    Option(
+        "memory",
+        "str",
+        "Memory with which the times are compared: a share of the peak resident set, or bytes.",
+        default="75%",
+        metavar="SIZE",
+    ),
+    replace(
+        _PAGING["slowdown"],
+        what="Slowdown to accept in the memory that is needed, compared with memory for all.",
+    ),
+    _SIZE["zram_ratio"],
+    Option(
+        "cost",
+        "str | None",
+        "Prices of a GiB in any currency, such as dram=4,nvme=0.1; a device without a price has no "
+        "cost.",
+        shown="no costs",
+        metavar="NAME=PRICE,...",
+    ),
+    _PAGING["threads"],
+    _PAGING["max_memory"],
+)
+
+ROWS: Final = Rows(
+    columns=(
+        Column("storage", "string", False, "", "The device.", title="device"),
+        Column(
+            "access",
+            "string",
+            False,
+            "",
+            "How the program gets what is not in memory: `page fault`, or `load` of the processor.",
+        ),
+        Column("memory_bytes", "int64", False, "bytes", "Memory of `--memory`.", title="with"),
+        Column(
+            "total_ns",
+            "double",
+            True,
+            "ns per reference",
+            "Mean time of a reference with this memory, without first touches; null if zram cannot "
+            "hold the rest.",
+            title="time",
+        ),
+        Column(
+            "slowdown",
+            "double",
+            True,
+            "share",
+            "How much longer that is than with memory for all; null as above.",
+        ),
+        Column(
+            "device_reads",
+            "int64",
+            True,
+            "pages",
+            "Pages of 4 KiB that the program gets back from the device; null as above.",
+            title="reads",
+        ),
+        Column(
+            "needed_bytes",
+            "int64",
+            False,
+            "bytes",
+            "The least memory with at most `--slowdown`, with what zram takes.",
+            title="needed",
+        ),
+        Column("device_bytes", "int64", False, "bytes", "What does not fit it, on the device.",
+               title="on device"),
+        Column(
+            "cost",
+            "double",
+            True,
+            "",
+            "`needed_bytes` and `device_bytes` at the prices of `--cost`; null without them.",
+        ),
+    ),
+    keys=("storage",),
+    metrics={"total_ns": "less", "slowdown": "less", "needed_bytes": "less", "cost": "less"},
+)  # fmt: skip
+
+TABLES: Final = {"rows": ROWS}

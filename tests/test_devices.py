@@ -1,0 +1,106 @@
+"""Devices in one table: the models by hand, and the command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from conftest import DATA, Run
+from nearfar import machine as machines
+from nearfar.devices import devices, figures
+from nearfar.devices.models import FAULT, LOAD, Device, Pages, Prices, model
+from nearfar.errors import NearfarError
+from nearfar.generate import generate
+from nearfar.paging import paging
+
+REDIS = DATA / "captures" / "redis.trace"
+PAGE = 4096
+
+
+def pages(**counts: dict[int, int]) -> Pages:
+    """Two memory sizes, 100 and 200 pages, on one storage, with 1,000 references of 10 ns."""
+    rows: dict[int, dict[str, Any]] = {}
+    for memory in (100, 200):
+        row = {"total_ns": 10.0, "fault_ns": 1.0, "io_ns": 2.0, "references": 1000}
+        for name in ("swap_ins", "file_rereads", "dirty_evictions"):
+            row[name] = counts.get(name, {}).get(memory, 0)
+        rows[memory] = {"nvme": row}
+    return Pages(cast("Any", rows), 200)
+
+
+def test_a_load_adds_its_time() -> None:
+    found = pages(swap_ins={100: 30}, file_rereads={100: 10}, dirty_evictions={100: 5})
+    assert Device("x", LOAD, read_ns=500.0).time(found, 200) == 7.0
+    assert Device("x", LOAD, read_ns=500.0).time(found, 100) == 7.0 + 40 * 500 / 1000
+    assert Device("x", LOAD, write_ns=200.0).time(found, 100) == 7.0 + 5 * 200 / 1000
+    # What the device's own DRAM holds does not come from its flash.
+    assert Device("x", LOAD, flash_ns=100.0).time(found, 100) == 7.0 + 40 * 100 / 1000
+    assert Device("x", LOAD, flash_ns=100.0, cache=100).time(found, 100) == 7.0
+    assert Device("nvme", FAULT).time(found, 100) == 7.0
+
+
+def test_the_cxl_ssd_switches_only_if_another_thread_runs() -> None:
+    host = machines.paging_machine("nvme", ["cxl"])
+    one, two = (model("cxl-ssd", host, busy=busy, ratio=2.0) for busy in (1, 2))
+    assert (one.flash_ns, two.flash_ns) == (figures.FLASH_READ.value, figures.SWITCH.value)
+    assert replace(one, flash_ns=0.0) == replace(two, flash_ns=0.0)
+    # A line from its DRAM, then 63 more at 20.25 GB/s.
+    assert one.read_ns == pytest.approx(158 + 63 * 64 / 20.25)
+    alone, both = (model("dram-ssd", host, busy=busy, ratio=2.0) for busy in (1, 2))
+    assert (alone.read_ns, alone.write_ns, both.write_ns) == (25_000, 200_000, 5_800)
+
+
+def test_memory_with_zram() -> None:
+    """With 300 in all, 200 hold 100 uncompressed and 200 at 2 to 1."""
+    zram = Device("zram", ratio=2.0)
+    assert zram.left(200, 300) == 100
+    assert zram.with_device(100, 300) == 200
+    assert zram.left(150, 300) is None
+    assert zram.left(300, 300) == 300
+    assert Device("nvme").left(200, 300) == 200
+
+
+def test_prices() -> None:
+    prices = Prices.parse("dram=4, nvme=0.5", ["nvme", "zram"])
+    assert prices.cost(Device("nvme"), 1 << 30, 1 << 31) == 5.0
+    assert prices.cost(Device("zram", ratio=2.0), 1 << 30, 1 << 31) == 4.0
+    assert prices.cost(Device("cxl"), 1, 1) is None
+    for text, says in [("cxl=1", "is none of dram, nvme"), ("dram", "write NAME=PRICE"),
+                       ("dram=-1", "write NAME=PRICE"), ("dram=nan", "NAME=PRICE")]:  # fmt: skip
+        with pytest.raises(NearfarError, match=says):
+            Prices.parse(text, ["nvme"])
+
+
+def test_times_are_those_of_paging(tmp_path: Path) -> None:
+    """Of a program with 100 pages, in turn: with half of its memory it gets many of them back."""
+    trace = tmp_path / "t.trace"
+    generate("uniform", trace, refs=50_000, pages=100, seed=1)
+    result = devices(trace, storage="nvme,cxl,cxl-ssd", memory="50%")
+    nvme, cxl, ssd = cast("list[Any]", result.rows)
+    options: Any = {"page_sizes": "4K", "replacement": "linux", "view": "machine",
+                    "storage": "nvme", "memory": "50%,100%"}  # fmt: skip
+    half, full = cast("list[Any]", paging(trace, **options).rows)
+    start = full["fault_ns"] + full["io_ns"]
+    assert nvme["total_ns"] == half["total_ns"] - start
+    assert nvme["device_reads"] == half["swap_ins"] > 10_000
+    assert nvme["slowdown"] == (half["total_ns"] - start) / (full["total_ns"] - start) - 1
+    # The device's DRAM holds all of so small a program.
+    each = (ssd["total_ns"] - (full["total_ns"] - start)) * 50_000 / ssd["device_reads"]
+    assert each == pytest.approx(158 + 63 * 64 / 20.25)
+    assert cxl["slowdown"] < nvme["slowdown"] and cxl["needed_bytes"] <= nvme["needed_bytes"]
+    assert nvme["needed_bytes"] + nvme["device_bytes"] == result.run["peak_bytes"]
+
+
+def test_the_command(nearfar: Run) -> None:
+    done = nearfar("devices", str(REDIS), "--cost", "dram=4,nvme=0.1")
+    assert done.returncode == 0, done.stderr
+    for name in ("zram", "nvme", "optane-ssd", "cxl", "cxl-ssd", "dram-ssd"):
+        (line,) = [one for one in done.stdout.splitlines() if one.split()[:1] == [name]]
+        assert len(line.split()) > 6
+    refused = nearfar("devices", str(REDIS), "--memory", "10%,20%")
+    assert refused.returncode == 2 and "is not one size" in refused.stderr
+    refused = nearfar("devices", str(REDIS), "--storage", "tape")
+    assert refused.returncode == 2 and "tape" in refused.stderr
