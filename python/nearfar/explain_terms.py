@@ -131,9 +131,9 @@ def machine_terms(
     """The parts of the time of a row with ``--view machine``, beside those of 4 KiB pages."""
     terms: list[declared.TermsRow] = []
     for part in findings.PARTS:
-        ns, usual_ns, saved = row[part] or 0.0, None, None
+        ns, usual_ns, saved = row.get(part) or 0.0, None, None
         if usual is not None:
-            usual_ns = usual[part] or 0.0
+            usual_ns = usual.get(part) or 0.0
             saved = 0.0 if math.isclose(usual_ns, ns, rel_tol=1e-12) else usual_ns - ns
         terms.append(
             {
