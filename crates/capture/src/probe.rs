@@ -91,6 +91,16 @@ fn emulator(arch: &str, plugin: &Path) -> Requirement {
     )
 }
 
+/// Bytes that this QEMU's tables take for each page that a program maps. `None` if it has none such
+/// (since version 8.0), or an unknown version.
+pub(crate) fn page_entry(emulator: &Path) -> Option<u64> {
+    let output = Command::new(emulator).arg("--version").stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let major = text.split_once("version ")?.1.split('.').next()?.parse::<u32>().ok()?;
+    // `PageDesc`: three words.
+    (major < 8).then_some(24)
+}
+
 /// Bytes that `dc zva` zeroes under the aarch64 QEMU at `emulator`. A program of three instructions
 /// exits with the register that holds it (`DCZID_EL0`). `None` if it cannot be run.
 pub(crate) fn zeroed_block(emulator: &Path) -> Option<u64> {

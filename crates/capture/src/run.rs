@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::interrupt::{Action, Interrupter, POLL_INTERVAL, SignalWitness, send};
 use crate::layout::FOLLOW;
 use crate::output::StopReason;
-use crate::probe::zeroed_block;
+use crate::probe::{page_entry, zeroed_block};
 use crate::program::{Arch, qemu, resolve};
 use crate::recording::{LostProgram, Recording};
 use crate::schedule::{Due, Schedule, Signal, Start, Stop, TimeSpan};
@@ -190,6 +190,9 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         && let Some(bytes) = zeroed_block(&emulator)
     {
         plugin.push_str(&format!(",zva={bytes}"));
+    }
+    if let Some(bytes) = page_entry(&emulator) {
+        plugin.push_str(&format!(",entry={bytes}"));
     }
     let (name, rest) = program
         .arguments
@@ -476,6 +479,15 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
             more => format!("; so did {more} more"),
         };
         return Some(format!("{name} ran unrecorded after {at} records: {why}{more}"));
+    }
+    let reservation = header.reservation.load(Relaxed);
+    if reservation > 0 {
+        let gib = reservation as f64 / f64::from(1 << 30);
+        return Some(format!(
+            "a process was ended before it mapped {gib:.0} GiB, for which this QEMU would take \
+             {:.1} GiB of memory; let it reserve less, or use QEMU 8.0 or newer",
+            gib * 24.0 / 4096.0
+        ));
     }
     match end {
         _ if out.stopped => None,
