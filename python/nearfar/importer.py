@@ -27,7 +27,7 @@ def default_out(source: str | PathLike[str]) -> Path:
     if str(source) == "-":
         return Path("stdin.trace")
     path = Path(source)
-    if path.suffix in {".gz", ".xz", ".zst"}:
+    if path.suffix in {".gz", ".xz", ".zst", ".zip", ".sz"}:
         path = path.with_suffix("")
     return Path(f"{path.stem}.trace")
 
@@ -41,10 +41,11 @@ def import_trace(
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
 ) -> Path:
-    """Import the file ``source`` into a trace folder and return the folder.
+    """Import the file or folder ``source`` into a trace folder and return the folder.
 
     Args:
-        source: the file, or ``-`` for standard input; may be compressed with gzip, xz or zstd.
+        source: the file, or ``-`` for standard input; may be compressed with gzip, xz, zstd, snappy
+            or zip. A folder of drmemtrace files is one trace.
         out: the trace folder, by default ``default_out(source)``. Nothing is left after an error.
         force: replace an existing trace.
         progress: called with the number of references so far, about every million.

@@ -18,7 +18,10 @@ SETTINGS = {"epilog": "Example: nearfar import runs/app.din.gz --format dinero -
 @takes(declared.OPTIONS)
 def run(
     file: Annotated[
-        str, typer.Argument(help="The other tool's file (.gz, .xz, .zst too), or - for stdin.")
+        str,
+        typer.Argument(
+            help="The other tool's file (.gz, .xz, .zst, .zip, .sz too) or folder, or - for stdin."
+        ),
     ],
     out: Annotated[
         Path | None,
