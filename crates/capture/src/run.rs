@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::interrupt::{Action, Interrupter, POLL_INTERVAL, SignalWitness, send};
 use crate::layout::FOLLOW;
 use crate::output::StopReason;
-use crate::probe::{page_entry, zeroed_block};
+use crate::probe::{no_room, not_started, page_entry, zeroed_block};
 use crate::program::{Arch, qemu, resolve};
 use crate::recording::{LostProgram, Recording};
 use crate::schedule::{Due, Schedule, Signal, Start, Stop, TimeSpan};
@@ -482,12 +482,7 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
     }
     let reservation = header.reservation.load(Relaxed);
     if reservation > 0 {
-        let gib = reservation as f64 / f64::from(1 << 30);
-        return Some(format!(
-            "a process was ended before it mapped {gib:.0} GiB, for which this QEMU would take \
-             {:.1} GiB of memory; let it reserve less, or use QEMU 8.0 or newer",
-            gib * 24.0 / 4096.0
-        ));
+        return Some(no_room(reservation));
     }
     match end {
         _ if out.stopped => None,
@@ -500,13 +495,4 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
         }
         _ => None,
     }
-}
-
-fn not_started(emulator: &Path, status: ExitStatus, interrupted: bool) -> Error {
-    if interrupted {
-        return Error::cancelled();
-    }
-    let place = emulator.display().to_string();
-    let what = format!("could not start the program ({status}); its message is above");
-    Error::input(place, what, "`nearfar doctor` says whether this QEMU accepts plugins")
 }
