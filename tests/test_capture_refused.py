@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from capturing import (
+    NEARFAR,
     aarch64_program,
     info,
     nearfar,
+    needs_cc,
     needs_qemu,
+    regions,
 )
 from nearfar import capture
 from nearfar.errors import NearfarError
@@ -137,3 +142,41 @@ def test_a_program_that_executes_a_pipe(tmp_path: Path) -> None:
     done = nearfar("-o", tmp_path / "sh.trace", "--", "/bin/sh", "-c", f"exec {pipe}")
     assert "ermission denied" in done.stderr and "exited with status 126" in done.stderr
     assert done.returncode == 0 and info(tmp_path / "sh.trace")["complete"]
+
+
+RESERVE = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+int main(int count, char **words)
+{
+	size_t bytes = strtoull(words[1], 0, 10) << 30;
+	char *at = mmap(0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	puts(at == MAP_FAILED ? "failed" : "reserved");
+	return 0;
+}
+"""
+
+
+@needs_qemu
+@needs_cc
+def test_a_reservation_for_which_qemu_has_no_memory(
+    build: Callable[..., Path], tmp_path: Path
+) -> None:
+    """QEMU 7.2 keeps 24 bytes for each page that is mapped: 2.3 TiB for 400 TiB of addresses."""
+    version = subprocess.run(["qemu-x86_64", "--version"], capture_output=True, text=True).stdout
+    if int(version.split("version ")[1].split(".")[0]) >= 8:
+        pytest.skip("this QEMU keeps ranges")
+    program, trace = build(RESERVE), tmp_path / "reserve.trace"
+    # Should the mapping be tried, the limit makes it fail before QEMU fills in its tables.
+    limit = ["prlimit", f"--as={64 << 30}"]
+    command = [*limit, *NEARFAR, "capture", "--force", "-o", str(trace), "--", str(program)]
+    done = subprocess.run([*command, "16"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "reserved\n"), done.stderr
+    assert 16 << 30 in {region["length"] for region in regions(trace)}
+    done = subprocess.run([*command, "409600"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert "before it mapped 409600 GiB, for which this QEMU would take 2400.0 GiB" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("nearfar: the trace is marked incomplete")
+    assert not info(trace)["complete"] and info(trace)["records"] > 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import struct
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,25 @@ def test_perf_samples_are_marked_as_such(tmp_path):
     assert info(trace)["threads"][0]["process"] > 1
 
 
+def test_a_folder_of_drmemtrace(tmp_path):
+    """As DynamoRIO writes it: a file a thread, in ``trace``."""
+    entries = [(25, 0, 7), (22, 4, 1), (24, 4, 9), (28, 2, 50), (10, 4, 0x1000), (0, 0, 0x2000)]
+    folder = tmp_path / "drmemtrace.app.9.dir" / "trace"
+    folder.mkdir(parents=True)
+    for thread in (1, 2):
+        entries[1] = (22, 4, thread)
+        packed = b"".join(struct.pack("<HHQ", *entry) for entry in entries)
+        with zipfile.ZipFile(folder / f"app.{thread}.trace.zip", "w") as archive:
+            archive.writestr("chunk.0000", packed)
+    done = nearfar("import", folder.parent, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = info(tmp_path / "drmemtrace.app.9.trace")
+    assert found["records_by_kind"] == {"load": 2, "fetch": 2}
+    assert [thread["process"] for thread in found["threads"]] == [9, 9]
+    done = nearfar("import", folder, "--format", "lackey", cwd=tmp_path)
+    assert done.returncode == 2 and b"is a folder, and lackey is a single file" in done.stderr
+
+
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
 def test_compressed_and_from_standard_input(tmp_path, pack):
     packed = pack((DATA / "small.lackey").read_bytes())
@@ -86,7 +107,7 @@ def test_a_bad_record_is_one_clear_line_and_leaves_nothing(tmp_path):
     [
         (b"", [], "empty: no records"),
         (b"hello\n", [], "--format: lackey"),
-        (b"PK\x03\x04", [], "a zip archive"),
+        (b"PK\x03\x04", [], "damaged or cut-off zip stream"),
         (b"r 10 4\n", ["--format", "nope"], "choose one of lackey"),
         (b"r 10 4\n", ["--object-bytes", "4"], "holds addresses, not object ids"),
         (b"r 10 4\n", ["--max-refs", "0"], "--max-refs"),
@@ -120,7 +141,8 @@ def test_force_replaces_a_trace_and_nothing_else(tmp_path):
 
 
 def test_default_out():
-    names = {"-": "stdin", "runs/app.din.gz": "app", "app.zst": "app", "x/y.champsim.xz": "y"}
+    names = {"-": "stdin", "runs/app.din.gz": "app", "app.zst": "app", "x/y.champsim.xz": "y",
+             "app.7.trace.zip": "app.7", "run/app.7.dir": "app.7"}  # fmt: skip
     for source, stem in names.items():
         assert importer.default_out(source) == Path(f"{stem}.trace")
 

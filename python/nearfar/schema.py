@@ -43,7 +43,7 @@ PolicyLike: TypeAlias = "str | object"
 _UNIT: Final = re.compile(r"_(bytes|ns)$")
 
 #: A help text lists the choices of an option if there are at most this many; the docs list all.
-_MAX_LISTED: Final = 10
+_MAX_LISTED: Final = 12
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@
 //! * `descriptors=PLUGIN:MEMORY`: open descriptors of both, passed on by the previous program.
 //! * `process=NUMBER`: pid of this process in the receiver's namespace.
 //! * `zva=BYTES`: what an aarch64 `dc zva` zeroes.
+//! * `entry=BYTES`: what QEMU's tables take for each mapped page.
 
 mod exec;
 mod guest;
@@ -21,6 +22,7 @@ mod layout;
 mod reach;
 mod recorder;
 mod repeat;
+mod reserve;
 mod stream;
 mod syscall;
 mod zero;
@@ -240,11 +242,12 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let passed = passed.and_then(|(plugin, memory)| number(plugin).zip(number(memory)));
         let (plugin_fd, memory_fd) = passed.unwrap_or((-1, -1));
         let zva = words().find(|word| word.starts_with("zva="));
+        let entry = words().find(|word| word.starts_with("entry="));
         if let Some(process) = words().find_map(|word| word.strip_prefix("process=")?.parse().ok())
         {
             recorder::set_process_id(process);
         }
-        let extra = zva.map_or(String::new(), |word| format!(",{word}"));
+        let extra = [zva, entry].iter().flatten().map(|word| format!(",{word}")).collect();
         let memory = reach::install((path, memory_fd), (plugin, plugin_fd), extra);
         match memory.and_then(Recorder::install) {
             Ok(recorder) => recorder.watch(),
@@ -255,6 +258,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
         }
         reach::set_image(guest::record_host_mappings());
         zero::set_block_size(zva.and_then(|word| word.strip_prefix("zva=")?.parse().ok()));
+        let entry = entry.and_then(|word| word.strip_prefix("entry=")?.parse().ok());
+        reserve::set_entry(entry.unwrap_or(0));
         FAST_UNPACK.store(is_packed_as_expected(), Relaxed);
         libc::pthread_atfork(Some(fork_hook()), None, Some(child_hook()));
         qemu::qemu_plugin_register_vcpu_init_cb(id, Some(on_vcpu_start));

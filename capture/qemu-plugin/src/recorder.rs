@@ -148,11 +148,7 @@ impl Recorder {
         if self.header().receiver_gone() {
             // The kernel has woken only one waiter.
             futex_wake(&self.header().receiver, i32::MAX);
-            // SAFETY: ends this process. `kill` does not end the first process of a pid namespace.
-            unsafe {
-                libc::kill(libc::getpid(), libc::SIGKILL);
-                libc::_exit(128 + libc::SIGKILL);
-            }
+            end_process();
         }
     }
 
@@ -308,6 +304,15 @@ impl Recorder {
         if header.sleeping.load(SeqCst) != 0 {
             futex_wake(&header.bell, 1);
         }
+    }
+}
+
+/// End this process.
+pub fn end_process() {
+    // SAFETY: `kill` does not end the first process of a pid namespace.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGKILL);
+        libc::_exit(128 + libc::SIGKILL);
     }
 }
 

@@ -14,7 +14,7 @@ use qemu_plugin_sys as qemu;
 use crate::layout::{NO_FILE, SHARED, lost, origin, tag, what};
 use crate::recorder::{self, Recorder};
 use crate::stream::Stream;
-use crate::{exec, guest, reach, zero};
+use crate::{exec, guest, reach, reserve, zero};
 use table::{ARCHS, Call};
 
 static ARCH: AtomicUsize = AtomicUsize::new(0);
@@ -80,6 +80,11 @@ pub extern "C" fn on_call(
     let arguments = [a1, a2, a3, a4, a5, a6];
     CALL.set((call, arguments));
     zero::verify(number, &arguments);
+    match call {
+        Call::Mmap => reserve::check(a1, a2),
+        Call::Mremap => reserve::check(0, a3.saturating_sub(a2)),
+        _ => {}
+    }
     // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
     let mut stream = unsafe { Stream::of(vcpu) };
     match call {
@@ -145,13 +150,16 @@ pub fn begin_heap(stream: &mut Stream, start: u64) {
 /// Called after a system call.
 pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: i64) {
     let (call, a) = CALL.replace((Call::Other, [0; 6]));
+    // Errors are -4095..=-1.
+    let result = (!(-4095..0).contains(&result)).then_some(result as u64);
+    if let (Call::Mmap, Some(addr)) = (call, result) {
+        reserve::mapped(addr, a[1]);
+    }
     if call == Call::Other || !Recorder::installed().is_some_and(Recorder::recording) {
         return;
     }
     // SAFETY: as in `on_call`, whose handle is dropped.
     let stream = &mut unsafe { Stream::of(vcpu) };
-    // Errors are -4095..=-1.
-    let result = (!(-4095..0).contains(&result)).then_some(result as u64);
     match (call, result) {
         (Call::Execve | Call::ExecveAt, _) => stream.note(what::EXEC_FAILED, b""),
         (Call::Privilege, _) => reach::release_descriptors(),

@@ -38,7 +38,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First word of the shared memory: "nearfar", the version of the encoding, and the sizes below, so
 /// that sides built with different layouts reject each other.
-pub const MAGIC: u64 = 0x6e65_6172_6661_7205 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
+pub const MAGIC: u64 = 0x6e65_6172_6661_7206 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which writers wait for room. Rings are aligned to it.
 pub const CHUNK: usize = 128 << 10;
 /// Words in a chunk.
@@ -148,6 +148,8 @@ pub struct Header {
     pub tickets: AtomicU64,
     /// Host address of guest address 0 in the first program, as QEMU chose it.
     pub base: AtomicU64,
+    /// Bytes of a mapping for which QEMU had no memory, so that the plugin ended the process.
+    pub reservation: AtomicU64,
 }
 
 impl Header {

@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
+use nearfar_trace::Error;
 use serde::Serialize;
 
 use crate::program::{ARCHS, qemu};
@@ -89,6 +90,36 @@ fn emulator(arch: &str, plugin: &Path) -> Requirement {
             Ok(format!("{version}, not tried: the plugin is not built"))
         },
     )
+}
+
+/// Bytes that this QEMU's tables take for each page that a program maps. `None` if it has none such
+/// (since version 8.0), or an unknown version.
+pub(crate) fn page_entry(emulator: &Path) -> Option<u64> {
+    let output = Command::new(emulator).arg("--version").stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let major = text.split_once("version ")?.1.split('.').next()?.parse::<u32>().ok()?;
+    // `PageDesc`: three words.
+    (major < 8).then_some(24)
+}
+
+/// Why a process was ended that would have mapped `bytes`: QEMU has no memory for its tables.
+pub(crate) fn no_room(bytes: u64) -> String {
+    let gib = bytes as f64 / f64::from(1 << 30);
+    format!(
+        "a process was ended before it mapped {gib:.0} GiB, for which this QEMU would take {:.1} \
+         GiB of memory; let it reserve less, or use QEMU 8.0 or newer",
+        gib * 24.0 / 4096.0
+    )
+}
+
+/// The error of a QEMU that ended before the program began.
+pub(crate) fn not_started(emulator: &Path, status: ExitStatus, interrupted: bool) -> Error {
+    if interrupted {
+        return Error::cancelled();
+    }
+    let place = emulator.display().to_string();
+    let what = format!("could not start the program ({status}); its message is above");
+    Error::input(place, what, "`nearfar doctor` says whether this QEMU accepts plugins")
 }
 
 /// Bytes that `dc zva` zeroes under the aarch64 QEMU at `emulator`. A program of three instructions

@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::interrupt::{Action, Interrupter, POLL_INTERVAL, SignalWitness, send};
 use crate::layout::FOLLOW;
 use crate::output::StopReason;
-use crate::probe::zeroed_block;
+use crate::probe::{no_room, not_started, page_entry, zeroed_block};
 use crate::program::{Arch, qemu, resolve};
 use crate::recording::{LostProgram, Recording};
 use crate::schedule::{Due, Schedule, Signal, Start, Stop, TimeSpan};
@@ -190,6 +190,9 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         && let Some(bytes) = zeroed_block(&emulator)
     {
         plugin.push_str(&format!(",zva={bytes}"));
+    }
+    if let Some(bytes) = page_entry(&emulator) {
+        plugin.push_str(&format!(",entry={bytes}"));
     }
     let (name, rest) = program
         .arguments
@@ -482,6 +485,10 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
         };
         return Some(format!("{name} ran unrecorded after {at} records: {why}{more}"));
     }
+    let reservation = header.reservation.load(Relaxed);
+    if reservation > 0 {
+        return Some(no_room(reservation));
+    }
     match end {
         _ if out.stopped => None,
         End::Signal(signal) => Some(format!("program killed by signal {signal}")),
@@ -493,13 +500,4 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
         }
         _ => None,
     }
-}
-
-fn not_started(emulator: &Path, status: ExitStatus, interrupted: bool) -> Error {
-    if interrupted {
-        return Error::cancelled();
-    }
-    let place = emulator.display().to_string();
-    let what = format!("could not start the program ({status}); its message is above");
-    Error::input(place, what, "`nearfar doctor` says whether this QEMU accepts plugins")
 }

@@ -18,7 +18,10 @@ SETTINGS = {"epilog": "Example: nearfar import runs/app.din.gz --format dinero -
 @takes(declared.OPTIONS)
 def run(
     file: Annotated[
-        str, typer.Argument(help="The other tool's file (.gz, .xz, .zst too), or - for stdin.")
+        str,
+        typer.Argument(
+            help="The other tool's file (.gz, .xz, .zst, .zip, .sz too) or folder, or - for stdin."
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -34,4 +37,11 @@ def run(
 
     with progress(f"importing {file}") as on_progress:
         trace = importer.import_trace(file, out, force=force, progress=on_progress, **options)
+    if trace.is_file():
+        from nearfar.heat import heat
+
+        found = heat(trace)
+        text = f"{trace}: import damo, {found.snapshots:,} snapshots without references"
+        print(found.to_json() if as_json else f"{text}; `nearfar info {trace}` shows them")
+        return
     made(trace, as_json)

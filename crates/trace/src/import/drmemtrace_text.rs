@@ -3,9 +3,14 @@
 //! `record# instr#: tid ifetch|read|write N byte(s) @ 0xADDR ...`, where tid may include a workload
 //! (`W0.T42`). Fields after the address (encoding, disassembly, `by PC`) are ignored. Markers
 //! (`<marker: ...>`, `<thread N exited>`), headings, rules, prefetches, flushes, second lines of a
-//! long encoding and instructions that were not fetched again are skipped. An ifetch is a fetch and
+//! long encoding, instructions that were not fetched again and the lines of `invariant_checker` are
+//! skipped. A reference of 0 bytes, whose size is not known, touches one. Between `<marker: trace
+//! start for ...>` and its end, the kernel is at work: see [`super::drmemtrace`]. An ifetch is a fetch and
 //! counts one instruction. Threads are numbered in order of appearance.
 
+use rustc_hash::FxHashSet;
+
+use super::drmemtrace::in_kernel;
 use super::text::{decimal, hex, size, words};
 use super::threads::Threads;
 use super::{Bad, Framing, Importer, Options, Parser};
@@ -22,7 +27,7 @@ impl Importer for DrmemtraceText {
         "text of DynamoRIO's drmemtrace view tool"
     }
     fn holds(&self) -> &'static str {
-        "fetches, loads and stores with sizes and threads, 1 instruction a fetch"
+        "fetches, loads and stores with sizes and threads, the kernel's apart, 1 instruction a fetch"
     }
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: true }
@@ -35,6 +40,8 @@ impl Importer for DrmemtraceText {
 #[derive(Default)]
 struct Lines {
     threads: Threads,
+    /// Threads that are in the trace of a system call or context switch.
+    in_kernel: FxHashSet<u64>,
     /// The closing summary has begun.
     ended: bool,
 }
@@ -60,7 +67,18 @@ fn encoding_byte(word: &[u8]) -> bool {
 
 impl Parser for Lines {
     fn parse(&mut self, line: &[u8], out: &mut Vec<Record>) -> Result<(), Bad> {
-        const HEADINGS: [&[u8]; 4] = [b"Output format:", b"<--record#->", b"-----", b"<marker: "];
+        const HEADINGS: [&[u8]; 9] = [
+            b"Output format:",
+            b"<--record#->",
+            b"-----",
+            b"<marker: ",
+            // Between tools, and what `invariant_checker` prints.
+            b"=====",
+            b"Trace invariant ",
+            b"Found ",
+            b"WARNING: invariant_checker ",
+            b"Some invariant checks ",
+        ];
         if HEADINGS.iter().any(|heading| line.starts_with(heading)) {
             return Ok(());
         }
@@ -91,11 +109,19 @@ impl Parser for Lines {
             b"write" => Kind::Store,
             b"ifetch" => Kind::Fetch,
             b"iflush" | b"dflush" => return Ok(()),
+            b"<marker:" if words.next() == Some(b"trace") => {
+                match words.next() {
+                    Some(b"start") => self.in_kernel.insert(name),
+                    _ => self.in_kernel.remove(&name),
+                };
+                return Ok(());
+            }
             _ if encoding_byte(what) => return Ok(()),
             _ if what.starts_with(b"<") || what.starts_with(b"pref") => return Ok(()),
             _ => return Err("no ifetch, read, write or <marker>".into()),
         };
-        let size = size(decimal(words.next().unwrap_or_default())?)?;
+        // A size that DynamoRIO does not know is 0 (`xsave`).
+        let size = size(decimal(words.next().unwrap_or_default())?)?.max(1);
         if words.next() != Some(b"byte(s)") || words.next() != Some(b"@") {
             return Err("no `byte(s) @` after the size".into());
         }
@@ -105,6 +131,7 @@ impl Parser for Lines {
         if kind == Kind::Fetch && words.next() == Some(b"non-fetched") {
             return Ok(());
         }
+        let kind = if self.in_kernel.contains(&name) { in_kernel(kind) } else { kind };
         let thread = self.threads.index(name, 0)?;
         out.push(Record { addr, kind, size, thread, instr });
         Ok(())
@@ -136,8 +163,18 @@ Output format:
            7           2:     W1.T4243 <marker: tid 4243 on core 7>
            8           2:     W1.T4243 write        4 byte(s) @ 0x00007ffd90c1394c by PC 0x0000000000402581
            9           2:     W1.T4243 <thread 4243 exited>
+          10           2:     W1.T4243 <marker: trace start for system call number 1>
+          11           3:     W1.T4243 ifetch       2 byte(s) @ 0xffffffff81000000 0f 05  syscall
+          12           3:     W1.T4243 write        0 byte(s) @ 0xffff888000000000 by PC 0x1
+          13           3:     W1.T4243 <marker: trace end for system call number 1>
+Trace invariant failure in T4243 at ref # 4 at instruction # 2 (1 instrs since timestamp 1): x
 View tool results:
               2 : total instructions
+===========================================================================
+WARNING: invariant_checker is being run on an OFFLINE_FILE_TYPE_ARCH_REGDEPS trace.
+Some invariant checks have been disabled.
+Found 1 invariant errors
+Trace invariant checks passed
 ";
 
     #[test]
@@ -146,6 +183,12 @@ View tool results:
             full("drmemtrace-text", TEXT.as_bytes(), &Options::default()).unwrap();
         let mut write = reference(Kind::Store, 0x7ffd_90c1_394c, 4, 0);
         write.thread = 1;
+        let mut system_call = [
+            reference(Kind::KernelLoad, 0xffff_ffff_8100_0000, 2, 1),
+            reference(Kind::KernelStore, 0xffff_8880_0000_0000, 1, 0),
+        ];
+        system_call.iter_mut().for_each(|record| record.thread = 1);
+        let [syscall, stored] = system_call;
         assert_eq!(
             records,
             [
@@ -153,6 +196,8 @@ View tool results:
                 reference(Kind::Load, 0x7fdf_64e2_adc8, 8, 0),
                 reference(Kind::Fetch, 0x40_4a81, 9, 1),
                 write,
+                syscall,
+                stored,
             ]
         );
         assert_eq!(summary.processes, [0, 0]);
@@ -167,7 +212,6 @@ View tool results:
             ("1 1: W1 read 8 byte(s) @ 0x1\n", "no thread number"),
             ("1 1: 2 reads 8 byte(s) @ 0x1\n", "no ifetch, read, write"),
             ("1 1: 2 read 8 bytes @ 0x1\n", "no `byte(s) @`"),
-            ("1 1: 2 read 0 byte(s) @ 0x1\n", "a size of 0"),
             ("1 1: 2 read 8 byte(s) @ \n", "a hexadecimal number is missing"),
             ("View tool results:\nmore\n", "after the view tool's results"),
         ] {

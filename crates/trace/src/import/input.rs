@@ -7,6 +7,8 @@ use crate::error::{Error, Result, remedy};
 use crate::file;
 
 use super::Framing;
+use super::merged::Merged;
+use super::zip::Zip;
 
 /// Maximum length of a line. Real ones are under 1 KiB; without a limit, a damaged file of one
 /// endless line would be read into memory.
@@ -91,12 +93,17 @@ static COMPRESSIONS: &[Compression] = &[
         magic: &[0x28, 0xb5, 0x2f, 0xfd],
         wrap: |raw| Ok(Box::new(zstd::Decoder::new(raw)?)),
     },
+    Compression { name: "zip", magic: b"PK\x03\x04", wrap: |raw| Ok(Box::new(Zip::new(raw))) },
+    Compression {
+        name: "snappy",
+        magic: b"\xff\x06\0\0sNaP",
+        wrap: |raw| Ok(Box::new(snap::read::FrameDecoder::new(raw))),
+    },
 ];
 
 /// A message if `head` is of a known kind of file that cannot be imported.
 pub(super) fn unsupported(head: &[u8]) -> Option<&'static str> {
     const KNOWN: &[(&[u8], &str)] = &[
-        (b"PK\x03\x04", "a zip archive, not a trace"),
         (b"BZh", "compressed by bzip2, which is not read"),
         (&[0x04, 0x22, 0x4d, 0x18], "compressed by lz4, which is not read"),
         (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive, not a trace"),
@@ -118,25 +125,22 @@ pub(super) fn blank(line: &[u8]) -> bool {
 }
 
 impl Input<'static> {
-    /// Open the file `path`, or standard input for `-`.
+    /// Open the file or the folder of drmemtrace files `path`, or standard input for `-`.
     pub fn open(path: &Path) -> Result<Self> {
         if path == Path::new("-") {
             return Self::new("standard input", Box::new(io::stdin().lock()));
         }
         if path.is_dir() {
-            return Err(Error::input(
-                path.display().to_string(),
-                "is a folder",
-                "give the file that the other tool wrote (a nearfar trace needs no import)",
-            ));
+            let place = format!("{} (its files joined)", path.display());
+            return Ok(Self::plain(place, Box::new(Merged::open(path)?), None));
         }
         Self::new(path.display().to_string(), Box::new(file::open_stream(path)?))
     }
 }
 
 impl<'a> Input<'a> {
-    /// Wrap a stream, called `place` in errors. It is decompressed if it begins like gzip, xz or
-    /// zstd.
+    /// Wrap a stream, called `place` in errors. It is decompressed if it begins like a compression
+    /// that is known.
     pub fn new(place: impl Into<String>, mut raw: Box<dyn Read + 'a>) -> Result<Self> {
         let place = place.into();
         let broken = |e: io::Error| Error::input(&place, format!("cannot read: {e}"), remedy(&e));
@@ -148,8 +152,22 @@ impl<'a> Input<'a> {
             Some(c) => (c.wrap)(joined).map_err(broken)?,
             None => joined,
         };
+        Ok(Self::plain(place, reader, compression))
+    }
+
+    fn plain(
+        place: String,
+        reader: Box<dyn Read + 'a>,
+        compression: Option<&'static Compression>,
+    ) -> Self {
         let buffer = vec![0; BUFFER];
-        Ok(Self { place, reader, compression, buffer, start: 0, end: 0, offset: 0, ended: false })
+        Self { place, reader, compression, buffer, start: 0, end: 0, offset: 0, ended: false }
+    }
+
+    /// Read this many bytes at a time. Nothing must have been read.
+    pub(super) fn with_buffer(mut self, bytes: usize) -> Self {
+        self.buffer = vec![0; bytes];
+        self
     }
 
     /// Name of the stream in errors.
@@ -183,6 +201,12 @@ impl<'a> Input<'a> {
                 Ok(0) => self.ended = true,
                 Ok(count) => self.end += count,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                // The error of one of several files.
+                Err(e) if e.get_ref().is_some_and(|inner| inner.is::<Error>()) => {
+                    return Err(e
+                        .downcast::<Error>()
+                        .unwrap_or_else(|e| Error::input(&self.place, e.to_string(), remedy(&e))));
+                }
                 Err(e) => {
                     let at = self.offset + self.end as u64;
                     // An error of the operating system is not damage.

@@ -19,14 +19,17 @@ use crate::writer::{Writer, WriterOptions};
 pub mod champsim;
 pub mod csv;
 pub mod dinero;
+pub mod drmemtrace;
 pub mod drmemtrace_text;
 mod input;
 pub mod lackey;
+mod merged;
 pub mod oracle_general;
 pub mod perf_script;
 pub mod pinatrace;
 mod text;
 mod threads;
+mod zip;
 
 pub use input::{Head, Input, MAX_LINE};
 
@@ -40,6 +43,7 @@ pub static IMPORTERS: &[&dyn Importer] = &[
     &champsim::CLOUDSUITE,
     &oracle_general::OracleGeneral,
     &pinatrace::Pinatrace,
+    &drmemtrace::Drmemtrace,
     &drmemtrace_text::DrmemtraceText,
     &perf_script::PerfScript,
     &csv::Csv,
@@ -57,7 +61,10 @@ impl Registry for Importers {
             name: importer.name(),
             what: format!("{}; holds {}", importer.summary(), importer.holds()),
         };
-        IMPORTERS.iter().map(entry).collect()
+        // Not a trace: `python/nearfar/damo.py` reads it.
+        let what = "what DAMON recorded, as damo writes it; holds heat of regions, no references";
+        let damo = Entry { name: "damo", what: what.into() };
+        IMPORTERS.iter().map(entry).chain([damo]).collect()
     }
 }
 
@@ -154,6 +161,10 @@ pub trait Importer: Sync {
     }
     /// Whether the format contains object ids, which `object_bytes` turns into addresses.
     fn has_object_ids(&self) -> bool {
+        false
+    }
+    /// Whether a folder of the format's files can be read as one stream.
+    fn takes_folders(&self) -> bool {
         false
     }
     /// Create a parser.
@@ -383,7 +394,7 @@ fn check(records: &[Record]) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Import the file `from` (`-`: standard input) into a new trace folder `to`.
+/// Import the file or folder `from` (`-`: standard input) into a new trace folder `to`.
 ///
 /// Without `format`, the format is detected. `on_progress` is called with the number of references
 /// about every million, and may stop the import by an error. If the import fails, nothing is left
@@ -397,6 +408,11 @@ pub fn import(
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Info> {
     let importer = format.map(by_name).transpose()?;
+    if let Some(importer) = importer.filter(|i| from.is_dir() && !i.takes_folders()) {
+        let what = format!("is a folder, and {} is a single file", importer.name());
+        let fix = "give the file that the other tool wrote (a nearfar trace needs no import)";
+        return Err(Error::input(from.display().to_string(), what, fix));
+    }
     let mut input = Input::open(from)?;
     let importer = match importer {
         Some(importer) => importer,

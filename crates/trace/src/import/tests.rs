@@ -42,10 +42,58 @@ fn detected(bytes: &[u8]) -> Result<&'static str, String> {
 
 const THREE: &[u8] = b"r 1000 4\nw 2000 8\ni 3000 2\n";
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
+}
+
+fn snappy(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = snap::write::FrameEncoder::new(Vec::new());
+    encoder.write_all(bytes).unwrap();
+    encoder.into_inner().unwrap()
+}
+
+/// A zip archive of `files`, with their checksums and sizes before or after their contents.
+pub(super) fn zip(files: &[&[u8]], after: bool) -> Vec<u8> {
+    let (mut archive, mut list) = (Vec::new(), Vec::new());
+    for (index, file) in files.iter().enumerate() {
+        // Every other one is stored as it is.
+        let stored = index % 2 == 1 && !after;
+        let deflate = || {
+            let mut encoder =
+                flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(file).unwrap();
+            encoder.finish().unwrap()
+        };
+        let packed = if stored { file.to_vec() } else { deflate() };
+        let (method, flags) = (if stored { 0u16 } else { 8 }, if after { 8u16 } else { 0 });
+        let sizes = [crc32fast::hash(file), packed.len() as u32, file.len() as u32];
+        let sizes = sizes.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+        let mut head = vec![20, 0];
+        head.extend([flags.to_le_bytes(), method.to_le_bytes(), [0; 2], [0; 2]].concat());
+        head.extend(if after { &[0; 12] } else { &sizes[..] });
+        head.extend([1, 0, 0, 0]);
+        archive.extend_from_slice(b"PK\x03\x04");
+        archive.extend_from_slice(&head);
+        archive.push(b'a' + index as u8);
+        archive.extend(packed);
+        if after {
+            // With and without its signature; sizes of 4 and 8 bytes.
+            if index % 2 == 0 {
+                archive.extend_from_slice(b"PK\x07\x08");
+                archive.extend_from_slice(&sizes);
+            } else {
+                archive.extend_from_slice(&sizes[..8]);
+                archive.extend([&[0; 4], &sizes[8..], &[0; 4]].concat());
+            }
+        }
+        list.extend_from_slice(b"PK\x01\x02");
+    }
+    archive.extend(list);
+    archive.extend_from_slice(b"PK\x05\x06");
+    archive.extend([0; 18]);
+    archive
 }
 
 fn xz(bytes: &[u8]) -> Vec<u8> {
@@ -57,12 +105,30 @@ fn xz(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn compressed_streams_are_read_and_their_concatenations_too() {
     let plain = strict("dinero", THREE).unwrap();
-    for pack in [gzip, xz, |b: &[u8]| zstd::encode_all(b, 1).unwrap()] {
+    for pack in [gzip, xz, snappy, |b: &[u8]| zstd::encode_all(b, 1).unwrap()] {
         assert_eq!(strict("dinero", &pack(THREE)).unwrap(), plain);
         assert_eq!(detected(&pack(THREE)).unwrap(), "dinero");
         let twice = [pack(THREE), pack(THREE)].concat();
         assert_eq!(strict("dinero", &twice).unwrap(), [plain.clone(), plain.clone()].concat());
     }
+}
+
+#[test]
+fn the_files_of_a_zip_archive_are_joined() {
+    let lines: Vec<_> = THREE.split_inclusive(|&byte| byte == b'\n').collect();
+    for after in [false, true] {
+        let packed = zip(&lines, after);
+        assert_eq!(strict("dinero", &packed), strict("dinero", THREE));
+        assert_eq!(detected(&packed).unwrap(), "dinero");
+        let mut wrong = packed.clone();
+        let checksum = crc32fast::hash(lines[0]).to_le_bytes();
+        let at = memchr::memmem::find(&wrong, &checksum).unwrap();
+        wrong[at] ^= 1;
+        assert!(error("dinero", &wrong).contains("the checksum of a file in it is wrong"));
+    }
+    let mut locked = zip(&lines, false);
+    locked[6] = 1;
+    assert!(error("dinero", &locked).contains("it is encrypted"));
 }
 
 #[test]
@@ -73,6 +139,8 @@ fn a_cut_off_compressed_stream_is_never_let_through() {
         ("gzip", gzip(&long)),
         ("xz", xz(&long)),
         ("zstd", zstd::encode_all(&long[..], 1).unwrap()),
+        ("snappy", snappy(&long)),
+        ("zip", zip(&[&long], false)),
     ] {
         let options = Options { skip_bad: 1000, ..Options::default() };
         for keep in [packed.len() - 1, packed.len() / 2, 12] {
@@ -207,7 +275,10 @@ fn every_format_is_recognised_among_all() {
             record
         })
         .collect();
-    let samples: [(&str, Vec<u8>); 10] = [
+    let mut drmemtrace = vec![0; 24];
+    (drmemtrace[0], drmemtrace[4], drmemtrace[12]) = (25, 7, 22);
+    let samples: [(&str, Vec<u8>); 11] = [
+        ("drmemtrace", drmemtrace),
         ("lackey", b"==1== x\nI  1000,4\n L 20,4\n".to_vec()),
         ("dinero", THREE.to_vec()),
         ("dinero", b"0 1000\n2 3f\n".to_vec()),
@@ -224,7 +295,7 @@ fn every_format_is_recognised_among_all() {
     }
     let unknown = detected(b"hello\nworld\n").unwrap_err();
     assert!(unknown.contains("cannot be told") && unknown.contains("--format: lackey, dinero"));
-    assert!(detected(b"PK\x03\x04....").unwrap_err().contains("a zip archive"));
+    assert!(detected(b"PK\x03\x04....").unwrap_err().contains("damaged or cut-off zip stream"));
     assert!(error("lackey", b"\x7fELF....").contains("a program, not a trace"));
 }
 
