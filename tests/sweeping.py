@@ -15,6 +15,7 @@ import pytest
 
 from conftest import DATA, HANG, until
 from nearfar.declared import names
+from nearfar.sweep import SweepResult, sweep
 
 #: Three replacements, and how the file lists them.
 REPLACEMENTS = [name for name, _ in names.REPLACEMENT][:3]
@@ -40,6 +41,11 @@ def lay_out(folder: Path) -> Path:
         shutil.copytree(DATA / "captures" / f"{name}.trace", folder / f"{name}.trace")
     (folder / "study.toml").write_text(GRID, encoding="utf-8")
     return folder
+
+
+def swept(folder: Path) -> SweepResult:
+    """The sweep of :func:`lay_out`, done."""
+    return sweep(lay_out(folder) / "study.toml", folder / "made", workers=1)
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:

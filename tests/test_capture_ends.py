@@ -135,14 +135,45 @@ int main(void) {
 def test_a_program_has_the_time_to_save(
     build: Callable[..., Path], tmp_path: Path, whom: str, number: signal.Signals
 ) -> None:
-    """It is told once, by whoever tells it, and recorded to its end."""
+    """It is told once, by whoever tells it, and recorded to its end: whole after SIGTERM, by which
+    services end."""
     run = Running(tmp_path / "saves.trace", build(SAVES), part=False)
     if whom == "group":
         os.killpg(run.capture.pid, number)
     else:
         run.capture.send_signal(number)
     stdout, stderr = run.capture.communicate(timeout=HANG)
-    assert stdout == "1 signals\n" and run.capture.returncode == 130, stderr
+    whole = number == signal.SIGTERM
+    assert stdout == "1 signals\n" and run.capture.returncode == (0 if whole else 130), stderr
+    assert info(run.trace)["complete"] is whole
+    assert info(run.trace)["incomplete_reason"] == (None if whole else "interrupted")
+
+
+LEAVES = r"""
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+static volatile sig_atomic_t over;
+static void stop(int number) { over = 1; }
+int main(void) {
+    signal(SIGTERM, stop);
+    if (fork() == 0) for (;;) pause();
+    printf("%d\n", (int)getpid()); fflush(stdout);
+    while (!over) pause();
+    return 0;
+}
+"""
+
+
+@needs_qemu
+@needs_cc
+def test_a_service_that_leaves_a_child_is_not_whole(
+    build: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = Running(tmp_path / "leaves.trace", build(LEAVES), False, ["--follow-forks"])
+    run.capture.send_signal(signal.SIGTERM)
+    _, stderr = run.capture.communicate(timeout=HANG)
+    assert run.capture.returncode == 130, stderr
     assert info(run.trace)["incomplete_reason"] == "interrupted"
 
 

@@ -22,6 +22,7 @@ def fleet(*rows: dict[str, Any], fleet: str | None = "fleet.toml") -> dict[str, 
         "settable_page_bytes": 65536,
         "mechanism": "mthp",
         "bloat_bytes": None,
+        "guest_memory_bytes": None,
     }
     described = {
         "node": {"dram": {"kind": "dram", "size": {"value": "4GiB"}}, "far": {"kind": "cxl"}}
@@ -59,8 +60,20 @@ def test_each_machine_is_a_host_and_alternatives_are_none() -> None:
         ("host", 2, 0),
         ("b", 1, 0),
     ]
-    assert found[0].sentence == "2 VMs with 2 GiB of memory, of the host's 4 GiB."
+    assert found[0].sentence == (
+        "2 VMs with 2 GiB of memory for programs (--set-memory adds their systems), of the host's "
+        "4 GiB."
+    )
+    assert found[1].sentence.startswith("1 VM with ")
     assert hosts(**fleet({}, {}, fleet=None)) == []
+
+
+def test_a_guest_counts_whole() -> None:
+    """Its memory holds the program and what larger pages add; its pool of huge pages backs it."""
+    given = {"guest_memory_bytes": 3 * GIB, "bloat_bytes": 1 << 20}
+    (host,) = hosts(**fleet(given, {**given, "mechanism": "hugetlb", "settable_page_bytes": GIB}))
+    assert (host.memory_bytes, host.bloat_bytes, host.pools) == (6 * GIB, 0, {GIB: 3})
+    assert host.sentence.startswith("2 VMs with 6 GiB of memory: 2 GiB more than the host's 4 GiB")
 
 
 def test_a_fleet_ends_with_its_hosts(nearfar: Run, tmp_path: Path) -> None:
@@ -72,7 +85,7 @@ def test_a_fleet_ends_with_its_hosts(nearfar: Run, tmp_path: Path) -> None:
     done = nearfar("advise", file)
     assert done.returncode == 0, done.stderr
     last = " ".join(done.stdout.split("Host nvme: ")[1].split())
-    assert last.startswith("2 VMs with 20 GiB of memory, and ")
+    assert last.startswith("2 VMs with 20 GiB of memory for programs ")
     assert " more than the host's 16 GiB; 1.54 MiB swapped to zram." in last
     (host,) = hosts(**advise(file).to_dict())
     assert host.missing_bytes > 4 * GIB

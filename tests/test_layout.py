@@ -11,9 +11,11 @@ import pytest
 
 import browser
 from conftest import DATA
+from live_fixture import ran
 from nearfar.explain import explain
 from nearfar.info import info
 from nearfar.paging import paging
+from sweeping import swept
 
 CAPTURES = DATA / "captures"
 GNUGO, REDIS = CAPTURES / "gnugo.trace", CAPTURES / "redis.trace"
@@ -76,6 +78,25 @@ def _reproduce(folder: Path) -> str:
     return reproduce("numa").html()
 
 
+def _run(folder: Path) -> str:
+    return ran().html()
+
+
+def _sweep(folder: Path) -> str:
+    return swept(folder).html()
+
+
+def _runs(folder: Path) -> str:
+    from nearfar.report import report
+
+    asked: dict[str, Any] = {"machine": "nvme", "memory": "50%,100%", "page_sizes": "4K,16K"}
+    for name, trace, more in (
+        ("a", REDIS, {}), ("b", REDIS, {"replacement": "linux"}), ("c", GNUGO, {}),
+    ):  # fmt: skip
+        paging(trace, **asked, **more).write(folder / f"{name}.run")
+    return report([folder / f"{name}.run" for name in "abc"])
+
+
 PAGES: dict[str, Callable[[Path], str]] = {
     "paging": _paging,
     "machine": _machine,
@@ -86,6 +107,9 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "numa": _numa,
     "fleet": _fleet,
     "reproduce": _reproduce,
+    "run": _run,
+    "sweep": _sweep,
+    "runs": _runs,
 }
 
 

@@ -15,14 +15,19 @@ import pytest
 
 import browser
 import report_fixture as fixture
-from conftest import Run
+from conftest import DATA, Run
+from live_fixture import ran
 from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.errors import NearfarError
-from nearfar.paging import PagingResult
+from nearfar.numa import alloc
+from nearfar.paging import PagingResult, paging
 from nearfar.report import palette, tables, terminal
 from nearfar.report.html.info import InfoPage
 from nearfar.report.html.paging import PagingPage
+from nearfar.report.html.rows import RowsPage
+from nearfar.report.runs import together
+from sweeping import REPLACEMENTS, swept
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u2028'\"&"
 
@@ -583,7 +588,6 @@ def test_small_and_odd_results_still_make_a_page(tmp_path: Path) -> None:
 
 
 def test_report_draws_the_page_of_a_run(tmp_path: Path, nearfar: Run) -> None:
-    from nearfar.numa import alloc
     from nearfar.numa import run as numa_run
     from nearfar.report import report
 
@@ -595,7 +599,7 @@ def test_report_draws_the_page_of_a_run(tmp_path: Path, nearfar: Run) -> None:
     page = tmp_path / "page.html"
     done = nearfar("report", folder, "-o", page, "--format", "json")
     assert done.returncode == 0, done.stderr
-    answer = {"page": str(page), "bytes": page.stat().st_size, "run": str(folder)}
+    answer = {"page": str(page), "bytes": page.stat().st_size, "runs": [str(folder)]}
     assert json.loads(done.stdout) == answer
     again = nearfar("report", folder, "-o", page)
     assert again.returncode == 2 and "--force" in again.stderr
@@ -603,3 +607,64 @@ def test_report_draws_the_page_of_a_run(tmp_path: Path, nearfar: Run) -> None:
     numa_run("4G").write(tmp_path / "pageless.run")
     with pytest.raises(NearfarError, match=r"numa run: has no HTML page; .*result\.parquet"):
         report(tmp_path / "pageless.run")
+
+
+def test_runs_of_a_program_are_compared(tmp_path: Path) -> None:
+    """Not those of different programs, of different views or with options that only one has."""
+    from nearfar.report import report
+
+    asked: dict[str, Any] = {"machine": "nvme", "memory": "100%", "page_sizes": "4K,16K"}
+    folders = [tmp_path / f"{name}.run" for name in "abc"]
+    redis, gnugo = (DATA / "captures" / f"{name}.trace" for name in ("redis", "gnugo"))
+    first = paging(redis, **asked)
+    first.write(folders[0])
+    second = paging(redis, replacement="linux", **asked)
+    second.write(folders[1])
+    paging(gnugo, **asked).write(folders[2])
+    pages = RowsPage(together(folders))
+    by_key = {(choice.key, choice.value): choice for choice in pages.choices}
+    assert set(by_key) == {("run", "b.run"), ("page_bytes", "16 KiB")}
+    ratios = [b["total_ns"] / a["total_ns"] for a, b in zip(first.rows, second.rows, strict=True)]
+    assert list(by_key["run", "b.run"].ratios) == ratios, "those of one program"
+    assert len(by_key["page_bytes", "16 KiB"].ratios) == 3
+    text = report(folders)
+    assert "machine nvme" in text and "gnugo.trace: lowest total" in text
+    assert ">linux<" in text, "what differs between the runs"
+    paging(redis, view="paper", **asked).write(tmp_path / "paper.run")
+    apart = RowsPage(together([folders[0], tmp_path / "paper.run"]))
+    assert {choice.key for choice in apart.choices} == {"page_bytes"}
+    alone = RowsPage(together([folders[0], folders[2]]))
+    assert {choice.key for choice in alone.choices} == {"page_bytes"}
+    alloc(["1G"]).write(tmp_path / "numa.run")
+    with pytest.raises(NearfarError, match="give runs of one study"):
+        report([folders[0], tmp_path / "numa.run"])
+
+
+def test_the_page_of_a_sweep(tmp_path: Path) -> None:
+    made = swept(tmp_path)
+    pages = RowsPage(made)
+    text = pages.html()
+    assert {choice.key for choice in pages.choices} >= {"replacement", "page_bytes", "storage"}
+    assert "machine optane-ssd" in text and len(text.encode()) < 3_000_000
+    rows = {row["replacement"]: row["total_ns"] for row in made.table.to_pylist()
+            if row["trace"] == "sqlite.trace" and row["page_bytes"] == 32768
+            and row["storage"] == "optane-ssd" and row["memory_fraction"] == 0.5}  # fmt: skip
+    lru = next(c for c in pages.choices if c.value == REPLACEMENTS[1])
+    ratio = rows[REPLACEMENTS[1]] / rows[REPLACEMENTS[0]]
+    assert any(math.isclose(ratio, other) for other in lru.ratios)
+
+
+def test_the_page_of_a_run() -> None:
+    text = ran().html()
+    assert "2 times as long as bare: 4.00" in text.replace("\u00a0", " ")
+    assert "on Linux 6.18" in text and "promotions" in text and "shadow copies" not in text
+    assert "--alone measures" in ran(alone_seconds=None).html()
+
+
+def test_an_ssd_without_faults_says_so() -> None:
+    from nearfar.ssd import ssd
+
+    trace = DATA / "captures" / "gzip.trace"
+    text = ssd(trace, dram=["100M"]).html()
+    assert "No fault reaches the flash" in text and 'id="service' not in text
+    assert "No fault" not in ssd(trace, dram=["100K"]).html()

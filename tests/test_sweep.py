@@ -203,6 +203,18 @@ def test_known_hashes_are_used_only_for_unchanged_files(folder: Path) -> None:
     assert [cell.key for cell in read(folder / "study.toml").cells(known)] != first
 
 
+def test_a_policy_in_python_is_part_of_the_key(tmp_path: Path) -> None:
+    policy = tmp_path / "mine.py"
+
+    def key(text: str) -> str:
+        policy.write_text(text)
+        study = {"study": "tiering", "options": {"policy": f"tpp,{policy}:Mine"}}
+        (cell,) = read(study).cells()
+        return cell.key
+
+    assert key("a = 1") == key("a = 1") != key("a = 2")
+
+
 def test_a_cell_that_fails_leaves_the_others(folder: Path, nearfar: Run) -> None:
     first = REPLACEMENTS[0]
     text = GRID.replace(LISTED, f'["{first}", "fifo"]')

@@ -144,6 +144,33 @@ class PromoteAtOnce(Policy):
         return 50_000.0 if len(self.seen) < 10 else None
 
 
+def test_a_policy_is_the_class_of_a_file(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"scale": "1/256", "rounds": 1}
+    file = EXAMPLES / "ssp.py"
+    ours = tiering("nomad-medium", policy=f"nomad,{file}", **small)
+    assert [row["policy"] for row in ours.rows[::2]] == ["nomad", "ssp-python"]
+    assert f"--policy nomad,{file} " in str(ours.run["command"])
+    rust = tiering("nomad-medium", policy="ssp", knobs={"ssp.notice": "dirty-bit"}, **small)
+    assert [{**row, "policy": "ssp"} for row in ours.rows[2:]] == rust.rows
+    two = tmp_path / "two.py"
+    two.write_text(
+        "from nearfar.tiering import Policy\n"
+        "class A(Policy):\n    base = 'nomad'\nclass B(Policy):\n    base = 'tpp'\n"
+    )
+    assert tiering("nomad-medium", policy=f"{two}:B", **small).rows[0]["policy"] == "b"
+    (tmp_path / "bad.py").write_text("x = = 1")
+    (tmp_path / "none.py").write_text("from nearfar.tiering import Policy")
+    for file, says in {
+        "two.py": "name one of A, B",
+        "two.py:C": "name one of A, B",
+        "bad.py": "SyntaxError",
+        "none.py": "has no class",
+        "no.py": "no such file",
+    }.items():
+        with pytest.raises(NearfarError, match=says):
+            tiering("nomad-medium", policy=str(tmp_path / file))
+
+
 def test_a_policy_from_nothing() -> None:
     # The object is copied for the run: a class attribute sees what happened.
     made: list[PromoteAtOnce] = []

@@ -22,7 +22,7 @@ from nearfar.live_alone import check_input, measure
 from nearfar.live_result import Outcome as Outcome
 from nearfar.live_result import record
 from nearfar.output import watched
-from nearfar.policy import constructor_of
+from nearfar.policy import constructor_of, from_file
 from nearfar.processes import handling
 from nearfar.schema import knob_text, takes
 from nearfar.sizes import parse_memory
@@ -140,9 +140,12 @@ def _request(
     options = dict(values)
     texts = {name: knob_text(value) for name, value in (knobs or {}).items()}
     policy = options.get("policy")
-    if policy is None or isinstance(policy, str):
+    if isinstance(policy, str):
+        policy = from_file(policy)
+    if policy is None:
         return options, None, texts
-    label, make, defaults = constructor_of(options.pop("policy"))
+    del options["policy"]
+    label, make, defaults = constructor_of(policy)
     return options, (label, make), defaults | texts
 
 
@@ -206,9 +209,9 @@ def run(
             this happens in any case.
         knobs: knobs of the policy, by name.
 
-    A policy is a name, or a class or object that implements :class:`nearfar.policy.Policy`. Its
-    hooks run in this process, with an object and a thread for each process of the program. An
-    exception in a hook ends the program and is raised here.
+    A policy is a name, a Python file, or a class or object that implements
+    :class:`nearfar.policy.Policy`. Its hooks run in this process, with an object and a thread for
+    each process of the program. An exception in a hook ends the program and is raised here.
 
     Raises:
         NearfarError: the program cannot be run, the policy cannot manage a real program, or
@@ -239,7 +242,8 @@ def run(
         )
     answer: _Answer = json.loads(text)
     if policy is not None:
-        answer["options"]["policy"] = policy[0]
+        given = options["policy"]
+        answer["options"]["policy"] = given if isinstance(given, str) else policy[0]
     summary = answer["summary"]
     if meter is not None:
         print("\x1b[K", end="", file=sys.stderr)

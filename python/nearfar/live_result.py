@@ -162,6 +162,7 @@ class Outcome(FolderResult):
         core_dumped: whether the program left a core file, which lacks pages that were far.
     """
 
+    page = "nearfar.report.html.run:RunPage"
     columns: ClassVar[Rows] = TABLES["rows"]
 
     run: LiveRun

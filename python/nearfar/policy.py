@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
@@ -57,6 +58,40 @@ def constructor_of(policy: object) -> tuple[str, Callable[[], object], dict[str,
     label = str(getattr(policy, "name", kind.__name__.lower()))
     knobs = {str(k): str(v) for k, v in getattr(policy, "knobs", {}).items()}
     return label, kind if policy is kind else lambda: copy.deepcopy(policy), knobs
+
+
+def from_file(word: str) -> type[Policy] | None:
+    """The policy of a Python file, ``mine.py`` or ``mine.py:Class``; None for other names.
+
+    Raises:
+        NearfarError: the file cannot be read or run, or it has no such policy.
+    """
+    name, _, chosen = word.partition(":")
+    if not name.endswith(".py"):
+        return None
+    path = Path(name)
+    if not path.is_file():
+        raise NearfarError(f"--policy: {name}: no such file")
+    spec = importlib.util.spec_from_file_location(f"policy_{path.stem}", path)
+    assert spec is not None and spec.loader is not None  # it ends in .py
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise NearfarError(f"--policy: {name}: {what}") from error
+    found = {
+        kind.__name__: kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Policy) and kind.__module__ == spec.name
+    }
+    if chosen in found:
+        return found[chosen]
+    if len(found) == 1 and not chosen:
+        return next(iter(found.values()))
+    if not found:
+        raise NearfarError(f"--policy: {name}: has no class derived from nearfar.tiering.Policy")
+    raise NearfarError(f"--policy: {name}: name one of {', '.join(found)}, as {name}:CLASS")
 
 
 def read_knobs(path: str | Path) -> dict[str, str]:

@@ -27,7 +27,7 @@ from nearfar.declared import tiering as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.memory_curve import Memory, in_order, middle
-from nearfar.policy import Knobs, by_policy, constructor_of
+from nearfar.policy import Knobs, by_policy, constructor_of, from_file
 from nearfar.policy import Policy as Policy
 from nearfar.policy import read_knobs as read_knobs
 from nearfar.provenance import Run, provenance
@@ -228,7 +228,8 @@ def tiering(
         progress: called regularly with the number of accesses done.
         {options}
 
-    A policy is a name, or a class or object that implements :class:`Policy`.
+    A policy is a name, a Python file (``mine.py``), or a class or object that implements
+    :class:`Policy`.
 
     Raises:
         NearfarError: bad input.
@@ -309,7 +310,8 @@ class _Request:
     trace: Path | None
     workload: str
     knobs: dict[str, str]
-    policies: list[_EnginePolicy]
+    #: By the text that repeats the run: a name, a Python file, or the label of an object.
+    policies: dict[str, _EnginePolicy]
     filtered: str
     values: dict[str, object]
 
@@ -344,7 +346,7 @@ def _answer(
             path, sentence = seen.path, seen.sentence
         text = _engine.tiering_run(
             request.machine,
-            policies=request.policies,
+            policies=list(request.policies.values()),
             trace=path,
             policy_scale=None,
             options=request.values,
@@ -363,7 +365,7 @@ def _result(
     seconds: float,
 ) -> TieringResult:
     """The result from the engine's answer, or from any part and the rows of all."""
-    values = answer["options"] | {"policy": [label for label, *_ in request.policies]}
+    values = answer["options"] | {"policy": list(request.policies)}
     del values["workload"]
     trace, workload = request.trace, request.workload
     run = provenance(
@@ -396,17 +398,21 @@ _EnginePolicy = tuple[str, str | None, Callable[[], object] | None, dict[str, st
 
 def _policies(
     policy: PolicyLike | Sequence[PolicyLike], knobs: dict[str, dict[str, str]]
-) -> list[_EnginePolicy]:
-    policies: list[_EnginePolicy] = []
+) -> dict[str, _EnginePolicy]:
+    """The policies by the text that the record of the run has."""
+    given: list[tuple[str, PolicyLike]] = []
     for item in policy if isinstance(policy, list | tuple) else [policy]:
+        words = list_of(item) if isinstance(item, str) else []
+        words = [name for name, _ in names.POLICY] if words == ["all"] else words
+        given += [(word, from_file(word) or word) for word in words] or [("", item)]
+    policies: list[tuple[str, _EnginePolicy]] = []
+    for word, item in given:
         if isinstance(item, str):
-            words = list_of(item)
-            chosen = [name for name, _ in names.POLICY] if words == ["all"] else words
-            policies.extend((name, name, None, knobs.get(name, {})) for name in chosen)
+            policies.append((word, (word, word, None, knobs.get(word, {}))))
             continue
         label, make, defaults = constructor_of(item)
-        policies.append((label, None, make, defaults | knobs.get(label, {})))
-    labels = [label for label, *_ in policies]
+        policies.append((word or label, (label, None, make, defaults | knobs.get(label, {}))))
+    labels = [label for _, (label, *_) in policies]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise NearfarError(f"--policy: {twice!r} is given twice")
@@ -415,4 +421,4 @@ def _policies(
         raise NearfarError(
             f"--knob {unknown}: no such policy in this run; it has {', '.join(labels)}"
         )
-    return policies
+    return dict(policies)

@@ -26,6 +26,8 @@ pub(crate) struct Interrupter<'a> {
     witness: Option<SignalWitness>,
     polled: Instant,
     interrupted: bool,
+    /// The signal that asked it to end.
+    signal: i32,
     killed: bool,
 }
 
@@ -36,12 +38,23 @@ impl<'a> Interrupter<'a> {
         witness: Option<SignalWitness>,
         poll: &'a mut dyn FnMut(u64) -> Action,
     ) -> Self {
-        Self { poll, pid, witness, polled: Instant::now(), interrupted: false, killed: false }
+        let polled = Instant::now();
+        Self { poll, pid, witness, polled, interrupted: false, signal: 0, killed: false }
     }
 
     /// Whether the user has ended the program.
     pub fn interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    /// Whether the program was asked to end as a service is, by SIGTERM, and not killed.
+    pub fn stopped(&self) -> bool {
+        self.signal == libc::SIGTERM && !self.killed
+    }
+
+    /// Note that other processes are killed at the program's end.
+    pub fn abandon(&mut self) {
+        self.killed = true;
     }
 
     /// Poll if [`POLL_INTERVAL`] has passed. Returns whether the program has been killed.
@@ -59,6 +72,7 @@ impl<'a> Interrupter<'a> {
             Action::Continue => return,
             Action::End(signal) if !self.interrupted => {
                 let signal = signal.unwrap_or(libc::SIGINT);
+                self.signal = signal;
                 if !self.has_received(signal) {
                     send(self.pid, signal);
                 }

@@ -298,7 +298,7 @@ const MAX_TURNS: u32 = 100;
 /// Read the streams until every recorded process has ended.
 fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBool) -> Result<()> {
     let mut checked: HashMap<u32, Instant> = HashMap::new();
-    let (mut idle_turns, mut late_turns) = (0, 0);
+    let (mut idle_turns, mut late_turns, mut stop_turns) = (0, 0, 0);
     loop {
         let seen = shared.header().bell.load(Acquire);
         let program_ended = ended.load(Acquire);
@@ -328,11 +328,17 @@ fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBoo
         let out = &mut streams.recording.out;
         // Forged memory is not trusted to name further processes.
         let forged = out.stop_reason == Some(StopReason::Forged);
-        let interrupted = out.interrupter.interrupted();
+        // A service manager sends SIGTERM to every process, and they may take a while.
+        stop_turns += u32::from(program_ended && out.interrupter.stopped());
+        let stops = out.interrupter.stopped() && stop_turns <= MAX_TURNS;
+        let interrupted = out.interrupter.interrupted() && !stops;
         if program_ended && (interrupted || forged || remaining == Remaining::None) {
             // A child forked just before its parent's end may not be known yet.
             idle_turns += 1;
             if !follows || interrupted || forged || idle_turns > 1 {
+                if remaining != Remaining::None {
+                    out.interrupter.abandon();
+                }
                 // Ctrl-C also reaches the program, which may have ended before this poll.
                 out.interrupter.poll(records);
                 return Ok(());
@@ -394,7 +400,10 @@ fn has_ended(pid: u32) -> bool {
 
 fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Result<Outcome> {
     let recording = &mut streams.recording;
-    let end = match (recording.out.interrupter.interrupted(), status.code(), status.signal()) {
+    let interrupter = &recording.out.interrupter;
+    let end = match (interrupter.interrupted(), status.code(), status.signal()) {
+        // This is how a service ends: on SIGTERM, by its own exit.
+        (true, Some(code), _) if interrupter.stopped() => End::Exit(code),
         (true, ..) => End::Interrupted,
         (_, Some(code), _) => End::Exit(code),
         (_, _, signal) => End::Signal(signal.unwrap_or(0)),

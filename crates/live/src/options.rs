@@ -30,7 +30,7 @@ nearfar_schema::options! {
         /// Tier of the other memory; file:PATH makes a file, umd:MACHINE simulates an SSD, node:N
         /// is a memory node.
         far: Tier = "zstd",
-        /// Tiering policy.
+        /// Tiering policy; mine.py is one in Python.
         policy: Policy = "ssp",
         /// Size limit of the far tier before compression, shadows included.
         far_size: Option<Bytes> = none("16 times --fast"),

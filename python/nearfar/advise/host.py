@@ -22,8 +22,10 @@ class Host:
     Attributes:
         machine: its name.
         vms: their number.
-        memory_bytes: their memory.
-        bloat_bytes: memory that the advised page sizes add, as far as it is known.
+        memory_bytes: their memory: that of their guests if it is set, else of their programs.
+        guests: whether all of it is that of guests.
+        bloat_bytes: memory that the advised page sizes add to programs, as far as it is known; it
+            is part of the memory of a guest.
         pools: pages of hugetlbfs to reserve, by page size in bytes.
         swapped_bytes: peak resident set beyond the VM's memory, by storage; only VMs whose memory
             was given as a share.
@@ -33,6 +35,7 @@ class Host:
     machine: str
     vms: int
     memory_bytes: int
+    guests: bool
     bloat_bytes: int
     pools: Mapping[int, int]
     swapped_bytes: Mapping[str, int]
@@ -49,7 +52,10 @@ class Host:
     def sentence(self) -> str:
         """The sums in words."""
         size = units.size
-        text = f"{self.vms} VMs with {size(self.memory_bytes)} of memory"
+        vms = "1 VM" if self.vms == 1 else f"{self.vms} VMs"
+        text = f"{vms} with {size(self.memory_bytes)} of memory"
+        if not self.guests:
+            text += " for programs (--set-memory adds their systems)"
         if self.bloat_bytes:
             text += f", and {size(self.bloat_bytes)} more because of larger pages"
         if self.dram_bytes is not None:
@@ -81,7 +87,7 @@ def _host(name: str, run: AdviseRun, rows: Sequence[declared.Row]) -> Host:
     for row in rows:
         page = row["settable_page_bytes"]
         if row["mechanism"] == "hugetlb":
-            pools[page] = pools.get(page, 0) + math.ceil(row["memory_bytes"] / page)
+            pools[page] = pools.get(page, 0) + math.ceil(_given(row) / page)
         elif row["memory_fraction"]:
             # Huge pages of a pool are never swapped.
             over = round(row["memory_bytes"] / row["memory_fraction"]) - row["memory_bytes"]
@@ -96,9 +102,17 @@ def _host(name: str, run: AdviseRun, rows: Sequence[declared.Row]) -> Host:
     return Host(
         machine=name,
         vms=len(rows),
-        memory_bytes=sum(row["memory_bytes"] for row in rows),
-        bloat_bytes=sum(max(row["bloat_bytes"] or 0, 0) for row in rows),
+        memory_bytes=sum(map(_given, rows)),
+        guests=all(row["guest_memory_bytes"] for row in rows),
+        bloat_bytes=sum(
+            max(row["bloat_bytes"] or 0, 0) for row in rows if not row["guest_memory_bytes"]
+        ),
         pools=dict(sorted(pools.items())),
         swapped_bytes=swapped,
         dram_bytes=sum(known) if known else None,
     )
+
+
+def _given(row: declared.Row) -> int:
+    """The memory of a VM: its guest's if it is set, else its program's."""
+    return row["guest_memory_bytes"] or row["memory_bytes"]

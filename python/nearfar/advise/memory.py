@@ -101,8 +101,9 @@ def enough(
 
 def size_guest(row: Advice) -> None:
     """Fill in the memory of the guest, and append a sentence to ``why``."""
-    row["guest_memory_bytes"] = memory = guest_memory(row["memory_bytes"])
+    program = row["memory_bytes"] + max(row["bloat_bytes"] or 0, 0)
+    row["guest_memory_bytes"] = memory = guest_memory(program)
     row["why"] += (
-        f" Give the guest {units.size(memory)}: {units.size(row['memory_bytes'])} for the program, "
+        f" Give the guest {units.size(memory)}: {units.size(program)} for the program, "
         f"{units.size(SYSTEM)} for its system, the rest for the kernel's page structures."
     )

@@ -15,8 +15,11 @@ SETTINGS = {"epilog": "Example: nearfar report app.run -o page.html"}
 
 
 def run(
-    folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Run folder, written by -o of a study.")
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run folder, written by -o of a study, or several of one study."
+        ),
     ],
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="FILE", help="The page to write.")
@@ -24,15 +27,15 @@ def run(
     force: Force = False,
     output_format: TextFormat = "table",
 ) -> None:
-    """Write a self-contained HTML page of a run."""
+    """Write a self-contained HTML page of a run, a sweep, or several runs."""
     from nearfar.output import check_output, write_whole
     from nearfar.report import report
 
     check_output(out, force=force)
-    text = report(folder)
+    text = report(folders)
     write_whole(out, text, force=force)
     if output_format == "json":
-        answer = {"page": str(out), "bytes": len(text.encode()), "run": str(folder)}
+        answer = {"page": str(out), "bytes": len(text.encode()), "runs": list(map(str, folders))}
         print(json.dumps(answer, indent=1))
     else:
         print(f"page: {out}")

@@ -13,7 +13,7 @@ HUGETLB = "/sys/kernel/mm/hugepages"
 
 
 class PageRow(TypedDict):
-    """Columns of ``nearfar advise`` that emitters of page sizes read."""
+    """Columns of ``nearfar advise`` and ``nearfar size`` that emitters of page sizes read."""
 
     vm: str
     settable_page_bytes: int
@@ -110,6 +110,17 @@ def guest_memory(row: PageRow) -> int:
     return page_count(row, row.get("guest_memory_bytes") or 0) * row["settable_page_bytes"]
 
 
+def unset(row: PageRow, tool: str) -> list[str]:
+    """A comment line: ``tool`` does not set a multi-size THP, and what does."""
+    if row["mechanism"] != "mthp":
+        return []
+    size = short(row["settable_page_bytes"])
+    return [
+        f"Does not set pages of {size}, for which {tool} has no setting. In the guest: --emit "
+        "kernel-cmdline; on the host, behind the guest's memory: --emit sysfs."
+    ]
+
+
 def uses_hugetlb(row: PageRow, tool: str) -> bool:
     """Whether ``tool`` takes the row's pages from hugetlbfs: 2 MiB and larger.
 
@@ -140,5 +151,5 @@ def granule_error(row: PageRow) -> NearfarError:
 def heading(row: PageRow) -> str:
     """A comment line with the VM and its page size."""
     size, advised = short(row["settable_page_bytes"]), short(row["advised_page_bytes"])
-    text = f"nearfar advise: {row['vm']}: pages of {size}"
+    text = f"nearfar: {row['vm']}: pages of {size}"
     return text if size == advised else f"{text} (advised {advised}, which cannot be set)"

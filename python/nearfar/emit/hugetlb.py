@@ -45,7 +45,7 @@ def emit_host(host: str, rows: Sequence[PageRow]) -> str:
     pairs = sorted(pools.items())
     parameters = [f"hugepagesz={short(size)} hugepages={count}" for size, count in pairs]
     comments = [
-        f"nearfar advise: {host}: a pool of huge pages",
+        f"nearfar: {host}: a pool of huge pages",
         f"Kernel parameters that reserve it at boot: {' '.join(parameters)}",
     ]
     if not any(row.get("guest_memory_bytes") for row in rows):

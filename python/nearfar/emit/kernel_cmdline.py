@@ -2,14 +2,14 @@
 
 Sets: ``thp_anon=64K:always`` (multi-size THP of one size, Linux 6.12 and later),
 ``transparent_hugepage=always`` (2 MiB), ``hugepagesz=1G hugepages=N`` (hugetlbfs), and for 4 KiB
-``transparent_hugepage=never``. For a guest's kernel this is a page size per VM, as in page-size
-advice (000).
+``transparent_hugepage=madvise``: larger pages only for programs that ask. For a guest's kernel this
+is a page size per VM, as in page-size advice (000).
 
 Cannot: set a base page (a kernel build); set the size of file pages: mTHP is for anonymous memory.
 
-Do not use: ``transparent_hugepage=never`` on a host with several VMs; ``thp_anon=`` before Linux
-6.12, which logs and ignores it; ``transparent_hugepage=always`` with less than 512 MiB of memory:
-the kernel then sets ``never``.
+Do not use: on a host with programs that were advised other sizes; ``thp_anon=`` before Linux 6.12,
+which logs and ignores it; ``transparent_hugepage=always`` with less than 512 MiB of memory: the
+kernel then sets ``never``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def emit(row: PageRow) -> str:
     # In a guest, the pool holds the program, not the guest's memory.
     pages = page_count(row, row["memory_bytes"])
     return {
-        "base": "transparent_hugepage=never",
+        "base": "transparent_hugepage=madvise",
         "mthp": f"thp_anon={size}:always",
         "thp": "transparent_hugepage=always",
         "hugetlb": f"hugepagesz={size} hugepages={pages}",

@@ -13,7 +13,7 @@ should swap the guest, or has too few reserved pages: QEMU then does not start.
 
 from __future__ import annotations
 
-from nearfar.emit._page import MIB, PageRow, guest_memory, heading, uses_hugetlb
+from nearfar.emit._page import MIB, PageRow, guest_memory, heading, unset, uses_hugetlb
 from nearfar.sizes import short
 
 SUMMARY = "QEMU options to append"
@@ -25,7 +25,7 @@ def emit(row: PageRow) -> str:
     """Comments, then one option per line, for ``qemu-system-... $(grep -v '^#' FILE)``."""
     size = short(row["settable_page_bytes"])
     backed, memory = uses_hugetlb(row, "QEMU"), guest_memory(row)
-    lines, options = [heading(row)], []
+    lines, options = [heading(row), *unset(row, "QEMU")], []
     if backed:
         # systemd mounts the default size, 2 MiB, at /dev/hugepages.
         path = f"/dev/hugepages{'' if size == '2M' else size}"

@@ -5,40 +5,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nearfar.result import Result
 
 
-def report(folder: str | Path) -> str:
-    """One self-contained page of a folder of results.
+def report(folder: str | Path | Sequence[str | Path]) -> str:
+    """One self-contained page of a folder of results, or of several runs of a study.
 
     Args:
-        folder: made by ``-o`` of a study that has a page.
+        folder: made by ``-o`` of a study that has a page, or by ``nearfar sweep``; or several.
 
     Returns:
         The page's text, to be written as UTF-8.
 
     Raises:
-        NearfarError: no run, or one without a page, such as a sweep.
+        NearfarError: no run, one without a page, or runs of different studies.
     """
     from nearfar.errors import NearfarError
+    from nearfar.report.runs import together
     from nearfar.run_folder import open_run
 
-    opened = open_run(folder)
+    folders = [folder] if isinstance(folder, str | Path) else list(folder)
+    if len(folders) > 1:
+        return _drawn(", ".join(map(str, folders)), together(folders), "in the folders")
+    opened = open_run(folders[0])
     rows = opened.path / ("dataset" if opened.is_sweep else "result.parquet")
-    other = (
-        f"its rows are in {rows}, for DuckDB, Polars or pandas; `nearfar diff` compares two runs"
-    )
     if opened.result.page is None:
-        what = "a sweep" if opened.is_sweep else f"a run of {opened.study.name}"
-        raise NearfarError(f"{opened.path}: {what} has no page; {other}")
+        raise NearfarError(
+            f"{opened.path}: a run of {opened.study.name} has no page; its rows are in {rows}, for "
+            "DuckDB, Polars or pandas; `nearfar diff` compares two runs"
+        )
+    return _drawn(str(opened.path), opened.result, f"in {rows}")
+
+
+def _drawn(name: str, result: Result, rows: str) -> str:
+    """The page of a result, with errors that say where it is from and where its rows are."""
+    from nearfar.errors import NearfarError
+
     try:
-        return opened.result.html()
+        return result.html()
     except NearfarError as error:  # A question without a page, or too many rows for a page.
-        raise NearfarError(f"{opened.path}: {error}; {other}") from None
+        raise NearfarError(
+            f"{name}: {error}; its rows are {rows}, for DuckDB, Polars or pandas; `nearfar diff` "
+            "compares two runs"
+        ) from None
     except _DAMAGED as error:
         what = " ".join(f"{type(error).__name__} {error}".split())[:200]
         raise NearfarError(
-            f"{opened.path}: is not a complete run of this version ({what}); run the study again"
+            f"{name}: is not a complete run of this version ({what}); run the study again"
         ) from None
 
 

@@ -30,8 +30,10 @@ def advice(result: AdviseResult) -> RenderableType:
     )
     for head in declared.ROWS.heads("vm", "storage"):
         table.add_column(head, overflow="fold", narrow=10, importance=KEY)
-    bytes_of = ("memory_bytes", "advised_page_bytes", "settable_page_bytes")
-    for name in (*bytes_of, "predicted_ns", "gain", "regret"):
+    sized = any(row["guest_memory_bytes"] for row in rows)
+    guest = ["guest_memory_bytes"] if sized else []
+    pages = ("advised_page_bytes", "settable_page_bytes")
+    for name in ("memory_bytes", *guest, *pages, "predicted_ns", "gain", "regret"):
         key = name in ("advised_page_bytes", "gain")
         importance = KEY if key else DETAIL if name == "predicted_ns" else 1
         table.add_column(declared.ROWS.head(name), justify="right", importance=importance)
@@ -44,6 +46,7 @@ def advice(result: AdviseResult) -> RenderableType:
             Text(units.clean(row["vm"])),
             Text(units.clean(row["storage"])),
             memory(row),
+            *([units.size(row["guest_memory_bytes"] or 0)] if sized else []),
             Text(units.size(row["advised_page_bytes"]), style="bold"),
             units.size(row["settable_page_bytes"]),
             units.duration(row["predicted_ns"]),
@@ -78,10 +81,9 @@ def sure(row: declared.Row) -> str:
 
 
 def memory(row: declared.Row) -> str:
-    """The memory size of a row as it was requested."""
-    if row["memory_fraction"] is None:
-        return units.size(row["memory_bytes"])
-    return units.percent(row["memory_fraction"])
+    """The memory size of a row, and the share if less than all was requested."""
+    size, fraction = units.size(row["memory_bytes"]), row["memory_fraction"]
+    return size if fraction in (None, 1) else f"{size} ({units.percent(fraction)})"
 
 
 def evaluation(found: Evaluation, limit: int = 10) -> RenderableType:

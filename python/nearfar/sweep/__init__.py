@@ -82,6 +82,7 @@ class SweepResult(Result):
     """
 
     shown = "nearfar.report.sweep:sweep"
+    page = "nearfar.report.html.rows:RowsPage"
     chart = "nearfar.report.plots.sweep:draw"
 
     folder: Path

@@ -150,6 +150,7 @@ class Plan:
                 resolved.append(path)
             if name in given or renamed:
                 parameters[name] = resolved if isinstance(value, list | tuple) else resolved[0]
+        inputs |= _scripts(written)
         whole = {
             "study": self.study.name,
             "parameters": written,
@@ -180,6 +181,18 @@ class Plan:
                 break
         found = machines.load(text)
         return text, hashlib.sha256(found.to_json().encode()).hexdigest()
+
+
+def _scripts(values: Mapping[str, object]) -> dict[str, str]:
+    """The hashes of Python files that parameters name, such as a policy."""
+    found = {}
+    for name, value in values.items():
+        for text in value if isinstance(value, list | tuple) else [value]:
+            for word in text.split(",") if isinstance(text, str) else []:
+                file = Path(word.partition(":")[0])
+                if file.suffix == ".py" and file.is_file():
+                    found[f"{name}:{word}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return found
 
 
 def read(source: str | Path | Mapping[str, object]) -> Plan:

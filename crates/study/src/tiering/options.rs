@@ -24,7 +24,7 @@ nearfar_schema::options! {
     pub struct Request {
         /// A generated workload, or a trace folder.
         workload: Load = "nomad-medium",
-        /// Policies, comma-separated, or `all`.
+        /// Policies, comma-separated, or `all`; mine.py is a policy in Python.
         policy: Policies = "all",
         /// Machine name or file; it needs two to four nodes and [cost].
         machine: MachineName = "cxl-a",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypedDict
+from typing import Final, Literal, TypedDict
 
 from nearfar import units
 from nearfar.advise import AdviseResult
 from nearfar.advise.architectures import MECHANISMS
+from nearfar.advise.host import hosts
 from nearfar.advise.one_vm import Advice
 from nearfar.declared import advise as declared
 from nearfar.paging_findings import USUAL_PAGE
@@ -58,6 +59,7 @@ class AdvisePage(page.Page[AdviseResult]):
         traces = {row["trace"] for row in rows}
         self.alone = len(traces) == 1 and result.run.get("fleet") is None
         self.headline = summary(rows, "cases" if self.alone else "virtual machines")
+        self.more = [f"Host {host.machine}: {host.sentence}" for host in hosts(result.run, rows)]
         if self.alone:
             self.heading = f"How big should the pages of <code>{page.name(*traces)}</code> be?"
 
@@ -133,6 +135,9 @@ def _sentence(row: Advice) -> str:
 def _table(rows: Sequence[Advice], caption: str) -> str:
     pages = sorted({row["advised_page_bytes"] for row in rows})
     colours = dict(zip(pages, palette.ramp(len(pages), 0.0, 1.0), strict=True)) if pages else {}
+    guest: Sequence[Literal["guest_memory_bytes"]] = (
+        ("guest_memory_bytes",) if any(row["guest_memory_bytes"] for row in rows) else ()
+    )
     cells = []
     for index, row in enumerate(rows):
         back = colours[row["advised_page_bytes"]]
@@ -145,27 +150,28 @@ def _table(rows: Sequence[Advice], caption: str) -> str:
                 f"{page.text(row['vm'])}</button>",
                 f'<span class="size" style="background:{back};color:{palette.ink(back)}">'
                 f"{page.text(page.typeset(units.size(row['advised_page_bytes'])))}</span>",
+                page.text(page.typeset(units.percent(row["gain"]))),
+                *(page.text(page.typeset(units.size(row[name] or 0))) for name in guest),
+                page.text(page.typeset(memory(row))),
+                f'<span class="verdict {known}">{sign}{page.text(page.typeset(word))}</span>',
                 page.text(page.typeset(units.size(row["settable_page_bytes"]))),
                 page.text(row["workload"]),
-                page.text(page.typeset(memory(row))),
                 page.text(row["storage"]),
                 *(
                     page.text(page.typeset(units.duration(time)))
                     for time in (row["predicted_ns"], row["simulated_ns"], row["baseline_4k_ns"])
                 ),
-                *(
-                    page.text(page.typeset(units.percent(share)))
-                    for share in (row["gain"], row["regret"])
-                ),
-                f'<span class="verdict {known}">{sign}{page.text(word)}</span>',
+                page.text(page.typeset(units.percent(row["regret"]))),
             ]
         )
-    headers = declared.ROWS.heads(
-        "vm", "advised_page_bytes", "settable_page_bytes", "workload", "memory_bytes", "storage",
-        "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret",
+    # A phone shows the first ones.
+    first = declared.ROWS.heads("vm", "advised_page_bytes", "gain", *guest, "memory_bytes")
+    last = declared.ROWS.heads(
+        "settable_page_bytes", "workload", "storage", "predicted_ns", "simulated_ns",
+        "baseline_4k_ns", "regret",
     )  # fmt: skip
     choose = "<p>Choose a row to see its curve and reasons.</p>" if len(rows) > 1 else ""
-    return choose + page.table([*headers, sure_head(rows)], cells, caption)
+    return choose + page.table([*first, sure_head(rows), *last], cells, caption)
 
 
 class Curve(TypedDict):

@@ -43,7 +43,7 @@ class NumaPage(page.Page[NumaResult[AllocRow]]):
         super().__init__(result, result.run, len(result.rows))
         self.topology, self.published = topology, published
         self.heading = f"Memory of <code>{page.text(topology['machine'])}</code>, mode by mode"
-        self.headline = _finding(result.rows)
+        self.headline, *self.more = _findings(result.rows) or ["No allocation."]
 
     def _sections(self) -> list[str]:
         rows = self.result.rows
@@ -58,25 +58,48 @@ class NumaPage(page.Page[NumaResult[AllocRow]]):
         key = f"<p>{filled} {legend}</p>"
         machine = f"{key}{style}{pictures}</div>"
         self.charts["time"] = _chart(rows, self.published)
-        caption = "A line for each mode." + (" Crosses: published." if self.published else "")
+        crosses = any(p["source"] == "published" for p in self.charts["time"]["points"])
+        caption = "A line for each mode." + (" Crosses: published." if crosses else "")
         time = page.chart("time", "Time to allocate and clear against size", caption)
         if not self.charts["time"]["points"]:
             del self.charts["time"]
             time = "<p>Nothing could be allocated.</p>"
+        if len({row["size_bytes"] for row in rows}) > 1:
+            chart = [page.section("time", "Time against size", time, wide=True)]
+        else:
+            self.charts.pop("time", None)
+            chart = []
         return [
-            page.section("machine", "Where pages land", machine, wide=True),
-            page.section("time", "Time against size", time, wide=True),
+            *chart,
             page.section("allocations", "The numbers", _table(rows), wide=True),
+            page.section("machine", "Where pages land", machine, wide=True),
         ]
 
 
-def _finding(rows: Sequence[AllocRow]) -> str:
-    largest: dict[str, int] = {}
-    for row in rows:
-        if row["possible"]:
-            largest[row["mode"]] = max(largest.get(row["mode"], 0), row["size_bytes"])
-    parts = [f"{mode} to {units.size(size)}" for mode, size in largest.items()]
-    return "Allocations that can be done: " + (", ".join(parts) if parts else "none") + "."
+def _findings(rows: Sequence[AllocRow]) -> list[str]:
+    """At each size the quickest mode, the slowest, and those that cannot hold it."""
+    lines = []
+    for size in dict.fromkeys(row["size_bytes"] for row in rows):
+        times = [
+            (row["seconds"], row["mode"])
+            for row in rows
+            if row["size_bytes"] == size and row["seconds"] is not None
+        ]
+        failed = [row["mode"] for row in rows if row["size_bytes"] == size and not row["possible"]]
+        if not times:
+            lines.append(f"{units.size(size)}: no mode can allocate it.")
+            continue
+        best, worst = min(times), max(times)
+        quickest = [mode for seconds, mode in times if seconds <= 1.005 * best[0]]
+        text = f"{units.size(size)}: {', '.join(quickest)} in {_time(best[0])}"
+        if worst[0] > 1.005 * best[0]:
+            text += f", {units.digits(worst[0] / best[0], 2)} times as fast as {worst[1]}"
+        lines.append(text + (f"; not with {', '.join(failed)}." if failed else "."))
+    return lines
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:,.2f} s" if seconds < 10 else f"{seconds:,.1f} s"
 
 
 def _figure(row: AllocRow, topology: Topology) -> str:
@@ -148,9 +171,15 @@ def _chart(rows: Sequence[AllocRow], published: Sequence[Published]) -> charts.D
     """Seconds against size, a line for each mode; published points as crosses."""
     import altair as alt
 
+    # Published points far above what was asked would squeeze the rest.
+    most = 2 * max((row["size_bytes"] for row in rows), default=0)
     known = [
         *((row["mode"], row["size_bytes"], row["seconds"], "computed") for row in rows),
-        *((row["mode"], row["size_bytes"], row["seconds"], "published") for row in published),
+        *(
+            (row["mode"], row["size_bytes"], row["seconds"], "published")
+            for row in published
+            if row["size_bytes"] <= most
+        ),
     ]
     points: list[charts.Datum] = [
         {
@@ -171,8 +200,12 @@ def _chart(rows: Sequence[AllocRow], published: Sequence[Published]) -> charts.D
     )
     y = alt.Y("seconds:Q", axis=alt.Axis(title="seconds", tickCount=6))
     names = list(dict.fromkeys(point["mode"] for point in points))
+    colours = [c for name, c in palette.OKABE_ITO.items() if name not in ("yellow", "black")]
+    colours = ([*colours, "#8c8c8c"] * len(names))[: len(names)]
     colour = alt.Color(
-        "mode:N", scale=alt.Scale(domain=names), legend=alt.Legend(title=None, orient="top")
+        "mode:N",
+        scale=alt.Scale(domain=names, range=colours),
+        legend=alt.Legend(title=None, orient="top", columns=2, labelLimit=140),
     )
     base = alt.Chart(alt.NamedData("points")).encode(x=x, y=y, color=colour)
     line = base.transform_filter("datum.source == 'computed'").mark_line(strokeWidth=2)
@@ -192,9 +225,10 @@ def _chart(rows: Sequence[AllocRow], published: Sequence[Published]) -> charts.D
 
 
 def _table(rows: Sequence[AllocRow]) -> str:
+    reasons = any(row["why_not"] for row in rows)
     headers = declared.ROWS.heads(
         "mode", "size_bytes", "seconds", "gb_per_second", "local_dram_bytes", "remote_dram_bytes",
-        "local_far_bytes", "remote_far_bytes", "why_not",
+        "local_far_bytes", "remote_far_bytes", *(["why_not"] if reasons else []),
     )  # fmt: skip
 
     def cells(row: AllocRow) -> list[str]:
@@ -209,7 +243,7 @@ def _table(rows: Sequence[AllocRow]) -> str:
             "impossible" if seconds is None else page.text(page.typeset(f"{seconds:,.2f} s")),
             "" if rate is None else f"{rate:.2f}",
             *(page.text(page.typeset(units.size(size))) if size else "-" for size in places),
-            page.text(row["why_not"] or ""),
+            *([page.text(row["why_not"] or "")] if reasons else []),
         ]
 
     return page.table(headers, [cells(row) for row in rows], "Allocations")

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar, cast
 
 from nearfar import units
 from nearfar.errors import NearfarError
@@ -204,6 +204,8 @@ class Page(Generic[R]):
     heading: str
     #: The finding in a sentence or two, plain text.
     headline: str
+    #: Further lines of the finding, plain text.
+    more: Sequence[str] = ()
     #: The maximum number of rows, which keeps the page under 3 MB, and the plural of a row's name.
     limit: ClassVar[int | None] = None
     row_name: ClassVar[str] = "rows"
@@ -238,10 +240,21 @@ class Page(Generic[R]):
         """The study's own sections, HTML."""
         raise NotImplementedError
 
+    def _kicker(self) -> str:
+        """The small line: what the page is of, and the machine."""
+        names = self.run.get("machine") or self.run.get("machines")
+        if not names:
+            return self.kicker
+        words = [names] if isinstance(names, str) else list(map(str, cast("Iterable[str]", names)))
+        return f"{self.kicker}, machine {', '.join(words)}"
+
     def _lead(self) -> str:
         """The part between the heading and the sections, HTML."""
         line = text(typeset(self.headline))
-        return f'<p class="finding" id="finding" aria-live="polite">{line}</p>'
+        more = "<br>".join(text(typeset(line)) for line in self.more)
+        return f'<p class="finding" id="finding" aria-live="polite">{line}</p>' + (
+            f'<p class="answers">{more}</p>' if more else ""
+        )
 
     def _made(self) -> str:
         """How the result was made, HTML."""
@@ -272,7 +285,7 @@ class Page(Generic[R]):
             '<meta name="color-scheme" content="light dark">\n'
             f"<title>{text(self.title)}</title>\n<style>\n{_file('style.css')}</style>\n</head>\n"
             '<body>\n<a class="skip" href="#content">Skip to the content</a>\n'
-            f'<header><p class="kicker">{text(self.kicker)}</p><h1>{self.heading}</h1>'
+            f'<header><p class="kicker">{text(self._kicker())}</p><h1>{self.heading}</h1>'
             f"{self._lead()}</header>\n"
             '<noscript><p class="note">The charts need JavaScript; every table below is complete '
             "without it.</p></noscript>\n"

@@ -51,12 +51,16 @@ class SsdPage(page.Page[SsdResult]):
         super().__init__(result, result.run, len(result.rows))
         trace = page.name(result.run["trace"])
         self.heading = f"Wait for flash, or run something else? <code>{trace}</code>"
-        self.headline = texts.headline(result)
+        #: Whether a fault reached the flash, so that policies can differ.
+        self.faults = any(row["embedded_fault_rate"] for row in result.rows)
+        self.headline, *self.more = _answers(result, self.faults)
         pairs = zip(result.rows, result.details, strict=True)
         self.cells = [_cell(row, detail) for row, detail in pairs]
 
     def _sections(self) -> list[str]:
         rows = self.result.rows
+        if not self.faults:
+            return [page.section("numbers", "The numbers", _table(rows), wide=True)]
         options = "".join(
             f'<option value="{i}">{page.text(cell["name"])}</option>'
             for i, cell in enumerate(self.cells)
@@ -71,26 +75,95 @@ class SsdPage(page.Page[SsdResult]):
             "Embedded page faults by predicted and by actual time, 8 bins per doubling. "
             "The line is the threshold of the policy.",
         )
-        if not any(cell["bars"] for cell in self.cells):
-            chart = "<p>No embedded page faults: all pages were in the device's DRAM.</p>" + (
-                f"<div hidden>{chart}</div>"
-            )
+        by_memory = []
+        if len(texts.by_size(rows)) > 1:
+            self.charts["times"] = _times(rows)
+            label = "Time by DRAM of the device, a line for each policy"
+            body = page.chart("times", label, f"{label}. Less is better.")
+            by_memory = [page.section("times", "How much DRAM in the device", body, wide=True)]
         return [
+            *by_memory,
             page.section("bars", "Where the time went", _bars(rows), wide=True),
             page.section("service", "How long the device took", chooser + chart, wide=True),
             page.section("numbers", "The numbers", _table(rows), wide=True),
         ]
 
     def _data(self) -> dict[str, object]:
+        charts_of = {"service": {"spec": _histogram()}, **self.charts} if self.faults else {}
         brief = [
             {key: value for key, value in detail.items() if key != "timeline"}
             for detail in self.result.details
         ]
         return {
             "result": {**self.result.to_dict(), "details": brief},
-            "model": {"charts": {"service": {"spec": _histogram()}}},
+            "model": {"charts": charts_of},
             "cells": self.cells,
         }
+
+
+def _answers(result: SsdResult, faults: bool) -> list[str]:
+    """The quickest policy at each size of DRAM, and what the others and more DRAM cost."""
+    rows, size = result.rows, units.size
+    if not faults:
+        time = units.duration(min(row["seconds"] for row in rows) * 1e9)
+        return [
+            f"No fault reaches the flash: the program fits the device's DRAM at {time}, so a "
+            "policy changes nothing. Give less --dram."
+        ]
+    lines, least = [], []
+    for group in texts.by_size(rows):
+        best, worst = (pick(group, key=lambda row: row["seconds"]) for pick in (min, max))
+        least.append(best)
+        text = (
+            f"With {size(best['dram_bytes'])} of DRAM the policy {units.clean(best['epf'])} is "
+            f"quickest: {units.duration(best['seconds'] * 1e9)}"
+        )
+        if worst["seconds"] > best["seconds"]:
+            more = units.percent(worst["seconds"] / best["seconds"] - 1)
+            text += f"; {units.clean(worst['epf'])} takes {more} more"
+        lines.append(f"{text}.")
+    low, high = (pick(least, key=lambda row: row["dram_bytes"]) for pick in (min, max))
+    if low is not high:
+        saved = 1 - high["seconds"] / low["seconds"]
+        lines.append(
+            f"{size(high['dram_bytes'])} instead of {size(low['dram_bytes'])} of DRAM saves "
+            f"{units.percent(saved)} of the time."
+        )
+    return lines
+
+
+def _times(rows: Sequence[declared.Row]) -> charts.Drawn:
+    """The chart of time against DRAM, a line for each policy."""
+    import altair as alt
+
+    names = list(dict.fromkeys(units.clean(row["epf"]) for row in rows))
+    sizes = sorted({row["dram_bytes"] for row in rows})
+    colours = [palette.OKABE_ITO[c] for c in ("blue", "vermillion", "green", "purple", "orange")]
+    made = (
+        alt.Chart(alt.NamedData("points"))
+        .mark_line(point=True, strokeWidth=2)
+        .encode(
+            x=alt.X("size:O", sort=[page.typeset(units.size(size)) for size in sizes],
+                    axis=alt.Axis(title=declared.ROWS.head("dram_bytes"), labelAngle=0)),
+            y=alt.Y("value:Q", scale=alt.Scale(zero=True), axis=alt.Axis(
+                    title="time", labelExpr=charts.TIME_LABEL, tickCount=6)),
+            color=alt.Color("policy:N", legend=alt.Legend(title=None, orient="top", columns=3),
+                            scale=alt.Scale(domain=names,
+                                            range=(colours * len(names))[: len(names)])),
+            tooltip=[alt.Tooltip("policy:N"), alt.Tooltip("size:N", title="DRAM"),
+                     alt.Tooltip("label:N", title="time")],
+        )
+    )  # fmt: skip
+    points: list[charts.Datum] = [
+        {
+            "policy": units.clean(row["epf"]),
+            "size": page.typeset(units.size(row["dram_bytes"])),
+            "value": row["seconds"] * 1e9,
+            "label": page.typeset(units.duration(row["seconds"] * 1e9)),
+        }
+        for row in rows
+    ]
+    return {"spec": charts.finish(made, 260), "points": points}
 
 
 def _name(row: declared.Row) -> str:
@@ -154,7 +227,13 @@ def _histogram() -> charts.Spec:
     x = alt.X(
         "low:Q",
         scale=alt.Scale(type="log", nice=False, padding=8),
-        axis=alt.Axis(title="time of a service", labelExpr=charts.TIME_LABEL, tickCount=6),
+        axis=alt.Axis(
+            title="time of a service",
+            labelExpr=charts.TIME_LABEL,
+            tickCount=6,
+            labelOverlap="greedy",
+            labelSeparation=8,
+        ),
     )
     kinds = ["predicted", "actual"]
     colours = [palette.OKABE_ITO["orange"], palette.OKABE_ITO["blue"]]

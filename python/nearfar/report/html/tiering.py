@@ -75,10 +75,6 @@ class TieringPage(page.Page[TieringResult]):
         self.heading = f"Which policy for <code>{page.text(workload)}</code>?"
         self.headline, *self.more = answers.answers(result)
 
-    def _lead(self) -> str:
-        lines = "<br>".join(page.text(page.typeset(line)) for line in self.more)
-        return super()._lead() + (f'<p class="overall">{lines}</p>' if lines else "")
-
     def _sections(self) -> list[str]:
         result = self.result
         rows = of_memory(result, result.rows)
