@@ -96,7 +96,7 @@ class Plan:
 
         paths, fleet = inputs_of(traces)
         parsed = complete(declared.OPTIONS, options)
-        parsed["zram_ratio"] = _ratio(parsed["zram_ratio"])
+        parsed["zram_ratio"] = zram_ratio(parsed["zram_ratio"])
         if parsed["ram"] is not None and len(parse_memory(parsed["ram"], "--ram")) != 1:
             raise NearfarError(f"--ram: {parsed['ram']!r} is more than one size; give one")
         swap = parsed["swap"] or usual()
@@ -122,7 +122,7 @@ class Plan:
         return cls(vms, loaded, parsed, paths, fleet)
 
 
-def _ratio(given: str | float) -> float:
+def zram_ratio(given: str | float) -> float:
     """The value of ``--zram-ratio``."""
     try:
         ratio = float(given)
