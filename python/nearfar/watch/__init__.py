@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 
 from nearfar import machine as machines
@@ -22,7 +21,7 @@ from nearfar.size import limits, zram_ratio
 from nearfar.size.swap import NONE, usual
 from nearfar.sizes import parse_time
 from nearfar.strict import Json
-from nearfar.watch.curve import Point, Prices, enough, points
+from nearfar.watch.curve import Point, Prices, enough, of_cycles, of_refaults
 from nearfar.watch.methods import choose, method
 from nearfar.watch.samples import Watched, peak
 from nearfar.watch.target import Target, of_pid
@@ -123,13 +122,13 @@ class Plan:
         )
 
     def prices(self) -> Prices:
-        """Times of a fault. Without swap, a page that does not fit is not allowed."""
+        """Times of a fault. Without swap, anonymous memory has none."""
         fault = self.machine.fault_times().fault_ns
 
         def of(storage: str) -> float:
             return fault + self.machine.io_ns(storage, [4096])[0]
 
-        return Prices(math.inf if self.swap == NONE else of(self.swap), of(self.disk))
+        return Prices(0.0 if self.swap == NONE else of(self.swap), of(self.disk))
 
 
 @takes(declared.OPTIONS)
@@ -161,8 +160,8 @@ def carry_out(plan: Plan, progress: Callable[[float], None] | None = None) -> Wa
     before = peak(plan.target)
     watched = chosen.watch(plan.target, plan.seconds, plan.budget, ran)
     highest = max(before, peak(plan.target), round(watched.most))
-    curve = points(watched.cycles, plan.prices())
-    row = _row(plan, watched, curve, highest, chosen.ERROR)
+    curve, *parts = _curves(watched, plan.prices())
+    row = _row(plan, watched, (curve, parts), highest, chosen.ERROR)
     run = provenance(
         "watch",
         arguments=_words(plan),
@@ -176,7 +175,7 @@ def carry_out(plan: Plan, progress: Callable[[float], None] | None = None) -> Wa
             anonymous_bytes=round(one.anonymous),
             file_bytes=round(one.file),
             faults=one.faults,
-            slowdown=one.slowdown if math.isfinite(one.slowdown) else 0.0,
+            slowdown=one.slowdown,
         )
         for one in curve
     ]
@@ -188,27 +187,35 @@ def _words(plan: Plan) -> list[str]:
     return ["--cgroup", str(target.group)] if target.group is not None else [str(target.pid)]
 
 
+def _curves(watched: Watched, prices: Prices) -> list[list[Point]]:
+    """The curve of everything observed, and those of parts of it, which show how sure it is."""
+    if watched.refaults:
+        seconds = watched.seconds / len(watched.refaults)
+        parts = [watched.refaults, watched.refaults[::2], watched.refaults[1::2]]
+        return [of_refaults(part, seconds, prices) for part in parts]
+    cycles = watched.cycles
+    without = [[*cycles[:at], *cycles[at + 1 :]] for at in range(len(cycles))]
+    return [of_cycles(part, prices) for part in (cycles, *without) if part]
+
+
 def _row(
-    plan: Plan, watched: Watched, curve: Sequence[Point], highest: int, error: tuple[float, float]
+    plan: Plan,
+    watched: Watched,
+    curves: tuple[Sequence[Point], Sequence[Sequence[Point]]],
+    highest: int,
+    error: tuple[float, float],
 ) -> declared.Row:
     """The answer."""
     last, swaps = watched.last, plan.swap != NONE
     most = max(watched.most, last.private + last.file)
 
-    def needed(cycles: Sequence[Point]) -> Point:
-        found = enough(cycles, plan.slowdown)
+    def needed(curve: Sequence[Point]) -> Point:
         everything = Point(0.0, last.private, last.file, 0.0, 0.0)
-        point = everything if found is None else found
-        if not swaps:
-            point = Point(point.seconds, last.private, point.file, point.faults, point.slowdown)
-        return point
+        point = enough(curve, plan.slowdown) or everything
+        return point if swaps else replace(point, anonymous=last.private)
 
-    point = needed(curve)
-    # Leave out one cycle at a time.
-    others = [
-        needed(points([*watched.cycles[:at], *watched.cycles[at + 1 :]], plan.prices())).bytes
-        for at in range(len(watched.cycles) if len(watched.cycles) > 1 else 0)
-    ]
+    point = needed(curves[0])
+    others = [needed(part).bytes for part in curves[1]]
     memory = min(max(point.bytes, last.locked), most)
     low = max(min([memory, *others]) * (1 - error[0]), last.locked)
     high_end = min(max([memory, *others]) * (1 + error[1]), most)

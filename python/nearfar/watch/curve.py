@@ -1,4 +1,4 @@
-"""From working sets to faults: how much slower a target would be with less memory.
+"""How much slower a target would be with less memory: from working sets, or from refaults.
 
 The rate at which a working set grows with its window is the rate of faults of a memory that just
 holds it (Denning and Schwartz, *Properties of the Working-Set Model*, 1972, section 4): with
@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from nearfar.watch.samples import GROWTH, SHORTEST, WorkingSet
+from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet
 
 PAGE: Final = 4096
 
@@ -49,37 +49,70 @@ class Point:
         return self.anonymous + self.file
 
 
-def points(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
-    """Memory sizes, smallest first, with falling slowdowns.
-
-    The slowdown of a working set is that of its growth to the next. Growth falls with the window in
-    any stationary program, so neighbours that rise are averaged (pool adjacent violators).
-    """
+def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
+    """Memory sizes, smallest first, with falling slowdowns: of a working set, by its growth."""
     means = _means(cycles)
     steps = [
-        (
+        _Step(
             one,
-            (two.seconds - one.seconds),
+            two.seconds - one.seconds,
             max(two.anonymous - one.anonymous, 0.0) / PAGE,
             max(two.file - one.file, 0.0) / PAGE,
         )
         for one, two in zip(means, means[1:], strict=False)
     ]
-    pools: list[list[float]] = []  # seconds, faults, nanoseconds, members
-    for _, seconds, anonymous, file in steps:
-        cost = anonymous * prices.swap + file * prices.file
-        pools.append([seconds, anonymous + file, cost, 1])
+    return _falling(steps, prices)
+
+
+def of_refaults(refaults: Sequence[Refaults], seconds: float, prices: Prices) -> list[Point]:
+    """Memory sizes, smallest first, with falling slowdowns.
+
+    Args:
+        refaults: what was observed.
+        seconds: the time of each observation.
+        prices: times of faults.
+    """
+    steps = [
+        _Step(
+            WorkingSet(0.0, one.anonymous_bytes, one.file_bytes),
+            seconds,
+            one.anonymous * seconds,
+            one.file * seconds,
+        )
+        for one in sorted(refaults, key=lambda one: one.anonymous_bytes + one.file_bytes)
+    ]
+    return _falling(steps, prices)
+
+
+class _Step(NamedTuple):
+    """A memory size, and its faults on swap and files in some time."""
+
+    memory: WorkingSet
+    seconds: float
+    anonymous: float
+    file: float
+
+
+def _falling(steps: Sequence[_Step], prices: Prices) -> list[Point]:
+    """The slowdown of each step; neighbours that rise are averaged (pool adjacent violators),
+    because a program that does the same all the time has fewer faults with more memory."""
+    pools: list[tuple[float, float, float, int]] = []  # seconds, faults, nanoseconds, steps
+    for step in steps:
+        cost = step.anonymous * prices.swap + step.file * prices.file
+        pools.append((step.seconds, step.anonymous + step.file, cost, 1))
         while len(pools) > 1 and pools[-2][2] * pools[-1][0] < pools[-1][2] * pools[-2][0]:
-            last = pools.pop()
-            pools[-1] = [a + b for a, b in zip(pools[-1], last, strict=True)]
+            last, before = pools.pop(), pools.pop()
+            pools.append(
+                (before[0] + last[0], before[1] + last[1], before[2] + last[2], before[3] + last[3])
+            )
     rates = [
         (faults / seconds, cost / seconds / 1e9)
-        for seconds, faults, cost, members in pools
-        for _ in range(int(members))
+        for seconds, faults, cost, count in pools
+        for _ in range(count)
     ]
     return [
-        Point(one.seconds, one.anonymous, one.file, faults, slowdown)
-        for (one, *_), (faults, slowdown) in zip(steps, rates, strict=True)
+        Point(step.memory.seconds, step.memory.anonymous, step.memory.file, faults, slowdown)
+        for step, (faults, slowdown) in zip(steps, rates, strict=True)
     ]
 
 
@@ -97,11 +130,11 @@ def enough(curve: Sequence[Point], limit: float) -> Point | None:
             if point.slowdown < above.slowdown and point.slowdown > 0:
                 part = math.log(point.slowdown / limit) / math.log(point.slowdown / above.slowdown)
             return Point(
-                point.seconds + part * (above.seconds - point.seconds),
-                point.anonymous + part * (above.anonymous - point.anonymous),
-                point.file + part * (above.file - point.file),
-                point.faults,
-                min(limit, point.slowdown) if part == 0 else limit,
+                seconds=point.seconds + part * (above.seconds - point.seconds),
+                anonymous=point.anonymous + part * (above.anonymous - point.anonymous),
+                file=point.file + part * (above.file - point.file),
+                faults=point.faults * limit / point.slowdown if part else point.faults,
+                slowdown=limit if part else point.slowdown,
             )
         above = point
     return None

@@ -74,12 +74,30 @@ class WorkingSet:
     file: float
 
 
+@dataclass(frozen=True)
+class Refaults:
+    """What was read again with less memory.
+
+    Attributes:
+        anonymous_bytes, file_bytes: the memory.
+        anonymous, file: pages a second that had been reclaimed and were used again.
+        stalled: the share of time in which a task waited for memory.
+    """
+
+    anonymous_bytes: int
+    file_bytes: int
+    anonymous: float
+    file: float
+    stalled: float
+
+
 @dataclass
 class Watched:
-    """What a method has observed.
+    """What a method has observed: ``cycles`` or ``refaults``.
 
     Attributes:
         cycles: working sets of growing windows that began together.
+        refaults: what was read again, by memory.
         seconds: how long the target was watched.
         cost: processor time of the observation, in seconds.
         least, most: resident memory, in bytes.
@@ -88,6 +106,7 @@ class Watched:
     """
 
     cycles: list[list[WorkingSet]] = field(default_factory=list)
+    refaults: list[Refaults] = field(default_factory=list)
     seconds: float = 0.0
     cost: float = 0.0
     least: float = float("inf")
@@ -156,7 +175,7 @@ def windows(length: float) -> list[float]:
 
 def cycles(
     target: Target,
-    seconds: float,
+    planned: Sequence[float],
     share: float,
     progress: Callable[[float], None],
     begin: Callable[[Sequence[int]], object],
@@ -165,7 +184,8 @@ def cycles(
     """Observe cycles of growing windows.
 
     Args:
-        target, seconds, share, progress: as for :class:`nearfar.watch.methods.Method`.
+        target, share, progress: as for :class:`nearfar.watch.methods.Method`.
+        planned: the length of each cycle, in seconds.
         begin: begins a cycle for processes.
         used: anonymous memory and pages of files that were used since then.
 
@@ -174,7 +194,6 @@ def cycles(
     """
     found = Watched()
     start, cost = time.monotonic(), time.thread_time()
-    planned = lengths(seconds)
     for length in planned:
         pids = target.pids()
         before = time.thread_time()
@@ -184,7 +203,7 @@ def cycles(
         if not found.cycles and 3 * one > share * planned[0]:
             raise NearfarError(
                 f"{target.name}: reading its memory takes {one:.2g} s, too much for a budget of "
-                f"{share:.1%} in windows of {planned[0]:.3g} s; give a longer --for, or more --budget"
+                f"{share:.1%} in windows of {planned[0]:.3g} s; give a longer --for or more --budget"
             )
         begin(pids)
         since = time.monotonic()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nearfar.watch.target import Target
 
 #: The methods; ``auto`` takes the first that lacks nothing.
-ORDER: Final = ("accessed", "touch")
+ORDER: Final = ("accessed", "damon", "touch", "squeeze")
 AUTO: Final = "auto"
 
 Progress = Callable[[float], None]

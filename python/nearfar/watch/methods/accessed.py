@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from nearfar.watch.methods import Progress
-from nearfar.watch.samples import Memory, Watched, cycles
+from nearfar.watch.samples import Memory, Watched, cycles, lengths
 from nearfar.watch.target import PROC, Target, is_virtual_machine
 
 SUMMARY: Final = "accessed bits"
@@ -41,7 +41,7 @@ def lacks(target: Target) -> str | None:
 
 def watch(target: Target, seconds: float, share: float, progress: Progress) -> Watched:
     """Observe the target; see :class:`nearfar.watch.methods.Method`."""
-    return cycles(target, seconds, share, progress, _clear, _used)
+    return cycles(target, lengths(seconds), share, progress, _clear, _used)
 
 
 def _clear(pids: Sequence[int]) -> None:

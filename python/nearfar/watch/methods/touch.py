@@ -3,7 +3,7 @@
 Pages out each anonymous area (``process_madvise``, ``MADV_PAGEOUT``) and reads how much is resident
 after growing windows. Unlike accessed bits, it works for memory of virtual machines, and it shows
 the memory that nobody uses: it stays in swap. Each page that is used is swapped in once, which the
-target feels at the start of each cycle; ``--for`` sets the number of cycles by its length.
+target feels. Writing everything out costs the watcher more than ``--budget`` once.
 
 Do not use: without fast swap such as zram. Pages that the kernel reads ahead count as used.
 """
@@ -48,7 +48,7 @@ def lacks(target: Target) -> str | None:
 
 def watch(target: Target, seconds: float, share: float, progress: Progress) -> Watched:
     """Observe the target; see :class:`nearfar.watch.methods.Method`."""
-    return cycles(target, seconds, share, progress, _page_out, _came_back)
+    return cycles(target, [seconds], share, progress, _page_out, _came_back)
 
 
 def _came_back(memory: Memory) -> tuple[float, float]:
