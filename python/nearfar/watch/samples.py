@@ -203,7 +203,7 @@ def cycles(
         if not found.cycles and 3 * one > share * planned[0]:
             raise NearfarError(
                 f"{target.name}: reading its memory takes {one:.2g} s, too much for a budget of "
-                f"{share:.1%} in windows of {planned[0]:.3g} s; give a longer --for or more --budget"
+                f"{share:.1%} in windows of {planned[0]:.3g} s; give more time (--for) or --budget"
             )
         begin(pids)
         since = time.monotonic()

@@ -46,10 +46,10 @@ def lacks(target: Target) -> str | None:
     del target
     if not ADMIN.is_dir():
         return "this kernel has no DAMON (CONFIG_DAMON_SYSFS)"
-    if int((ADMIN / "nr_kdamonds").read_text()):
-        return "somebody else uses DAMON"
     if not os.access(ADMIN / "nr_kdamonds", os.W_OK):
         return "DAMON needs root"
+    if int((ADMIN / "nr_kdamonds").read_text()):
+        return "somebody else uses DAMON"
     try:
         with _created() as context:
             if "fvaddr" not in (context / "avail_operations").read_text().split():
@@ -146,7 +146,7 @@ def _working_sets(context: Path, pids: list[int], longest: float) -> list[Workin
 
     Of a region that was used in k of the samples of an aggregation, a share p = k / samples is
     taken to be used in one sample, and 1 - (1 - p)^n in n; of a region that was not used, all at
-    its last use.
+    its last use, unless that was before the monitor began.
     """
     areas = _Areas(pids)
     regions: list[tuple[float, float, float, float]] = []
@@ -156,10 +156,13 @@ def _working_sets(context: Path, pids: list[int], longest: float) -> list[Workin
         )
         anonymous, file = areas.within(start, end)
         regions.append((anonymous, file, count * SAMPLE / AGGREGATION, age * AGGREGATION))
+    began = 0.9 * max((idle for *_, idle in regions), default=0.0)
     found = []
     for window in windows(longest):
         used = [
-            1 - (1 - min(part, 1.0)) ** (window / SAMPLE) if part else float(idle <= window)
+            1 - (1 - min(part, 1.0)) ** (window / SAMPLE)
+            if part
+            else float(idle <= window and idle < began)
             for _, _, part, idle in regions
         ]
         found.append(
