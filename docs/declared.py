@@ -48,6 +48,7 @@ IN_PYTHON = {
     "reproduce": "nearfar.reproduce._options",
     "run": "nearfar.live_result",
     "size": "nearfar.size.options",
+    "watch": "nearfar.watch.options",
     "sweep": "nearfar.sweep.options",
     "workload": "nearfar.workload",
 }

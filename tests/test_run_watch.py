@@ -111,7 +111,7 @@ def test_what_is_piped_is_a_table_or_rows(nearfar: Run, started: Started) -> Non
     assert [row["pid"] for row in rows] == ["", str(started.program)]
     # Other users' runs are none of anybody's business.
     done = nearfar("watch", started.launcher.pid, first="import os; os.setuid(65534)")
-    assert done.returncode == 2 and "another user's process" in done.stderr
+    assert done.returncode == 2 and "is another user's; run as root" in done.stderr
     assert done.stderr.count("\n") == 1
     # From Python: at once, and when it is over.
     looks = live_watch.watch(started.program, every=0.1)

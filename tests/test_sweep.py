@@ -253,8 +253,8 @@ def test_every_study_sweeps(folder: Path) -> None:
         {"study": "numa-pair", "grid": {"second": ["48G"]}, "options": {"first": "48G"}},
         {"study": "numa-plan", "grid": {"capacity": ["80G", "120G"]}},
     ]  # fmt: skip
-    # Programs that run: tests/test_run.py.
-    assert {file["study"] for file in files} | {"paging", "run"} == set(studies.STUDIES)
+    # Programs that run: tests/test_run.py, tests/test_watch.py.
+    assert {file["study"] for file in files} | {"paging", "run", "watch"} == set(studies.STUDIES)
     for file in files:
         found = sweep(file, folder / file["study"], workers=2)
         assert not found.failed, found.failed

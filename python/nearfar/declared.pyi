@@ -942,6 +942,52 @@ class size:
 
     ROWS: Final[Rows]
 
+class watch:
+    class Options(TypedDict, total=False):
+        for_: str | float
+        budget: str | float
+        method: str
+        machine: MachineLike | None
+        swap: str | None
+        slowdown: str | float
+        zram_ratio: str | float
+
+    OPTIONS: Final[tuple[Option, ...]]
+    class Row(TypedDict):
+        vm: str
+        method: str
+        why_method: str
+        machine: str
+        storage: str | None
+        memory_bytes: int
+        low_bytes: int
+        high_end_bytes: int
+        slowdown: float
+        faults: float
+        anonymous_bytes: int
+        file_bytes: int
+        resident_bytes: int
+        peak_bytes: int
+        locked_bytes: int
+        swapped_bytes: int
+        zram_bytes: int | None
+        high_bytes: int | None
+        max_bytes: int | None
+        no_limit: str | None
+        seconds: float
+        cost: float
+        processes: int
+
+    ROWS: Final[Rows]
+    class WindowsRow(TypedDict):
+        seconds: float
+        anonymous_bytes: int
+        file_bytes: int
+        faults: float
+        slowdown: float
+
+    WINDOWS_ROWS: Final[Rows]
+
 class sweep:
     class Options(TypedDict, total=False):
         workers: int

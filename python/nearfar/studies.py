@@ -161,6 +161,10 @@ STUDIES: Final = {
         ),
         Study("numa-plan", "nearfar.numa.plan", "numa.NumaResult", traces=(), threads=None),
         Study(
+            "watch", "nearfar.watch", "WatchResult", traces=(), in_columns=("machine", "method"),
+            threads=None,
+        ),
+        Study(
             "run", "nearfar.live", "Outcome", traces=(), machines=(), threads=None,
             in_columns=("command", "fast", "alone", "knobs", "far", "policy", "far_size",
                         "far_latency", "epf"),

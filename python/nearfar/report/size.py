@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -53,7 +55,7 @@ def lines(row: declared.Row, limit: float, filled: str) -> list[tuple[str, str]]
         if row["zram_bytes"] is not None:
             text += f", compressed to {size(row['zram_bytes'])}"
         found.append(("swap", f"{text}."))
-    found.append(("limits", _limits(row)))
+    found.append(("limits", limits(row)))
     part = "not the whole run" if row["no_limit"] else "the whole run"
     found.append(
         (
@@ -92,7 +94,16 @@ def _start(row: declared.Row) -> str:
     return text
 
 
-def _limits(row: declared.Row) -> str:
+class Limits(TypedDict):
+    """Columns with limits."""
+
+    max_bytes: int | None
+    high_bytes: int | None
+    no_limit: str | None
+
+
+def limits(row: Limits) -> str:
+    """The limits of a row in words."""
     if row["max_bytes"] is None:
         return f"none is advised ({row['no_limit']})."
     text = f"MemoryMax {units.size(row['max_bytes'])}"

@@ -1,0 +1,250 @@
+"""``watch``: the memory that a running program needs (docs/watch.md).
+
+>>> result = watch(1234, for_=60, swap="zram")      # doctest: +SKIP
+>>> result.rows[0]["memory_bytes"] >> 20               # doctest: +SKIP
+64
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
+
+from nearfar import machine as machines
+from nearfar.advise.fleet import share
+from nearfar.declared import watch as declared
+from nearfar.provenance import Run, provenance
+from nearfar.result import FolderResult
+from nearfar.schema import Rows, complete, takes
+from nearfar.size import limits, zram_ratio
+from nearfar.size.swap import NONE, usual
+from nearfar.sizes import parse_time
+from nearfar.strict import Json
+from nearfar.watch.curve import Point, Prices, enough, of_cycles, of_refaults
+from nearfar.watch.methods import choose, method
+from nearfar.watch.samples import Watched, peak
+from nearfar.watch.target import Target, of_pid
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: A disk with files, on a machine that describes none but swap in memory.
+_DISK: Final = "nvme"
+
+
+@dataclass(frozen=True)
+class WatchResult(FolderResult):
+    """The memory that a running program needs.
+
+    Attributes:
+        run: how it was found.
+        rows: one (docs/watch.md names the keys).
+        windows: its working sets.
+    """
+
+    run: Run
+    rows: list[declared.Row]
+    windows: list[declared.WindowsRow]
+
+    shown = "nearfar.report.watch:view"
+    columns: ClassVar[Rows] = declared.ROWS
+    plain: ClassVar[tuple[str, ...]] = ("run", "rows", "windows")
+
+    @classmethod
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> WatchResult:
+        """Read what :meth:`write` wrote."""
+        rows = cast("list[declared.Row]", tables["result"].to_pylist())
+        windows = cast("list[declared.WindowsRow]", tables["windows"].to_pylist())
+        return cls(cast("Run", run), rows, windows)
+
+    def _tables(self) -> Mapping[str, pyarrow.Table]:
+        return {"result": self.table, "windows": declared.WINDOWS_ROWS.table(self.windows)}
+
+    def _run(self) -> Mapping[str, object]:
+        return self.run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is watched, and how: checked before it begins.
+
+    Attributes:
+        target: what.
+        method, why: the method, and why it.
+        machine: the machine with the swap device and a disk.
+        swap, disk: names of storages; the swap may be :data:`nearfar.size.swap.NONE`.
+        seconds: how long.
+        budget, slowdown: shares.
+        ratio: compression of zram.
+        options: as they were given.
+    """
+
+    target: Target
+    method: str
+    why: str
+    machine: machines.Machine
+    swap: str
+    disk: str
+    seconds: float
+    budget: float
+    slowdown: float
+    ratio: float
+    options: declared.Options
+
+    @classmethod
+    def of(cls, target: Target, **options: Unpack[declared.Options]) -> Plan:
+        """Check everything.
+
+        Raises:
+            NearfarError: bad input, or no method works for the target.
+        """
+        parsed = complete(declared.OPTIONS, options)
+        given = parsed["for_"]
+        seconds = float(given) if not isinstance(given, str) else parse_time(given, "--for") / 1e9
+        swap = parsed["swap"] or usual()
+        machine = machines.paging_machine(parsed["machine"], [] if swap == NONE else [swap])
+        disks = [name for name in machine.storages if name not in (swap, "zram")]
+        disk = disks[0] if disks else _DISK
+        name, why = choose(parsed["method"], target)
+        return cls(
+            target=target,
+            method=name,
+            why=why,
+            machine=machines.with_storages(machine, [disk]),
+            swap=swap,
+            disk=disk,
+            seconds=seconds,
+            budget=share(parsed["budget"], "--budget"),
+            slowdown=share(parsed["slowdown"], "--slowdown"),
+            ratio=zram_ratio(parsed["zram_ratio"]),
+            options=parsed,
+        )
+
+    def prices(self) -> Prices:
+        """Times of a fault. Without swap, anonymous memory has none."""
+        fault = self.machine.fault_times().fault_ns
+
+        def of(storage: str) -> float:
+            return fault + self.machine.io_ns(storage, [4096])[0]
+
+        return Prices(0.0 if self.swap == NONE else of(self.swap), of(self.disk))
+
+
+@takes(declared.OPTIONS)
+def watch(
+    target: int | Target,
+    *,
+    progress: Callable[[float], None] | None = None,
+    **options: Unpack[declared.Options],
+) -> WatchResult:
+    """Watch a running program.
+
+    Args:
+        target: the number of a process, or a target (:mod:`nearfar.watch.target`).
+        progress: called with the seconds so far.
+        {options}
+
+    Raises:
+        NearfarError: bad input, or the target cannot be watched.
+    """
+    found = target if isinstance(target, Target) else of_pid(target)
+    return carry_out(Plan.of(found, **options), progress)
+
+
+def carry_out(plan: Plan, progress: Callable[[float], None] | None = None) -> WatchResult:
+    """Watch what a plan says."""
+    chosen = method(plan.method)
+    ran = progress or (lambda _: None)
+    # The peak is gone with the target.
+    before = peak(plan.target)
+    watched = chosen.watch(plan.target, plan.seconds, plan.budget, ran)
+    highest = max(before, peak(plan.target), round(watched.most))
+    curve, *parts = _curves(watched, plan.prices())
+    row = _row(plan, watched, (curve, parts), highest, chosen.ERROR)
+    run = provenance(
+        "watch",
+        arguments=_words(plan),
+        options=declared.OPTIONS,
+        values=cast("dict[str, object]", plan.options),
+        machine=plan.machine,
+    )
+    windows = [
+        declared.WindowsRow(
+            seconds=one.seconds,
+            anonymous_bytes=round(one.anonymous),
+            file_bytes=round(one.file),
+            faults=one.faults,
+            slowdown=one.slowdown,
+        )
+        for one in curve
+    ]
+    return WatchResult(run, [row], windows)
+
+
+def _words(plan: Plan) -> list[str]:
+    target = plan.target
+    return ["--cgroup", str(target.group)] if target.group is not None else [str(target.pid)]
+
+
+def _curves(watched: Watched, prices: Prices) -> list[list[Point]]:
+    """The curve of everything observed, and those of parts of it, which show how sure it is."""
+    if watched.refaults:
+        seconds = watched.seconds / len(watched.refaults)
+        parts = [watched.refaults, watched.refaults[::2], watched.refaults[1::2]]
+        return [of_refaults(part, seconds, prices) for part in parts]
+    cycles = watched.cycles
+    without = [[*cycles[:at], *cycles[at + 1 :]] for at in range(len(cycles))]
+    return [of_cycles(part, prices) for part in (cycles, *without) if part]
+
+
+def _row(
+    plan: Plan,
+    watched: Watched,
+    curves: tuple[Sequence[Point], Sequence[Sequence[Point]]],
+    highest: int,
+    error: tuple[float, float],
+) -> declared.Row:
+    """The answer."""
+    last, swaps = watched.last, plan.swap != NONE
+    most = max(watched.most, last.private + last.file)
+
+    def needed(curve: Sequence[Point]) -> Point:
+        everything = Point(0.0, last.private, last.file, 0.0, 0.0)
+        point = enough(curve, plan.slowdown) or everything
+        return point if swaps else replace(point, anonymous=last.private)
+
+    point = needed(curves[0])
+    others = [needed(part).bytes for part in curves[1]]
+    memory = min(max(point.bytes, last.locked), most)
+    low = max(min([memory, *others]) * (1 - error[0]), last.locked)
+    high_end = min(max([memory, *others]) * (1 + error[1]), most)
+    swapped = max(last.private + last.file - memory, 0.0) if swaps else 0.0
+    swapped = min(swapped, last.private)
+    no_limit = "it ended while it was watched" if watched.ended else None
+    high = limits.high(round(high_end), highest, round(last.locked)) if swaps else None
+    return declared.Row(
+        vm=plan.target.name,
+        method=plan.method,
+        why_method=plan.why,
+        machine=plan.machine.name,
+        storage=plan.swap if swaps else None,
+        memory_bytes=round(memory),
+        low_bytes=round(low),
+        high_end_bytes=round(high_end),
+        slowdown=point.slowdown,
+        faults=point.faults,
+        anonymous_bytes=round(point.anonymous),
+        file_bytes=round(point.file),
+        resident_bytes=round(watched.most),
+        peak_bytes=highest,
+        locked_bytes=round(last.locked),
+        swapped_bytes=round(swapped),
+        zram_bytes=round(swapped / plan.ratio) if plan.swap == "zram" else None,
+        high_bytes=None if no_limit else high,
+        max_bytes=None if no_limit else limits.maximum(highest),
+        no_limit=no_limit,
+        seconds=watched.seconds,
+        cost=watched.cost / watched.seconds,
+        processes=len(plan.target.pids()),
+    )

@@ -1,0 +1,166 @@
+"""How much slower a target would be with less memory: from working sets, or from refaults.
+
+The rate at which a working set grows with its window is the rate of faults of a memory that just
+holds it (Denning and Schwartz, *Properties of the Working-Set Model*, 1972, section 4): with
+working sets W(t), memory W(t) has dW/dt faults a second. The device's time of each fault gives the
+slowdown. Threads that go on while one of them waits are not counted, so that it is an upper bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet
+
+PAGE: Final = 4096
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Nanoseconds of a fault on a page of swap, and of a file."""
+
+    swap: float
+    file: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """A memory size.
+
+    Attributes:
+        seconds: the window whose working set it holds.
+        anonymous, file: its bytes.
+        faults: faults a second.
+        slowdown: the share of time that they cost.
+    """
+
+    seconds: float
+    anonymous: float
+    file: float
+    faults: float
+    slowdown: float
+
+    @property
+    def bytes(self) -> float:
+        """The memory."""
+        return self.anonymous + self.file
+
+
+def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
+    """Memory sizes, smallest first, with falling slowdowns: of a working set, by its growth."""
+    means = _means(cycles)
+    steps = [
+        _Step(
+            one,
+            two.seconds - one.seconds,
+            max(two.anonymous - one.anonymous, 0.0) / PAGE,
+            max(two.file - one.file, 0.0) / PAGE,
+        )
+        for one, two in zip(means, means[1:], strict=False)
+    ]
+    return _falling(steps, prices)
+
+
+def of_refaults(refaults: Sequence[Refaults], seconds: float, prices: Prices) -> list[Point]:
+    """Memory sizes, smallest first, with falling slowdowns.
+
+    Args:
+        refaults: what was observed.
+        seconds: the time of each observation.
+        prices: times of faults.
+    """
+    steps = [
+        _Step(
+            WorkingSet(0.0, one.anonymous_bytes, one.file_bytes),
+            seconds,
+            one.anonymous * seconds,
+            one.file * seconds,
+        )
+        for one in sorted(refaults, key=lambda one: one.anonymous_bytes + one.file_bytes)
+    ]
+    return _falling(steps, prices)
+
+
+class _Step(NamedTuple):
+    """A memory size, and its faults on swap and files in some time."""
+
+    memory: WorkingSet
+    seconds: float
+    anonymous: float
+    file: float
+
+
+def _falling(steps: Sequence[_Step], prices: Prices) -> list[Point]:
+    """The slowdown of each step; neighbours that rise are averaged (pool adjacent violators),
+    because a program that does the same all the time has fewer faults with more memory."""
+    pools: list[tuple[float, float, float, int]] = []  # seconds, faults, nanoseconds, steps
+    for step in steps:
+        cost = step.anonymous * prices.swap + step.file * prices.file
+        pools.append((step.seconds, step.anonymous + step.file, cost, 1))
+        while len(pools) > 1 and pools[-2][2] * pools[-1][0] < pools[-1][2] * pools[-2][0]:
+            last, before = pools.pop(), pools.pop()
+            pools.append(
+                (before[0] + last[0], before[1] + last[1], before[2] + last[2], before[3] + last[3])
+            )
+    rates = [
+        (faults / seconds, cost / seconds / 1e9)
+        for seconds, faults, cost, count in pools
+        for _ in range(count)
+    ]
+    return [
+        Point(step.memory.seconds, step.memory.anonymous, step.memory.file, faults, slowdown)
+        for step, (faults, slowdown) in zip(steps, rates, strict=True)
+    ]
+
+
+def enough(curve: Sequence[Point], limit: float) -> Point | None:
+    """The smallest memory whose slowdown is at most ``limit``; None if all have more.
+
+    Between two points, the logarithm of the slowdown is linear in memory.
+    """
+    above = None
+    for point in curve:
+        if point.slowdown <= limit:
+            if above is None:
+                return point
+            part = 0.0
+            if point.slowdown < above.slowdown and point.slowdown > 0:
+                part = math.log(point.slowdown / limit) / math.log(point.slowdown / above.slowdown)
+            return Point(
+                seconds=point.seconds + part * (above.seconds - point.seconds),
+                anonymous=point.anonymous + part * (above.anonymous - point.anonymous),
+                file=point.file + part * (above.file - point.file),
+                faults=point.faults * limit / point.slowdown if part else point.faults,
+                slowdown=limit if part else point.slowdown,
+            )
+        above = point
+    return None
+
+
+def _means(cycles: Sequence[Sequence[WorkingSet]]) -> list[WorkingSet]:
+    """Mean working sets by window, shortest first, never smaller than those of shorter windows."""
+    by_step: dict[int, list[WorkingSet]] = {}
+    for cycle in cycles:
+        for one in cycle:
+            step = round(math.log(one.seconds / SHORTEST, GROWTH))
+            by_step.setdefault(step, []).append(one)
+    found: list[WorkingSet] = []
+    for _, group in sorted(by_step.items()):
+        count = len(group)
+        mean = WorkingSet(
+            sum(one.seconds for one in group) / count,
+            sum(one.anonymous for one in group) / count,
+            sum(one.file for one in group) / count,
+        )
+        if found:
+            last = found[-1]
+            mean = WorkingSet(
+                mean.seconds, max(mean.anonymous, last.anonymous), max(mean.file, last.file)
+            )
+            if mean.seconds <= last.seconds:
+                continue
+        found.append(mean)
+    return found

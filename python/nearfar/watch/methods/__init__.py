@@ -1,0 +1,87 @@
+"""Ways to see which memory a running process uses, one module each.
+
+A method is a module of this package, by whose name it is chosen::
+
+    SUMMARY = "one line"
+    ERROR = (0.1, 0.4)              # share by which the memory that is enough was too high, too low
+    def lacks(target): ...          # what this kernel or these rights lack for the target, or None
+    def watch(target, seconds, share, progress): ...
+
+``watch`` observes the target for some seconds, uses at most a share of one processor, and returns
+:class:`nearfar.watch.samples.Watched`; it sends no signal, and restores what it changes even if it
+is interrupted. ``ERROR`` is recorded by ``bench/`` on programs whose need is known (docs/watch.md).
+
+To add one: the module, its place in :data:`ORDER`, a test, and a row in docs/watch.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from nearfar.errors import NearfarError, unknown
+
+if TYPE_CHECKING:
+    from nearfar.watch.samples import Watched
+    from nearfar.watch.target import Target
+
+#: The methods; ``auto`` takes the first that lacks nothing.
+ORDER: Final = ("accessed", "damon", "touch", "squeeze")
+AUTO: Final = "auto"
+
+Progress = Callable[[float], None]
+
+
+class Method(Protocol):
+    """A module of this package."""
+
+    SUMMARY: str
+    ERROR: tuple[float, float]
+
+    def lacks(self, target: Target) -> str | None:
+        """What is missing to watch the target, and how to get it; None if nothing is."""
+
+    def watch(self, target: Target, seconds: float, share: float, progress: Progress) -> Watched:
+        """Observe the target.
+
+        Args:
+            target: what to observe.
+            seconds: how long.
+            share: the most processor time to use, as a share of one processor.
+            progress: called with the seconds so far.
+
+        Raises:
+            NearfarError: observing it needs more than ``share``, or it ended at once.
+        """
+
+
+def method(name: str) -> Method:
+    """The method of this name.
+
+    Raises:
+        NearfarError: there is none.
+    """
+    if name not in ORDER:
+        raise unknown("--method: no method", name, [AUTO, *ORDER], "there are:")
+    return cast("Method", importlib.import_module(f"{__name__}.{name}"))
+
+
+def choose(name: str, target: Target) -> tuple[str, str]:
+    """The method to use for a target, and why.
+
+    Raises:
+        NearfarError: the named method, or with ``auto`` every one, lacks something.
+    """
+    if name != AUTO:
+        missing = method(name).lacks(target)
+        if missing is not None:
+            raise NearfarError(f"--method {name}: {missing}")
+        return name, "as asked"
+    why: list[str] = []
+    for each in ORDER:
+        missing = method(each).lacks(target)
+        if missing is None:
+            return each, "; ".join([method(each).SUMMARY, *why])
+        why.append(f"not {each}: {missing}")
+    raise NearfarError(f"{target.name}: {'; '.join(why)}")

@@ -1,0 +1,220 @@
+"""DAMON: the kernel samples regions of virtual memory and merges those that are used alike.
+
+Starts a monitor of the target's processes (``/sys/kernel/mm/damon/admin``, operations ``fvaddr`` on
+the areas that have memory) with the kernel's default intervals, 5 ms samples and 100 ms
+aggregation, and reads for each region how often it was used and for how long it has not been
+(Documentation/admin-guide/mm/damon/usage.rst). With operations ``vaddr``, the unused addresses
+between areas take most regions. It sees memory of virtual machines, and its cost does not grow with
+memory.
+
+Do not use: for small programs, as a region counts as a whole. If somebody else uses DAMON, it is
+left alone. Needs root.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from nearfar.errors import NearfarError
+from nearfar.watch.methods import Progress
+from nearfar.watch.samples import Watched, WorkingSet, read, windows
+from nearfar.watch.target import PROC, Target
+
+SUMMARY: Final = "DAMON, which samples regions"
+ERROR: Final = (0.5, 0.5)
+
+ADMIN: Final = Path("/sys/kernel/mm/damon/admin/kdamonds")
+#: Seconds of a sample, and between aggregations.
+SAMPLE: Final = 0.005
+AGGREGATION: Final = 0.1
+#: Seconds between looks at the regions.
+EVERY: Final = 1.0
+#: At least and at most as many regions: a region is at most this part of the memory.
+REGIONS: Final = (200, 1000)
+
+
+def lacks(target: Target) -> str | None:
+    """What is missing for the target."""
+    del target
+    if not ADMIN.is_dir():
+        return "this kernel has no DAMON (CONFIG_DAMON_SYSFS)"
+    if not os.access(ADMIN / "nr_kdamonds", os.W_OK):
+        return "DAMON needs root"
+    if int((ADMIN / "nr_kdamonds").read_text()):
+        return "somebody else uses DAMON"
+    try:
+        with _created() as context:
+            if "fvaddr" not in (context / "avail_operations").read_text().split():
+                return "this kernel's DAMON watches no virtual memory (CONFIG_DAMON_VADDR)"
+    except OSError as error:
+        return f"DAMON refuses: {error.strerror}"
+    return None
+
+
+def watch(target: Target, seconds: float, share: float, progress: Progress) -> Watched:
+    """Observe the target; see :class:`nearfar.watch.methods.Method`."""
+    del share  # the kernel bounds it by the number of regions
+    found = Watched()
+    begun, cost = time.monotonic(), time.thread_time()
+    with _created() as context:
+        _set_up(context, target.pids())
+        state = context.parent.parent / "state"
+        state.write_text("on")
+        kernel = (context.parent.parent / "pid").read_text().strip()
+        while time.monotonic() - begun < seconds:
+            time.sleep(EVERY)
+            pids = target.pids()
+            memory = read(pids)
+            if memory is None:
+                found.ended = True
+                break
+            try:
+                state.write_text("update_schemes_tried_regions")
+            except OSError:
+                found.ended = True  # it ends with its processes
+                break
+            longest = max(time.monotonic() - begun, 2 * AGGREGATION)
+            found.cycles.append(_working_sets(context, pids, longest))
+            found.least = min(found.least, memory.resident)
+            found.most = max(found.most, memory.resident)
+            found.last = memory
+            found.cost = time.thread_time() - cost + _processor_time(kernel)
+            progress(time.monotonic() - begun)
+    found.seconds = time.monotonic() - begun
+    if not found.cycles:
+        raise NearfarError(f"{target.name}: ended before it could be watched")
+    # Earlier looks know only of shorter windows.
+    found.cycles = found.cycles[len(found.cycles) // 2 :]
+    return found
+
+
+@contextmanager
+def _created() -> Iterator[Path]:
+    """A monitor, until the block ends or this process, even by SIGKILL."""
+    off = f"read line; echo off > {ADMIN}/0/state; echo 0 > {ADMIN}/nr_kdamonds"
+    with subprocess.Popen(
+        ["sh", "-c", off],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as guard:
+        try:
+            (ADMIN / "nr_kdamonds").write_text("1")
+            (ADMIN / "0/contexts/nr_contexts").write_text("1")
+            yield ADMIN / "0/contexts/0"
+        finally:
+            assert guard.stdin is not None
+            guard.stdin.close()
+            guard.wait()
+
+
+def _set_up(context: Path, pids: list[int]) -> None:
+    def put(name: str, value: object) -> None:
+        (context / name).write_text(str(value))
+
+    put("operations", "fvaddr")
+    put("monitoring_attrs/intervals/sample_us", round(SAMPLE * 1e6))
+    put("monitoring_attrs/intervals/aggr_us", round(AGGREGATION * 1e6))
+    put("monitoring_attrs/nr_regions/min", REGIONS[0])
+    put("monitoring_attrs/nr_regions/max", REGIONS[1])
+    put("targets/nr_targets", len(pids))
+    for number, pid in enumerate(pids):
+        put(f"targets/{number}/pid_target", pid)
+        areas = _Areas([pid]).areas
+        put(f"targets/{number}/regions/nr_regions", len(areas))
+        for area, (start, end, *_) in enumerate(areas):
+            put(f"targets/{number}/regions/{area}/start", start)
+            put(f"targets/{number}/regions/{area}/end", end)
+    # A scheme that matches all regions and does nothing makes them visible.
+    put("schemes/nr_schemes", 1)
+    put("schemes/0/action", "stat")
+    for name, most in (("sz", 1 << 62), ("nr_accesses", 1 << 31), ("age", 1 << 31)):
+        put(f"schemes/0/access_pattern/{name}/min", 0)
+        put(f"schemes/0/access_pattern/{name}/max", most)
+
+
+def _working_sets(context: Path, pids: list[int], longest: float) -> list[WorkingSet]:
+    """Working sets of windows up to ``longest``.
+
+    Of a region that was used in k of the samples of an aggregation, a share p = k / samples is
+    taken to be used in one sample, and 1 - (1 - p)^n in n; of a region that was not used, all at
+    its last use, unless that was before the monitor began.
+    """
+    areas = _Areas(pids)
+    regions: list[tuple[float, float, float, float]] = []
+    for folder in (context / "schemes/0/tried_regions").glob("[0-9]*"):
+        start, end, count, age = (
+            int((folder / name).read_text()) for name in ("start", "end", "nr_accesses", "age")
+        )
+        anonymous, file = areas.within(start, end)
+        regions.append((anonymous, file, count * SAMPLE / AGGREGATION, age * AGGREGATION))
+    began = 0.9 * max((idle for *_, idle in regions), default=0.0)
+    found = []
+    for window in windows(longest):
+        used = [
+            1 - (1 - min(part, 1.0)) ** (window / SAMPLE)
+            if part
+            else float(idle <= window and idle < began)
+            for _, _, part, idle in regions
+        ]
+        found.append(
+            WorkingSet(
+                window,
+                sum(one[0] * share for one, share in zip(regions, used, strict=True)),
+                sum(one[1] * share for one, share in zip(regions, used, strict=True)),
+            )
+        )
+    return found
+
+
+class _Areas:
+    """Where resident memory lies: bytes of each area are taken to be spread evenly over it."""
+
+    def __init__(self, pids: list[int]) -> None:
+        found: list[tuple[int, int, float, float]] = []
+        for pid in pids:
+            try:
+                text = (PROC / str(pid) / "smaps").read_text(errors="replace")
+            except OSError:
+                continue
+            for start, end, rss, anonymous in re.findall(
+                r"^([0-9a-f]+)-([0-9a-f]+) .*?^Rss: *(\d+) .*?^Anonymous: *(\d+) ",
+                text,
+                re.M | re.S,
+            ):
+                low, high = int(start, 16), int(end, 16)
+                resident, private = 1024 * int(rss), 1024 * int(anonymous)
+                if not resident:
+                    continue
+                found.append(
+                    (low, high, private / (high - low), (resident - private) / (high - low))
+                )
+        self.areas = sorted(found)
+        self.starts = [area[0] for area in self.areas]
+
+    def within(self, start: int, end: int) -> tuple[float, float]:
+        """Bytes of anonymous memory and of files in a range."""
+        anonymous = file = 0.0
+        at = max(bisect_right(self.starts, start) - 1, 0)
+        while at < len(self.areas) and self.areas[at][0] < end:
+            low, high, one, other = self.areas[at]
+            overlap = max(min(high, end) - max(low, start), 0)
+            anonymous, file = anonymous + overlap * one, file + overlap * other
+            at += 1
+        return anonymous, file
+
+
+def _processor_time(pid: str) -> float:
+    try:
+        fields = (PROC / pid / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

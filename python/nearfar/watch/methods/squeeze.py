@@ -1,0 +1,112 @@
+"""Squeezing: the kernel reclaims a little, and tells what it had to read again.
+
+Asks a control group to give up a hundredth of its memory (``memory.reclaim``, since Linux 5.19),
+waits, and reads the refaults of ``memory.stat`` and ``memory.pressure``. It goes on until the
+target stalls for :data:`STALL` of the time, which is the price of this method: the target is
+slowed down as much as that. Sets no limit, so that nothing is to be restored; memory that is used
+comes back by itself.
+
+Do not use: for what must not stall. It finds no need below what it has squeezed in the time given.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Final
+
+from nearfar.errors import NearfarError
+from nearfar.watch.methods import Progress
+from nearfar.watch.samples import Refaults, Watched, read
+from nearfar.watch.target import Target
+
+SUMMARY: Final = "the kernel reclaims step by step and counts what it reads again"
+ERROR: Final = (0.1, 0.1)
+
+#: A step reclaims this share of memory at most.
+STEP: Final = 0.01
+#: Seconds between steps, in which refaults are counted.
+EVERY: Final = 0.5
+#: Squeezing ends when tasks of the group stall for memory this share of a step.
+STALL: Final = 0.02
+
+
+def lacks(target: Target) -> str | None:
+    """What is missing for the target."""
+    if target.group is None:
+        return "it squeezes a control group; give --cgroup or --unit"
+    if not (target.group / "memory.reclaim").is_file():
+        return "the group has no memory.reclaim (version 2, Linux 5.19 or later)"
+    try:
+        (target.group / "memory.reclaim").open("w").close()
+    except OSError:
+        return f"{target.group} may not be written; run as root"
+    return None
+
+
+def watch(target: Target, seconds: float, share: float, progress: Progress) -> Watched:
+    """Observe the target; see :class:`nearfar.watch.methods.Method`."""
+    group = target.group
+    assert group is not None
+    found = Watched()
+    begun, cost = time.monotonic(), time.thread_time()
+    try:
+        before = _counts(group)
+        while time.monotonic() - begun < seconds:
+            since = time.monotonic()
+            _reclaim(group, round(STEP * _number(group / "memory.current")))
+            time.sleep(EVERY)
+            after, passed = _counts(group), time.monotonic() - since
+            anonymous, file, stalled = (
+                (new - old) / passed for new, old in zip(after, before, strict=True)
+            )
+            before = after
+            memory, private = _number(group / "memory.current"), _stat(group)["anon"]
+            found.refaults.append(
+                Refaults(private, max(memory - private, 0), anonymous, file, stalled / 1e6)
+            )
+            found.least, found.most = min(found.least, memory), max(found.most, memory)
+            progress(time.monotonic() - begun)
+            if stalled / 1e6 >= STALL:
+                break
+    except OSError:
+        found.ended = True
+    found.last = read(target.pids()) or found.last
+    found.seconds, found.cost = time.monotonic() - begun, time.thread_time() - cost
+    if not found.refaults:
+        raise NearfarError(f"{target.name}: ended before it could be watched")
+    return found
+
+
+def _reclaim(group: Path, count: int) -> None:
+    try:
+        (group / "memory.reclaim").write_text(str(count))
+    except BlockingIOError:
+        return  # EAGAIN: it reclaimed less
+    except InterruptedError:
+        return
+
+
+def _number(file: Path) -> int:
+    return int(file.read_text())
+
+
+def _stat(group: Path) -> dict[str, int]:
+    lines = (group / "memory.stat").read_text().splitlines()
+    return {key: int(value) for key, value in map(str.split, lines)}
+
+
+def _counts(group: Path) -> tuple[int, int, int]:
+    """Refaults of anonymous memory and of files, and microseconds in which some task stalled."""
+    stat = _stat(group)
+    try:
+        pressure = (group / "memory.pressure").read_text()
+    except OSError:
+        pressure = ""  # this kernel does not measure it (psi=0)
+    total = re.search(r"^some .*total=(\d+)", pressure)
+    return (
+        stat.get("workingset_refault_anon", 0),
+        stat.get("workingset_refault_file", 0),
+        int(total[1]) if total else 0,
+    )

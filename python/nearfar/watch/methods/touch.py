@@ -1,0 +1,80 @@
+"""Paging out once: anonymous memory that comes back was used.
+
+Pages out each anonymous area (``process_madvise``, ``MADV_PAGEOUT``) and reads how much is resident
+after growing windows. Unlike accessed bits, it works for memory of virtual machines, and it shows
+the memory that nobody uses: it stays in swap. Each page that is used is swapped in once, which the
+target feels. Writing everything out costs the watcher more than ``--budget`` once.
+
+Do not use: without fast swap such as zram. Pages that the kernel reads ahead count as used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from nearfar.watch.methods import Progress
+from nearfar.watch.samples import Memory, Watched, cycles
+from nearfar.watch.target import PROC, Target
+
+SUMMARY: Final = "memory that is paged out once comes back when it is used"
+ERROR: Final = (0.3, 0.4)
+
+_PIDFD_OPEN, _PROCESS_MADVISE, _PAGEOUT = 434, 440, 21
+_AREA = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) r(?:\S+) \S+ \S+ \d+ *(\[heap\]|\[anon.*\]|)$", re.M)
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+def lacks(target: Target) -> str | None:
+    """What is missing for the target."""
+    swaps = (PROC / "swaps").read_text().splitlines()[1:]
+    if not swaps:
+        return "there is no swap here"
+    for pid in target.pids():
+        try:
+            (PROC / str(pid) / "smaps").open("rb").close()
+        except OSError:
+            return f"process {pid} is another user's; run as root"
+    if os.geteuid() != 0:
+        return "paging out another process needs root (CAP_SYS_NICE)"
+    return None
+
+
+def watch(target: Target, seconds: float, share: float, progress: Progress) -> Watched:
+    """Observe the target; see :class:`nearfar.watch.methods.Method`."""
+    return cycles(target, [seconds], share, progress, _page_out, _came_back)
+
+
+def _came_back(memory: Memory) -> tuple[float, float]:
+    return memory.anonymous, memory.used_file
+
+
+def _page_out(pids: Sequence[int]) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    for pid in pids:
+        handle = library.syscall(_PIDFD_OPEN, pid, 0)
+        if handle < 0:
+            continue  # it has ended
+        try:
+            text = (PROC / str(pid) / "maps").read_text(errors="replace")
+            for start, end, _ in _AREA.findall(text):
+                at, stop = int(start, 16), int(end, 16)
+                while at < stop:
+                    asked = _Range(at, stop - at)
+                    done = library.syscall(
+                        _PROCESS_MADVISE, handle, ctypes.byref(asked), ctypes.c_size_t(1),
+                        _PAGEOUT, 0,
+                    )  # fmt: skip
+                    if done <= 0:
+                        break
+                    at += done
+        except OSError:
+            continue
+        finally:
+            os.close(handle)

@@ -1,0 +1,237 @@
+"""Working sets of a running target: what methods observe."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from nearfar.errors import NearfarError
+from nearfar.watch.target import PROC, Target
+
+KIB: Final = 1024
+#: Windows grow by this factor, from the first.
+GROWTH: Final = 1.4
+#: The shortest window, in seconds: below it, the time of a read matters.
+SHORTEST: Final = 0.02
+#: The longest window, in seconds.
+LONGEST: Final = 30.0
+
+#: An area of smaps: its name, and KiB by key.
+_AREA: Final = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *([^\n]*)\n.*?^Rss: *(\d+) .*?^Pss: *(\d+) "
+    rb".*?^Referenced: *(\d+) .*?^Anonymous: *(\d+) .*?^Swap: *(\d+) .*?^SwapPss: *(\d+) "
+    rb".*?^Locked: *(\d+) ",
+    re.M | re.S,
+)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of a target at one moment, in bytes. Memory that processes share counts in shares.
+
+    Attributes:
+        anonymous: resident memory that only swap can hold.
+        file: resident pages of mapped files.
+        used_anonymous: the part of ``anonymous`` whose accessed bit is set.
+        used_file: the part of ``file``.
+        swapped: in swap.
+        locked: cannot be reclaimed.
+    """
+
+    anonymous: float = 0
+    file: float = 0
+    used_anonymous: float = 0
+    used_file: float = 0
+    swapped: float = 0
+    locked: float = 0
+
+    @property
+    def resident(self) -> float:
+        """The resident set."""
+        return self.anonymous + self.file
+
+    @property
+    def private(self) -> float:
+        """Anonymous memory, resident or swapped."""
+        return self.anonymous + self.swapped
+
+
+@dataclass(frozen=True)
+class WorkingSet:
+    """Memory that was used within a window, in bytes.
+
+    Attributes:
+        seconds: the length of the window.
+        anonymous: anonymous memory, without what was new in the window.
+        file: pages of mapped files.
+    """
+
+    seconds: float
+    anonymous: float
+    file: float
+
+
+@dataclass(frozen=True)
+class Refaults:
+    """What was read again with less memory.
+
+    Attributes:
+        anonymous_bytes, file_bytes: the memory.
+        anonymous, file: pages a second that had been reclaimed and were used again.
+        stalled: the share of time in which a task waited for memory.
+    """
+
+    anonymous_bytes: int
+    file_bytes: int
+    anonymous: float
+    file: float
+    stalled: float
+
+
+@dataclass
+class Watched:
+    """What a method has observed: ``cycles`` or ``refaults``.
+
+    Attributes:
+        cycles: working sets of growing windows that began together.
+        refaults: what was read again, by memory.
+        seconds: how long the target was watched.
+        cost: processor time of the observation, in seconds.
+        least, most: resident memory, in bytes.
+        last: memory at the end.
+        ended: whether the target ended meanwhile.
+    """
+
+    cycles: list[list[WorkingSet]] = field(default_factory=list)
+    refaults: list[Refaults] = field(default_factory=list)
+    seconds: float = 0.0
+    cost: float = 0.0
+    least: float = float("inf")
+    most: float = 0.0
+    last: Memory = field(default_factory=Memory)
+    ended: bool = False
+
+
+def read(pids: Sequence[int]) -> Memory | None:
+    """Memory of processes; None if none of them exists any more."""
+    total = dict.fromkeys(Memory.__dataclass_fields__, 0.0)
+    exists = False
+    for pid in pids:
+        try:
+            text = (PROC / str(pid) / "smaps").read_bytes()
+        except OSError:
+            continue
+        exists = exists or bool(text)
+        for _, *texts in _AREA.findall(text):
+            rss, pss, used, anonymous, swap, swap_share, locked = map(int, texts)
+            share = pss / rss if rss else 1.0
+            part = anonymous / rss if rss else 1.0
+            total["anonymous"] += anonymous * share
+            total["file"] += (rss - anonymous) * share
+            total["used_anonymous"] += used * part * share
+            total["used_file"] += used * (1 - part) * share
+            total["swapped"] += swap_share if swap_share or not swap else swap
+            total["locked"] += locked
+    return Memory(**{key: KIB * value for key, value in total.items()}) if exists else None
+
+
+def peak(target: Target) -> int:
+    """The peak resident set in bytes, since each process or the group began; an upper bound."""
+    if target.group is not None:
+        for name in ("memory.peak", "memory.max_usage_in_bytes"):
+            if (target.group / name).is_file():
+                return int((target.group / name).read_text())
+    total = 0
+    for pid in target.pids():
+        try:
+            text = (PROC / str(pid) / "status").read_text(errors="replace")
+        except OSError:
+            continue
+        total += sum(int(found) * KIB for found in re.findall(r"^VmHWM:\s+(\d+) kB", text, re.M))
+    return total
+
+
+def lengths(seconds: float) -> list[float]:
+    """Lengths of cycles that add up to ``seconds``: few long ones, many short ones."""
+    if seconds < 40 * SHORTEST:
+        raise NearfarError(f"--for: {seconds:g} s is too short; give at least 1s")
+    long = min(seconds / 4, LONGEST)
+    found = [long] * 2
+    while sum(found) + 0.75 * long <= seconds:
+        found += [long / 4] * 2 + [long / 16] * 4
+    return found
+
+
+def windows(length: float) -> list[float]:
+    """Windows of a cycle, which ends with the longest."""
+    found = [SHORTEST]
+    while found[-1] * GROWTH < length:
+        found.append(found[-1] * GROWTH)
+    return [*found[:-1], length]
+
+
+def cycles(
+    target: Target,
+    planned: Sequence[float],
+    share: float,
+    progress: Callable[[float], None],
+    begin: Callable[[Sequence[int]], object],
+    used: Callable[[Memory], tuple[float, float]],
+) -> Watched:
+    """Observe cycles of growing windows.
+
+    Args:
+        target, share, progress: as for :class:`nearfar.watch.methods.Method`.
+        planned: the length of each cycle, in seconds.
+        begin: begins a cycle for processes.
+        used: anonymous memory and pages of files that were used since then.
+
+    Raises:
+        NearfarError: it ended before the first window, or reading it costs more than ``share``.
+    """
+    found = Watched()
+    start, cost = time.monotonic(), time.thread_time()
+    for length in planned:
+        pids = target.pids()
+        before = time.thread_time()
+        first = read(pids)
+        one = time.thread_time() - before
+        # A cycle has two reads at least, and what begins it costs about as much.
+        if not found.cycles and 3 * one > share * planned[0]:
+            raise NearfarError(
+                f"{target.name}: reading its memory takes {one:.2g} s, too much for a budget of "
+                f"{share:.1%} in windows of {planned[0]:.3g} s; give more time (--for) or --budget"
+            )
+        begin(pids)
+        since = time.monotonic()
+        cycle: list[WorkingSet] = []
+        for window in windows(length):
+            time.sleep(max(since + window - time.monotonic(), 0.0))
+            is_last = window == length
+            spent = time.thread_time() - cost
+            if not is_last and spent + 4 * one > share * (since + window - start):
+                continue
+            begun = time.thread_time()
+            passed = time.monotonic() - since
+            memory = read(pids)
+            one = time.thread_time() - begun
+            if first is None or memory is None:
+                found.ended = True
+                break
+            new = max(memory.private - first.private, 0.0)
+            anonymous, file = used(memory)
+            cycle.append(WorkingSet(passed, max(anonymous - new, 0.0), file))
+            found.least = min(found.least, memory.resident)
+            found.most = max(found.most, memory.resident)
+            found.last = memory
+            progress(time.monotonic() - start)
+        found.cycles += [cycle] if cycle else []
+        found.seconds, found.cost = time.monotonic() - start, time.thread_time() - cost
+        if found.ended:
+            break
+    if not found.cycles:
+        raise NearfarError(f"{target.name}: ended before it could be watched")
+    return found
