@@ -27,6 +27,7 @@ from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, complete, takes
 from nearfar.size import zram_ratio
+from nearfar.size.swap import DISK, ZRAM, with_files
 from nearfar.sizes import list_of, parse_memory
 from nearfar.strict import Json, parse_json, read_trace
 
@@ -97,7 +98,8 @@ def devices(
     ratio, prices = zram_ratio(parsed["zram_ratio"]), Prices.parse(parsed["cost"], names)
     borrowed = [CXL_MEMORY] if CXL_SSD in names else []
     stored = [name for name in names if name not in (CXL_SSD, DRAM_SSD)]
-    machine = machines.paging_machine(parsed["machine"], [*stored, *borrowed])
+    disk = [DISK] if ZRAM in stored else []
+    machine = machines.paging_machine(parsed["machine"], [*stored, *borrowed, *disk])
     busy = _busy_threads(path)
     compared = [model(name, machine, busy, ratio) for name in names]
 
@@ -158,8 +160,10 @@ class _Study:
                 f"{self.trace}: touches fewer than 8 pages of 4 KiB; devices need more of it"
             )
         rows: dict[int, dict[str, Row]] = {}
-        for row in result.rows:
-            rows.setdefault(row["memory_bytes"], {})[row["storage"]] = row
+        for storage in self.machine.storages:
+            disk = DISK if storage == ZRAM else storage
+            for row in with_files(result.rows, self.machine, storage, disk):
+                rows.setdefault(row["memory_bytes"], {})[storage] = row
         return rows
 
 

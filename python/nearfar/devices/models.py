@@ -12,6 +12,7 @@ from nearfar.devices import figures
 from nearfar.devices.options import CXL_SSD, DRAM_SSD
 from nearfar.errors import NearfarError
 from nearfar.machine import Machine
+from nearfar.page_choice import counted_ns
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.sizes import parse_time
 
@@ -45,9 +46,8 @@ class Pages:
         return self.rows[min(memory, self.peak)][storage]
 
     def time(self, memory: int, storage: str) -> float:
-        """Nanoseconds per reference, without the faults of first touches."""
-        row, most = self.row(memory, storage), self.row(self.peak, storage)
-        return row["total_ns"] - (most["fault_ns"] or 0.0) - (most["io_ns"] or 0.0)
+        """Nanoseconds per reference once memory is filled."""
+        return counted_ns(self.row(memory, storage), whole=False)
 
     def reads(self, memory: int) -> int:
         """Pages that are read again because they were evicted."""

@@ -116,7 +116,8 @@ class Plan:
             )  # fmt: skip
             for vm in vms:
                 used = [] if vm.storage == NONE else [vm.storage]
-                loaded[vm.machine] = machines.paging_machine(vm.machine, used)
+                host = loaded.get(vm.machine, vm.machine)
+                loaded[vm.machine] = machines.paging_machine(host, used)
         settings = {"slowdown": parsed["slowdown"]}
         _engine.paging_options(list(loaded.values())[:1], options=settings)
         return cls(vms, loaded, parsed, paths, fleet)

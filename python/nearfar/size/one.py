@@ -36,7 +36,7 @@ from nearfar.page_choice import private_bytes as _private
 from nearfar.paging import PagingResult, machine_warnings, paging, trace_warnings
 from nearfar.size import limits
 from nearfar.size.options import PASSED
-from nearfar.size.swap import NONE
+from nearfar.size.swap import DISK, NONE, ZRAM, with_files
 from nearfar.sizes import parse_memory
 
 if TYPE_CHECKING:
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 GRID: Final = tuple(part / 10 for part in range(1, 11))
 #: Bytes that are enough for any program.
 ENOUGH: Final = 1 << 44
-#: The swap device that is memory, and the disk with files of a machine without another storage.
-ZRAM: Final = "zram"
-DISK: Final = "nvme"
 #: Passes over a trace: its summary, page sizes, memory sizes, and finer steps.
 PASSES: Final = 4
 #: Smallest memory to simulate.
@@ -234,26 +231,7 @@ class _Study:
 
     def rows(self, result: PagingResult) -> list[paging_declared.Row]:
         """Its rows, with swap on the swap device and files on the disk."""
-        if self.disk == self.storage:
-            return result.rows
-        on_disk = {
-            (row["memory_bytes"], row["page_bytes"]): row
-            for row in result.rows
-            if row["storage"] == self.disk
-        }
-        (swap_ns,) = self.machine.io_ns(self.storage, [USUAL_PAGE])
-        (disk_ns,) = self.machine.io_ns(self.disk, [USUAL_PAGE])
-        found = []
-        for row in result.rows:
-            if row["storage"] != self.storage:
-                continue
-            again = row["file_rereads"] * (disk_ns - swap_ns) / row["references"]
-            start = on_disk[row["memory_bytes"], row["page_bytes"]]["start_ns"] or 0.0
-            more = again + start - (row["start_ns"] or 0.0)
-            made = {**row, "total_ns": row["total_ns"] + more, "start_ns": start}
-            made |= {"io_ns": (row["io_ns"] or 0.0) + again}
-            found.append(cast("paging_declared.Row", made))
-        return found
+        return with_files(result.rows, self.machine, self.storage, self.disk)
 
     def curve(self, peak: int, whole: int) -> _Curve:
         """Times by memory size.
