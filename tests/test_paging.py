@@ -206,7 +206,7 @@ def test_json_has_what_it_promises(nearfar: Run, mixed: Path) -> None:
     done = nearfar("paging", mixed, "--machine", "desktop-nvm", "--format", "json")
     assert done.returncode == 0
     found = json.loads(done.stdout)
-    assert set(found) == {"run", "rows", "fits"}
+    assert set(found) == {"run", "rows", "fits", "chosen"}
     cells = len(found["rows"]) / len({row["storage"] for row in found["rows"]})
     assert cells + len(found["run"]["too_few_frames"]) == 13 * 10
     promised = """page_bytes memory_bytes memory_fraction frames references tlb_misses

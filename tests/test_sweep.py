@@ -244,6 +244,8 @@ def test_every_study_sweeps(folder: Path) -> None:
          "options": {"page_sizes": "4K,16K,64K", "storage": ["optane-ssd"]}},
         {"study": "size", "grid": {"swap": ["zram", "none"]},
          "options": {"traces": str(folder / "gzip.trace")}},
+        {"study": "devices", "grid": {"memory": ["50%", "75%"]},
+         "options": {"trace": str(folder / "gzip.trace"), "storage": "zram,nvme"}},
         {"study": "ssd", "grid": {"seed": [1, 2]},
          "options": {"trace": str(folder / "gzip.trace"), "dram": ["100K"], "epf": ["none"]}},
         {"study": "tiering", "grid": {"policy": ["none", "nomad"], "seeds": [[1], [2]]},

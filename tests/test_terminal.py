@@ -26,6 +26,7 @@ PRINTED = """
 advise app.trace --machine optane-ssd
 advise app.trace --machine all --sizes 4 --evaluate
 advise app.trace --machine zen4-vm --view machine
+devices app.trace
 diff app.run other.run --metric tlb_misses
 diff app.run other.run --full
 doctor

@@ -244,7 +244,7 @@ def test_refusals_are_one_line(nearfar: Run, words: list[str], says: str) -> Non
 # --- other methods, on a kernel that has them
 
 GUEST = """
-import os, signal, subprocess, sys, time, types
+import os, signal, statistics, subprocess, sys, time, types
 sys.path.insert(0, "/work/python")
 # Without the libraries that the rest of the package needs.
 package = types.ModuleType("nearfar.watch")
@@ -272,7 +272,7 @@ for name in ("accessed", "damon", "touch", "squeeze"):
         print(name, min(one.anonymous_bytes for one in seen.refaults) >> 20)
     else:
         last = [max(one.anonymous for one in cycle) for cycle in seen.cycles]
-        print(name, round(min(last) / 2**20), round(max(last) / 2**20))
+        print(name, round(statistics.median(last) / 2**20), round(max(last) / 2**20))
     sys.stdout.flush()
 print("kdamonds", kdamonds())
 monitor = os.fork()

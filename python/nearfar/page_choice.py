@@ -63,7 +63,7 @@ class PageChoice:
         times = private_bytes(self.costly) / max(private_bytes(self.usual), 1)
         return (
             f"{units.size(page)} pages would save {units.percent(self.gains[page])} of the time"
-            f"{self.when}, but take {times:.2g} times the memory"
+            f"{self.when}, but take {units.digits(times, 2)} times the memory"
         )
 
     @property

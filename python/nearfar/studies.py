@@ -140,6 +140,10 @@ STUDIES: Final = {
             in_columns=("machine", "arch"), records_per_second=4e6,
         ),
         Study(
+            "devices", "nearfar.devices", "DevicesResult", traces=("trace",),
+            in_columns=("storage",), records_per_second=4e6,
+        ),
+        Study(
             "ssd", "nearfar.ssd", "SsdResult", traces=("trace",), in_columns=("dram", "epf"),
             records_per_second=1e6,
         ),

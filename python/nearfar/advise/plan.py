@@ -75,6 +75,8 @@ class Plan:
             hosts = list(loaded.values())[:1]
             _engine.paging_options(hosts, options={"slowdown": parsed["slowdown"]})
         check_model(parsed["model"])
+        if parsed["set_memory"]:
+            _check_whole(vms)
         for trace in dict.fromkeys(vm.trace for vm in vms):
             _check_sample(trace, cast("object", parsed["sample"]))
         return cls(vms, loaded, parsed, paths, fleet)
@@ -218,6 +220,16 @@ def _single_memories(text: str) -> list[str]:
         f"{round(100 * size.value, 6):g}%" if size.is_fraction else str(int(size.value))
         for size in parse_memory(text)
     ]
+
+
+def _check_whole(vms: Sequence[Vm]) -> None:
+    """Refuse to size a guest by a part of a run."""
+    for vm in vms:
+        missing = parse_json(read_trace(vm.trace))["source"].get("unrecorded")
+        if missing:
+            raise NearfarError(
+                f"--set-memory: {vm.trace}: not recorded: {'; '.join(missing)}; record all of it"
+            )
 
 
 def _check_sample(trace: Path, sample: object) -> None:

@@ -92,6 +92,10 @@ def _run() -> int:
         return _fail(f"{word}: character {error.start + 1} is not UTF-8; rename it", 2)
 
 
+#: Commands that start a program which follows `--`.
+RECORDING: Final = ("capture", "size", "watch")
+
+
 def _unknown(error: Any) -> str:
     """The message for an option that a command does not have."""
     import difflib
@@ -103,6 +107,8 @@ def _unknown(error: Any) -> str:
         near = difflib.get_close_matches(error.option_name, known, 1)
         command = f"`{context.command_path} --help` lists"
         instead = f"did you mean {near[0]}? ({command} them)" if near else f"{command} all options"
+    if context.command.name in RECORDING:
+        instead += "; put `--` before a program and its options"
     return f"{error.option_name}: no such option; {instead}"
 
 

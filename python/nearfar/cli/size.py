@@ -80,6 +80,7 @@ def run(
     check_outputs(out, force)
     if emit is not None:
         check_emitter("size", emit)
+    code = 0
     fleet = command is None and any(Path(one).suffix == ".toml" for one in inputs)
     if command is None and len(inputs) == 1 and (Path(inputs[0]) / RUN).exists():
         result = _earlier(Path(inputs[0]), options)
@@ -89,7 +90,7 @@ def run(
         if emit is not None and out is None:
             check_files(emit, plan.vms, fleet=fleet)
         if command is not None:
-            _record(command, plan.vms[0].trace, force, show_output)
+            code = _record(command, plan.vms[0].trace, force, show_output)
         names = ", ".join(vm.name for vm in plan.vms)
         watching = progress(f"size {names}", plan.references if watched() else None)
         with watching as on_progress:
@@ -104,7 +105,7 @@ def run(
         print_result(result, output_format)
     for note in [*result.notes, *failed]:
         print(f"nearfar: note: {note}", file=sys.stderr)
-    return 1 if failed else 0
+    return code or (1 if failed else 0)
 
 
 def _plan(
@@ -145,8 +146,8 @@ def _earlier(folder: Path, options: declared.Options) -> SizeResult:
     return result
 
 
-def _record(command: Sequence[str], trace: Path, force: bool, show_output: bool) -> None:
-    """Record a program, with its child processes."""
+def _record(command: Sequence[str], trace: Path, force: bool, show_output: bool) -> int:
+    """Record a program, with its child processes. Returns the exit code: 1 if it failed."""
     import nearfar.capture as captures
 
     show = captures.meter()
@@ -170,6 +171,8 @@ def _record(command: Sequence[str], trace: Path, force: bool, show_output: bool)
         print(f"nearfar: warning: {warning}", file=sys.stderr)
     if outcome.interrupted:
         print(f"nearfar: interrupted; {trace} has what was recorded", file=sys.stderr)
+        return 130
+    return 0 if outcome.complete and outcome.exit_code == 0 else 1
 
 
 @contextmanager

@@ -48,9 +48,9 @@ def heading(row: MemoryRow) -> list[str]:
     """Comment lines that explain the limits."""
     peak, needed = units.size(row["peak_bytes"]), units.size(row["memory_bytes"])
     if limits(row).high is None:
-        return [f"nearfar size: {row['vm']}: resident at most {peak} when it was recorded."]
+        return [f"nearfar: {row['vm']}: resident at most {peak} so far."]
     swap = units.clean(row["storage"] or "")
     return [
-        f"nearfar size: {row['vm']}: {needed} are enough with swap on {swap};",
-        f"resident at most {peak} when it was recorded.",
+        f"nearfar: {row['vm']}: {needed} are enough with swap on {swap};",
+        f"resident at most {peak} so far.",
     ]

@@ -47,7 +47,7 @@ def emit_host(host: str, rows: Sequence[SwapRow]) -> str:
     resident = sum(row["memory_bytes"] for row in rows)
     taken = sum(row["zram_bytes"] for row in rows)
     lines = [
-        f"# nearfar size: {host}: {units.size(size)} beyond {units.size(resident)} of memory; they "
+        f"# nearfar: {host}: {units.size(size)} beyond {units.size(resident)} of memory; they "
         f"take {units.size(taken)} in zram",
         "# Install in /etc/systemd/zram-generator.conf.d/; other settings of zram0 stay.",
         "[zram0]",

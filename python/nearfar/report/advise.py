@@ -16,6 +16,7 @@ from nearfar.declared import advise as declared
 from nearfar.gain_error import points
 from nearfar.report.explain import sizes
 from nearfar.report.fitted import DETAIL, KEY, Table
+from nearfar.sizes import bytes_of
 
 #: Style of each word for confidence.
 _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yellow"}
@@ -24,10 +25,13 @@ _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yel
 def advice(result: AdviseResult) -> RenderableType:
     """A table, and the reason for each VM."""
     rows = result.rows
-    table = Table(
-        "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret",
-        collapse_padding=True,
-    )
+    options = result.run["options"]
+    title = "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret"
+    if options.get("view") == "machine":
+        nested = bytes_of(str(options.get("nested")))
+        pages = f"{units.size(nested)} pages" if nested else "the pages of its machine file"
+        title += f". For a virtual machine on a host that gives it {pages} (--nested)"
+    table = Table(title, collapse_padding=True)
     for head in declared.ROWS.heads("vm", "storage"):
         table.add_column(head, overflow="fold", narrow=10, importance=KEY)
     sized = any(row["guest_memory_bytes"] for row in rows)

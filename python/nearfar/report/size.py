@@ -49,14 +49,15 @@ def lines(row: declared.Row, limit: float, filled: str) -> list[tuple[str, str]]
     if swap is None:
         found.append(("swap", "none; with `--swap zram` the program may need less memory."))
     elif not row["swapped_bytes"]:
-        found.append(("swap", f"{swap}; all private memory fits."))
+        found.append(("swap", f"{swap}, which stays empty: all private memory fits."))
     else:
         text = f"{swap} holds {size(row['swapped_bytes'])}"
         if row["zram_bytes"] is not None:
             text += f", compressed to {size(row['zram_bytes'])}"
         found.append(("swap", f"{text}."))
     found.append(("limits", limits(row)))
-    part = "not the whole run" if row["no_limit"] else "the whole run"
+    whole = row["no_limit"] is None or row["no_limit"].startswith("with ")
+    part = "the whole run" if whole else "not the whole run"
     found.append(
         (
             "rests on",

@@ -47,9 +47,13 @@ def lines(row: declared.Row) -> list[tuple[str, str]]:
         ("limits", limits(row)),
         (
             "rests on",
-            f"{row['vm']}, {row['processes']} processes, watched for {row['seconds']:.3g} s by "
+            f"{row['vm']}, {_processes(row['processes'])}, watched for {row['seconds']:.3g} s by "
             f"{row['why_method']}; times of the machine {row['machine']}.",
         ),
         ("cost", f"{units.percent(row['cost'])} of a processor."),
         ("risk", "what it did before and does later is not seen; nor is a page size."),
     ]
+
+
+def _processes(count: int) -> str:
+    return "which has ended" if count == 0 else f"{count} process{'es' if count > 1 else ''}"

@@ -36,7 +36,8 @@ def high(needed: int, peak: int, locked: int) -> int | None:
 def refused(content: Content) -> str | None:
     """Why no limit may be advised; None if one may."""
     if not content["complete"]:
-        return f"the trace is incomplete: {content['incomplete_reason']}"
+        reason = content["incomplete_reason"] or "it is still being written"
+        return f"the trace is incomplete: {reason}"
     if content["source"]["kind"] != "capture":
         return "the trace does not say when memory is freed"
     missing = content["source"].get("unrecorded")

@@ -127,6 +127,9 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     if not swaps or not LEAST < thrashes < peak:
         thrashes = 0
     no_limit = limits.refused(content)
+    slower = curve.slowdown(needed - beside) if needed < peak else 0.0
+    if vm.memory and slower >= THRASHES - 1:
+        no_limit = no_limit or f"with {units.size(needed)} it takes {1 + slower:.3g} times as long"
     high = limits.high(max(needed, thrashes), peak, locked) if swaps and not no_limit else None
     row: declared.Row = {
         "vm": vm.name,
@@ -135,7 +138,7 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
         "arch": vm.arch,
         "storage": vm.storage if swaps else None,
         "memory_bytes": needed,
-        "slowdown": curve.slowdown(needed - beside) if needed < peak else 0.0,
+        "slowdown": slower,
         "peak_bytes": peak,
         "locked_bytes": locked,
         "thrashes_below_bytes": thrashes or None,

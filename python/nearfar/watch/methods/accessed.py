@@ -10,6 +10,7 @@ counts as a whole once any of it is used. Reclaim sees cleared bits as unused me
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,6 +34,8 @@ def lacks(target: Target) -> str | None:
             if (PROC / str(pid)).exists():
                 return "this kernel has no clear_refs (CONFIG_PROC_PAGE_MONITOR)"
         except OSError:
+            if os.geteuid() == 0:
+                return f"process {pid} may not be read in here; run outside of the container"
             return f"process {pid} is another user's; run as root, or give CAP_SYS_PTRACE"
     if any(map(is_virtual_machine, pids)):
         return "it is a virtual machine, whose guest does not set these accessed bits"
