@@ -9,7 +9,7 @@ A method is a module of this package, by whose name it is chosen::
 
 ``watch`` observes the target for some seconds, uses at most a share of one processor, and returns
 :class:`nearfar.watch.samples.Watched`; it sends no signal, and restores what it changes even if it
-is interrupted. ``ERROR`` is recorded by ``bench/`` on programs whose need is known (docs/watch.md).
+is interrupted. ``ERROR`` is an estimate (docs/watch.md).
 
 To add one: the module, its place in :data:`ORDER`, a test, and a row in docs/watch.md.
 """
