@@ -27,7 +27,7 @@ def explain(result: ExplainResult, by_function: bool = False) -> RenderableType:
         f"{run['storage']}: {units.duration(run['total_ns'])} per reference"
     )
     if run["usual_ns"] is not None:
-        head += f", {change(run['total_ns'], run['usual_ns'])} than 4 KiB"
+        head += f", {change(run['total_ns'], run['usual_ns'])} than 4 KiB in the whole run"
     terms = _spent(result) if run["times"] == "machine" else _terms(result.terms)
     parts: list[RenderableType] = [Text(units.clean(head), style="bold"), Text(""), terms]
     if result.sizes:
