@@ -107,8 +107,8 @@ def _unknown(error: Any) -> str:
         near = difflib.get_close_matches(error.option_name, known, 1)
         command = f"`{context.command_path} --help` lists"
         instead = f"did you mean {near[0]}? ({command} them)" if near else f"{command} all options"
-    if context.command.name in RECORDING:
-        instead += "; put `--` before a program and its options"
+        if not near and context.command_path.removeprefix("nearfar ") in RECORDING:
+            instead += "; put `--` before a program and its options"
     return f"{error.option_name}: no such option; {instead}"
 
 

@@ -29,8 +29,8 @@ def advice(result: AdviseResult) -> RenderableType:
     title = "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret"
     if options.get("view") == "machine":
         nested = bytes_of(str(options.get("nested")))
-        pages = f"{units.size(nested)} pages" if nested else "the pages of its machine file"
-        title += f". For a virtual machine on a host that gives it {pages} (--nested)"
+        given = f"{units.size(nested)} pages" if nested else "the pages of its machine file"
+        title += f". For a virtual machine on a host that gives it {given} (--nested)"
     table = Table(title, collapse_padding=True)
     for head in declared.ROWS.heads("vm", "storage"):
         table.add_column(head, overflow="fold", narrow=10, importance=KEY)
