@@ -135,8 +135,8 @@ int main(void) {
 def test_a_program_has_the_time_to_save(
     build: Callable[..., Path], tmp_path: Path, whom: str, number: signal.Signals
 ) -> None:
-    """It is told once, by whoever tells it, and recorded to its end: whole after SIGTERM, by which
-    services end."""
+    """It receives the signal once, whoever sends it, and is recorded to its end; after SIGTERM, as
+    services get it, the trace is complete."""
     run = Running(tmp_path / "saves.trace", build(SAVES), part=False)
     if whom == "group":
         os.killpg(run.capture.pid, number)

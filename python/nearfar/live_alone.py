@@ -12,15 +12,14 @@ import select
 import signal
 import stat
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from nearfar.errors import NearfarError, of_system
-from nearfar.processes import handling, running
+from nearfar.processes import children, handling, running
 
 #: The library that `nearfar run` preloads, and its variable (``crates/live/src/setup.rs``).
 LIBRARY: Final = Path(__file__).parent / "_live" / "libnearfar_preload.so"
@@ -155,7 +154,7 @@ def _watch(pid: int) -> int:
             for number, memory in tuple(processes.items()):
                 if not memory.sample(number):
                     peak = max(peak, processes.pop(number).private)
-                for child in _children(number):
+                for child in children(number):
                     processes.setdefault(child, _Memory())
             wanted = (time.thread_time() - began) / _SHARE
             interval = min(max(_INTERVAL[0], wanted), _INTERVAL[1])
@@ -197,11 +196,3 @@ class _Memory:
             self.sampled = max(self.sampled, values.get("RssAnon", 0))
             self.files = max(self.files, values.get("RssFile", 0) + values.get("RssShmem", 0))
         return True
-
-
-def _children(pid: int) -> Iterator[int]:
-    """The children of all threads of a process."""
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):
-                yield from map(int, (thread / "children").read_text().split())

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, TypedDict, Unpack
@@ -73,6 +73,24 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+
+def children(pid: int) -> list[int]:
+    """The child processes of all threads of a process; empty once it has ended."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def process_tree(pid: int) -> list[int]:
+    """A process and its descendants."""
+    pids = [pid]
+    for parent in pids:
+        pids += children(parent)
+    return pids
 
 
 @contextmanager

@@ -92,14 +92,16 @@ fn emulator(arch: &str, plugin: &Path) -> Requirement {
     )
 }
 
+/// Bytes of QEMU's `PageDesc` before version 8.0: three words.
+const PAGE_ENTRY: u64 = 24;
+
 /// Bytes that this QEMU's tables take for each page that a program maps. `None` if it has none such
 /// (since version 8.0), or an unknown version.
 pub(crate) fn page_entry(emulator: &Path) -> Option<u64> {
     let output = Command::new(emulator).arg("--version").stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let major = text.split_once("version ")?.1.split('.').next()?.parse::<u32>().ok()?;
-    // `PageDesc`: three words.
-    (major < 8).then_some(24)
+    (major < 8).then_some(PAGE_ENTRY)
 }
 
 /// Why a process was ended that would have mapped `bytes`: QEMU has no memory for its tables.
@@ -108,7 +110,7 @@ pub(crate) fn no_room(bytes: u64) -> String {
     format!(
         "a process was ended before it mapped {gib:.0} GiB, for which this QEMU would take {:.1} \
          GiB of memory; let it reserve less, or use QEMU 8.0 or newer",
-        gib * 24.0 / 4096.0
+        gib * PAGE_ENTRY as f64 / 4096.0
     )
 }
 

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import IO
 
 from nearfar.errors import NearfarError
-from nearfar.processes import handling
+from nearfar.processes import handling, process_tree
 
 _PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42
 #: Seconds between samples of the command's memory: first, maximum, and growth factor.
@@ -89,7 +89,7 @@ def run(
             os.waitid(os.P_PID, child.pid, ended)
         while os.waitid(os.P_PID, child.pid, ended | os.WNOHANG) is None:
             sample_start = time.monotonic()
-            processes = _process_tree(child.pid)
+            processes = process_tree(child.pid)
             huge = max(huge, sum(_kib(pid, "smaps_rollup", "AnonHugePages:") for pid in processes))
             rss = max(rss, *(_kib(pid, "status", "VmHWM:") for pid in processes))
             sample_seconds = time.monotonic() - sample_start
@@ -163,16 +163,6 @@ def _faults(pid: int) -> tuple[int, int]:
     # words[0] is the third field of proc(5), the state; minflt is the tenth.
     minor, of_children, major, major_of_children = (int(word) for word in words[7:11])
     return minor + of_children, major + major_of_children
-
-
-def _process_tree(pid: int) -> list[int]:
-    """A process and its descendants."""
-    pids = [pid]
-    for parent in pids:
-        with suppress(OSError):
-            for task in Path(f"/proc/{parent}/task").iterdir():
-                pids += [int(word) for word in (task / "children").read_text().split()]
-    return pids
 
 
 def _kib(pid: int, file: str, label: str) -> int:

@@ -90,8 +90,7 @@ def devices(
         NearfarError: bad input; the message says what, where and what to do.
     """
     path, parsed = Path(trace), complete(declared.OPTIONS, options)
-    storage = parsed["storage"]
-    names = list(dict.fromkeys(list_of(storage) if isinstance(storage, str) else storage))
+    names = list(dict.fromkeys(list_of(parsed["storage"])))
     sizes = parse_memory(parsed["memory"])
     if len(sizes) != 1:
         raise NearfarError(f"--memory: {parsed['memory'][:40]!r} is not one size; give such as 50%")

@@ -14,6 +14,7 @@ from nearfar.errors import NearfarError
 from nearfar.machine import Machine
 from nearfar.page_choice import counted_ns
 from nearfar.paging_findings import USUAL_PAGE
+from nearfar.size.swap import ZRAM
 from nearfar.sizes import parse_time
 
 FAULT: Final = "page fault"
@@ -131,7 +132,7 @@ def model(name: str, machine: Machine, busy: int, ratio: float) -> Device:
     if machine.storages[name] in _LOADED:
         (page,) = machine.io_ns(name, [USUAL_PAGE])
         return Device(name, LOAD, page)
-    return Device(name, ratio=ratio if name == "zram" else None)
+    return Device(name, ratio=ratio if name == ZRAM else None)
 
 
 @dataclass(frozen=True)

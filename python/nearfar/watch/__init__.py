@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Unpack, cast
 
 from nearfar import machine as machines
 from nearfar.advise.fleet import share
@@ -18,7 +18,7 @@ from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, complete, takes
 from nearfar.size import limits, zram_ratio
-from nearfar.size.swap import NONE, usual
+from nearfar.size.swap import DISK, NONE, ZRAM, usual
 from nearfar.sizes import parse_time
 from nearfar.strict import Json
 from nearfar.watch.curve import Point, Prices, enough, of_cycles, of_refaults
@@ -28,9 +28,6 @@ from nearfar.watch.target import Target, of_pid
 
 if TYPE_CHECKING:
     import pyarrow
-
-#: A disk with files, on a machine that describes none but swap in memory.
-_DISK: Final = "nvme"
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,8 @@ class Plan:
         seconds = float(given) if not isinstance(given, str) else parse_time(given, "--for") / 1e9
         swap = parsed["swap"] or usual()
         machine = machines.paging_machine(parsed["machine"], [] if swap == NONE else [swap])
-        disks = [name for name in machine.storages if name not in (swap, "zram")]
-        disk = disks[0] if disks else _DISK
+        disks = [name for name in machine.storages if name not in (swap, ZRAM)]
+        disk = disks[0] if disks else DISK
         name, why = choose(parsed["method"], target)
         return cls(
             target=target,
@@ -240,7 +237,7 @@ def _row(
         peak_bytes=highest,
         locked_bytes=round(last.locked),
         swapped_bytes=round(swapped),
-        zram_bytes=round(swapped / plan.ratio) if plan.swap == "zram" else None,
+        zram_bytes=round(swapped / plan.ratio) if plan.swap == ZRAM else None,
         high_bytes=None if no_limit else high,
         max_bytes=None if no_limit else limits.maximum(highest),
         no_limit=no_limit,

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from nearfar.errors import NearfarError
 from nearfar.watch.target import PROC, Target
@@ -19,13 +19,27 @@ SHORTEST: Final = 0.02
 #: The longest window, in seconds.
 LONGEST: Final = 30.0
 
-#: An area of smaps: its name, and KiB by key.
+#: An area of smaps: its first address and the end, and KiB by key.
 _AREA: Final = re.compile(
-    rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *([^\n]*)\n.*?^Rss: *(\d+) .*?^Pss: *(\d+) "
+    rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *[^\n]*\n.*?^Rss: *(\d+) .*?^Pss: *(\d+) "
     rb".*?^Referenced: *(\d+) .*?^Anonymous: *(\d+) .*?^Swap: *(\d+) .*?^SwapPss: *(\d+) "
     rb".*?^Locked: *(\d+) ",
     re.M | re.S,
 )
+
+
+class Area(NamedTuple):
+    """An area of a process: addresses, and bytes as ``/proc/PID/smaps`` has them."""
+
+    start: int
+    end: int
+    rss: int
+    pss: int
+    referenced: int
+    anonymous: int
+    swap: int
+    swap_pss: int
+    locked: int
 
 
 @dataclass(frozen=True)
@@ -120,22 +134,32 @@ def read(pids: Sequence[int]) -> Memory | None:
     total = dict.fromkeys(Memory.__dataclass_fields__, 0.0)
     exists = False
     for pid in pids:
-        try:
-            text = (PROC / str(pid) / "smaps").read_bytes()
-        except OSError:
-            continue
-        exists = exists or bool(text)
-        for _, *texts in _AREA.findall(text):
-            rss, pss, used, anonymous, swap, swap_share, locked = map(int, texts)
-            share = pss / rss if rss else 1.0
-            part = anonymous / rss if rss else 1.0
-            total["anonymous"] += anonymous * share
-            total["file"] += (rss - anonymous) * share
-            total["used_anonymous"] += used * part * share
-            total["used_file"] += used * (1 - part) * share
-            total["swapped"] += swap_share if swap_share or not swap else swap
-            total["locked"] += locked
-    return Memory(**{key: KIB * value for key, value in total.items()}) if exists else None
+        found = areas(pid)
+        exists = exists or found is not None
+        for area in found or ():
+            share = area.pss / area.rss if area.rss else 1.0
+            part = area.anonymous / area.rss if area.rss else 1.0
+            total["anonymous"] += area.anonymous * share
+            total["file"] += (area.rss - area.anonymous) * share
+            total["used_anonymous"] += area.referenced * part * share
+            total["used_file"] += area.referenced * (1 - part) * share
+            total["swapped"] += area.swap_pss if area.swap_pss or not area.swap else area.swap
+            total["locked"] += area.locked
+    return Memory(**total) if exists else None
+
+
+def areas(pid: int) -> list[Area] | None:
+    """The areas of a process; None if it has ended or may not be read."""
+    try:
+        text = (PROC / str(pid) / "smaps").read_bytes()
+    except OSError:
+        return None
+    if not text:
+        return None
+    return [
+        Area(int(start, 16), int(end, 16), *(KIB * int(word) for word in words))
+        for start, end, *words in _AREA.findall(text)
+    ]
 
 
 def peak(target: Target) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from nearfar.errors import NearfarError
+from nearfar.processes import process_tree
 
 PROC: Final = Path("/proc")
 #: Mount points of control groups of version 2, and of the memory controller of version 1.
@@ -38,7 +39,7 @@ class Target:
         if self.group is not None:
             return _members(self.group)
         assert self.pid is not None
-        return [self.pid, *_descendants(self.pid)] if started(self.pid) == self.started else []
+        return process_tree(self.pid) if started(self.pid) == self.started else []
 
 
 def of_pid(pid: int) -> Target:
@@ -140,20 +141,3 @@ def _members(group: Path) -> list[int]:
         except OSError:
             continue  # removed meanwhile, or a group of threads
     return sorted(found)
-
-
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    for tasks in [PROC / str(pid) / "task"]:
-        try:
-            files = [thread / "children" for thread in tasks.iterdir()]
-        except OSError:
-            continue
-        for file in files:
-            try:
-                children = [int(word) for word in file.read_text().split()]
-            except OSError:
-                continue
-            for child in children:
-                found += [child, *_descendants(child)]
-    return found

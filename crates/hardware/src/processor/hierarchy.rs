@@ -138,7 +138,7 @@ pub struct Hierarchy {
     skipped: u64,
 }
 
-/// At most one of so many lines is simulated by [`Hierarchy::for_ages`].
+/// [`Hierarchy::for_ages`] simulates one line in this number, or more.
 const ONE_OF: u64 = 64;
 
 impl Hierarchy {

@@ -9,13 +9,13 @@ use super::PAGE_SHIFT;
 use super::names::{Code, Names};
 use super::pass::PageState;
 
-/// A page is hot with so many times the data references of the average page.
+/// A page is hot if it has this many times the data references of the average page.
 const HOT: u64 = 8;
 /// Hot pages of a region with fewer pages between them are one part.
 const GAP: u64 = 16;
 /// Maximum number of parts.
 const PARTS: usize = 100;
-/// One of so many data references is attributed to code. A prime, to be out of step with loops.
+/// One data reference in this number is attributed to code. A prime, to be out of step with loops.
 const ONE_OF: u32 = 61;
 /// log2 of the pages that are told apart by code.
 const CELL_SHIFT: u32 = 4;

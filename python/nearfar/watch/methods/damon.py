@@ -14,7 +14,6 @@ left alone. Needs root.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import time
 from bisect import bisect_right
@@ -25,7 +24,7 @@ from typing import Final
 
 from nearfar.errors import NearfarError
 from nearfar.watch.methods import Progress
-from nearfar.watch.samples import Watched, WorkingSet, read, windows
+from nearfar.watch.samples import Watched, WorkingSet, areas, read, windows
 from nearfar.watch.target import PROC, Target
 
 SUMMARY: Final = "DAMON, which samples regions"
@@ -128,9 +127,9 @@ def _set_up(context: Path, pids: list[int]) -> None:
     put("targets/nr_targets", len(pids))
     for number, pid in enumerate(pids):
         put(f"targets/{number}/pid_target", pid)
-        areas = _Areas([pid]).areas
-        put(f"targets/{number}/regions/nr_regions", len(areas))
-        for area, (start, end, *_) in enumerate(areas):
+        resident = _Areas([pid]).areas
+        put(f"targets/{number}/regions/nr_regions", len(resident))
+        for area, (start, end, *_) in enumerate(resident):
             put(f"targets/{number}/regions/{area}/start", start)
             put(f"targets/{number}/regions/{area}/end", end)
     # A scheme that matches all regions and does nothing makes them visible.
@@ -148,13 +147,13 @@ def _working_sets(context: Path, pids: list[int], longest: float) -> list[Workin
     taken to be used in one sample, and 1 - (1 - p)^n in n; of a region that was not used, all at
     its last use, unless that was before the monitor began.
     """
-    areas = _Areas(pids)
+    memory = _Areas(pids)
     regions: list[tuple[float, float, float, float]] = []
     for folder in (context / "schemes/0/tried_regions").glob("[0-9]*"):
         start, end, count, age = (
             int((folder / name).read_text()) for name in ("start", "end", "nr_accesses", "age")
         )
-        anonymous, file = areas.within(start, end)
+        anonymous, file = memory.within(start, end)
         regions.append((anonymous, file, count * SAMPLE / AGGREGATION, age * AGGREGATION))
     began = 0.9 * max((idle for *_, idle in regions), default=0.0)
     found = []
@@ -179,24 +178,17 @@ class _Areas:
     """Where resident memory lies: bytes of each area are taken to be spread evenly over it."""
 
     def __init__(self, pids: list[int]) -> None:
-        found: list[tuple[int, int, float, float]] = []
-        for pid in pids:
-            try:
-                text = (PROC / str(pid) / "smaps").read_text(errors="replace")
-            except OSError:
-                continue
-            for start, end, rss, anonymous in re.findall(
-                r"^([0-9a-f]+)-([0-9a-f]+) .*?^Rss: *(\d+) .*?^Anonymous: *(\d+) ",
-                text,
-                re.M | re.S,
-            ):
-                low, high = int(start, 16), int(end, 16)
-                resident, private = 1024 * int(rss), 1024 * int(anonymous)
-                if not resident:
-                    continue
-                found.append(
-                    (low, high, private / (high - low), (resident - private) / (high - low))
-                )
+        found = [
+            (
+                area.start,
+                area.end,
+                area.anonymous / (area.end - area.start),
+                (area.rss - area.anonymous) / (area.end - area.start),
+            )
+            for pid in pids
+            for area in areas(pid) or ()
+            if area.rss
+        ]
         self.areas = sorted(found)
         self.starts = [area[0] for area in self.areas]
 

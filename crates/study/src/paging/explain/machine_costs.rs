@@ -83,13 +83,13 @@ struct ByPlace {
 impl ByPlace {
     fn add(&mut self, place: u32, site: u32, counts: &Counts) {
         for (all, id) in [(&mut self.places, place), (&mut self.sites, site)] {
-            at(all, id).add(counts);
+            slot(all, id).add(counts);
         }
     }
 }
 
 /// The element at an index; new ones are the default.
-fn at<T: Clone + Default>(all: &mut Vec<T>, index: u32) -> &mut T {
+fn slot<T: Clone + Default>(all: &mut Vec<T>, index: u32) -> &mut T {
     let index = index as usize;
     if all.len() <= index {
         all.resize(index + 1, T::default());
@@ -213,10 +213,10 @@ impl Places {
     fn show(&mut self, access: Access) {
         let Access { number, block, write, .. } = access;
         let (place, _) = self.place(number);
-        let seen = at(&mut self.blocks, block);
+        let seen = slot(&mut self.blocks, block);
         if seen.place != place {
             let references = std::mem::take(&mut seen.references);
-            at(&mut self.counts.places, seen.place).references += references;
+            slot(&mut self.counts.places, seen.place).references += references;
             seen.place = place;
         }
         let unit = match &self.pages {
@@ -239,7 +239,7 @@ impl Places {
 
     fn finish(mut self, sizes: Vec<Size<'_>>, map_ns: f64) -> Result<Vec<Explained>> {
         for seen in &self.blocks {
-            at(&mut self.counts.places, seen.place).references += seen.references;
+            slot(&mut self.counts.places, seen.place).references += seen.references;
         }
         let map_ps = (map_ns * 1e3).round() as u64;
         for counts in self.counts.places.iter_mut().chain(&mut self.counts.sites) {
@@ -298,7 +298,7 @@ impl Observe for Places {
             let process = self.processes.get(&(thread as u32)).copied().unwrap_or(0);
             self.stamp += u64::from(process != self.process);
             self.process = process;
-            at_least(&mut self.fetched, thread);
+            slot(&mut self.fetched, thread as u32);
         }
         if fetch {
             self.fetched[thread] = Some(lifetimes::address(addr));
@@ -344,13 +344,6 @@ impl Observe for Places {
     }
 }
 
-/// Make a vector long enough to have this index.
-fn at_least(all: &mut Vec<Option<u64>>, index: usize) {
-    if all.len() <= index {
-        all.resize(index + 1, None);
-    }
-}
-
 /// One page size.
 struct Size<'a> {
     size: PageSize<'a>,
@@ -378,7 +371,7 @@ struct Attribution<'a> {
 impl Watch for Attribution<'_> {
     fn changed(&mut self, change: &Change, bytes: i64) {
         if let (Change::Born { block, .. }, Some(entry)) = (change, self.entries.first()) {
-            *at(&mut self.memory.region_of, *block) = entry.region;
+            *slot(&mut self.memory.region_of, *block) = entry.region;
         }
         self.memory.changed(change, bytes);
     }
@@ -426,7 +419,7 @@ impl RegionMemory {
             Change::Moved { blocks, .. } => blocks.first().map(|(block, _)| *block),
             Change::Forked(blocks) => {
                 for &(block, copy, _) in blocks {
-                    *at(&mut self.region_of, copy) = *at(&mut self.region_of, block);
+                    *slot(&mut self.region_of, copy) = *slot(&mut self.region_of, block);
                 }
                 None
             }
@@ -435,8 +428,8 @@ impl RegionMemory {
         if let Some(first) = first
             && bytes != 0
         {
-            let region = *at(&mut self.region_of, first);
-            let (now, peak) = at(&mut self.bytes, region);
+            let region = *slot(&mut self.region_of, first);
+            let (now, peak) = slot(&mut self.bytes, region);
             *now += bytes;
             *peak = (*now).max(*peak);
         }

@@ -14,7 +14,7 @@ pub trait Observe {
     }
     /// A thread references the page of its last reference of this kind again.
     fn repeated(&mut self, _thread: usize, _addr: u64, _fetch: bool) {}
-    /// So many references to a block were repeated.
+    /// A block was referenced again, this number of times.
     fn repeats(&mut self, _block: u32, _references: u64) {}
     /// An event happened, so pages may have changed.
     fn event(&mut self) {}

@@ -182,7 +182,7 @@ fn an_instruction_that_modifies_memory_faults_as_a_write() {
     }
 }
 
-/// A file of so many pages, read through a mapping.
+/// A file with this number of pages, read through a mapping.
 fn mapped_file(pages: impl IntoIterator<Item = u64>) -> Time {
     let prot = "r--s".into();
     let map = RegionKind::Map;

@@ -502,7 +502,7 @@ impl Surroundings {
             {
                 let place = number << SMALL;
                 let page = lifetimes::address(place).wrapping_sub(start) >> SMALL;
-                // The page cache has addresses of its own.
+                // The page cache has addresses in the upper half.
                 let access = if place >> 63 == 1 { Access::Call } else { Access::Mapped };
                 if access == Access::Call && written {
                     self.files.write(object, page);

@@ -219,7 +219,7 @@ impl<'a> PageSize<'a> {
         &mut self.threads[index as usize]
     }
 
-    /// A thread reads pages of a file, after so many of its instructions.
+    /// A thread reads pages of a file, after `instructions` of its instructions.
     pub fn fetch(&mut self, fetch: Fetch, thread: u32, instructions: u64) {
         let Processor { instruction_ns, dependent, .. } = *self.processor;
         let (storages, requests) = (self.storages, u64::from(fetch.submitted.is_some()));
