@@ -305,7 +305,8 @@ def test_methods_on_a_kernel_that_has_them(hot: Path) -> None:
     done = guest.run(["python3", "/work/watch.py"], files=files)
     assert done.exit_code == 0, done.error.decode()
     said = dict(line.split(" ", 1) for line in done.output.decode().splitlines())
-    assert said["accessed"] == "16 16"
+    # The largest window: in others, a busy host may have stopped the program.
+    assert said["accessed"].split()[1] == "16"
     assert said["touch"].split()[1] in ("16", "17")
     least, most = map(int, said["damon"].split())
     assert 8 <= least <= most <= 32
