@@ -320,3 +320,24 @@ def test_a_built_in_machine_is_changed_as_its_error_says(tmp_path: Path) -> None
     (tmp_path / own).write_text("".join(p for p in parts if not p.startswith("[tlb.second]")))
     # What it lacks next is said; then it is the user's file that is to be edited.
     assert "key tlb.second" not in nearfar(*words, "--machine", own, cwd=tmp_path).stderr
+
+
+def test_files_are_not_on_compressed_memory() -> None:
+    trace = ROOT / "tests/data/captures/memcached.trace"
+    rows = paging(
+        trace,
+        storage="zram,nvme",
+        memory="30%",
+        page_sizes="4K",
+        replacement="linux",
+        machine="nvme",
+    ).rows
+    by_storage = {row["storage"]: row for row in rows}
+    zram, nvme = by_storage["zram"], by_storage["nvme"]
+    assert zram["file_rereads"] > 0 and zram["swap_ins"] > 0
+    assert zram["start_ns"] == nvme["start_ns"] != 0
+    host = machine.with_storages(machine.load("nvme"), ["zram"])
+    (disk,), (page,) = host.file_ns("zram", [4096]), host.io_ns("zram", [4096])
+    assert disk == host.io_ns("nvme", [4096])[0]
+    waited = zram["swap_ins"] * page + zram["file_rereads"] * disk
+    assert zram["io_ns"] == pytest.approx(waited / zram["references"])

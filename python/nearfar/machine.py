@@ -187,9 +187,10 @@ def with_storages(machine: Machine, storage: Sequence[str]) -> Machine:
     Raises:
         NearfarError: no built-in machine has the storage; the message names the nearest one.
     """
-    for name in storage:
-        if name not in machine.storages:
-            machine = machine.with_storage_of(_owner(name, machine), name)
+    owners = {name: _owner(name, machine) for name in storage if name not in machine.storages}
+    # Compressed memory first: its files are on a disk of the machine itself.
+    for name in sorted(owners, key=lambda name: owners[name].storages[name] != "zram"):
+        machine = machine.with_storage_of(owners[name], name)
     return machine
 
 

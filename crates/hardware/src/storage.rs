@@ -15,10 +15,11 @@
 pub struct Storage {
     /// Its name in the machine file.
     pub name: String,
-    /// Its kind in the machine file: `hdd`, `nvme`, `nvm`, `pmem` or `cxl`.
+    /// Its kind in the machine file: `hdd`, `nvme`, `nvm`, `pmem`, `cxl` or `zram`.
     pub kind: &'static str,
     pub(crate) read: Cost,
     pub(crate) write: Cost,
+    pub(crate) files: Option<Box<Storage>>,
 }
 
 /// ns(p) = fixed + per_unit x ceil(p / unit).
@@ -38,6 +39,11 @@ impl Cost {
 }
 
 impl Storage {
+    /// The storage with files: itself, or the disk beside compressed memory.
+    pub fn files(&self) -> &Self {
+        self.files.as_deref().unwrap_or(self)
+    }
+
     /// Nanoseconds to read a page of `page_bytes` from an idle device (t_IO of page-size advice,
     /// 000; TLB and fault models, 001).
     pub fn io_ns(&self, page_bytes: u64) -> f64 {

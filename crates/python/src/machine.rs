@@ -198,6 +198,13 @@ impl Machine {
         Ok(page_bytes.into_iter().map(|bytes| storage.io_ns(bytes)).collect())
     }
 
+    /// Nanoseconds to read a page of each size from the disk with files: the storage itself, unless
+    /// it is compressed memory.
+    fn file_ns(&self, storage: &str, page_bytes: Vec<u64>) -> PyResult<Vec<f64>> {
+        let storage = self.hardware().storage(storage).map_err(raise)?;
+        Ok(page_bytes.into_iter().map(|bytes| storage.files().io_ns(bytes)).collect())
+    }
+
     /// Nanoseconds to write a page of each size, in bytes, to a storage.
     fn write_ns(&self, storage: &str, page_bytes: Vec<u64>) -> PyResult<Vec<f64>> {
         let storage = self.hardware().storage(storage).map_err(raise)?;

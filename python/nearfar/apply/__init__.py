@@ -264,7 +264,7 @@ def _compare(
             "ratio",
             "each page faults once, but the kernel also maps several pages of a file at a time, "
             "uses small pages where a large one does not fit, and faults again on memory that was "
-            "freed",
+            "freed or read before its first write",
         ),
     )
     rows: list[declared.PredictionRow] = []

@@ -20,7 +20,9 @@ from nearfar.errors import NearfarError
 from nearfar.processes import handling, process_tree
 
 _PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42
-#: Seconds between samples of the command's memory: first, maximum, and growth factor.
+#: Seconds between samples of the command's own peak, which take no locks.
+_PAUSE = 0.002
+#: Seconds between samples of all its processes: first, maximum, and growth factor.
 _FIRST_PAUSE, _MAX_PAUSE, _GROWTH = 0.001, 0.1, 1.2
 #: Minimum pause as a multiple of the time of a sample, because faults wait for its locks.
 _MIN_PAUSE = 20
@@ -83,18 +85,20 @@ def run(
             except OSError as error:
                 raise NearfarError(f"{command[0]}: cannot be run: {error.strerror}") from None
         forwarded.child = child
-        huge, rss, pause = 0, 0, _FIRST_PAUSE
+        huge, rss, pause, due = 0, 0, _FIRST_PAUSE, start
         ended = os.WEXITED | os.WNOWAIT
         if not sample:
             os.waitid(os.P_PID, child.pid, ended)
         while os.waitid(os.P_PID, child.pid, ended | os.WNOHANG) is None:
-            sample_start = time.monotonic()
-            processes = process_tree(child.pid)
-            huge = max(huge, sum(_kib(pid, "smaps_rollup", "AnonHugePages:") for pid in processes))
-            rss = max(rss, *(_kib(pid, "status", "VmHWM:") for pid in processes))
-            sample_seconds = time.monotonic() - sample_start
-            time.sleep(max(pause, _MIN_PAUSE * sample_seconds))
-            pause = min(_GROWTH * pause, _MAX_PAUSE)
+            rss = max(rss, _kib(child.pid, "status", "VmHWM:"))
+            if (now := time.monotonic()) >= due:
+                tree = process_tree(child.pid)
+                huge = max(huge, sum(_kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree))
+                rss = max(rss, *(_kib(pid, "status", "VmHWM:") for pid in tree))
+                ended_at = time.monotonic()
+                due = ended_at + max(pause, _MIN_PAUSE * (ended_at - now))
+                pause = min(_GROWTH * pause, _MAX_PAUSE)
+            time.sleep(_PAUSE)
         seconds = time.monotonic() - start
         minor, major = _faults(child.pid)
         _, status, usage = os.wait4(child.pid, 0)

@@ -96,6 +96,8 @@ def save(
     """Write the folder (with ``texts``) and the page that the options ask for."""
     if out is not None:
         result.write(out, force=force, texts=texts)
+        for name in texts or ():
+            print(f"nearfar: wrote {out / name}", file=sys.stderr)
     if html is not None and page is not None:
         from nearfar.output import write_whole
 

@@ -27,7 +27,6 @@ from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, complete, takes
 from nearfar.size import zram_ratio
-from nearfar.size.swap import DISK, ZRAM, with_files
 from nearfar.sizes import list_of, parse_memory
 from nearfar.strict import Json, parse_json, read_trace
 
@@ -97,8 +96,7 @@ def devices(
     ratio, prices = zram_ratio(parsed["zram_ratio"]), Prices.parse(parsed["cost"], names)
     borrowed = [CXL_MEMORY] if CXL_SSD in names else []
     stored = [name for name in names if name not in (CXL_SSD, DRAM_SSD)]
-    disk = [DISK] if ZRAM in stored else []
-    machine = machines.paging_machine(parsed["machine"], [*stored, *borrowed, *disk])
+    machine = machines.paging_machine(parsed["machine"], [*stored, *borrowed])
     busy = _busy_threads(path)
     compared = [model(name, machine, busy, ratio) for name in names]
 
@@ -159,10 +157,8 @@ class _Study:
                 f"{self.trace}: touches fewer than 8 pages of 4 KiB; devices need more of it"
             )
         rows: dict[int, dict[str, Row]] = {}
-        for storage in self.machine.storages:
-            disk = DISK if storage == ZRAM else storage
-            for row in with_files(result.rows, self.machine, storage, disk):
-                rows.setdefault(row["memory_bytes"], {})[storage] = row
+        for row in result.rows:
+            rows.setdefault(row["memory_bytes"], {})[row["storage"]] = row
         return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -11,6 +13,7 @@ from nearfar.declared import paging as paging_declared
 from nearfar.devices import DevicesResult
 from nearfar.memory_curve import slowdown
 from nearfar.report.fitted import KEY, Table
+from nearfar.size.swap import ZRAM
 
 
 def view(result: DevicesResult) -> RenderableType:
@@ -46,7 +49,20 @@ def view(result: DevicesResult) -> RenderableType:
             units.size(row["device_bytes"]),
             *(["-" if cost is None else units.digits(cost)] if has_cost else []),
         )
-    return Group(Text(_answer(result), style="bold"), Text(""), table)
+    return Group(
+        Text(_answer(result), style="bold"), Text(""), table, *map(Text, _compressed(rows))
+    )
+
+
+def _compressed(rows: Sequence[declared.Row]) -> Iterator[str]:
+    """Why compressed memory differs from other devices."""
+    for row in rows:
+        if row["storage"] != ZRAM:
+            continue
+        if row["total_ns"] is None:
+            yield "zram: what does not fit would take all of this memory, compressed; give more."
+        elif row["device_reads"]:
+            yield "zram: compressed pages take a part of the memory, so more pages are read."
 
 
 def _answer(result: DevicesResult) -> str:

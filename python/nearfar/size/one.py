@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from nearfar import machine as machines
 from nearfar import units
 from nearfar.advise.architectures import transparent
 from nearfar.advise.fleet import Vm
@@ -36,7 +35,7 @@ from nearfar.page_choice import private_bytes as _private
 from nearfar.paging import PagingResult, machine_warnings, paging, trace_warnings
 from nearfar.size import limits
 from nearfar.size.options import PASSED
-from nearfar.size.swap import DISK, NONE, ZRAM, with_files
+from nearfar.size.swap import NONE, ZRAM
 from nearfar.sizes import parse_memory
 
 if TYPE_CHECKING:
@@ -94,12 +93,9 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     swaps = vm.storage != NONE
     zram = vm.storage == ZRAM
     storage = vm.storage if swaps else next(iter(machine.storages))
-    machine = (
-        machines.with_storages(machine, [DISK]) if list(machine.storages) == [ZRAM] else machine
-    )
     study = _Study(vm, machine, storage, options, progress)
     enough = study.run([ENOUGH])
-    pages = choose(study.rows(enough), whole=options["whole"], arch=vm.arch)
+    pages = choose(enough.rows, whole=options["whole"], arch=vm.arch)
     page, private = pages.chosen["page_bytes"], _private(pages.chosen)
     resident = content["peak_resident_bytes"] or content["footprint_bytes"]
     # Both are upper bounds: the first counts written pages of files twice, the second has the page
@@ -212,29 +208,19 @@ class _Study:
     options: declared.Options
     progress: Progress
 
-    @property
-    def disk(self) -> str:
-        """The storage with files: the swap device, unless that is memory."""
-        disks = (name for name in self.machine.storages if name != ZRAM)
-        return next(disks, DISK) if self.storage == ZRAM else self.storage
-
     def run(self, memory: Sequence[int], **more: object) -> PagingResult:
         """The study at memory sizes in bytes, with more options of ``nearfar paging``."""
         passed = {name: value for name, value in self.options.items() if name in PASSED}
         given = {
             **passed,
             "machine": self.machine,
-            "storage": list(dict.fromkeys([self.storage, self.disk])),
+            "storage": [self.storage],
             "view": "machine",
             "memory": ",".join(map(str, memory)),
             **more,
         }
         options = cast("paging_declared.Options", given)
         return paging(self.vm.trace, progress=self.progress, **options)
-
-    def rows(self, result: PagingResult) -> list[paging_declared.Row]:
-        """Its rows, with swap on the swap device and files on the disk."""
-        return with_files(result.rows, self.machine, self.storage, self.disk)
 
     def curve(self, peak: int, whole: int) -> _Curve:
         """Times by memory size.
@@ -253,7 +239,7 @@ class _Study:
 
     def _with_less(self, memory: Sequence[int]) -> list[paging_declared.Row]:
         """4 KiB pages at these memory sizes."""
-        return self.rows(self.run(memory, page_sizes=[USUAL_PAGE], replacement="linux"))
+        return self.run(memory, page_sizes=[USUAL_PAGE], replacement="linux").rows
 
 
 def within(ram: int, peak: int, private: int, swap: str, ratio: float) -> int:

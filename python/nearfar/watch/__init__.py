@@ -18,7 +18,7 @@ from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, complete, takes
 from nearfar.size import limits, zram_ratio
-from nearfar.size.swap import DISK, NONE, ZRAM, usual
+from nearfar.size.swap import NONE, ZRAM, usual
 from nearfar.sizes import parse_time
 from nearfar.strict import Json
 from nearfar.watch.curve import Point, Prices, enough, of_cycles, of_refaults
@@ -69,8 +69,8 @@ class Plan:
     Attributes:
         target: what.
         method, why: the method, and why it.
-        machine: the machine with the swap device and a disk.
-        swap, disk: names of storages; the swap may be :data:`nearfar.size.swap.NONE`.
+        machine: the machine with the swap device.
+        swap: name of its storage, or :data:`nearfar.size.swap.NONE`.
         seconds: how long.
         budget, slowdown: shares.
         ratio: compression of zram.
@@ -82,7 +82,6 @@ class Plan:
     why: str
     machine: machines.Machine
     swap: str
-    disk: str
     seconds: float
     budget: float
     slowdown: float
@@ -101,16 +100,13 @@ class Plan:
         seconds = float(given) if not isinstance(given, str) else parse_time(given, "--for") / 1e9
         swap = parsed["swap"] or usual()
         machine = machines.paging_machine(parsed["machine"], [] if swap == NONE else [swap])
-        disks = [name for name in machine.storages if name not in (swap, ZRAM)]
-        disk = disks[0] if disks else DISK
         name, why = choose(parsed["method"], target)
         return cls(
             target=target,
             method=name,
             why=why,
-            machine=machines.with_storages(machine, [disk]),
+            machine=machine,
             swap=swap,
-            disk=disk,
             seconds=seconds,
             budget=share(parsed["budget"], "--budget"),
             slowdown=share(parsed["slowdown"], "--slowdown"),
@@ -121,11 +117,12 @@ class Plan:
     def prices(self) -> Prices:
         """Times of a fault. Without swap, anonymous memory has none."""
         fault = self.machine.fault_times().fault_ns
-
-        def of(storage: str) -> float:
-            return fault + self.machine.io_ns(storage, [4096])[0]
-
-        return Prices(0.0 if self.swap == NONE else of(self.swap), of(self.disk))
+        swaps = self.swap != NONE
+        storage = self.swap if swaps else next(iter(self.machine.storages))
+        ((swap_ns,), (file_ns,)) = (
+            times(storage, [4096]) for times in (self.machine.io_ns, self.machine.file_ns)
+        )
+        return Prices(fault + swap_ns if swaps else 0.0, fault + file_ns)
 
 
 @takes(declared.OPTIONS)

@@ -267,6 +267,19 @@ pub enum StorageDevice {
     Pmem(Linear),
     /// CXL memory used to page to.
     Cxl(Linear),
+    /// Compressed memory.
+    Zram(Compressed),
+}
+
+/// Compressed memory, which holds swapped pages alone. A machine that borrows it reads files from
+/// its own disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Compressed {
+    /// Times of swapped pages.
+    pub pages: Linear,
+    /// The disk with files; its key is its kind.
+    pub files: Box<StorageDevice>,
 }
 
 /// A disk: seek + half a turn + p / bandwidth.

@@ -112,6 +112,11 @@ impl Machine {
             let place = format!("machine {}", self.name);
             return Err(Error::input(place, format!("no storage named `{}`", clip(name)), fix));
         };
+        self.resolved(name, device)
+    }
+
+    fn resolved(&self, name: &str, device: &StorageDevice) -> Result<Storage> {
+        let mut files = None;
         let (kind, read, write) = match device {
             StorageDevice::Hdd(disk) => {
                 let (read, write) = disk_costs(disk);
@@ -120,6 +125,10 @@ impl Machine {
             StorageDevice::Nvme(linear) => ("nvme", read_cost(linear), write_cost(linear)),
             StorageDevice::Pmem(linear) => ("pmem", read_cost(linear), write_cost(linear)),
             StorageDevice::Cxl(linear) => ("cxl", read_cost(linear), write_cost(linear)),
+            StorageDevice::Zram(memory) => {
+                files = Some(Box::new(self.resolved(name, &memory.files)?));
+                ("zram", read_cost(&memory.pages), write_cost(&memory.pages))
+            }
             StorageDevice::Nvm(multiple) => {
                 let dram = self.dram()?.local.read_latency.value.ns();
                 let unit = multiple.unit.value.bytes();
@@ -129,7 +138,7 @@ impl Machine {
                 ("nvm", cost(k), cost(write_k))
             }
         };
-        Ok(Storage { name: name.clone(), kind, read, write })
+        Ok(Storage { name: name.to_owned(), kind, read, write, files })
     }
 
     /// All storage devices, by name.
@@ -244,19 +253,37 @@ impl Machine {
         self.fault.keys().try_for_each(|name| check_fault(name))?;
         self.topology.as_ref().map_or(Ok(()), |t| check_topology(t, &self.node))?;
         for (name, device) in &self.storage {
-            match device {
-                StorageDevice::Nvme(linear) => check_linear(name, "nvme", linear)?,
-                StorageDevice::Pmem(linear) => check_linear(name, "pmem", linear)?,
-                StorageDevice::Cxl(linear) => check_linear(name, "cxl", linear)?,
-                StorageDevice::Nvm(_) if self.dram().is_err() => {
-                    let what = "is a multiple of DRAM, but there is no [node.NAME] of kind \
-                                \"dram\"; add one";
-                    return Err((format!("storage.{name}.nvm"), what.into()));
-                }
-                StorageDevice::Nvm(_) | StorageDevice::Hdd(_) => {}
-            }
+            self.check_storage(&format!("storage.{name}"), device)?;
         }
         self.flash.as_ref().map_or(Ok(()), check_flash)
+    }
+}
+
+impl Machine {
+    fn check_storage(
+        &self,
+        path: &str,
+        device: &StorageDevice,
+    ) -> std::result::Result<(), Contradiction> {
+        match device {
+            StorageDevice::Nvme(linear) => check_linear(&format!("{path}.nvme"), linear),
+            StorageDevice::Pmem(linear) => check_linear(&format!("{path}.pmem"), linear),
+            StorageDevice::Cxl(linear) => check_linear(&format!("{path}.cxl"), linear),
+            StorageDevice::Zram(memory) => {
+                let files = format!("{path}.zram.files");
+                if matches!(*memory.files, StorageDevice::Zram(_)) {
+                    return Err((files, "is the disk with files; give another kind".into()));
+                }
+                check_linear(&format!("{path}.zram.pages"), &memory.pages)?;
+                self.check_storage(&files, &memory.files)
+            }
+            StorageDevice::Nvm(_) if self.dram().is_err() => {
+                let what = "is a multiple of DRAM, but there is no [node.NAME] of kind \"dram\"; \
+                            add one";
+                Err((format!("{path}.nvm"), what.into()))
+            }
+            StorageDevice::Nvm(_) | StorageDevice::Hdd(_) => Ok(()),
+        }
     }
 }
 
@@ -325,7 +352,7 @@ fn check_fault(name: &str) -> std::result::Result<(), Contradiction> {
     }
 }
 
-fn check_linear(name: &str, kind: &str, linear: &Linear) -> std::result::Result<(), Contradiction> {
+fn check_linear(path: &str, linear: &Linear) -> std::result::Result<(), Contradiction> {
     // The latency of the smallest transfer, extrapolated from `measured_at`, must be positive.
     let unit = linear.unit.value.bytes();
     for (key, cost) in [("read_latency", read_cost(linear)), ("write_latency", write_cost(linear))]
@@ -333,7 +360,7 @@ fn check_linear(name: &str, kind: &str, linear: &Linear) -> std::result::Result<
         let unit_ns = cost.fixed_ns + cost.unit_ns;
         if unit_ns <= 0.0 {
             return Err((
-                format!("storage.{name}.{kind}.{key}.value"),
+                format!("{path}.{key}.value"),
                 format!(
                     "with {} bytes at {key} and this bandwidth, a transfer of {unit} bytes would \
                      take {unit_ns} ns; raise the latency or the bandwidth",

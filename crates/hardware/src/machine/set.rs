@@ -15,6 +15,9 @@ use super::read::{clip, unknown};
 /// The source of an overridden value.
 const SOURCE: &str = "given with --set";
 
+/// Kinds of storage that hold files.
+const DISKS: [&str; 3] = ["hdd", "nvme", "nvm"];
+
 /// `--set KEY=VALUE`, for messages.
 pub(super) fn flag((key, value): &(String, String)) -> String {
     format!("--set {}={}", clip(key), clip(value))
@@ -39,18 +42,24 @@ pub(super) fn apply(
 }
 
 /// Copy the section of the storage `name` from the text `from` of machine `machine` into the text
-/// `into`.
+/// `into`. If it is compressed memory, its files are those of the first disk of `into`.
 pub(super) fn take(machine: &str, from: &str, into: &str, name: &str) -> Result<String> {
     let (from, mut into) = (parsed(machine, from)?, parsed(machine, into)?);
     let Some(section) = from.get("storage").and_then(|storages| storages.get(name)) else {
         let what = format!("has no storage {}", clip(name));
         return Err(Error::input(format!("machine {machine}"), what, ""));
     };
+    let mut section = section.clone();
     let mut storages = Table::new();
     storages.set_implicit(true);
     let storages = into.entry("storage").or_insert(Item::Table(storages));
     if let Some(table) = storages.as_table_like_mut() {
-        table.insert(name, section.clone());
+        let disk = table.iter().find(|(_, one)| DISKS.iter().any(|kind| one.get(kind).is_some()));
+        let memory = section.as_table_like_mut().and_then(|kinds| kinds.get_mut("zram"));
+        if let (Some(memory), Some((_, disk))) = (memory, disk) {
+            memory["files"] = disk.clone();
+        }
+        table.insert(name, section);
     }
     Ok(into.to_string())
 }

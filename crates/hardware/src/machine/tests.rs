@@ -389,3 +389,24 @@ fn deep_nesting_is_refused() {
         assert!(Machine::parse("deep", &text).is_err());
     }
 }
+
+#[test]
+fn compressed_memory_has_files_on_a_disk_of_the_machine() {
+    let file = |name| MachineFile::load(name, Path::new("")).unwrap();
+    let zram = file("zram");
+    let times = |file: &MachineFile| {
+        let storage = file.machine.storage("zram").unwrap();
+        (storage.io_ns(4096), storage.files().io_ns(4096))
+    };
+    let (page, disk) = times(&zram);
+    assert!(page < 10e3 && disk > 50e3);
+    let hdd = file("desktop-hdd");
+    let own = hdd.machine.storages().unwrap().remove(0);
+    assert_eq!(times(&hdd.with_storage_of(&zram, "zram").unwrap()), (page, own.io_ns(4096)));
+    let without = file("cxl-a");
+    assert_eq!(times(&without.with_storage_of(&zram, "zram").unwrap()), (page, disk));
+
+    let nested = zram.text.replace("files.nvme]", "files.zram.pages]");
+    let error = Machine::parse("zram", &nested).unwrap_err().to_string();
+    assert!(error.contains("files"), "{error}");
+}

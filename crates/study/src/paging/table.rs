@@ -127,14 +127,16 @@ pub struct Prices<'a> {
     pub machine: Option<&'a [Time]>,
 }
 
-/// Number and size of the pages that a machine reads again from storage. They are the smallest pages
-/// of the study, because Linux reads swap and files in 4 KiB pages.
-fn reads_again(simulated: &Simulated, cell: &Cell) -> (u64, u64) {
+/// Pages that a machine reads again, those of files among them, and the size of these pages: the
+/// smallest of the study, because Linux reads swap and files in 4 KiB pages.
+fn reads_again(simulated: &Simulated, cell: &Cell) -> (u64, u64, u64) {
     let same_memory = simulated.cells.iter().filter(|other| {
         other.memory_bytes == cell.memory_bytes && other.memory_fraction == cell.memory_fraction
     });
     let smallest = same_memory.min_by_key(|cell| cell.page_bytes).unwrap_or(cell);
-    (smallest.faults.saturating_sub(smallest.pages), smallest.page_bytes)
+    let reads = smallest.faults.saturating_sub(smallest.pages);
+    let files = smallest.kinds.file_rereads.min(reads);
+    (reads, files, smallest.page_bytes)
 }
 
 /// Components of the time in the machine's view, ns per reference.
@@ -221,11 +223,15 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         }
         let translation_ns =
             times.translation_ns(tlb_miss_rate, per_reference(cell.tlb_second_hits));
-        let (reads_again, again_bytes) = reads_again(simulated, cell);
+        let (again, again_of_files, again_bytes) = reads_again(simulated, cell);
         for (place, storage) in storages.iter().enumerate() {
+            let disk = storage.files();
             let io_ns = storage.io_ns(cell.page_bytes);
+            // What files cost more than swap.
+            let more_ns = |bytes| disk.io_ns(bytes) - storage.io_ns(bytes);
             let FaultKinds { zero_fills, file_reads, swap_ins, file_rereads, .. } = kinds;
             let reads = per_reference(file_reads + swap_ins + file_rereads);
+            let files = per_reference(file_reads + file_rereads);
             let data_ns = match kernel {
                 None => times.data_ns(fault_rate, io_ns),
                 Some(FaultTimes { fault_ns, zero_ns }) => {
@@ -233,16 +239,21 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                     times.dram_ns
                         + (per_reference(mapped) * fault_ns
                             + per_reference(zero_fills) * (fault_ns + zero_ns)
-                            + reads * (fault_ns + io_ns))
+                            + reads * (fault_ns + io_ns)
+                            + files * more_ns(cell.page_bytes))
                 }
             };
             let write_ns = match write_back {
-                true => per_reference(cell.dirty_evictions) * storage.write_ns(cell.page_bytes),
+                true => {
+                    let [swap, file] = [storage, disk].map(|one| one.write_ns(cell.page_bytes));
+                    per_reference(cell.dirty_evictions) * swap
+                        + per_reference(kinds.write_backs) * (file - swap)
+                }
                 false => 0.0,
             };
             let spent = time.map(|time| {
                 let ns = |total: f64| total / references as f64;
-                let again = per_reference(reads_again);
+                let (again, of_files) = (per_reference(again), per_reference(again_of_files));
                 let (mut first_ns, mut wait_ns) = (0.0, 0.0);
                 if !warm {
                     first_ns = ns(time.file_requests as f64 * time.map_ns);
@@ -255,7 +266,9 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                     cache_ns: ns(time.cache_ns),
                     dram_ns: ns(time.dram_ns),
                     fault_ns: ns(time.fault_ns - time.start_ns) + again * time.map_ns,
-                    io_ns: again * storage.io_ns(again_bytes) + write_ns,
+                    io_ns: again * storage.io_ns(again_bytes)
+                        + of_files * more_ns(again_bytes)
+                        + write_ns,
                     start_ns: ns(time.start_ns) + first_ns + wait_ns,
                 }
             });

@@ -45,7 +45,7 @@ impl Disk {
     /// An idle disk, if any, for pages of `page_bytes`.
     pub fn new(storage: Option<&Storage>, page_bytes: u64) -> Self {
         Self {
-            read_ns: storage.map(|storage| {
+            read_ns: storage.map(Storage::files).map(|storage| {
                 let [one, two] = [1, 2].map(|reads| storage.io_ns(reads * READ_AHEAD_BYTES));
                 [one, two - one].map(|ns| ns.round() as u64)
             }),

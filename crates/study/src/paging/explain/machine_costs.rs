@@ -5,8 +5,7 @@
 //! counted by block.
 
 use nearfar_hardware::processor::{Hierarchy, Processor};
-use nearfar_trace::{Error, Reader, Result};
-use rayon::prelude::*;
+use nearfar_trace::{Reader, Result};
 use rustc_hash::FxHashMap;
 
 use super::memory::TlbAndMemory;
@@ -16,6 +15,7 @@ use super::{Counts, Explained};
 use crate::info::names::{Code, Names};
 use crate::lifetimes::{self, Change, PAGE};
 use crate::paging::machine::observe::{Access, Observe};
+use crate::paging::machine::simulate;
 use crate::paging::machine::touches::{Chunk, Touches};
 use crate::paging::machine::waits::{Costs, PageSize, Watch};
 use crate::paging::options::Options;
@@ -33,10 +33,6 @@ pub fn explain(
     lives: bool,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Vec<Explained>> {
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads)
-        .build()
-        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
     let hierarchy = Hierarchy::for_ages(&processor.caches);
     let mut touches = Touches::new(reader, options, processor, hierarchy, lives)?;
     let mut places = Places::new(reader, options.page_sizes[0], memory)?;
@@ -49,25 +45,10 @@ pub fn explain(
             memory: RegionMemory::default(),
         })
         .collect();
-    let (mut current, mut next) = (Chunk::default(), Chunk::default());
-    let mut has_current = touches.fill(&mut current, &mut places)?;
-    while has_current {
-        let entries = std::mem::take(&mut places.entries);
-        let (filled, ()) = pool.install(|| {
-            rayon::join(
-                || touches.fill(&mut next, &mut places),
-                || {
-                    sizes
-                        .par_iter_mut()
-                        .with_max_len(1)
-                        .for_each(|size| size.chunk(&current, &entries));
-                },
-            )
-        });
-        has_current = filled?;
-        std::mem::swap(&mut current, &mut next);
-        on_progress(touches.records())?;
-    }
+    let taken = |places: &mut Places| std::mem::take(&mut places.entries);
+    let chunk = |size: &mut Size, chunk: &Chunk, entries: &Vec<Entry>| size.chunk(chunk, entries);
+    let passes = (&mut places, taken, chunk);
+    simulate(&mut touches, &mut sizes, options.threads, passes, on_progress)?;
     let (_, maps) = touches.totals();
     debug_assert_eq!(maps, places.mapped);
     places.finish(sizes, processor.map_ns)

@@ -23,10 +23,11 @@ pub struct Files {
 impl Files {
     /// Apply a fetch, `now_ns` after the thread began, without its waits.
     pub fn fetch(&mut self, fetch: Fetch, now_ns: f64, storage: &Storage) {
+        let disk = storage.files();
         let now = now_ns + self.waited_ns;
         if let Some(request) = fetch.submitted {
             let bytes = u64::from(request.pages) << SMALL;
-            self.busy_ns = storage.read_done_ns(now, self.busy_ns, bytes, request.follows);
+            self.busy_ns = disk.read_done_ns(now, self.busy_ns, bytes, request.follows);
             if self.pending.len() == MANY {
                 self.pending.pop_front();
             }

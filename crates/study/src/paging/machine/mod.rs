@@ -12,7 +12,8 @@
 //! lines that the level evicts ([`nearfar_hardware::processor::Ages`]).
 //!
 //! Memory is unlimited here; the cost of smaller memories is added from the faults of the study.
-//! Pages of files are read as [`nearfar_kernel::readahead`] says, and threads wait for them ([`files`]).
+//! Pages of files are read as [`nearfar_kernel::readahead`] says, and threads wait for them
+//! ([`files`]).
 
 mod files;
 mod last;
@@ -31,6 +32,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::options::Options;
+use observe::Observe;
 use touches::{Chunk, Touches};
 use waits::PageSize;
 
@@ -103,10 +105,6 @@ pub fn times(
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Vec<Time>> {
     check(&options.page_sizes)?;
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads)
-        .build()
-        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
     let hierarchy = Hierarchy::new(&processor.caches);
     let mut touches = Touches::new(reader, options, processor, hierarchy, lives)?;
     let mut sizes: Vec<PageSize> = options
@@ -114,17 +112,39 @@ pub fn times(
         .iter()
         .map(|size| PageSize::new(size.trailing_zeros(), processor, storages))
         .collect();
+    let chunk = |size: &mut PageSize, chunk: &Chunk, (): &()| size.chunk(chunk, &mut ());
+    simulate(&mut touches, &mut sizes, options.threads, (&mut (), |()| (), chunk), on_progress)?;
+    Ok(sizes.into_iter().map(|size| size.time(touches.totals())).collect())
+}
+
+/// Process the touches of a trace at every page size, one chunk while the next is made.
+///
+/// The observer sees every reference. `taken` takes what it found in a chunk, which `process` gets
+/// with the chunk.
+///
+/// # Errors
+/// If the trace cannot be read or the threads cannot be started; errors of `on_progress`.
+pub fn simulate<S: Send, O: Observe + Send, T: Sync>(
+    touches: &mut Touches,
+    sizes: &mut [S],
+    threads: usize,
+    (observer, taken, process): (&mut O, impl Fn(&mut O) -> T, impl Fn(&mut S, &Chunk, &T) + Sync),
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
     let (mut current, mut next) = (Chunk::default(), Chunk::default());
-    let mut has_current = touches.fill(&mut current, &mut ())?;
+    let mut has_current = touches.fill(&mut current, observer)?;
     while has_current {
+        let found = taken(observer);
         let (filled, ()) = pool.install(|| {
             rayon::join(
-                || touches.fill(&mut next, &mut ()),
+                || touches.fill(&mut next, observer),
                 || {
-                    sizes
-                        .par_iter_mut()
-                        .with_max_len(1)
-                        .for_each(|size| size.chunk(&current, &mut ()))
+                    let sizes = sizes.par_iter_mut().with_max_len(1);
+                    sizes.for_each(|size| process(size, &current, &found));
                 },
             )
         });
@@ -132,5 +152,5 @@ pub fn times(
         std::mem::swap(&mut current, &mut next);
         on_progress(touches.records())?;
     }
-    Ok(sizes.into_iter().map(|size| size.time(touches.totals())).collect())
+    Ok(())
 }
