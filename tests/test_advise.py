@@ -604,3 +604,15 @@ def test_filter_is_of_the_machine_of_each_vm() -> None:
     by_hand = advise(trace, machine=["desktop-hdd"], filter="cache").rows
     assert by_hand[0]["simulated_ns"] == filtered["rows"][0]["simulated_ns"]
     assert by_hand[0]["simulated_ns"] > whole["rows"][0]["simulated_ns"]
+
+
+def test_the_base_page_of_a_guest_depends_on_its_storage() -> None:
+    """The table of docs/guest.md."""
+    trace = DATA / "captures" / "pdf.trace"
+    pages = {
+        storage: advise(
+            trace, memory="60%", view="paper", arch="aarch64", machine=host, storage=storage
+        ).rows[0]["settable_page_bytes"]
+        for host, storage in (("zram", "zram"), ("desktop-hdd", "hdd"))
+    }
+    assert pages == {"zram": 4096, "hdd": 16384}

@@ -20,6 +20,7 @@ mod last;
 pub(super) mod observe;
 mod pages;
 pub mod reference;
+mod surroundings;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(super) mod touches;

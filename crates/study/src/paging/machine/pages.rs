@@ -17,7 +17,7 @@
 use nearfar_hardware::table::prefetch;
 use nearfar_trace::hash::PageMap;
 
-use super::touches::Changed;
+use super::surroundings::Changed;
 use super::{LARGE, SMALL};
 use crate::lifetimes::{Backing, Change};
 

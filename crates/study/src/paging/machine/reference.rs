@@ -6,7 +6,8 @@ use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
 
 use super::super::options::Options;
-use super::touches::{Surroundings, TlbOp, Touch, modifies};
+use super::surroundings::Surroundings;
+use super::touches::{TlbOp, Touch, modifies};
 use super::waits::{Lines, PageSize};
 use super::{Host, LARGE, SMALL, Time};
 use crate::lifetimes::{self, Blocks, Events};

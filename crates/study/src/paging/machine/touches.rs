@@ -1,16 +1,16 @@
 //! The touches of a trace, which every page size must process, and their cache levels.
 
 use nearfar_hardware::processor::{Ages, Found, Hierarchy, Processor, small_lines};
-use nearfar_kernel::readahead::{Access, Fetch, Readahead};
+use nearfar_kernel::readahead::Fetch;
 use nearfar_trace::column::GroupReader;
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::reader::{Batches, Groups};
 use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
-use rustc_hash::FxHashSet;
 
 use super::super::options::Options;
 use super::last::{Last, NO_PAGE, Page, Put};
 use super::observe::{self, Observe};
+use super::surroundings::{Changed, Surroundings};
 use super::{LARGE, SMALL};
 use crate::lifetimes::{self, Backing, Blocks, Change, Events, Next};
 
@@ -18,8 +18,6 @@ use crate::lifetimes::{self, Backing, Blocks, Change, Events, Next};
 const CHUNK: u64 = 1 << 18;
 /// Touches between two samples of the ages of the caches.
 pub const AGED: usize = 1 << 10;
-/// log2 of the bytes of a file that one fault maps (`fault_around_bytes`).
-const AROUND: u32 = 16;
 /// Size of the direct-mapped cache of settled blocks.
 const SLOTS: usize = 1 << 12;
 
@@ -61,10 +59,6 @@ pub struct Touch {
     /// The TLB operation.
     pub tlb: TlbOp,
 }
-
-/// A change of blocks and, for new blocks, the first and last 4 KiB page of private memory around
-/// it that could be in the same large page.
-pub type Changed = (Change, (u64, u64));
 
 /// Touches, and the changes between them.
 #[derive(Default)]
@@ -481,57 +475,4 @@ pub fn modifies(batch: &Batch, at: usize) -> bool {
         && (batch.kind[at], batch.kind[next]) == (Kind::Load as u8, Kind::Store as u8)
         && place(at) == place(next)
         && batch.instr[next] == 0
-}
-
-/// Finds the private memory around new blocks, and the reads of files that they cause.
-#[derive(Default)]
-pub struct Surroundings {
-    /// Parts of files that were mapped by one fault.
-    mapped: FxHashSet<(u32, u64)>,
-    files: Readahead,
-    fetches: Vec<Fetch>,
-}
-
-impl Surroundings {
-    /// Take the changes of blocks since the last call.
-    pub fn of(&mut self, blocks: &mut Blocks) -> impl Iterator<Item = Changed> {
-        let changes: Vec<Change> = blocks.changes().collect();
-        for change in &changes {
-            if let Change::Born { number, backing, written, .. } = *change
-                && let Backing::Object { object, start, of_file: true, private, .. } = backing
-            {
-                let place = number << SMALL;
-                let page = lifetimes::address(place).wrapping_sub(start) >> SMALL;
-                // The page cache has addresses in the upper half.
-                let access = if place >> 63 == 1 { Access::Call } else { Access::Mapped };
-                if access == Access::Call && written {
-                    self.files.write(object, page);
-                } else {
-                    self.fetches.push(self.files.access(object, page, access));
-                }
-                if access == Access::Mapped && !(private && written) {
-                    self.mapped.insert((object, place.wrapping_sub(start) >> AROUND));
-                }
-            }
-        }
-        let spaces = blocks.spaces();
-        let around = |change: &Change| match *change {
-            Change::Born { number, backing: Backing::Zeros | Backing::Unknown, .. } => {
-                spaces.private_around(number, LARGE - SMALL)
-            }
-            _ => (0, 0),
-        };
-        let around: Vec<(u64, u64)> = changes.iter().map(around).collect();
-        changes.into_iter().zip(around)
-    }
-
-    /// Take the reads of files since the last call.
-    pub fn fetches(&mut self) -> std::vec::Drain<'_, Fetch> {
-        self.fetches.drain(..)
-    }
-
-    /// Faults that mapped pages of the page cache.
-    pub fn maps(&self) -> u64 {
-        self.mapped.len() as u64
-    }
 }

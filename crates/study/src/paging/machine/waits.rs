@@ -10,7 +10,8 @@ use nearfar_trace::hash::PageMap;
 
 use super::files::Files;
 use super::pages::{Faults, Pages};
-use super::touches::{AGED, Changed, Chunk, TlbOp, Touch};
+use super::surroundings::Changed;
+use super::touches::{AGED, Chunk, TlbOp, Touch};
 use super::{SMALL, Time};
 use crate::lifetimes::Change;
 
