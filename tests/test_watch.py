@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from nearfar.guest import Guest, Hardware, Node
 from nearfar.watch import watch
 from nearfar.watch.curve import PAGE, Prices, enough, of_cycles, of_refaults
 from nearfar.watch.methods import ORDER, choose, method
-from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet, lengths, windows
+from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet, lengths, read, windows
 from nearfar.watch.target import Target, of_group, of_pid, started
 
 MIB = 1 << 20
@@ -155,6 +156,19 @@ def test_a_program_that_ends_gets_an_answer_without_limits(hot: Path) -> None:
         row = sized(child.pid, for_=6)
     assert row["no_limit"] == "it ended while it was watched" and row["max_bytes"] is None
     assert 7 * MIB <= row["anonymous_bytes"] <= 16.5 * MIB
+
+
+def test_shared_memory_needs_swap_and_mapped_files_do_not(tmp_path: Path) -> None:
+    before = read([os.getpid()])
+    (tmp_path / "file").write_bytes(bytes(4 * MIB))
+    with (tmp_path / "file").open("r+b") as file:
+        shared, mapped = mmap.mmap(-1, 8 * MIB), mmap.mmap(file.fileno(), 4 * MIB)
+    for at in range(0, 8 * MIB, PAGE):
+        shared[at], _ = 1, mapped[at // 2]
+    after = read([os.getpid()])
+    assert before is not None and after is not None
+    assert after.anonymous - before.anonymous == pytest.approx(8 * MIB, rel=0.1)
+    assert after.file - before.file == pytest.approx(4 * MIB, rel=0.1)
 
 
 # --- refusals

@@ -21,15 +21,20 @@ LONGEST: Final = 30.0
 
 #: An area of smaps: its first address and the end, and KiB by key.
 _AREA: Final = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *[^\n]*\n.*?^Rss: *(\d+) .*?^Pss: *(\d+) "
-    rb".*?^Referenced: *(\d+) .*?^Anonymous: *(\d+) .*?^Swap: *(\d+) .*?^SwapPss: *(\d+) "
-    rb".*?^Locked: *(\d+) ",
+    rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) *([^\n]*)\n"
+    rb".*?^Rss: *(\d+) .*?^Pss: *(\d+) .*?^Referenced: *(\d+) .*?^Anonymous: *(\d+) "
+    rb".*?^Swap: *(\d+) .*?^SwapPss: *(\d+) .*?^Locked: *(\d+) ",
     re.M | re.S,
 )
+#: Names of areas of shared memory, which only swap can hold though they have an inode.
+_SHARED: Final = re.compile(rb"/dev/zero|/SYSV|/memfd:|/dev/shm/|\[anon_shmem")
 
 
 class Area(NamedTuple):
-    """An area of a process: addresses, and bytes as ``/proc/PID/smaps`` has them."""
+    """An area of a process: addresses, and bytes as ``/proc/PID/smaps`` has them.
+
+    Shared memory counts as anonymous; ``shared`` is its inode, else 0.
+    """
 
     start: int
     end: int
@@ -40,6 +45,7 @@ class Area(NamedTuple):
     swap: int
     swap_pss: int
     locked: int
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ class Watched:
 def read(pids: Sequence[int]) -> Memory | None:
     """Memory of processes; None if none of them exists any more."""
     total = dict.fromkeys(Memory.__dataclass_fields__, 0.0)
-    exists = False
+    exists, shared = False, dict[int, int]()
     for pid in pids:
         found = areas(pid)
         exists = exists or found is not None
@@ -143,8 +149,13 @@ def read(pids: Sequence[int]) -> Memory | None:
             total["file"] += (area.rss - area.anonymous) * share
             total["used_anonymous"] += area.referenced * part * share
             total["used_file"] += area.referenced * (1 - part) * share
-            total["swapped"] += area.swap_pss if area.swap_pss or not area.swap else area.swap
+            if area.shared:
+                # Each process has all of it in swap.
+                shared[area.shared] = max(shared.get(area.shared, 0), area.swap)
+            else:
+                total["swapped"] += area.swap_pss or area.swap
             total["locked"] += area.locked
+    total["swapped"] += sum(shared.values())
     return Memory(**total) if exists else None
 
 
@@ -156,10 +167,13 @@ def areas(pid: int) -> list[Area] | None:
         return None
     if not text:
         return None
-    return [
-        Area(int(start, 16), int(end, 16), *(KIB * int(word) for word in words))
-        for start, end, *words in _AREA.findall(text)
-    ]
+    found = []
+    for start, end, inode, name, *words in _AREA.findall(text):
+        area = Area(int(start, 16), int(end, 16), *(KIB * int(word) for word in words))
+        if _SHARED.match(name):
+            area = area._replace(anonymous=area.rss, shared=int(inode))
+        found.append(area)
+    return found
 
 
 def peak(target: Target) -> int:
