@@ -69,11 +69,12 @@ def test_faults_are_the_growth_of_the_working_set() -> None:
     times = [one.seconds for one in cycle(0, 0, 0, 0)]
     rates = [40 / (times[1] - times[0]), 10 / (times[2] - times[1]), 0]
     assert [point.faults for point in curve] == pytest.approx(rates)
-    assert [point.bytes for point in curve] == [100 * PAGE, 140 * PAGE, 150 * PAGE]
+    assert [point.bytes for point in curve] == [120 * PAGE, 145 * PAGE, 150 * PAGE]
+    assert curve[0].seconds == pytest.approx((times[0] + times[1]) / 2)
     assert curve[0].slowdown == pytest.approx(rates[0] * 8e-6)
     assert enough(curve, 0.0) == curve[2] and enough(curve, 1.0) == curve[0]
     between = enough(curve, (curve[0].slowdown * curve[1].slowdown) ** 0.5)
-    assert between is not None and between.bytes == pytest.approx(120 * PAGE)
+    assert between is not None and between.bytes == pytest.approx(132.5 * PAGE)
     assert enough(curve[:1], 0.001) is None
 
 

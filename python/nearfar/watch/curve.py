@@ -2,7 +2,9 @@
 
 The rate at which a working set grows with its window is the rate of faults of a memory that just
 holds it (Denning and Schwartz, *Properties of the Working-Set Model*, 1972, section 4): with
-working sets W(t), memory W(t) has dW/dt faults a second. The device's time of each fault gives the
+working sets W(t), memory W(t) has dW/dt faults a second. Between two windows, that is their growth
+by the time between them, for a memory in the middle of their working sets: it is too little for the
+smaller one, and too much for the larger. The device's time of each fault gives the
 slowdown. Threads that go on while one of them waits are not counted, so that it is an upper bound.
 """
 
@@ -31,7 +33,7 @@ class Point:
     """A memory size.
 
     Attributes:
-        seconds: the window whose working set it holds.
+        seconds: the window whose working set it holds; between two that were seen.
         anonymous, file: its bytes.
         faults: faults a second.
         slowdown: the share of time that they cost.
@@ -50,11 +52,15 @@ class Point:
 
 
 def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
-    """Memory sizes, smallest first, with falling slowdowns: of a working set, by its growth."""
+    """Memory sizes, smallest first, with falling slowdowns: between working sets, by their growth."""
     means = _means(cycles)
     steps = [
         _Step(
-            one,
+            WorkingSet(
+                (one.seconds + two.seconds) / 2,
+                (one.anonymous + two.anonymous) / 2,
+                (one.file + two.file) / 2,
+            ),
             two.seconds - one.seconds,
             max(two.anonymous - one.anonymous, 0.0) / PAGE,
             max(two.file - one.file, 0.0) / PAGE,
