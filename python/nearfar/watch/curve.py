@@ -52,7 +52,7 @@ class Point:
 
 
 def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
-    """Memory sizes, smallest first, with falling slowdowns: between working sets, by their growth."""
+    """Memory sizes, smallest first, with falling slowdowns: of growing working sets."""
     means = _means(cycles)
     steps = [
         _Step(
