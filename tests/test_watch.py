@@ -23,7 +23,17 @@ from nearfar.guest import Guest, Hardware, Node
 from nearfar.watch import watch
 from nearfar.watch.curve import PAGE, Prices, enough, of_cycles, of_refaults
 from nearfar.watch.methods import ORDER, choose, method
-from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet, lengths, read, windows
+from nearfar.watch.samples import (
+    GROWTH,
+    SHORTEST,
+    Area,
+    Refaults,
+    WorkingSet,
+    lengths,
+    read,
+    used,
+    windows,
+)
 from nearfar.watch.target import Target, of_group, of_pid, started
 
 MIB = 1 << 20
@@ -170,6 +180,45 @@ def test_shared_memory_needs_swap_and_mapped_files_do_not(tmp_path: Path) -> Non
     assert before is not None and after is not None
     assert after.anonymous - before.anonymous == pytest.approx(8 * MIB, rel=0.1)
     assert after.file - before.file == pytest.approx(4 * MIB, rel=0.1)
+
+
+def area(rss: int, pss: int, own: int, referenced: int) -> Area:
+    return Area(0, 64, rss, pss, own, referenced, anonymous=rss, swap=0, swap_pss=0, locked=0)
+
+
+def test_memory_that_processes_share_is_used_once_any_of_them_uses_it() -> None:
+    assert used([area(8, 4, 0, 8), area(8, 4, 0, 0)]) == 8
+    assert used([area(8, 4, 0, 4), area(8, 4, 0, 4)]) == 6
+    assert used([area(8, 8, 8, 3), area(8, 8, 8, 2)]) == 5
+    # Two pages of its own, two that a process elsewhere shares.
+    assert used([area(4, 3, 2, 4)]) == 3
+    assert used([area(0, 0, 0, 0)]) == 0
+
+
+SHARING = """
+import mmap, os, time
+memory = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+for at in range(0, 16 << 20, 4096): memory[at] = 1
+uses = not os.fork()
+if uses: print("ready", flush=True)
+while uses:
+    for at in range(0, 8 << 20, 4096): memory[at]
+time.sleep(1000)
+"""
+
+
+def test_memory_of_a_fork_is_used_once_the_child_uses_it() -> None:
+    words = [sys.executable, "-c", SHARING]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as child:
+        try:
+            assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+            seen = method("accessed").watch(of_pid(child.pid), 2, 0.5, lambda seconds: None)
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+    longest = max((one for cycle in seen.cycles for one in cycle), key=lambda one: one.seconds)
+    # The interpreter uses some more.
+    assert 7.8 * MIB <= longest.anonymous <= 14 * MIB
 
 
 # --- refusals
