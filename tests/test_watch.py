@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Node
 from nearfar.watch import watch
 from nearfar.watch.curve import PAGE, Prices, enough, of_cycles, of_refaults
-from nearfar.watch.methods import ORDER, choose, method
+from nearfar.watch.methods import ORDER, choose, method, touch
 from nearfar.watch.samples import (
     GROWTH,
     SHORTEST,
@@ -240,6 +241,27 @@ def test_what_cannot_be_watched() -> None:
         watch(own, method="squeeze")
     with pytest.raises(NearfarError, match="too much for a budget of 0.0%"):
         watch(own, for_=2, budget="0.0001%")
+
+
+def test_paging_out_ends_once_it_would_cost_more_than_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chunks = []
+
+    def costly(pids: list[int]) -> Iterator[int]:
+        for _ in pids * 1000:
+            end = time.thread_time() + 0.001
+            while time.thread_time() < end:
+                pass
+            chunks.append(PAGE)
+            yield PAGE
+
+    monkeypatch.setattr(touch, "_chunks", costly)
+    with pytest.raises(NearfarError, match="paging its memory out takes .* budget of 0.05 s"):
+        touch._page_out("own", [os.getpid()], 0.05)
+    assert len(chunks) == 1
+    touch._page_out("own", [os.getpid()], 1000)
+    assert len(chunks) == 1001
 
 
 def test_a_number_that_the_kernel_uses_again_is_another_process() -> None:
