@@ -21,14 +21,16 @@ from capturing import needs_cc
 from conftest import Run, fetched
 from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Node
-from nearfar.watch import watch
+from nearfar.watch import Plan, _row, watch
 from nearfar.watch.curve import PAGE, Prices, enough, of_cycles, of_refaults
 from nearfar.watch.methods import ORDER, choose, method, touch
 from nearfar.watch.samples import (
     GROWTH,
     SHORTEST,
     Area,
+    Memory,
     Refaults,
+    Watched,
     WorkingSet,
     lengths,
     read,
@@ -119,6 +121,17 @@ def test_more_memory_never_has_more_faults(cycles: list[list[float]], limit: flo
     found = enough(curve, limit)
     assert (found is None) == all(point.slowdown > limit for point in curve)
     assert found is None or found.slowdown <= limit * (1 + 1e-9)
+
+
+def test_what_was_not_seen_is_inside_the_interval() -> None:
+    """All windows have more faults than are allowed: everything is enough, less may be."""
+    plan = Plan.of(of_pid(os.getpid()), swap="zram", machine="nvme", slowdown="0.001%")
+    last = Memory(anonymous=1000 * PAGE)
+    seen = Watched([cycle(100, 200, 300)], seconds=1.0, most=1000 * PAGE, last=last)
+    curve = of_cycles(seen.cycles, plan.prices())
+    row = _row(plan, seen, (curve, [curve]), 1000 * PAGE, (0.1, 0.1))
+    assert row["memory_bytes"] == row["high_end_bytes"] == 1000 * PAGE
+    assert row["low_bytes"] == pytest.approx(0.9 * 250 * PAGE, abs=1)
 
 
 @given(st.floats(1, 1000))

@@ -1,0 +1,300 @@
+"""What ``nearfar watch`` predicts, beside the faults that the kernel counts with less memory.
+
+Each program is asked for its data at a steady rate. It is watched; then its group is limited to
+parts of its anonymous memory, and swap-ins are counted. A method that this kernel lacks is tried in
+a guest, with fewer programs and requests.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import kernel
+from inputs import Inputs
+from measure import BenchError, Row, row
+from programs import HERE
+from table import recorded
+
+import nearfar
+from nearfar.errors import NearfarError
+from nearfar.guest import Guest, Hardware, Node
+from nearfar.watch.curve import Point, Prices, enough, of_cycles, of_refaults
+from nearfar.watch.methods import ORDER
+from nearfar.watch.samples import Refaults, WorkingSet
+
+NAME = "watch"
+SUMMARY = "what nearfar watch predicts, against swap-ins with less memory"
+
+#: Programs, and what else each needs.
+PROGRAMS = {
+    "hot": "cc",
+    "redis": "redis-server",
+    "memcached": "memcached",
+    "postgres": "initdb",
+    "nginx": "nginx",
+    "node": "node",
+    "java": "javac",
+    "sqlite": "sqlite3",
+    "python": sys.executable,
+    "numpy": sys.executable,
+    "perl": "perl",
+}
+#: Those of the guest, and their packages.
+GUEST = {
+    "hot": "",
+    "redis": "redis-server",
+    "memcached": "memcached",
+    "perl": "perl-base",
+}
+#: Parts of the anonymous memory, on the host and in the guest.
+PARTS, GUEST_PARTS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4), (0.8, 0.6, 0.4)
+#: Only a quarter of its memory is used once it has read its configuration.
+OTHER_PARTS = {"nginx": (0.4, 0.37, 0.34, 0.31, 0.28, 0.25)}
+#: Seconds until a program does what it goes on doing: memcached moves items in its lists that were
+#: not moved for a minute, and Java uses new memory until it collects for the first time.
+WARM = {"memcached": 75, "java": 75, "node": 30}
+#: Requests a second, seconds of a watch, before a count and of it; on the host and in the guest.
+HOST_TIMES = {"rate": 3000, "seconds": 60, "budget": 0.05, "settle": 6, "count": 8}
+GUEST_TIMES = {"rate": 500, "seconds": 60, "budget": 0.5, "settle": 15, "count": 20}
+#: A quick run: one program, one part.
+QUICK, QUICK_PARTS = ("hot",), (0.9,)
+QUICK_TIMES = {"rate": 100, "seconds": 2, "budget": 0.5, "settle": 0.2, "count": 0.5}
+#: Fewer faults a second than this are none: their memory is any.
+FEW = 2.0
+#: This share of cells is within the error that a method states.
+WITHIN = 0.9
+SWAP = 1 << 30
+#: A fault takes a second: the slowdown of a curve is its faults a second.
+COUNTED = Prices(1e9, 1e9)
+SOURCES = HERE / "watched"
+PACKAGE = Path(nearfar.__file__).parent
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Every program on the host; then some in a guest, by all methods."""
+    del rounds
+    lines: list[dict[str, Any]] = []
+    try:
+        where = kernel.controller(Path("/proc/mounts").read_text(encoding="ascii"))
+        with kernel.swapping(SWAP):
+            for name in QUICK if quick else PROGRAMS:
+                if shutil.which(PROGRAMS[name]) is None:
+                    inputs.remarks.append(f"{NAME}: {name} skipped: no {PROGRAMS[name]}")
+                    continue
+                lines += on_host(where, name, inputs.scratch, quick)
+    except kernel.Unavailable as error:
+        inputs.remarks.append(f"{NAME} skipped: {error}")
+        return []
+    inputs.cells += cells(lines, "host")
+    if not quick:
+        try:
+            inputs.cells += cells(in_guest(inputs.scratch), "guest")
+        except NearfarError as error:
+            inputs.remarks.append(f"{NAME}: no guest: {error}")
+    return rows(inputs.cells)
+
+
+def hot(folder: Path) -> None:
+    """Build the program whose working set is known."""
+    source = HERE.parent.parent / "tests" / "hot.c"
+    subprocess.run(["cc", "-O1", "-static", "-o", folder / "hot", source], check=True)
+
+
+def on_host(
+    where: kernel.Controller, name: str, scratch: Path, quick: bool
+) -> list[dict[str, Any]]:
+    """What one program does here."""
+    print(f"bench: {NAME}: {name}", file=sys.stderr)
+    folder = scratch / f"{NAME}-{name}"
+    folder.mkdir(mode=0o755)
+    if name == "hot":
+        hot(folder)
+    with kernel.limited_group(where, f"nearfar-bench-{os.getpid()}", None) as group:
+        asked = {
+            "program": name,
+            "methods": ["accessed"],
+            "parts": QUICK_PARTS if quick else OTHER_PARTS.get(name, PARTS),
+            "warm": 0 if quick else WARM.get(name, 6),
+            "folder": str(folder),
+            "group": str(group),
+            "package": str(PACKAGE),
+            **(QUICK_TIMES if quick else HOST_TIMES),
+        }
+        words = [sys.executable, str(SOURCES / "measure.py"), json.dumps(asked)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return printed(done.stdout, done.returncode, done.stderr)
+
+
+def in_guest(scratch: Path) -> list[dict[str, Any]]:
+    """What some programs do in a guest, each by all methods."""
+    print(f"bench: {NAME}: guest", file=sys.stderr)
+    hot(scratch)
+    files: dict[str, Path | bytes] = {
+        "/work/hot": scratch / "hot",
+        **{f"/work/{name}": SOURCES / name for name in ("load.py", "measure.py")},
+        **{
+            f"/work/nearfar/{file}": PACKAGE / file
+            for file in ("__init__.py", "errors.py", "processes.py")
+        },
+        **{
+            f"/work/nearfar/{file.relative_to(PACKAGE)}": file
+            for file in (PACKAGE / "watch").rglob("*.py")
+        },
+    }
+    script = [
+        "echo +memory >/sys/fs/cgroup/cgroup.subtree_control",
+        "echo 0 >/proc/sys/vm/page-cluster",
+        "echo 200 >/proc/sys/vm/swappiness",
+    ]
+    for name in GUEST:
+        asked = {
+            "program": name,
+            "methods": ORDER,
+            "parts": GUEST_PARTS,
+            "warm": WARM.get(name, 10),
+            "folder": f"/work/{name}.d",
+            "group": f"/sys/fs/cgroup/{name}",
+            "package": "/work/nearfar",
+            **GUEST_TIMES,
+        }
+        script += [f"mkdir -p /work/{name}.d /sys/fs/cgroup/{name}"]
+        script += [f"cp /work/hot /work/{name}.d"]
+        script += [f"python3 /work/measure.py '{json.dumps(asked)}'"]
+    files["/work/all.sh"] = "\n".join(["set -e", *script, ""]).encode()
+    done = Guest(
+        "x86_64",
+        Hardware((Node(memory=1 << 30, cpus=2),)),
+        packages=["python3", *(package for package in GUEST.values() if package)],
+        zram=SWAP // 2,
+        parameters=("transparent_hugepage=never",),
+    ).run(["sh", "/work/all.sh"], files=files, timeout=7200)
+    error = done.error.decode(errors="replace")
+    return printed(done.output.decode(errors="replace"), done.exit_code, error)
+
+
+def printed(text: str, code: int, errors: str) -> list[dict[str, Any]]:
+    """The lines of ``measure.py``.
+
+    Raises:
+        BenchError: it failed.
+    """
+    if code != 0:
+        raise BenchError(f"measure.py: {(errors.strip().splitlines() or [code])[-1]}")
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def cells(lines: Iterable[dict[str, Any]], where: str) -> list[dict[str, Any]]:
+    """Each method beside each part of each program."""
+    seen = [line for line in lines if "method" in line]
+    found = []
+    for line in lines:
+        for watched in seen if "part" in line else ():
+            if watched["program"] == line["program"]:
+                found.append({"where": where, **_cell(watched, line)})
+    return found
+
+
+def curve(watched: dict[str, Any]) -> list[Point]:
+    """Faults on anonymous memory."""
+    if watched["refaults"]:
+        seen = [replace(Refaults(**one), file=0.0, file_bytes=0) for one in watched["refaults"]]
+        return of_refaults(seen, watched["seconds"] / len(seen), COUNTED)
+    sets = [[WorkingSet(*one[:2], 0.0) for one in cycle] for cycle in watched["cycles"]]
+    return of_cycles(sets, COUNTED)
+
+
+def _cell(watched: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
+    points = curve(watched)
+    # As many requests as when it was watched.
+    faults = line["faults"] / line["requests"] * watched["rate"]
+    enough_for = enough(points, max(faults, FEW))
+    predicted = faults_with(points, line["anonymous"])
+    made = {key: watched[key] for key in ("program", "method", "cost")}
+    made |= {
+        "part": line["part"],
+        "whole_bytes": line["whole"],
+        "anonymous_bytes": round(line["anonymous"]),
+        "measured": faults,
+        "predicted": predicted,
+        "faults_error": None,
+        "memory_error": None,
+    }
+    if faults >= FEW and predicted is not None:
+        made["faults_error"] = predicted / faults - 1
+    if faults >= FEW and enough_for is not None:
+        made["memory_error"] = enough_for.anonymous / line["anonymous"] - 1
+    return made
+
+
+def faults_with(points: Sequence[Point], memory: float) -> float | None:
+    """Faults a second with so much memory; None outside of what was seen."""
+    for one, two in zip(points, points[1:], strict=False):
+        if one.anonymous <= memory <= two.anonymous:
+            part = (memory - one.anonymous) / max(two.anonymous - one.anonymous, 1)
+            if two.faults <= 0:
+                return 0.0 if part else one.faults
+            return math.exp((1 - part) * math.log(one.faults) + part * math.log(two.faults))
+    return None
+
+
+def rows(found: Sequence[dict[str, Any]]) -> list[Row]:
+    """Errors of each method."""
+    made = []
+    for where, name in dict.fromkeys((cell["where"], cell["method"]) for cell in found):
+        own = [cell for cell in found if (cell["where"], cell["method"]) == (where, name)]
+        for what in ("faults", "memory"):
+            errors = [cell[f"{what}_error"] for cell in own]
+            signed = [error for error in errors if error is not None]
+            if signed:
+                title = f"signed error of {what}: {name}, {where}"
+                made.append(row(NAME, title, signed, "", note=f"{len(signed)} of {len(own)} cells"))
+        made.append(row(NAME, f"cost: {name}, {where}", [cell["cost"] for cell in own], "of a CPU"))
+    return made
+
+
+def stated(method: str) -> tuple[float, float]:
+    """How much of the memory is too much and too little: :data:`WITHIN` of the cells are within."""
+    errors = [
+        cell["memory_error"]
+        for cell in recorded(NAME)["cells"]
+        if cell["method"] == method and cell["memory_error"] is not None
+    ]
+    ordered = sorted(errors)
+    outside = int(len(ordered) * (1 - WITHIN) / 2)
+    return max(ordered[-1 - outside], 0.0), max(-ordered[outside], 0.0)
+
+
+def every_cell() -> str:
+    """All cells, the worst first."""
+    lines = [
+        "| program | method | where | part | memory | measured | predicted | faults | memory |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+
+    def worst(cell: dict[str, Any]) -> tuple[int, float]:
+        error = cell["faults_error"]
+        return error is None, -abs(error or 0.0)
+
+    def text(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    for cell in sorted(recorded(NAME)["cells"], key=worst):
+        words = [f"`{cell['program']}`", f"`{cell['method']}`", cell["where"]]
+        words += [f"{cell['part']:.0%}", f"{cell['anonymous_bytes'] / 2**20:.1f} MiB"]
+        words += [text(cell["measured"], ".0f"), text(cell["predicted"], ".0f")]
+        words += [text(cell["faults_error"], "+.0%"), text(cell["memory_error"], "+.0%")]
+        lines.append(f"| {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+#: By the name that the page has for them.
+TABLES = {"cells": every_cell}
