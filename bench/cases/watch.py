@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,9 +73,14 @@ FEW = 2.0
 #: This share of cells is within the error that a method states.
 WITHIN = 0.9
 SWAP = 1 << 30
+CHECKS = ("regions", "squeezes", "killed")
 #: A fault takes a second: the slowdown of a curve is its faults a second.
 COUNTED = Prices(1e9, 1e9)
+#: Sizes of a region of `steps.c`, seconds of each watch of it, squeezes with their seconds, and how
+#: often a watcher of each method is killed.
+KNOWN = {"regions": [10, 20, 40, 80, 160], "seconds": 20, "squeezes": [100, 4], "kills": 8}
 SOURCES = HERE / "watched"
+HOT, STEPS = HERE.parent.parent / "tests" / "hot.c", HERE / "steps.c"
 PACKAGE = Path(nearfar.__file__).parent
 
 
@@ -98,15 +103,17 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     if not quick:
         try:
             inputs.cells += cells(in_guest(inputs.scratch), "guest")
+            inputs.cells += known(inputs.scratch)
         except NearfarError as error:
             inputs.remarks.append(f"{NAME}: no guest: {error}")
     return rows(inputs.cells)
 
 
-def hot(folder: Path) -> None:
-    """Build the program whose working set is known."""
-    source = HERE.parent.parent / "tests" / "hot.c"
-    subprocess.run(["cc", "-O1", "-static", "-o", folder / "hot", source], check=True)
+def built(source: Path, folder: Path) -> Path:
+    """A small program in C."""
+    made = folder / source.stem
+    subprocess.run(["cc", "-O1", "-static", "-o", made, source], check=True)
+    return made
 
 
 def on_host(
@@ -117,7 +124,7 @@ def on_host(
     folder = scratch / f"{NAME}-{name}"
     folder.mkdir(mode=0o755)
     if name == "hot":
-        hot(folder)
+        built(HOT, folder)
     with kernel.limited_group(where, f"nearfar-bench-{os.getpid()}", None) as group:
         asked = {
             "program": name,
@@ -136,25 +143,7 @@ def on_host(
 
 def in_guest(scratch: Path) -> list[dict[str, Any]]:
     """What some programs do in a guest, each by all methods."""
-    print(f"bench: {NAME}: guest", file=sys.stderr)
-    hot(scratch)
-    files: dict[str, Path | bytes] = {
-        "/work/hot": scratch / "hot",
-        **{f"/work/{name}": SOURCES / name for name in ("load.py", "measure.py")},
-        **{
-            f"/work/nearfar/{file}": PACKAGE / file
-            for file in ("__init__.py", "errors.py", "processes.py")
-        },
-        **{
-            f"/work/nearfar/{file.relative_to(PACKAGE)}": file
-            for file in (PACKAGE / "watch").rglob("*.py")
-        },
-    }
-    script = [
-        "echo +memory >/sys/fs/cgroup/cgroup.subtree_control",
-        "echo 0 >/proc/sys/vm/page-cluster",
-        "echo 200 >/proc/sys/vm/swappiness",
-    ]
+    script = []
     for name in GUEST:
         asked = {
             "program": name,
@@ -169,11 +158,40 @@ def in_guest(scratch: Path) -> list[dict[str, Any]]:
         script += [f"mkdir -p /work/{name}.d /sys/fs/cgroup/{name}"]
         script += [f"cp /work/hot /work/{name}.d"]
         script += [f"python3 /work/measure.py '{json.dumps(asked)}'"]
-    files["/work/all.sh"] = "\n".join(["set -e", *script, ""]).encode()
+    return guest(scratch, script, [package for package in GUEST.values() if package])
+
+
+def known(scratch: Path) -> list[dict[str, Any]]:
+    """Programs of which the need is known, and killed watchers, in a guest."""
+    asked = {"package": "/work/nearfar", "folder": "/work", **KNOWN}
+    return guest(scratch, [f"python3 /work/holds.py '{json.dumps(asked)}'"], [])
+
+
+def guest(scratch: Path, script: Sequence[str], packages: Sequence[str]) -> list[dict[str, Any]]:
+    """What commands print in a guest that has the methods and these programs.
+
+    Raises:
+        NearfarError: there is no guest.
+    """
+    print(f"bench: {NAME}: guest", file=sys.stderr)
+    parts = [PACKAGE / file for file in ("__init__.py", "errors.py", "processes.py")]
+    files: dict[str, Path | bytes] = {
+        f"/work/nearfar/{file.relative_to(PACKAGE)}": file
+        for file in (*parts, *(PACKAGE / "watch").rglob("*.py"))
+    }
+    sources = [*SOURCES.glob("*.py"), *(built(source, scratch) for source in (HOT, STEPS))]
+    files |= {f"/work/{file.name}": file for file in sources}
+    settings = [
+        "set -e",
+        "echo +memory >/sys/fs/cgroup/cgroup.subtree_control",
+        "echo 0 >/proc/sys/vm/page-cluster",
+        "echo 200 >/proc/sys/vm/swappiness",
+    ]
+    files["/work/all.sh"] = "\n".join([*settings, *script, ""]).encode()
     done = Guest(
         "x86_64",
         Hardware((Node(memory=1 << 30, cpus=2),)),
-        packages=["python3", *(package for package in GUEST.values() if package)],
+        packages=["python3", *packages],
         zram=SWAP // 2,
         parameters=("transparent_hugepage=never",),
     ).run(["sh", "/work/all.sh"], files=files, timeout=7200)
@@ -247,8 +265,9 @@ def faults_with(points: Sequence[Point], memory: float) -> float | None:
 
 
 def rows(found: Sequence[dict[str, Any]]) -> list[Row]:
-    """Errors of each method."""
-    made = []
+    """Errors of each method, and what is known."""
+    made = [*_checks([cell for cell in found if "check" in cell])]
+    found = [cell for cell in found if "check" not in cell]
     for where, name in dict.fromkeys((cell["where"], cell["method"]) for cell in found):
         own = [cell for cell in found if (cell["where"], cell["method"]) == (where, name)]
         for what in ("faults", "memory"):
@@ -261,16 +280,30 @@ def rows(found: Sequence[dict[str, Any]]) -> list[Row]:
     return made
 
 
+def _checks(found: Sequence[dict[str, Any]]) -> Iterator[Row]:
+    of = {check: [cell for cell in found if cell["check"] == check] for check in CHECKS}
+    for name in dict.fromkeys(cell["method"] for cell in of["regions"]):
+        for part in ("p50", "p75"):
+            errors = [abs(cell[part] - 1) for cell in of["regions"] if cell["method"] == name]
+            title = f"error of {part} of one region, 10 to 160 MiB: {name}, guest"
+            yield row(NAME, title, errors, "", goal="<= 0.2")
+    for cell in of["squeezes"]:
+        yield row(NAME, "time stalled by a squeeze", cell["stalled"], "", goal="<= 0.02")
+        yield row(NAME, "processes ended by squeezes", [cell["killed"]], "", goal="<= 0")
+    if of["killed"]:
+        changed = [len(cell["changed"]) + (not cell["alive"]) for cell in of["killed"]]
+        yield row(NAME, "settings that a killed watcher leaves", [sum(changed)], "", goal="<= 0")
+
+
 def stated(method: str) -> tuple[float, float]:
-    """How much of the memory is too much and too little: :data:`WITHIN` of the cells are within."""
-    errors = [
-        cell["memory_error"]
+    """How much less and how much more is enough than it says, in :data:`WITHIN` of the cells."""
+    errors = sorted(
+        1 / (1 + cell["memory_error"]) - 1
         for cell in recorded(NAME)["cells"]
-        if cell["method"] == method and cell["memory_error"] is not None
-    ]
-    ordered = sorted(errors)
-    outside = int(len(ordered) * (1 - WITHIN) / 2)
-    return max(ordered[-1 - outside], 0.0), max(-ordered[outside], 0.0)
+        if cell.get("method") == method and cell.get("memory_error") is not None
+    )
+    outside = int(len(errors) * (1 - WITHIN) / 2)
+    return max(-errors[outside], 0.0), max(errors[-1 - outside], 0.0)
 
 
 def every_cell() -> str:
@@ -287,7 +320,8 @@ def every_cell() -> str:
     def text(value: float | None, form: str) -> str:
         return "" if value is None else format(value, form)
 
-    for cell in sorted(recorded(NAME)["cells"], key=worst):
+    cells = [cell for cell in recorded(NAME)["cells"] if "check" not in cell]
+    for cell in sorted(cells, key=worst):
         words = [f"`{cell['program']}`", f"`{cell['method']}`", cell["where"]]
         words += [f"{cell['part']:.0%}", f"{cell['anonymous_bytes'] / 2**20:.1f} MiB"]
         words += [text(cell["measured"], ".0f"), text(cell["predicted"], ".0f")]
