@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import signal
@@ -297,6 +298,19 @@ def test_every_method_says_what_it_is() -> None:
         chosen = method(name)
         assert chosen.SUMMARY and all(0 < share < 1 for share in chosen.ERROR)
         assert "Do not use:" in (sys.modules[f"nearfar.watch.methods.{name}"].__doc__ or "")
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
+    """In whole twentieths, upwards; the page has the same."""
+    sys.path.insert(0, str(PACKAGE.parents[1] / "bench"))
+    from cases.watch import stated
+
+    less, more = (math.ceil(share * 20) / 20 or 0.05 for share in stated(name))
+    assert (less, more) == method(name).ERROR
+    page = (PACKAGE.parents[1] / "docs" / "watch.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+    assert f"{less:.0%} less to {more:.0%} more" in row
 
 
 # --- the command

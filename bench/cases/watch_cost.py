@@ -17,6 +17,7 @@ from pathlib import Path
 
 from inputs import Inputs
 from measure import BenchError, Row, row, run
+from table import recorded, summary
 
 NAME = "watch-cost"
 SUMMARY = "Redis under load, with and without nearfar watch"
@@ -118,3 +119,12 @@ def processor(pid: int) -> float:
     """Seconds of a processor that it has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def figures() -> str:
+    """All rows, as a table of the docs."""
+    return summary(recorded(NAME)["rows"])
+
+
+#: By the name that the page has for it.
+TABLES = {"figures": figures}

@@ -1,7 +1,8 @@
-"""Programs of which the need is known, and what a watcher leaves that is killed; in a guest.
+"""Programs of which the need is known; squeezes; and what a watcher leaves that is killed.
 
-usage: holds.py JSON, an object with `package` (the folder of nearfar's), `regions` (MiB), `seconds`
-of each watch, `squeezes` (how many, and seconds of each), `kills`, `folder`. Prints lines of JSON.
+usage: holds.py JSON, an object with `package` (the folder of nearfar's), `folder` (of programs),
+`group` (its path in the file system), `methods` that see `regions` (MiB), `seconds` of each watch,
+`squeezes` (how many, and seconds of each) and `kills` of each method. Prints lines of JSON.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ for name in ("nearfar", "nearfar.watch"):
 from nearfar.watch.methods import ORDER, method  # noqa: E402
 from nearfar.watch.target import Target, of_pid  # noqa: E402
 
-GROUP, FOLDER = Path("/sys/fs/cgroup/holds"), Path(asked["folder"])
+GROUP, FOLDER = Path(asked["group"]), Path(asked["folder"])
 #: What may differ after a watch: none of it.
 STATES = [
     *(GROUP / name for name in ("memory.max", "memory.high", "memory.low", "memory.swap.max")),
     Path("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds"),
-    *(Path("/proc/sys/vm") / name for name in ("swappiness", "page-cluster", "drop_caches")),
+    *(Path("/proc/sys/vm") / name for name in ("swappiness", "page-cluster")),
 ]
 
 
@@ -51,14 +52,16 @@ def running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [FOLDER / words[0], *words[1:]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=enter) as child:
         assert child.stdout is not None
-        child.stdout.readline()
-        yield child
-        child.kill()
+        try:
+            child.stdout.readline()
+            yield child
+        finally:
+            child.kill()
 
 
 def regions() -> None:
     """One of two regions is used at a time: it is the working set of a few samples."""
-    for name in ("accessed", "damon"):
+    for name in asked["methods"]:
         for size in asked["regions"]:
             with running("steps", "2", str(size), "2") as child:
                 seen = method(name).watch(
@@ -127,10 +130,11 @@ def kills() -> None:
 
 def main() -> None:
     """See above."""
-    GROUP.mkdir()
+    GROUP.mkdir(exist_ok=True)
     regions()
-    squeezes()
-    kills()
+    if asked["squeezes"]:
+        squeezes()
+        kills()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ _ARRAYS = (
 )
 _PERL = (
     f"$| = 1; my @values = map {{ sprintf('%07d', $_) x {BYTES // 7} }} 0 .. {COUNT - 1}; "
-    "while (<STDIN>) { print length($values[$_]), qq(\\n) }"
+    "while (<STDIN>) { print substr($values[$_], 0, 9), qq(\\n) }"
 )
 _NODE = (
     "const values = new Map();"
