@@ -100,6 +100,9 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
                     inputs.remarks.append(f"{NAME}: {name} skipped: no {PROGRAMS[name]}")
                     continue
                 lines += on_host(where, name, inputs.scratch, quick)
+        if not quick:
+            with kernel.limited_group(where, f"nearfar-bench-{os.getpid()}", None) as group:
+                inputs.cells += known(inputs.scratch, group)
     except kernel.Unavailable as error:
         inputs.remarks.append(f"{NAME} skipped: {error}")
         return []
@@ -107,8 +110,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     if not quick:
         try:
             inputs.cells += cells(in_guest(inputs.scratch), "guest")
-            with kernel.limited_group(where, f"nearfar-bench-{os.getpid()}", None) as group:
-                inputs.cells += known(inputs.scratch, group)
+            inputs.cells += known_in_guest(inputs.scratch)
         except NearfarError as error:
             inputs.remarks.append(f"{NAME}: no guest: {error}")
     return rows(inputs.cells)
@@ -167,16 +169,19 @@ def in_guest(scratch: Path) -> list[dict[str, Any]]:
 
 
 def known(scratch: Path, group: Path) -> list[dict[str, Any]]:
-    """Programs of which the need is known, here and in a guest; there also killed watchers."""
+    """Programs of which the need is known, here."""
     asked = {"package": str(PACKAGE), "folder": str(scratch), "group": str(group)}
     asked |= {**KNOWN, "methods": ["accessed"], "squeezes": []}
-    for source in (HOT, STEPS):
-        built(source, scratch)
+    built(STEPS, scratch)
     words = [sys.executable, str(SOURCES / "holds.py"), json.dumps(asked)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    here = printed(done.stdout, done.returncode, done.stderr)
+    return printed(done.stdout, done.returncode, done.stderr)
+
+
+def known_in_guest(scratch: Path) -> list[dict[str, Any]]:
+    """The same in a guest; there also squeezes and killed watchers."""
     asked = {"package": "/work/nearfar", **KNOWN, **KNOWN_GUEST}
-    return here + guest(scratch, [f"python3 /work/holds.py '{json.dumps(asked)}'"], [])
+    return guest(scratch, [f"python3 /work/holds.py '{json.dumps(asked)}'"], [])
 
 
 def guest(scratch: Path, script: Sequence[str], packages: Sequence[str]) -> list[dict[str, Any]]:
