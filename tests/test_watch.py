@@ -24,7 +24,7 @@ from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Node
 from nearfar.watch import Plan, _row, watch
 from nearfar.watch.curve import PAGE, Prices, enough, of_cycles, of_refaults
-from nearfar.watch.methods import ORDER, choose, damon, method, touch
+from nearfar.watch.methods import ORDER, choose, damon, method, squeeze, touch
 from nearfar.watch.samples import (
     GROWTH,
     SHORTEST,
@@ -296,6 +296,17 @@ def test_another_users_process_needs_rights() -> None:
 def test_damon_samples_more_rarely_if_the_budget_is_small() -> None:
     assert damon.slower(0.005, used=0.005, share=0.02) == 0.005
     assert damon.slower(0.005, used=0.1, share=0.02) == pytest.approx(0.05)
+
+
+def test_squeezing_begins_softly() -> None:
+    least, most = squeeze.STEPS
+    steps = [least]
+    while steps[-1] < most:
+        steps.append(squeeze.next_step(steps[-1], 0.0))
+    assert len(steps) == 5 and steps[-1] == most == squeeze.next_step(most, 0.0)
+    assert squeeze.next_step(most, squeeze.STALL / 3) == most
+    assert squeeze.next_step(most, squeeze.STALL / 2) == most / 2
+    assert squeeze.next_step(least, squeeze.STALL / 2) == least
 
 
 def test_every_method_says_what_it_is() -> None:
