@@ -4,8 +4,8 @@ Asks a control group to give up a little of its memory (``memory.reclaim``, sinc
 waits, and reads the refaults of ``memory.stat`` and ``memory.pressure``. Steps grow to a hundredth
 of the memory while the target hardly stalls, because what it uses may begin at the first one. It
 goes on until the target stalls for :data:`STALL` of the time, which is the price of this method:
-the target is slowed down as much as that. Sets no limit, so that nothing is to be restored; memory that is used
-comes back by itself.
+the target is slowed down as much as that. Sets no limit, so that nothing is to be restored; memory
+that is used comes back by itself.
 
 Do not use: for what must not stall. It finds no need below what it has squeezed in the time given.
 """
