@@ -1,10 +1,10 @@
-"""What ``nearfar watch`` costs a server under full load, in alternating pairs."""
+"""What ``nearfar watch`` costs a server under full load, in alternating halves of short pairs."""
 
 from __future__ import annotations
 
 import math
-import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -22,103 +22,117 @@ from table import recorded, summary
 NAME = "watch-cost"
 SUMMARY = "Redis under load, with and without nearfar watch"
 
-#: Bytes of a value, how many there are by size, and how many pairs there are in a round.
+#: Bytes of a value; by size, how many there are and how long a watch takes.
 VALUE = 1000
-KEYS = {"100 MiB": 84_000, "4 GiB": 3_450_000}
-QUICK_KEYS = {"1 MiB": 1000}
-PAIRS, QUICK_PAIRS = 10, 2
-#: Seconds of each half of a pair, about.
-SECONDS, QUICK_SECONDS = 10.0, 1.0
-#: Of Student's distribution, one side, 95 %, for so many pairs less one.
-STUDENT = {1: 6.314, 9: 1.833}
+SIZES = {"100 MiB": (84_000, 60), "4 GiB": (3_450_000, 120)}
+QUICK_SIZES = {"1 MiB": (1000, 60)}
+#: Pairs, and seconds of each half: other work on the machine disturbs short halves alike.
+PAIRS, QUICK_PAIRS = 40, 2
+SECONDS, QUICK_SECONDS = 2.0, 0.5
+#: Of the normal distribution, one side, 95 %.
+NORMAL = 1.645
+#: Watches one process for ever.
+WATCH = """
+import sys
+from nearfar.watch import watch
+while True:
+    watch(int(sys.argv[1]), for_=float(sys.argv[2]), swap="zram", machine="nvme")
+"""
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Pairs of each size; which half is watched alternates."""
+    """Pairs of each size; which half is watched first alternates."""
     del rounds
     if shutil.which("redis-benchmark") is None:
         inputs.remarks.append(f"{NAME} skipped: no redis-benchmark")
         return []
     made = []
-    for size, keys in (QUICK_KEYS if quick else KEYS).items():
+    pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if quick else (PAIRS, SECONDS)
+    for size, (keys, watch) in (QUICK_SIZES if quick else SIZES).items():
         print(f"bench: {NAME}: {size}", file=sys.stderr)
-        with server(inputs.scratch) as (pid, socket_name):
-            asking = ["redis-benchmark", "-s", socket_name, "-r", str(keys), "-q", "-P", "8"]
+        with server(inputs.scratch) as (pid, wire, asking):
+            asking = [*asking, "-r", str(keys), "-q", "-P", "8"]
             run([*asking, "-t", "set", "-d", str(VALUE), "-n", str(3 * keys)], discard=True)
-            count = 20_000
-            begun = time.monotonic()
-            run([*asking, "-t", "get", "-n", str(count)], discard=True)
-            seconds = QUICK_SECONDS if quick else SECONDS
-            count = int(count * seconds / (time.monotonic() - begun))
-            asking += ["-t", "get", "-n", str(count)]
-            pairs = [
-                pair(pid, asking, seconds, first=number % 2 == 0)
-                for number in range(QUICK_PAIRS if quick else PAIRS)
-            ]
-        for what, losses in (
-            ("throughput lost", [one[0] for one in pairs]),
-            ("processor time a request gained", [one[1] for one in pairs]),
-        ):
-            made.append(lost(f"signed {what}, {size}", losses))
+            found = [*measured(pid, wire, [*asking, "-t", "get", "-l"], watch, pairs, seconds)]
+        losses = [1 - one[True][0] / one[False][0] for one in found]
+        gains = [one[True][1] / one[False][1] - 1 for one in found]
+        made += [
+            lost(f"signed throughput lost, {size}", losses),
+            lost(f"signed processor time a request gained, {size}", gains),
+        ]
     return made
 
 
 def lost(name: str, losses: list[float]) -> Row:
     """The mean, and what it is below with 95 %."""
     spread = statistics.stdev(losses) / math.sqrt(len(losses))
-    bound = statistics.mean(losses) + STUDENT[len(losses) - 1] * spread
+    bound = statistics.mean(losses) + NORMAL * spread
     note = f"mean {statistics.mean(losses):+.2%}, below {bound:+.2%} with 95 %"
     made = row(NAME, name, losses, "", note=note)
-    if "throughput" not in name:
-        return made
     return replace(made, goal="< 0.05 with 95 %", holds=bound < 0.05)
 
 
 @contextmanager
-def server(scratch: Path) -> Iterator[tuple[int, str]]:
-    """A server without files."""
+def server(scratch: Path) -> Iterator[tuple[int, socket.socket, list[str]]]:
+    """A server without files: its number, a connection to it, and how it is put under load."""
     name = str(scratch / "watch-cost.sock")
     words = ["redis-server", "--port", "0", "--unixsocket", name, "--save", "", "--appendonly"]
     with subprocess.Popen([*words, "no"], stdout=subprocess.DEVNULL) as child:
         try:
-            for _ in range(600):
-                with socket.socket(socket.AF_UNIX) as probe:
-                    if probe.connect_ex(name) == 0:
-                        break
+            while not Path(name).exists():
+                if child.poll() is not None:
+                    raise BenchError(f"{NAME}: redis-server ended with {child.returncode}")
                 time.sleep(0.05)
-            yield child.pid, name
+            with socket.socket(socket.AF_UNIX) as wire:
+                wire.connect(name)
+                yield child.pid, wire, ["redis-benchmark", "-s", name]
         finally:
             child.kill()
 
 
-def pair(pid: int, asking: list[str], seconds: float, *, first: bool) -> tuple[float, float]:
-    """How much longer the requests take while it is watched, and how much more of a processor."""
-    found: dict[bool, tuple[float, float]] = {}
-    for watched in (first, not first):
-        watch = [sys.executable, "-m", "nearfar", "watch", str(pid), "--for", f"{4 * seconds}s"]
-        watch += ["--swap", "zram", "--machine", "nvme"]
-        watcher = None
-        if watched:
-            watcher = subprocess.Popen(
-                watch, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-            )
-            time.sleep(1)  # it starts
-        before, begun = processor(pid), time.monotonic()
-        run(asking, discard=True)
-        found[watched] = time.monotonic() - begun, processor(pid) - before
-        if watcher is not None:
-            if watcher.poll() is not None:
-                assert watcher.stderr is not None
-                raise BenchError(f"{NAME}: {watcher.stderr.read().strip()}")
-            watcher.kill()
-            watcher.communicate()
-    return 1 - found[False][0] / found[True][0], found[True][1] / found[False][1] - 1
+def measured(
+    pid: int, wire: socket.socket, load: list[str], watch: int, pairs: int, seconds: float
+) -> Iterator[dict[bool, tuple[float, float]]]:
+    """Requests a second, and processor time of each, by whether the watcher goes on."""
+    watcher = [sys.executable, "-c", WATCH, str(pid), str(watch)]
+    with (
+        subprocess.Popen(load, stdout=subprocess.DEVNULL) as client,
+        subprocess.Popen(watcher, stderr=subprocess.PIPE, text=True) as observer,
+    ):
+        try:
+            time.sleep(3 * seconds)
+            for number in range(pairs):
+                found = {}
+                for watched in (number % 2 == 0, number % 2 != 0):
+                    observer.send_signal(signal.SIGCONT if watched else signal.SIGSTOP)
+                    before = counts(pid, wire)
+                    time.sleep(seconds)
+                    after = counts(pid, wire)
+                    requests, used, passed = (
+                        new - old for new, old in zip(after, before, strict=True)
+                    )
+                    found[watched] = requests / passed, used / requests
+                if observer.poll() is not None:
+                    assert observer.stderr is not None
+                    last = observer.stderr.read().strip().splitlines()[-1]
+                    raise BenchError(f"{NAME}: {last}")
+                yield found
+        finally:
+            observer.kill()
+            client.kill()
 
 
-def processor(pid: int) -> float:
-    """Seconds of a processor that it has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def counts(pid: int, wire: socket.socket) -> tuple[float, float, float]:
+    """Requests and processor time of the server so far, and when."""
+    wire.sendall(b"INFO stats\r\n")
+    text = b""
+    while b"total_net_input_bytes" not in text:
+        text += wire.recv(1 << 16)
+    done = int(text.split(b"total_commands_processed:")[1].split()[0])
+    while not text.endswith(b"\r\n"):
+        text += wire.recv(1 << 16)
+    used = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    return done, used, time.monotonic()
 
 
 def figures() -> str:

@@ -23,7 +23,7 @@ from nearfar.watch.samples import Memory, Watched, cycles, read
 from nearfar.watch.target import PROC, Target
 
 SUMMARY: Final = "memory that is paged out once comes back when it is used"
-ERROR: Final = (0.3, 0.4)
+ERROR: Final = (0.2, 0.1)
 
 #: Bytes that are paged out at once, after the first of which the cost of the rest is known.
 CHUNK: Final = 4 << 20
