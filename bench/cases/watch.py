@@ -250,7 +250,7 @@ def curve(watched: dict[str, Any]) -> list[Point]:
 def _cell(watched: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
     points = curve(watched)
     # As many requests as when it was watched.
-    faults = line["faults"] / line["requests"] * watched["rate"]
+    faults = line["faults"] / max(line["requests"], 1) * watched["rate"]
     enough_for = enough(points, max(faults, FEW))
     predicted = faults_with(points, line["anonymous"])
     made = {key: watched[key] for key in ("program", "method", "cost")}
