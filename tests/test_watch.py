@@ -92,6 +92,12 @@ def test_faults_are_the_growth_of_the_working_set() -> None:
     assert enough(curve[:1], 0.001) is None
 
 
+def test_a_cliff_is_not_cut() -> None:
+    """A program that uses 140 pages over and over has faults on all of them with 139."""
+    curve = of_cycles([cycle(100, 140, 141, 141)], PRICES)
+    assert enough(curve, (curve[0].slowdown * curve[1].slowdown) ** 0.5) == curve[1]
+
+
 def test_pages_of_files_cost_the_time_of_the_disk() -> None:
     sets = [WorkingSet(1.0, 0, 0), WorkingSet(2.0, 0, 10 * PAGE)]
     (point,) = of_cycles([sets], PRICES)

@@ -18,6 +18,8 @@ from typing import Final, NamedTuple
 from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet
 
 PAGE: Final = 4096
+#: The slowdown of one memory by that of the next larger one; 1 to 3 in programs without a cliff.
+CLIFF: Final = 8.0
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ def _falling(steps: Sequence[_Step], prices: Prices) -> list[Point]:
 def enough(curve: Sequence[Point], limit: float) -> Point | None:
     """The smallest memory whose slowdown is at most ``limit``; None if all have more.
 
-    Between two points, the logarithm of the slowdown is linear in memory.
+    Between two points, the logarithm of the slowdown is linear in memory, unless it falls by more
+    than :data:`CLIFF`: then all of what is used again and again begins to fit somewhere between.
     """
     above = None
     for point in curve:
@@ -133,7 +136,7 @@ def enough(curve: Sequence[Point], limit: float) -> Point | None:
             if above is None:
                 return point
             part = 0.0
-            if point.slowdown < above.slowdown and point.slowdown > 0:
+            if point.slowdown < above.slowdown < CLIFF * point.slowdown:
                 part = math.log(point.slowdown / limit) / math.log(point.slowdown / above.slowdown)
             return Point(
                 seconds=point.seconds + part * (above.seconds - point.seconds),
