@@ -332,7 +332,7 @@ def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
     assert (less, more) == method(name).ERROR
     page = (PACKAGE.parents[1] / "docs" / "watch.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
-    assert f"{less:.0%} less to {more:.0%} more" in row
+    assert f"{100 * less:.0f} % less to {100 * more:.0f} % more" in row
 
 
 # --- the command

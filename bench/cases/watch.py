@@ -292,6 +292,10 @@ def rows(found: Sequence[dict[str, Any]]) -> list[Row]:
         if programs:
             title = f"error of faults, median of a program: {name}, {where}"
             made.append(row(NAME, title, programs, "", goal="<= 0.2"))
+            errors = [cell["faults_error"] for cell in own if cell["faults_error"] is not None]
+            share = sum(abs(error) <= 0.2 for error in errors) / len(errors)
+            title = f"cells within 20 % of the faults: {name}, {where}"
+            made.append(row(NAME, title, [share], "of all"))
         for what in ("faults", "memory"):
             errors = [cell[f"{what}_error"] for cell in own]
             signed = [error for error in errors if error is not None]
