@@ -196,10 +196,10 @@ bench: env ## Ratios against peers, in one run (docs/validation.md)
 .PHONY: validate
 validate: env ## The real kernel beside the models: placement and nearfar run under QEMU (docs/numa.md, run.md), faults and gains (docs/validation.md)
 	@workloads/install.sh qemu-system-x86 qemu-system-arm qemu-user nodejs zstd perl redis-server redis-tools jq gnugo poppler-utils \
-	  build-essential flex bison bc libelf-dev xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+	  build-essential flex bison bc libelf-dev xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross memcached postgresql nginx-light default-jdk-headless
 	@rustup --quiet target add $(ARM) || echo "nearfar: install Rust's standard library for $(ARM)" >&2
 	$(BIN)/python bench/numa-kernel/validate.py
-	for case in kernel-faults mglru-guest page-gain guest-pages epf; do \
+	for case in kernel-faults mglru-guest page-gain guest-pages epf watch watch-cost; do \
 	  $(BIN)/python bench/run.py --only $$case --output bench/results/$$case || exit; \
 	done
 

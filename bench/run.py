@@ -40,6 +40,8 @@ from cases import (
     sweep,
     tiering,
     view,
+    watch,
+    watch_cost,
     zipf,
 )
 from inputs import QEMU, Inputs
@@ -74,6 +76,8 @@ VALIDATION = [
     real_programs,
     epf,
     fit_choice,
+    watch,
+    watch_cost,
 ]
 
 

@@ -63,6 +63,8 @@ RECORDS = {
     "live": "cases.live",
     "epf": "cases.epf",
     "fit-choice": "cases.fit_choice",
+    "watch": "cases.watch",
+    "watch-cost": "cases.watch_cost",
 }
 
 _STUB = """# Types of what nearfar.declared holds. Made by `make declared`; not to be edited.

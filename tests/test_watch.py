@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import mmap
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,22 @@ from capturing import needs_cc
 from conftest import Run, fetched
 from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Node
-from nearfar.watch import watch
+from nearfar.watch import Plan, _row, watch
 from nearfar.watch.curve import PAGE, Prices, enough, of_cycles, of_refaults
-from nearfar.watch.methods import ORDER, choose, method
-from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet, lengths, windows
+from nearfar.watch.methods import ORDER, choose, damon, method, squeeze, touch
+from nearfar.watch.samples import (
+    GROWTH,
+    SHORTEST,
+    Area,
+    Memory,
+    Refaults,
+    Watched,
+    WorkingSet,
+    lengths,
+    read,
+    used,
+    windows,
+)
 from nearfar.watch.target import Target, of_group, of_pid, started
 
 MIB = 1 << 20
@@ -68,12 +83,19 @@ def test_faults_are_the_growth_of_the_working_set() -> None:
     times = [one.seconds for one in cycle(0, 0, 0, 0)]
     rates = [40 / (times[1] - times[0]), 10 / (times[2] - times[1]), 0]
     assert [point.faults for point in curve] == pytest.approx(rates)
-    assert [point.bytes for point in curve] == [100 * PAGE, 140 * PAGE, 150 * PAGE]
+    assert [point.bytes for point in curve] == [120 * PAGE, 145 * PAGE, 150 * PAGE]
+    assert curve[0].seconds == pytest.approx((times[0] + times[1]) / 2)
     assert curve[0].slowdown == pytest.approx(rates[0] * 8e-6)
     assert enough(curve, 0.0) == curve[2] and enough(curve, 1.0) == curve[0]
     between = enough(curve, (curve[0].slowdown * curve[1].slowdown) ** 0.5)
-    assert between is not None and between.bytes == pytest.approx(120 * PAGE)
+    assert between is not None and between.bytes == pytest.approx(132.5 * PAGE)
     assert enough(curve[:1], 0.001) is None
+
+
+def test_a_cliff_is_not_cut() -> None:
+    """A program that uses 140 pages over and over has faults on all of them with 139."""
+    curve = of_cycles([cycle(100, 140, 141, 141)], PRICES)
+    assert enough(curve, (curve[0].slowdown * curve[1].slowdown) ** 0.5) == curve[1]
 
 
 def test_pages_of_files_cost_the_time_of_the_disk() -> None:
@@ -106,6 +128,17 @@ def test_more_memory_never_has_more_faults(cycles: list[list[float]], limit: flo
     found = enough(curve, limit)
     assert (found is None) == all(point.slowdown > limit for point in curve)
     assert found is None or found.slowdown <= limit * (1 + 1e-9)
+
+
+def test_what_was_not_seen_is_inside_the_interval() -> None:
+    """All windows have more faults than are allowed: everything is enough, less may be."""
+    plan = Plan.of(of_pid(os.getpid()), swap="zram", machine="nvme", slowdown="0.001%")
+    last = Memory(anonymous=1000 * PAGE)
+    seen = Watched([cycle(100, 200, 300)], seconds=1.0, most=1000 * PAGE, last=last)
+    curve = of_cycles(seen.cycles, plan.prices())
+    row = _row(plan, seen, (curve, [curve]), 1000 * PAGE, (0.1, 0.1))
+    assert row["memory_bytes"] == row["high_end_bytes"] == 1000 * PAGE
+    assert row["low_bytes"] == pytest.approx(0.9 * 250 * PAGE, abs=1)
 
 
 @given(st.floats(1, 1000))
@@ -157,6 +190,58 @@ def test_a_program_that_ends_gets_an_answer_without_limits(hot: Path) -> None:
     assert 7 * MIB <= row["anonymous_bytes"] <= 16.5 * MIB
 
 
+def test_shared_memory_needs_swap_and_mapped_files_do_not(tmp_path: Path) -> None:
+    before = read([os.getpid()])
+    (tmp_path / "file").write_bytes(bytes(4 * MIB))
+    with (tmp_path / "file").open("r+b") as file:
+        shared, mapped = mmap.mmap(-1, 8 * MIB), mmap.mmap(file.fileno(), 4 * MIB)
+    for at in range(0, 8 * MIB, PAGE):
+        shared[at], _ = 1, mapped[at // 2]
+    after = read([os.getpid()])
+    assert before is not None and after is not None
+    assert after.anonymous - before.anonymous == pytest.approx(8 * MIB, rel=0.1)
+    assert after.file - before.file == pytest.approx(4 * MIB, rel=0.1)
+
+
+def area(rss: int, pss: int, own: int, referenced: int) -> Area:
+    return Area(0, 64, rss, pss, own, referenced, anonymous=rss, swap=0, swap_pss=0, locked=0)
+
+
+def test_memory_that_processes_share_is_used_once_any_of_them_uses_it() -> None:
+    assert used([area(8, 4, 0, 8), area(8, 4, 0, 0)]) == 8
+    assert used([area(8, 4, 0, 4), area(8, 4, 0, 4)]) == 6
+    assert used([area(8, 8, 8, 3), area(8, 8, 8, 2)]) == 5
+    # Two pages of its own, two that a process elsewhere shares.
+    assert used([area(4, 3, 2, 4)]) == 3
+    assert used([area(0, 0, 0, 0)]) == 0
+
+
+SHARING = """
+import mmap, os, time
+memory = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+for at in range(0, 16 << 20, 4096): memory[at] = 1
+uses = not os.fork()
+if uses: print("ready", flush=True)
+while uses:
+    for at in range(0, 8 << 20, 4096): memory[at]
+time.sleep(1000)
+"""
+
+
+def test_memory_of_a_fork_is_used_once_the_child_uses_it() -> None:
+    words = [sys.executable, "-c", SHARING]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as child:
+        try:
+            assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+            seen = method("accessed").watch(of_pid(child.pid), 2, 0.5, lambda seconds: None)
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+    longest = max((one for cycle in seen.cycles for one in cycle), key=lambda one: one.seconds)
+    # The interpreter uses some more.
+    assert 7.8 * MIB <= longest.anonymous <= 14 * MIB
+
+
 # --- refusals
 
 
@@ -178,6 +263,27 @@ def test_what_cannot_be_watched() -> None:
         watch(own, for_=2, budget="0.0001%")
 
 
+def test_paging_out_ends_once_it_would_cost_more_than_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chunks = []
+
+    def costly(pids: list[int]) -> Iterator[int]:
+        for _ in pids * 1000:
+            end = time.thread_time() + 0.001
+            while time.thread_time() < end:
+                pass
+            chunks.append(PAGE)
+            yield PAGE
+
+    monkeypatch.setattr(touch, "_chunks", costly)
+    with pytest.raises(NearfarError, match="paging its memory out takes .* budget of 0.05 s"):
+        touch._page_out("own", [os.getpid()], 0.05)
+    assert len(chunks) == 1
+    touch._page_out("own", [os.getpid()], 1000)
+    assert len(chunks) == 1001
+
+
 def test_a_number_that_the_kernel_uses_again_is_another_process() -> None:
     assert Target("x", os.getpid(), started=(started(os.getpid()) or 0) + 1).pids() == []
 
@@ -193,11 +299,40 @@ def test_another_users_process_needs_rights() -> None:
         os.seteuid(0)
 
 
+def test_damon_samples_more_rarely_if_the_budget_is_small() -> None:
+    assert damon.slower(0.005, used=0.005, share=0.02) == 0.005
+    assert damon.slower(0.005, used=0.1, share=0.02) == pytest.approx(0.05)
+
+
+def test_squeezing_begins_softly() -> None:
+    least, most = squeeze.STEPS
+    steps = [least]
+    while steps[-1] < most:
+        steps.append(squeeze.next_step(steps[-1], 0.0))
+    assert len(steps) == 5 and steps[-1] == most == squeeze.next_step(most, 0.0)
+    assert squeeze.next_step(most, squeeze.STALL / 3) == most
+    assert squeeze.next_step(most, squeeze.STALL / 2) == most / 2
+    assert squeeze.next_step(least, squeeze.STALL / 2) == least
+
+
 def test_every_method_says_what_it_is() -> None:
     for name in ORDER:
         chosen = method(name)
-        assert chosen.SUMMARY and all(0 < share < 1 for share in chosen.ERROR)
+        assert chosen.SUMMARY and 0 < chosen.ERROR[0] < 1 and chosen.ERROR[1] > 0
         assert "Do not use:" in (sys.modules[f"nearfar.watch.methods.{name}"].__doc__ or "")
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
+    """In whole twentieths, upwards; the page has the same."""
+    sys.path.insert(0, str(PACKAGE.parents[1] / "bench"))
+    from cases.watch import stated
+
+    less, more = (math.ceil(share * 20) / 20 or 0.05 for share in stated(name))
+    assert (less, more) == method(name).ERROR
+    page = (PACKAGE.parents[1] / "docs" / "watch.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+    assert f"{100 * less:.0f} % less to {100 * more:.0f} % more" in row
 
 
 # --- the command

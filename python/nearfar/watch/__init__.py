@@ -210,6 +210,9 @@ def _row(
 
     point = needed(curves[0])
     others = [needed(part).bytes for part in curves[1]]
+    if swaps and curves[0] and enough(curves[0], plan.slowdown) is None:
+        # Longer windows than were seen may show that less than everything is enough.
+        others.append(curves[0][-1].bytes)
     memory = min(max(point.bytes, last.locked), most)
     low = max(min([memory, *others]) * (1 - error[0]), last.locked)
     high_end = min(max([memory, *others]) * (1 + error[1]), most)

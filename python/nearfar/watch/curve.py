@@ -2,7 +2,9 @@
 
 The rate at which a working set grows with its window is the rate of faults of a memory that just
 holds it (Denning and Schwartz, *Properties of the Working-Set Model*, 1972, section 4): with
-working sets W(t), memory W(t) has dW/dt faults a second. The device's time of each fault gives the
+working sets W(t), memory W(t) has dW/dt faults a second. Between two windows, that is their growth
+by the time between them, for a memory in the middle of their working sets: it is too little for the
+smaller one, and too much for the larger. The device's time of each fault gives the
 slowdown. Threads that go on while one of them waits are not counted, so that it is an upper bound.
 """
 
@@ -16,6 +18,9 @@ from typing import Final, NamedTuple
 from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet
 
 PAGE: Final = 4096
+#: The slowdown of one memory by that of the next larger one; at most 7 in programs of the bench that
+#: use single pages.
+CLIFF: Final = 8.0
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Point:
     """A memory size.
 
     Attributes:
-        seconds: the window whose working set it holds.
+        seconds: the window whose working set it holds; between two that were seen.
         anonymous, file: its bytes.
         faults: faults a second.
         slowdown: the share of time that they cost.
@@ -50,11 +55,15 @@ class Point:
 
 
 def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
-    """Memory sizes, smallest first, with falling slowdowns: of a working set, by its growth."""
+    """Memory sizes, smallest first, with falling slowdowns: of growing working sets."""
     means = _means(cycles)
     steps = [
         _Step(
-            one,
+            WorkingSet(
+                (one.seconds + two.seconds) / 2,
+                (one.anonymous + two.anonymous) / 2,
+                (one.file + two.file) / 2,
+            ),
             two.seconds - one.seconds,
             max(two.anonymous - one.anonymous, 0.0) / PAGE,
             max(two.file - one.file, 0.0) / PAGE,
@@ -119,7 +128,8 @@ def _falling(steps: Sequence[_Step], prices: Prices) -> list[Point]:
 def enough(curve: Sequence[Point], limit: float) -> Point | None:
     """The smallest memory whose slowdown is at most ``limit``; None if all have more.
 
-    Between two points, the logarithm of the slowdown is linear in memory.
+    Between two points, the logarithm of the slowdown is linear in memory, unless it falls by more
+    than :data:`CLIFF`: then all of what is used again and again begins to fit somewhere between.
     """
     above = None
     for point in curve:
@@ -127,7 +137,7 @@ def enough(curve: Sequence[Point], limit: float) -> Point | None:
             if above is None:
                 return point
             part = 0.0
-            if point.slowdown < above.slowdown and point.slowdown > 0:
+            if point.slowdown < above.slowdown < CLIFF * point.slowdown:
                 part = math.log(point.slowdown / limit) / math.log(point.slowdown / above.slowdown)
             return Point(
                 seconds=point.seconds + part * (above.seconds - point.seconds),

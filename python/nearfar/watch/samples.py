@@ -21,25 +21,34 @@ LONGEST: Final = 30.0
 
 #: An area of smaps: its first address and the end, and KiB by key.
 _AREA: Final = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *[^\n]*\n.*?^Rss: *(\d+) .*?^Pss: *(\d+) "
-    rb".*?^Referenced: *(\d+) .*?^Anonymous: *(\d+) .*?^Swap: *(\d+) .*?^SwapPss: *(\d+) "
-    rb".*?^Locked: *(\d+) ",
+    rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) *([^\n]*)\n"
+    rb".*?^Rss: *(\d+) .*?^Pss: *(\d+) .*?^Private_Clean: *(\d+) .*?^Private_Dirty: *(\d+) "
+    rb".*?^Referenced: *(\d+) .*?^Anonymous: *(\d+) "
+    rb".*?^Swap: *(\d+) .*?^SwapPss: *(\d+) .*?^Locked: *(\d+) ",
     re.M | re.S,
 )
+#: Names of areas of shared memory, which only swap can hold though they have an inode.
+_SHARED: Final = re.compile(rb"/dev/zero|/SYSV|/memfd:|/dev/shm/|\[anon_shmem")
 
 
 class Area(NamedTuple):
-    """An area of a process: addresses, and bytes as ``/proc/PID/smaps`` has them."""
+    """An area of a process: addresses, and bytes as ``/proc/PID/smaps`` has them.
+
+    Shared memory counts as anonymous; ``shared`` is its inode, else 0. ``own`` is resident in no
+    other process.
+    """
 
     start: int
     end: int
     rss: int
     pss: int
+    own: int
     referenced: int
     anonymous: int
     swap: int
     swap_pss: int
     locked: int
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,20 +141,46 @@ class Watched:
 def read(pids: Sequence[int]) -> Memory | None:
     """Memory of processes; None if none of them exists any more."""
     total = dict.fromkeys(Memory.__dataclass_fields__, 0.0)
+    swapped: dict[int, int] = {}
+    same: dict[tuple[int, int], list[Area]] = {}
     exists = False
     for pid in pids:
         found = areas(pid)
         exists = exists or found is not None
         for area in found or ():
+            if area.shared:
+                # Each process has all of it in swap.
+                swapped[area.shared] = max(swapped.get(area.shared, 0), area.swap)
+            else:
+                total["swapped"] += area.swap_pss or area.swap
+            total["locked"] += area.locked
             share = area.pss / area.rss if area.rss else 1.0
-            part = area.anonymous / area.rss if area.rss else 1.0
             total["anonymous"] += area.anonymous * share
             total["file"] += (area.rss - area.anonymous) * share
-            total["used_anonymous"] += area.referenced * part * share
-            total["used_file"] += area.referenced * (1 - part) * share
-            total["swapped"] += area.swap_pss if area.swap_pss or not area.swap else area.swap
-            total["locked"] += area.locked
+            # Processes that were forked have the same memory at the same address.
+            same.setdefault((area.shared, 0 if area.shared else area.start), []).append(area)
+    for group in same.values():
+        count = used(group)
+        part = sum(area.anonymous for area in group) / (sum(area.rss for area in group) or 1)
+        total["used_anonymous"] += count * part
+        total["used_file"] += count * (1 - part)
+    total["swapped"] += sum(swapped.values())
     return Memory(**total) if exists else None
+
+
+def used(same: Sequence[Area]) -> float:
+    """Bytes that any of the processes with the same memory has used.
+
+    Which pages each has used is not known: what they share is taken to be used independently.
+    """
+    together = sum(area.pss - area.own for area in same)
+    most = max([together, *(area.rss - area.own for area in same)])
+    own, unused = 0.0, 1.0
+    for area in same:
+        part = area.own / area.rss if area.rss else 1.0
+        own += area.referenced * part
+        unused *= 1 - min(area.referenced * (1 - part) / most, 1.0) if most else 1.0
+    return own + together * (1 - unused)
 
 
 def areas(pid: int) -> list[Area] | None:
@@ -156,10 +191,14 @@ def areas(pid: int) -> list[Area] | None:
         return None
     if not text:
         return None
-    return [
-        Area(int(start, 16), int(end, 16), *(KIB * int(word) for word in words))
-        for start, end, *words in _AREA.findall(text)
-    ]
+    found = []
+    for start, end, inode, name, *words in _AREA.findall(text):
+        rss, pss, clean, dirty, *rest = (KIB * int(word) for word in words)
+        area = Area(int(start, 16), int(end, 16), rss, pss, clean + dirty, *rest)
+        if _SHARED.match(name):
+            area = area._replace(anonymous=area.rss, shared=int(inode))
+        found.append(area)
+    return found
 
 
 def peak(target: Target) -> int:

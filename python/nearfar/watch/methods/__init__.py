@@ -3,15 +3,17 @@
 A method is a module of this package, by whose name it is chosen::
 
     SUMMARY = "one line"
-    ERROR = (0.1, 0.4)              # share by which the memory that is enough was too high, too low
+    ERROR = (0.1, 0.4)              # by which shares less and more than the answer was enough
     def lacks(target): ...          # what this kernel or these rights lack for the target, or None
     def watch(target, seconds, share, progress): ...
 
 ``watch`` observes the target for some seconds, uses at most a share of one processor, and returns
 :class:`nearfar.watch.samples.Watched`; it sends no signal, and restores what it changes even if it
-is interrupted. ``ERROR`` is an estimate (docs/watch.md).
+is interrupted. ``ERROR`` is measured (docs/watch.md): a test compares it with the record of the
+bench.
 
-To add one: the module, its place in :data:`ORDER`, a test, and a row in docs/watch.md.
+To add one: the module, its place in :data:`ORDER`, a test, a row in docs/watch.md, and its error:
+``bench/run.py --only watch``.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from nearfar.watch.samples import Memory, Watched, cycles, lengths
 from nearfar.watch.target import PROC, Target, is_virtual_machine
 
 SUMMARY: Final = "accessed bits"
-ERROR: Final = (0.1, 0.4)
+ERROR: Final = (0.1, 0.15)
 
 
 def lacks(target: Target) -> str | None:

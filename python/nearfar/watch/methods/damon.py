@@ -3,9 +3,10 @@
 Starts a monitor of the target's processes (``/sys/kernel/mm/damon/admin``, operations ``fvaddr`` on
 the areas that have memory) with the kernel's default intervals, 5 ms samples and 100 ms
 aggregation, and reads for each region how often it was used and for how long it has not been
-(Documentation/admin-guide/mm/damon/usage.rst). With operations ``vaddr``, the unused addresses
-between areas take most regions. It sees memory of virtual machines, and its cost does not grow with
-memory.
+(Documentation/admin-guide/mm/damon/usage.rst). If the kernel's thread uses more than half of the
+budget at first, the intervals grow by as much; the other half is for looks at the regions. With
+operations ``vaddr``, the unused addresses between areas take most regions. It sees memory of
+virtual machines, and its cost does not grow with memory.
 
 Do not use: for small programs, as a region counts as a whole. If somebody else uses DAMON, it is
 left alone. Needs root.
@@ -28,14 +29,15 @@ from nearfar.watch.samples import Watched, WorkingSet, areas, read, windows
 from nearfar.watch.target import PROC, Target
 
 SUMMARY: Final = "DAMON, which samples regions"
-ERROR: Final = (0.5, 0.5)
+ERROR: Final = (0.4, 1.2)
 
 ADMIN: Final = Path("/sys/kernel/mm/damon/admin/kdamonds")
-#: Seconds of a sample, and between aggregations.
+#: Seconds of a sample at first, and samples of an aggregation.
 SAMPLE: Final = 0.005
-AGGREGATION: Final = 0.1
-#: Seconds between looks at the regions.
+SAMPLES: Final = 20
+#: Least seconds between looks at the regions, and seconds that show what the kernel's thread costs.
 EVERY: Final = 1.0
+TRIAL: Final = 2.0
 #: At least and at most as many regions: a region is at most this part of the memory.
 REGIONS: Final = (200, 1000)
 
@@ -60,16 +62,31 @@ def lacks(target: Target) -> str | None:
 
 def watch(target: Target, seconds: float, share: float, progress: Progress) -> Watched:
     """Observe the target; see :class:`nearfar.watch.methods.Method`."""
-    del share  # the kernel bounds it by the number of regions
     found = Watched()
-    begun, cost = time.monotonic(), time.thread_time()
+    started, cost = time.monotonic(), time.thread_time()
     with _created() as context:
-        _set_up(context, target.pids())
-        state = context.parent.parent / "state"
+        kernel, state = context.parent.parent, context.parent.parent / "state"
+        _set_up(context, target.pids(), SAMPLE)
         state.write_text("on")
-        kernel = (context.parent.parent / "pid").read_text().strip()
-        while time.monotonic() - begun < seconds:
-            time.sleep(EVERY)
+        time.sleep(min(TRIAL, seconds / 4))
+        tried = _processor_time(kernel)
+        sample = slower(SAMPLE, tried / (time.monotonic() - started), share)
+        if 4 * sample * SAMPLES > seconds:
+            raise NearfarError(
+                f"{target.name}: with a budget of {share:.1%} DAMON samples every {sample:.2g} s, "
+                "too rarely; give more time (--for) or --budget"
+            )
+        if sample > SAMPLE:
+            state.write_text("off")
+            _set_up(context, target.pids(), sample)
+            state.write_text("on")
+        else:
+            tried = 0.0  # the thread goes on
+        begun, look = time.monotonic(), 0.0
+        while time.monotonic() - started < seconds:
+            left = started + seconds - time.monotonic()
+            time.sleep(max(EVERY, min(2 * look / share, left)))
+            before = time.thread_time()
             pids = target.pids()
             memory = read(pids)
             if memory is None:
@@ -80,19 +97,28 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             except OSError:
                 found.ended = True  # it ends with its processes
                 break
-            longest = max(time.monotonic() - begun, 2 * AGGREGATION)
-            found.cycles.append(_working_sets(context, pids, longest))
+            longest = max(time.monotonic() - begun, 2 * sample * SAMPLES)
+            found.cycles.append(_working_sets(context, pids, longest, sample))
             found.least = min(found.least, memory.resident)
             found.most = max(found.most, memory.resident)
             found.last = memory
-            found.cost = time.thread_time() - cost + _processor_time(kernel)
-            progress(time.monotonic() - begun)
-    found.seconds = time.monotonic() - begun
+            look = time.thread_time() - before
+            found.cost = time.thread_time() - cost + tried + _processor_time(kernel)
+            progress(time.monotonic() - started)
+    found.seconds = time.monotonic() - started
     if not found.cycles:
         raise NearfarError(f"{target.name}: ended before it could be watched")
     # Earlier looks know only of shorter windows.
     found.cycles = found.cycles[len(found.cycles) // 2 :]
     return found
+
+
+def slower(sample: float, used: float, share: float) -> float:
+    """Seconds of a sample with which the kernel's thread uses half of ``share``.
+
+    With samples of ``sample`` seconds it uses ``used`` of a processor.
+    """
+    return sample * max(used / (share / 2), 1.0)
 
 
 @contextmanager
@@ -115,13 +141,13 @@ def _created() -> Iterator[Path]:
             guard.wait()
 
 
-def _set_up(context: Path, pids: list[int]) -> None:
+def _set_up(context: Path, pids: list[int], sample: float) -> None:
     def put(name: str, value: object) -> None:
         (context / name).write_text(str(value))
 
     put("operations", "fvaddr")
-    put("monitoring_attrs/intervals/sample_us", round(SAMPLE * 1e6))
-    put("monitoring_attrs/intervals/aggr_us", round(AGGREGATION * 1e6))
+    put("monitoring_attrs/intervals/sample_us", round(sample * 1e6))
+    put("monitoring_attrs/intervals/aggr_us", round(SAMPLES * sample * 1e6))
     put("monitoring_attrs/nr_regions/min", REGIONS[0])
     put("monitoring_attrs/nr_regions/max", REGIONS[1])
     put("targets/nr_targets", len(pids))
@@ -140,7 +166,9 @@ def _set_up(context: Path, pids: list[int]) -> None:
         put(f"schemes/0/access_pattern/{name}/max", most)
 
 
-def _working_sets(context: Path, pids: list[int], longest: float) -> list[WorkingSet]:
+def _working_sets(
+    context: Path, pids: list[int], longest: float, sample: float
+) -> list[WorkingSet]:
     """Working sets of windows up to ``longest``.
 
     Of a region that was used in k of the samples of an aggregation, a share p = k / samples is
@@ -154,12 +182,12 @@ def _working_sets(context: Path, pids: list[int], longest: float) -> list[Workin
             int((folder / name).read_text()) for name in ("start", "end", "nr_accesses", "age")
         )
         anonymous, file = memory.within(start, end)
-        regions.append((anonymous, file, count * SAMPLE / AGGREGATION, age * AGGREGATION))
+        regions.append((anonymous, file, count / SAMPLES, age * SAMPLES * sample))
     began = 0.9 * max((idle for *_, idle in regions), default=0.0)
     found = []
     for window in windows(longest):
         used = [
-            1 - (1 - min(part, 1.0)) ** (window / SAMPLE)
+            1 - (1 - min(part, 1.0)) ** (window / sample)
             if part
             else float(idle <= window and idle < began)
             for _, _, part, idle in regions
@@ -204,8 +232,10 @@ class _Areas:
         return anonymous, file
 
 
-def _processor_time(pid: str) -> float:
+def _processor_time(kernel: Path) -> float:
+    """Seconds that the kernel's thread has used."""
     try:
+        pid = (kernel / "pid").read_text().strip()
         fields = (PROC / pid / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0

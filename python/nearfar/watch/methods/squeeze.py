@@ -1,10 +1,11 @@
 """Squeezing: the kernel reclaims a little, and tells what it had to read again.
 
-Asks a control group to give up a hundredth of its memory (``memory.reclaim``, since Linux 5.19),
-waits, and reads the refaults of ``memory.stat`` and ``memory.pressure``. It goes on until the
-target stalls for :data:`STALL` of the time, which is the price of this method: the target is
-slowed down as much as that. Sets no limit, so that nothing is to be restored; memory that is used
-comes back by itself.
+Asks a control group to give up a little of its memory (``memory.reclaim``, since Linux 5.19),
+waits, and reads the refaults of ``memory.stat`` and ``memory.pressure``. Steps grow to a hundredth
+of the memory while the target hardly stalls, because what it uses may begin at the first one. It
+goes on until the target stalls for :data:`STALL` of the time, which is the price of this method:
+the target is slowed down as much as that. Sets no limit, so that nothing is to be restored; memory
+that is used comes back by itself.
 
 Do not use: for what must not stall. It finds no need below what it has squeezed in the time given.
 """
@@ -22,10 +23,10 @@ from nearfar.watch.samples import Refaults, Watched, read
 from nearfar.watch.target import Target
 
 SUMMARY: Final = "the kernel reclaims step by step and counts what it reads again"
-ERROR: Final = (0.1, 0.1)
+ERROR: Final = (0.15, 0.15)
 
-#: A step reclaims this share of memory at most.
-STEP: Final = 0.01
+#: A step reclaims these shares of memory, at first and at most.
+STEPS: Final = (0.01 / 16, 0.01)
 #: Seconds between steps, in which refaults are counted.
 EVERY: Final = 0.5
 #: Squeezing ends when tasks of the group stall for memory this share of a step.
@@ -52,10 +53,10 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
     found = Watched()
     begun, cost = time.monotonic(), time.thread_time()
     try:
-        before = _counts(group)
+        before, step = _counts(group), STEPS[0]
         while time.monotonic() - begun < seconds:
             since = time.monotonic()
-            _reclaim(group, round(STEP * _number(group / "memory.current")))
+            _reclaim(group, round(step * _number(group / "memory.current")))
             time.sleep(EVERY)
             after, passed = _counts(group), time.monotonic() - since
             anonymous, file, stalled = (
@@ -70,6 +71,7 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             progress(time.monotonic() - begun)
             if stalled / 1e6 >= STALL:
                 break
+            step = next_step(step, stalled / 1e6)
     except OSError:
         found.ended = True
     found.last = read(target.pids()) or found.last
@@ -77,6 +79,13 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
     if not found.refaults:
         raise NearfarError(f"{target.name}: ended before it could be watched")
     return found
+
+
+def next_step(step: float, stalled: float) -> float:
+    """The share of memory to reclaim after a step in which it stalled for a share of the time."""
+    if stalled < STALL / 4:
+        return min(2 * step, STEPS[1])
+    return max(step / 2, STEPS[0]) if stalled >= STALL / 2 else step
 
 
 def _reclaim(group: Path, count: int) -> None:

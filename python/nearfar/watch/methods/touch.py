@@ -3,7 +3,7 @@
 Pages out each anonymous area (``process_madvise``, ``MADV_PAGEOUT``) and reads how much is resident
 after growing windows. Unlike accessed bits, it works for memory of virtual machines, and it shows
 the memory that nobody uses: it stays in swap. Each page that is used is swapped in once, which the
-target feels. Writing everything out costs the watcher more than ``--budget`` once.
+target feels. Writing everything out must fit in the whole budget; windows begin when it is done.
 
 Do not use: without fast swap such as zram. Pages that the kernel reads ahead count as used.
 """
@@ -13,15 +13,20 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from nearfar.errors import NearfarError
 from nearfar.watch.methods import Progress
-from nearfar.watch.samples import Memory, Watched, cycles
+from nearfar.watch.samples import Memory, Watched, cycles, read
 from nearfar.watch.target import PROC, Target
 
 SUMMARY: Final = "memory that is paged out once comes back when it is used"
-ERROR: Final = (0.3, 0.4)
+ERROR: Final = (0.2, 0.1)
+
+#: Bytes that are paged out at once, after the first of which the cost of the rest is known.
+CHUNK: Final = 4 << 20
 
 _PIDFD_OPEN, _PROCESS_MADVISE, _PAGEOUT = 434, 440, 21
 _AREA = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) r(?:\S+) \S+ \S+ \d+ *(\[heap\]|\[anon.*\]|)$", re.M)
@@ -48,14 +53,39 @@ def lacks(target: Target) -> str | None:
 
 def watch(target: Target, seconds: float, share: float, progress: Progress) -> Watched:
     """Observe the target; see :class:`nearfar.watch.methods.Method`."""
-    return cycles(target, [seconds], share, progress, _page_out, _came_back)
+
+    def begin(pids: Sequence[int]) -> None:
+        _page_out(target.name, pids, share * seconds)
+
+    return cycles(target, [seconds], share, progress, begin, _came_back)
 
 
 def _came_back(memory: Memory) -> tuple[float, float]:
     return memory.anonymous, memory.used_file
 
 
-def _page_out(pids: Sequence[int]) -> None:
+def _page_out(name: str, pids: Sequence[int], allowed: float) -> None:
+    """Page everything out, in at most so many seconds of processor time.
+
+    Raises:
+        NearfarError: it would take more.
+    """
+    memory, began, done = read(pids), time.thread_time(), 0
+    whole = memory.anonymous if memory is not None else 0.0
+    for count in _chunks(pids):
+        done += count
+        spent = time.thread_time() - began
+        # The first areas are small, and areas have more addresses than memory.
+        expected = spent * max(whole / done, 1.0) if spent > allowed / 100 else spent
+        if expected > allowed:
+            raise NearfarError(
+                f"{name}: paging its memory out takes {expected:.2g} s, too much for a budget of "
+                f"{allowed:.2g} s; give more time (--for) or --budget"
+            )
+
+
+def _chunks(pids: Sequence[int]) -> Iterator[int]:
+    """Page out a little, and say how much."""
     library = ctypes.CDLL(None, use_errno=True)
     for pid in pids:
         handle = library.syscall(_PIDFD_OPEN, pid, 0)
@@ -66,7 +96,7 @@ def _page_out(pids: Sequence[int]) -> None:
             for start, end, _ in _AREA.findall(text):
                 at, stop = int(start, 16), int(end, 16)
                 while at < stop:
-                    asked = _Range(at, stop - at)
+                    asked = _Range(at, min(CHUNK, stop - at))
                     done = library.syscall(
                         _PROCESS_MADVISE, handle, ctypes.byref(asked), ctypes.c_size_t(1),
                         _PAGEOUT, 0,
@@ -74,6 +104,7 @@ def _page_out(pids: Sequence[int]) -> None:
                     if done <= 0:
                         break
                     at += done
+                    yield done
         except OSError:
             continue
         finally:

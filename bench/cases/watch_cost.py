@@ -1,0 +1,136 @@
+"""What ``nearfar watch`` costs a server under full load, in alternating halves of short pairs."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from inputs import Inputs
+from measure import BenchError, Row, judged, row, run
+from table import recorded, summary
+
+NAME = "watch-cost"
+SUMMARY = "Redis under load, with and without nearfar watch"
+
+#: Bytes of a value; by size, how many there are and how long a watch takes.
+VALUE = 1000
+SIZES = {"100 MiB": (84_000, 60), "4 GiB": (3_450_000, 120)}
+QUICK_SIZES = {"1 MiB": (1000, 60)}
+#: Pairs, and seconds of each half: other work on the machine disturbs short halves alike.
+PAIRS, QUICK_PAIRS = 40, 2
+SECONDS, QUICK_SECONDS = 2.0, 0.5
+#: Watches one process for ever.
+WATCH = """
+import sys
+from nearfar.watch import watch
+while True:
+    watch(int(sys.argv[1]), for_=float(sys.argv[2]), swap="zram", machine="nvme")
+"""
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Pairs of each size; which half is watched first alternates."""
+    del rounds
+    if shutil.which("redis-benchmark") is None:
+        inputs.remarks.append(f"{NAME} skipped: no redis-benchmark")
+        return []
+    made = []
+    pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if quick else (PAIRS, SECONDS)
+    for size, (keys, watch) in (QUICK_SIZES if quick else SIZES).items():
+        print(f"bench: {NAME}: {size}", file=sys.stderr)
+        with server(inputs.scratch) as (pid, wire, asking):
+            asking = [*asking, "-r", str(keys), "-q", "-P", "8"]
+            run([*asking, "-t", "set", "-d", str(VALUE), "-n", str(3 * keys)], discard=True)
+            found = [*measured(pid, wire, [*asking, "-t", "get", "-l"], watch, pairs, seconds)]
+        losses = [1 - one[True][0] / one[False][0] for one in found]
+        gains = [one[True][1] / one[False][1] - 1 for one in found]
+        made += [
+            lost(f"signed throughput lost, {size}", losses),
+            lost(f"signed processor time a request gained, {size}", gains),
+        ]
+    return made
+
+
+def lost(name: str, losses: list[float]) -> Row:
+    """The median, judged by its interval: other work on the machine makes some pairs useless."""
+    return judged(row(NAME, name, losses, "", goal="<= 0.05"), losses)
+
+
+@contextmanager
+def server(scratch: Path) -> Iterator[tuple[int, socket.socket, list[str]]]:
+    """A server without files: its number, a connection to it, and how it is put under load."""
+    name = str(scratch / "watch-cost.sock")
+    Path(name).unlink(missing_ok=True)
+    words = ["redis-server", "--port", "0", "--unixsocket", name, "--save", "", "--appendonly"]
+    with subprocess.Popen([*words, "no"], stdout=subprocess.DEVNULL) as child:
+        try:
+            while not Path(name).exists():
+                if child.poll() is not None:
+                    raise BenchError(f"{NAME}: redis-server ended with {child.returncode}")
+                time.sleep(0.05)
+            with socket.socket(socket.AF_UNIX) as wire:
+                wire.connect(name)
+                yield child.pid, wire, ["redis-benchmark", "-s", name]
+        finally:
+            child.kill()
+
+
+def measured(
+    pid: int, wire: socket.socket, load: list[str], watch: int, pairs: int, seconds: float
+) -> Iterator[dict[bool, tuple[float, float]]]:
+    """Requests a second, and processor time of each, by whether the watcher goes on."""
+    watcher = [sys.executable, "-c", WATCH, str(pid), str(watch)]
+    with (
+        subprocess.Popen(load, stdout=subprocess.DEVNULL) as client,
+        subprocess.Popen(watcher, stderr=subprocess.PIPE, text=True) as observer,
+    ):
+        try:
+            time.sleep(3 * seconds)
+            for number in range(pairs):
+                found = {}
+                for watched in (number % 2 == 0, number % 2 != 0):
+                    observer.send_signal(signal.SIGCONT if watched else signal.SIGSTOP)
+                    before = counts(pid, wire)
+                    time.sleep(seconds)
+                    after = counts(pid, wire)
+                    requests, used, passed = (
+                        new - old for new, old in zip(after, before, strict=True)
+                    )
+                    found[watched] = requests / passed, used / requests
+                if observer.poll() is not None:
+                    assert observer.stderr is not None
+                    last = observer.stderr.read().strip().splitlines()[-1]
+                    raise BenchError(f"{NAME}: {last}")
+                yield found
+        finally:
+            observer.kill()
+            client.kill()
+
+
+def counts(pid: int, wire: socket.socket) -> tuple[float, float, float]:
+    """Requests and processor time of the server so far, and when."""
+    wire.sendall(b"INFO stats\r\n")
+    text = b""
+    while b"total_net_input_bytes" not in text:
+        text += wire.recv(1 << 16)
+    done = int(text.split(b"total_commands_processed:")[1].split()[0])
+    while not text.endswith(b"\r\n"):
+        text += wire.recv(1 << 16)
+    used = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    return done, used, time.monotonic()
+
+
+def figures() -> str:
+    """All rows, as a table of the docs."""
+    return summary(recorded(NAME)["rows"])
+
+
+#: By the name that the page has for it.
+TABLES = {"figures": figures}
