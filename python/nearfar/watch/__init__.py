@@ -45,6 +45,8 @@ class WatchResult(FolderResult):
     windows: list[declared.WindowsRow]
 
     shown = "nearfar.report.watch:view"
+    page = "nearfar.report.html.watch:WatchPage"
+    chart = "nearfar.report.plots.watch:draw"
     columns: ClassVar[Rows] = declared.ROWS
     plain: ClassVar[tuple[str, ...]] = ("run", "rows", "windows")
 
