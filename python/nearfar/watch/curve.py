@@ -51,7 +51,7 @@ class Point:
 
 def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
     """Memory sizes, smallest first, with falling slowdowns: of a working set, by its growth."""
-    means = _means(cycles)
+    means = of_windows(cycles)
     steps = [
         _Step(
             one,
@@ -140,7 +140,7 @@ def enough(curve: Sequence[Point], limit: float) -> Point | None:
     return None
 
 
-def _means(cycles: Sequence[Sequence[WorkingSet]]) -> list[WorkingSet]:
+def of_windows(cycles: Sequence[Sequence[WorkingSet]]) -> list[WorkingSet]:
     """Mean working sets by window, shortest first, never smaller than those of shorter windows."""
     by_step: dict[int, list[WorkingSet]] = {}
     for cycle in cycles:

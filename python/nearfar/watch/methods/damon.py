@@ -31,6 +31,8 @@ SUMMARY: Final = "DAMON, which samples regions"
 ERROR: Final = (0.5, 0.5)
 
 ADMIN: Final = Path("/sys/kernel/mm/damon/admin/kdamonds")
+#: Parts of the kernel that let nobody else use DAMON (mm/damon).
+EXCLUSIVE: Final = ("damon_reclaim", "damon_lru_sort", "damon_stat")
 #: Seconds of a sample, and between aggregations.
 SAMPLE: Final = 0.005
 AGGREGATION: Final = 0.1
@@ -49,6 +51,10 @@ def lacks(target: Target) -> str | None:
         return "DAMON needs root"
     if int((ADMIN / "nr_kdamonds").read_text()):
         return "somebody else uses DAMON"
+    for name in EXCLUSIVE:
+        enabled = Path(f"/sys/module/{name}/parameters/enabled")
+        if enabled.is_file() and enabled.read_text().strip() == "Y":
+            return f"the kernel itself uses DAMON ({name})"
     try:
         with _created() as context:
             if "fvaddr" not in (context / "avail_operations").read_text().split():
@@ -86,7 +92,8 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             found.most = max(found.most, memory.resident)
             found.last = memory
             found.cost = time.thread_time() - cost + _processor_time(kernel)
-            progress(time.monotonic() - begun)
+            found.seconds = time.monotonic() - begun
+            progress(found)
     found.seconds = time.monotonic() - begun
     if not found.cycles:
         raise NearfarError(f"{target.name}: ended before it could be watched")
