@@ -308,8 +308,8 @@ def test_a_program_is_started(nearfar: Run, hot: Path) -> None:
         (["1", "--emit", "qemu"], "has no emitter 'qemu'"),
         (["1", "--for", "x"], "--for"),
         (["--", "true"], "true: ended before it could be watched"),
-        (["1", "--follow", "--emit", "cgroup"], "--follow: goes on until the program ends"),
-        (["1", "--follow", "--confirm"], "--follow: goes on until the program ends"),
+        (["1", "--follow", "--emit", "cgroup"], "--follow: has many answers; leave out"),
+        (["1", "--follow", "--confirm"], "--follow: has many answers; leave out"),
         (["1", "--follow", "--format", "csv"], "--follow: has no format csv"),
     ],
 )
@@ -344,15 +344,29 @@ def test_follow_ends_whole(
     printed: Any = None
     for answer in answers:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", answer.pop("time"))
-        news = answer.pop("news")
-        assert news == monitor.is_news(answer, printed)
-        printed = answer if news else printed
+        changed = answer.pop("changed")
+        assert changed == monitor.has_changed(answer, printed)
+        printed = answer if changed else printed
     stored = open_run(folder).result
     assert isinstance(stored, WatchResult) and stored.rows[0]["memory_bytes"] in {
         answer["memory_bytes"] for answer in answers
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hot.prom", "hot.watch"]
     assert file.read_text().endswith("\n") and running.poll() is None
+
+
+@needs_cc
+def test_killed_it_leaves_whole_metrics(
+    nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    file = tmp_path / "hot.prom"
+    with followed(running.pid, *FAST, "--prometheus", file) as child:
+        until(file.exists, "metrics")
+        child.kill()
+    text = file.read_text()
+    assert text.startswith("# HELP ") and '\nnearfar_watch_processes{program="hot"' in text
+    assert nearfar("watch", running.pid, *FAST, "--prometheus", file).returncode == 0
+    assert list(tmp_path.iterdir()) == [file] and running.poll() is None
 
 
 @needs_cc
@@ -386,17 +400,17 @@ def test_follow_slows_nothing_down_unless_asked() -> None:
     answers(replace(slow, options={**plan.options, "method": "touch"}))
 
 
-def test_what_is_news() -> None:
+def test_what_has_changed() -> None:
     before = row()
-    assert monitor.is_news(before, None) and not monitor.is_news(before, before)
-    for memory, is_news in ((15, False), (20, False), (21, True), (14, True)):
-        assert monitor.is_news(row(memory_bytes=memory * MIB), before) == is_news
+    assert monitor.has_changed(before, None) and not monitor.has_changed(before, before)
+    for memory, expected in ((15, False), (20, False), (21, True), (14, True)):
+        assert monitor.has_changed(row(memory_bytes=memory * MIB), before) == expected
     # Outside of the interval, but by less than 5 %.
     narrow = row(low_bytes=16 * MIB, high_end_bytes=16 * MIB)
-    assert not monitor.is_news(row(memory_bytes=int(16.5 * MIB)), narrow)
-    assert monitor.is_news(row(memory_bytes=17 * MIB), narrow)
+    assert not monitor.has_changed(row(memory_bytes=int(16.5 * MIB)), narrow)
+    assert monitor.has_changed(row(memory_bytes=17 * MIB), narrow)
     # MemoryMax, as it was advised, would kill.
-    assert monitor.is_news(row(peak_bytes=97 * MIB), before)
+    assert monitor.has_changed(row(peak_bytes=97 * MIB), before)
 
 
 def test_metrics() -> None:

@@ -53,6 +53,12 @@ def progress(
     try:
         yield shown.show
     finally:
+        clear()
+
+
+def clear() -> None:
+    """Remove the line of progress, so that something else can be printed."""
+    if watched():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 

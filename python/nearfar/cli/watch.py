@@ -102,7 +102,7 @@ def run(
     from nearfar.watch import Plan, monitor
 
     if follow and (emit is not None or options.get("confirm")):
-        raise NearfarError("--follow: goes on until the program ends; without --emit and --confirm")
+        raise NearfarError("--follow: has many answers; leave out --emit and --confirm")
     if follow and output_format not in ("table", "json"):
         raise NearfarError(f"--follow: has no format {output_format}; give table or json")
     if prometheus is not None:
@@ -154,7 +154,7 @@ def _once(
 def _follow(
     plan: Plan, output_format: str, prometheus: Path | None, out: Path | None, force: bool
 ) -> int:
-    """Watch a target until it ends or a signal comes, with a line for each answer that is news."""
+    """Watch a target until it ends or a signal comes; print a line when the answer has changed."""
     from nearfar.report.watch import Live, line
     from nearfar.watch import WatchResult, answers, monitor
 
@@ -165,14 +165,14 @@ def _follow(
         with _progress(view, output_format) as (show, say):
             for last in answers(plan, show):
                 row, now = last.rows[0], time.time()
-                news = monitor.is_news(row, printed)
+                changed = monitor.has_changed(row, printed)
                 if prometheus is not None:
                     monitor.write_metrics(prometheus, row, plan.target, now)
                 if output_format == "json":
-                    say(monitor.json_line(row, now, news))
-                elif news:
+                    say(monitor.json_line(row, now, changed))
+                elif changed:
                     say(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}  {line(row)}")
-                printed, view.answer = (row if news else printed), row
+                printed, view.answer = (row if changed else printed), row
     except KeyboardInterrupt:
         if last is None:
             raise
@@ -187,7 +187,7 @@ def _follow(
 @contextmanager
 def _progress(view: Live, output_format: str) -> Iterator[tuple[_See, Callable[[str], object]]]:
     """Show what goes on: the view on a terminal, otherwise a line. Yields how, and how to print."""
-    from nearfar.cli._progress import SECONDS, live, progress
+    from nearfar.cli._progress import SECONDS, clear, live, progress
 
     if output_format == "table" and sys.stdout.isatty():
         with live(view.view) as console:
@@ -195,6 +195,7 @@ def _progress(view: Live, output_format: str) -> Iterator[tuple[_See, Callable[[
         return
 
     def say(text: str) -> None:
+        clear()
         sys.stdout.write(f"{text}\n")  # in one piece
         sys.stdout.flush()
 

@@ -134,7 +134,7 @@ def _tried(
         stopped = None
         if len(looks) == looks.maxlen and stalled > limit:
             share = units.percent(stalled)
-            stopped = f"it stalled {share} of a second, more than twice --slowdown"
+            stopped = f"it waited for memory {share} of a second, above {units.percent(limit)}"
         elif not held and look.at - lowered > STUCK:
             stopped = "the kernel reclaimed no more"
         elif not held and look.at - begun > seconds:

@@ -1,4 +1,4 @@
-"""Answers for monitors: which of them is news, lines of JSON, and metrics for Prometheus."""
+"""Answers for monitors: whether one has changed, lines of JSON, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNITS: Final = {"share": "_ratio", "a second": "_per_second"}
 _ANSWERED: Final = f"{_PREFIX}answer_timestamp_seconds"
 
 
-def is_news(now: declared.Row, before: declared.Row | None) -> bool:
+def has_changed(now: declared.Row, before: declared.Row | None) -> bool:
     """Whether an answer differs from an earlier one by more than the error of that.
 
     Its memory lies outside of the interval and differs by 5 %, or its peak is above MemoryMax.
@@ -35,10 +35,10 @@ def is_news(now: declared.Row, before: declared.Row | None) -> bool:
     return (outside and differs) or (limit is not None and now["peak_bytes"] > limit)
 
 
-def json_line(row: declared.Row, at: float, news: bool) -> str:
-    """An answer as a line of JSON: the time in UTC, whether it is news, and the columns."""
+def json_line(row: declared.Row, at: float, changed: bool) -> str:
+    """An answer as a line of JSON: the time in UTC, whether it has changed, and the columns."""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
-    return json.dumps({"time": when, "news": news, **row}, allow_nan=False)
+    return json.dumps({"time": when, "changed": changed, **row}, allow_nan=False)
 
 
 def metrics(row: declared.Row, target: Target, at: float) -> str:

@@ -46,8 +46,8 @@ OPTIONS: Final = (
     Option(
         "confirm",
         "bool",
-        "Then try the advised memory for 10 s: the kernel reclaims 1 % a step, and stops when the "
-        "program stalls.",
+        "Then try the advised memory for 10 s: the kernel reclaims at most 1 % a step, until the "
+        "program waits for memory too often.",
         default=False,
     ),
 )

@@ -47,7 +47,7 @@ class Target:
     def pids(self) -> list[int]:
         """The processes that exist now; empty once the target has ended."""
         if self.group is not None:
-            return _members(self.group)
+            return [pid for pid in _members(self.group) if pid]  # 0: of another namespace
         assert self.pid is not None
         return process_tree(self.pid) if started(self.pid) == self.started else []
 
