@@ -101,6 +101,12 @@ def _explain() -> Any:
     return explain(_ran(), page="64K")
 
 
+def _watch() -> Any:
+    from watch_fixture import watched
+
+    return watched()
+
+
 def _diff() -> Any:
     from nearfar.diff import diff
     from nearfar.paging import paging
@@ -139,6 +145,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "explain": _explain,
     "diff": _diff,
     "sweep": _sweep,
+    "watch": _watch,
 }
 KINDS = pytest.mark.parametrize("kind", MADE)
 

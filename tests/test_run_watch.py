@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 from conftest import Run, until
 from nearfar import live, live_watch
 from nearfar.errors import NearfarError
+from pseudo_terminal import Terminal
 from tiers import needs_userfaultfd
 
 NEARFAR = [sys.executable, "-m", "nearfar"]
@@ -146,48 +146,6 @@ def test_a_launcher_that_is_killed_is_over(started: Started) -> None:
     started.launcher.kill()
     *_, last = looks
     assert last.run["is_over"] and last.run["exit_code"] is None
-
-
-class Terminal:
-    """A command at a terminal, and what it has printed there so far."""
-
-    def __init__(self, words: list[str]) -> None:
-        self.text = b""
-        self.main, side = pty.openpty()
-        environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
-        self.child = subprocess.Popen(
-            words, stdin=side, stdout=side, stderr=side, env=environment, close_fds=True
-        )
-        os.close(side)
-        os.set_blocking(self.main, False)
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.child.kill()
-        self.child.wait()
-        os.close(self.main)
-
-    def read(self) -> bytes:
-        """All that was printed so far."""
-        try:
-            while more := os.read(self.main, 65536):
-                self.text += more
-        except OSError:  # nothing now, or the other end is closed
-            pass
-        return self.text
-
-    def end(self) -> int:
-        """Wait for its end; its exit code."""
-
-        def ended() -> bool:
-            self.read()
-            return self.child.poll() is not None
-
-        until(ended, "the end of the command")
-        self.read()
-        return self.child.wait()
 
 
 @pytest.mark.parametrize(("words", "says"), [

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from conftest import DATA, Run
 from nearfar import cli, units
-from nearfar.cli._progress import _Shown, given, records, records_of_run
+from nearfar.cli._progress import SECONDS, _Shown, given, records, records_of_run
 from nearfar.report import tables
 from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 
@@ -194,6 +194,8 @@ def test_progress_has_a_total_and_an_estimate() -> None:
     assert shown.line(60_000_000, began + 30).endswith("pass 2, 50 %, about 5 s left")
     assert shown.line(1_000_000, began + 31).endswith("1 of 40 M references, pass 3, 2 %")
     assert _Shown("tiering", None).line(7_000_000, 0) == "tiering: 7 M references"
+    timed = _Shown("watch x", 60, SECONDS)
+    assert timed.line(15, timed.began + 15) == "watch x: 15 of 60 s, 25 %, about 45 s left"
 
 
 def test_a_time_that_is_waited_is_short() -> None:

@@ -6,11 +6,13 @@ import json
 import math
 import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import browser
 from capturing import needs_cc
-from conftest import Run, fetched
+from conftest import HANG, Run, fetched, until
 from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Node
-from nearfar.watch import Plan, _row, watch
+from nearfar.processes import children
+from nearfar.report.watch import lines
+from nearfar.run_folder import open_run
+from nearfar.watch import Plan, WatchResult, _row, answers, confirm, monitor, watch
 from nearfar.watch.curve import PAGE, Prices, enough, of_cycles, of_refaults
 from nearfar.watch.methods import ORDER, choose, damon, method, squeeze, touch
 from nearfar.watch.samples import (
@@ -38,10 +44,14 @@ from nearfar.watch.samples import (
     used,
     windows,
 )
-from nearfar.watch.target import Target, of_group, of_pid, started
+from nearfar.watch.target import Target, of_container, of_group, of_pid, of_unit, started
+from pseudo_terminal import Terminal
+from watch_fixture import row, watched
 
 MIB = 1 << 20
 PACKAGE = Path(__file__).parent.parent / "python" / "nearfar"
+GUEST = Path(__file__).parent / "watch_guest.py"
+FAST = ("--for", "1s", "--budget", "50%", "--swap", "zram", "--machine", "nvme")
 PRICES = Prices(swap=8000, file=60000)
 
 
@@ -65,6 +75,17 @@ def running(hot: Path) -> Iterator[subprocess.Popen[bytes]]:
 def sized(target: int | Target, **options: Any) -> dict[str, Any]:
     given = {"for_": 4, "budget": "50%", "swap": "zram", "machine": "nvme", **options}
     return dict(watch(target, **given).rows[0])
+
+
+def using(pid: int, low: float, high: float) -> dict[str, Any]:
+    """The answer once so many MiB are used: on a busy machine, a program pauses for seconds."""
+
+    def found() -> dict[str, Any]:
+        row = sized(pid)
+        return row if low * MIB <= row["anonymous_bytes"] <= high * MIB else {}
+
+    row: dict[str, Any] = until(found, f"{low} to {high} MiB are used")
+    return row
 
 
 # --- curves
@@ -155,8 +176,7 @@ def test_cycles_fill_the_time(seconds: float) -> None:
 
 @needs_cc
 def test_the_working_set_of_a_program(running: subprocess.Popen[bytes]) -> None:
-    row = sized(running.pid)
-    assert 15.2 * MIB <= row["anonymous_bytes"] <= 16.8 * MIB
+    row = using(running.pid, 15.2, 16.8)
     assert row["low_bytes"] <= row["memory_bytes"] <= row["high_end_bytes"]
     assert row["swapped_bytes"] == pytest.approx(48 * MIB, rel=0.05)
     assert row["zram_bytes"] == pytest.approx(row["swapped_bytes"] / 2, abs=1)
@@ -175,8 +195,7 @@ def test_children_are_watched(hot: Path) -> None:
         try:
             assert shell.stdout is not None
             assert shell.stdout.readline() + shell.stdout.readline() == b"ready\n" * 2
-            row = sized(shell.pid)
-            assert row["processes"] == 3 and 7 * MIB <= row["anonymous_bytes"] <= 9.5 * MIB
+            assert using(shell.pid, 7, 9.5)["processes"] == 3
         finally:
             os.killpg(shell.pid, signal.SIGKILL)
 
@@ -259,6 +278,8 @@ def test_what_cannot_be_watched() -> None:
         watch(own, method="acessed")
     with pytest.raises(NearfarError, match="--method squeeze: it squeezes a control group"):
         watch(own, method="squeeze")
+    with pytest.raises(NearfarError, match="--confirm: "):
+        watch(own, confirm=True)  # not alone in its group, or it is of version 1
     with pytest.raises(NearfarError, match="too much for a budget of 0.0%"):
         watch(own, for_=2, budget="0.0001%")
 
@@ -282,6 +303,58 @@ def test_paging_out_ends_once_it_would_cost_more_than_the_budget(
     assert len(chunks) == 1
     touch._page_out("own", [os.getpid()], 1000)
     assert len(chunks) == 1001
+
+
+def test_a_group_of_version_1_is_not_squeezed(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text(f"0\n{os.getpid()}\n")
+    (tmp_path / "memory.usage_in_bytes").write_text("1\n")
+    target = of_group(str(tmp_path))
+    with pytest.raises(NearfarError, match="group of version 1.*unified_cgroup_hierarchy"):
+        choose("squeeze", target)
+    (tmp_path / "cgroup.procs").write_text("0\n0\n")
+    with pytest.raises(NearfarError, match="no numbers in here; run outside of the container"):
+        of_group(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("tool", "call", "script", "says"),
+    [
+        ("docker", of_container, "echo no such container: web >&2", "web: no such container: web"),
+        ("podman", of_container, "echo 0", "--container web: it does not run"),
+        ("systemctl", of_unit, "exit 1", "--unit web: it does not run; `systemctl status web`"),
+        ("none", of_container, "", "--container: no docker or podman here; give a PID"),
+        ("none", of_unit, "", "--unit: no systemctl here; give --cgroup or a PID"),
+    ],
+)
+def test_names_that_nothing_has(
+    tool: str,
+    call: Callable[[str], Target],
+    script: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / tool).write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NearfarError, match=says) as raised:
+        call("web")
+    assert raised.value.exit_code == (3 if tool == "none" else 2)
+
+
+def _ended(pid: int) -> None:
+    until(lambda: started(pid) is None, "the end of the program")
+
+
+def test_a_program_that_was_started_ends_with_its_watcher(hot: Path) -> None:
+    command = [sys.executable, "-m", "nearfar", "watch", *FAST, "--follow", "--"]
+    command += [str(hot), "4", "8"]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
+            assert child.stderr is not None and child.stderr.readline() == b"ready\n"
+            (program,) = children(child.pid)
+            child.send_signal(number)
+        _ended(program)
 
 
 def test_a_number_that_the_kernel_uses_again_is_another_process() -> None:
@@ -369,6 +442,10 @@ def test_a_program_is_started(nearfar: Run, hot: Path) -> None:
         (["--", "no-such-program"], "no-such-program: no such program"),
         (["1", "--emit", "qemu"], "has no emitter 'qemu'"),
         (["1", "--for", "x"], "--for"),
+        (["--", "true"], "true: ended before it could be watched"),
+        (["1", "--follow", "--emit", "cgroup"], "--follow: has many answers; leave out"),
+        (["1", "--follow", "--confirm"], "--follow: has many answers; leave out"),
+        (["1", "--follow", "--format", "csv"], "--follow: has no format csv"),
     ],
 )
 def test_refusals_are_one_line(nearfar: Run, words: list[str], says: str) -> None:
@@ -376,74 +453,224 @@ def test_refusals_are_one_line(nearfar: Run, words: list[str], says: str) -> Non
     assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
 
 
-# --- other methods, on a kernel that has them
+# --- follow
 
-GUEST = """
-import os, signal, statistics, subprocess, sys, time, types
-sys.path.insert(0, "/work/python")
-# Without the libraries that the rest of the package needs.
-package = types.ModuleType("nearfar.watch")
-package.__path__ = ["/work/python/nearfar/watch"]
-sys.modules["nearfar.watch"] = package
-from nearfar.watch.methods import choose, damon, method
-from nearfar.watch.target import of_group, of_pid
 
-GROUP = "/sys/fs/cgroup/hot"
-open("/sys/fs/cgroup/cgroup.subtree_control", "w").write("+memory")
-os.makedirs(GROUP)
-child = subprocess.Popen(
-    ["sh", "-c", f"echo 0 > {GROUP}/cgroup.procs; exec /work/hot 16 64"], stdout=subprocess.PIPE
-)
-child.stdout.readline()
+def followed(*words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "nearfar", "watch", "--follow", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-def kdamonds():
-    return (damon.ADMIN / "nr_kdamonds").read_text().strip()
 
-for name in ("accessed", "damon", "touch", "squeeze"):
-    target = of_group(GROUP) if name == "squeeze" else of_pid(child.pid)
-    assert choose(name, target)[0] == name
-    seen = method(name).watch(target, 20, 0.5, lambda seconds: None)
-    if name == "squeeze":
-        print(name, min(one.anonymous_bytes for one in seen.refaults) >> 20)
-    else:
-        # A busy host stops the guest for longer than a short window.
-        long = [cycle for cycle in seen.cycles if cycle[-1].seconds > 2]
-        last = [max(one.anonymous for one in cycle) for cycle in long]
-        print(name, round(statistics.median(last) / 2**20), round(max(last) / 2**20))
-    sys.stdout.flush()
-print("kdamonds", kdamonds())
-monitor = os.fork()
-if not monitor:
-    damon.watch(of_pid(child.pid), 60, 0.5, lambda seconds: None)
-while kdamonds() == "0":
-    time.sleep(0.1)
-assert method("damon").lacks(of_pid(child.pid)) == "somebody else uses DAMON"
-os.kill(monitor, signal.SIGKILL)
-while kdamonds() != "0":
-    time.sleep(0.1)
-print("running", child.poll() is None)
-child.kill()
+@needs_cc
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_follow_ends_whole(
+    running: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
+) -> None:
+    folder, file = tmp_path / "hot.watch", tmp_path / "hot.prom"
+    options = (*FAST, "--format", "json", "-o", folder, "--prometheus", file)
+    with followed(running.pid, *options) as child:
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(2)]
+        child.send_signal(number)
+        rest, said = child.communicate()
+    assert (child.returncode, said) == (0, "")
+    assert rest == "" or rest.endswith("\n")
+    answers = [json.loads(line) for line in (*lines, *rest.splitlines())]
+    printed: Any = None
+    for answer in answers:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", answer.pop("time"))
+        changed = answer.pop("changed")
+        assert changed == monitor.has_changed(answer, printed)
+        printed = answer if changed else printed
+    stored = open_run(folder).result
+    assert isinstance(stored, WatchResult) and stored.rows[0]["memory_bytes"] in {
+        answer["memory_bytes"] for answer in answers
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hot.prom", "hot.watch"]
+    assert file.read_text().endswith("\n") and running.poll() is None
+
+
+@needs_cc
+def test_killed_it_leaves_whole_metrics(
+    nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    file = tmp_path / "hot.prom"
+    with followed(running.pid, *FAST, "--prometheus", file) as child:
+        until(file.exists, "metrics")
+        child.kill()
+    text = file.read_text()
+    assert text.startswith("# HELP ") and '\nnearfar_watch_processes{program="hot"' in text
+    assert nearfar("watch", running.pid, *FAST, "--prometheus", file).returncode == 0
+    assert list(tmp_path.iterdir()) == [file] and running.poll() is None
+
+
+@needs_cc
+def test_follow_ends_with_the_program(hot: Path) -> None:
+    with subprocess.Popen([hot, "4", "8", "8"], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None and program.stdout.readline() == b"ready\n"
+        with followed(program.pid, *FAST) as child:
+            printed, said = child.communicate()
+    assert (child.returncode, said) == (0, "nearfar: note: hot has ended\n")
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  memory [\d.]+ MiB \(", printed)
+
+
+@needs_cc
+def test_follow_at_a_terminal(running: subprocess.Popen[bytes]) -> None:
+    command = [sys.executable, "-m", "nearfar", "watch", "--follow", running.pid, *FAST]
+    with Terminal(list(map(str, command))) as shown:
+        heads = ("answer", "resident", "used in", "faults")
+        until(lambda: all(head.encode() in shown.read() for head in heads), "the live view")
+        until(lambda: b"MemoryMax" in shown.read(), "an answer")
+        shown.child.send_signal(signal.SIGINT)
+        assert shown.end() == 0
+    assert b"Traceback" not in shown.text and running.poll() is None
+
+
+def test_follow_slows_nothing_down_unless_asked() -> None:
+    plan = Plan.of(of_pid(os.getpid()), swap="zram")
+    answers(plan)
+    slow = replace(plan, method="touch", why="x")
+    with pytest.raises(NearfarError, match="--follow: only touch works here"):
+        answers(slow)
+    answers(replace(slow, options={**plan.options, "method": "touch"}))
+
+
+def test_what_has_changed() -> None:
+    before = row()
+    assert monitor.has_changed(before, None) and not monitor.has_changed(before, before)
+    for memory, expected in ((15, False), (20, False), (21, True), (14, True)):
+        assert monitor.has_changed(row(memory_bytes=memory * MIB), before) == expected
+    # Outside of the interval, but by less than 5 %.
+    narrow = row(low_bytes=16 * MIB, high_end_bytes=16 * MIB)
+    assert not monitor.has_changed(row(memory_bytes=int(16.5 * MIB)), narrow)
+    assert monitor.has_changed(row(memory_bytes=17 * MIB), narrow)
+    # MemoryMax, as it was advised, would kill.
+    assert monitor.has_changed(row(peak_bytes=97 * MIB), before)
+
+
+def test_metrics() -> None:
+    """The text format of Prometheus, and its names: base units, no unit twice, gauges."""
+    text = monitor.metrics(row(vm='a"\\\n', high_bytes=None), Target("a", 7), 12.5)
+    samples = {}
+    for block in text.split("# HELP ")[1:]:
+        help_line, kind, sample = block.splitlines()
+        name = help_line.split()[0]
+        assert kind == f"# TYPE {name} gauge" and name not in samples
+        assert re.fullmatch(
+            r"nearfar_watch_([a-z_]+_(bytes|seconds|ratio|per_second)|info|processes)", name
+        )
+        found = re.fullmatch(rf'{name}\{{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\}} (\S+)', sample)
+        assert found is not None and found[1].startswith('program="a\\"\\\\\\n",target="7"')
+        samples[name] = float(found[2])
+    assert samples["nearfar_watch_memory_bytes"] == 16 * MIB
+    assert samples["nearfar_watch_slowdown_ratio"] == 0.05
+    assert samples["nearfar_watch_answer_timestamp_seconds"] == 12.5
+    assert "nearfar_watch_high_bytes" not in samples  # there is none
+
+
+def test_metrics_replace_only_metrics(nearfar: Run, tmp_path: Path) -> None:
+    file = tmp_path / "a.prom"
+    target = Target("a", 7)
+    monitor.write_metrics(file, row(), target, 1)
+    monitor.check_metrics(file, force=False)
+    monitor.write_metrics(file, row(), target, 2)
+    assert "} 2.000" in file.read_text() and list(tmp_path.iterdir()) == [file]
+    other = tmp_path / "b.prom"
+    other.write_text("my_metric 1\n")
+    done = nearfar("watch", "1", "--prometheus", other)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "exists, and is not of `nearfar watch`" in done.stderr
+    assert other.read_text() == "my_metric 1\n"
+
+
+# --- what a result can do
+
+
+def test_a_stored_answer_is_drawn_and_compared(nearfar: Run, tmp_path: Path) -> None:
+    first = watched().write(tmp_path / "a.watch")
+    second = watched(memory_bytes=24 * MIB).write(tmp_path / "b.watch")
+    done = nearfar("diff", first, second, "--fail-above", "10%")
+    assert done.returncode == 1 and "1 worse" in done.stdout
+    for name, folders in (("one", [first]), ("both", [first, second])):
+        page = tmp_path / f"{name}.html"
+        assert nearfar("report", *folders, "-o", page).returncode == 0
+        with browser.opened(page) as (shown, problems):
+            assert shown.locator("figure").count() == (2 if name == "one" else 1)
+            assert "16\u00a0MiB" in shown.inner_text("body")
+        assert not problems, problems
+    spec = watched().plot().to_dict()
+    (mark,) = [one for one in spec["datasets"]["marks"] if "within" in one["text"]]
+    assert mark["bytes"] == 16 * MIB
+
+
+@needs_cc
+@pytest.mark.parametrize(("stalled", "code"), [(0.01, 0), (0.2, 1)])
+def test_the_exit_code_is_that_of_the_trial(
+    nearfar: Run, running: subprocess.Popen[bytes], stalled: float, code: int
+) -> None:
+    """The trial itself needs a guest."""
+    first = f"""
+from nearfar.watch import confirm
+confirm.lacks = lambda target, swap: None
+made = confirm.Tried
+confirm.confirm = lambda target, goal, *_, made=made: made(goal, 10.0, 7.0, {stalled}, None)
 """
+    done = nearfar("watch", running.pid, *FAST, "--confirm", "--format", "json", first=first)
+    assert done.returncode == code, done.stderr
+    (found,) = json.loads(done.stdout)["rows"]
+    assert found["tried_bytes"] == found["memory_bytes"] < found["resident_bytes"]
+    assert (found["tried_faults"], found["tried_slowdown"]) == (7.0, stalled)
+    assert found["tried_stopped"] is None
+
+
+def test_a_trial_is_put_beside_the_prediction() -> None:
+    tried = {"tried_bytes": 17 * MIB, "tried_faults": 100.0, "tried_slowdown": 0.01}
+    (line,) = [text for head, text in lines(row(**tried)) if head == "tried"]
+    assert line == (
+        "with 17 MiB it waited for memory 1 % of the time, with 100 faults/s; "
+        "predicted 5 % and 5000 faults/s."
+    )
+    (line,) = [text for head, text in lines(row(tried_stopped="it ended")) if head == "tried"]
+    assert line == "no, because it ended."
+    assert not confirm.refuted(row(**tried), 0.05) and not confirm.refuted(row(), 0.05)
+    assert confirm.refuted(row(**{**tried, "tried_slowdown": 0.06}), 0.05)
+    assert confirm.refuted(row(**tried, tried_stopped="the kernel reclaimed no more"), 0.05)
+
+
+# --- other methods, on a kernel that has them
 
 
 @needs_cc
 def test_methods_on_a_kernel_that_has_them(hot: Path) -> None:
-    """DAMON ends with its watcher; paging out and squeezing leave what is used."""
+    """Methods, `--confirm`, names of targets, and what is refused: one boot for all."""
     fetched("x86_64")
-    files = {"work/hot": hot.read_bytes(), "work/watch.py": GUEST.encode()}
-    for name in ("__init__.py", "errors.py", "processes.py"):
+    files = {"work/hot": hot.read_bytes(), "work/watch.py": GUEST.read_bytes()}
+    for name in ("__init__.py", "errors.py", "processes.py", "size/swap.py", "units.py"):
         files[f"work/python/nearfar/{name}"] = (PACKAGE / name).read_bytes()
     for file in (PACKAGE / "watch").rglob("*.py"):
         files[f"work/python/nearfar/{file.relative_to(PACKAGE)}"] = file.read_bytes()
     hardware = Hardware((Node(memory=768 * MIB, cpus=2),))
     guest = Guest("x86_64", hardware=hardware, zram=256 * MIB, packages=["python3"])
-    done = guest.run(["python3", "/work/watch.py"], files=files)
+    done = guest.run(["python3", "/work/watch.py"], files=files, timeout=HANG)
     assert done.exit_code == 0, done.error.decode()
     said = dict(line.split(" ", 1) for line in done.output.decode().splitlines())
-    # The largest window: in others, a busy host may have stopped the program.
-    assert said["accessed"].split()[1] == "16"
-    assert said["touch"].split()[1] in ("16", "17")
-    least, most = map(int, said["damon"].split())
-    assert 8 <= least <= most <= 32
+    assert said["accessed"] == "16" and said["touch"] in ("16", "17")
+    assert 8 <= int(said["damon"]) <= 32
     assert 14 <= int(said["squeeze"]) <= 20
     assert said["kdamonds"] == "0" and said["running"] == "True"
+    # No limit is set, and none is left by a watcher that was killed.
+    assert (said["limits"], said["after"]) == ("max max max", "max max max True")
+    held, *rest = said["held"].split(" ", 2)
+    assert 10 <= int(held) <= 20 and rest == ["True", "None"]
+    assert said["refuted"] == "True True"
+    assert said["unit"] == "web /sys/fs/cgroup/tried" == said["container"]
+    assert said["shared"] == "True None"
+    assert said["stopped"] == "--container web: it does not run"
+    assert said["many"] == "31 True True"
+    assert said["sharing"].startswith("the process shares its control group; give --cgroup")
+    assert said["empty"] == "--cgroup empty: has no process"
+    assert said["kernel"].startswith("2: `kthreadd` is a kernel thread")
+    assert said["root"].startswith("the group counts no memory; take one below the root")
+    assert said["root-here"].startswith("root may not read process 1 in here; run outside of")
+    assert said["user"].startswith("process 1 is another user's; run as root, or give Python CAP_")
+    assert said["hidden"] == "1: is hidden from this user (/proc has hidepid); run as root"

@@ -951,6 +951,7 @@ class watch:
         swap: str | None
         slowdown: str | float
         zram_ratio: str | float
+        confirm: bool
 
     OPTIONS: Final[tuple[Option, ...]]
     class Row(TypedDict):
@@ -974,6 +975,10 @@ class watch:
         high_bytes: int | None
         max_bytes: int | None
         no_limit: str | None
+        tried_bytes: int | None
+        tried_faults: float | None
+        tried_slowdown: float | None
+        tried_stopped: str | None
         seconds: float
         cost: float
         processes: int

@@ -9,33 +9,71 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nearfar.errors import NearfarError
 from nearfar.output import watched
 from nearfar.strict import parse_json, read_json, read_trace
 from nearfar.units import rest
 
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
 #: Options with which a study does not read every record of the trace.
 _OTHER_REFERENCES = ("kinds", "filter")
 
 
+class Unit(NamedTuple):
+    """What progress counts: a name, and how many of what is done it stands for."""
+
+    name: str
+    size: float
+
+
+REFERENCES: Final = Unit("M references", 1e6)
+SECONDS: Final = Unit("s", 1)
+
+
 @contextmanager
-def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int], None] | None]:
-    """Yield a function that shows the number of references done; None without progress.
+def progress(
+    doing: str, total: int | None = None, unit: Unit = REFERENCES
+) -> Iterator[Callable[[int], None] | None]:
+    """Yield a function that shows how much is done, such as references; None without progress.
 
     Args:
         doing: the name of the work.
-        total: references per pass, if known. A count that restarts or exceeds it is another pass.
+        total: how much there is per pass, if known. A count that restarts or exceeds it is another
+            pass.
+        unit: the unit that is shown.
     """
     if not watched():
         yield None
         return
-    shown = _Shown(doing, total)
+    shown = _Shown(doing, total, unit)
     try:
         yield shown.show
     finally:
+        clear()
+
+
+def clear() -> None:
+    """Remove the line of progress, so that something else can be printed."""
+    if watched():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def live(view: Callable[[], RenderableType]) -> Iterator[Console]:
+    """Show on the terminal what ``view`` returns, again each second, until the block ends.
+
+    Yields the console, which prints above it.
+    """
+    from rich.live import Live
+
+    from nearfar.report.tables import console
+
+    with Live(console=console(), get_renderable=view, refresh_per_second=1) as shown:
+        yield shown.console
 
 
 def records(
@@ -75,23 +113,24 @@ def given(count: object) -> int | None:
 class _Shown:
     """The progress line."""
 
-    def __init__(self, doing: str, total: int | None) -> None:
-        self.doing, self.total = doing, total
+    def __init__(self, doing: str, total: int | None, unit: Unit = REFERENCES) -> None:
+        self.doing, self.total, self.unit = doing, total, unit
         self.last, self.number, self.began = 0, 1, time.monotonic()
 
     def show(self, count: int) -> None:
-        """Show that ``count`` references are done."""
+        """Show that ``count`` are done."""
         print(f"\r\033[K{self.line(count, time.monotonic())}", end="", file=sys.stderr, flush=True)
 
     def line(self, count: int, now: float) -> str:
         """The line at the time ``now``."""
         if not self.total:
-            return f"{self.doing}: {count / 1e6:,.0f} M references"
+            return f"{self.doing}: {count / self.unit.size:,.0f} {self.unit.name}"
         done = (count - 1) % self.total + 1 if count else 0
         if done < self.last:
             self.number, self.began = self.number + 1, now
         self.last = done
-        text = f"{self.doing}: {done / 1e6:,.0f} of {self.total / 1e6:,.0f} M references"
+        of = self.total / self.unit.size
+        text = f"{self.doing}: {done / self.unit.size:,.0f} of {of:,.0f} {self.unit.name}"
         if self.number > 1:
             text += f", pass {self.number}"
         return text + rest(done, self.total, now - self.began)

@@ -44,7 +44,7 @@ SHARED = {
 }
 
 #: Parameters that are outputs.
-_OUTPUTS = ("out", "output", "html")
+_OUTPUTS = ("out", "output", "html", "prometheus")
 
 #: For every command with a ``machine``: values that override its file's.
 SET = Annotated[

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
@@ -25,7 +28,12 @@ from nearfar.errors import NearfarError
 from nearfar.schema import takes
 
 if TYPE_CHECKING:
+    from nearfar.report.watch import Live
+    from nearfar.watch import Plan
+    from nearfar.watch.samples import Watched
     from nearfar.watch.target import Target
+
+    _See = Callable[[Watched], None]
 
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar watch 1234 --for 60s"}
@@ -50,6 +58,20 @@ def run(
     container: Annotated[
         str | None, typer.Option(metavar="NAME", help="A Docker or Podman container instead.")
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="Watch until the program ends; print a line when the answer changes by more than "
+            "its error.",
+        ),
+    ] = False,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write each answer as metrics (NAME.prom, for node_exporter)."
+        ),
+    ] = None,
     emit: Annotated[
         str | None,
         typer.Option(metavar="TOOL", help="Print configuration for a tool (docs/apply.md)."),
@@ -58,7 +80,7 @@ def run(
     out: Out = None,
     force: Force = False,
     **options: Unpack[declared.Options],
-) -> None:
+) -> int:
     """Say how much memory a running program needs: a process, a service, a container.
 
     It watches which memory the program uses, at a small cost, and sends it no signal. A running
@@ -68,59 +90,148 @@ def run(
     check_outputs(out, force)
     if emit is not None:
         check_emitter("watch", emit)
-    command = after_dashes()
-    if command is None and not (cgroup or unit or container):
-        pid = _number(words)
-        if _is_run(pid):
-            _show_run(pid, output_format)
-            return
     given = [bool(words), cgroup is not None, unit is not None, container is not None]
+    command = after_dashes()
+    pid = None if command is not None or any(given[1:]) else _number(words)
+    if command is None and not any(given[1:]) and _is_run(pid):
+        _show_run(pid, output_format)
+        return 0
     if sum(given) != 1:
         raise NearfarError("watch: give a PID, --cgroup, --unit, --container or -- COMMAND")
-    if command is None:
-        _watch(_target(words, cgroup, unit, container), emit, output_format, out, force, options)
-        return
-    import shutil
+    from nearfar.processes import terminate_as_interrupt
+    from nearfar.watch import Plan, monitor
 
-    from nearfar.processes import running
-    from nearfar.watch.target import of_pid
+    if follow and (emit is not None or options.get("confirm")):
+        raise NearfarError("--follow: has many answers; leave out --emit and --confirm")
+    if follow and output_format not in ("table", "json"):
+        raise NearfarError(f"--follow: has no format {output_format}; give table or json")
+    if prometheus is not None:
+        monitor.check_metrics(prometheus, force)
+    with terminate_as_interrupt(), _found(words, command, cgroup, unit, container) as target:
+        plan = Plan.of(target, **options)
+        if follow:
+            return _follow(plan, output_format, prometheus, out, force)
+        return _once(plan, emit, output_format, prometheus, out, force)
 
-    if shutil.which(command[0]) is None:
-        raise NearfarError(f"{command[0]}: no such program; check its name, or give its path")
-    with running(command, stdout=sys.stderr.fileno()) as child:
-        _watch(of_pid(child.pid), emit, output_format, out, force, options)
 
-
-def _watch(
-    target: Target,
+def _once(
+    plan: Plan,
     emit: str | None,
     output_format: str,
+    prometheus: Path | None,
     out: Path | None,
     force: bool,
-    options: declared.Options,
-) -> None:
-    """Watch a target, and print the answer or its configuration."""
-    import nearfar.watch as study
+) -> int:
+    """Watch a target, and print the answer or its configuration; 1 if the answer did not hold."""
     from nearfar import emit as emitters
-    from nearfar.output import watched
+    from nearfar.cli._progress import SECONDS, progress
+    from nearfar.watch import carry_out, confirm, monitor
 
-    plan = study.Plan.of(target, **options)
-
-    def show(seconds: float) -> None:
-        text = f"watch {target.name}: {seconds:.0f} of {plan.seconds:.0f} s"
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-    result = study.carry_out(plan, show if watched() else None)
-    if watched():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    name = plan.target.name
+    with (
+        progress(f"watch {name}", round(plan.seconds), SECONDS) as show,
+        progress(f"trying the advice on {name}", None, SECONDS) as trying,
+    ):
+        result = carry_out(
+            plan,
+            show and (lambda seen: show(_whole(seen, plan))),
+            trying and (lambda seconds: trying(int(seconds))),
+        )
+    row = result.rows[0]
     texts, failed = emitters.files(emit, result.rows, fleet=False) if emit else ({}, [])
     if failed:
         raise NearfarError(failed[0])
     save(result, out, force, texts=texts)
+    if prometheus is not None:
+        monitor.write_metrics(prometheus, row, plan.target, time.time())
     if texts and out is None:
         print("\n".join(texts.values()), end="")
     else:
         print_result(result, output_format)
+    return int(confirm.refuted(row, plan.slowdown))
+
+
+def _follow(
+    plan: Plan, output_format: str, prometheus: Path | None, out: Path | None, force: bool
+) -> int:
+    """Watch a target until it ends or a signal comes; print a line when the answer has changed."""
+    from nearfar.report.watch import Live, line
+    from nearfar.watch import WatchResult, answers, monitor
+
+    last: WatchResult | None = None
+    printed: declared.Row | None = None
+    view = Live(plan)
+    try:
+        with _progress(view, output_format) as (show, say):
+            for last in answers(plan, show):
+                row, now = last.rows[0], time.time()
+                changed = monitor.has_changed(row, printed)
+                if prometheus is not None:
+                    monitor.write_metrics(prometheus, row, plan.target, now)
+                if output_format == "json":
+                    say(monitor.json_line(row, now, changed))
+                elif changed:
+                    say(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}  {line(row)}")
+                printed, view.answer = (row if changed else printed), row
+    except KeyboardInterrupt:
+        if last is None:
+            raise
+    else:
+        print(f"nearfar: note: {plan.target.name} has ended", file=sys.stderr)
+    finally:
+        if last is not None:
+            save(last, out, force)
+    return 0
+
+
+@contextmanager
+def _progress(view: Live, output_format: str) -> Iterator[tuple[_See, Callable[[str], object]]]:
+    """Show what goes on: the view on a terminal, otherwise a line. Yields how, and how to print."""
+    from nearfar.cli._progress import SECONDS, clear, live, progress
+
+    if output_format == "table" and sys.stdout.isatty():
+        with live(view.view) as console:
+            yield view.see, console.print
+        return
+
+    def say(text: str) -> None:
+        clear()
+        sys.stdout.write(f"{text}\n")  # in one piece
+        sys.stdout.flush()
+
+    plan = view.plan
+    with progress(f"watch {plan.target.name}", round(plan.seconds), SECONDS) as show:
+        yield (lambda seen: show(_whole(seen, plan)) if show else None), say
+
+
+def _whole(seen: Watched, plan: Plan) -> int:
+    """Whole seconds that have passed, of those planned."""
+    return int(min(seen.seconds, plan.seconds))
+
+
+@contextmanager
+def _found(
+    words: list[str] | None,
+    command: list[str] | None,
+    cgroup: str | None,
+    unit: str | None,
+    container: str | None,
+) -> Iterator[Target]:
+    """The target; a program is started, and ends with the block."""
+    from nearfar.processes import running
+    from nearfar.watch.target import of_pid
+
+    if command is None:
+        yield _target(words, cgroup, unit, container)
+        return
+    if shutil.which(command[0]) is None:
+        raise NearfarError(f"{command[0]}: no such program; check its name, or give its path")
+    with running(command, stdout=sys.stderr.fileno()) as child:
+        try:
+            target = of_pid(child.pid)
+        except NearfarError:
+            raise NearfarError(f"{command[0]}: ended before it could be watched") from None
+        yield target
 
 
 def _target(
@@ -172,11 +283,11 @@ def _show_run(pid: int | None, output_format: str) -> None:
     if output_format != "table" or not sys.stdout.isatty():
         print_result(snapshot(pid), output_format)
         return
-    from rich.live import Live
+    from nearfar.cli._progress import live
 
-    from nearfar.report.tables import console
-
+    looks = follow(pid)
+    latest = next(looks)
     # Ctrl-C only ends watching.
-    with suppress(KeyboardInterrupt), Live(console=console(), auto_refresh=False) as screen:
-        for each in follow(pid):
-            screen.update(each.view(), refresh=True)
+    with suppress(KeyboardInterrupt), live(lambda: latest.view()):
+        for look in looks:
+            latest = look

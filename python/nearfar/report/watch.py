@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import RenderableType
+import time
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -10,16 +13,93 @@ from nearfar import units
 from nearfar.declared import watch as declared
 from nearfar.report.size import limits
 from nearfar.watch import WatchResult
+from nearfar.watch.curve import of_windows
+from nearfar.watch.live import Looks
+from nearfar.watch.samples import Watched
+
+if TYPE_CHECKING:
+    from nearfar.watch import Plan
+
+
+#: Windows whose working sets the live view shows, in seconds; the longest is shown as well.
+_WINDOWS: Final = (0.1, 1.0, 10.0)
 
 
 def view(result: WatchResult) -> RenderableType:
     """The lines of the answer."""
+    return _grid(lines(result.rows[0]))
+
+
+class Live:
+    """What a target does while it is watched, and the last answer.
+
+    Attributes:
+        plan: what is watched.
+        answer: the last answer, if there is one.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        """Nothing has been seen."""
+        self.plan = plan
+        self.answer: declared.Row | None = None
+        self._looks, self._seen = Looks(plan.target), Watched()
+        self._began = time.monotonic()
+
+    def see(self, seen: Watched) -> None:
+        """Take what was observed since the last answer."""
+        if seen is not self._seen:
+            self._seen, self._began = seen, time.monotonic() - seen.seconds
+
+    def view(self) -> RenderableType:
+        """What is known now."""
+        size, seen, look = units.size, self._seen, self._looks.look()
+        found = [("answer", "none yet" if self.answer is None else line(self.answer))]
+        if seen.most:
+            text = size(round(seen.last.resident))
+            text += f", {size(round(seen.last.swapped))} in swap" if seen.last.swapped else ""
+            found.append(("resident", text))
+        sets = _sets(seen)
+        if sets:
+            found.append(("used in", "; ".join(f"{t:.2g} s: {size(round(b))}" for t, b in sets)))
+        if look.minor is not None and look.major is not None:
+            text = f"{units.digits(look.major)}/s read from swap or files, "
+            found.append(("faults", f"{text}{units.digits(look.minor)}/s others"))
+        if look.stalled is not None:
+            of = "" if look.alone else " (the whole machine)"
+            text = f"waiting for memory {units.percent(look.stalled)} of the last 10 s{of}"
+            found.append(("pressure", text))
+        name = units.clean(self.plan.target.name)
+        head = f"{name}, {_processes(look.processes)}; {self.plan.method}; next answer in "
+        head += units.wait(self.plan.seconds - (time.monotonic() - self._began))
+        return Group(Text(head, style="bold"), _grid(found))
+
+
+def _sets(seen: Watched) -> list[tuple[float, float]]:
+    """Windows and the memory that was used in them, of those that were seen so far."""
+    means = of_windows(list(map(list, seen.cycles)))
+    if not means:
+        return []
+    near = [min(means, key=lambda one: abs(one.seconds - want)) for want in _WINDOWS]
+    return [(one.seconds, one.anonymous + one.file) for one in dict.fromkeys([*near, means[-1]])]
+
+
+def _grid(pairs: list[tuple[str, str]]) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
-    for head, text in lines(result.rows[0]):
+    for head, text in pairs:
         grid.add_row(head, Text(units.clean(text)))
     return grid
+
+
+def line(row: declared.Row) -> str:
+    """The answer in a line."""
+    size = units.size
+    text = f"memory {size(row['memory_bytes'])} ({size(row['low_bytes'])} to "
+    text += f"{size(row['high_end_bytes'])}) of {size(row['resident_bytes'])}"
+    if row["high_bytes"] is not None:
+        text += f", MemoryHigh {size(row['high_bytes'])}"
+    return text if row["max_bytes"] is None else f"{text}, MemoryMax {size(row['max_bytes'])}"
 
 
 def lines(row: declared.Row) -> list[tuple[str, str]]:
@@ -43,6 +123,7 @@ def lines(row: declared.Row) -> list[tuple[str, str]]:
             text += f", compressed to {size(row['zram_bytes'])}"
     return [
         ("memory", f"{memory}; {parts}."),
+        *([("tried", tried)] if (tried := _tried(row)) else []),
         ("swap", f"{text}."),
         ("limits", limits(row)),
         (
@@ -53,6 +134,18 @@ def lines(row: declared.Row) -> list[tuple[str, str]]:
         ("cost", f"{units.percent(row['cost'])} of a processor."),
         ("risk", "what it did before and does later is not seen; nor is a page size."),
     ]
+
+
+def _tried(row: declared.Row) -> str:
+    """What ``--confirm`` has found, beside the prediction; empty without it."""
+    memory, why = row["tried_bytes"], row["tried_stopped"]
+    stalled, faults = row["tried_slowdown"], row["tried_faults"]
+    if memory is None or stalled is None or faults is None:
+        return f"no, because {why}." if why else ""
+    text = f"with {units.size(memory)} it waited for memory {units.percent(stalled)} of the time, "
+    text += f"with {units.digits(faults)} faults/s; predicted {units.percent(row['slowdown'])} and "
+    text += f"{units.digits(row['faults'])} faults/s."
+    return text if why is None else f"not held, because {why}: {text}"
 
 
 def _processes(count: int) -> str:

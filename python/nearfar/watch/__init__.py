@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Unpack, cast
 
 from nearfar import machine as machines
 from nearfar.advise.fleet import share
 from nearfar.declared import watch as declared
+from nearfar.errors import NearfarError
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, complete, takes
@@ -21,8 +22,9 @@ from nearfar.size import limits, zram_ratio
 from nearfar.size.swap import NONE, ZRAM, usual
 from nearfar.sizes import parse_time
 from nearfar.strict import Json
+from nearfar.watch import confirm
 from nearfar.watch.curve import Point, Prices, enough, of_cycles, of_refaults
-from nearfar.watch.methods import choose, method
+from nearfar.watch.methods import AUTO, CHEAP, choose, method
 from nearfar.watch.samples import Watched, peak
 from nearfar.watch.target import Target, of_pid
 
@@ -45,6 +47,8 @@ class WatchResult(FolderResult):
     windows: list[declared.WindowsRow]
 
     shown = "nearfar.report.watch:view"
+    page = "nearfar.report.html.watch:WatchPage"
+    chart = "nearfar.report.plots.watch:draw"
     columns: ClassVar[Rows] = declared.ROWS
     plain: ClassVar[tuple[str, ...]] = ("run", "rows", "windows")
 
@@ -101,7 +105,7 @@ class Plan:
         swap = parsed["swap"] or usual()
         machine = machines.paging_machine(parsed["machine"], [] if swap == NONE else [swap])
         name, why = choose(parsed["method"], target)
-        return cls(
+        plan = cls(
             target=target,
             method=name,
             why=why,
@@ -113,6 +117,10 @@ class Plan:
             ratio=zram_ratio(parsed["zram_ratio"]),
             options=parsed,
         )
+        missing = confirm.lacks(target, swap) if parsed["confirm"] else None
+        if missing is not None:
+            raise NearfarError(f"--confirm: {missing}")
+        return plan
 
     def prices(self) -> Prices:
         """Times of a fault. Without swap, anonymous memory has none."""
@@ -129,14 +137,14 @@ class Plan:
 def watch(
     target: int | Target,
     *,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[Watched], None] | None = None,
     **options: Unpack[declared.Options],
 ) -> WatchResult:
     """Watch a running program.
 
     Args:
         target: the number of a process, or a target (:mod:`nearfar.watch.target`).
-        progress: called with the seconds so far.
+        progress: called now and then with what was observed so far.
         {options}
 
     Raises:
@@ -146,8 +154,70 @@ def watch(
     return carry_out(Plan.of(found, **options), progress)
 
 
-def carry_out(plan: Plan, progress: Callable[[float], None] | None = None) -> WatchResult:
-    """Watch what a plan says."""
+@takes(declared.OPTIONS)
+def follow(
+    target: int | Target,
+    *,
+    progress: Callable[[Watched], None] | None = None,
+    **options: Unpack[declared.Options],
+) -> Iterator[WatchResult]:
+    """Watch a running program until it ends, with an answer after each ``for_``.
+
+    Args:
+        target: as for :func:`watch`.
+        progress: as for :func:`watch`.
+        {options}
+
+    Raises:
+        NearfarError: as :func:`watch`.
+    """
+    found = target if isinstance(target, Target) else of_pid(target)
+    return answers(Plan.of(found, **options), progress)
+
+
+def answers(plan: Plan, progress: Callable[[Watched], None] | None = None) -> Iterator[WatchResult]:
+    """The answers of :func:`follow`. The time in which the target ends gives none but the first.
+
+    Raises:
+        NearfarError: ``auto`` has found only a method that slows the target down each time.
+    """
+    if plan.options["method"] == AUTO and plan.method not in CHEAP:
+        raise NearfarError(
+            f"--follow: only {plan.method} works here ({plan.why}), and it slows the program down "
+            "each time; to do so, name it with --method"
+        )
+    return _answers(plan, progress)
+
+
+def _answers(plan: Plan, progress: Callable[[Watched], None] | None) -> Iterator[WatchResult]:
+    is_first = True
+    while True:
+        try:
+            result = carry_out(plan, progress)
+        except NearfarError:
+            if is_first or plan.target.pids():
+                raise
+            return
+        has_ended = result.rows[0]["no_limit"] is not None
+        if is_first or not has_ended:
+            yield result
+        if has_ended:
+            return
+        is_first = False
+
+
+def carry_out(
+    plan: Plan,
+    progress: Callable[[Watched], None] | None = None,
+    trying: Callable[[float], None] | None = None,
+) -> WatchResult:
+    """Watch what a plan says.
+
+    Args:
+        plan: what and how.
+        progress: called now and then with what was observed so far.
+        trying: called now and then with the seconds for which the advice has been tried.
+    """
     chosen = method(plan.method)
     ran = progress or (lambda _: None)
     # The peak is gone with the target.
@@ -156,9 +226,11 @@ def carry_out(plan: Plan, progress: Callable[[float], None] | None = None) -> Wa
     highest = max(before, peak(plan.target), round(watched.most))
     curve, *parts = _curves(watched, plan.prices())
     row = _row(plan, watched, (curve, parts), highest, chosen.ERROR)
+    if plan.options["confirm"]:
+        _try(plan, row, watched, trying or (lambda _: None))
     run = provenance(
         "watch",
-        arguments=_words(plan),
+        arguments=plan.target.words,
         options=declared.OPTIONS,
         values=cast("dict[str, object]", plan.options),
         machine=plan.machine,
@@ -176,9 +248,21 @@ def carry_out(plan: Plan, progress: Callable[[float], None] | None = None) -> Wa
     return WatchResult(run, [row], windows)
 
 
-def _words(plan: Plan) -> list[str]:
-    target = plan.target
-    return ["--cgroup", str(target.group)] if target.group is not None else [str(target.pid)]
+def _try(
+    plan: Plan, row: declared.Row, watched: Watched, progress: Callable[[float], None]
+) -> None:
+    """Try the advised memory, and add to the row what was seen."""
+    tried = None
+    goal = row["memory_bytes"]
+    if goal < watched.last.resident and not watched.ended:
+        tried = confirm.confirm(plan.target, goal, plan.slowdown, plan.seconds, progress)
+    if tried is not None:
+        row["tried_bytes"], row["tried_faults"] = tried.bytes, tried.faults
+        row["tried_slowdown"], row["tried_stopped"] = tried.stalled, tried.stopped
+    elif plan.target.pids():
+        row["tried_stopped"] = "it is all that is resident"
+    else:
+        row["tried_stopped"] = "the program has ended"
 
 
 def _curves(watched: Watched, prices: Prices) -> list[list[Point]]:
@@ -241,6 +325,10 @@ def _row(
         high_bytes=None if no_limit else high,
         max_bytes=None if no_limit else limits.maximum(highest),
         no_limit=no_limit,
+        tried_bytes=None,
+        tried_faults=None,
+        tried_slowdown=None,
+        tried_stopped=None,
         seconds=watched.seconds,
         cost=watched.cost / watched.seconds,
         processes=len(plan.target.pids()),

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet
 
 PAGE: Final = 4096
-#: The slowdown of one memory by that of the next larger one; at most 7 in programs of the bench that
-#: use single pages.
+#: The slowdown of one memory by that of the next larger one; at most 7 in programs of the bench
+#: that use single pages.
 CLIFF: Final = 8.0
 
 
@@ -56,7 +56,7 @@ class Point:
 
 def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
     """Memory sizes, smallest first, with falling slowdowns: of growing working sets."""
-    means = _means(cycles)
+    means = of_windows(cycles)
     steps = [
         _Step(
             WorkingSet(
@@ -150,7 +150,7 @@ def enough(curve: Sequence[Point], limit: float) -> Point | None:
     return None
 
 
-def _means(cycles: Sequence[Sequence[WorkingSet]]) -> list[WorkingSet]:
+def of_windows(cycles: Sequence[Sequence[WorkingSet]]) -> list[WorkingSet]:
     """Mean working sets by window, shortest first, never smaller than those of shorter windows."""
     by_step: dict[int, list[WorkingSet]] = {}
     for cycle in cycles:

@@ -43,6 +43,13 @@ OPTIONS: Final = (
     _SIZE["swap"],
     replace(_SIZE["slowdown"], default="5%", shown=""),
     _SIZE["zram_ratio"],
+    Option(
+        "confirm",
+        "bool",
+        "Then try the advised memory for 10 s: the kernel reclaims at most 1 % a step, until the "
+        "program waits for memory too often.",
+        default=False,
+    ),
 )
 
 ROWS: Final = Rows(
@@ -76,6 +83,24 @@ ROWS: Final = Rows(
         _COLUMN["high_bytes"],
         _COLUMN["max_bytes"],
         _COLUMN["no_limit"],
+        Column(
+            "tried_bytes",
+            "int64",
+            True,
+            "bytes",
+            "Resident memory when the advice was tried, on average; null if it was not.",
+        ),
+        Column("tried_faults", "double", True, "a second", "Faults that were counted then."),
+        Column(
+            "tried_slowdown", "double", True, "share", "The share of that time that it stalled."
+        ),
+        Column(
+            "tried_stopped",
+            "string",
+            True,
+            "",
+            "Why it was not tried or not held; null if it was held for 10 s, or without --confirm.",
+        ),
         Column("seconds", "double", False, "s", "How long it was watched."),
         Column("cost", "double", False, "share", "Processor time of nearfar, of one processor."),
         Column("processes", "int64", False, "", "Processes at the end."),

@@ -240,7 +240,7 @@ def cycles(
     target: Target,
     planned: Sequence[float],
     share: float,
-    progress: Callable[[float], None],
+    progress: Callable[[Watched], None],
     begin: Callable[[Sequence[int]], object],
     used: Callable[[Memory], tuple[float, float]],
 ) -> Watched:
@@ -271,6 +271,7 @@ def cycles(
         begin(pids)
         since = time.monotonic()
         cycle: list[WorkingSet] = []
+        found.cycles.append(cycle)  # ``progress`` sees it grow
         for window in windows(length):
             time.sleep(max(since + window - time.monotonic(), 0.0))
             is_last = window == length
@@ -290,8 +291,9 @@ def cycles(
             found.least = min(found.least, memory.resident)
             found.most = max(found.most, memory.resident)
             found.last = memory
-            progress(time.monotonic() - start)
-        found.cycles += [cycle] if cycle else []
+            found.seconds = time.monotonic() - start
+            progress(found)
+        found.cycles = [each for each in found.cycles if each]
         found.seconds, found.cost = time.monotonic() - start, time.thread_time() - cost
         if found.ended:
             break

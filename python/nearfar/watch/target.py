@@ -11,11 +11,16 @@ from typing import Final
 
 from nearfar.errors import NearfarError
 from nearfar.processes import process_tree
+from nearfar.units import clean
 
 PROC: Final = Path("/proc")
-#: Mount points of control groups of version 2, and of the memory controller of version 1.
-_MOUNTS: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
-_MEMORY_V1: Final = Path("/sys/fs/cgroup/memory")
+CGROUP: Final = Path("/sys/fs/cgroup")
+#: Below :data:`CGROUP`, where groups of version 2 may be, the memory controller of version 1, and
+#: groups that systemd only numbers.
+_MOUNTS: Final = ("", "memory", "unified", "systemd")
+#: A flag of a task (PF_KTHREAD), and capabilities by their number.
+_KERNEL_THREAD: Final = 0x200000
+_CAPABILITIES: Final = {1: "CAP_DAC_OVERRIDE", 19: "CAP_SYS_PTRACE"}
 
 
 @dataclass(frozen=True)
@@ -34,10 +39,15 @@ class Target:
     started: int = 0
     group: Path | None = None
 
+    @property
+    def words(self) -> list[str]:
+        """It on the command line."""
+        return [str(self.pid)] if self.group is None else ["--cgroup", str(self.group)]
+
     def pids(self) -> list[int]:
         """The processes that exist now; empty once the target has ended."""
         if self.group is not None:
-            return _members(self.group)
+            return [pid for pid in _members(self.group) if pid]  # 0: of another namespace
         assert self.pid is not None
         return process_tree(self.pid) if started(self.pid) == self.started else []
 
@@ -50,13 +60,15 @@ def of_pid(pid: int) -> Target:
     """
     when = started(pid)
     if when is None:
+        if _is_hidden(pid):
+            raise NearfarError(f"{pid}: is hidden from this user (/proc has hidepid); run as root")
         raise NearfarError(f"{pid}: no such process; `pgrep -a NAME` finds one")
     try:
-        command = (PROC / str(pid) / "cmdline").read_bytes()
-        name = (PROC / str(pid) / "comm").read_text(errors="replace").strip()
+        name = clean((PROC / str(pid) / "comm").read_text(errors="replace").strip())
+        flags = int(stat(pid)[6])
     except OSError:
         raise NearfarError(f"{pid}: ended just now") from None
-    if not command:
+    if flags & _KERNEL_THREAD:
         raise NearfarError(f"{pid}: `{name}` is a kernel thread, which has no memory of its own")
     return Target(name, pid, when)
 
@@ -67,12 +79,18 @@ def of_group(path: str) -> Target:
     Raises:
         NearfarError: there is no such group, or it is empty.
     """
-    places = [Path(path), *(mount / path.lstrip("/") for mount in (*_MOUNTS, _MEMORY_V1))]
-    group = next((place for place in places if (place / "cgroup.procs").is_file()), None)
-    if group is None:
+    places = [Path(path), *(CGROUP / mount / path.lstrip("/") for mount in _MOUNTS)]
+    groups = [place for place in places if (place / "cgroup.procs").is_file()]
+    if not groups:
         raise NearfarError(f"--cgroup {path}: no such control group; see /proc/PID/cgroup")
-    if not _members(group):
+    group = next(filter(_counts_memory, groups), groups[0])
+    pids = _members(group)
+    if not pids:
         raise NearfarError(f"--cgroup {path}: has no process")
+    if not any(pids):
+        raise NearfarError(
+            f"--cgroup {path}: its processes have no numbers in here; run outside of the container"
+        )
     return Target(group.name or "root", group=group)
 
 
@@ -94,32 +112,111 @@ def of_unit(name: str) -> Target:
 
 
 def of_container(name: str) -> Target:
-    """The first process of a container, and its descendants.
+    """The processes of a container: its control group, or else its first process and descendants.
 
     Raises:
         NearfarError: there is neither docker nor podman (exit code 3), or it does not run.
     """
-    tool = shutil.which("docker") or shutil.which("podman")
-    if tool is None:
+    tools = [tool for tool in map(shutil.which, ("docker", "podman")) if tool]
+    if not tools:
         raise NearfarError("--container: no docker or podman here; give a PID", 3)
-    words = [tool, "inspect", "--format", "{{.State.Pid}}", name]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    text = done.stdout.strip()
-    if not text.isdecimal() or text == "0":
-        said = (done.stderr.strip().splitlines() or ["it does not run"])[0]
-        raise NearfarError(f"--container {name}: {said}")
-    found = of_pid(int(text))
-    return Target(name, found.pid, found.started)
+    said = ""
+    for tool in tools:
+        words = [tool, "container", "inspect", "--format", "{{.State.Pid}} {{.Id}}", name]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        pid, _, identifier = done.stdout.strip().partition(" ")
+        if pid.isdecimal() and pid != "0":
+            found = of_pid(int(pid))
+            # A container may also share the group of the user who started it.
+            group = group_of(found)
+            if group is not None and identifier in str(group):
+                return Target(name, group=group)
+            return Target(name, found.pid, found.started)
+        said = said or (done.stderr.strip().splitlines() or ["it does not run"])[0]
+    raise NearfarError(f"--container {name}: {said}")
+
+
+def group_of(target: Target) -> Path | None:
+    """The control group that counts the memory of a target and of nothing else; None without."""
+    if target.group is not None:
+        return target.group
+    try:
+        lines = (PROC / str(target.pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        mounts = {"": ("", "unified"), "memory": ("memory",)}.get(controllers, ())
+        for group in (CGROUP / mount / path.lstrip("/") for mount in mounts):
+            if path != "/" and _counts_memory(group) and set(_members(group)) <= set(target.pids()):
+                return group
+    return None
+
+
+def denied(pid: int, *files: str) -> str | None:
+    """What is missing to open files of a process, and how to get it.
+
+    None if nothing is, or if it has ended.
+
+    Args:
+        pid: the process.
+        files: names in ``/proc/PID``; ``clear_refs`` is opened to be written.
+    """
+    try:
+        for name in files:
+            (PROC / str(pid) / name).open("wb" if name == "clear_refs" else "rb").close()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except OSError:
+        held = int(_field("self", "CapEff"), 16)
+        lacking = " and ".join(name for bit, name in _CAPABILITIES.items() if not held >> bit & 1)
+        if os.geteuid() == 0:
+            given = f", or add {lacking} to it" if lacking else ""
+            return f"root may not read process {pid} in here; run outside of the container{given}"
+        try:
+            user = int(_field(str(pid), "Uid").split()[0])
+        except OSError:
+            return None
+        whose = "forbids to be read" if user == os.geteuid() else "is another user's"
+        return f"process {pid} {whose}; run as root, or give Python {lacking}"
+    return None
+
+
+def _field(pid: str, name: str) -> str:
+    lines = (PROC / pid / "status").read_text(errors="replace").splitlines()
+    return next(line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:"))
 
 
 def started(pid: int) -> int | None:
     """When a process started, in ticks since boot; None if there is none, or only its exit code."""
     try:
-        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+        fields = stat(pid)
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def stat(pid: int) -> list[str]:
+    """``/proc/PID/stat`` (man 5 proc) from the state, its third field, on.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    return text.rpartition(")")[2].split()
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process exists that ``/proc`` does not show."""
+    try:
+        os.getpgid(pid)
+    except OSError:
+        return False
+    return pid > 0 and not (PROC / str(pid)).exists()
+
+
+def _counts_memory(group: Path) -> bool:
+    return any((group / name).is_file() for name in ("memory.current", "memory.usage_in_bytes"))
 
 
 def is_virtual_machine(pid: int) -> bool:

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 #: The methods; ``auto`` takes the first that lacks nothing.
 ORDER: Final = ("accessed", "damon", "touch", "squeeze")
 AUTO: Final = "auto"
+#: Those that do not slow the target down.
+CHEAP: Final = ("accessed", "damon")
 
-Progress = Callable[[float], None]
+Progress = Callable[["Watched"], None]
 
 
 class Method(Protocol):
@@ -51,7 +53,7 @@ class Method(Protocol):
             target: what to observe.
             seconds: how long.
             share: the most processor time to use, as a share of one processor.
-            progress: called with the seconds so far.
+            progress: called now and then with what was observed so far.
 
         Raises:
             NearfarError: observing it needs more than ``share``, or it ended at once.

@@ -10,13 +10,12 @@ counts as a whole once any of it is used. Reclaim sees cleared bits as unused me
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Final
 
 from nearfar.watch.methods import Progress
 from nearfar.watch.samples import Memory, Watched, cycles, lengths
-from nearfar.watch.target import PROC, Target, is_virtual_machine
+from nearfar.watch.target import PROC, Target, denied, is_virtual_machine
 
 SUMMARY: Final = "accessed bits"
 ERROR: Final = (0.1, 0.15)
@@ -26,17 +25,11 @@ def lacks(target: Target) -> str | None:
     """What is missing for the target."""
     pids = target.pids()
     for pid in pids:
-        try:
-            with (PROC / str(pid) / "clear_refs").open("wb"):
-                pass
-            (PROC / str(pid) / "smaps").open("rb").close()
-        except FileNotFoundError:
-            if (PROC / str(pid)).exists():
-                return "this kernel has no clear_refs (CONFIG_PROC_PAGE_MONITOR)"
-        except OSError:
-            if os.geteuid() == 0:
-                return f"process {pid} may not be read in here; run outside of the container"
-            return f"process {pid} is another user's; run as root, or give CAP_SYS_PTRACE"
+        if (PROC / str(pid)).exists() and not (PROC / str(pid) / "clear_refs").exists():
+            return "this kernel has no clear_refs (CONFIG_PROC_PAGE_MONITOR)"
+        missing = denied(pid, "clear_refs", "smaps")
+        if missing is not None:
+            return missing
     if any(map(is_virtual_machine, pids)):
         return "it is a virtual machine, whose guest does not set these accessed bits"
     return None

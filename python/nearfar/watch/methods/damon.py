@@ -32,6 +32,8 @@ SUMMARY: Final = "DAMON, which samples regions"
 ERROR: Final = (0.4, 1.2)
 
 ADMIN: Final = Path("/sys/kernel/mm/damon/admin/kdamonds")
+#: Parts of the kernel that let nobody else use DAMON (mm/damon).
+EXCLUSIVE: Final = ("damon_reclaim", "damon_lru_sort", "damon_stat")
 #: Seconds of a sample at first, and samples of an aggregation.
 SAMPLE: Final = 0.005
 SAMPLES: Final = 20
@@ -51,6 +53,10 @@ def lacks(target: Target) -> str | None:
         return "DAMON needs root"
     if int((ADMIN / "nr_kdamonds").read_text()):
         return "somebody else uses DAMON"
+    for name in EXCLUSIVE:
+        enabled = Path(f"/sys/module/{name}/parameters/enabled")
+        if enabled.is_file() and enabled.read_text().strip() == "Y":
+            return f"the kernel itself uses DAMON ({name})"
     try:
         with _created() as context:
             if "fvaddr" not in (context / "avail_operations").read_text().split():
@@ -104,7 +110,8 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             found.last = memory
             look = time.thread_time() - before
             found.cost = time.thread_time() - cost + tried + _processor_time(kernel)
-            progress(time.monotonic() - started)
+            found.seconds = time.monotonic() - started
+            progress(found)
     found.seconds = time.monotonic() - started
     if not found.cycles:
         raise NearfarError(f"{target.name}: ended before it could be watched")

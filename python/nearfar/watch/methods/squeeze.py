@@ -37,12 +37,19 @@ def lacks(target: Target) -> str | None:
     """What is missing for the target."""
     if target.group is None:
         return "it squeezes a control group; give --cgroup or --unit"
+    if (target.group / "memory.usage_in_bytes").is_file():
+        return (
+            "it is a control group of version 1, which has no memory.reclaim; boot with "
+            "systemd.unified_cgroup_hierarchy=1"
+        )
+    if not (target.group / "memory.current").is_file():
+        return "the group counts no memory; take one below the root, with the memory controller"
     if not (target.group / "memory.reclaim").is_file():
-        return "the group has no memory.reclaim (version 2, Linux 5.19 or later)"
+        return "the group has no memory.reclaim (Linux 5.19 or later)"
     try:
         (target.group / "memory.reclaim").open("w").close()
-    except OSError:
-        return f"{target.group} may not be written; run as root"
+    except OSError as error:
+        return f"{target.group}: {error.strerror}; run as root, outside of a container"
     return None
 
 
@@ -53,22 +60,23 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
     found = Watched()
     begun, cost = time.monotonic(), time.thread_time()
     try:
-        before, step = _counts(group), STEPS[0]
+        before, step = counts(group), STEPS[0]
         while time.monotonic() - begun < seconds:
             since = time.monotonic()
-            _reclaim(group, round(step * _number(group / "memory.current")))
+            reclaim(group, round(step * _number(group / "memory.current")))
             time.sleep(EVERY)
-            after, passed = _counts(group), time.monotonic() - since
+            after, passed = counts(group), time.monotonic() - since
             anonymous, file, stalled = (
                 (new - old) / passed for new, old in zip(after, before, strict=True)
             )
             before = after
-            memory, private = _number(group / "memory.current"), _stat(group)["anon"]
+            memory, private = _number(group / "memory.current"), statistics(group)["anon"]
             found.refaults.append(
                 Refaults(private, max(memory - private, 0), anonymous, file, stalled / 1e6)
             )
             found.least, found.most = min(found.least, memory), max(found.most, memory)
-            progress(time.monotonic() - begun)
+            found.seconds = time.monotonic() - begun
+            progress(found)
             if stalled / 1e6 >= STALL:
                 break
             step = next_step(step, stalled / 1e6)
@@ -88,11 +96,12 @@ def next_step(step: float, stalled: float) -> float:
     return max(step / 2, STEPS[0]) if stalled >= STALL / 2 else step
 
 
-def _reclaim(group: Path, count: int) -> None:
+def reclaim(group: Path, count: int) -> None:
+    """Ask the kernel to reclaim so many bytes; it may reclaim less."""
     try:
         (group / "memory.reclaim").write_text(str(count))
     except BlockingIOError:
-        return  # EAGAIN: it reclaimed less
+        return  # EAGAIN
     except InterruptedError:
         return
 
@@ -101,21 +110,22 @@ def _number(file: Path) -> int:
     return int(file.read_text())
 
 
-def _stat(group: Path) -> dict[str, int]:
+def statistics(group: Path) -> dict[str, int]:
+    """``memory.stat`` of a group."""
     lines = (group / "memory.stat").read_text().splitlines()
     return {key: int(value) for key, value in map(str.split, lines)}
 
 
-def _counts(group: Path) -> tuple[int, int, int]:
+def counts(group: Path) -> tuple[int, int, int]:
     """Refaults of anonymous memory and of files, and microseconds in which some task stalled."""
-    stat = _stat(group)
+    found = statistics(group)
     try:
         pressure = (group / "memory.pressure").read_text()
     except OSError:
         pressure = ""  # this kernel does not measure it (psi=0)
     total = re.search(r"^some .*total=(\d+)", pressure)
     return (
-        stat.get("workingset_refault_anon", 0),
-        stat.get("workingset_refault_file", 0),
+        found.get("workingset_refault_anon", 0),
+        found.get("workingset_refault_file", 0),
         int(total[1]) if total else 0,
     )

@@ -20,7 +20,7 @@ from typing import Final
 from nearfar.errors import NearfarError
 from nearfar.watch.methods import Progress
 from nearfar.watch.samples import Memory, Watched, cycles, read
-from nearfar.watch.target import PROC, Target
+from nearfar.watch.target import PROC, Target, denied
 
 SUMMARY: Final = "memory that is paged out once comes back when it is used"
 ERROR: Final = (0.2, 0.1)
@@ -42,10 +42,9 @@ def lacks(target: Target) -> str | None:
     if not swaps:
         return "there is no swap here"
     for pid in target.pids():
-        try:
-            (PROC / str(pid) / "smaps").open("rb").close()
-        except OSError:
-            return f"process {pid} is another user's; run as root"
+        missing = denied(pid, "smaps")
+        if missing is not None:
+            return missing
     if os.geteuid() != 0:
         return "paging out another process needs root (CAP_SYS_NICE)"
     return None

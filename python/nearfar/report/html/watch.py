@@ -1,0 +1,110 @@
+"""The page of ``nearfar watch``: time against memory, and memory used against the window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nearfar import units
+from nearfar.declared import watch as declared
+from nearfar.memory_curve import Memory, MemoryCurve, slowdown
+from nearfar.report.html import charts, memory, page
+from nearfar.report.watch import lines
+from nearfar.watch import WatchResult
+
+_GLOSSARY = (
+    ("working set", "The memory that a program uses within a window of time."),
+    ("anonymous memory", "Memory that is in no file, so that only swap can hold it."),
+    ("faults", "Pages that are read from swap or a file because they were not in memory."),
+    ("MemoryHigh, MemoryMax", "Limits of systemd: above the first the kernel reclaims, above the "
+     "second it kills."),
+)  # fmt: skip
+
+
+class WatchPage(page.Page[WatchResult]):
+    """One answer."""
+
+    title = "Memory in use - nearfar"
+    kicker = "nearfar: watch"
+    glossary = _GLOSSARY
+
+    def __init__(self, result: WatchResult) -> None:
+        """Write the headings."""
+        super().__init__(result, result.run)
+        self.row = result.rows[0]
+        self.heading = f"How much memory does <code>{page.text(self.row['vm'])}</code> need?"
+        self.answer = lines(self.row)
+        self.headline = f"{self.answer[0][1][:1].upper()}{self.answer[0][1][1:]}"
+
+    def _sections(self) -> list[str]:
+        parts = []
+        if self.result.windows:
+            self.charts["enough"] = curve(self.result)
+            whole = units.size(self.row["resident_bytes"])
+            caption = f"As a multiple of the time with all of {whole}, by the faults of each size."
+            parts.append(page.section(
+                "enough", "How much memory is enough",
+                page.chart("enough", "Time against memory size", caption), wide=True,
+            ))  # fmt: skip
+            self.charts["windows"] = _windows(self.result.windows)
+            caption = "Memory that was used within a window of time, on average."
+            parts.append(page.section(
+                "windows", "What it used, and how often",
+                page.chart("windows", "Working set against its window", caption), wide=True,
+            ))  # fmt: skip
+        facts = page.definitions(
+            (head, page.text(page.typeset(text))) for head, text in self.answer
+        )
+        return [*parts, page.section("answer", "The answer", facts, wide=True)]
+
+
+def curve(result: WatchResult) -> charts.Drawn:
+    """The chart of time against memory; the answer is marked."""
+    row = result.rows[0]
+    times = {
+        Memory(point["anonymous_bytes"] + point["file_bytes"], None): 1 + point["slowdown"]
+        for point in result.windows
+    }
+    times[Memory(row["memory_bytes"], None)] = 1 + row["slowdown"]
+    whole = max(row["resident_bytes"], *(size.bytes for size in times))
+    times.setdefault(Memory(whole, None), 1.0)
+    made = MemoryCurve.of(str(row["storage"]), times, base=1.0)
+    return memory.drawn([made], slowdown(result.run, declared.OPTIONS), memory.STORAGES)
+
+
+def _windows(points: Sequence[declared.WindowsRow]) -> charts.Drawn:
+    """The chart of working sets, a line for all memory and one for files."""
+    import altair as alt
+
+    x = alt.X(
+        "seconds:Q",
+        scale=alt.Scale(type="log", nice=False),
+        axis=alt.Axis(title="window, seconds", format="~g", tickCount=6, grid=False),
+    )
+    largest = max(point["anonymous_bytes"] + point["file_bytes"] for point in points)
+    axis = alt.Axis(title="used", labelExpr=charts.SIZE_LABEL, values=charts.size_ticks(largest))
+    base = alt.Chart(alt.NamedData("points")).encode(
+        x=x,
+        y=alt.Y("bytes:Q", axis=axis),
+        color=alt.Color("part:N", legend=alt.Legend(title=None, orient="top")),
+        tooltip=[
+            alt.Tooltip("seconds_label:N", title="window"),
+            alt.Tooltip("part:N", title="memory"),
+            alt.Tooltip("bytes_label:N", title="used"),
+        ],
+    )
+    drawn: list[charts.Datum] = [
+        {
+            "seconds": point["seconds"],
+            "bytes": count,
+            "part": part,
+            "seconds_label": page.typeset(units.duration(point["seconds"] * 1e9)),
+            "bytes_label": page.typeset(units.size(count)),
+        }
+        for point in points
+        for part, count in (
+            ("all", point["anonymous_bytes"] + point["file_bytes"]),
+            ("files", point["file_bytes"]),
+        )
+    ]
+    layers = alt.layer(base.mark_line(strokeWidth=2), base.mark_point(size=40, filled=True))
+    return {"spec": charts.finish(layers, 260), "points": drawn}

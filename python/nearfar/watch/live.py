@@ -1,0 +1,85 @@
+"""What a watched target does at the moment: page faults and stalls."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from nearfar.watch.target import CGROUP, PROC, Target, group_of, stat
+
+#: Fields of :func:`nearfar.watch.target.stat`: faults without and with a read.
+_MINOR, _MAJOR = 7, 9
+_STALLED: Final = re.compile(r"^some avg10=([\d.]+)", re.M)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A target at one moment.
+
+    Attributes:
+        processes: how many it has.
+        minor, major: page faults a second since the look before, without and with a read from swap
+            or a file; None at the first.
+        stalled: the share of the last 10 s in which a task waited for memory (PSI); None if the
+            kernel does not measure it.
+        alone: whether ``stalled`` is of the target's control group, not of the machine.
+    """
+
+    processes: int
+    minor: float | None
+    major: float | None
+    stalled: float | None
+    alone: bool
+
+
+@dataclass
+class Looks:
+    """Looks at a target, one after the other.
+
+    Attributes:
+        target: what is looked at.
+    """
+
+    target: Target
+    _before: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _at: float | None = None
+
+    def __post_init__(self) -> None:
+        """Find its control group."""
+        self._group = group_of(self.target)
+
+    def look(self) -> Look:
+        """What it does now."""
+        now, found = time.monotonic(), {}
+        for pid in self.target.pids():
+            try:
+                fields = stat(pid)
+            except OSError:
+                continue  # it has ended
+            found[pid] = int(fields[_MINOR]), int(fields[_MAJOR])
+        minor = major = None
+        if self._at is not None and now > self._at:
+            # A new process has had all its faults since then.
+            new = [
+                (one - two, three - four)
+                for pid, (one, three) in found.items()
+                for two, four in [self._before.get(pid, (0, 0))]
+            ]
+            minor = sum(pair[0] for pair in new) / (now - self._at)
+            major = sum(pair[1] for pair in new) / (now - self._at)
+        self._before, self._at = found, now
+        stalled, alone = self._pressure()
+        return Look(len(found), minor, major, stalled, alone)
+
+    def _pressure(self) -> tuple[float | None, bool]:
+        own = (self._group or CGROUP) / "memory.pressure"
+        for file, alone in ((own, self._group is not None), (PROC / "pressure/memory", False)):
+            try:
+                found = _STALLED.search(file.read_text())
+            except OSError:
+                continue
+            if found:
+                return float(found[1]) / 100, alone
+        return None, False
