@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 EVERY: Final = 0.02
 #: The share of memory to reclaim in a second, at first and at most.
 SLOWEST, FASTEST = 0.1, 100.0
+#: A step reclaims at most this share of memory.
+STEP: Final = 0.01
 #: The kernel reclaims no fewer bytes at a time (SWAP_CLUSTER_MAX pages).
 LEAST: Final = 32 * 4096
 #: Seconds over which stalls are averaged before they can end the trial.
@@ -129,7 +131,7 @@ def _tried(
         time.sleep(EVERY)
         looks.append(look := _Look.now(group))
         is_close = look.bytes <= goal * (1 + CLOSE)
-        if is_close or look.bytes < least * (1 - squeeze.STEP):
+        if is_close or look.bytes < least * (1 - STEP):
             least, lowered = look.bytes, look.at
         elif look.at - lowered > SPAN and rate < FASTEST:
             # As much comes back as is reclaimed.
@@ -159,7 +161,7 @@ def _tried(
 
 def _reclaim(group: Path, count: float, current: int) -> None:
     """Reclaim ``count`` bytes in steps."""
-    step = max(round(squeeze.STEP * current), LEAST)
+    step = max(round(STEP * current), LEAST)
     while count >= 1:
         squeeze.reclaim(group, round(min(count, step)))
         count -= step
