@@ -125,17 +125,18 @@ def names(program: Program) -> None:
         (folder / name).chmod(0o755)
 
     stub("systemctl", "/tried")
-    stub("docker", f"{program.pid} tried")
     print("unit", of_unit("web.service").name, of_unit("web").group)
-    print("container", of_container("web").name, of_container("web").group)
     stub("docker", f"{program.pid} 0123")
     print("shared", of_container("web").pid == program.pid, of_container("web").group)
-    stub("docker", "0 tried")
-    print("stopped", refused(of_container, "web"))
+    stub("docker", f"{program.pid} tried")
     others = [started(TRIED, 1, 2) for _ in range(30)]
     many = of_group(str(TRIED))
     seen = read(many.pids())
     whole = seen is not None and seen.private > 30 * 2 << 20
+    # They are no descendants of its first process, as those of `docker exec`.
+    print("container", of_container("web").name, of_container("web").group)
+    stub("docker", "0 tried")
+    print("stopped", refused(of_container, "web"))
     print("many", len(many.pids()), whole, Looks(many).look().alone)
     print("sharing", confirm.lacks(of_pid(program.pid), "zram"))
     for other in others:

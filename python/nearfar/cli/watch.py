@@ -45,8 +45,8 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="PID | -- COMMAND...",
-            help="The number of a running process, or a program to start, and its arguments. "
-            "`auto`, or the PID of a `nearfar run`, shows that run.",
+            help="The number of a running process, or a program to start, which ends with nearfar, "
+            "and its arguments. `auto`, or the PID of a `nearfar run`, shows that run.",
         ),
     ] = None,
     cgroup: Annotated[

@@ -26,16 +26,22 @@ if TYPE_CHECKING:
     from nearfar.declared import watch as declared
     from nearfar.watch.target import Target
 
-#: Seconds between steps.
-EVERY: Final = 0.1
+#: Seconds between looks.
+EVERY: Final = 0.02
+#: The share of memory to reclaim in a second, at first and at most.
+SLOWEST, FASTEST = 0.1, 100.0
+#: A step reclaims at most this share of memory.
+STEP: Final = 0.01
+#: The kernel reclaims no fewer bytes at a time (SWAP_CLUSTER_MAX pages).
+LEAST: Final = 32 * 4096
 #: Seconds over which stalls are averaged before they can end the trial.
 SPAN: Final = 1.0
 #: Seconds at the advised memory.
 HOLD: Final = 10.0
 #: Seconds without progress after which the kernel is taken to reclaim no more.
 STUCK: Final = 3.0
-#: The memory is reached if it is exceeded by no more than this share.
-CLOSE: Final = 0.02
+#: The memory is reached, and held on average, if it is exceeded by no more than these shares.
+CLOSE, NEAR = 0.02, 0.05
 
 
 @dataclass(frozen=True)
@@ -117,17 +123,20 @@ def _tried(
     """See :func:`confirm`."""
     begun, limit = time.monotonic(), max(2 * slowdown, squeeze.STALL)
     looks = deque([_Look.now(group)], maxlen=round(SPAN / EVERY) + 1)
-    least, lowered = looks[0].bytes, begun
+    rate, least, lowered = SLOWEST, looks[0].bytes, begun
     held: list[_Look] = []
     while target.pids():
-        more = min(looks[-1].bytes - goal, squeeze.STEPS[1] * looks[-1].current)
-        if more > 0:
-            squeeze.reclaim(group, round(more))
+        look = looks[-1]
+        _reclaim(group, min(look.bytes - goal, rate * EVERY * look.current), look.current)
         time.sleep(EVERY)
         looks.append(look := _Look.now(group))
-        if look.bytes < least:
+        is_close = look.bytes <= goal * (1 + CLOSE)
+        if is_close or look.bytes < least * (1 - STEP):
             least, lowered = look.bytes, look.at
-        if held or look.bytes <= goal * (1 + CLOSE):
+        elif look.at - lowered > SPAN and rate < FASTEST:
+            # As much comes back as is reclaimed.
+            rate, least, lowered = 2 * rate, look.bytes, look.at
+        if held or is_close:
             held.append(look)
         progress(look.at - begun)
         _, faults, stalled = looks[0].until(look)
@@ -144,8 +153,18 @@ def _tried(
         if held and look.at - held[0].at >= HOLD:
             passed, faults, stalled = held[0].until(look)
             mean = sum(one.bytes for one in held) / len(held)
-            return Tried(round(mean), passed, faults, stalled, None)
+            if mean <= goal * (1 + NEAR):
+                return Tried(round(mean), passed, faults, stalled, None)
+            held = []  # too much came back: again, at a higher rate
     return None
+
+
+def _reclaim(group: Path, count: float, current: int) -> None:
+    """Reclaim ``count`` bytes in steps."""
+    step = max(round(STEP * current), LEAST)
+    while count >= 1:
+        squeeze.reclaim(group, round(min(count, step)))
+        count -= step
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ OPTIONS: Final = (
     Option(
         "confirm",
         "bool",
-        "Then try the advised memory for 10 s: the kernel reclaims at most 1 % a step, until the "
-        "program waits for memory too often.",
+        "Then try the advised memory for 10 s: the kernel reclaims at most 1 % at a time. It ends "
+        "early if the program waits for memory too often.",
         default=False,
     ),
 )

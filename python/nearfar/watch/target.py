@@ -127,9 +127,9 @@ def of_container(name: str) -> Target:
         pid, _, identifier = done.stdout.strip().partition(" ")
         if pid.isdecimal() and pid != "0":
             found = of_pid(int(pid))
-            # A container may also share the group of the user who started it.
-            group = group_of(found)
-            if group is not None and identifier in str(group):
+            group = _group(int(pid))
+            # Podman may leave a container in the group of the user who started it.
+            if group is not None and identifier and identifier in str(group):
                 return Target(name, group=group)
             return Target(name, found.pid, found.started)
         said = said or (done.stderr.strip().splitlines() or ["it does not run"])[0]
@@ -138,17 +138,25 @@ def of_container(name: str) -> Target:
 
 def group_of(target: Target) -> Path | None:
     """The control group that counts the memory of a target and of nothing else; None without."""
-    if target.group is not None:
+    if target.pid is None:
         return target.group
+    group = _group(target.pid)
+    if group is None or not set(_members(group)) <= set(target.pids()):
+        return None
+    return group
+
+
+def _group(pid: int) -> Path | None:
+    """The control group that counts the memory of a process; None for the root."""
     try:
-        lines = (PROC / str(target.pid) / "cgroup").read_text().splitlines()
+        lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
         return None
     for line in lines:
         _, controllers, path = line.split(":", 2)
         mounts = {"": ("", "unified"), "memory": ("memory",)}.get(controllers, ())
         for group in (CGROUP / mount / path.lstrip("/") for mount in mounts):
-            if path != "/" and _counts_memory(group) and set(_members(group)) <= set(target.pids()):
+            if path != "/" and _counts_memory(group):
                 return group
     return None
 
