@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import mmap
@@ -302,6 +303,22 @@ def test_another_users_process_needs_rights() -> None:
 def test_damon_samples_more_rarely_if_the_budget_is_small() -> None:
     assert damon.slower(0.005, used=0.005, share=0.02) == 0.005
     assert damon.slower(0.005, used=0.1, share=0.02) == pytest.approx(0.05)
+
+
+def test_a_look_that_shows_no_region_is_no_working_set(tmp_path: Path) -> None:
+    """DAMON's thread may be late; its regions are files."""
+    pid = os.getpid()
+    assert damon._working_sets(tmp_path, [pid], 1.0, 0.005) == []
+    region = tmp_path / "schemes/0/tried_regions/0"
+    region.mkdir(parents=True)
+    memory = mmap.mmap(-1, 4 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(b"x" * 4 * MIB)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    values = {"start": start, "end": start + 2 * MIB, "nr_accesses": damon.SAMPLES, "age": 3}
+    for name, value in values.items():
+        (region / name).write_text(str(value))
+    sets = damon._working_sets(tmp_path, [pid], 1.0, 0.005)
+    assert [one.anonymous for one in sets] == pytest.approx([2 * MIB] * len(sets), rel=0.1)
 
 
 def test_squeezing_begins_softly() -> None:

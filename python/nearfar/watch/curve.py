@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet
 
 PAGE: Final = 4096
-#: The slowdown of one memory by that of the next larger one; at most 7 in programs of the bench that
-#: use single pages.
+#: The slowdown of one memory by that of the next larger one; at most 7 in programs of the bench
+#: that use single pages.
 CLIFF: Final = 8.0
 
 
