@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capturing import needs_cc
@@ -116,6 +116,7 @@ def test_refaults() -> None:
     assert [point.faults for point in curve] == [100, 50, 0]
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.floats(0, 1e6), min_size=2, max_size=12).map(sorted), min_size=1, max_size=4
@@ -142,6 +143,7 @@ def test_what_was_not_seen_is_inside_the_interval() -> None:
     assert row["low_bytes"] == pytest.approx(0.9 * 250 * PAGE, abs=1)
 
 
+@settings(deadline=None)
 @given(st.floats(1, 1000))
 def test_cycles_fill_the_time(seconds: float) -> None:
     planned = lengths(seconds)
