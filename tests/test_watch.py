@@ -276,12 +276,12 @@ def test_paging_out_ends_once_it_would_cost_more_than_the_budget(
             end = time.thread_time() + 0.001
             while time.thread_time() < end:
                 pass
-            chunks.append(PAGE)
-            yield PAGE
+            chunks.append(touch.CHUNK)
+            yield touch.CHUNK
 
     monkeypatch.setattr(touch, "_chunks", costly)
-    with pytest.raises(NearfarError, match="paging its memory out takes .* budget of 0.05 s"):
-        touch._page_out("own", [os.getpid()], 0.05)
+    with pytest.raises(NearfarError, match="paging its memory out takes .* budget of 0.01 s"):
+        touch._page_out("own", [os.getpid()], 0.01)
     assert len(chunks) == 1
     touch._page_out("own", [os.getpid()], 1000)
     assert len(chunks) == 1001
