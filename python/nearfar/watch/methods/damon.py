@@ -29,7 +29,7 @@ from nearfar.watch.samples import Watched, WorkingSet, areas, read, windows
 from nearfar.watch.target import PROC, Target
 
 SUMMARY: Final = "DAMON, which samples regions"
-ERROR: Final = (0.4, 1.2)
+ERROR: Final = (0.6, 0.1)
 
 ADMIN: Final = Path("/sys/kernel/mm/damon/admin/kdamonds")
 #: Seconds of a sample at first, and samples of an aggregation.
