@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import mmap
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import browser
@@ -136,6 +137,7 @@ def test_refaults() -> None:
     assert [point.faults for point in curve] == [100, 50, 0]
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.floats(0, 1e6), min_size=2, max_size=12).map(sorted), min_size=1, max_size=4
@@ -162,6 +164,7 @@ def test_what_was_not_seen_is_inside_the_interval() -> None:
     assert row["low_bytes"] == pytest.approx(0.9 * 250 * PAGE, abs=1)
 
 
+@settings(deadline=None)
 @given(st.floats(1, 1000))
 def test_cycles_fill_the_time(seconds: float) -> None:
     planned = lengths(seconds)
@@ -290,19 +293,19 @@ def test_paging_out_ends_once_it_would_cost_more_than_the_budget(
     chunks = []
 
     def costly(pids: list[int]) -> Iterator[int]:
-        for _ in pids * 1000:
-            end = time.thread_time() + 0.001
+        for _ in pids * 100:
+            end = time.thread_time() + 0.004
             while time.thread_time() < end:
                 pass
-            chunks.append(PAGE)
-            yield PAGE
+            chunks.append(touch.CHUNK)
+            yield touch.CHUNK
 
     monkeypatch.setattr(touch, "_chunks", costly)
-    with pytest.raises(NearfarError, match="paging its memory out takes .* budget of 0.05 s"):
-        touch._page_out("own", [os.getpid()], 0.05)
+    with pytest.raises(NearfarError, match="paging its memory out takes .* budget of 0.01 s"):
+        touch._page_out("own", [os.getpid()], 0.01)
     assert len(chunks) == 1
     touch._page_out("own", [os.getpid()], 1000)
-    assert len(chunks) == 1001
+    assert len(chunks) == 101
 
 
 def test_a_group_of_version_1_is_not_squeezed(tmp_path: Path) -> None:
@@ -377,6 +380,22 @@ def test_damon_samples_more_rarely_if_the_budget_is_small() -> None:
     assert damon.slower(0.005, used=0.1, share=0.02) == pytest.approx(0.05)
 
 
+def test_a_look_that_shows_no_region_is_no_working_set(tmp_path: Path) -> None:
+    """DAMON's thread may be late; its regions are files."""
+    pid = os.getpid()
+    assert damon._working_sets(tmp_path, [pid], 1.0, 0.005) == []
+    region = tmp_path / "schemes/0/tried_regions/0"
+    region.mkdir(parents=True)
+    memory = mmap.mmap(-1, 4 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(b"x" * 4 * MIB)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    values = {"start": start, "end": start + 2 * MIB, "nr_accesses": damon.SAMPLES, "age": 3}
+    for name, value in values.items():
+        (region / name).write_text(str(value))
+    sets = damon._working_sets(tmp_path, [pid], 1.0, 0.005)
+    assert [one.anonymous for one in sets] == pytest.approx([2 * MIB] * len(sets), rel=0.1)
+
+
 def test_squeezing_begins_softly() -> None:
     least, most = squeeze.STEPS
     steps = [least]
@@ -397,11 +416,11 @@ def test_every_method_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", ORDER)
 def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
-    """In whole twentieths, upwards; the page has the same."""
+    """In whole twentieths, upwards, and a tenth at least; the page has the same."""
     sys.path.insert(0, str(PACKAGE.parents[1] / "bench"))
     from cases.watch import stated
 
-    less, more = (math.ceil(share * 20) / 20 or 0.05 for share in stated(name))
+    less, more = (max(math.ceil(share * 20) / 20, 0.1) for share in stated(name))
     assert (less, more) == method(name).ERROR
     page = (PACKAGE.parents[1] / "docs" / "watch.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]

@@ -29,7 +29,7 @@ from nearfar.watch.samples import Watched, WorkingSet, areas, read, windows
 from nearfar.watch.target import PROC, Target
 
 SUMMARY: Final = "DAMON, which samples regions"
-ERROR: Final = (0.4, 1.2)
+ERROR: Final = (0.6, 0.1)
 
 ADMIN: Final = Path("/sys/kernel/mm/damon/admin/kdamonds")
 #: Parts of the kernel that let nobody else use DAMON (mm/damon).
@@ -104,7 +104,9 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
                 found.ended = True  # it ends with its processes
                 break
             longest = max(time.monotonic() - begun, 2 * sample * SAMPLES)
-            found.cycles.append(_working_sets(context, pids, longest, sample))
+            # A late thread has shown no region yet.
+            if sets := _working_sets(context, pids, longest, sample):
+                found.cycles.append(sets)
             found.least = min(found.least, memory.resident)
             found.most = max(found.most, memory.resident)
             found.last = memory
@@ -114,7 +116,8 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             progress(found)
     found.seconds = time.monotonic() - started
     if not found.cycles:
-        raise NearfarError(f"{target.name}: ended before it could be watched")
+        why = "ended before it could be watched" if found.ended else "DAMON shows no region"
+        raise NearfarError(f"{target.name}: {why}; give more time (--for)")
     # Earlier looks know only of shorter windows.
     found.cycles = found.cycles[len(found.cycles) // 2 :]
     return found
@@ -176,7 +179,7 @@ def _set_up(context: Path, pids: list[int], sample: float) -> None:
 def _working_sets(
     context: Path, pids: list[int], longest: float, sample: float
 ) -> list[WorkingSet]:
-    """Working sets of windows up to ``longest``.
+    """Working sets of windows up to ``longest``; none if the kernel shows no region.
 
     Of a region that was used in k of the samples of an aggregation, a share p = k / samples is
     taken to be used in one sample, and 1 - (1 - p)^n in n; of a region that was not used, all at
@@ -192,7 +195,7 @@ def _working_sets(
         regions.append((anonymous, file, count / SAMPLES, age * SAMPLES * sample))
     began = 0.9 * max((idle for *_, idle in regions), default=0.0)
     found = []
-    for window in windows(longest):
+    for window in windows(longest) if regions else ():
         used = [
             1 - (1 - min(part, 1.0)) ** (window / sample)
             if part

@@ -23,7 +23,7 @@ from nearfar.watch.samples import Refaults, Watched, read
 from nearfar.watch.target import Target
 
 SUMMARY: Final = "the kernel reclaims step by step and counts what it reads again"
-ERROR: Final = (0.15, 0.15)
+ERROR: Final = (0.2, 0.1)
 
 #: A step reclaims these shares of memory, at first and at most.
 STEPS: Final = (0.01 / 16, 0.01)

@@ -25,7 +25,7 @@ from nearfar.watch.target import PROC, Target, denied
 SUMMARY: Final = "memory that is paged out once comes back when it is used"
 ERROR: Final = (0.2, 0.1)
 
-#: Bytes that are paged out at once, after the first of which the cost of the rest is known.
+#: Bytes that are paged out at once, and after which the cost of the rest is known.
 CHUNK: Final = 4 << 20
 
 _PIDFD_OPEN, _PROCESS_MADVISE, _PAGEOUT = 434, 440, 21
@@ -74,8 +74,8 @@ def _page_out(name: str, pids: Sequence[int], allowed: float) -> None:
     for count in _chunks(pids):
         done += count
         spent = time.thread_time() - began
-        # The first areas are small, and areas have more addresses than memory.
-        expected = spent * max(whole / done, 1.0) if spent > allowed / 100 else spent
+        # The first areas are small; and areas have more addresses than memory.
+        expected = spent * (max(whole / done, 1.0) if done >= CHUNK else 1.0)
         if expected > allowed:
             raise NearfarError(
                 f"{name}: paging its memory out takes {expected:.2g} s, too much for a budget of "
