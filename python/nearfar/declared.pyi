@@ -992,7 +992,6 @@ class sweep:
     class Options(TypedDict, total=False):
         workers: int
         threads: int
-        parts: int
         dask: str | None
         dask_tls_ca: str | None
         dask_tls_cert: str | None

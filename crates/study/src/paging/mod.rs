@@ -9,7 +9,6 @@ pub mod machine;
 mod memory;
 pub mod options;
 mod page_size;
-mod parts;
 mod sample;
 mod simulate;
 mod source;
@@ -20,7 +19,6 @@ mod window;
 
 pub use cell::{Cell, FaultKinds, TooFewFrames};
 pub use options::{ClockInsert, Lifetimes, MemorySize, Options, PageCache, Request, View};
-pub use parts::StudyPart;
 pub use sample::OmittedSize;
 pub use simulate::{Simulated, simulate};
 pub use study::Study;

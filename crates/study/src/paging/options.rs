@@ -318,12 +318,6 @@ impl Options {
         })
     }
 
-    /// Restrict the page sizes to these.
-    pub fn only(mut self, page_sizes: &[u64]) -> Self {
-        self.page_sizes.retain(|size| page_sizes.contains(size));
-        self
-    }
-
     /// Simulate only a share of the trace, up to 1; 0 chooses it, `None` is all.
     ///
     /// # Errors

@@ -5,7 +5,6 @@ use nearfar_kernel::replacement::{Replacement, Setup, Visitor};
 use nearfar_trace::{Error, Reader, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Size, TooFewFrames};
 use super::direct::Direct;
@@ -20,7 +19,7 @@ use super::window::Chunk;
 use crate::lifetimes::{self, ResidentSet};
 
 /// Counts of a whole study.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Simulated {
     /// By page size, then in the order of the memory sizes given.
     pub cells: Vec<Cell>,

@@ -3,7 +3,6 @@
 mod linux;
 pub mod lives;
 mod mglru;
-mod parts;
 
 use std::collections::{HashMap, VecDeque};
 
