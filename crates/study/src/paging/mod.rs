@@ -2,7 +2,6 @@
 //! faults at every page size and memory size, in one pass over the trace.
 
 mod cell;
-mod direct;
 mod engine;
 pub mod explain;
 pub mod machine;
@@ -18,7 +17,7 @@ mod table;
 mod window;
 
 pub use cell::{Cell, FaultKinds, TooFewFrames};
-pub use options::{ClockInsert, Lifetimes, MemorySize, Options, PageCache, Request, View};
+pub use options::{Lifetimes, MemorySize, Options, PageCache, Request, View};
 pub use sample::OmittedSize;
 pub use simulate::{Simulated, simulate};
 pub use study::Study;

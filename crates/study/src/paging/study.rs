@@ -91,8 +91,7 @@ impl Study {
         // Missing times are an error before hours of simulation.
         let fault_times = self.fault_times(lives)?;
         let simulated = &simulate(&reader, &self.options, on_progress)?;
-        let mut page_sizes: Vec<u64> =
-            simulated.cells.iter().map(|cell| cell.page_bytes).collect();
+        let mut page_sizes: Vec<u64> = simulated.cells.iter().map(|cell| cell.page_bytes).collect();
         page_sizes.dedup();
         let sizes = Options { page_sizes, ..self.options.clone() };
         let Self { request, options, hosts } = self;
