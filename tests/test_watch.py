@@ -292,6 +292,7 @@ child.kill()
 
 
 @needs_cc
+@pytest.mark.long("a guest under TCG")
 def test_methods_on_a_kernel_that_has_them(hot: Path) -> None:
     """DAMON ends with its watcher; paging out and squeezing leave what is used."""
     fetched("x86_64")
