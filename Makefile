@@ -101,8 +101,14 @@ test: test-packages ## Everything: lint, Rust tests, Python tests, documentation
 	$(STEP) 'formatters and linters' $(MAKE) --no-print-directory lint
 	$(STEP) 'Rust tests, compiled' cargo test $(CHECKED) --locked --workspace --quiet --no-run
 	$(STEP) 'Rust tests, run' cargo test $(CHECKED) --locked --workspace --quiet
-	$(STEP) 'Python tests' $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+	$(STEP) 'Python tests' $(PYTEST)
 	@$(PYTHON) tests/processor.py report $(STEPS) $(TEST_BUDGET)
+
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+
+.PHONY: test-long
+test-long: test-packages env ## Soaks and validations, which `make test` leaves out (CONTRIBUTING.md, Tests)
+	$(PYTEST) -m long
 
 ARM := aarch64-unknown-linux-gnu
 test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= aarch64-linux-gnu-gcc
@@ -127,7 +133,7 @@ site: env $(VENV)/.docs ## The documentation as HTML in build/docs; warnings are
 
 .PHONY: docs
 docs: site ## The site, and every command and snippet of README.md and docs/ run
-	$(BIN)/pytest tests/test_docs.py tests/test_notebooks.py
+	$(BIN)/pytest -m '' tests/test_docs.py tests/test_notebooks.py
 
 .PHONY: notebooks
 notebooks: env ## Run the notebooks of examples/notebooks and store their outputs

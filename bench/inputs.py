@@ -47,7 +47,6 @@ class Inputs:
         refs: least references of the capture; of the Zipf trace a third (all below a million).
         zipf_pages: pages of the Zipf trace.
         engine: the built `nearfar-bench`.
-        trace: a trace of the user's for the case `split`, where one is given.
         remarks: what a reader of the figures must know.
         cells: what a case that has a record of its own measured, one after the other.
         machine_file: text of the machine file that was measured, where one was.
@@ -57,7 +56,6 @@ class Inputs:
     refs: int
     zipf_pages: int
     engine: Path
-    trace: Path | None = None
     remarks: list[str] = field(default_factory=list)
     cells: list[dict[str, Any]] = field(default_factory=list)
     machine_file: str = ""

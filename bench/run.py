@@ -35,7 +35,6 @@ from cases import (
     real_programs,
     replacement,
     sample,
-    split,
     ssd,
     sweep,
     tiering,
@@ -63,7 +62,6 @@ CASES = [
     tiering,
     ssd,
     sweep,
-    split,
     live,
 ]
 #: What a kernel does beside what is predicted; `make validate` runs each for a record of its own.
@@ -115,9 +113,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--refs", type=positive, help="least references of the capture [30 M; quick 200,000]"
     )
-    parser.add_argument(
-        "--trace", type=Path, metavar="FOLDER", help="what `split` studies [a Zipf trace]"
-    )
     parser.add_argument("--rounds", type=positive, help="alternating repeats [3; quick 1]")
     parser.add_argument(
         "--huge", type=positive, nargs="?", const=huge.PAGES, metavar="PAGES", help=huge.SUMMARY
@@ -158,7 +153,6 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
     refs = options.refs or (200_000 if quick else 30_000_000)
     rounds = options.rounds or (1 if quick else 3)
     inputs = Inputs(scratch, refs, 20_000 if quick else 1_000_000, build())
-    inputs.trace = options.trace
     before = os.getloadavg()
     rows: list[Row] = []
     for case in chosen:

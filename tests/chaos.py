@@ -54,7 +54,7 @@ class Case:
         force: what makes it replace an earlier one; empty where it needs no asking.
         look: for results that are not the same bytes every time, or that grow: raises
             :class:`Broken` if what is there is damaged, and returns whether it is whole.
-        slow: left out of the few rounds of ``make test``.
+        slow: left out of the few rounds of ``make test-long``.
     """
 
     name: str

@@ -76,7 +76,7 @@ class Case:
         slow: under fewer of the policies and tiers.
         paced: once more with slow system calls, under ``nearfar run``.
         alone: changes settings of the machine: nothing else may run.
-        quick: a part of ``make test``.
+        quick: a part of ``make test-long``.
     """
 
     name: str

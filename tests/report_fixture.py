@@ -68,7 +68,7 @@ def paging_result(
         "command": "nearfar paging gzip.trace --html out.html",
         "trace": "gzip.trace",
         "machine": "desktop",
-        "options": {"tlb": "64", "replacement": "clock", "clock_insert": "set"},
+        "options": {"tlb": "64", "replacement": "clock"},
         "references": REFERENCES,
         "footprint_bytes": FOOTPRINT,
         "version": "0.1.0",

@@ -55,6 +55,7 @@ def named(result: dict[str, Any], case: str, start: str) -> list[dict[str, Any]]
     return [row for row in result["rows"] if row["case"] == case and row["name"].startswith(start)]
 
 
+@pytest.mark.long("compiles the bench, and runs its cases")
 def test_every_case_has_figures(quick: dict[str, Any]) -> None:
     cases = [row["case"] for row in quick["rows"]]
     expected = CASES if shutil.which("qemu-x86_64") else CASES[1:]
@@ -68,17 +69,20 @@ def test_every_case_has_figures(quick: dict[str, Any]) -> None:
         assert row["holds"] is None, "quick inputs are too small to judge goals by"
 
 
+@pytest.mark.long("compiles the bench, and runs its cases")
 def test_miss_counts_equal_libcachesim(quick: dict[str, Any]) -> None:
     """Three memories of two page sizes x two rounds, and two TLBs; for Zipf two memories of one."""
     assert [row["value"] for row in named(quick, "paging", "miss counts")] == [8]
     assert [row["value"] for row in named(quick, "zipf", "miss counts")] == [5]
 
 
+@pytest.mark.long("compiles the bench, and runs its cases")
 def test_lru_equals_fenwick(quick: dict[str, Any]) -> None:
     rows = named(quick, "lru", "Fenwick / engine")
     assert len(rows) == 4 and all(row["note"].endswith("all equal") for row in rows)
 
 
+@pytest.mark.long("compiles the bench, and runs its cases")
 def test_engine_counts_equal_python(tmp_path: Path, mixed: Path) -> None:
     """Stack and Fenwick curves of `nearfar-bench lru` against libCacheSim's LRU, size by size."""
     from inputs import Inputs
@@ -114,6 +118,7 @@ def test_goals_are_judged_by_the_median() -> None:
     assert row("lru", "a", [2.0], "x").holds is None
 
 
+@pytest.mark.long("compiles the bench, and runs its cases")
 def test_without_qemu_a_generated_trace_stands_in(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()

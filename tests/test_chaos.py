@@ -1,4 +1,4 @@
-"""Commands killed at random points, and full disks: a few rounds of ``make chaos``."""
+"""Commands killed at random points, and full disks: some rounds of ``make chaos``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ CASES = [case.name for case in chaos.cases() if not case.slow]
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.long("kills at random points")
 def test_killed_at_random_points(case: str) -> None:
     """Nothing lost, nothing half-written, and the command runs again."""
     script = Path(chaos.__file__)
@@ -29,6 +30,7 @@ def test_killed_at_random_points(case: str) -> None:
 
 @needs_userfaultfd
 @needs_cc
+@pytest.mark.long("kills at random points")
 def test_processes_of_a_run_killed_at_random_points() -> None:
     """Nobody reads anything wrong, and nobody who was not killed is gone without a line."""
     script = Path(chaos.__file__)

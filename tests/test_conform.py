@@ -16,6 +16,7 @@ QUICK = [case for case in CASES if case.quick]
 @needs_userfaultfd
 @pytest.mark.parametrize("world", ["run tpp shm", "run ssp zstd"])
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+@pytest.mark.long("other projects' tests")
 def test_other_peoples_tests_say_what_they_say_bare(case: conform.Case, world: str) -> None:
     if "{selftests}" in case.command and not conform_build.is_built():
         pytest.skip("Linux's tests are not built: `make conform` builds them")

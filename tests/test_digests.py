@@ -120,7 +120,6 @@ def _cases() -> dict[str, Callable[[], Rows]]:
     for name, options in {
         "lru two levels": {"replacement": "lru", "tlb": "64+1536x12"},
         "mglru": {"replacement": "mglru", "tlb": "64x4"},
-        "clear": {"clock_insert": "clear"},
         "loads": {"kinds": ["load"]},
         "write back": {"write_back": True},
         "sampled": {"sample": 0.5},

@@ -40,7 +40,6 @@ NEEDS = {
     "qemu": lambda: all(found.available for found in _probe()),
     "guest": lambda: no_guest("x86_64") is None,
     "run": lambda: _live_refused() is None,
-    "kubectl": lambda: shutil.which("kubectl") is not None,
     "systemd-analyze": lambda: shutil.which("systemd-analyze") is not None,
     "virt-xml": lambda: all(map(shutil.which, ("virt-xml", "virt-xml-validate"))),
 }
@@ -152,8 +151,13 @@ def environment(tmp_path: Path, commands: str) -> dict[str, str]:
 
 
 def console_cases() -> list:
+    guest = pytest.mark.long("guests under TCG")
     return [
-        pytest.param(page, id=str(page.relative_to(ROOT)))
+        pytest.param(
+            page,
+            id=str(page.relative_to(ROOT)),
+            marks=[guest] if any("guest" in block.words for block in blocks(page)) else [],
+        )
         for page in PAGES
         if any(block.words[:1] == ["console"] for block in blocks(page))
     ]

@@ -155,6 +155,7 @@ def booted(pool: Path) -> tuple[Finished, int]:
     return finished, max(taken)
 
 
+@pytest.mark.long("a guest under TCG")
 def test_a_guest_boots_with_what_was_emitted(booted: tuple[Finished, int]) -> None:
     finished, taken = booted
     assert finished.exit_code == 0, finished.error

@@ -39,7 +39,6 @@ def made(trace: Path, folder: Path, **options: Any) -> Path:
         {},
         {"replacement": "lru", "tlb": "64x4"},
         {"replacement": "linux", "write_back": True},
-        {"clock_insert": "clear"},
         {"kinds": ["load", "store"], "memory": "200K,400K"},
         {"filter": "cache"},
     ],

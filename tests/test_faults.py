@@ -12,6 +12,7 @@ from conftest import HANG
 
 
 @pytest.mark.parametrize("case", [case.name for case in faults.cases()])
+@pytest.mark.long("each call of the system fails once")
 def test_calls_that_fail(case: str) -> None:
     """One line each, nothing half-written."""
     words = [sys.executable, faults.__file__, "--most", "3", case]

@@ -106,17 +106,20 @@ def test_a_command_runs_with_two_nodes_and_swap(booted: tuple[Path, Run], scratc
     assert again.returncode == 2 and "exists already" in again.stderr
 
 
+@pytest.mark.long("one more guest under TCG")
 def test_what_hangs_is_ended(booted: tuple[Path, Run], scratch: Path) -> None:
     with pytest.raises(NearfarError, match="the command did not end within 1 s$") as caught:
         Guest("x86_64").run(["sleep", "100000"], timeout=1)
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.long("one more guest under TCG")
 def test_a_kernel_that_panics_says_why(booted: tuple[Path, Run], scratch: Path) -> None:
     with pytest.raises(NearfarError, match="its kernel panicked: sysrq triggered crash$"):
         Guest("x86_64").run(["sh", "-c", "echo c > /proc/sysrq-trigger"])
 
 
+@pytest.mark.long("one more guest under TCG")
 def test_sigterm_leaves_nothing(booted: tuple[Path, Run], scratch: Path) -> None:
     words = ["nearfar", "guest", "--arch", "x86_64", "--", "sleep", "100000"]
     command = [sys.executable, "-m", *words]
@@ -148,6 +151,7 @@ def test_a_program_is_ended_by_a_signal_that_comes_as_it_starts(
     assert started[0].returncode == -signal.SIGTERM
 
 
+@pytest.mark.long("one more guest under TCG")
 def test_another_architecture_with_instructions_as_the_clock(scratch: Path) -> None:
     nodes = [Node(192 * MIB, cpus=2), Node(64 * MIB)]
     guest = Guest(fetched("aarch64"), Hardware(nodes), zram=64 * MIB, icount=1)

@@ -57,7 +57,8 @@ from nearfar import advise, exporter, generate, importer, info, numa, paging, ss
 
 trace, out = Path(sys.argv[1]), Path(sys.argv[2])
 if len(sys.argv) > 3:
-    exporter.export_trace(trace, out.with_name(sys.argv[3]), format="csv")
+    given = out.with_name(sys.argv[3])
+    exporter.export_trace(trace, given, format="csv", max_refs=4_000_000)
 began, sent = threading.Event(), []
 
 def progress(count):
@@ -145,8 +146,9 @@ def ticks_during(work: Callable[[], Any]) -> int:
         thread.join()
 
 
-def test_the_engine_releases_the_gil(long_trace: Path) -> None:
+def test_the_engine_releases_the_gil(tmp_path: Path) -> None:
     from nearfar import machine, numa
+    from nearfar.generate import generate
     from nearfar.info import info
     from nearfar.paging import paging
     from nearfar.ssd import ssd
@@ -154,12 +156,13 @@ def test_the_engine_releases_the_gil(long_trace: Path) -> None:
 
     # A call that keeps the GIL lets the other thread in where it begins and ends, if at all.
     assert machine.names()
+    trace = generate("zipf", tmp_path / "a.trace", refs=2_000_000, pages=30_000, seed=1)
     works: dict[str, Callable[[], Any]] = {
-        "paging": lambda: paging(long_trace),
-        "tiering": lambda: tiering(policy="tpp", scale="1/64", rounds=2),
-        "ssd": lambda: ssd(long_trace, dram=["64M"], epf=["all"]),
-        "numa": lambda: numa.run(long_trace, mode=["alius"]),
-        "info": lambda: info(long_trace, heatmap=False),
+        "paging": lambda: paging(trace, page_sizes="4K,64K", memory="50%"),
+        "tiering": lambda: tiering(policy="tpp", scale="1/256", rounds=2),
+        "ssd": lambda: ssd(trace, dram=["64M"], epf=["all"]),
+        "numa": lambda: numa.run(trace, mode=["alius"]),
+        "info": lambda: info(trace, heatmap=False),
     }
     for name, work in works.items():
         # Where the machine is busy, the other thread may have had no turn: it gets further ones.

@@ -70,6 +70,7 @@ def settings() -> dict[str, str]:
     return {**found, "zram": " ".join(zram)}
 
 
+@pytest.mark.long("a bench of the real kernel")
 def test_the_real_kernel_beside_the_prediction() -> None:
     before = settings()
     done = subprocess.run(

@@ -23,7 +23,16 @@ def test_every_study_is_recorded() -> None:
     assert set(learnt.recorded()) == set(reproduce.names())
 
 
-@pytest.mark.parametrize("study", ["numa", "paging", "ssd"])
+@pytest.mark.parametrize(
+    "study",
+    [
+        "numa",
+        *(
+            pytest.param(name, marks=pytest.mark.long("all rows of a paper"))
+            for name in ("paging", "ssd")
+        ),
+    ],
+)
 def test_recorded_rows_are_those_of_today(study: str) -> None:
     assert learnt.recorded()[study] == learnt.kept(reproduce.rows(study)), (
         f"docs/learnt.py {study}, then docs/declared.py"
@@ -47,6 +56,7 @@ def test_whole_workloads_are_of_today_s_statements() -> None:
         assert row["holds"] is (None if one.input else within), row["item"]
 
 
+@pytest.mark.long("a study of all rows of a paper")
 def test_rows_of_tiering_are_those_it_makes() -> None:
     """At the recorded scale they take minutes; at a small one they have the same names."""
     options = {"scale": "1/512", "threads": 0, "progress": None}

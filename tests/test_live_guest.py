@@ -89,6 +89,7 @@ def test_what_goes_wrong_is_noticed() -> None:
         live.parse("@@case ssp\n@@wrong page 7, word 1: 3, written 4\n")
 
 
+@pytest.mark.long("a guest under TCG")
 def test_a_program_lives_on_two_nodes() -> None:
     """A program that checks what it reads, and where a real kernel says that its pages are."""
     tool("cargo", "cargo")

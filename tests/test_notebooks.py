@@ -18,6 +18,7 @@ def test_there_are_three() -> None:
 
 
 @ALL
+@pytest.mark.long("whole notebooks; make docs runs them")
 def test_its_outputs_are_stored(path: Path, tmp_path: Path) -> None:
     """Of the same kinds as those of a run; their numbers may be another machine's."""
     stored = nbformat.read(path, as_version=4)

@@ -97,6 +97,7 @@ def test_holds_is_computed(found: Reproduced) -> None:
     assert {row["holds"] for row in found.rows} == {True, False, None}
 
 
+@pytest.mark.long("a whole study again")
 def test_views_give_the_rates_of_their_captures(tmp_path: Path) -> None:
     """At every page, memory and TLB size, from fewer references, exactly."""
     names = (*PAPER_001, *PAPER_000)
@@ -279,6 +280,7 @@ def test_claims_are_named_by_their_rows(found: Reproduced) -> None:
     assert any(line.startswith("page-size advice (000). Right: ") for line in lines)
 
 
+@pytest.mark.long("a whole study again")
 def test_same_input_same_rows(found: Reproduced) -> None:
     assert reproduce.rows("paging", traces=CAPTURES, threads=1) == found.rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
@@ -37,6 +38,15 @@ os.waitpid(child, 0)
 texts[7] = b"x"
 print("parent", before, digest())
 """
+
+
+@functools.cache
+def bare() -> str:
+    """What the program prints without nearfar."""
+    words = [sys.executable, "-c", PYTHON]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
 SQL = """
 create table word (number integer primary key, text text, square real);
 with recursive n(i) as (select 1 union all select i + 1 from n where i < 60000)
@@ -55,9 +65,8 @@ pragma integrity_check;
     ("30M", "shm", "tpp"),
 ])  # fmt: skip
 def test_a_program_and_its_copy_read_what_they_wrote(fast: str, far: str, policy: str) -> None:
-    alone = subprocess.run([sys.executable, "-c", PYTHON], capture_output=True, text=True)
     output, outcome = run(sys.executable, "-c", PYTHON, fast=fast, far=far, policy=policy)
-    assert output == alone.stdout and outcome.exit_code == 0
+    assert output == bare() and outcome.exit_code == 0
     seen = outcome.counters
     assert seen["forks"] == 1 and seen["demotions_copied"] > 100 and seen["far_loads"] > 100
 
@@ -65,11 +74,10 @@ def test_a_program_and_its_copy_read_what_they_wrote(fast: str, far: str, policy
 @needs_userfaultfd
 @pytest.mark.parametrize("epf", ["all", "none", "smart:50us"])
 def test_pages_come_from_a_device_with_flash(epf: str) -> None:
-    alone = subprocess.run([sys.executable, "-c", PYTHON], capture_output=True, text=True)
     output, outcome = run(
         sys.executable, "-c", PYTHON, fast="30M", far="umd:umd", policy="tpp", epf=epf
     )
-    assert output == alone.stdout and outcome.exit_code == 0
+    assert output == bare() and outcome.exit_code == 0
     seen = outcome.counters
     assert seen["fetches"] > 100 and seen["fetches_ns"] >= seen["fetches_predicted_ns"]
     # What is read from flash takes as long as flash does.
@@ -82,11 +90,10 @@ def test_pages_come_from_a_device_with_flash(epf: str) -> None:
 
 @needs_userfaultfd
 def test_a_slow_tier_keeps_a_thread_for_as_long_as_it_says() -> None:
-    alone = subprocess.run([sys.executable, "-c", PYTHON], capture_output=True, text=True)
     output, outcome = run(
         sys.executable, "-c", PYTHON, fast="30M", far="shm", policy="tpp", far_latency="200us"
     )
-    assert output == alone.stdout
+    assert output == bare()
     seen = outcome.counters
     assert seen["fetches"] > 0 and seen["fetches_ns"] >= 200_000 * seen["fetches"]
     assert seen["fetches_predicted_ns"] == 200_000 * seen["fetches"] and seen["stalled"] == 0

@@ -21,7 +21,7 @@ import pytest
 import ends
 from capturing import needs_cc
 from chaos_commands import alive, children
-from tiers import needs_time, needs_userfaultfd
+from tiers import needs_userfaultfd
 
 SOURCE = Path(__file__).with_name("healthy.c")
 #: Seconds after which a program hangs. The longest one takes a quarter of it.
@@ -75,7 +75,7 @@ def test_a_healthy_program_does_what_it_does_alone(
 
 @needs_userfaultfd
 @needs_cc
-@needs_time
+@pytest.mark.long("much memory")
 def test_a_program_with_much_in_a_file_forks(program: Path, tmp_path: Path) -> None:
     both(program, "forks", 300, "--fast 16M --far-size 600M --far file:FAR", tmp_path)
 

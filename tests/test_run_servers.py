@@ -23,7 +23,7 @@ from chaos_commands import children
 from conftest import HANG
 from servers import Redis, Server, gone, server, until
 from test_run_programs import needs
-from tiers import needs_time, needs_userfaultfd
+from tiers import needs_userfaultfd
 
 pytestmark = needs_userfaultfd
 
@@ -97,12 +97,13 @@ def test_what_redis_saves_is_what_it_had(folder: Path) -> None:
     check_dump("--fast 6M --far-size 128M --far file:FAR", 30_000, folder)
 
 
-@needs_time
+@pytest.mark.long("much memory")
 def test_what_redis_saves_of_much_is_what_it_had(folder: Path) -> None:
     check_dump("--fast 32M --far file:FAR", 200_000, folder)
 
 
 @pytest.mark.parametrize("far", ["zstd", "shm"])
+@pytest.mark.long("servers whose processes are killed")
 def test_redis_is_killed_while_it_saves(far: str, folder: Path) -> None:
     """Its child ends, too, when it has something to tell it. What it has saved by then is right."""
     needs("redis-server")
@@ -165,6 +166,7 @@ def get(folder: Path, place: str) -> str | None:
 
 
 @pytest.mark.parametrize("far", ["zstd", "shm"])
+@pytest.mark.long("servers whose processes are killed")
 def test_nginx_answers_without_its_master(far: str, folder: Path) -> None:
     """The workers, which have just been made, go on; all that they answer is right."""
     needs("nginx")
@@ -262,6 +264,7 @@ class Asker(threading.Thread):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 @pytest.mark.parametrize("far", ["zstd"])
+@pytest.mark.long("servers whose processes are killed")
 def test_postgresql_loses_its_first_process(far: str, folder: Path) -> None:
     """What it answered was right, and what it committed is there when it starts alone."""
     postgres, initdb = postgres_tool("postgres"), postgres_tool("initdb")

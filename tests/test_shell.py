@@ -451,7 +451,7 @@ COMPLETIONS: list[Completion] = [
     ("nearfar tiering --policy nomad,s", ["nomad,ssp"], []),
     ("nearfar advise --emit sys", ["sysfs", "systemd"], ["qemu"]),
     ("nearfar paging --format p", ["parquet"], ["json"]),
-    ("nearfar import --format dr", ["drmemtrace-text"], []),
+    ("nearfar import --format dr", ["drmemtrace"], []),
     ("nearfar export --format or", ["oracle-general"], []),
     ("nearfar workload capture sql", ["sqlite"], ["redis"]),
     ("nearfar reproduce ti", ["tiering"], ["paging"]),

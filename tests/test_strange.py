@@ -321,7 +321,7 @@ def test_names_that_are_no_text(place: Path, nearfar: Run) -> None:
         one_line(nearfar(*line.replace("N", name).split()))
 
 
-@pytest.mark.parametrize("size", [(1, 1), (2, 2), (9, 3)])
+@pytest.mark.parametrize("size", [(1, 1), (9, 3)])
 def test_tiny_terminals(
     place: Path, nearfar: Run, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

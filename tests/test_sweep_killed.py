@@ -160,6 +160,7 @@ def test_two_sweeps_at_once_do_not_meet(held: Path, nearfar: Run) -> None:
     whole(out)
 
 
+@pytest.mark.long("one more kill of a sweep")
 def test_killed_again_and_again(slow: Path, expected: dict[str, bytes]) -> None:
     """At moments spread over its whole life, start-up and bookkeeping included."""
     out = slow / "out"
@@ -215,6 +216,7 @@ def test_a_dask_cluster_whose_worker_is_killed(held: Path, expected: dict[str, b
         assert again.ran == 0
 
 
+@pytest.mark.long("one more kill of a sweep")
 def test_a_dask_scheduler_that_is_killed(held: Path, expected: dict[str, bytes]) -> None:
     out = held / "out"
     with cluster(held) as (file, scheduler, _):
@@ -235,6 +237,7 @@ def test_a_dask_scheduler_that_is_killed(held: Path, expected: dict[str, bytes])
     assert bytes_of(out) == expected
 
 
+@pytest.mark.long("one more kill of a sweep")
 def test_a_dask_sweep_that_is_killed(held: Path, expected: dict[str, bytes]) -> None:
     out = held / "out"
     with cluster(held) as (file, _, _):

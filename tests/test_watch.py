@@ -660,6 +660,7 @@ def test_a_trial_is_put_beside_the_prediction() -> None:
 
 
 @needs_cc
+@pytest.mark.long("a guest under TCG")
 def test_methods_on_a_kernel_that_has_them(hot: Path) -> None:
     """Methods, `--confirm`, names of targets, and what is refused: one boot for all."""
     fetched("x86_64")

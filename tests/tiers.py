@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
@@ -13,11 +12,6 @@ from conftest import HANG
 from nearfar import live
 
 needs_userfaultfd = pytest.mark.skipif(live.refused() is not None, reason=str(live.refused()))
-
-#: Tests that take longer than `make test` may.
-needs_time = pytest.mark.skipif(
-    "NEARFAR_LONG" not in os.environ, reason="takes long; set NEARFAR_LONG=1"
-)
 
 
 def run(*words: str, **options: object) -> tuple[str, live.Outcome]:

@@ -230,16 +230,6 @@ def paging(
     progress: Callable[[int], object] | None,
 ) -> str: ...
 def paging_options(machines: Sequence[Machine], *, options: Mapping[str, Any]) -> str: ...
-def paging_part(
-    trace: str | PathLike[str],
-    machines: Sequence[Machine],
-    *,
-    options: Mapping[str, Any],
-    only: Sequence[int],
-) -> str: ...
-def paging_joined(
-    machines: Sequence[Machine], *, options: Mapping[str, Any], parts: Sequence[str]
-) -> str: ...
 def paging_explain(
     trace: str | PathLike[str],
     *,
@@ -334,9 +324,7 @@ def tiering_run(
     policy_scale: float | None,
     options: Mapping[str, Any],
     progress: Callable[[int], object] | None,
-    only: Sequence[int] | None = None,
 ) -> str: ...
-def tiering_options(machine: Machine, *, options: Mapping[str, Any], traced: bool) -> str: ...
 
 # workload.rs
 

@@ -32,7 +32,6 @@ class paging:
         memory: str | int | Sequence[str | int]
         tlb: str | int
         replacement: str
-        clock_insert: str
         swappiness: int
         statistics_every: int
         machine: MachineLike | Sequence[MachineLike] | None
@@ -684,7 +683,6 @@ class advise:
         set_memory: bool
         tlb: str | int
         replacement: str
-        clock_insert: str
         kinds: str | Sequence[str] | None
         filter: str
         threads: int
@@ -997,7 +995,6 @@ class sweep:
     class Options(TypedDict, total=False):
         workers: int
         threads: int
-        parts: int
         dask: str | None
         dask_tls_ca: str | None
         dask_tls_cert: str | None

@@ -37,9 +37,6 @@ from nearfar.strict import Json
 if TYPE_CHECKING:
     import pyarrow
 
-#: The time for the smallest page size over that for the largest, about: 512 bytes and 2 MiB on a
-#: Zipf trace.
-_SMALLEST = 3.0
 #: Points of a fitted curve in results, between the smallest and largest page size.
 _CURVE = 49
 #: The filter that passes every reference.
@@ -122,15 +119,8 @@ class PlainFit(TypedDict):
     curve: list[list[float]]
 
 
-class _Settings(TypedDict):
-    """What ``_engine.paging_options`` returns."""
-
-    options: Json
-    page_sizes: list[int]
-
-
 class _Answer(TypedDict):
-    """What ``_engine.paging`` and ``_engine.paging_joined`` return."""
+    """What ``_engine.paging`` returns."""
 
     options: Json
     rows: list[declared.Row]
@@ -140,13 +130,6 @@ class _Answer(TypedDict):
     peak_resident_bytes: int | None
     left_out: list[tuple[int, float | None]]
     too_few_frames: list[TooFewFrames]
-
-
-class Part(TypedDict):
-    """The result of :func:`part`: what the engine counted, and a description of the references."""
-
-    counted: str
-    view: str
 
 
 @dataclass(frozen=True)
@@ -268,58 +251,6 @@ def paging(
     with view(path, request.filtered, request.hosts[0], progress) as seen:
         text = _engine.paging(seen.path, request.hosts, options=request.values, progress=progress)
     return _result(request, path, seen.sentence, text, time.monotonic() - began)
-
-
-# --- parts: groups of page sizes, simulated by several processes
-
-
-def pieces(
-    trace: str | PathLike[str],  # noqa: ARG001
-    **options: Unpack[declared.Options],
-) -> dict[int, float]:
-    """The page sizes of a study, which may run in parts, with the approximate work of each.
-
-    Every part decodes the trace once for all memory sizes. Splitting by memory size does not pay:
-    ten sizes take 1.5 to 4 times as long as one. Empty if most time is spent on decoding: for a
-    sample, or with a filter.
-
-    Raises:
-        NearfarError: as :func:`paging`.
-    """
-    request = _Request.of(options)
-    settings: _Settings = json.loads(_engine.paging_options(request.hosts, options=request.values))
-    sizes = settings["page_sizes"]
-    if request.filtered != ALL_REFERENCES or settings["options"]["sample"] is not None:
-        return {}
-    last = max(len(sizes) - 1, 1)
-    return {size: _SMALLEST + (1 - _SMALLEST) * at / last for at, size in enumerate(sizes)}
-
-
-def part(
-    only: Sequence[int], trace: str | PathLike[str], **options: Unpack[declared.Options]
-) -> Part:
-    """Run a study for some of its :func:`pieces`."""
-    request = _Request.of(options)
-    with view(Path(trace), request.filtered, request.hosts[0]) as seen:
-        text = _engine.paging_part(seen.path, request.hosts, options=request.values, only=only)
-    return {"counted": text, "view": seen.sentence}
-
-
-def joined(
-    parts: Sequence[tuple[Sequence[int], Part]],
-    seconds: float,
-    trace: str | PathLike[str],
-    **options: Unpack[declared.Options],
-) -> PagingResult:
-    """The result of :func:`paging`, from parts that contain every page size once.
-
-    Args:
-        parts: the page sizes of each part, and the result of :func:`part`.
-        seconds: the sum of their durations.
-    """
-    request, counted = _Request.of(options), [answer["counted"] for _, answer in parts]
-    text = _engine.paging_joined(request.hosts, options=request.values, parts=counted)
-    return _result(request, Path(trace), parts[0][1]["view"], text, seconds)
 
 
 @dataclass(frozen=True)

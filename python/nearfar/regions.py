@@ -24,7 +24,7 @@ from nearfar.schema import Column, Rows
 from nearfar.symbols import Costs
 
 #: Options of a paging run that a second simulation of its trace takes.
-_OPTIONS: Final = ("tlb", "replacement", "clock_insert", "kinds", "lifetimes", "filter",
+_OPTIONS: Final = ("tlb", "replacement", "kinds", "lifetimes", "filter",
                    "page_cache", "swappiness", "statistics_every", "nested")  # fmt: skip
 #: The minimum share of the whole time that a region must save to get a larger page.
 _WORTH: Final = 0.001

@@ -65,9 +65,6 @@ class Study:
         records_per_second: records of a trace that one core processes per second with usual
             options, to estimate a sweep before its first cell is finished (measured,
             docs/validation.md); None if the time does not depend on the trace.
-        splits: whether it can run in parts, in several processes. Its module then has the functions
-            ``pieces`` (what to split into, and the work of each piece), ``part`` (run some pieces)
-            and ``joined`` (the result, from all parts).
     """
 
     name: str
@@ -78,7 +75,6 @@ class Study:
     in_columns: tuple[str, ...] = ()
     threads: str | None = "threads"
     records_per_second: float | None = None
-    splits: bool = False
 
     @property
     def module(self) -> ModuleType:
@@ -128,7 +124,7 @@ STUDIES: Final = {
     study.name: study
     for study in (
         Study(
-            "paging", "nearfar.paging", "PagingResult", traces=("trace",), splits=True,
+            "paging", "nearfar.paging", "PagingResult", traces=("trace",),
             in_columns=("page_sizes", "memory", "storage", "machine"), records_per_second=5e6,
         ),
         Study(
@@ -148,7 +144,7 @@ STUDIES: Final = {
             records_per_second=1e6,
         ),
         Study(
-            "tiering", "nearfar.tiering", "TieringResult", traces=("workload",), splits=True,
+            "tiering", "nearfar.tiering", "TieringResult", traces=("workload",),
             in_columns=("workload", "policy", "mix", "seeds", "fast"),
         ),
         Study(

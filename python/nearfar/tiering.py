@@ -79,12 +79,6 @@ class _Answer(TypedDict):
     node_bytes: list[int]
 
 
-class Part(_Answer):
-    """The result of :func:`part`; ``view`` describes the references, None for a workload."""
-
-    view: str | None
-
-
 class TieringRun(Run, total=False):
     """The record of a tiering run."""
 
@@ -235,71 +229,8 @@ def tiering(
         NearfarError: bad input.
     """
     request, began = _Request.of(load, options, knobs), time.monotonic()
-    answer = _answer(request, None, progress)
-    return _result(request, answer, answer["rows"], answer["series"], time.monotonic() - began)
-
-
-# --- parts: groups of seeds, run by several processes
-
-
-def pieces(*, knobs: Knobs | None = None, **options: Unpack[declared.Options]) -> dict[int, float]:
-    """The seeds of a study, which may run in parts, with the work of each.
-
-    Raises:
-        NearfarError: as :func:`tiering`.
-    """
-    request = _Request.of(None, options, knobs)
-    traced = request.trace is not None
-    seeds: list[int] = json.loads(
-        _engine.tiering_options(request.machine, options=request.values, traced=traced)
-    )["seeds"]
-    # A repeated seed would be one piece with two runs.
-    return dict.fromkeys(seeds, 1.0) if len(set(seeds)) == len(seeds) else {}
-
-
-def part(
-    only: Sequence[int], *, knobs: Knobs | None = None, **options: Unpack[declared.Options]
-) -> Part:
-    """Run a study for some of its :func:`pieces`."""
-    return _answer(_Request.of(None, options, knobs), only, None)
-
-
-def joined(
-    parts: Sequence[tuple[Sequence[int], Part]],
-    seconds: float,
-    *,
-    knobs: Knobs | None = None,
-    **options: Unpack[declared.Options],
-) -> TieringResult:
-    """The result of :func:`tiering`, from parts that contain every seed once.
-
-    Args:
-        parts: the seeds of each part, and the result of :func:`part`.
-        seconds: the sum of their durations.
-    """
-    request = _Request.of(None, options, knobs)
-    seeds = list(pieces(knobs=knobs, **options))
-    rows = _in_order(seeds, [(only, answer, answer["rows"]) for only, answer in parts])
-    series = _in_order(seeds, [(only, answer, answer["series"]) for only, answer in parts])
-    return _result(request, parts[0][1], rows, series, seconds)
-
-
-def _in_order(
-    seeds: Sequence[int], parts: Sequence[tuple[Sequence[int], Part, list[AnyRow]]]
-) -> list[AnyRow]:
-    """The rows of all parts in the order of the whole study: by policy, seed, phase.
-
-    Every run of a study has equally many rows.
-    """
-    runs: dict[int, list[list[AnyRow]]] = {}
-    for only, answer, rows in parts:
-        of_part = [seed for seed in seeds if seed in set(only)]
-        phases = {row["phase"] for row in answer["rows"]}
-        count = len(rows) * len(phases) // len(answer["rows"])
-        cut = [rows[start : start + count] for start in range(0, len(rows), count)]
-        runs |= {seed: cut[index :: len(of_part)] for index, seed in enumerate(of_part)}
-    ordered = zip(*(runs[seed] for seed in seeds), strict=True)
-    return [row for of_seeds in ordered for run in of_seeds for row in run]
+    answer, sentence = _answer(request, progress)
+    return _result(request, answer, sentence, time.monotonic() - began)
 
 
 @dataclass(frozen=True)
@@ -334,9 +265,9 @@ class _Request:
 
 
 def _answer(
-    request: _Request, only: Sequence[int] | None, progress: Callable[[int], None] | None
-) -> Part:
-    """The engine's answer for the seeds ``only``; None: for all."""
+    request: _Request, progress: Callable[[int], None] | None
+) -> tuple[_Answer, str | None]:
+    """The engine's answer, and the sentence on the references; None for a workload."""
     path = sentence = None
     with ExitStack() as stack:
         if request.trace is not None:
@@ -351,20 +282,14 @@ def _answer(
             policy_scale=None,
             options=request.values,
             progress=progress,
-            only=only,
         )
     answer: _Answer = json.loads(text)
-    return {**answer, "view": sentence}
+    return answer, sentence
 
 
 def _result(
-    request: _Request,
-    answer: Part,
-    rows: list[declared.Row],
-    series: list[declared.SeriesRow],
-    seconds: float,
+    request: _Request, answer: _Answer, sentence: str | None, seconds: float
 ) -> TieringResult:
-    """The result from the engine's answer, or from any part and the rows of all."""
     values = answer["options"] | {"policy": list(request.policies)}
     del values["workload"]
     trace, workload = request.trace, request.workload
@@ -375,7 +300,7 @@ def _result(
         values=values,
         trace=trace,
         machine=request.machine,
-        view=answer["view"],
+        view=sentence,
     )
     for key, value in request.knobs.items():
         run["command"] += f" --knob {shlex.quote(f'{key}={value}')}"
@@ -388,7 +313,7 @@ def _result(
         "policy_scale": answer["policy_scale"],
         "node_bytes": dict(zip(answer["nodes"], answer["node_bytes"], strict=True)),
     }
-    return TieringResult(whole, rows, series, seconds)
+    return TieringResult(whole, answer["rows"], answer["series"], seconds)
 
 
 #: A policy as the engine takes it: label, name of a built-in one or constructor of one in Python,

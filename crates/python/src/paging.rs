@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use nearfar_schema::Options as _;
 use nearfar_study::paging::explain::{self, explain, explain_on_machine};
-use nearfar_study::paging::{Options, Request, Study, StudyPart};
-use nearfar_trace::{Error, Reader, Result};
+use nearfar_study::paging::{Options, Request, Study};
+use nearfar_trace::Reader;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -34,8 +34,7 @@ fn paging(
 ) -> PyResult<String> {
     let study = study(&machines, options)?;
     crate::progress::run(py, progress, move |on_progress| {
-        let part = study.simulate(&trace, on_progress)?;
-        Ok(study.result(&part)?.to_string())
+        Ok(study.run(&trace, on_progress)?.to_string())
     })
 }
 
@@ -50,40 +49,6 @@ fn paging_options(
     let Study { request, options, .. } = study(&machines, options)?;
     let answer = serde_json::json!({"options": request.plain(), "page_sizes": options.page_sizes});
     Ok(answer.to_string())
-}
-
-/// Simulate only some page sizes; returns JSON text for [`paging_joined`].
-#[pyfunction]
-#[pyo3(signature = (trace, machines, *, options, only))]
-fn paging_part(
-    py: Python<'_>,
-    trace: PathBuf,
-    machines: Vec<PyRef<'_, Machine>>,
-    options: &Bound<'_, PyDict>,
-    only: Vec<u64>,
-) -> PyResult<String> {
-    let mut study = study(&machines, options)?;
-    study.options = study.options.only(&only);
-    crate::progress::run(py, None, move |on_progress| {
-        Ok(serde_json::json!(study.simulate(&trace, on_progress)?).to_string())
-    })
-}
-
-/// Join parts that together have each page size once; returns the same as [`paging`].
-#[pyfunction]
-#[pyo3(signature = (machines, *, options, parts))]
-fn paging_joined(
-    machines: Vec<PyRef<'_, Machine>>,
-    options: &Bound<'_, PyDict>,
-    parts: Vec<String>,
-) -> PyResult<String> {
-    let study = study(&machines, options)?;
-    let damaged =
-        |error: serde_json::Error| Error::input("parts", error.to_string(), "count them again");
-    let parts: Result<Vec<StudyPart>> =
-        parts.iter().map(|part| serde_json::from_str(part).map_err(damaged)).collect();
-    let result = parts.and_then(|parts| study.result(&StudyPart::join(parts)?));
-    result.map(|result| result.to_string()).map_err(raise)
 }
 
 /// The parsed options of `nearfar explain`, as JSON text.
@@ -132,8 +97,6 @@ fn paging_explain(
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(paging, module)?)?;
     module.add_function(wrap_pyfunction!(paging_options, module)?)?;
-    module.add_function(wrap_pyfunction!(paging_part, module)?)?;
-    module.add_function(wrap_pyfunction!(paging_joined, module)?)?;
     module.add_function(wrap_pyfunction!(explain_options, module)?)?;
     module.add_function(wrap_pyfunction!(paging_explain, module)?)
 }

@@ -53,10 +53,9 @@ type Given = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String
 /// pages live for ever), "node_bytes", "nodes", "options"}` as JSON text.
 ///
 /// With a `trace`, the option `workload` is only what results call it. `policy_scale` shrinks the
-/// policies' times and sizes. With an object among the policies everything runs in this thread. With
-/// `only`, these seeds of the study alone: no row depends on the other seeds.
+/// policies' times and sizes. With an object among the policies everything runs in this thread.
 #[pyfunction]
-#[pyo3(signature = (machine, *, policies, trace, policy_scale, options, progress, only=None))]
+#[pyo3(signature = (machine, *, policies, trace, policy_scale, options, progress))]
 #[allow(clippy::too_many_arguments)]
 fn tiering_run(
     py: Python<'_>,
@@ -66,7 +65,6 @@ fn tiering_run(
     policy_scale: Option<f64>,
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
-    only: Option<Vec<u64>>,
 ) -> PyResult<String> {
     let request: Request = crate::given::read(options)?;
     let mut options =
@@ -115,10 +113,7 @@ fn tiering_run(
             inner.stop()?;
             on_progress(count)
         };
-        let mut seeds = request.seeds.from(request.seed.0);
-        if let Some(only) = only {
-            seeds.retain(|seed| only.contains(seed));
-        }
+        let seeds = request.seeds.from(request.seed.0);
         let found = run(&options, &prepared, &sources, &seeds, &mut watched)?;
         let nodes: Vec<_> = options.nodes.iter().map(|node| node.name.clone()).collect();
         let bytes: Vec<u64> = frames.iter().map(|frames| frames * 4096).collect();
@@ -146,26 +141,10 @@ fn tiering_run(
     }
 }
 
-/// Check the options without running the study; returns `{"options", "seeds"}` as JSON text: the parsed options
-/// and all seeds. `traced`: for a trace.
-#[pyfunction]
-#[pyo3(signature = (machine, *, options, traced))]
-fn tiering_options(
-    machine: &Machine,
-    options: &Bound<'_, PyDict>,
-    traced: bool,
-) -> PyResult<String> {
-    let request: Request = crate::given::read(options)?;
-    Options::from_request(machine.hardware(), &request, traced).map_err(raise)?;
-    let seeds = request.seeds.from(request.seed.0);
-    Ok(serde_json::json!({"options": request.plain(), "seeds": seeds}).to_string())
-}
-
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<MemoryHandle>()?;
     module.add_class::<ThreadHandle>()?;
     module.add_function(wrap_pyfunction!(policy_hooks, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_policies, module)?)?;
-    module.add_function(wrap_pyfunction!(tiering_options, module)?)?;
     module.add_function(wrap_pyfunction!(tiering_run, module)?)
 }

@@ -120,7 +120,6 @@ OWN: Final = (
 _SAME: Final = (
     "tlb",
     "replacement",
-    "clock_insert",
     "kinds",
     "filter",
     "threads",

@@ -28,7 +28,7 @@ _FIRST: Final[Mapping[str, str]] = {
     "size": "swap machine slowdown whole zram_ratio record emit out",
     "ssd": "machine dram epf disk precondition first_touch seed out",
     "watch": "for_ swap slowdown cgroup unit container follow emit out",
-    "sweep": "workers threads parts dask dry_run out",
+    "sweep": "workers threads dask dry_run out",
     "tiering": "workload policy machine mix fast seeds copies list_policies out",
 }
 

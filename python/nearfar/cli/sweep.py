@@ -61,8 +61,6 @@ def run(
 
         show(result.view())
         print(f"{result.ran} cells run now\ndataset: {result.dataset}")
-        if result.result is not None:
-            print(f"result: {result.result}")
     sys.stdout.flush()  # before the messages on standard error
     for cell in result.failed[:_LISTED]:
         print(f"nearfar: note: cell {_name(result, cell)}: {cell['error']}", file=sys.stderr)

@@ -2,8 +2,7 @@
 
 ``study.toml`` (:mod:`nearfar.sweep.plan`) names the study and the grid. Cells run in processes of
 this machine (:mod:`nearfar.sweep.local`) or on a Dask cluster (:mod:`nearfar.sweep.cluster`), and
-write their own results (:mod:`nearfar.sweep.cell`). A cell may be split into parts that run in
-parallel (:mod:`nearfar.sweep.split`). See docs/sweep.md.
+write their own results (:mod:`nearfar.sweep.cell`). See docs/sweep.md.
 
 >>> result = sweep("study.toml", workers=2)                     # doctest: +SKIP
 >>> result.to_polars().group_by("replacement").len()            # doctest: +SKIP
@@ -16,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
@@ -32,7 +31,6 @@ from nearfar.sweep import local
 from nearfar.sweep.cell import CellState, job_of, outcome_of, parameter_columns
 from nearfar.sweep.cluster import Cluster, Scheduler
 from nearfar.sweep.plan import Cell, Digests, Plan, SweepRun, read
-from nearfar.sweep.split import Joiner, jobs_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,12 +98,6 @@ class SweepResult(Result):
     def dataset(self) -> Path:
         """The folder of the Parquet dataset."""
         return self.folder / "dataset"
-
-    @property
-    def result(self) -> Path | None:
-        """The folder of the study's full result, if the sweep has no grid and is done."""
-        path = self.folder / RESULT
-        return path if not self.run["grid"] and path.exists() else None
 
     @property
     def failed(self) -> list[CellState]:
@@ -216,7 +208,7 @@ def estimate(
     }
     failed = sum(1 for found in outcomes if found and found["status"] == "failed")
     processes = workers.count or len(os.sched_getaffinity(0))
-    seconds, basis = _left(plan, cells, done, processes, workers.parts)
+    seconds, basis = _left(plan, cells, done, processes)
     return Estimate(len(cells), len(done), failed, seconds, basis)
 
 
@@ -226,7 +218,6 @@ class _Workers:
 
     count: int
     threads: int
-    parts: int
     dask: Scheduler | None
 
 
@@ -234,14 +225,13 @@ def _workers(options: declared.Options) -> _Workers:
     values = complete(declared.OPTIONS, options)
     workers = count("--workers", values["workers"], 0, 4096)
     threads = count("--threads", values["threads"], 0, 65536)
-    parts = count("--parts", values["parts"], 0, 65536)
     files = (values["dask_tls_ca"], values["dask_tls_cert"], values["dask_tls_key"])
     if any(files) and not (values["dask"] and all(files)):
         raise NearfarError(
             "--dask-tls-ca, --dask-tls-cert, --dask-tls-key: go together, and with --dask"
         )
     where = values["dask"]
-    return _Workers(workers, threads, parts, None if where is None else Scheduler(where, *files))
+    return _Workers(workers, threads, None if where is None else Scheduler(where, *files))
 
 
 def load(folder: str | Path) -> SweepResult:
@@ -264,8 +254,6 @@ def load(folder: str | Path) -> SweepResult:
 # --- the folder
 
 _LOCK: Final = ".lock"
-#: A link to the full result of a sweep of one cell.
-RESULT: Final = "result"
 
 
 @contextmanager
@@ -324,41 +312,24 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
         # Results of an earlier grid stay in `cells`.
         if force or part.name not in wanted:
             part.unlink()
-    (folder / RESULT).unlink(missing_ok=True)
     seconds: dict[str, float] = {}
     for cell in cells:
         if force:
             (folder / "cells" / f"{cell.key}.json").unlink(missing_ok=True)
-            _forget_parts(cell.key, folder)
             continue
         found = outcome_of(cell.key, folder)
-        has_result = bool(plan.grid) or (_full_result(cell.key, folder) / RUN).is_file()
-        if found is not None and found["status"] == "done" and has_result:
+        if found is not None and found["status"] == "done":
             seconds[cell.key] = found["seconds"]
-            _publish(plan, cell.place, cell.key, folder)
+            _publish(cell.place, cell.key, folder)
     return cells, seconds
-
-
-def _full_result(key: str, folder: Path) -> Path:
-    """The study's full result, of a sweep of one cell."""
-    return folder / "cells" / f"{key}.result"
-
-
-def _forget_parts(key: str, folder: Path) -> None:
-    shutil.rmtree(folder / "parts" / key, ignore_errors=True)
-    with suppress(OSError):
-        (folder / "parts").rmdir()
 
 
 def _part(place: int, key: str) -> str:
     return f"{place:06d}-{key}.parquet"
 
 
-def _publish(plan: Plan, place: int, key: str, folder: Path) -> None:
+def _publish(place: int, key: str, folder: Path) -> None:
     """Add a finished cell to the dataset: a hard link to its file, or a copy."""
-    _forget_parts(key, folder)
-    if not plan.grid:
-        (folder / RESULT).symlink_to(_full_result(key, folder).relative_to(folder))
     part = folder / "dataset" / _part(place, key)
     if part.exists():
         return
@@ -411,37 +382,27 @@ def _run(
 
     def report() -> None:
         if progress is not None:
-            left = _left(plan, cells, ended, processes, parts)[0]
+            left = _left(plan, cells, ended, processes)[0]
             progress(len(seconds), failed, len(cells), left)
 
     try:
         cores = len(os.sched_getaffinity(0))
         if cluster is not None:
             processes, threads = max(1, cluster.workers()), max(1, workers.threads)
-            # Enough to keep every worker busy. On one machine, threads do that, and share the
-            # decoded trace.
-            parts = workers.parts or -(-processes // len(todo))
         else:
-            parts = workers.parts or 1
-            processes = max(1, min(workers.count or cores, len(todo) * parts))
+            processes = max(1, min(workers.count or cores, len(todo)))
             threads = max(1, (workers.threads or cores) // processes)
-        whole = [job_of(cell, plan.study, folder, threads, not plan.grid) for cell in todo.values()]
-        by_cell = {job["key"]: jobs_of(job, parts) for job in whole}
-        joiner = Joiner(whole, by_cell)
-        jobs = [job for of_cell in by_cell.values() for job in of_cell]
-        if cluster is None:
-            outcomes = local.run(jobs, min(processes, len(jobs)))
-        else:
-            outcomes = cluster.run(jobs)
+        jobs = [job_of(cell, plan.study, folder, threads) for cell in todo.values()]
+        outcomes = local.run(jobs, processes) if cluster is None else cluster.run(jobs)
         stack.callback(outcomes.close)
         report()
-        for outcome in joiner.cells(outcomes):
+        for outcome in outcomes:
             ran += 1
             key = outcome["key"]
             ended[key] = outcome["seconds"]
             if outcome["status"] == "done":
                 seconds[key] = outcome["seconds"]
-                _publish(plan, todo[key].place, key, folder)
+                _publish(todo[key].place, key, folder)
             else:
                 failed += 1
             report()
@@ -454,7 +415,7 @@ def _run(
 
 
 def _left(
-    plan: Plan, cells: Sequence[Cell], done: Mapping[str, float], processes: int, parts: int
+    plan: Plan, cells: Sequence[Cell], done: Mapping[str, float], processes: int
 ) -> tuple[float | None, str]:
     """Estimated seconds for the unfinished cells, and the basis of the estimate.
 
@@ -463,7 +424,7 @@ def _left(
     rest = [cell for cell in cells if cell.key not in done and cell.error is None]
     if not rest:
         return 0.0, "nothing is left to do"
-    at_once = min(processes, len(rest) * max(1, parts))
+    at_once = min(processes, len(rest))
     known = [cell for cell in cells if cell.key in done and cell.error is None]
     if known:
         work = sum(max(cell.records, 1) for cell in known)

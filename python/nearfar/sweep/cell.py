@@ -4,23 +4,16 @@ A finished cell is two files in the folder of the sweep: ``cells/KEY.parquet``, 
 ``cells/KEY.json``, its outcome. Both are written to a temporary file, flushed to the device and
 renamed, so a killed process leaves a finished cell or none. Any process that sees the folder may
 run any cell; two processes that run the same cell write the same bytes.
-
-A cell may be split (:mod:`nearfar.sweep.split`). A finished part is ``parts/KEY/NAME.json``. After
-the last part, the sweep joins them to the same bytes as an unsplit cell.
-
-A sweep without a grid has one cell; its full result, as the study writes it, is
-``cells/KEY.result``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -39,11 +32,7 @@ if TYPE_CHECKING:
 
 
 class Job(TypedDict):
-    """Everything that a worker needs to run a cell; see :class:`Cell`.
-
-    ``only``: the pieces of a part; None for the whole cell. ``result``: whether to write the full
-    result.
-    """
+    """Everything that a worker needs to run a cell; see :class:`Cell`."""
 
     folder: str
     key: str
@@ -53,12 +42,10 @@ class Job(TypedDict):
     renamed: Mapping[str, str]
     threads: int
     error: str | None
-    only: Sequence[int] | None
-    result: bool
 
 
 class CellState(TypedDict):
-    """The state of a cell: ``done``, ``failed`` or ``missing`` (``part``: a finished part)."""
+    """The state of a cell: ``done``, ``failed`` or ``missing``."""
 
     key: str
     status: str
@@ -73,15 +60,7 @@ class Outcome(CellState):
     seconds: float
 
 
-class Part(TypedDict):
-    """The content of ``parts/KEY/NAME.json``: the pieces, and the study's result for them."""
-
-    only: list[int]
-    seconds: float
-    answer: Mapping[str, object]
-
-
-def job_of(cell: Cell, study: Study, folder: Path, threads: int, result: bool) -> Job:
+def job_of(cell: Cell, study: Study, folder: Path, threads: int) -> Job:
     """The job that runs ``cell``."""
     return {
         "folder": str(folder.absolute()),
@@ -92,39 +71,17 @@ def job_of(cell: Cell, study: Study, folder: Path, threads: int, result: bool) -
         "renamed": cell.renamed,
         "threads": threads,
         "error": cell.error,
-        "only": None,
-        "result": result,
     }
 
 
 def run(job: Job) -> Outcome:
-    """Run a cell or a part of one, and write its outcome, even if it fails."""
-    return _attempt(job, _run_whole if job["only"] is None else _run_part)
-
-
-def join(job: Job) -> Outcome:
-    """Make a cell from its parts, which are all finished."""
-    parts = parts_of(job["key"], Path(job["folder"]))
-    answers = [(part["only"], part["answer"]) for part in parts]
-    seconds = sum(part["seconds"] for part in parts)
-
-    def make(job: Job) -> int:
-        study = studies.find(job["study"])
-        return _write(job, study.module.joined(answers, seconds, **parameters_of(study, job)))
-
-    return _attempt(job, make, seconds)
-
-
-def _attempt(job: Job, make: Callable[[Job], int], seconds: float = 0.0) -> Outcome:
-    """The outcome of ``make``, which returns a number of rows; written to disk unless of a part.
-
-    ``seconds`` is time that was spent before.
-    """
-    began = time.monotonic() - seconds
+    """Run a cell, and write its outcome, even if it fails."""
+    began = time.monotonic()
     rows, error = 0, job["error"]
     if error is None:
         try:
-            rows = make(job)
+            study = studies.find(job["study"])
+            rows = _write(job, study.function(**parameters_of(study, job)))
         except NearfarError as wrong:
             error = _shown(str(wrong), job["renamed"])
         except (KeyboardInterrupt, SystemExit):
@@ -135,39 +92,17 @@ def _attempt(job: Job, make: Callable[[Job], int], seconds: float = 0.0) -> Outc
             error = _shown(f"{type(wrong).__name__}: {line}", job["renamed"])
     outcome: Outcome = {
         "key": job["key"],
-        "status": "failed" if error is not None else "done" if job["only"] is None else "part",
+        "status": "failed" if error is not None else "done",
         "rows": rows,
         "seconds": round(time.monotonic() - began, 3),
         "error": error,
         "parameters": job["written"],
     }
-    if outcome["status"] != "part":
-        try:
-            write_outcome(outcome, Path(job["folder"]))
-        except NearfarError as wrong:
-            outcome["status"], outcome["error"] = "failed", str(wrong)
-    return outcome
-
-
-def _run_whole(job: Job) -> int:
-    study = studies.find(job["study"])
-    return _write(job, study.function(**parameters_of(study, job)))
-
-
-def _run_part(job: Job) -> int:
-    only = list(job["only"] or ())
-    study = studies.find(job["study"])
-    began = time.monotonic()
-    answer: Mapping[str, object] = study.module.part(only, **parameters_of(study, job))
-    part: Part = {"only": only, "seconds": time.monotonic() - began, "answer": answer}
-    folder = part_file(job).parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise of_system(error, folder) from None
-    with _whole(part_file(job)) as temporary:
-        temporary.write_text(json.dumps(part) + "\n", encoding="utf-8")
-    return 0
+        write_outcome(outcome, Path(job["folder"]))
+    except NearfarError as wrong:
+        outcome["status"], outcome["error"] = "failed", str(wrong)
+    return outcome
 
 
 def parameters_of(study: Study, job: Job) -> dict[str, object]:
@@ -190,35 +125,10 @@ def _write(job: Job, result: FolderResult) -> int:
 
     cells = Path(job["folder"]) / "cells"
     table = _table(studies.find(job["study"]), result.table, job)
-    if job["result"]:
-        result.write(cells / f"{job['key']}.result", force=True)
     # Arrow opens no path that is not UTF-8.
     with _whole(cells / f"{job['key']}.parquet") as temporary, temporary.open("wb") as file:
         pyarrow.parquet.write_table(table, file, compression="zstd")
     return int(table.num_rows)
-
-
-def part_file(job: Job) -> Path:
-    """The file of a part, named by a hash of its pieces."""
-    name = hashlib.sha256(json.dumps(job["only"]).encode()).hexdigest()[:16]
-    return Path(job["folder"]) / "parts" / job["key"] / f"{name}.json"
-
-
-def parts_of(key: str, folder: Path) -> list[Part]:
-    """The finished parts of a cell, without a common piece."""
-    parts: list[Part] = []
-    taken: set[int] = set()
-    for file in sorted((folder / "parts" / key).glob("[!.]*.json")):
-        try:
-            part: Part = read_json(file)
-        except (NearfarError, ValueError):
-            continue
-        whole = isinstance(part, dict) and part.keys() >= Part.__annotations__.keys()
-        # Sweeps with other numbers of parts may have left overlapping ones.
-        if whole and taken.isdisjoint(part["only"]):
-            taken.update(part["only"])
-            parts.append(part)
-    return parts
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> None:
@@ -243,13 +153,6 @@ def outcome_of(key: str, folder: Path) -> Outcome | None:
     has_rows = (folder / "cells" / f"{key}.parquet").is_file()
     lost = outcome["status"] == "done" and not has_rows
     return None if lost or outcome["key"] != key else outcome
-
-
-def outcome_of_job(job: Job) -> Outcome | None:
-    """The outcome that the worker of a job has written."""
-    if job["only"] is None or not part_file(job).is_file():
-        return outcome_of(job["key"], Path(job["folder"]))
-    return outcome_without_rows(job, "part")
 
 
 def outcome_without_rows(

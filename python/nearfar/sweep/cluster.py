@@ -129,9 +129,9 @@ class Cluster:
         import distributed
 
         if future.status == "finished":
-            written = cell.outcome_of_job(job)
+            written = cell.outcome_of(job["key"], Path(job["folder"]))
             outcome: Outcome = written or future.result()
-            if outcome["status"] in ("done", "part") and written is None:
+            if outcome["status"] == "done" and written is None:
                 raise NearfarError(
                     f"{job['folder']}: a cell that a worker finished is not there; workers must "
                     "see this folder under the same path: choose a shared -o"

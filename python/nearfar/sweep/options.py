@@ -26,14 +26,6 @@ OPTIONS: Final = (
         metavar="COUNT",
     ),
     Option(
-        "parts",
-        "int",
-        "Parts of each cell, for different workers: page sizes of paging, seeds of tiering; the "
-        "result is the same. 0 = on Dask as many as keep its workers busy, else 1.",
-        default=0,
-        metavar="COUNT",
-    ),
-    Option(
         "dask",
         "str | None",
         "Address of a Dask scheduler, or its scheduler file.",

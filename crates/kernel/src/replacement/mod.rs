@@ -89,10 +89,6 @@ pub trait Visitor: Sized {
     type Output;
     /// For policies that see faults only.
     fn faults<P: Replacement>(self) -> Self::Output;
-    /// For CLOCK, the only policy that can load pages with a clear accessed bit.
-    fn clock(self) -> Self::Output {
-        self.faults::<clock::Clock>()
-    }
     /// For exact LRU, which sees every reference.
     fn lru(self) -> Self::Output;
 }
@@ -108,11 +104,6 @@ pub struct PolicyEntry {
 }
 
 impl PolicyEntry {
-    /// Whether it is CLOCK, the only policy that can load pages with a clear accessed bit.
-    pub fn is_clock(self) -> bool {
-        self.module == Module::clock
-    }
-
     /// Whether it uses [`Setup::swappiness`].
     pub fn has_swappiness(self) -> bool {
         matches!(self.module, Module::linux | Module::mglru)
@@ -149,7 +140,7 @@ macro_rules! replacements {
 }
 
 replacements! {
-    "clock": clock.clock(),
+    "clock": clock.faults(Clock),
     "lru": stack.lru(),
     "linux": linux.faults(Lists),
     "mglru": mglru.faults(Generations),

@@ -1,12 +1,12 @@
 //! The counts of a study: a cell for each page size and memory size.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::engine::Outcome;
 use super::page_size::PageSize;
 
 /// One page size x memory size.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// Page size, bytes.
     pub page_bytes: u64,
@@ -55,7 +55,7 @@ pub struct Memory {
 }
 
 /// A cell that was not simulated, because its memory has fewer than [`MIN_FRAMES`] frames.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TooFewFrames {
     /// Page size, bytes.
     pub page_bytes: u64,
@@ -66,7 +66,7 @@ pub struct TooFewFrames {
 }
 
 /// Faults by how the kernel resolves them, and evictions of dirty pages by where they are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultKinds {
     /// Zero-filled or copied pages.
     pub zero_fills: u64,

@@ -14,7 +14,7 @@ use nearfar_schema::{Bytes, List, OneMemory, none};
 use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
 use serde::Serialize;
 
-use super::options::{ClockInsert, Options};
+use super::options::Options;
 use super::simulate::{footprint_bytes, whole_bytes};
 use memory::{NewMemory, TlbAndMemory};
 use pages::Pages;
@@ -182,7 +182,7 @@ pub fn explain(
                 let low = placed.max(block << block_shift);
                 let block_addr = addr.wrapping_add(low - placed);
                 let target = pages.reference(block, write, &mut simulation);
-                let events = simulation.reference(target, block != first);
+                let events = simulation.reference(target);
                 // A record references each page once, even if it touches several blocks of it.
                 let references = u64::from(block == first || low & (page_bytes - 1) == 0);
                 tally.reference(thread, block_addr, events, references);
@@ -227,9 +227,8 @@ fn start(
     let page_bytes = options.page_sizes[0];
     let shift = page_bytes.trailing_zeros();
     let frames = (options.memory_bytes(whole)[0].0 / page_bytes).max(1);
-    let loads_set = options.clock_insert == ClockInsert::Set;
     let setup = options.setup(frames, page_bytes, lives);
-    let memory = options.replacement.visit(NewMemory { setup, loads_set });
+    let memory = options.replacement.visit(NewMemory(setup));
     let pages = match lives {
         true => Pages::lives(reader, options.spaces(reader), shift, options.files)?,
         false => Pages::permanent(shift),

@@ -2,14 +2,12 @@
 //! faults at every page size and memory size, in one pass over the trace.
 
 mod cell;
-mod direct;
 mod engine;
 pub mod explain;
 pub mod machine;
 mod memory;
 pub mod options;
 mod page_size;
-mod parts;
 mod sample;
 mod simulate;
 mod source;
@@ -19,8 +17,7 @@ mod table;
 mod window;
 
 pub use cell::{Cell, FaultKinds, TooFewFrames};
-pub use options::{ClockInsert, Lifetimes, MemorySize, Options, PageCache, Request, View};
-pub use parts::StudyPart;
+pub use options::{Lifetimes, MemorySize, Options, PageCache, Request, View};
 pub use sample::OmittedSize;
 pub use simulate::{Simulated, simulate};
 pub use study::Study;

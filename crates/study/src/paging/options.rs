@@ -35,16 +35,6 @@ const PREFETCH_PAGES: usize = 1 << 14;
 pub const MAX_MEMORIES: usize = 1024;
 
 nearfar_schema::choices! {
-    /// Whether CLOCK loads a page with its accessed bit set.
-    pub enum ClockInsert: "way to load a page" {
-        /// set, as hardware does when it retries the faulting reference
-        Set = "set",
-        /// clear, as libCacheSim does by default
-        Clear = "clear",
-    }
-}
-
-nearfar_schema::choices! {
     /// Where the program's files are when it starts.
     pub enum PageCache: "state of the page cache" {
         /// the first reference to a page of a file reads it from storage
@@ -80,8 +70,6 @@ nearfar_schema::options! {
         tlb: TlbSpec = TLB,
         /// Page replacement.
         replacement: Choice<Replacements> = "clock",
-        /// Accessed bit of a newly loaded page under CLOCK.
-        clock_insert: ClockInsert = "set",
         /// The kernel's vm.swappiness, for `linux` and `mglru`: how much it prefers to evict
         /// anonymous pages over file pages, from 0 to 200.
         swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
@@ -162,8 +150,6 @@ pub struct Options {
     pub tlb: TlbSpec,
     /// Replacement policy.
     pub replacement: PolicyEntry,
-    /// How CLOCK loads a page.
-    pub clock_insert: ClockInsert,
     /// The kernel's `vm.swappiness`.
     pub swappiness: u64,
     /// Faults between two updates of Linux's statistics; 0 = never.
@@ -220,7 +206,6 @@ impl TryFrom<&Request> for Options {
             request.memory.sizes.clone(),
             request.tlb,
             request.replacement,
-            request.clock_insert,
             kinds,
         )?;
         Self {
@@ -248,7 +233,6 @@ impl Options {
         memory: Vec<MemorySize>,
         tlb: TlbSpec,
         replacement: Choice<Replacements>,
-        clock_insert: ClockInsert,
         kinds: KindSet,
     ) -> Result<Self> {
         for &size in &page_sizes {
@@ -286,13 +270,6 @@ impl Options {
             }
         }
         let policy = replacement::find(replacement.name).expect("a choice is of the registry");
-        if clock_insert == ClockInsert::Clear && !policy.is_clock() {
-            return Err(Error::input(
-                "--clock-insert",
-                format!("means nothing to {replacement:?}"),
-                "use it with --replacement clock",
-            ));
-        }
         if kinds.0 & KindSet::ALL.0 == 0 {
             return Err(Error::input("--kinds", "names no kind", "such as load,store,fetch"));
         }
@@ -304,7 +281,6 @@ impl Options {
             prefetch_pages: PREFETCH_PAGES,
             tlb,
             replacement: policy,
-            clock_insert,
             swappiness: SWAPPINESS,
             statistics_every: STATISTICS_EVERY,
             kinds,
@@ -318,26 +294,17 @@ impl Options {
         })
     }
 
-    /// Restrict the page sizes to these.
-    pub fn only(mut self, page_sizes: &[u64]) -> Self {
-        self.page_sizes.retain(|size| page_sizes.contains(size));
-        self
-    }
-
     /// Simulate only a share of the trace, up to 1; 0 chooses it, `None` is all.
     ///
     /// # Errors
-    /// If the share is out of range or the policy cannot be sampled.
+    /// If the share is out of range.
     pub fn sampled(mut self, rate: Option<f64>) -> Result<Self> {
         let Some(value) = rate else { return Ok(self) };
-        let fix = if self.clock_insert == ClockInsert::Clear {
-            "leave out --clock-insert clear"
-        } else if (0.0..=1.0).contains(&value) {
+        if (0.0..=1.0).contains(&value) {
             self.sample = rate;
             return Ok(self);
-        } else {
-            "give a share from 0 to 1, such as 0.01"
-        };
+        }
+        let fix = "give a share from 0 to 1, such as 0.01";
         Err(Error::input("--sample", format!("cannot sample {value}"), fix))
     }
 

@@ -1,17 +1,14 @@
 //! Passes over the trace: decoding and windows in one task, page sizes in others.
 
-use nearfar_kernel::replacement::clock::Clock;
 use nearfar_kernel::replacement::{Replacement, Setup, Visitor};
 use nearfar_trace::{Error, Reader, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Size, TooFewFrames};
-use super::direct::Direct;
 use super::engine::{Engine, SIZES};
 use super::memory::Memories;
-use super::options::{ClockInsert, Options};
+use super::options::Options;
 use super::page_size::{Job, PageSize};
 use super::sample::{self, OmittedSize, Sample, Sampled};
 use super::source::{CachedChunks, Source};
@@ -20,7 +17,7 @@ use super::window::Chunk;
 use crate::lifetimes::{self, ResidentSet};
 
 /// Counts of a whole study.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Simulated {
     /// By page size, then in the order of the memory sizes given.
     pub cells: Vec<Cell>,
@@ -39,38 +36,18 @@ pub struct Simulated {
 }
 
 /// Creates the engines of a policy.
-struct Engines {
-    memories: Vec<Setup>,
-    clock_insert: ClockInsert,
-}
-
-impl Engines {
-    /// One engine per [`SIZES`] memories.
-    fn chunked<E: Engine + 'static>(
-        memories: &[Setup],
-        make: impl Fn(&[Setup]) -> E,
-    ) -> Vec<Box<dyn Engine>> {
-        let engine = |memories| Box::new(make(memories)) as Box<dyn Engine>;
-        memories.chunks(SIZES).map(engine).collect()
-    }
-}
+struct Engines(Vec<Setup>);
 
 impl Visitor for Engines {
     type Output = Vec<Box<dyn Engine>>;
 
     fn faults<P: Replacement>(self) -> Self::Output {
-        Self::chunked(&self.memories, Memories::<P>::new)
-    }
-
-    fn clock(self) -> Self::Output {
-        match self.clock_insert {
-            ClockInsert::Set => self.faults::<Clock>(),
-            ClockInsert::Clear => Self::chunked(&self.memories, Direct::new),
-        }
+        let engine = |memories: &[_]| Box::new(Memories::<P>::new(memories)) as Box<dyn Engine>;
+        self.0.chunks(SIZES).map(engine).collect()
     }
 
     fn lru(self) -> Self::Output {
-        vec![Box::new(Stack::new(&self.memories))]
+        vec![Box::new(Stack::new(&self.0))]
     }
 }
 
@@ -293,9 +270,9 @@ impl<'a> Study<'a> {
         let Self { options, lifetimes: lives, .. } = *self;
         let setup = |&frames| options.setup(frames, page_bytes, lives);
         let memories: Vec<Setup> = frames.iter().map(setup).collect();
-        let Options { clock_insert, prefetch_pages, .. } = *options;
-        let engines = options.replacement.visit(Engines { memories, clock_insert });
+        let engines = options.replacement.visit(Engines(memories));
         let (shift, files) = (page_bytes.trailing_zeros(), options.files);
+        let prefetch_pages = options.prefetch_pages;
         Job { shift, block_shift, tlb: None, sample, lives, files, engines, prefetch_pages }
     }
 

@@ -5,7 +5,7 @@ use nearfar_trace::reader::{Batches, Groups};
 use nearfar_trace::{Batch, Columns, Reader, Result};
 use rayon::ThreadPool;
 
-use super::options::{ClockInsert, Options};
+use super::options::Options;
 use super::window::{Chunk, MAX_BLOCKS, Windower};
 use crate::lifetimes::{self, Blocks, Events, Next, Peak};
 
@@ -51,9 +51,6 @@ impl Source {
             MAX_BLOCKS
         };
         let mut windower = Windower::new(block_shift, window_blocks.min(MAX_BLOCKS), options.kinds);
-        if options.clock_insert == ClockInsert::Clear {
-            windower = windower.keep_repeats();
-        }
         let (mut events, mut thread) = (Events::none(), false);
         if lives {
             let spaces = options.spaces(reader);

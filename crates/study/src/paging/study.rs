@@ -9,8 +9,9 @@ use nearfar_schema::Options as _;
 use nearfar_trace::{Error, Reader, Result};
 use serde_json::{Value, json};
 
+use super::machine;
 use super::options::{Options, PageCache, Request, View};
-use super::parts::StudyPart;
+use super::simulate::simulate;
 use super::table::{Prices, rows};
 use crate::lifetimes;
 
@@ -73,34 +74,38 @@ impl Study {
         self.hosts.iter().map(times).collect()
     }
 
-    /// Simulate a trace. What does not depend on the machine is simulated once.
+    /// Run the study on a trace; what does not depend on the machine is simulated once. Returns
+    /// `{"rows", "records", "footprint_bytes", "lifetimes", "peak_resident_bytes", "left_out",
+    /// "too_few_frames", "options"}`.
     ///
     /// # Errors
-    /// If the trace cannot be read or a machine has no fault times; errors of `on_progress`.
-    pub fn simulate(
+    /// If the trace cannot be read or a machine has no fault times; those of [`rows`] and of
+    /// `on_progress`.
+    pub fn run(
         &self,
         trace: &Path,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<StudyPart> {
+    ) -> Result<Value> {
         let reader = Reader::open(trace)?;
         let lives = self.options.lifetimes && lifetimes::known(&reader)?;
         // Missing times are an error before hours of simulation.
-        self.fault_times(lives)?;
-        let hosts = self.hosts.iter().map(|host| Some((host.processor.as_ref()?, &*host.storages)));
-        StudyPart::new(&reader, &self.options, hosts, on_progress)
-    }
-
-    /// The result: `{"rows", "records", "footprint_bytes", "lifetimes", "peak_resident_bytes",
-    /// "left_out", "too_few_frames", "options"}`.
-    ///
-    /// # Errors
-    /// Those of [`rows`]; a machine has no fault times.
-    pub fn result(&self, part: &StudyPart) -> Result<Value> {
-        let simulated = &part.simulated;
-        let fault_times = self.fault_times(simulated.lifetimes)?;
+        let fault_times = self.fault_times(lives)?;
+        let simulated = &simulate(&reader, &self.options, on_progress)?;
+        let mut page_sizes: Vec<u64> = simulated.cells.iter().map(|cell| cell.page_bytes).collect();
+        page_sizes.dedup();
+        let sizes = Options { page_sizes, ..self.options.clone() };
         let Self { request, options, hosts } = self;
         let mut all_rows = Vec::new();
-        for ((host, faults), times) in hosts.iter().zip(fault_times).zip(&part.times) {
+        for (host, faults) in hosts.iter().zip(fault_times) {
+            let times = host
+                .processor
+                .as_ref()
+                .filter(|_| !sizes.page_sizes.is_empty())
+                .map(|processor| {
+                    let on = (processor, &*host.storages);
+                    machine::times(&reader, &sizes, on, simulated.lifetimes, on_progress)
+                })
+                .transpose()?;
             all_rows.extend(rows(
                 simulated,
                 Prices {

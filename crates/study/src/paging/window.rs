@@ -24,9 +24,6 @@ use crate::lifetimes::{Blocks, Change};
 pub const MAX_BLOCKS: usize = 64;
 /// Flag in the byte of a reference: a write.
 pub const WRITE: u8 = 0x80;
-/// Flag in the byte of a reference: made by the same record as the previous one. Only with
-/// [`Windower::keep_repeats`].
-pub const SAME_RECORD: u8 = 0x40;
 /// The local number in the byte of a reference.
 pub const LOCAL: u8 = MAX_BLOCKS as u8 - 1;
 const SLOT_BITS: u32 = 9;
@@ -56,8 +53,7 @@ pub struct Chunk {
     pub segment: Vec<u32>,
     /// Local numbers of each window's blocks by last reference, oldest first.
     pub last: Vec<u8>,
-    /// Local number of each reference, with [`WRITE`]. Consecutive repeats are stored once, unless
-    /// the windower keeps them.
+    /// Local number of each reference, with [`WRITE`]. Consecutive repeats are stored once.
     pub refs: Vec<u8>,
     /// Block numbers (address >> block shift) of the ids assigned in this chunk, in order; empty
     /// with lifetimes.
@@ -107,8 +103,6 @@ pub struct Windower {
     shift: u32,
     max_blocks: usize,
     kinds: KindSet,
-    /// Store repeats too, for engines that must see each reference.
-    keep_repeats: bool,
     ids: PageMap<u32>,
     /// With lifetimes; replaces `ids`.
     lives: Option<Box<Lives>>,
@@ -154,7 +148,6 @@ impl Windower {
             shift,
             max_blocks: max_blocks.clamp(1, MAX_BLOCKS),
             kinds,
-            keep_repeats: false,
             lives: None,
             ids: PageMap::default(),
             local: Vec::new(),
@@ -164,11 +157,6 @@ impl Windower {
             again_written: 0,
             borders: [0; 64],
         }
-    }
-
-    /// Store consecutive repeats too.
-    pub fn keep_repeats(self) -> Self {
-        Self { keep_repeats: true, ..self }
     }
 
     /// Use the lifetimes of `blocks`, which must have the same size.
@@ -235,7 +223,7 @@ impl Windower {
             chunk.records += 1;
             let write = KindSet::WRITES.0 >> kind & 1;
             let block = addr >> self.shift;
-            self.reference(block, write, chunk, false);
+            self.reference(block, write, chunk);
             if (addr & (size_of_block - 1)) + u64::from(size) > size_of_block {
                 let last = last_byte(addr, size);
                 let blocks = block..last >> self.shift;
@@ -246,20 +234,20 @@ impl Windower {
                         chunk.crossings[shift as usize] += (last >> shift) - (addr >> shift);
                     }),
                 }
-                blocks.for_each(|before| self.reference(before + 1, write, chunk, true));
+                blocks.for_each(|before| self.reference(before + 1, write, chunk));
             }
         }
     }
 
-    /// Add a reference to a block. `same_record`: the previous reference is of the same record.
+    /// Add a reference to a block.
     #[inline]
-    fn reference(&mut self, block: u64, write: u8, chunk: &mut Chunk, same_record: bool) {
+    fn reference(&mut self, block: u64, write: u8, chunk: &mut Chunk) {
         let slot = slot_of(block);
         let tag = self.tags[slot];
         let local = if tag >> LOCAL_BITS == block {
             tag as u8 % MAX_BLOCKS as u8
         } else {
-            match self.look_up(block, slot, write, chunk, same_record) {
+            match self.look_up(block, slot, write, chunk) {
                 Some(local) => local,
                 None => return,
             }
@@ -267,9 +255,7 @@ impl Windower {
         self.again |= 1 << local;
         self.again_written |= u64::from(write) << local;
         let byte = local | write << 7;
-        if self.keep_repeats {
-            chunk.refs.push(byte | if same_record { SAME_RECORD } else { 0 });
-        } else if byte != self.previous {
+        if byte != self.previous {
             self.previous = byte;
             chunk.refs.push(byte);
         }
@@ -278,14 +264,7 @@ impl Windower {
     /// The local number of a block of this window that lost its tag; `None` for a first reference,
     /// which is added.
     #[cold]
-    fn look_up(
-        &mut self,
-        block: u64,
-        slot: usize,
-        write: u8,
-        chunk: &mut Chunk,
-        same_record: bool,
-    ) -> Option<u8> {
+    fn look_up(&mut self, block: u64, slot: usize, write: u8, chunk: &mut Chunk) -> Option<u8> {
         let (id, watched) = match &mut self.lives {
             None => {
                 let next = self.ids.len() as u32;
@@ -324,9 +303,7 @@ impl Windower {
         chunk.first_written.push(write != 0);
         chunk.segment.push(chunk.refs.len() as u32);
         self.previous = local | write << 7;
-        chunk
-            .refs
-            .push(self.previous | if same_record && self.keep_repeats { SAME_RECORD } else { 0 });
+        chunk.refs.push(self.previous);
         None
     }
 

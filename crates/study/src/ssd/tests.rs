@@ -320,7 +320,7 @@ fn anything(pages: u64, threads: u32) -> impl Strategy<Value = Vec<Record>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// The whole host against lists and loops: the same nanoseconds, the same counts.
     #[test]

@@ -20,7 +20,6 @@ pub mod champsim;
 pub mod csv;
 pub mod dinero;
 pub mod drmemtrace;
-pub mod drmemtrace_text;
 mod input;
 pub mod lackey;
 mod merged;
@@ -44,7 +43,6 @@ pub static IMPORTERS: &[&dyn Importer] = &[
     &oracle_general::OracleGeneral,
     &pinatrace::Pinatrace,
     &drmemtrace::Drmemtrace,
-    &drmemtrace_text::DrmemtraceText,
     &perf_script::PerfScript,
     &csv::Csv,
 ];
@@ -61,10 +59,7 @@ impl Registry for Importers {
             name: importer.name(),
             what: format!("{}; holds {}", importer.summary(), importer.holds()),
         };
-        // Not a trace: `python/nearfar/damo.py` reads it.
-        let what = "what DAMON recorded, as damo writes it; holds heat of regions, no references";
-        let damo = Entry { name: "damo", what: what.into() };
-        IMPORTERS.iter().map(entry).chain([damo]).collect()
+        IMPORTERS.iter().map(entry).collect()
     }
 }
 

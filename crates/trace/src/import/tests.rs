@@ -277,7 +277,7 @@ fn every_format_is_recognised_among_all() {
         .collect();
     let mut drmemtrace = vec![0; 24];
     (drmemtrace[0], drmemtrace[4], drmemtrace[12]) = (25, 7, 22);
-    let samples: [(&str, Vec<u8>); 11] = [
+    let samples: [(&str, Vec<u8>); 10] = [
         ("drmemtrace", drmemtrace),
         ("lackey", b"==1== x\nI  1000,4\n L 20,4\n".to_vec()),
         ("dinero", THREE.to_vec()),
@@ -286,7 +286,6 @@ fn every_format_is_recognised_among_all() {
         ("champsim-cloudsuite", champsim(96)),
         ("oracle-general", oracle),
         ("pinatrace", b"#\n0x401000: R 0x7fff0\n#eof\n".to_vec()),
-        ("drmemtrace-text", b"  1  1: 42 read 8 byte(s) @ 0x0042 by PC 0x1\n".to_vec()),
         ("perf-script", b" 1/1  2.5: page-faults:u: 7fff0 4000\n".to_vec()),
         ("csv", b"addr,kind\n0x10,load\n".to_vec()),
     ];

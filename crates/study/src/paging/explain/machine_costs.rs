@@ -130,9 +130,6 @@ struct Places {
     memory: TlbAndMemory,
     blocks: Vec<Seen>,
     stamp: u64,
-    /// The current record, and the last one that the memory was shown.
-    record: u64,
-    shown: u64,
     /// Faults that mapped pages of the page cache so far.
     mapped: u64,
     entries: Vec<Entry>,
@@ -164,8 +161,6 @@ impl Places {
             memory,
             blocks: Vec::new(),
             stamp: 1,
-            record: 0,
-            shown: u64::MAX,
             mapped: 0,
             entries: Vec::new(),
         })
@@ -205,9 +200,7 @@ impl Places {
             Pages::Lives(_) => number,
         };
         let target = self.pages.reference(unit, write, &mut self.memory);
-        let again = self.shown == self.record;
-        self.shown = self.record;
-        let events = self.memory.reference(target, again);
+        let events = self.memory.reference(target);
         let events = Counts { tlb_misses: 0, tlb_second_hits: 0, ..events };
         if events != Counts::default() {
             let site = self.site();
@@ -262,7 +255,6 @@ impl Observe for Places {
 
     #[inline]
     fn record(&mut self, at: u64, thread: usize, addr: u64, fetch: bool) {
-        self.record = at;
         if at >= self.next_event {
             let processes = &self.processes;
             let process_of = |thread: u32| processes.get(&thread).copied().unwrap_or(0);

@@ -37,8 +37,6 @@ pub struct TlbAndMemory {
     memory: Box<dyn Memory>,
     /// By frame id.
     frames: Vec<Frame>,
-    /// The frame of the previous reference.
-    previous: u32,
 }
 
 impl TlbAndMemory {
@@ -49,7 +47,6 @@ impl TlbAndMemory {
             second: tlb.second.map(Buffer::new),
             memory,
             frames: Vec::new(),
-            previous: NO_FRAME,
         }
     }
 
@@ -91,19 +88,15 @@ impl TlbAndMemory {
         self.memory.sees_all()
     }
 
-    /// Apply a reference. `same_record`: the previous reference is of the same record. Returns the
-    /// events of this reference; `references` stays 0.
-    pub fn reference(&mut self, target: Target, same_record: bool) -> Counts {
+    /// Apply a reference. Returns the events of this reference; `references` stays 0.
+    pub fn reference(&mut self, target: Target) -> Counts {
         let Target { page, number, frame } = target;
         let mut events = Counts::default();
         if !self.first.access(page, number) {
             let hit = self.second.as_mut().is_some_and(|level| level.access(page, number));
             if hit { events.tlb_second_hits = 1 } else { events.tlb_misses = 1 }
         }
-        // A record references a frame once.
-        let again = same_record && frame == self.previous;
-        self.previous = frame;
-        if frame != NO_FRAME && !again && self.memory.reference(frame) {
+        if frame != NO_FRAME && self.memory.reference(frame) {
             events.faults = 1;
             let frame = &mut self.frames[frame as usize];
             let Frame { is_new, of_file, void, void_once } = *frame;
@@ -146,25 +139,20 @@ pub trait Memory: Send {
 }
 
 /// Creates the memory of a policy.
-pub struct NewMemory {
-    /// Parameters of the memory.
-    pub setup: Setup,
-    /// Pages are loaded with their accessed bit set.
-    pub loads_set: bool,
-}
+pub struct NewMemory(pub Setup);
 
 impl Visitor for NewMemory {
     type Output = Box<dyn Memory>;
 
     fn faults<P: Replacement>(self) -> Self::Output {
-        let policy = P::new(self.setup);
+        let policy = P::new(self.0);
         let (shared, bits) = (P::Shared::default(), Bits(Vec::new()));
-        Box::new(PolicyMemory { policy, shared, bits, loads_set: self.loads_set })
+        Box::new(PolicyMemory { policy, shared, bits })
     }
 
     fn lru(self) -> Self::Output {
         let (links, list) = (Links::default(), List::default());
-        Box::new(LruMemory { frames: self.setup.frames, used: 0, links, list })
+        Box::new(LruMemory { frames: self.0.frames, used: 0, links, list })
     }
 }
 
@@ -219,8 +207,6 @@ struct PolicyMemory<P: Replacement> {
     policy: P,
     shared: P::Shared,
     bits: Bits,
-    /// Pages are loaded with their accessed bit set.
-    loads_set: bool,
 }
 
 impl<P: Replacement> Memory for PolicyMemory<P> {
@@ -245,7 +231,7 @@ impl<P: Replacement> Memory for PolicyMemory<P> {
             self.bits.0[victim as usize] = 0;
         }
         self.shared.load(page);
-        self.bits.0[index] = if self.loads_set { PRESENT | REFERENCED } else { PRESENT };
+        self.bits.0[index] = PRESENT | REFERENCED;
         true
     }
 

@@ -16,11 +16,10 @@ fn new_options(
     memory: Vec<MemorySize>,
     tlb: &str,
     policy: &str,
-    insert: ClockInsert,
     kinds: KindSet,
 ) -> nearfar_trace::Result<Options> {
     let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
-    let options = Options::new(pages, memory, tlb, policy, insert, kinds)?;
+    let options = Options::new(pages, memory, tlb, policy, kinds)?;
     Ok(Options { min_frames: 1, prefetch_pages: 8, ..options })
 }
 
@@ -91,7 +90,7 @@ fn check_on_machine(steps: &[Step], lives: bool) {
         return;
     }
     let memory = vec![MemorySize::Fraction(0.5)];
-    let options = new_options(vec![4096], memory, "64", "linux", ClockInsert::Set, kinds).unwrap();
+    let options = new_options(vec![4096], memory, "64", "linux", kinds).unwrap();
     let options = Options { lifetimes: lives, ..options };
     let processor = crate::paging::machine::tests::processor(None);
     let cell = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
@@ -126,7 +125,7 @@ fn check_on_machine(steps: &[Step], lives: bool) {
 }
 
 /// Where pages end, at every page size, with memories in bytes and as parts of the peak.
-fn check_lives(steps: &[Step], tlb: &str, policy: &str, insert: ClockInsert, kinds: KindSet) {
+fn check_lives(steps: &[Step], tlb: &str, policy: &str, kinds: KindSet) {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
     if reader.info().records_of(kinds) == 0 {
@@ -136,7 +135,7 @@ fn check_lives(steps: &[Step], tlb: &str, policy: &str, insert: ClockInsert, kin
         let sizes = [0.4, 1.0].map(MemorySize::Fraction);
         let bytes = [1, 3, 9, 30].map(|frames| MemorySize::Bytes(frames * page));
         for size in sizes.into_iter().chain(bytes) {
-            let options = new_options(vec![page], vec![size], tlb, policy, insert, kinds).unwrap();
+            let options = new_options(vec![page], vec![size], tlb, policy, kinds).unwrap();
             let options = Options { lifetimes: true, ..options };
             let study = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
             let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
@@ -150,14 +149,14 @@ fn check_lives(steps: &[Step], tlb: &str, policy: &str, insert: ClockInsert, kin
     }
 }
 
-fn check(records: &[Record], tlb: &str, policy: &str, insert: ClockInsert) {
+fn check(records: &[Record], tlb: &str, policy: &str) {
     let folder = tempfile::tempdir().unwrap();
     let reader = store(records, folder.path());
     for page in [64u64, 4096, 65_536] {
         for size in [MemorySize::Fraction(0.3), MemorySize::Bytes(5000), MemorySize::Fraction(1.0)]
         {
             let set = KindSet::ALL;
-            let options = new_options(vec![page], vec![size], tlb, policy, insert, set).unwrap();
+            let options = new_options(vec![page], vec![size], tlb, policy, set).unwrap();
             let study = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
             let Some(cell) = study.cells.first() else { continue };
             let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
@@ -213,7 +212,7 @@ proptest! {
         tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4"]),
         policy in prop::sample::select(REPLACEMENTS),
     ) {
-        check(&records, tlb, policy.name, ClockInsert::Set);
+        check(&records, tlb, policy.name);
     }
     #[test]
     fn sums_are_the_views_on_a_machine(steps in steps(), lives in any::<bool>()) {
@@ -226,15 +225,7 @@ proptest! {
         policy in prop::sample::select(REPLACEMENTS),
         kinds in prop_oneof![2 => Just(KindSet::ALL), 1 => (1u8..32).prop_map(KindSet)],
     ) {
-        check_lives(&steps, tlb, policy.name, ClockInsert::Set, kinds);
-    }
-    #[test]
-    fn sums_are_the_studys_where_pages_end_and_clock_loads_clear(steps in steps()) {
-        check_lives(&steps, "16", "clock", ClockInsert::Clear, KindSet::ALL);
-    }
-    #[test]
-    fn sums_are_the_studys_where_clock_loads_clear(records in records()) {
-        check(&records, "16", "clock", ClockInsert::Clear);
+        check_lives(&steps, tlb, policy.name, kinds);
     }
 }
 
@@ -258,7 +249,7 @@ fn code_is_that_of_the_thread() {
     let all = vec![MemorySize::Fraction(1.0)];
     let data = KindSet(1 << Kind::Load as u8 | 1 << Kind::Store as u8);
     let faults = |kinds| {
-        let options = new_options(vec![4096], all.clone(), "64", "lru", ClockInsert::Set, kinds);
+        let options = new_options(vec![4096], all.clone(), "64", "lru", kinds);
         let found = explain(&reader, &options.unwrap(), &mut |_| Ok(())).unwrap();
         let facts = |s: &Site| (s.addr, s.name.clone(), s.counts.faults, s.counts.tlb_misses);
         found.sites.iter().map(facts).collect::<Vec<_>>()
@@ -321,7 +312,7 @@ fn code_is_of_a_file_and_a_program() {
     let reader = trace(&steps, &PROCESSES, folder.path());
     let all = vec![MemorySize::Bytes(1 << 20)];
     let loads = KindSet(1 << Kind::Load as u8);
-    let options = new_options(vec![4096], all, "64", "lru", ClockInsert::Set, loads).unwrap();
+    let options = new_options(vec![4096], all, "64", "lru", loads).unwrap();
     let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     let facts = |s: &Site| (s.program.clone(), s.name.clone(), s.offset, s.counts.faults);
     let mut sites: Vec<_> = found.sites.iter().map(facts).collect();
@@ -355,8 +346,7 @@ fn ranges_are_taken_together() {
     let folder = tempfile::tempdir().unwrap();
     let reader = store(&records, folder.path());
     let memory = vec![MemorySize::Fraction(0.5)];
-    let options =
-        new_options(vec![4096], memory, "64", "lru", ClockInsert::Set, KindSet::ALL).unwrap();
+    let options = new_options(vec![4096], memory, "64", "lru", KindSet::ALL).unwrap();
     let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     assert!(found.ranges.len() <= RANGES && found.ranges.len() > RANGES / 4);
     assert_eq!(sum(&found.ranges), found.total);
@@ -397,7 +387,7 @@ fn names_are_those_of_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(&steps, &PROCESSES, folder.path());
     let all = vec![MemorySize::Bytes(1 << 20)];
-    let options = new_options(vec![4096], all, "64", "lru", ClockInsert::Set, KindSet::ALL);
+    let options = new_options(vec![4096], all, "64", "lru", KindSet::ALL);
     let options = Options { lifetimes: true, ..options.unwrap() };
     let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     let facts = |place: &Place| {

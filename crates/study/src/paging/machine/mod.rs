@@ -30,7 +30,6 @@ use nearfar_hardware::Storage;
 use nearfar_hardware::processor::{Hierarchy, Processor};
 use nearfar_trace::{Error, Reader, Result};
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
 use super::options::Options;
 use observe::Observe;
@@ -42,7 +41,7 @@ pub(super) const SMALL: u32 = super::super::lifetimes::PAGE;
 const LARGE: u32 = 21;
 
 /// Times of one page size with unlimited memory, in nanoseconds of the whole trace.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Time {
     /// Page size, bytes.
     pub page_bytes: u64,

@@ -9,7 +9,7 @@ use nearfar_schema::Choice;
 use nearfar_trace::{Kind, KindSet, Record, RegionEvent, RegionKind};
 use proptest::prelude::*;
 
-use super::super::options::{ClockInsert, MemorySize};
+use super::super::options::MemorySize;
 use super::super::tests::lives::{PROCESSES, Step, steps, trace};
 use super::*;
 
@@ -63,8 +63,7 @@ fn with_entries(host_shift: Option<u32>, entries: usize) -> Processor {
 fn options() -> Options {
     let memory = vec![MemorySize::Fraction(1.0)];
     let (tlb, policy) = ("64".parse().unwrap(), Choice::of("clock").unwrap());
-    let options =
-        Options::new(SIZES.to_vec(), memory, tlb, policy, ClockInsert::Set, KindSet::ALL).unwrap();
+    let options = Options::new(SIZES.to_vec(), memory, tlb, policy, KindSet::ALL).unwrap();
     Options { lifetimes: true, threads: 1, ..options }
 }
 
@@ -80,7 +79,7 @@ fn both(steps: &[Step], processor: &Processor, lives: bool) -> Vec<(Time, Time)>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn counts_are_those_of_single_references(
         steps in steps(),

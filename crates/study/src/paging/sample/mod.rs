@@ -20,7 +20,6 @@ use nearfar_trace::hash::mix;
 use nearfar_trace::{Error, Reader, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, FaultKinds, Memory};
 use super::engine::Outcome;
@@ -72,7 +71,7 @@ impl Sample {
 }
 
 /// A page size with too few sampled pages.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OmittedSize {
     /// Page size, bytes.
     pub page_bytes: u64,

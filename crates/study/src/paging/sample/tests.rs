@@ -6,7 +6,7 @@ use nearfar_trace::{Kind, KindSet, Reader, Record, last_byte};
 
 use super::clusters::{CLUSTER, Schedule};
 use super::*;
-use crate::paging::options::{ClockInsert, MemorySize};
+use crate::paging::options::MemorySize;
 use crate::paging::simulate;
 use crate::paging::tests::{naive_clock, naive_lru, naive_lru_misses, store};
 
@@ -47,7 +47,7 @@ fn options(policy: &str, tlb: &str, rate: Option<f64>, seed: u64) -> Options {
     let memory = [0.1, 0.3, 0.5, 0.7, 0.9, 1.0].map(MemorySize::Fraction).to_vec();
     let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
     let sizes = vec![4096, 16_384];
-    let options = Options::new(sizes, memory, tlb, policy, ClockInsert::Set, KindSet::ALL).unwrap();
+    let options = Options::new(sizes, memory, tlb, policy, KindSet::ALL).unwrap();
     Options {
         sample_seed: seed,
         min_frames: 1,

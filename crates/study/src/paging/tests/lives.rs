@@ -52,7 +52,7 @@ struct PlainPage {
 /// What one page size comes to: to be replayed by a TLB and by memories.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Log {
-    Access { page: u64, frame: Option<usize>, write: bool, same: bool },
+    Access { page: u64, frame: Option<usize>, write: bool },
     Shootdown(u64),
     Free(usize),
     Discard(usize),
@@ -270,7 +270,7 @@ impl World {
     }
 
     /// One reference to a block.
-    fn reference(&mut self, space: usize, block: u64, write: bool, same: bool) {
+    fn reference(&mut self, space: usize, block: u64, write: bool) {
         let space = if block * self.block < KERNEL { space } else { 0 };
         match self.blocks.get(&(space, block)).copied() {
             None => self.birth(space, block, write),
@@ -284,7 +284,7 @@ impl World {
         }
         let page = self.blocks[&(space, block)].page;
         let frame = self.pages[page].frame;
-        self.log.push(Log::Access { page: self.name(page), frame, write, same });
+        self.log.push(Log::Access { page: self.name(page), frame, write });
     }
 
     fn birth(&mut self, space: usize, block: u64, write: bool) {
@@ -325,7 +325,7 @@ impl World {
         let last = record.addr.saturating_add(u64::from(record.size) - 1);
         let blocks = record.addr / self.block..=last / self.block;
         for block in blocks.clone() {
-            self.reference(space, block, record.kind.writes(), block != *blocks.start());
+            self.reference(space, block, record.kind.writes());
         }
     }
 

@@ -3,14 +3,13 @@
 mod linux;
 pub mod lives;
 mod mglru;
-mod parts;
 
 use std::collections::{HashMap, VecDeque};
 
 use linux::naive_linux;
 use mglru::naive_mglru;
 use nearfar_schema::Choice;
-use nearfar_trace::{Batch, Kind, KindSet, Reader, Record, Source, Writer, WriterOptions};
+use nearfar_trace::{Batch, Kind, KindSet, Record, Source, Writer, WriterOptions};
 use proptest::prelude::*;
 
 use super::*;
@@ -49,14 +48,6 @@ pub(in crate::paging) fn naive_lru_misses(pages: &[u64], entries: usize, sets: u
 
 /// (faults, dirty evictions) of a queue with second chances: the hand is the front of the queue.
 pub(in crate::paging) fn naive_clock(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
-    naive_clock_inserting(true, refs, frames)
-}
-
-fn naive_clock_that_loads_clear(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
-    naive_clock_inserting(false, refs, frames)
-}
-
-fn naive_clock_inserting(marked: bool, refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     let mut queue: VecDeque<(u64, bool, bool)> = VecDeque::new();
     let (mut faults, mut flushed) = (0, 0);
     for &(page, write) in refs {
@@ -75,7 +66,7 @@ fn naive_clock_inserting(marked: bool, refs: &[(u64, bool)], frames: usize) -> (
                 queue.push_back((p, false, dirty));
             }
         }
-        queue.push_back((page, marked, write));
+        queue.push_back((page, true, write));
     }
     (faults, flushed)
 }
@@ -116,17 +107,6 @@ type Plain = fn(&[(u64, bool)], usize) -> (u64, u64);
 
 /// Check one study against the plain references, cell by cell.
 fn check(records: &[Record], pages: &[u64], tlb: &str, policy: &str, plain: Plain) {
-    check_inserting(records, pages, tlb, policy, ClockInsert::Set, plain);
-}
-
-fn check_inserting(
-    records: &[Record],
-    pages: &[u64],
-    tlb: &str,
-    policy: &str,
-    insert: ClockInsert,
-    plain: Plain,
-) {
     let folder = tempfile::tempdir().unwrap();
     let reader = store(records, folder.path());
     let memory: Vec<MemorySize> = (1..=10)
@@ -139,7 +119,6 @@ fn check_inserting(
         memory,
         tlb.parse().unwrap(),
         Choice::of(policy).unwrap(),
-        insert,
         KindSet::ALL,
     )
     .unwrap();
@@ -205,11 +184,6 @@ proptest! {
         check(&records, &PAGES, tlb, "clock", naive_clock);
     }
     #[test]
-    fn clock_that_loads_clear_is_exact(records in records()) {
-        let plain = naive_clock_that_loads_clear;
-        check_inserting(&records, &PAGES, "16", "clock", ClockInsert::Clear, plain);
-    }
-    #[test]
     fn lru_is_exact(records in records()) {
         check(&records, &PAGES, "1", "lru", naive_lru);
     }
@@ -220,7 +194,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
     fn mglru_is_exact(records in records()) {
         check(&records, &PAGES, "12x3", "mglru", naive_mglru);
@@ -242,8 +216,7 @@ proptest! {
             MemorySize::Fraction(0.2), MemorySize::Fraction(1.0), MemorySize::Bytes(9000),
         ];
         let (tlb, policy) = ("4".parse().unwrap(), Choice::of(policy).unwrap());
-        let (set, kinds) = (ClockInsert::Set, KindSet::ALL);
-        let all = Options::new(PAGES.to_vec(), memory.to_vec(), tlb, policy, set, kinds).unwrap();
+        let all = Options::new(PAGES.to_vec(), memory.to_vec(), tlb, policy, KindSet::ALL).unwrap();
         let all = Options { min_frames: 1, prefetch_pages: 8, ..all };
         let some = Options { min_frames, ..all.clone() };
         let [all, some] =
@@ -325,8 +298,7 @@ fn linux_with_old_statistics() {
     let reader = store(&records, folder.path());
     let memory = [30, 700, 2000, 4500, 5500].map(|frames| MemorySize::Bytes(frames * 64)).to_vec();
     let (tlb, policy) = ("1".parse().unwrap(), Choice::of("linux").unwrap());
-    let options =
-        Options::new(vec![64], memory, tlb, policy, ClockInsert::Set, KindSet::ALL).unwrap();
+    let options = Options::new(vec![64], memory, tlb, policy, KindSet::ALL).unwrap();
     let refs = references(&records, 64);
     let mut found = Vec::new();
     for every in [0, 1, 2, 1000] {

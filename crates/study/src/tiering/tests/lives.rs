@@ -171,7 +171,7 @@ fn compare_lives(steps: &[Life], count: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn pages_end_as_events_say(steps in steps(), huge: bool, count in 1usize..2000) {

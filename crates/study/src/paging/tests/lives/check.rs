@@ -5,22 +5,18 @@ use super::*;
 use crate::paging::tests::linux::PlainLinux;
 use crate::paging::tests::mglru::PlainMglru;
 
-fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str, insert: ClockInsert) {
+fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str) {
     let sizes = SIZES.map(|frames| MemorySize::Bytes(frames * 4096));
     let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
     let all = KindSet::ALL;
-    check_options(
-        steps,
-        &Options::new(pages.to_vec(), sizes.to_vec(), tlb, policy, insert, all).unwrap(),
-    );
+    check_options(steps, &Options::new(pages.to_vec(), sizes.to_vec(), tlb, policy, all).unwrap());
 }
 
 fn check_options(steps: &[Step], options: &Options) {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
     let options = Options { lifetimes: true, min_frames: 1, prefetch_pages: 8, ..options.clone() };
-    let (pages, policy, insert) =
-        (&options.page_sizes, options.replacement.name, options.clock_insert);
+    let (pages, policy) = (&options.page_sizes, options.replacement.name);
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
     for &page in pages {
         let mut world = World::new(page, pages[0].min(4096), &PROCESSES);
@@ -46,7 +42,7 @@ fn check_options(steps: &[Step], options: &Options) {
             assert_eq!(cell.tlb_misses + cell.tlb_second_hits, accesses(&missed), "tlb, {place}");
             let frames = cell.frames as usize;
             let mut memory: Box<dyn PlainMemory> = match policy {
-                "clock" => Box::new(Ring::new(frames, insert == ClockInsert::Set)),
+                "clock" => Box::new(Ring::new(frames)),
                 "lru" => Box::new(Recency(Vec::new(), frames)),
                 "linux" => {
                     Box::new(PlainLinux::new(frames, options.swappiness, options.statistics_every))
@@ -54,7 +50,7 @@ fn check_options(steps: &[Step], options: &Options) {
                 "mglru" => Box::new(PlainMglru::new(frames, options.swappiness)),
                 _ => panic!("no reference implementation of {policy}"),
             };
-            let came = replay(&world, memory.as_mut(), insert == ClockInsert::Clear);
+            let came = replay(&world, memory.as_mut());
             assert_eq!((cell.faults, cell.dirty_evictions), (came.faults, came.dirty), "{place}");
             assert_eq!(cell.kinds, came.kinds, "{place}");
         }
@@ -64,18 +60,14 @@ fn check_options(steps: &[Step], options: &Options) {
 const LIVES: [u64; 4] = [4096, 8192, 65_536, 2 << 20];
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn clock_lets_go(steps in steps(), tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"])) {
-        check_lives(&steps, &LIVES, tlb, "clock", ClockInsert::Set);
-    }
-    #[test]
-    fn clock_that_loads_clear_lets_go(steps in steps()) {
-        check_lives(&steps, &LIVES, "16", "clock", ClockInsert::Clear);
+        check_lives(&steps, &LIVES, tlb, "clock");
     }
     #[test]
     fn lru_lets_go(steps in steps()) {
-        check_lives(&steps, &[1024, 4096, 16_384], "1", "lru", ClockInsert::Set);
+        check_lives(&steps, &[1024, 4096, 16_384], "1", "lru");
     }
     #[test]
     fn linux_lets_go(
@@ -98,7 +90,7 @@ fn under(policy: &str, pages: &[u64], sizes: &[u64], swappiness: u64, every: u64
     let sizes = sizes.iter().map(|size| MemorySize::Bytes(size * 4096)).collect();
     let policy = Choice::of(policy).unwrap();
     let (tlb, all) = ("12x3".parse().unwrap(), KindSet::ALL);
-    let options = Options::new(pages.to_vec(), sizes, tlb, policy, ClockInsert::Set, all).unwrap();
+    let options = Options::new(pages.to_vec(), sizes, tlb, policy, all).unwrap();
     options.with_swappiness(swappiness).unwrap().with_statistics_every(every).unwrap()
 }
 
@@ -158,7 +150,7 @@ proptest! {
         let (tlb, memory) = ("16".parse().unwrap(), vec![MemorySize::Fraction(0.6)]);
         let clock = Choice::of("clock").unwrap();
         let options =
-            Options::new(vec![page], memory, tlb, clock, ClockInsert::Set, KindSet::ALL).unwrap();
+            Options::new(vec![page], memory, tlb, clock, KindSet::ALL).unwrap();
         let run = |max_memory| {
             let options = Options { lifetimes: true, files, filtered, max_memory, ..options.clone() };
             simulate(&reader, &options, &mut |_| Ok(())).unwrap()

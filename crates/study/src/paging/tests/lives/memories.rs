@@ -29,12 +29,11 @@ pub struct Ring {
     places: Vec<Option<(usize, bool)>>,
     free: Vec<usize>,
     hand: usize,
-    loads_set: bool,
 }
 
 impl Ring {
-    pub fn new(frames: usize, loads_set: bool) -> Self {
-        Self { places: vec![None; frames], free: (0..frames).rev().collect(), hand: 0, loads_set }
+    pub fn new(frames: usize) -> Self {
+        Self { places: vec![None; frames], free: (0..frames).rev().collect(), hand: 0 }
     }
 }
 
@@ -48,7 +47,7 @@ impl PlainMemory for Ring {
             place.1 = true;
             return Vec::new();
         }
-        let new = Some((frame, self.loads_set));
+        let new = Some((frame, true));
         if let Some(free) = self.free.pop() {
             self.places[free] = new;
             return Vec::new();
@@ -149,19 +148,16 @@ impl PlainMemory for PlainMglru {
 }
 
 /// What a memory comes to.
-pub fn replay(world: &World, memory: &mut dyn PlainMemory, single: bool) -> Came {
+pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Came {
     let mut came = Came::default();
     let mut dirty = vec![false; world.frames.len()];
     let mut seen = vec![false; world.frames.len()];
     // Whether a fault finds nothing; and whether the next reference ends that.
     let mut void = vec![(false, false); world.frames.len()];
-    let mut previous = None;
     for log in &world.log {
         match *log {
-            Log::Access { frame, write, same, .. } => {
-                let again = single && same && previous == Some(frame);
-                previous = Some(frame);
-                let Some(frame) = frame.filter(|_| !again) else { continue };
+            Log::Access { frame, write, .. } => {
+                let Some(frame) = frame else { continue };
                 let of_file = world.frames[frame].of_file;
                 let first = !std::mem::replace(&mut seen[frame], true);
                 if first {
