@@ -131,6 +131,15 @@ def _run(path: Path) -> object:
     return report(path.parent)
 
 
+def _damo(path: Path) -> object:
+    from nearfar import damo
+    from nearfar.heat import heat
+
+    out = path.with_suffix(".heat")
+    damo.read(path).write(out, force=True)
+    return heat(out)
+
+
 #: Readers by the name of their corpus.
 READERS: Final[dict[str, Reader]] = {
     "workload": _file("workload.toml", _workload),
@@ -142,6 +151,7 @@ READERS: Final[dict[str, Reader]] = {
     "policy": _file("knobs.toml", _knobs),
     "sweep": _file("study.toml", _sweep),
     "run": _file("run.json", _run),
+    "damo": _file("damon.data", _damo),
 }
 
 

@@ -40,6 +40,7 @@ NEEDS = {
     "qemu": lambda: all(found.available for found in _probe()),
     "guest": lambda: no_guest("x86_64") is None,
     "run": lambda: _live_refused() is None,
+    "kubectl": lambda: shutil.which("kubectl") is not None,
     "systemd-analyze": lambda: shutil.which("systemd-analyze") is not None,
     "virt-xml": lambda: all(map(shutil.which, ("virt-xml", "virt-xml-validate"))),
 }

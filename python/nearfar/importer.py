@@ -7,9 +7,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Unpack
 
-from nearfar import _engine
+from nearfar import _engine, damo
 from nearfar.declared import import_ as declared
 from nearfar.declared import names
+from nearfar.errors import NearfarError
+from nearfar.output import add_inputs, check_output
 from nearfar.schema import takes
 
 
@@ -43,6 +45,8 @@ def import_trace(
 ) -> Path:
     """Import the file or folder ``source`` into a trace folder and return the folder.
 
+    A record of damo becomes a ``.heat`` file instead, for :func:`nearfar.heat.heat`.
+
     Args:
         source: the file, or ``-`` for standard input; may be compressed with gzip, xz, zstd, snappy
             or zip. A folder of drmemtrace files is one trace.
@@ -54,6 +58,29 @@ def import_trace(
     Raises:
         NearfarError: bad input, with file, record and byte.
     """
+    if options.get("format") == "damo" or (
+        options.get("format") is None and damo.recognizes(Path(source))
+    ):
+        return _import_heat(Path(source), out, force, options)
     to = default_out(source) if out is None else Path(out)
     _engine.import_trace(Path(source), to, options=dict(options), force=force, progress=progress)
+    return to
+
+
+def _import_heat(
+    source: Path, out: str | PathLike[str] | None, force: bool, options: declared.Options
+) -> Path:
+    """Write what DAMON saw to a ``.heat`` file: it is not a trace."""
+    for name, default in (("skip_bad", 0), ("max_refs", None), ("object_bytes", None)):
+        if options.get(name, default) not in (default, str(default)):
+            option = f"--{name.replace('_', '-')}"
+            raise NearfarError(f"{option}: damo records no references; leave the option out")
+    if str(source) == "-":
+        raise NearfarError("-: a record of damo is read from a file; give its path")
+    to = Path(f"{source.stem}.heat") if out is None else Path(out)
+    if to.suffix != ".heat":
+        raise NearfarError(f"{to}: what DAMON saw is no trace; give -o a name that ends in .heat")
+    check_output(to, force=force)
+    add_inputs([source])
+    damo.read(source).write(to, force=force)
     return to

@@ -188,7 +188,12 @@ impl Info {
     pub fn load(dir: &Path) -> Result<Self> {
         let path = dir.join("trace.json");
         if !dir.is_dir() {
+            let is_heat = dir.extension().is_some_and(|extension| extension == "heat");
             let (what, fix) = match dir.exists() {
+                true if is_heat => (
+                    "is what DAMON sampled, without the references that this needs",
+                    "`nearfar info` shows it; `nearfar capture` records references",
+                ),
                 true => ("is a file, not a trace folder", "convert it with `nearfar import`"),
                 false => ("no such trace", "check the path, or create one with `nearfar capture`"),
             };

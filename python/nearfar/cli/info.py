@@ -30,6 +30,9 @@ def run(
     **options: Unpack[declared.Options],
 ) -> None:
     """Summarize a trace: footprint, working set, hottest regions, reuse (docs/info.md)."""
+    if trace.suffix == ".heat" and not trace.is_dir():
+        _heat(trace, output_format, options, html)
+        return
     import nearfar.info as study
     from nearfar.cli._progress import progress, records
     from nearfar.output import write_whole
@@ -50,6 +53,20 @@ def run(
         return Group(table, *_verified(found["verified"])) if "verified" in found else table
 
     print_result(found, output_format, shown=shown)
+
+
+def _heat(path: Path, output_format: str, options: declared.Options, html: Path | None) -> None:
+    """Print what DAMON saw."""
+    from nearfar.errors import NearfarError
+    from nearfar.heat import heat
+
+    check_format(output_format, instead="")
+    defaults = {option.name: option.default for option in declared.OPTIONS}
+    wrong = [name for name, value in options.items() if value != defaults[name]]
+    if html is not None or wrong:
+        name = wrong[0].replace("_", "-") if wrong else "html"
+        raise NearfarError(f"--{name}: {path} has no references; leave the option out")
+    print_result(heat(path), output_format)
 
 
 def _verified(files: Sequence[Verified]) -> Iterator[RenderableType]:

@@ -59,7 +59,10 @@ impl Registry for Importers {
             name: importer.name(),
             what: format!("{}; holds {}", importer.summary(), importer.holds()),
         };
-        IMPORTERS.iter().map(entry).collect()
+        // Not a trace: `python/nearfar/damo.py` reads it.
+        let what = "what DAMON recorded, as damo writes it; holds heat of regions, no references";
+        let damo = Entry { name: "damo", what: what.into() };
+        IMPORTERS.iter().map(entry).chain([damo]).collect()
     }
 }
 

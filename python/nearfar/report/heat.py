@@ -1,0 +1,73 @@
+"""What DAMON saw, for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group
+from rich.text import Text
+
+from nearfar import units
+from nearfar.report.tables import labelled, listing
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from nearfar.heat import HeatResult
+
+#: The hottest pieces that are shown.
+_SHOWN: Final = 10
+
+
+def heat(found: HeatResult) -> RenderableType:
+    """The answer, heat by time, and the hottest pieces of the address space."""
+    seconds = found.rows[-1]["end_ns"] / 1e9
+    assumed = ", DAMON's default: the record does not say" if found.sample_assumed else ""
+    working = found.working_set
+    facts = [
+        ("heat", f"{found.heat}: {units.count(found.snapshots)} snapshots of {found.targets} "
+                 f"target{'s' * (found.targets != 1)} in {units.digits(seconds)} s"),
+        ("monitored", units.size(found.monitored_bytes)),
+        ("working set", f"mean {units.size(working['mean'])}, half of the time at most "
+                        f"{units.size(working['p50'])}, most {units.size(working['most'])}"),
+        ("counted as", "damo counts it: whole regions in which a sample found an access"),
+        ("samples", f"up to {found.samples} of a snapshot's region, one each "
+                    f"{units.duration(found.sample_ns)}{assumed}"),
+        ("not known", "references and their order, reads or writes, pages within a region: no "
+                      "page size, fault or latency follows from it"),
+    ]  # fmt: skip
+    times = [
+        (
+            f"{row['start_ns'] / 1e9:.1f} .. {row['end_ns'] / 1e9:.1f}",
+            units.size(row["low_bytes"]),
+            units.size(row["likely_bytes"]),
+            units.size(row["high_bytes"]),
+            units.size(row["seen_bytes"]),
+        )
+        for row in found.rows
+    ]
+    hottest = sorted(found.pieces, key=lambda piece: -(piece["share"] or 0))[:_SHOWN]
+    pieces = [
+        (
+            f"{int(piece['addr'] or 0):#x}",
+            units.size(piece["bytes"] or 0),
+            units.percent(piece["share"] or 0),
+            "never" if piece["last_ns"] is None else f"{piece['last_ns'] / 1e9:.1f}",
+        )
+        for piece in hottest
+    ]
+    return Group(
+        labelled(facts),
+        Text(""),
+        listing(
+            "Heat by time; bytes accessed at a time, 95 %",
+            ["seconds", "at least", "likely", "at most", "working set"],
+            times,
+        ),
+        Text(""),
+        listing(
+            "Hottest pieces of the address space",
+            ["from", "size", "samples with an access", "last at, s"],
+            pieces,
+        ),
+    )
