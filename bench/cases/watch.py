@@ -130,6 +130,7 @@ def on_host(
     print(f"bench: {NAME}: {name}", file=sys.stderr)
     folder = scratch / f"{NAME}-{name}"
     folder.mkdir(mode=0o755)
+    scratch.chmod(0o755)  # PostgreSQL runs as another user
     if name == "hot":
         built(HOT, folder)
     with kernel.limited_group(where, f"nearfar-bench-{os.getpid()}", None) as group:
