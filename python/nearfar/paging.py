@@ -28,7 +28,7 @@ from nearfar.info import HeatMap
 from nearfar.memory_curve import Memory, in_order
 from nearfar.models import Fit
 from nearfar.page_choice import choose
-from nearfar.provenance import Run, provenance
+from nearfar.provenance import Run, provenance, sampled_pages
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 from nearfar.sizes import list_of
@@ -274,7 +274,7 @@ def paging(
 
 
 def pieces(
-    trace: str | PathLike[str],  # noqa: ARG001
+    trace: str | PathLike[str],
     **options: Unpack[declared.Options],
 ) -> dict[int, float]:
     """The page sizes of a study, which may run in parts, with the approximate work of each.
@@ -289,7 +289,8 @@ def pieces(
     request = _Request.of(options)
     settings: _Settings = json.loads(_engine.paging_options(request.hosts, options=request.values))
     sizes = settings["page_sizes"]
-    if request.filtered != ALL_REFERENCES or settings["options"]["sample"] is not None:
+    sampled = settings["options"]["sample"] is not None or sampled_pages(Path(trace)) is not None
+    if request.filtered != ALL_REFERENCES or sampled:
         return {}
     last = max(len(sizes) - 1, 1)
     return {size: _SMALLEST + (1 - _SMALLEST) * at / last for at, size in enumerate(sizes)}
@@ -416,6 +417,9 @@ def sample_warnings(run: PagingRun) -> list[str]:
     """A warning about the page sizes that a sample left out, with the rates that they need."""
     if not (left := run.get("left_out")):
         return []
+    if run["options"]["sample"] is None:
+        names = ", ".join(units.size(size["page_bytes"]) for size in left)
+        return [f"{run['trace']}: a sample of 4 KiB pages; left out: pages of {names}"]
     sizes = [
         f"{units.size(size['page_bytes'])} ({size['least_sample'] or 'all of them'})"
         for size in left
@@ -460,6 +464,11 @@ def trace_warnings(run: Run) -> list[str]:
         lines.append(f"{run['trace']}: the trace is incomplete; this is what it holds so far")
     if run["sampled_trace"]:
         lines.append(f"{run['trace']}: a sampled trace; reuse, and so every rate, is not exact")
+    if (share := run.get("sampled_pages")) is not None:
+        lines.append(
+            f"{run['trace']}: a sample of {units.percent(share)} of the pages; rates are estimates "
+            "with 95 % intervals"
+        )
     return lines
 
 
