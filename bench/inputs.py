@@ -74,9 +74,9 @@ class Inputs:
             raise BenchError("gzip: not found; install it")
         return [found, "-dc", str(self.compressed(size))]
 
-    def capture(self, size: int, to: Path) -> Finished:
+    def capture(self, size: int, to: Path, *flags: str) -> Finished:
         """Capture it; the trace is complete or this is an error."""
-        words = nearfar("capture", "--force", "-o", to, "--", *self.command(size))
+        words = nearfar("capture", *flags, "--force", "-o", to, "--", *self.command(size))
         return run(words, discard=True)
 
     @property

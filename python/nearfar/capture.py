@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TypedDict, Unpack
+from typing import NotRequired, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar.declared import capture as declared
@@ -32,6 +32,20 @@ class Part(TypedDict):
     bytes: int
 
 
+class Sample(TypedDict):
+    """A sample of pages (docs/trace.md)."""
+
+    rate: float
+    references: Mapping[str, int]
+    bursts: Sequence[object]
+
+
+class Source(TypedDict):
+    """Where a trace comes from; only the sample is read here."""
+
+    sample: NotRequired[Sample]
+
+
 class Info(TypedDict):
     """The keys of ``trace.json`` that the capture reports."""
 
@@ -42,6 +56,7 @@ class Info(TypedDict):
     threads: Sequence[object]
     pages_by_kinds: Mapping[str, int]
     parts: Sequence[Part]
+    source: Source
 
 
 @dataclass(frozen=True)

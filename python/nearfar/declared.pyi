@@ -572,6 +572,8 @@ class capture:
         max_refs: int | None
         arch: str
         follow_forks: bool
+        sample: str | float | None
+        sample_seed: int
 
     OPTIONS: Final[tuple[Option, ...]]
 

@@ -28,7 +28,7 @@ from nearfar.info import HeatMap
 from nearfar.memory_curve import Memory, in_order
 from nearfar.models import Fit
 from nearfar.page_choice import choose
-from nearfar.provenance import Run, provenance
+from nearfar.provenance import Run, provenance, sampled_pages
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 from nearfar.sizes import list_of
@@ -347,6 +347,9 @@ def sample_warnings(run: PagingRun) -> list[str]:
     """A warning about the page sizes that a sample left out, with the rates that they need."""
     if not (left := run.get("left_out")):
         return []
+    if run["options"]["sample"] is None:
+        names = ", ".join(units.size(size["page_bytes"]) for size in left)
+        return [f"{run['trace']}: a sample of 4 KiB pages; left out: pages of {names}"]
     sizes = [
         f"{units.size(size['page_bytes'])} ({size['least_sample'] or 'all of them'})"
         for size in left
@@ -391,6 +394,11 @@ def trace_warnings(run: Run) -> list[str]:
         lines.append(f"{run['trace']}: the trace is incomplete; this is what it holds so far")
     if run["sampled_trace"]:
         lines.append(f"{run['trace']}: a sampled trace; reuse, and so every rate, is not exact")
+    if (share := run.get("sampled_pages")) is not None:
+        lines.append(
+            f"{run['trace']}: a sample of {units.percent(share)} of the pages; rates are estimates "
+            "with 95 % intervals"
+        )
     return lines
 
 

@@ -30,6 +30,8 @@ class Run(TypedDict, total=False):
     traced: str
     trace_complete: bool
     sampled_trace: bool
+    #: The share of the program's pages that the trace holds; absent if it holds all.
+    sampled_pages: float
     machine: str
     machine_description: Json
     #: Instead, if several machines were compared: their descriptions and DRAM latencies.
@@ -96,4 +98,11 @@ def _of_trace(trace: Path) -> Run:
         "traced": shlex.join(source["command"]) or source["detail"],
         "trace_complete": info["complete"],
         "sampled_trace": source.get("sampled", False),
+        **({"sampled_pages": sample["rate"]} if (sample := source.get("sample")) else {}),
     }
+
+
+def sampled_pages(trace: Path) -> float | None:
+    """The share of the program's pages that a trace holds; None if it holds all."""
+    sample = json.loads(read_trace(trace))["source"].get("sample")
+    return sample["rate"] if sample else None

@@ -23,6 +23,7 @@ mod reach;
 mod recorder;
 mod repeat;
 mod reserve;
+mod sample;
 mod stream;
 mod syscall;
 mod zero;
@@ -95,6 +96,34 @@ fn loads_and_stores(info: u32) -> bool {
     FAST_UNPACK.load(Relaxed) && info >> 16 & 3 == 3
 }
 
+type OnReference = extern "C" fn(c_uint, u32, u64, *mut c_void);
+
+/// The callbacks for references of most instructions, and of two kinds.
+struct Callbacks {
+    usual: OnReference,
+    atomic: OnReference,
+    exclusive: OnReference,
+}
+
+impl Callbacks {
+    fn chosen() -> Self {
+        let fast = FAST_UNPACK.load(Relaxed);
+        if sample::is_on() {
+            Self {
+                usual: if fast { sample::reference_callback() } else { sample::reference_by_api },
+                atomic: sample::atomic_reference,
+                exclusive: sample::exclusive_store,
+            }
+        } else {
+            Self {
+                usual: if fast { reference } else { reference_by_api },
+                atomic: atomic_reference,
+                exclusive: exclusive_store,
+            }
+        }
+    }
+}
+
 const ADDR_MASK: u64 = (1 << layout::ADDR_BITS) - 1;
 
 /// Unpack size and direction from `info` as QEMU 7.2 packs it, which saves two calls into QEMU per
@@ -139,33 +168,34 @@ extern "C" fn on_translation(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_p
     // SAFETY: the block is valid, and every index is below its number of instructions.
     unsafe {
         let count = qemu::qemu_plugin_tb_n_insns(block);
-        let usual = if FAST_UNPACK.load(Relaxed) { reference } else { reference_by_api };
+        let callbacks = Callbacks::chosen();
         let (mut bytes, mut is_repeat) = (0, false);
         for index in 0..count {
             let instruction = qemu::qemu_plugin_tb_get_insn(block, index);
             let size = qemu::qemu_plugin_insn_size(instruction);
             bytes += size as u64;
             let word = (index as u64 & layout::INDEX_MASK) << INDEX_SHIFT;
-            let mut data = word as *mut c_void;
+            // A sample needs the number of instructions as well.
+            let mut data = (word | if sample::is_on() { count as u64 } else { 0 }) as *mut c_void;
             let code = qemu::qemu_plugin_insn_data(instruction).cast::<u8>();
             let code = std::slice::from_raw_parts(code, size);
             let callback = match instruction::kind(syscall::machine(), code) {
-                Kind::Usual => usual,
-                Kind::Atomic => atomic_reference,
-                Kind::StoreExclusive => exclusive_store,
+                Kind::Usual => callbacks.usual,
+                Kind::Atomic => callbacks.atomic,
+                Kind::StoreExclusive => callbacks.exclusive,
                 Kind::Repeat => {
                     let addr = qemu::qemu_plugin_insn_vaddr(instruction);
-                    data = repeat::instruction(addr, word);
+                    data = repeat::instruction(addr, data as u64);
                     is_repeat = count == 1;
                     repeat::reference
                 }
                 Kind::Zero(register) => {
-                    zero::instrument(block, index, count, register, word);
-                    usual
+                    zero::instrument(block, index, count, register, data as u64);
+                    callbacks.usual
                 }
                 Kind::Call => {
                     zero::instrument_call(instruction);
-                    usual
+                    callbacks.usual
                 }
             };
             qemu::qemu_plugin_register_vcpu_mem_cb(
@@ -179,11 +209,16 @@ extern "C" fn on_translation(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_p
         let (addr, count) = (qemu::qemu_plugin_tb_vaddr(block), count as u64);
         let word = layout::block_word(addr, bytes, count)
             .unwrap_or_else(|| BLOCK | u64::from(block_index(recorder, addr, bytes, count)));
+        let (begins, data): (extern "C" fn(c_uint, *mut c_void), u64) = match is_repeat {
+            true => (repeat::on_block, word),
+            false if sample::is_on() => sample::block_callback(recorder, word, count),
+            false => (on_block, word),
+        };
         qemu::qemu_plugin_register_vcpu_tb_exec_cb(
             block,
-            Some(if is_repeat { repeat::on_block } else { on_block }),
+            Some(begins),
             NO_REGS,
-            word as *mut c_void,
+            data as *mut c_void,
         );
     }
 }
@@ -250,7 +285,13 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let extra = [zva, entry].iter().flatten().map(|word| format!(",{word}")).collect();
         let memory = reach::install((path, memory_fd), (plugin, plugin_fd), extra);
         match memory.and_then(Recorder::install) {
-            Ok(recorder) => recorder.watch(),
+            Ok(recorder) => {
+                recorder.watch();
+                if let Err(error) = sample::install(recorder) {
+                    eprintln!("nearfar plugin: cannot map a table for --sample: {error}");
+                    return 1;
+                }
+            }
             Err(error) => {
                 eprintln!("nearfar plugin: cannot use {path}: {error}");
                 return 1;

@@ -10,10 +10,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 use super::layout::{BLOCKS, CHUNK, FOLLOW, Header, MAGIC, Memory, Slot, TOTAL, origin, state};
+use super::sample;
 
 /// QEMU never reuses the number of a virtual CPU. Two threads that exist at the same time collide
 /// only if their numbers differ by a multiple of this.
-const VCPUS: usize = 1 << 22;
+pub const VCPUS: usize = 1 << 22;
 
 /// Writes the streams of this process.
 pub struct Recorder {
@@ -175,6 +176,7 @@ impl Recorder {
     /// Give `vcpu` a stream.
     pub fn open(&self, vcpu: u32) {
         self.write_to_scratch(vcpu);
+        sample::begin_counts(self, vcpu);
         if !self.recording() || self.stopped() {
             return;
         }
@@ -234,6 +236,7 @@ impl Recorder {
     /// write to that thread's stream.
     pub fn after_fork_in_child(&'static self) {
         set_process_id(query_process_id());
+        sample::begin_counts(self, current_vcpu());
         match RESERVED.take() {
             Some(slot) => {
                 self.assign(slot, current_vcpu());
@@ -297,6 +300,12 @@ impl Recorder {
         index
     }
 
+    /// Address and shape of a block in the shared table.
+    pub fn block(&self, index: usize) -> (u64, u64) {
+        let block = &self.memory.blocks()[index];
+        (block.addr.load(Relaxed), block.shape.load(Relaxed))
+    }
+
     /// Wake the receiver.
     pub fn ring_bell(&self) {
         let header = self.header();
@@ -336,7 +345,7 @@ fn map_shared(file: OwnedFd) -> io::Result<Memory> {
 }
 
 /// Map `bytes` of private zeros, which are never unmapped. Untouched pages take no memory.
-fn map(bytes: usize, protection: i32) -> io::Result<NonNull<u8>> {
+pub fn map(bytes: usize, protection: i32) -> io::Result<NonNull<u8>> {
     let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at any address.
     let start = unsafe { libc::mmap(null_mut(), bytes, protection, how, -1, 0) };

@@ -12,12 +12,12 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 
 use crate::stream::Stream;
-use crate::{ADDR_MASK, unpack_by_api};
+use crate::{ADDR_MASK, sample, unpack_by_api};
 
-/// A repeated instruction: its address, and its index in its block, shifted into instruction.
+/// A repeated instruction: its address, and the data of a callback for its references.
 struct Instruction {
     addr: u64,
-    index: u64,
+    data: u64,
 }
 
 /// A thread's last iteration.
@@ -25,7 +25,7 @@ struct Instruction {
 struct Iteration {
     /// Address of the instruction.
     addr: u64,
-    /// Position of the stream after it: unchanged as long as the thread does nothing else.
+    /// [`position`] after it: unchanged as long as the thread does nothing else.
     position: u64,
     /// Word of the next iteration's block, if that has next_block; otherwise 0.
     next_block: u64,
@@ -37,27 +37,27 @@ thread_local! {
 
 static INSTRUCTIONS: Mutex<Option<HashMap<(u64, u64), usize>>> = Mutex::new(None);
 
-/// The data for [`reference`] of the instruction at `addr`. Allocated once per instruction and
-/// never freed.
-pub fn instruction(addr: u64, index: u64) -> *mut c_void {
+/// The data for [`reference`] of the instruction at `addr`, whose references otherwise have `data`.
+/// Allocated once per instruction and never freed.
+pub fn instruction(addr: u64, data: u64) -> *mut c_void {
     let Ok(mut instructions) = INSTRUCTIONS.lock() else { return null_mut() };
     let instructions = instructions.get_or_insert_with(HashMap::new);
-    let data = instructions.entry((addr, index)).or_insert_with(|| {
-        std::ptr::from_ref(Box::leak(Box::new(Instruction { addr, index }))).expose_provenance()
+    let known = instructions.entry((addr, data)).or_insert_with(|| {
+        std::ptr::from_ref(Box::leak(Box::new(Instruction { addr, data }))).expose_provenance()
     });
-    std::ptr::with_exposed_provenance_mut(*data)
+    std::ptr::with_exposed_provenance_mut(*known)
 }
 
 /// Called when a block begins that consists of one such instruction. `word` is its encoded word.
 pub extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
-    // SAFETY: QEMU calls this on the thread of `vcpu`, which has been opened.
-    let mut stream = unsafe { Stream::of(vcpu) };
     let word = word as u64;
     let last = LAST.get();
-    if last.addr == word & ADDR_MASK && last.position == stream.position() {
+    // SAFETY: QEMU calls this on the thread of `vcpu`, which has been opened.
+    if last.addr == word & ADDR_MASK && last.position == unsafe { position(vcpu) } {
         LAST.set(Iteration { next_block: word, ..last });
     } else {
-        stream.put(word);
+        // SAFETY: as above.
+        unsafe { begin(vcpu, word) };
     }
 }
 
@@ -68,12 +68,48 @@ pub extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, data: *mut c_voi
     }
     // SAFETY: from `instruction`, and never changed.
     let instruction = unsafe { &*data.cast::<Instruction>() };
-    // SAFETY: as in `on_block`.
-    let mut stream = unsafe { Stream::of(vcpu) };
     let last = LAST.get();
-    if last.next_block != 0 && last.addr == instruction.addr && last.position == stream.position() {
-        stream.put(last.next_block);
+    // SAFETY: as in `on_block`.
+    unsafe {
+        let continues = last.addr == instruction.addr && last.position == position(vcpu);
+        if last.next_block != 0 && continues {
+            begin(vcpu, last.next_block);
+        }
+        let word = unpack_by_api(info) | (addr & ADDR_MASK);
+        if sample::is_on() {
+            sample::access(vcpu, word, instruction.data);
+        } else {
+            Stream::of(vcpu).put(word | instruction.data);
+        }
+        let position = position(vcpu);
+        LAST.set(Iteration { addr: instruction.addr, position, next_block: 0 });
     }
-    stream.put(unpack_by_api(info) | instruction.index | (addr & ADDR_MASK));
-    LAST.set(Iteration { addr: instruction.addr, position: stream.position(), next_block: 0 });
+}
+
+/// A number that changes whenever `vcpu` does anything else.
+///
+/// # Safety
+/// To be called on the thread of `vcpu`, which has been opened.
+unsafe fn position(vcpu: c_uint) -> u64 {
+    // SAFETY: contract of this function.
+    unsafe {
+        match sample::is_on() {
+            true => sample::instructions(vcpu),
+            false => Stream::of(vcpu).position(),
+        }
+    }
+}
+
+/// The block `word` begins.
+///
+/// # Safety
+/// As of [`position`].
+unsafe fn begin(vcpu: c_uint, word: u64) {
+    // SAFETY: contract of this function.
+    unsafe {
+        match sample::is_on() {
+            true => sample::fetch(vcpu, word),
+            false => Stream::of(vcpu).put(word),
+        }
+    }
 }

@@ -9,6 +9,7 @@ use super::layout::{
     CHUNK, CHUNK_WORDS, CHUNKS, CONTROL, Event, MAX_CONTROL, RING, Slot, state, tag, what,
 };
 use super::recorder::{Recorder, futex_wait};
+use super::sample;
 
 /// Writes to the stream of a virtual CPU.
 ///
@@ -62,6 +63,13 @@ impl Stream {
 
     /// Write a control record atomically: `tag`, then `words`.
     pub fn control(&mut self, tag: u64, words: &[u64]) {
+        let vcpu = self.vcpu;
+        sample::sync(self, vcpu);
+        self.control_only(tag, words);
+    }
+
+    /// The same, without the thread's place before it.
+    pub fn control_only(&mut self, tag: u64, words: &[u64]) {
         if !self.recorder.recording() || words.len() >= MAX_CONTROL {
             return;
         }
@@ -134,6 +142,7 @@ impl Stream {
             && !self.recorder.stopped()
             && !self.is_scratch()
         {
+            sample::forget_all();
             self.begin_fence();
             self.recorder.reserve_for_child(origin, self.slot.order.load(Relaxed));
         }
@@ -165,7 +174,9 @@ impl Stream {
     }
 
     /// Close the stream: the thread has executed its last instruction.
-    pub fn close(self) {
+    pub fn close(mut self) {
+        let vcpu = self.vcpu;
+        sample::sync(&mut self, vcpu);
         let scratch = self.recorder.scratch();
         self.recorder
             .slot_pointer(self.vcpu)

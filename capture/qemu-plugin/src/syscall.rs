@@ -14,7 +14,7 @@ use qemu_plugin_sys as qemu;
 use crate::layout::{NO_FILE, SHARED, lost, origin, tag, what};
 use crate::recorder::{self, Recorder};
 use crate::stream::Stream;
-use crate::{exec, guest, reach, reserve, zero};
+use crate::{exec, guest, reach, reserve, sample, zero};
 use table::{ARCHS, Call};
 
 static ARCH: AtomicUsize = AtomicUsize::new(0);
@@ -101,6 +101,11 @@ pub extern "C" fn on_call(
         _ if removes_memory(call, &arguments) => {
             stream.begin_fence();
             FENCED.set(true);
+            // Other threads can touch the memory again before the call returns.
+            match call {
+                Call::Munmap | Call::Madvise | Call::Mremap => sample::forget(a1, a2),
+                _ => {}
+            }
         }
         _ => {}
     }
@@ -217,10 +222,13 @@ fn after_success(stream: &mut Stream, call: Call, a: &[u64; 6], done: u64) {
         Call::Munmap => stream.event(&[what::UNMAP, a[0], round_up(a[1])], b""),
         Call::Mremap => {
             let (old, new) = (round_up(a[1]), round_up(a[2]));
+            sample::forget(a[0], old);
+            sample::forget(done, new);
             stream.event(&[what::REMAP, a[0], old, new, a[3], done], b"");
         }
         Call::Madvise => {
             if let (Some(what), 1..) = (discard_event(a[2]), a[1]) {
+                sample::forget(a[0], round_up(a[1]));
                 stream.event(&[what, a[0], round_up(a[1])], b"");
             } else if matches!(a[2] as i32, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE) {
                 event_after(stream, &[what::POPULATE, a[0], round_up(a[1])], b"");
@@ -252,6 +260,7 @@ fn after_success(stream: &mut Stream, call: Call, a: &[u64; 6], done: u64) {
                 let bytes = unsafe { segment.assume_init() }.shm_segsz as u64;
                 let writes = if a[2] & libc::SHM_RDONLY as u64 == 0 { 2 } else { 0 };
                 let fixed = [what::MAP, done, round_up(bytes), 0, 1 | writes | SHARED];
+                sample::forget(done, round_up(bytes));
                 event_after(stream, &fixed, b"[shm]");
             }
         }
@@ -325,6 +334,7 @@ fn mapped(stream: &mut Stream, a: &[u64; 6], done: u64) {
     // `MAP_SHARED` and `MAP_SHARED_VALIDATE`.
     let shared = if flags & libc::MAP_SHARED != 0 { SHARED } else { 0 };
     let fixed = [what::MAP, done, round_up(a[1]), offset, a[2] & 7 | shared, file.0, file.1];
+    sample::forget(done, round_up(a[1]));
     event_after(stream, &fixed, &name);
     if flags & libc::MAP_LOCKED != 0 {
         locked(stream, lock::NOW, done, a[1]);
@@ -344,6 +354,7 @@ fn brk(stream: &mut Stream, done: u64) {
     }
     let (start, before) = (start.load(Relaxed), end.swap(done, Relaxed));
     let fixed = [what::BRK, start, done - start, 0, 3];
+    sample::forget(before.min(done), before.abs_diff(done));
     if FENCED.get() {
         stream.event(&fixed, b"[heap]");
     } else if done != before {

@@ -16,7 +16,7 @@ use qemu_plugin_sys as qemu;
 
 use crate::layout::{SIZE_SHIFT, STORE, what};
 use crate::stream::Stream;
-use crate::{ADDR_MASK, NO_REGS};
+use crate::{ADDR_MASK, NO_REGS, sample};
 
 /// Bytes that the instruction zeroes; 0 if unknown.
 static BLOCK: AtomicU64 = AtomicU64::new(0);
@@ -28,6 +28,8 @@ const NO: u8 = 2;
 
 /// Offset of the registers x0, x1, ... in `CPUARMState`: they follow 16 registers of 4 bytes.
 const REGISTERS: usize = 64;
+/// Bits of the number of a register.
+const NUMBER_BITS: u32 = 5;
 /// Maximum bytes per record: a cache line.
 const LINE: u64 = 64;
 const LINE_SHIFT: u64 = LINE.trailing_zeros() as u64;
@@ -49,7 +51,7 @@ fn register(cpu_state: usize, number: usize) -> u64 {
 }
 
 /// Register a callback for instruction `index` of `count` in `block`. `word` is its index, shifted
-/// into place, and `number` its register.
+/// into place, with its number of instructions below in a sample, and `number` its register.
 ///
 /// # Safety
 /// To be called while QEMU translates `block`, which has such an instruction.
@@ -66,7 +68,8 @@ pub unsafe fn instrument(
         let at = qemu::qemu_plugin_tb_get_insn(block, if last { index } else { index + 1 });
         // The next instruction still sees the register. If there is none, the store is not seen.
         let callback: extern "C" fn(c_uint, *mut c_void) = if last { unseen } else { zeroed };
-        let data = (word | u64::from(number)) as *mut c_void;
+        let count = (word & ADDR_MASK) << NUMBER_BITS;
+        let data = (word & !ADDR_MASK | count | u64::from(number)) as *mut c_void;
         qemu::qemu_plugin_register_vcpu_insn_exec_cb(at, Some(callback), NO_REGS, data);
     }
 }
@@ -120,10 +123,16 @@ extern "C" fn at_zero(vcpu: c_uint, data: *mut c_void, cpu_state: usize) {
     let addr = register(cpu_state, (data & 31) as usize) & !(bytes - 1);
     let (line, shift) =
         if bytes < LINE { (bytes, bytes.trailing_zeros().into()) } else { (LINE, LINE_SHIFT) };
-    // SAFETY: as in `unseen`.
-    let mut stream = unsafe { Stream::of(vcpu) };
     for at in (addr..addr + bytes).step_by(line as usize) {
-        stream.put(STORE | shift << SIZE_SHIFT | data & !31 | at & ADDR_MASK);
+        let word = STORE | shift << SIZE_SHIFT | at & ADDR_MASK;
+        // SAFETY: as in `unseen`.
+        unsafe {
+            if sample::is_on() {
+                sample::access(vcpu, word, data & !ADDR_MASK | (data & ADDR_MASK) >> NUMBER_BITS);
+            } else {
+                Stream::of(vcpu).put(word | data & !ADDR_MASK);
+            }
+        }
     }
 }
 

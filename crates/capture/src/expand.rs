@@ -33,6 +33,16 @@ impl Position {
         self.block_end.saturating_sub(self.recorded)
     }
 
+    /// Jump to a block: instructions before it and up to its end, as its writer says. Returns false
+    /// if they contradict each other or what came before.
+    pub fn jump(&mut self, start: u64, end: u64) -> bool {
+        let forward = start <= end && self.block_end <= end;
+        if forward {
+            (self.block_start, self.block_end) = (start, end);
+        }
+        forward
+    }
+
     /// Append a record of the kernel, after the current block, on behalf of this thread.
     pub fn push_kernel(&mut self, kind: Kind, addr: u64, size: u16, out: &mut Batch) {
         let instr = self.rest().min(u64::from(u32::MAX));

@@ -38,7 +38,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First word of the shared memory: "nearfar", the version of the encoding, and the sizes below, so
 /// that sides built with different layouts reject each other.
-pub const MAGIC: u64 = 0x6e65_6172_6661_7206 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
+pub const MAGIC: u64 = 0x6e65_6172_6661_7207 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which writers wait for room. Rings are aligned to it.
 pub const CHUNK: usize = 128 << 10;
 /// Words in a chunk.
@@ -150,6 +150,15 @@ pub struct Header {
     pub base: AtomicU64,
     /// Bytes of a mapping for which QEMU had no memory, so that the plugin ended the process.
     pub reservation: AtomicU64,
+    /// Not 0: record a sample ([`is_sampled`]). The plugin lowers it as the footprint grows if
+    /// [`Header::sample_pages`] is not 0.
+    pub sample: AtomicU64,
+    /// Seed of the sample.
+    pub sample_seed: AtomicU64,
+    /// Pages that a sample of a growing footprint should have at most; 0 for a fixed share.
+    pub sample_pages: AtomicU64,
+    /// First touches of pages so far, if a sample is recorded.
+    pub touched: AtomicU64,
 }
 
 impl Header {
@@ -166,6 +175,44 @@ pub const WAITERS: u32 = 1 << 31;
 
 /// Flag: record child processes as well.
 pub const FOLLOW: u32 = 1;
+/// Flag: record instruction fetches. Only a sample needs it: otherwise, the receiver drops them.
+pub const FETCH: u32 = 2;
+
+/// log2 of the size of the pages that are sampled.
+pub const PAGE_SHIFT: u32 = 12;
+
+/// Whether the page of this number, without the bits above [`ADDR_BITS`], is in the sample of
+/// `seed` and `limit`: the share of pages times 2^64.
+///
+/// The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+#[inline]
+pub const fn is_sampled(page_number: u64, seed: u64, limit: u64) -> bool {
+    mix(page_number ^ mix(seed)) < limit
+}
+
+/// Blocks in a burst: a TLB of 1,600 entries needs 6,400 records to fill, and 1,000 are measured
+/// (`crates/study/src/paging/sample/clusters.rs`).
+pub const BURST: u64 = 8000;
+/// Bursts take at most one in this many blocks, whatever the share of sampled pages.
+pub const MIN_BURST_DISTANCE: u64 = 16;
+
+/// Blocks from one burst of a thread to the next one, on average, in a sample of `limit`.
+pub fn burst_distance(limit: u64) -> u64 {
+    let distance = (u128::from(BURST) << 64) / u128::from(limit.max(1));
+    u64::try_from(distance).unwrap_or(u64::MAX).clamp(BURST * MIN_BURST_DISTANCE, 1 << 48)
+}
+
+/// Where the burst begins in this many blocks, the `number`-th of a thread, at random.
+pub fn burst_start(distance: u64, seed: u64, number: u64) -> u64 {
+    mix(mix(seed) ^ !number) % (distance - BURST + 1)
+}
+
+const fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ z >> 31
+}
 
 /// States of a [`Slot`].
 pub mod state {
@@ -289,6 +336,10 @@ pub mod tag {
     pub const FENCE: u64 = 124;
     /// The end of a fence.
     pub const FENCE_END: u64 = 125;
+    /// In a sample, where the thread is, see [`super::Place`].
+    pub const PLACE: u64 = 126;
+    /// In a sample, a burst begins (1) or ends (0): in it, every reference of the thread is recorded.
+    pub const BURST: u64 = 127;
 }
 
 /// Encode a block as a word, if it fits.
@@ -318,6 +369,24 @@ pub enum Transfer {
     Bytes = 4,
     /// Number of words before the buffers.
     Fixed = 5,
+}
+
+/// Words of a place after the control word: what a sample leaves out, so that the next record has
+/// its position, and the counts of what the thread has done so far.
+#[repr(usize)]
+pub enum Place {
+    /// Instructions before the current block.
+    BlockStart = 0,
+    /// Instructions up to the end of the current block.
+    BlockEnd = 1,
+    /// Blocks.
+    Fetches = 2,
+    /// Loads.
+    Loads = 3,
+    /// Stores.
+    Stores = 4,
+    /// Number of words.
+    Words = 5,
 }
 
 /// Device of a transfer without a regular file.

@@ -18,6 +18,7 @@ pub mod probe;
 pub mod program;
 mod recording;
 pub mod run;
+pub mod sample;
 pub mod schedule;
 pub mod shared;
 mod streams;

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
+use nearfar_trace::sample::Burst;
 use nearfar_trace::{Batch, Clock, NarrowBatch, Result, Writer};
 
 use crate::expand::Sink;
@@ -30,6 +31,10 @@ pub(crate) struct Output<'a> {
     pub began: Option<Instant>,
     /// Times of later records, relative to `began`.
     pub clock: Clock,
+    /// Fetches, loads and stores of the program, if a sample is recorded.
+    pub references: [u64; 3],
+    /// Finished bursts of a sample.
+    pub bursts: Vec<Burst>,
 }
 
 /// Why recording ended before the program.

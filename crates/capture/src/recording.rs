@@ -6,12 +6,13 @@ mod resident;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use nearfar_trace::sample::Burst;
 use nearfar_trace::{Batch, Clock, RegionEvent, RegionKind, Result, Writer};
 
 use crate::address_space::AddressSpace;
 use crate::expand::{Expander, Position, Sink};
 use crate::interrupt::Interrupter;
-use crate::layout::{CONTROL, Event, OTHER, tag};
+use crate::layout::{CONTROL, Event, OTHER, Place, tag};
 use crate::output::{Output, StopReason};
 use crate::schedule::Schedule;
 use crate::shared::Shared;
@@ -23,6 +24,8 @@ const MAX_EVENTS: u64 = 1 << 22;
 const MAX_NAME_BYTES: u64 = 256 << 20;
 /// Maximum number of mapped ranges in all processes.
 const MAX_RANGES: usize = 1 << 22;
+/// Maximum number of bursts in a trace; later ones are not used.
+const MAX_BURSTS: usize = 1 << 16;
 /// Maximum bytes of a name; the plugin truncates longer ones.
 const MAX_NAME: usize = 4096;
 
@@ -53,6 +56,10 @@ pub(crate) struct Recording<'a> {
     files: Files,
     /// The process of each thread.
     process_of: Vec<u32>,
+    /// What each thread has done so far, if a sample is recorded ([`Place`]).
+    references_of: HashMap<u32, [u64; 3]>,
+    /// Where the current burst of a thread began, in records.
+    burst_of: HashMap<u32, u64>,
     processes: u32,
     /// By process. Processes that share a space (`vfork`) have a copy each.
     spaces: HashMap<u32, AddressSpace>,
@@ -103,12 +110,16 @@ impl<'a> Recording<'a> {
                 interrupter,
                 began: None,
                 clock: Clock::default(),
+                references: [0; 3],
+                bursts: Vec::new(),
             },
             expander: Expander::new(fetch),
             batch: Batch::default(),
             events: Vec::new(),
             files: Files::default(),
             process_of: Vec::new(),
+            references_of: HashMap::new(),
+            burst_of: HashMap::new(),
             processes: 0,
             spaces: HashMap::new(),
             exec: HashMap::new(),
@@ -249,9 +260,42 @@ impl<'a> Recording<'a> {
                 }
             }
             tag::PAD | tag::FENCE | tag::FENCE_END => {}
+            tag::PLACE => self.place(words, position),
+            tag::BURST => self.burst(words == [1], position.thread),
             _ => self.stop_forged(),
         }
         Ok(())
+    }
+
+    /// A thread of a sample reports where it is.
+    fn place(&mut self, words: &[u64], position: &mut Position) {
+        let Ok(words) = <&[u64; Place::Words as usize]>::try_from(words) else {
+            return self.stop_forged();
+        };
+        let word = |index: Place| words[index as usize];
+        let now = [Place::Fetches, Place::Loads, Place::Stores].map(word);
+        let before = self.references_of.insert(position.thread, now).unwrap_or_default();
+        let descends = now.iter().zip(before).any(|(now, before)| *now < before);
+        if descends || !position.jump(word(Place::BlockStart), word(Place::BlockEnd)) {
+            return self.stop_forged();
+        }
+        if self.out.has_begun() {
+            for ((sum, now), before) in self.out.references.iter_mut().zip(now).zip(before) {
+                *sum = sum.saturating_add(now - before);
+            }
+        }
+    }
+
+    /// A burst of a thread begins or ends.
+    fn burst(&mut self, begins: bool, thread: u32) {
+        let records = self.out.writer.records();
+        if begins && self.out.has_begun() {
+            self.burst_of.insert(thread, records);
+        } else if let Some(start) = self.burst_of.remove(&thread)
+            && self.out.bursts.len() < MAX_BURSTS
+        {
+            self.out.bursts.push(Burst { thread, start, end: records });
+        }
     }
 
     /// Record an event at the current position.

@@ -13,15 +13,16 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use nearfar_schema::{Command as Declared, Count, Options as _, none};
-use nearfar_trace::{Error, Info, Result, Source, Writer, WriterOptions, file};
+use nearfar_trace::{Error, Info, PageSample, Result, Source, Writer, WriterOptions, file};
 use serde::Serialize;
 
 use crate::interrupt::{Action, Interrupter, POLL_INTERVAL, SignalWitness, send};
-use crate::layout::FOLLOW;
+use crate::layout::{FETCH, FOLLOW};
 use crate::output::StopReason;
 use crate::probe::{no_room, not_started, page_entry, zeroed_block};
 use crate::program::{Arch, qemu, resolve};
 use crate::recording::{LostProgram, Recording};
+use crate::sample::{Rate, counts};
 use crate::schedule::{Due, Schedule, Signal, Start, Stop, TimeSpan};
 use crate::shared::Shared;
 use crate::streams::{Remaining, Streams};
@@ -46,6 +47,12 @@ nearfar_schema::options! {
         arch: Arch = "auto",
         /// Record child processes as well.
         follow_forks: bool = false,
+        /// Record only this share of the program's pages, such as 1%, which is several times as
+        /// fast. Memory curves then have 95 % intervals (`nearfar paging`); other studies need a
+        /// whole trace. `auto` lowers the share as the program grows.
+        sample: Option<Rate> = none("every page"),
+        /// Seed of the sample: another one selects other pages.
+        sample_seed: Count = 0,
     }
 }
 
@@ -102,6 +109,8 @@ pub struct Options {
     pub arch: Arch,
     /// Record child processes as well.
     pub follow_forks: bool,
+    /// Record a sample of pages: its rate and its seed.
+    pub sample: Option<(Rate, u64)>,
 }
 
 /// How the program ended.
@@ -147,10 +156,15 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
             "run `make plugin`",
         ));
     }
-    let shared = Shared::create(if options.follow_forks { FOLLOW } else { 0 }).map_err(|e| {
+    let follow = if options.follow_forks { FOLLOW } else { 0 };
+    let fetch = if options.fetch { FETCH } else { 0 };
+    let shared = Shared::create(follow | fetch).map_err(|e| {
         let what = format!("cannot create the shared memory that QEMU writes to: {e}");
         Error::input("memory", what, "check the limits (`ulimit -v`, `ulimit -f`)")
     })?;
+    if let Some((rate, seed)) = options.sample {
+        rate.ask(shared.header(), seed);
+    }
     let mut detail = format!("qemu-{} with the nearfar plugin", program.arch);
     let skipped = format!("recording began after {} records", options.skip_refs);
     let start = options.start.as_ref().map(Start::describe);
@@ -171,6 +185,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         detail,
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         arch: program.arch.into(),
+        sample: options.sample.map(|(rate, seed)| rate.sample(seed)),
         unrecorded: Some(late.then(|| "its start".to_owned()).into_iter().collect()),
         ..Source::default()
     };
@@ -229,7 +244,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         streams.into_writer().discard();
         return Err(not_started(&emulator, status, interrupted));
     }
-    let outcome = finish(&shared, streams, status)?;
+    let outcome = finish(&shared, streams, status, options)?;
     copy_perf_map(child.id(), &options.output);
     Ok(outcome)
 }
@@ -398,7 +413,12 @@ fn has_ended(pid: u32) -> bool {
     matches!(after.as_bytes().first(), None | Some(b'Z' | b'X'))
 }
 
-fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Result<Outcome> {
+fn finish(
+    shared: &Shared,
+    mut streams: Streams<'_>,
+    status: ExitStatus,
+    options: &Options,
+) -> Result<Outcome> {
     let recording = &mut streams.recording;
     let interrupter = &recording.out.interrupter;
     let end = match (interrupter.interrupted(), status.code(), status.signal()) {
@@ -432,7 +452,15 @@ fn finish(shared: &Shared, mut streams: Streams<'_>, status: ExitStatus) -> Resu
     let build_ids = build_ids(&streams.recording.files_mapped);
     let mut clock = std::mem::take(&mut streams.recording.out.clock);
     clock.end();
+    let (references, bursts) =
+        (streams.recording.out.references, std::mem::take(&mut streams.recording.out.bursts));
     let mut writer = streams.into_writer();
+    if let Some((rate, seed)) = options.sample {
+        let rate = rate.at_end(shared.header());
+        let references = counts(references, options.fetch);
+        let sample = PageSample { rate, seed, references, bursts };
+        writer.change_source(|source| source.sample = Some(sample));
+    }
     writer.build_ids(build_ids);
     writer.clock(clock);
     for warning in &warnings {

@@ -38,6 +38,7 @@ fn capture_run(
         stop_after,
         arch: request.arch,
         follow_forks: request.follow_forks,
+        sample: request.sample.map(|rate| (rate, request.sample_seed.0)),
     };
     let mut raised: Option<PyErr> = None;
     let outcome = py.detach(|| {

@@ -13,7 +13,7 @@ use crate::raise;
 /// `trace.json` of a trace that agrees with itself and with the footers of its parts, as JSON text.
 #[pyfunction]
 fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
-    py.detach(|| to_json(Reader::open(&trace)?.info())).map_err(raise)
+    py.detach(|| to_json(Reader::open_sample(&trace)?.info())).map_err(raise)
 }
 
 /// What a trace holds, its heat map if requested, and the files of `whole`, the trace that `trace`
@@ -30,7 +30,7 @@ fn info_summarize(
 ) -> PyResult<(String, Option<String>, Option<String>)> {
     let Request { reuse, verify } = crate::given::read(options)?;
     crate::progress::run(py, progress, move |on_progress| {
-        let files = verify.then(|| verify::verify(&Reader::open(&whole)?, on_progress));
+        let files = verify.then(|| verify::verify(&Reader::open_sample(&whole)?, on_progress));
         let files = files.transpose()?;
         let reader = Reader::open(&trace)?;
         let (summary, heat) = info::summarize(&reader, Options { reuse, heat_map }, on_progress)?;

@@ -1,6 +1,6 @@
 //! `nearfar_study::paging` as one function: options in, JSON out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nearfar_schema::Options as _;
 use nearfar_study::paging::explain::{self, explain, explain_on_machine};
@@ -12,10 +12,19 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Check the options for these machines.
-fn study(machines: &[PyRef<'_, Machine>], options: &Bound<'_, PyDict>) -> PyResult<Study> {
+/// Check the options for these machines, and the trace if it is known.
+fn study(
+    machines: &[PyRef<'_, Machine>],
+    options: &Bound<'_, PyDict>,
+    trace: Option<&Path>,
+) -> PyResult<Study> {
     let machines: Vec<_> = machines.iter().map(|machine| machine.hardware()).collect();
-    Study::new(&machines, crate::given::read(options)?).map_err(raise)
+    let request = crate::given::read(options)?;
+    let study = match trace {
+        Some(trace) => Study::of(&machines, request, trace),
+        None => Study::new(&machines, request),
+    };
+    study.map_err(raise)
 }
 
 /// Run the study on each machine; returns `{"rows": [...], "records", "footprint_bytes", "lifetimes",
@@ -32,7 +41,7 @@ fn paging(
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let study = study(&machines, options)?;
+    let study = study(&machines, options, Some(&trace))?;
     crate::progress::run(py, progress, move |on_progress| {
         Ok(study.run(&trace, on_progress)?.to_string())
     })
@@ -46,7 +55,7 @@ fn paging_options(
     machines: Vec<PyRef<'_, Machine>>,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<String> {
-    let Study { request, options, .. } = study(&machines, options)?;
+    let Study { request, options, .. } = study(&machines, options, None)?;
     let answer = serde_json::json!({"options": request.plain(), "page_sizes": options.page_sizes});
     Ok(answer.to_string())
 }

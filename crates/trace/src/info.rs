@@ -2,6 +2,8 @@
 
 mod check;
 
+pub(crate) use check::unique;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -13,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::file;
 use crate::folder::TemporaryFile;
 use crate::record::{Kind, KindSet};
+use crate::sample::PageSample;
 
 /// Version of the on-disk layout that is written. Version 2 added checksums and events that
 /// determine page lifetimes.
@@ -42,6 +45,9 @@ pub struct Source {
     /// Records are a sample (perf), so that reuse distances are not those of the program.
     #[serde(default)]
     pub sampled: bool,
+    /// The sample of pages that was recorded; absent if everything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<PageSample>,
     /// Bad records skipped by `--skip-bad`.
     #[serde(default)]
     pub skipped_records: u64,
@@ -171,6 +177,15 @@ impl Info {
             })
             .map(|(_, pages)| *pages)
             .fold(0, u64::saturating_add)
+    }
+
+    /// References of any of `kinds` that the program made: the records, or more if the trace holds a
+    /// sample of pages. What the kernel did is always recorded.
+    pub fn references_of(&self, kinds: KindSet) -> u64 {
+        let Some(sample) = &self.source.sample else { return self.records_of(kinds) };
+        let counted = KindSet(sample.references.keys().fold(0, |set, kind| set | kind.bit()));
+        let others = self.records_of(KindSet(kinds.0 & !counted.0));
+        sample.references_of(kinds).saturating_add(others)
     }
 
     /// Records of any of `kinds`.

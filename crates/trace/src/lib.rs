@@ -20,6 +20,7 @@ pub mod output;
 pub mod reader;
 pub mod record;
 pub mod region;
+pub mod sample;
 pub mod verify;
 pub mod writer;
 
@@ -30,4 +31,5 @@ pub use info::{Info, PartInfo, RegionsInfo, Source, ThreadInfo};
 pub use reader::{Columns, Reader};
 pub use record::{Batch, Kind, KindSet, NarrowBatch, Record, last_byte};
 pub use region::{RegionEvent, RegionKind};
+pub use sample::PageSample;
 pub use writer::{Writer, WriterOptions};

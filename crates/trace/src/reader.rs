@@ -36,12 +36,28 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Open the trace folder `dir`. Checks `trace.json` and the footers of the parts, but reads no
+    /// Open the trace folder `dir`, which must hold every reference. Checks `trace.json` and the footers of the parts, but reads no
     /// records.
     ///
     /// # Errors
-    /// It is not a trace, is damaged or contradicts itself, or a file is missing.
+    /// As [`Reader::open_sample`]; the trace holds a sample of pages.
     pub fn open(dir: &Path) -> Result<Self> {
+        let reader = Self::open_sample(dir)?;
+        match &reader.info.source.sample {
+            None => Ok(reader),
+            Some(sample) => Err(Error::input(
+                dir.display().to_string(),
+                format!("holds {} of the pages, and this needs every reference", sample.share()),
+                "capture without --sample; `nearfar paging` reads samples",
+            )),
+        }
+    }
+
+    /// Open a trace folder that may hold a sample of pages ([`crate::sample`]).
+    ///
+    /// # Errors
+    /// It is not a trace, is damaged or contradicts itself, or a file is missing.
+    pub fn open_sample(dir: &Path) -> Result<Self> {
         let info = Info::load(dir)?;
         let regions = info.regions.iter().map(|_| region::FILE);
         for file in info.parts.iter().map(|part| part.file.as_str()).chain(regions) {

@@ -47,6 +47,9 @@ def run(
     capture starts the program: it cannot attach to one that runs already (there is no --pid).
     nearfar's options go before the program; all words after it are the program's.
 
+    The program runs 20 to 35 times slower than alone; --sample 1% makes that several times less.
+    To ask only how much memory a running program needs, `nearfar watch` slows it much less.
+
     The program keeps its standard streams; a summary goes to standard error. Exit code 0 if the
     trace is complete, whatever the program returns; 130 after Ctrl-C.
     """
@@ -79,6 +82,13 @@ def run(
         f"{size:,} bytes",
         file=sys.stderr,
     )
+    if sample := info["source"].get("sample"):
+        made, bursts = sum(sample["references"].values()), len(sample["bursts"])
+        print(
+            f"nearfar: a sample of {sample['rate']:.3g} of the pages and {bursts:,} bursts; "
+            f"the program made {made:,} references",
+            file=sys.stderr,
+        )
     if outcome.exit_code:
         print(f"nearfar: the program exited with status {outcome.exit_code}", file=sys.stderr)
     if outcome.signal is not None:

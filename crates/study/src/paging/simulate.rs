@@ -98,8 +98,21 @@ pub fn simulate(
     options: &Options,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Simulated> {
+    if let Some((options, omitted)) = sample::captured(reader, options)? {
+        let mut simulated = simulate_all(reader, &options, on_progress)?;
+        simulated.left_out.extend(omitted);
+        return Ok(simulated);
+    }
+    simulate_all(reader, options, on_progress)
+}
+
+fn simulate_all(
+    reader: &Reader,
+    options: &Options,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Simulated> {
     let footprint_bytes = footprint_bytes(reader, options)?;
-    let records = reader.info().records_of(options.kinds);
+    let records = reader.info().references_of(options.kinds);
     let lifetimes = options.lifetimes && lifetimes::known(reader)?;
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(options.threads)
@@ -284,7 +297,7 @@ impl<'a> Study<'a> {
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Simulated> {
         let Self { reader, options, lifetimes: lives, footprint_bytes, .. } = *self;
-        let mut candidates = sample::candidates(options, rate, footprint_bytes)?;
+        let mut candidates = sample::candidates(options, rate, footprint_bytes, reader)?;
         (_, self.whole_bytes) =
             whole_bytes(reader, options, footprint_bytes, &mut |_| on_progress(0))?;
         let memory = options.memory_bytes(self.whole_bytes);

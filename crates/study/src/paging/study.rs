@@ -6,7 +6,7 @@ use nearfar_hardware::machine::{FaultTimes, remedy};
 use nearfar_hardware::processor::Processor;
 use nearfar_hardware::{AccessTimes, Machine, Storage};
 use nearfar_schema::Options as _;
-use nearfar_trace::{Error, Reader, Result};
+use nearfar_trace::{Error, Info, Reader, Result};
 use serde_json::{Value, json};
 
 use super::machine;
@@ -35,6 +35,19 @@ pub struct Study {
 }
 
 impl Study {
+    /// Check a request for these machines, to simulate `trace`: a sample of pages has the papers'
+    /// view by default, as it lacks what the machine's needs.
+    ///
+    /// # Errors
+    /// As [`Study::new`].
+    pub fn of(machines: &[&Machine], mut request: Request, trace: &Path) -> Result<Self> {
+        // A trace that cannot be read is an error of the simulation.
+        if Info::load(trace).is_ok_and(|info| info.source.sample.is_some()) {
+            request.view.get_or_insert(View::Paper);
+        }
+        Self::new(machines, request)
+    }
+
     /// Check a request for these machines.
     ///
     /// # Errors
@@ -86,7 +99,17 @@ impl Study {
         trace: &Path,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Value> {
-        let reader = Reader::open(trace)?;
+        let reader = Reader::open_sample(trace)?;
+        if let (Some(sample), true) =
+            (&reader.info().source.sample, self.hosts.iter().any(|host| host.processor.is_some()))
+        {
+            let what = format!(
+                "needs every reference, and the trace holds {} of the pages",
+                sample.share()
+            );
+            let fix = "use --view paper, or capture without --sample";
+            return Err(Error::input("--view machine", what, fix));
+        }
         let lives = self.options.lifetimes && lifetimes::known(&reader)?;
         // Missing times are an error before hours of simulation.
         let fault_times = self.fault_times(lives)?;

@@ -16,7 +16,7 @@ use crate::record::{Kind, KindSet};
 const PAGES_OF_A_RECORD: u64 = 17;
 
 /// Deserialize a map, rejecting duplicate keys. By default, the last of equal keys wins.
-pub(super) fn unique<'de, D, K>(deserializer: D) -> std::result::Result<BTreeMap<K, u64>, D::Error>
+pub(crate) fn unique<'de, D, K>(deserializer: D) -> std::result::Result<BTreeMap<K, u64>, D::Error>
 where
     D: Deserializer<'de>,
     K: Deserialize<'de> + Ord,
@@ -81,6 +81,7 @@ impl Info {
                 duplicate(threads().map(|thread| thread.index))
                     .map(|index| format!("`threads` has index {index} twice"))
             })
+            .or_else(|| self.source.sample.as_ref()?.contradiction(&self.records_by_kind))
             .or_else(|| self.clock.as_ref()?.contradiction(self.records))
             .or_else(|| self.parts())
             .or_else(|| self.pages())

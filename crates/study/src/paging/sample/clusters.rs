@@ -8,6 +8,10 @@
 //! estimate is the middle. For the second level of a TLB, this assumes that the first level passes
 //! on the same references.
 //!
+//! A trace that was captured with `--sample` has bursts of references of a thread: each is a cluster,
+//! without the records of other threads. Bursts have different numbers of records, so misses are
+//! estimated by a ratio (Cochran, Sampling Techniques, 6.4).
+//!
 //! A trace too short for enough clusters is simulated completely. Clusters ignore events, so a page
 //! that is unmapped and mapped again within one stays in the TLB.
 
@@ -15,7 +19,7 @@ use std::ops::Range;
 
 use nearfar_hardware::tlb::{Buffer, Level, TlbSpec};
 use nearfar_trace::hash::{PageMap, mix};
-use nearfar_trace::{Batch, KindSet, last_byte};
+use nearfar_trace::{Batch, KindSet, PageSample, last_byte};
 
 use super::estimate;
 
@@ -25,6 +29,8 @@ pub const CLUSTER: u64 = 1000;
 const COUNT: Range<u64> = 50..2000;
 /// Half-width of a 95 % interval in standard errors of a mean of at least 50 values.
 const HALF_WIDTH: f64 = 2.01;
+/// Minimum number of bursts.
+pub const MIN_BURSTS: u64 = COUNT.start;
 
 /// Estimated misses of the TLB over the whole trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,25 +44,55 @@ pub struct Estimate {
 }
 
 /// Positions of the clusters.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Schedule {
     records: u64,
     warm: u64,
     /// Number of clusters; 0 = one cluster of the whole trace.
     pub count: u64,
     seed: u64,
+    /// The clusters, with their threads, if they are the bursts of a sample.
+    bursts: Vec<(Range<u64>, u32)>,
 }
 
 impl Schedule {
     /// For a trace of `records` records.
     pub fn new(records: u64, rate: f64, tlb: TlbSpec, seed: u64) -> Self {
-        let entries = u64::from(tlb.first.entries + tlb.second.map_or(0, |level| level.entries));
-        let warm = (4 * entries).max(2 * CLUSTER);
+        let warm = warm_up(tlb);
         let count = ((records as f64 * rate / CLUSTER as f64) as u64).clamp(COUNT.start, COUNT.end);
         // At most half of the trace.
         let count = count.min(records / (2 * (warm + CLUSTER)));
         let count = if count < COUNT.start { 0 } else { count };
-        Self { records, warm, count, seed: mix(seed) }
+        Self { records, warm, count, seed: mix(seed), bursts: Vec::new() }
+    }
+
+    /// The bursts of `sample`, for a program that made `references`. Those that overlap an earlier
+    /// one or are too short to warm up are not used.
+    ///
+    /// # Errors
+    /// If there are fewer than [`MIN_BURSTS`]: how many.
+    pub fn of_bursts(sample: &PageSample, references: u64, tlb: TlbSpec) -> Result<Self, u64> {
+        let warm = warm_up(tlb);
+        let mut all: Vec<_> =
+            sample.bursts.iter().map(|burst| (burst.start..burst.end, burst.thread)).collect();
+        all.sort_by_key(|(range, _)| range.start);
+        let mut bursts: Vec<(Range<u64>, u32)> = Vec::new();
+        for (range, thread) in all {
+            let behind = bursts.last().is_none_or(|(last, _)| last.end <= range.start);
+            if behind && range.end - range.start >= warm + CLUSTER {
+                bursts.push((range, thread));
+            }
+        }
+        let count = bursts.len() as u64;
+        if count < MIN_BURSTS {
+            return Err(count);
+        }
+        Ok(Self { records: references, warm, count, seed: 0, bursts })
+    }
+
+    /// The thread of a cluster, if it is that of one thread.
+    fn thread(&self, number: u64) -> Option<u32> {
+        self.bursts.get(number as usize).map(|(_, thread)| *thread)
     }
 
     /// The records of a cluster, including its warm-up, and the first measured one.
@@ -64,12 +100,21 @@ impl Schedule {
         if self.count == 0 {
             return (0..self.records, 0);
         }
+        if let Some((range, _)) = self.bursts.get(number as usize) {
+            return (range.clone(), range.start + self.warm);
+        }
         let edge = |number| (u128::from(self.records) * number as u128 / self.count as u128) as u64;
         let (from, to) = (edge(number), edge(number + 1));
         let length = self.warm + CLUSTER;
         let start = from + mix(self.seed ^ number) % (to - from - length + 1);
         (start..start + length, start + self.warm)
     }
+}
+
+/// Records before a cluster that fill the TLB.
+fn warm_up(tlb: TlbSpec) -> u64 {
+    let entries = u64::from(tlb.first.entries + tlb.second.map_or(0, |level| level.entries));
+    (4 * entries).max(2 * CLUSTER)
 }
 
 /// One level of a TLB, with the number of entries in each set.
@@ -111,6 +156,8 @@ enum Lookup {
 /// Counts of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
+    /// Measured records of the selected kinds.
+    records: u64,
     misses: u64,
     uncertain: u64,
     second_hits: u64,
@@ -199,6 +246,7 @@ impl Clusters {
     pub fn records(&mut self, batch: &Batch, range: Range<usize>, at: u64) {
         while self.number < self.schedule.count.max(1) {
             let (cluster, measured) = self.schedule.cluster(self.number);
+            let thread = self.schedule.thread(self.number);
             let place =
                 |number: u64| range.start + (number.max(at) - at).min(range.len() as u64) as usize;
             let (from, to) = (place(cluster.start), place(cluster.end));
@@ -209,7 +257,14 @@ impl Clusters {
                 let warm = place(measured);
                 for size in &mut self.sizes {
                     for i in (from..to).filter(|&i| self.kinds.0 >> batch.kind[i] & 1 == 1) {
+                        if thread.is_some_and(|own| batch.thread.get(i).is_some_and(|&t| t != own))
+                        {
+                            continue;
+                        }
                         let addr = batch.addr[i];
+                        if let (true, Some(counts)) = (i >= warm, size.counts.last_mut()) {
+                            counts.records += 1;
+                        }
                         size.record(addr, last_byte(addr, batch.size[i]), i >= warm);
                     }
                 }
@@ -231,6 +286,9 @@ impl Clusters {
             let misses = (counts.misses + counts.uncertain) as f64;
             return Estimate { misses, second_hits: counts.second_hits as f64, interval: None };
         }
+        if !self.schedule.bursts.is_empty() {
+            return self.ratio(counts);
+        }
         let total = |count: fn(&Counts) -> u64| {
             let values: Vec<f64> = counts.iter().map(|cluster| count(cluster) as f64).collect();
             let (mean, error) = estimate(&values);
@@ -247,6 +305,32 @@ impl Clusters {
             interval: Some((
                 (low - HALF_WIDTH * low_error - rare).max(0.0),
                 high + HALF_WIDTH * high_error + rare,
+            )),
+        }
+    }
+
+    /// The estimate from bursts.
+    fn ratio(&self, counts: &[Counts]) -> Estimate {
+        let (bursts, references) = (counts.len() as f64, self.schedule.records as f64);
+        let measured = counts.iter().map(|burst| burst.records).sum::<u64>().max(1) as f64;
+        // The total and its standard error.
+        let total = |count: fn(&Counts) -> u64| {
+            let ratio = counts.iter().map(count).sum::<u64>() as f64 / measured;
+            let residual = |burst: &Counts| count(burst) as f64 - ratio * burst.records as f64;
+            let squares = counts.iter().map(|burst| residual(burst).powi(2)).sum::<f64>();
+            let error = (squares * bursts / (bursts - 1.0)).sqrt() / measured;
+            (ratio * references, error * references)
+        };
+        // The rule of three, as above.
+        let rare = 3.0 * references / measured;
+        let (low, low_error) = total(|burst| burst.misses);
+        let (high, high_error) = total(|burst| burst.misses + burst.uncertain);
+        Estimate {
+            misses: f64::midpoint(low, high),
+            second_hits: total(|burst| burst.second_hits).0,
+            interval: Some((
+                (low - HALF_WIDTH * low_error - rare).max(0.0),
+                (high + HALF_WIDTH * high_error + rare).min(references),
             )),
         }
     }

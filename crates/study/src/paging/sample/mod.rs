@@ -9,6 +9,8 @@
 //!
 //! **TLBs** sample clusters of references with warm-up ([`clusters`]).
 //!
+//! A trace that was captured with `--sample` is such a sample already, of 4 KiB pages ([`captured`]).
+//!
 //! A page size with fewer than [`MIN_GROUP_PAGES`] pages per group is omitted; the result has the
 //! minimum rate for it.
 
@@ -17,6 +19,7 @@ pub mod clusters;
 pub mod records;
 
 use nearfar_trace::hash::mix;
+use nearfar_trace::sample::PAGE_SHIFT;
 use nearfar_trace::{Error, Reader, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
@@ -79,6 +82,35 @@ pub struct OmittedSize {
     pub min_rate: Option<f64>,
 }
 
+/// The options that fit a trace that was captured with `--sample`, and the page sizes to omit; `None`
+/// if the trace holds everything.
+///
+/// # Errors
+/// If the options ask for what such a trace does not have, or it was cut off.
+pub fn captured(reader: &Reader, options: &Options) -> Result<Option<(Options, Vec<OmittedSize>)>> {
+    let Some(sample) = &reader.info().source.sample else { return Ok(None) };
+    let place = || reader.path().display().to_string();
+    if options.sample.is_some() {
+        let what = format!("the trace is a sample of {} already", sample.share());
+        return Err(Error::input("--sample", what, "leave it out"));
+    }
+    if sample.references.is_empty() {
+        let what = "was cut off before it said how many references the program made";
+        return Err(Error::input(place(), what, "capture again"));
+    }
+    let page = 1u64 << PAGE_SHIFT;
+    if !options.page_sizes.contains(&page) {
+        let what = format!("the trace holds {} of the 4 KiB pages, and no others", sample.share());
+        return Err(Error::input("--page-sizes", what, "include 4K, or capture without --sample"));
+    }
+    let omitted = |&&page_bytes: &&u64| page_bytes != page;
+    let omitted = options.page_sizes.iter().filter(omitted);
+    let omitted = omitted.map(|&page_bytes| OmittedSize { page_bytes, min_rate: None }).collect();
+    let options =
+        Options { finest: page, sample_seed: sample.seed, ..options.clone().only(&[page]) };
+    Ok(Some((options.sampled(Some(sample.rate))?, omitted)))
+}
+
 /// Page sizes that can be sampled.
 pub struct Candidates {
     /// Page sizes that may have enough pages.
@@ -92,13 +124,18 @@ pub struct Candidates {
 ///
 /// # Errors
 /// If no page size has enough pages.
-pub fn candidates(options: &Options, rate: f64, footprint_bytes: u64) -> Result<Candidates> {
+pub fn candidates(
+    options: &Options,
+    rate: f64,
+    footprint_bytes: u64,
+    reader: &Reader,
+) -> Result<Candidates> {
     let pages = |page: u64| (footprint_bytes / page) << u32::from(page > 4096);
     let (sizes, too_few): (Vec<u64>, Vec<u64>) =
         options.page_sizes.iter().partition(|&&page| min_rate(pages(page)) <= rate);
     if sizes.is_empty() {
         let what = format!("{rate} of {} pages of 4 KiB is too few", footprint_bytes / 4096);
-        return Err(rate_error(what, min_rate(pages(options.page_sizes[0]))));
+        return Err(rate_error(what, min_rate(pages(options.page_sizes[0])), reader));
     }
     let too_few = too_few.into_iter().map(|page| (page, pages(page))).collect();
     Ok(Candidates { sizes, too_few })
@@ -123,10 +160,13 @@ fn min_rate(pages: u64) -> f64 {
     f64::from(GROUPS) * MIN_GROUP_PAGES / pages as f64
 }
 
-fn rate_error(what: String, min_rate: f64) -> Error {
-    let fix = match min_rate <= 1.0 {
-        true => format!("give {} or more, or leave it out", round_up(min_rate)),
-        false => "leave it out: all of them are quickly done".to_owned(),
+fn rate_error(what: String, min_rate: f64, reader: &Reader) -> Error {
+    let captured = reader.info().source.sample.is_some();
+    let fix = match (min_rate <= 1.0, captured) {
+        (true, false) => format!("give {} or more, or leave it out", round_up(min_rate)),
+        (true, true) => format!("capture with {} or more, or with auto", round_up(min_rate)),
+        (false, false) => "leave it out: all of them are quickly done".to_owned(),
+        (false, true) => "capture without it".to_owned(),
     };
     Error::input("--sample", what, fix)
 }
@@ -183,7 +223,7 @@ impl Sampled<'_> {
             let pages = sample.touched.pages(records.shift);
             let page_bytes = 1u64 << records.shift;
             let what = format!("{rate} of {pages} pages of {page_bytes} bytes is too few");
-            return Err(rate_error(what, min_rate(pages)));
+            return Err(rate_error(what, min_rate(pages), self.reader));
         }
         let omitted = too_few
             .iter()

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use nearfar_trace::reader::Batches;
-use nearfar_trace::{Batch, Columns, Error, KindSet, RegionEvent, Result, last_byte};
+use nearfar_trace::{Batch, Columns, Error, KindSet, Reader, RegionEvent, Result, last_byte};
 
 use super::block_set::BlockSet;
-use super::clusters::{Clusters, Schedule};
+use super::clusters::{Clusters, MIN_BURSTS, Schedule};
 use super::{GROUPS, Sample, Sampled};
 use crate::lifetimes::{Blocks, Events, Next, PAGE};
 
@@ -54,6 +54,13 @@ impl SampledRecords {
             .map(|group| pages.iter().filter(|&&page| group.contains(page)).count() as u64)
             .collect()
     }
+}
+
+fn too_few_bursts(reader: &Reader, bursts: u64) -> Error {
+    let place = reader.path().display().to_string();
+    let what = format!("has {bursts} bursts that fill the TLB, too few for an estimate");
+    let fix = format!("it takes {MIN_BURSTS}: capture a longer run, or without --sample");
+    Error::input(place, what, fix)
 }
 
 /// Records of a batch, of the selected kinds.
@@ -116,7 +123,13 @@ impl TraceSample {
             let sample = Sample::new(shift, rate, seed);
             SampledRecords { shift, sample, batch: Batch::default(), events_at: Vec::new() }
         };
-        let schedule = Schedule::new(reader.info().records, rate, tlb, seed);
+        let captured = reader.info().source.sample.as_ref();
+        let references = reader.info().references_of(kinds);
+        let schedule = match captured {
+            Some(sample) => Schedule::of_bursts(sample, references, tlb)
+                .map_err(|bursts| too_few_bursts(reader, bursts))?,
+            None => Schedule::new(reader.info().records, rate, tlb, seed),
+        };
         let mut sample = Self {
             by_size: page_sizes.iter().map(records_of).collect(),
             events: Vec::new(),
@@ -128,7 +141,9 @@ impl TraceSample {
         // Tracks address spaces only; no block is touched.
         let mut blocks = Blocks::new(PAGE, PAGE, options.spaces(reader));
         let mut events = if lives { Events::new(reader)? } else { Events::none() };
-        let thread = lives && blocks.spaces().several();
+        // Bursts are of one thread each.
+        let threads = captured.is_some() && reader.info().threads.len() > 1;
+        let thread = threads || lives && blocks.spaces().several();
         let mut groups = reader.groups(Columns { thread, ..Columns::PAGING });
         let (mut batch, mut records, mut at) = (Batch::default(), Records::default(), 0);
         let mut group = groups.next()?;
@@ -162,6 +177,10 @@ impl TraceSample {
             group = next?;
             sample.check(rate, at, reader.info().records, options.max_memory)?;
             on_progress(at)?;
+        }
+        if captured.is_some() {
+            // Of the references that were not recorded, those that cross a border are not known.
+            (sample.records, sample.crossings) = (references, [0; 64]);
         }
         Ok(sample)
     }

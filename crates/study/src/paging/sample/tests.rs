@@ -1,8 +1,13 @@
 //! Samples against lists and loops, and their intervals against the whole truth.
 
+use std::path::Path;
+
 use nearfar_schema::Choice;
 use nearfar_trace::hash::mix;
-use nearfar_trace::{Kind, KindSet, Reader, Record, last_byte};
+use nearfar_trace::sample::Burst;
+use nearfar_trace::{
+    Batch, Kind, KindSet, PageSample, Reader, Record, Source, Writer, WriterOptions, last_byte,
+};
 
 use super::clusters::{CLUSTER, Schedule};
 use super::*;
@@ -208,4 +213,92 @@ fn what_does_not_fit_is_refused() {
     let rate = words.iter().position(|&word| word == "give").unwrap() + 1;
     let fits: f64 = words[rate].trim_end_matches(',').parse().unwrap();
     assert!(simulate(&reader, &of(fits), &mut |_| Ok(())).is_ok(), "{refused}");
+}
+
+/// The records that a capture with `--sample` has: those of sampled pages, the first load and store
+/// of any other, and bursts of `length` records, one in every `distance`.
+fn captured(records: &[Record], rate: f64, seed: u64, bursts: (u64, u64), dir: &Path) -> Reader {
+    let mut sample = PageSample { rate, seed, ..PageSample::default() };
+    let (length, distance) = bursts;
+    let mut seen = std::collections::HashSet::new();
+    let mut kept = Vec::new();
+    for (number, record) in (0..).zip(records) {
+        let within = number % distance;
+        let start = mix(seed ^ number / distance) % (distance - length);
+        if within == start {
+            sample.bursts.push(Burst { thread: 0, start: kept.len() as u64, end: 0 });
+        }
+        let in_burst = (start..start + length).contains(&within);
+        let mut keep = in_burst;
+        for page in record.addr >> 12..=last_byte(record.addr, record.size) >> 12 {
+            keep |= seen.insert((page, record.kind)) || sample.contains(page);
+        }
+        if keep {
+            kept.push(*record);
+        }
+        if let (true, Some(burst)) = (in_burst, sample.bursts.last_mut()) {
+            burst.end = kept.len() as u64;
+        }
+        *sample.references.entry(record.kind).or_default() += 1;
+    }
+    let source = Source { sample: Some(sample), ..Source::default() };
+    let path = dir.join("t.trace");
+    let mut writer = Writer::create(&path, source, WriterOptions::default()).unwrap();
+    let mut batch = Batch::default();
+    kept.iter().for_each(|record| batch.push(*record));
+    writer.push_batch(&batch).unwrap();
+    writer.finish(None).unwrap();
+    Reader::open_sample(&path).unwrap()
+}
+
+/// A captured sample has the faults of the same sample of a whole trace, and its bursts have the TLB
+/// misses of the whole run inside their intervals in about 95 of a hundred cells.
+#[test]
+fn a_captured_sample_is_a_sample() {
+    let (mut held, mut of) = (0, 0);
+    for program in [Program::Uniform, Program::Skewed, Program::Sweeping, Program::Phases] {
+        let records = references(program, 400_000, 12_000, 1);
+        let folder = tempfile::tempdir().unwrap();
+        let whole = store(&records, folder.path());
+        let exact = cells(&whole, &options("clock", "64", None, 0));
+        for seed in 0..20 {
+            let folder = tempfile::tempdir().unwrap();
+            let reader = captured(&records, 0.3, seed, (3500, 7000), folder.path());
+            assert!(reader.info().records < records.len() as u64 / 10 * 9);
+            let found =
+                simulate(&reader, &options("clock", "64", None, 0), &mut |_| Ok(())).unwrap();
+            assert_eq!(found.records, records.len() as u64);
+            assert_eq!(found.footprint_bytes, whole.info().footprint_pages(KindSet::ALL) * 4096);
+            let [OmittedSize { page_bytes: 16_384, min_rate: None }] = found.left_out[..] else {
+                panic!("{:?}", found.left_out)
+            };
+            let expected = cells(&whole, &options("clock", "64", Some(0.3), seed));
+            let expected = expected.iter().filter(|cell| cell.page_bytes == 4096);
+            assert_eq!(found.cells.len(), 6);
+            for (cell, expected) in found.cells.iter().zip(expected) {
+                let counts = |cell: &Cell| {
+                    let Cell { faults, faults_interval, dirty_evictions, pages, kinds, .. } = *cell;
+                    (faults, faults_interval, dirty_evictions, pages, kinds)
+                };
+                assert_eq!(counts(cell), counts(expected));
+            }
+            let misses = exact.iter().find(|cell| cell.page_bytes == 4096).unwrap().tlb_misses;
+            let (low, high) = found.cells[0].tlb_interval.unwrap();
+            held += u64::from((low..=high).contains(&(misses as f64)));
+            of += 1;
+            assert!(high - low < misses as f64 / 5.0, "{program:?}: {low} to {high}");
+        }
+    }
+    assert!(held * 100 >= of * 92, "{held} of {of}");
+}
+
+/// Too few bursts to say how sure an estimate is.
+#[test]
+fn a_short_captured_run_is_refused() {
+    let records = references(Program::Uniform, 100_000, 6000, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let reader = captured(&records, 0.3, 1, (4000, 16_000), folder.path());
+    let refused = simulate(&reader, &options("clock", "64", None, 0), &mut |_| Ok(()));
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("has 6 bursts that fill the TLB, too few"), "{text}");
 }

@@ -1,0 +1,126 @@
+//! The option `--sample`: the share of the program's pages whose references are recorded.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use nearfar_schema::{Given, Value};
+use nearfar_trace::sample::{limit, rate};
+use nearfar_trace::{Kind, PageSample};
+
+use crate::layout::{Header, PAGE_SHIFT};
+
+/// Pages at which a sample of a growing footprint is halved: enough for intervals of a few percent
+/// (`nearfar paging` needs 1,000), and few enough for the sample to be small.
+pub const AUTO_PAGES: u64 = 8192;
+
+/// The share of the program's pages whose references are recorded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// This share.
+    Share(f64),
+    /// All pages at first; half of them whenever the sample has [`AUTO_PAGES`] pages.
+    Auto,
+}
+
+impl Rate {
+    /// The share at the start of the program.
+    fn at_start(self) -> f64 {
+        match self {
+            Self::Share(share) => share,
+            Self::Auto => 1.0,
+        }
+    }
+
+    /// Ask the plugin for such a sample.
+    pub fn ask(self, header: &Header, seed: u64) {
+        header.sample.store(limit(self.at_start()), Relaxed);
+        header.sample_seed.store(seed, Relaxed);
+        let most = if self == Self::Auto { AUTO_PAGES } else { 0 };
+        header.sample_pages.store(most, Relaxed);
+    }
+
+    /// The share in the end: pages that were sampled to the end were sampled from the start.
+    pub fn at_end(self, header: &Header) -> f64 {
+        match self {
+            Self::Share(share) => share,
+            Self::Auto => rate(header.sample.load(Relaxed)),
+        }
+    }
+
+    /// A sample that has not begun.
+    pub fn sample(self, seed: u64) -> PageSample {
+        PageSample { rate: self.at_start(), seed, ..PageSample::default() }
+    }
+}
+
+/// Numbers of fetches, loads and stores, by kind.
+pub fn counts(references: [u64; 3], fetch: bool) -> BTreeMap<Kind, u64> {
+    let kinds = [Kind::Fetch, Kind::Load, Kind::Store].into_iter().zip(references);
+    kinds.filter(|(kind, _)| fetch || *kind != Kind::Fetch).collect()
+}
+
+impl Value for Rate {
+    fn metavar() -> &'static str {
+        "SHARE|auto"
+    }
+    fn python() -> String {
+        "str | float".into()
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        let text = given.to_string();
+        let text = text.trim();
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let (number, unit) = match text.strip_suffix('%') {
+            Some(percent) => (percent, 100.0),
+            None => (text, 1.0),
+        };
+        let share = number.trim().parse::<f64>().map(|number| number / unit);
+        share.ok().filter(|share| *share >= LEAST && *share <= 1.0).map(Self::Share).ok_or_else(
+            || {
+                let given = given.shown();
+                format!("'{given}' is not a share of pages; write for example 0.01, 1% or auto")
+            },
+        )
+    }
+    fn plain(&self) -> serde_json::Value {
+        match self {
+            Self::Share(share) => (*share).into(),
+            Self::Auto => "auto".into(),
+        }
+    }
+}
+
+/// The smallest share: one page of an address space of 16 TiB.
+const LEAST: f64 = 1.0 / (1u64 << (44 - PAGE_SHIFT)) as f64;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::layout;
+
+    #[test]
+    fn shares_are_read() {
+        let read = |text: &str| Rate::read(&text.into());
+        assert_eq!(read("1%"), Ok(Rate::Share(0.01)));
+        assert_eq!(read("0.5"), Ok(Rate::Share(0.5)));
+        assert_eq!(read("auto"), Ok(Rate::Auto));
+        for wrong in ["0", "-1%", "101%", "nan", "1e-30", "", "some"] {
+            assert!(read(wrong).unwrap_err().contains("is not a share of pages"), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_plugin_and_the_trace_agree(page in 0u64..1 << 36, seed: u64, rate in 0.0..1.0) {
+            let sample = PageSample { rate, seed, ..PageSample::default() };
+            let sampled = layout::is_sampled(page, seed, limit(rate));
+            prop_assert_eq!(sample.contains(page), sampled);
+            // The ranges of files are above 2^63.
+            prop_assert_eq!(sample.contains(page | 1 << 51), sampled);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+"""``nearfar capture --sample``: what is recorded, against a plain filter of a whole capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capturing import (
+    FETCH,
+    LOAD,
+    STORE,
+    columns,
+    info,
+    nearfar,
+    needs_cc,
+    needs_qemu,
+    regions,
+)
+from nearfar import capture
+from nearfar.errors import NearfarError
+from nearfar.paging import paging
+from nearfar.tiering import tiering
+
+pytestmark = [needs_qemu, needs_cc]
+
+# Touches, discards, unmaps and maps again, moves, reads from a file, and repeats instructions.
+PROGRAM = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, PAGES = 4000 };
+
+int main(int argc, char **argv) {
+  unsigned long x = 88172645463325252ul, sum = 0, n = PAGE * (unsigned long)PAGES;
+  int turns = atoi(argv[1]);
+  unsigned char *p = mmap(0, n, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  for (int turn = 0; turn < 3; turn++) {
+    for (int i = 0; i < turns; i++) {
+      x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+      unsigned long at = x % (n - 16);
+      sum += p[at];
+      if (x & 4) *(unsigned long *)(p + at) += x;
+    }
+    madvise(p + PAGE * 50, PAGE * 1000, MADV_DONTNEED);
+    memset(p + PAGE * 10 * turn, turn, PAGE * 4);
+    memcpy(p + 5000, p + PAGE * 200 + 17, 9000);
+  }
+  char *h = malloc(1 << 19);
+  int f = open("/proc/self/exe", O_RDONLY);
+  sum += read(f, h, 10000);
+  close(f);
+  h = realloc(h, 3 << 19);
+  for (int i = 0; i < 3 << 19; i += 512) sum += h[i]++;
+  sbrk(64 << 10);
+  sbrk(-(32 << 10));
+  munmap(p, n);
+  p = mmap(p, n, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  p[0]++, p[8191] += p[12];
+  free(h);
+  if (argc > 2 && fork() == 0) p[1]++, p[PAGE]++, _exit(0);
+  if (argc > 2) p[2]++, wait(0);
+  return sum == 42;
+}
+"""
+MASK = (1 << 64) - 1
+BURST = 8000
+
+
+def mix(value: int) -> int:
+    """The finaliser of SplitMix64."""
+    z = (value + 0x9E3779B97F4A7C15) & MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+    return z ^ z >> 31
+
+
+def bursts(rate: float, seed: int) -> Iterator[int]:
+    """Blocks at which the bursts of the first thread begin."""
+    distance = max(int(BURST * 2**64 / int(rate * 2**64)), 16 * BURST)
+    number = 0
+    while True:
+        yield number * distance + mix(mix(seed) ^ MASK - (number << 32)) % (distance - BURST + 1)
+        number += 1
+
+
+def kept(trace: Path, rate: float, seed: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """The records of a whole capture of one thread that a sample has, and the bursts among them."""
+    events = regions(trace)
+    seen: set[tuple[str, int]] = set()
+    heap = 0
+
+    def forget(addr: int, length: int) -> None:
+        pages = range(addr >> 12, addr + length + 4095 >> 12)
+        seen.difference_update([one for one in seen if one[1] in pages])
+
+    def happen(event: dict[str, Any]) -> None:
+        nonlocal heap
+        addr, length = event["addr"], event["length"]
+        if event["event"] == "brk":
+            end = addr + length
+            forget(min(heap or end, end), abs((heap or end) - end))
+            heap = end
+        elif event["event"] in {"map", "dontneed", "free", "remove", "move"}:
+            forget(addr, length)
+            if event["event"] == "move":
+                forget(event["to"], length)
+
+    chosen, found = [], []
+    starts = bursts(rate, seed)
+    turn, began, now, at = next(starts), -1, 0, 0
+    for number, (addr, kind, size, *_) in enumerate(columns(trace)):
+        while at < len(events) and events[at]["at"] <= number:
+            happen(events[at])
+            at += 1
+        if kind == FETCH and now >= turn:
+            if began < 0:
+                began, turn = len(chosen), turn + BURST
+            else:
+                found.append((began, len(chosen)))
+                began, turn = -1, next(starts)
+        keep = began >= 0 or kind not in {LOAD, STORE, FETCH}
+        for page in range(addr >> 12, (addr + size - 1 >> 12) + 1):
+            if kind in {LOAD, STORE, FETCH} and (kind, page) not in seen:
+                keep = True
+                if mix(page ^ mix(seed)) >= int(rate * 2**64):
+                    seen.add((kind, page))
+        now += kind == FETCH
+        if keep:
+            chosen.append(number)
+    return chosen, found
+
+
+@pytest.fixture(scope="module")
+def program(build: Callable[..., Path]) -> Path:
+    return build(PROGRAM, "-O1", "-static")
+
+
+@pytest.mark.parametrize("fetch", [True, False])
+def test_is_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool) -> None:
+    """Records, gaps, events and counts: those of a whole capture that is filtered."""
+    rate, seed, command = 0.1, 7, [program, "9000"]
+    whole = capture.run(command, tmp_path / "whole.trace").path
+    taken = capture.run(
+        command, tmp_path / "sample.trace", sample="10%", sample_seed=seed, fetch=fetch
+    ).path
+    rows, (chosen, found) = columns(whole), kept(whole, rate, seed)
+    sample = info(taken)["source"]["sample"]
+    assert (sample["rate"], sample["seed"]) == (rate, seed)
+    assert len(found) >= 2
+    # What is left out adds to the gap of the next record.
+    expected, start, gap = [], {}, 0
+    wanted = set(chosen)
+    for number, (addr, kind, size, thread, instr) in enumerate(rows):
+        start[number] = len(expected)
+        gap += instr
+        if number in wanted and (fetch or kind != FETCH):
+            expected.append((addr, kind, size, thread, gap))
+            gap = 0
+    start[len(rows)] = len(expected)
+    assert columns(taken) == expected
+    places = [
+        start[chosen[at]] if at < len(chosen) else len(expected) for pair in found for at in pair
+    ]
+    assert sample["bursts"] == [[0, *pair] for pair in zip(places[::2], places[1::2], strict=True)]
+    events = [{**event, "at": start[event["at"]]} for event in regions(whole)]
+    assert regions(taken) == events
+    has, had = info(taken), info(whole)
+    assert has["instructions"] == had["instructions"]
+    kinds = [LOAD, STORE, FETCH] if fetch else [LOAD, STORE]
+    assert sample["references"] == {kind: had["records_by_kind"][kind] for kind in kinds}
+    if fetch:
+        assert has["pages_by_kinds"] == had["pages_by_kinds"]
+    # A fifth of the pages would be twice as much.
+    assert has["records"] < had["records"] / 5
+
+
+def test_gives_the_curve_of_a_sampled_study(program: Path, tmp_path: Path) -> None:
+    """As ``nearfar paging --sample`` of a whole capture, which has every page to choose from."""
+    whole = capture.run([program, "1500000"], tmp_path / "whole.trace").path
+    taken = capture.run([program, "1500000"], tmp_path / "sample.trace", sample=0.4).path
+    for policy in ("clock", "linux"):
+        options: dict[str, Any] = {"replacement": policy, "memory": "20%,50%,80%"}
+        of = paging(whole, page_sizes="4K", sample=0.4, view="paper", **options)
+        exact = paging(whole, page_sizes="4K", view="paper", **options).rows[0]
+        got = paging(taken, **options)
+        assert got.run["peak_resident_bytes"] == of.run["peak_resident_bytes"]
+        assert [left["page_bytes"] for left in got.run["left_out"]].count(4096) == 0
+        assert len(got.rows) == len(of.rows) > 0
+        for row, expected in zip(got.rows, of.rows, strict=True):
+            same = ("memory_bytes", "faults", "pages", "dirty_evictions", "swap_ins", "zero_fills")
+            assert [row[key] for key in same] == [expected[key] for key in same]  # type: ignore[literal-required]
+            low, high = row["tlb_miss_rate_low"], row["tlb_miss_rate_high"]
+            assert low is not None and high is not None
+            assert low <= exact["tlb_miss_rate"] <= high
+
+
+def test_lowers_the_share_as_the_program_grows(build: Callable[..., Path], tmp_path: Path) -> None:
+    text = """
+    #include <stdlib.h>
+    int main(void) {
+      volatile char *p = malloc(40000 * 4096l);
+      for (long turn = 0; turn < 2; turn++)
+        for (long i = 0; i < 40000; i++) p[i * 4096]++;
+    }
+    """
+    program = build(text, "-static")
+    taken = capture.run([program], tmp_path / "t.trace", sample="auto", fetch=False).path
+    sample = info(taken)["source"]["sample"]
+    # 40,000 pages and a few: 8,192 are reached at all pages, a half and a quarter.
+    assert sample["rate"] == 1 / 8
+    assert sum(info(taken)["pages_by_kinds"].values()) > 40_000
+    small = capture.run(["/bin/true"], tmp_path / "small.trace", sample="auto").path
+    assert info(small)["source"]["sample"]["rate"] == 1
+
+
+def test_threads_and_processes(build: Callable[..., Path], program: Path, tmp_path: Path) -> None:
+    """Counts of every thread, and the frames that a fork shares until they are written."""
+    text = r"""
+    #include <pthread.h>
+    #include <stdlib.h>
+    static void *run(void *at) {
+      char *p = at;
+      for (int turn = 0; turn < 40; turn++)
+        for (int i = 0; i < 500; i++) p[i * 4096]++;
+      return 0;
+    }
+    int main(void) {
+      pthread_t threads[3];
+      for (int i = 0; i < 3; i++) pthread_create(&threads[i], 0, run, malloc(500 * 4096));
+      for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
+    }
+    """
+    parallel = build(text, "-O1", "-static", "-pthread")
+    taken = capture.run([parallel], tmp_path / "t.trace", sample=0.2).path
+    made = info(taken)["source"]["sample"]["references"]
+    assert made["store"] >= 60_000 <= made["load"]
+    assert len(info(taken)["threads"]) == 4
+    assert info(taken)["records_by_kind"]["store"] < made["store"] / 2
+
+    def peak(**sample: Any) -> int | None:
+        path = tmp_path / f"{len(sample)}.trace"
+        command = [program, "1500000", "fork"]
+        capture.run(command, path, follow_forks=True, **sample)
+        settings: Any = {"page_sizes": "4K", "view": "paper", "memory": "50%"}
+        share: Any = {} if sample else {"sample": 0.3}
+        return paging(path, **settings, **share).run["peak_resident_bytes"]
+
+    assert peak(sample=0.3) == peak()
+
+
+def test_studies_that_need_every_reference_refuse(program: Path, tmp_path: Path) -> None:
+    taken = capture.run([program, "9000"], tmp_path / "t.trace", sample=0.4).path
+    needs = "holds 40 % of the pages, and this needs every reference; capture without --sample"
+    with pytest.raises(NearfarError, match=needs):
+        tiering(taken)
+    with pytest.raises(NearfarError, match="--view machine: needs every reference, and the trace"):
+        paging(taken, view="machine")
+    with pytest.raises(NearfarError, match="--sample: the trace is a sample of 40 % already"):
+        paging(taken, sample=0.1)
+    with pytest.raises(NearfarError, match="--page-sizes: the trace holds 40 % of the 4 KiB pages"):
+        paging(taken, page_sizes="64K")
+    few = capture.run([program, "9000"], tmp_path / "few.trace", sample=0.01).path
+    with pytest.raises(NearfarError, match="too few; capture with 0[.]2"):
+        paging(few)
+
+
+def test_a_wrong_share_is_one_line(tmp_path: Path) -> None:
+    done = nearfar("--sample", "2", "-o", tmp_path / "t.trace", "--", "true")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "'2' is not a share of pages; write for example 0.01, 1% or auto" in done.stderr
