@@ -28,7 +28,7 @@ from nearfar.info import HeatMap
 from nearfar.memory_curve import Memory, in_order
 from nearfar.models import Fit
 from nearfar.page_choice import choose
-from nearfar.provenance import Run, provenance, sampled_pages
+from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 from nearfar.sizes import list_of

@@ -100,9 +100,3 @@ def _of_trace(trace: Path) -> Run:
         "sampled_trace": source.get("sampled", False),
         **({"sampled_pages": sample["rate"]} if (sample := source.get("sample")) else {}),
     }
-
-
-def sampled_pages(trace: Path) -> float | None:
-    """The share of the program's pages that a trace holds; None if it holds all."""
-    sample = json.loads(read_trace(trace))["source"].get("sample")
-    return sample["rate"] if sample else None
