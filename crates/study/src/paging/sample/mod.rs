@@ -106,8 +106,8 @@ pub fn captured(reader: &Reader, options: &Options) -> Result<Option<(Options, V
     let omitted = |&&page_bytes: &&u64| page_bytes != page;
     let omitted = options.page_sizes.iter().filter(omitted);
     let omitted = omitted.map(|&page_bytes| OmittedSize { page_bytes, min_rate: None }).collect();
-    let options =
-        Options { finest: page, sample_seed: sample.seed, ..options.clone().only(&[page]) };
+    let page_sizes = vec![page];
+    let options = Options { finest: page, sample_seed: sample.seed, page_sizes, ..options.clone() };
     Ok(Some((options.sampled(Some(sample.rate))?, omitted)))
 }
 
