@@ -386,7 +386,7 @@ fn new_page(recorder: &Recorder, limit: u64) {
     let header = recorder.header();
     let touched = header.touched.fetch_add(1, Relaxed) + 1;
     let most = header.sample_pages.load(Relaxed);
-    let expected = (u128::from(touched) * u128::from(limit) >> 64) as u64;
+    let expected = ((u128::from(touched) * u128::from(limit)) >> 64) as u64;
     if most != 0 && expected >= most {
         let _ = header.sample.compare_exchange(limit, limit.div_ceil(2), Relaxed, Relaxed);
     }
