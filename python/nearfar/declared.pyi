@@ -32,6 +32,7 @@ class paging:
         memory: str | int | Sequence[str | int]
         tlb: str | int
         replacement: str
+        clock_insert: str
         swappiness: int
         statistics_every: int
         machine: MachineLike | Sequence[MachineLike] | None
@@ -572,8 +573,6 @@ class capture:
         max_refs: int | None
         arch: str
         follow_forks: bool
-        sample: str | float | None
-        sample_seed: int
 
     OPTIONS: Final[tuple[Option, ...]]
 
