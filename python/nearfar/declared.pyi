@@ -32,7 +32,6 @@ class paging:
         memory: str | int | Sequence[str | int]
         tlb: str | int
         replacement: str
-        clock_insert: str
         swappiness: int
         statistics_every: int
         machine: MachineLike | Sequence[MachineLike] | None
@@ -573,6 +572,8 @@ class capture:
         max_refs: int | None
         arch: str
         follow_forks: bool
+        sample: str | float | None
+        sample_seed: int
 
     OPTIONS: Final[tuple[Option, ...]]
 
