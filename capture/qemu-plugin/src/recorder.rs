@@ -301,6 +301,7 @@ impl Recorder {
     }
 
     /// Address and shape of a block in the shared table.
+    #[cfg_attr(test, allow(dead_code, reason = "only a sample reads it; loopback tests have none"))]
     pub fn block(&self, index: usize) -> (u64, u64) {
         let block = &self.memory.blocks()[index];
         (block.addr.load(Relaxed), block.shape.load(Relaxed))

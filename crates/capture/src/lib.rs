@@ -17,7 +17,8 @@ mod output;
 pub mod probe;
 pub mod program;
 mod recording;
-pub mod run;
+pub mod request;
+mod run;
 pub mod sample;
 pub mod schedule;
 pub mod shared;
@@ -26,4 +27,5 @@ pub mod transfer;
 
 pub use interrupt::Action;
 pub use probe::probe;
-pub use run::{COMMAND, End, Options, Outcome, Request, run};
+pub use request::{COMMAND, Request};
+pub use run::{End, Options, Outcome, run};

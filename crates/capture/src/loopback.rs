@@ -35,6 +35,7 @@ mod hostile;
 mod plugin_side;
 #[path = "../../../capture/qemu-plugin/src/recorder.rs"]
 mod recorder;
+mod sample;
 #[path = "../../../capture/qemu-plugin/src/stream.rs"]
 mod stream;
 
