@@ -115,7 +115,11 @@ def kind(shape: dict[str, Any], defs: dict[str, Any]) -> str:
         listed = f", in {units[1].replace('|', ', ')}" if units else ""
         return f'text such as `"{shape["examples"][0]}"`{listed}'
     if "oneOf" in shape:
-        return "one of " + ", ".join(f"`{one['const']}`" for one in shape["oneOf"])
+        # Words, or sections of one key.
+        words = [
+            one["const"] if "const" in one else [*one["properties"]][0] for one in shape["oneOf"]
+        ]
+        return "one of " + ", ".join(f"`{word}`" for word in words)
     words = {"integer": "a whole number", "number": "a number", "string": "text"}
     if shape.get("type") == "array":
         return "a list"

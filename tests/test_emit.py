@@ -331,7 +331,7 @@ def test_kernel_parameters() -> None:
     assert answer[4096] == "transparent_hugepage=madvise"
     assert answer[16384] == "thp_anon=16K:always"
     assert answer[MIB] == "thp_anon=1M:always"
-    assert answer[2 * MIB] == "transparent_hugepage=always"
+    assert answer[2 * MIB] == "transparent_hugepage=always thp_anon=2M:always"
     assert answer[1024 * MIB] == "hugepagesz=1G hugepages=1"
     guest = row(1024 * MIB, "hugetlb", guest_memory_bytes=5 << 30)
     assert emit.emit("kernel-cmdline", guest) == "hugepagesz=1G hugepages=1\n", "its program"

@@ -149,9 +149,13 @@ def test_a_collector_collects_the_same(tmp_path: Path) -> None:
 def test_no_page_is_wrong_where(kind: str, build: Callable[..., Path]) -> None:
     """Huge pages, `mlock`, all descriptors closed, `vfork`, a userfaultfd of the program's own."""
     program = build((HERE / "corners.c").read_text(), "-pthread")
-    output, outcome = run(str(program), kind, "16", fast="4M")
-    assert output == "0 pages were wrong\n" and outcome.exit_code == 0
-    seen = outcome.counters
+    # On a busy machine, the program can end before its memory is managed.
+    for _ in range(5):
+        output, outcome = run(str(program), kind, "16", fast="4M")
+        assert output == "0 pages were wrong\n" and outcome.exit_code == 0
+        seen = outcome.counters
+        if seen["far_loads"] > 0 or kind == "own-faults":
+            break
     # Memory that has a userfaultfd already is left alone.
     assert (seen["far_loads"] > 0) == (kind != "own-faults"), seen
     assert (seen["pinned"] > 0) or kind != "locked", seen

@@ -212,14 +212,30 @@ def test_a_program_that_ends_gets_an_answer_without_limits(hot: Path) -> None:
     assert 7 * MIB <= row["anonymous_bytes"] <= 16.5 * MIB
 
 
+MAPPING = """
+import mmap, sys
+file = open(sys.argv[1], "r+b")
+print("ready", flush=True)
+input()
+shared, mapped = mmap.mmap(-1, 8 << 20), mmap.mmap(file.fileno(), 4 << 20)
+for at in range(0, 8 << 20, 4096): shared[at], _ = 1, mapped[at // 2]
+print("done", flush=True)
+input()
+"""
+
+
 def test_shared_memory_needs_swap_and_mapped_files_do_not(tmp_path: Path) -> None:
-    before = read([os.getpid()])
     (tmp_path / "file").write_bytes(bytes(4 * MIB))
-    with (tmp_path / "file").open("r+b") as file:
-        shared, mapped = mmap.mmap(-1, 8 * MIB), mmap.mmap(file.fileno(), 4 * MIB)
-    for at in range(0, 8 * MIB, PAGE):
-        shared[at], _ = 1, mapped[at // 2]
-    after = read([os.getpid()])
+    words = [sys.executable, "-c", MAPPING, str(tmp_path / "file")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        seen = []
+        for _ in range(2):
+            child.stdout.readline()
+            seen.append(read([child.pid]))
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+    before, after = seen
     assert before is not None and after is not None
     assert after.anonymous - before.anonymous == pytest.approx(8 * MIB, rel=0.1)
     assert after.file - before.file == pytest.approx(4 * MIB, rel=0.1)

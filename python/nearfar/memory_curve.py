@@ -18,6 +18,8 @@ from nearfar.schema import Option, default
 SAME: Final = 1.01
 #: A program thrashes if it takes more than this many times as long as with enough memory.
 THRASHES: Final = 2.0
+#: Bytes that are enough for any program.
+ENOUGH: Final = 1 << 44
 
 
 @dataclass(frozen=True)

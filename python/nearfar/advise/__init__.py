@@ -30,8 +30,10 @@ from nearfar.declared import advise as declared
 from nearfar.declared import explain as explain_declared
 from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
+from nearfar.memory_curve import ENOUGH
 from nearfar.paging import (
     ALL_REFERENCES,
+    PagingResult,
     PagingRun,
     machine_warnings,
     paging,
@@ -173,7 +175,8 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
         first = group[0]
         storages = list(dict.fromkeys(vm.storage for vm in group))
         study_options |= {
-            "memory": ",".join(memories),
+            # Memory that is enough also holds 8 of the largest pages.
+            "memory": ",".join([*memories, *([str(ENOUGH)] if as_machine else [])]),
             "machine": loaded[first.machine],
             "storage": storages if as_machine else [first.storage],
         }
@@ -187,6 +190,8 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
         views[first.machine if filtered else "all"] = study.run["view"]
         used = {name: value for name, value in study.run["options"].items() if name in PASSED}
         by_memory = _by_memory(study.rows, memories)
+        if as_machine:
+            _add_large_pages(by_memory, study)
         sizes: dict[str, dict[str, Enough]] = {}
         if options["slowdown"] is not None:
             for name in dict.fromkeys(vm.machine for vm in group):
@@ -293,6 +298,22 @@ def _by_memory(
         (size,) = parse_memory(text)
         by_memory[text] = [row for row in rows if _has_memory(row, size)]
     return by_memory
+
+
+def _add_large_pages(
+    by_memory: Mapping[str, list[paging_declared.Row]], study: PagingResult
+) -> None:
+    """Add page sizes of which a memory that evicts nothing holds fewer than 8."""
+    large = _by_memory(study.rows, [str(ENOUGH)])[str(ENOUGH)]
+    peak = study.run["peak_resident_bytes"]
+    for rows in by_memory.values():
+        known = {row["page_bytes"] for row in rows}
+        if not rows or peak is None or rows[0]["memory_bytes"] < peak:
+            continue
+        memory = {key: rows[0][key] for key in ("memory_bytes", "memory_fraction")}
+        for row in large:
+            if row["page_bytes"] not in known:
+                rows.append(cast("paging_declared.Row", {**row, **memory}))
 
 
 def _has_memory(row: paging_declared.Row, size: Memory) -> bool:

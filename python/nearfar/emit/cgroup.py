@@ -4,7 +4,7 @@ Sets: ``memory.high`` and ``memory.max`` (version 2), to the limits of ``systemd
 version 1: ``memory.soft_limit_in_bytes``, which the kernel enforces only while the host is short
 of memory, and ``memory.limit_in_bytes``. Creates the group if needed.
 
-Cannot: add processes to the group: write their PIDs to its ``cgroup.procs``. Limit a version 2
+Cannot: add processes to the group. Limit a version 2
 group if its parent lacks ``memory`` in ``cgroup.subtree_control``; the script then says so.
 
 Do not use: below a group that systemd manages, because systemd overwrites the limits
@@ -42,4 +42,8 @@ def emit(row: MemoryRow) -> str:
         f"  echo {hard} > memory.max",
         "fi",
     ]
-    return script([*heading(row), "sh FILE [GROUP]"], body)
+    usage = [
+        "sh FILE [GROUP]; then start a program in it:",
+        "sh -c 'echo $$ > /sys/fs/cgroup/GROUP/cgroup.procs; exec PROGRAM'",
+    ]
+    return script([*heading(row), *usage], body)

@@ -11,6 +11,8 @@ Do not use: for a pod without controller, whose resources cannot be patched.
 
 from __future__ import annotations
 
+import re
+
 from nearfar.emit._memory import MIB, MemoryRow, heading, limits
 from nearfar.emit._memory import NEEDS as NEEDS
 
@@ -21,15 +23,17 @@ SUFFIX = ".yaml"
 def emit(row: MemoryRow) -> str:
     """A patch for the container of this name."""
     found = limits(row)
+    name = re.sub("[^a-z0-9]+", "-", row["vm"].lower()).strip("-")[:63] or "container"
     request = min(found.high or -(-row["memory_bytes"] // MIB), found.most)
     lines = [
         *(f"# {line}" for line in heading(row)),
         "# kubectl patch deployment NAME --patch-file FILE",
+        "# The name is that of the container.",
         "spec:",
         "  template:",
         "    spec:",
         "      containers:",
-        f'        - name: "{row["vm"]}"',
+        f'        - name: "{name}"',
         "          resources:",
         "            requests:",
         f"              memory: {request}Mi",

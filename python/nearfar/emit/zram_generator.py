@@ -43,7 +43,10 @@ def emit_host(host: str, rows: Sequence[SwapRow]) -> str:
     """Swap for all programs of a host."""
     size = sum(row["swapped_bytes"] for row in rows)
     if size <= 0:
-        raise NearfarError(f"{host}: needs all the memory that it uses; zram would not help")
+        raise NearfarError(
+            f"{host}: what it can do without is pages of files, which need no swap; zram would "
+            "not help"
+        )
     resident = sum(row["memory_bytes"] for row in rows)
     taken = sum(row["zram_bytes"] for row in rows)
     lines = [

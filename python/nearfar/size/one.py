@@ -21,7 +21,7 @@ from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
 from nearfar.gain_error import gain_error, saving
 from nearfar.info import Content, info
-from nearfar.memory_curve import THRASHES, Memory, MemoryCurve, slowdown
+from nearfar.memory_curve import ENOUGH, THRASHES, Memory, MemoryCurve, slowdown
 from nearfar.page_choice import (
     LEAST_SHOWN,
     USUAL_PAGE,
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 #: Memory sizes of the first grid, as parts of the peak resident set.
 GRID: Final = tuple(part / 10 for part in range(1, 11))
-#: Bytes that are enough for any program.
-ENOUGH: Final = 1 << 44
 #: Passes over a trace: its summary, page sizes, memory sizes, and finer steps.
 PASSES: Final = 4
 #: Smallest memory to simulate.
@@ -125,7 +123,10 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     no_limit = limits.refused(content)
     slower = curve.slowdown(needed - beside) if needed < peak else 0.0
     if vm.memory and slower >= THRASHES - 1:
-        no_limit = no_limit or f"with {units.size(needed)} it takes {1 + slower:.3g} times as long"
+        raise NearfarError(
+            f"{vm.name}: with {units.size(given)} it would take {1 + slower:.3g} times as long; "
+            f"give {units.size(thrashes or needed)} or more"
+        )
     high = limits.high(max(needed, thrashes), peak, locked) if swaps and not no_limit else None
     row: declared.Row = {
         "vm": vm.name,
