@@ -167,7 +167,7 @@ def test_swap_is_for_what_does_not_fit() -> None:
 
     assert size(row()) == "300"
     assert size(row(), row(swapped_bytes=MIB - 1)) == "301"
-    with pytest.raises(NearfarError, match="web: needs all the memory that it uses"):
+    with pytest.raises(NearfarError, match="web: needs all of its private memory"):
         emit.emit("zram-generator", row(swapped_bytes=0))
 
 

@@ -18,7 +18,7 @@ _OUTPUT: Final = frozenset(
 #: entry has few, and shows them all.
 _FIRST: Final[Mapping[str, str]] = {
     "advise": "memory machine storage arch min_gain page_sizes slowdown emit out",
-    "capture": "start_after stop_after max_refs follow_forks sample show_output out",
+    "capture": "start_after stop_after max_refs follow_forks sample output",
     "devices": "storage machine memory slowdown cost zram_ratio out",
     "generate": "refs pages seed write_ratio threads alpha stride mix out",
     "guest": "arch memory cpus far latency bandwidth package put out",

@@ -44,8 +44,7 @@ def emit_host(host: str, rows: Sequence[SwapRow]) -> str:
     size = sum(row["swapped_bytes"] for row in rows)
     if size <= 0:
         raise NearfarError(
-            f"{host}: what it can do without is pages of files, which need no swap; zram would "
-            "not help"
+            f"{host}: needs all of its private memory, and files need no swap; zram would not help"
         )
     resident = sum(row["memory_bytes"] for row in rows)
     taken = sum(row["zram_bytes"] for row in rows)
