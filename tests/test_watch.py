@@ -79,7 +79,7 @@ def sized(target: int | Target, **options: Any) -> dict[str, Any]:
 
 
 def using(pid: int, low: float, high: float) -> dict[str, Any]:
-    """The answer once so many MiB are used: on a busy machine, a program pauses for seconds."""
+    """The answer when its memory is in the range. On a busy host, a program pauses for seconds."""
 
     def found() -> dict[str, Any]:
         row = sized(pid)
@@ -249,7 +249,7 @@ def test_memory_that_processes_share_is_used_once_any_of_them_uses_it() -> None:
     assert used([area(8, 4, 0, 8), area(8, 4, 0, 0)]) == 8
     assert used([area(8, 4, 0, 4), area(8, 4, 0, 4)]) == 6
     assert used([area(8, 8, 8, 3), area(8, 8, 8, 2)]) == 5
-    # Two pages of its own, two that a process elsewhere shares.
+    # Two private pages, and two that it shares with an unwatched process.
     assert used([area(4, 3, 2, 4)]) == 3
     assert used([area(0, 0, 0, 0)]) == 0
 

@@ -1,4 +1,4 @@
-"""Start a program with data of its own in a control group, and ask it for them, at a steady rate.
+"""Start a program in a control group, fill it with data, and send requests at a steady rate.
 
 usage: load.py PROGRAM GROUP FOLDER RATE COUNTER. Prints `ready PID`, then asks RATE times a second
 until it is ended, and writes how often it has asked into the file COUNTER. Popularity falls as

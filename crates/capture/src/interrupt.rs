@@ -119,8 +119,8 @@ impl SignalWitness {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 // Others may wait for the end of a pipe.
                 libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
-                // Under another name: who signals each process that is called like ours would seem
-                // to have signalled the group.
+                // Under another name: `pkill -f nearfar` would otherwise look like a signal to the
+                // group.
                 for path in [c"/bin/sleep", c"/usr/bin/sleep"] {
                     let words = [c"sleep".as_ptr(), c"infinity".as_ptr(), std::ptr::null()];
                     libc::execv(path.as_ptr(), words.as_ptr());

@@ -36,8 +36,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Open the trace folder `dir`, which must hold every reference. Checks `trace.json` and the footers of the parts, but reads no
-    /// records.
+    /// Open the trace folder `dir`, which must hold every reference.
     ///
     /// # Errors
     /// As [`Reader::open_sample`]; the trace holds a sample of pages.
@@ -53,7 +52,8 @@ impl Reader {
         }
     }
 
-    /// Open a trace folder that may hold a sample of pages ([`crate::sample`]).
+    /// Open a trace folder that may hold a sample of pages ([`crate::sample`]). Checks `trace.json`
+    /// and the footers of the parts, but reads no records.
     ///
     /// # Errors
     /// It is not a trace, is damaged or contradicts itself, or a file is missing.

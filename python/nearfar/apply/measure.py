@@ -90,8 +90,9 @@ def run(
         if not sample:
             os.waitid(os.P_PID, child.pid, ended)
         while os.waitid(os.P_PID, child.pid, ended | os.WNOHANG) is None:
-            rss = max(rss, _kib(child.pid, "status", "VmHWM:"))
-            if (now := time.monotonic()) >= due:
+            if (now := time.monotonic()) < due:
+                rss = max(rss, _kib(child.pid, "status", "VmHWM:"))
+            else:
                 tree = process_tree(child.pid)
                 huge = max(huge, sum(_kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree))
                 rss = max(rss, *(_kib(pid, "status", "VmHWM:") for pid in tree))

@@ -31,7 +31,7 @@ EVERY: Final = 0.02
 #: The share of memory to reclaim in a second, at first and at most.
 SLOWEST, FASTEST = 0.1, 100.0
 #: A step reclaims at most this share of memory.
-STEP: Final = 0.01
+STEP: Final = squeeze.STEPS[1]
 #: The kernel reclaims no fewer bytes at a time (SWAP_CLUSTER_MAX pages).
 LEAST: Final = 32 * 4096
 #: Seconds over which stalls are averaged before they can end the trial.

@@ -97,7 +97,7 @@ def next_step(step: float, stalled: float) -> float:
 
 
 def reclaim(group: Path, count: int) -> None:
-    """Ask the kernel to reclaim so many bytes; it may reclaim less."""
+    """Ask the kernel to reclaim ``count`` bytes; it may reclaim fewer."""
     try:
         (group / "memory.reclaim").write_text(str(count))
     except BlockingIOError:

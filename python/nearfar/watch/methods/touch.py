@@ -64,7 +64,7 @@ def _came_back(memory: Memory) -> tuple[float, float]:
 
 
 def _page_out(name: str, pids: Sequence[int], allowed: float) -> None:
-    """Page everything out, in at most so many seconds of processor time.
+    """Page everything out, in at most ``allowed`` seconds of processor time.
 
     Raises:
         NearfarError: it would take more.
