@@ -58,6 +58,7 @@ RECORDS = {
     "kernel-faults": "kernel_tables",
     "mglru-guest": "cases.mglru_guest",
     "page-gain": "gain_tables",
+    "thp": "cases.thp",
     "guest-pages": "guest_tables",
     "real-programs": "cases.real_programs",
     "live": "cases.live",

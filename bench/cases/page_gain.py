@@ -85,7 +85,7 @@ def ready(inputs: Inputs, name: str, quick: bool) -> tuple[list[int], Path] | No
     run([*words, *(["--quick"] if quick else [])], discard=True)
     measured_here = here.read_text(encoding="utf-8")
     if "[tlb.walk]" not in measured_here:
-        why = "the caches of page walks of this processor are not documented"
+        why = "nothing is known of the page walks of this processor"
         inputs.remarks.append(f"{name} skipped: {why}")
         return None
     inputs.machine_file = measured_here

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nearfar.size import size as size
     from nearfar.ssd import ssd as ssd
     from nearfar.sweep import sweep as sweep
+    from nearfar.thp import thp as thp
     from nearfar.tiering import tiering as tiering
     from nearfar.trace import Trace, open
 
@@ -66,6 +67,7 @@ _API = (
         "size",
         "ssd",
         "sweep",
+        "thp",
         "tiering",
         "trace",
         "units",

@@ -252,6 +252,16 @@ def ssd(
     progress: Callable[[int], object] | None,
 ) -> str: ...
 
+# thp.rs
+
+def thp(
+    trace: str | PathLike[str],
+    machine: Machine,
+    *,
+    options: Mapping[str, Any],
+    progress: Callable[[int], object] | None,
+) -> str: ...
+
 # paper.rs
 
 def paper_builtin() -> list[tuple[str, str]]: ...

@@ -91,6 +91,55 @@ class paging:
 
     ROWS: Final[Rows]
 
+class thp:
+    class Options(TypedDict, total=False):
+        policy: str | Sequence[str]
+        machine: MachineLike | None
+        nested: str | int | None
+        free_huge: str | int | None
+        scan_sleep: str | int
+        pages_to_scan: int
+        max_ptes_none: int
+        max_ptes_shared: int
+        points: int
+        threads: int
+
+    OPTIONS: Final[tuple[Option, ...]]
+    class Row(TypedDict):
+        policy: str
+        references: int
+        total_ns: float
+        cpu_ns: float
+        tlb_ns: float
+        walk_ns: float
+        cache_ns: float
+        dram_ns: float
+        fault_ns: float
+        start_ns: float
+        peak_bytes: int
+        mean_bytes: float
+        held_bytes: int
+        huge_share: float
+        walks: int
+        faults: int
+        huge_faults: int
+        fallbacks: int
+        compactions: int
+        merges: int
+        splits: int
+        stalls: int
+        longest_ns: float
+
+    ROWS: Final[Rows]
+    class PointsRow(TypedDict):
+        policy: str
+        point: int
+        ns: float
+        mapped_bytes: int
+        huge_bytes: int
+
+    POINTS_ROWS: Final[Rows]
+
 class ssd:
     class Options(TypedDict, total=False):
         machine: MachineLike

@@ -140,6 +140,10 @@ STUDIES: Final = {
             in_columns=("storage",), records_per_second=4e6,
         ),
         Study(
+            "thp", "nearfar.thp", "ThpResult", traces=("trace",), in_columns=("policy",),
+            records_per_second=4e6,
+        ),
+        Study(
             "ssd", "nearfar.ssd", "SsdResult", traces=("trace",), in_columns=("dram", "epf"),
             records_per_second=1e6,
         ),

@@ -132,6 +132,18 @@ fn discard_event(advice: u64) -> Option<u64> {
     }
 }
 
+/// The event of an advice, if it makes pages resident or is about huge pages.
+fn effect_event(advice: u64) -> Option<u64> {
+    const COLLAPSE: i32 = 25;
+    match advice as i32 {
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Some(what::POPULATE),
+        libc::MADV_HUGEPAGE => Some(what::HUGE),
+        libc::MADV_NOHUGEPAGE => Some(what::NO_HUGE),
+        COLLAPSE => Some(what::COLLAPSE),
+        _ => None,
+    }
+}
+
 /// Called before the calling thread forks, while QEMU stops the other threads.
 pub fn before_fork() {
     let (call, a) = CALL.get();
@@ -230,8 +242,8 @@ fn after_success(stream: &mut Stream, call: Call, a: &[u64; 6], done: u64) {
             if let (Some(what), 1..) = (discard_event(a[2]), a[1]) {
                 sample::forget(a[0], round_up(a[1]));
                 stream.event(&[what, a[0], round_up(a[1])], b"");
-            } else if matches!(a[2] as i32, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE) {
-                event_after(stream, &[what::POPULATE, a[0], round_up(a[1])], b"");
+            } else if let (Some(what), 1..) = (effect_event(a[2]), a[1]) {
+                event_after(stream, &[what, a[0], round_up(a[1])], b"");
             }
         }
         Call::Mlock => locked(stream, lock::NOW, a[0], a[1]),

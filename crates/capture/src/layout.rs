@@ -461,6 +461,12 @@ pub mod what {
     pub const LOCK: u64 = 17;
     /// A range was unlocked (`munlock`).
     pub const UNLOCK: u64 = 18;
+    /// A range may have huge pages (`MADV_HUGEPAGE`).
+    pub const HUGE: u64 = 19;
+    /// A range may not have huge pages (`MADV_NOHUGEPAGE`).
+    pub const NO_HUGE: u64 = 20;
+    /// The pages of a range were made huge (`MADV_COLLAPSE`).
+    pub const COLLAPSE: u64 = 21;
 }
 
 /// Why a program runs unrecorded.

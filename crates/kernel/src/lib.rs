@@ -9,4 +9,5 @@ pub mod placement;
 pub mod readahead;
 pub mod replacement;
 pub mod scheduler;
+pub mod thp;
 pub mod tiering;

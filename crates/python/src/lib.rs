@@ -23,6 +23,7 @@ mod progress;
 mod schema;
 mod ssd;
 mod symbols;
+mod thp;
 mod tiering;
 mod units;
 mod workload;
@@ -68,6 +69,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     output::register(module)?;
     capture::register(module)?;
     live::register(module)?;
+    thp::register(module)?;
     tiering::register(module)?;
     units::register(module)?;
     workload::register(module)?;

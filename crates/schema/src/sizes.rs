@@ -44,7 +44,16 @@ amounts! {
         Json::from;
     /// Nanoseconds.
     Nanoseconds, "TIME", units::parse_nanoseconds, "a time", "write for example 50us",
-        |ns| Json::from(format!("{ns}ns"));
+        |ns| Json::from(shortest_time(ns));
+}
+
+/// A time in the largest unit that has a whole number of it: `10s`, `50us`.
+fn shortest_time(ns: u64) -> String {
+    let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)];
+    match units.into_iter().find(|(_, unit)| ns > 0 && ns.is_multiple_of(*unit)) {
+        Some((name, unit)) => format!("{}{name}", ns / unit),
+        None => format!("{ns}ns"),
+    }
 }
 
 /// A share of a whole, from 0 to 1.

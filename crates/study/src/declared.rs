@@ -5,7 +5,7 @@ use nearfar_schema::{Options, column};
 use nearfar_trace::{export, generate, import};
 
 use crate::filter::View;
-use crate::{info, numa, paging, ssd, tiering};
+use crate::{info, numa, paging, ssd, thp, tiering};
 
 /// One entry for each command.
 pub const COMMANDS: &[Command] = &[
@@ -13,6 +13,14 @@ pub const COMMANDS: &[Command] = &[
         name: "paging",
         options: paging::Request::specs,
         rows: &[("rows", column::to_json::<paging::Row>)],
+    },
+    Command {
+        name: "thp",
+        options: thp::Request::specs,
+        rows: &[
+            ("rows", column::to_json::<thp::Row>),
+            ("points", column::to_json::<thp::Point>),
+        ],
     },
     Command {
         name: "ssd",

@@ -9,6 +9,7 @@ pub mod numa;
 pub mod paging;
 mod ranges;
 pub mod ssd;
+pub mod thp;
 pub mod tiering;
 
 /// Default of `--slowdown`: accepted slowdown relative to unlimited (fast) memory.

@@ -48,6 +48,34 @@ impl<T: Copy> Ranges<T> {
         self.0.insert(first, (last, value));
     }
 
+    /// Insert the range `first..=last`, and join it with its neighbours of the same value.
+    pub fn map_joined(&mut self, mut first: u64, mut last: u64, value: T)
+    where
+        T: PartialEq,
+    {
+        self.unmap(first, last);
+        if let Some((&start, &(end, before))) = self.0.range(..first).next_back()
+            && end + 1 == first
+            && before == value
+        {
+            first = start;
+        }
+        if let Some(&(end, after)) = last.checked_add(1).and_then(|next| self.0.get(&next))
+            && after == value
+        {
+            self.0.remove(&(last + 1));
+            last = end;
+        }
+        self.0.insert(first, (last, value));
+    }
+
+    /// The first range that has `page` or begins after it, whole: first page, last page, value.
+    pub fn at_or_after(&self, page: u64) -> Option<(u64, u64, T)> {
+        let before = self.0.range(..=page).next_back().filter(|(_, (last, _))| *last >= page);
+        let (&first, &(last, value)) = before.or_else(|| self.0.range(page..).next())?;
+        Some((first, last, value))
+    }
+
     /// Move the ranges in `first..=last` by `by` pages (modulo 2^64), replacing what they overlap.
     pub fn shift(&mut self, first: u64, last: u64, by: u64, moved: impl Fn(T) -> T) {
         let ranges: Vec<(u64, u64, T)> = self.within(first, last).collect();
@@ -108,6 +136,35 @@ mod tests {
                     .collect();
                 prop_assert_eq!(inside, expected);
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn joined_ranges_are_runs_of_equal_pages(
+            steps in prop::collection::vec((0u8..4, 0u64..40, 0u64..12), 0..40),
+        ) {
+            let mut ranges = Ranges::default();
+            let mut plain: Vec<Option<u8>> = vec![None; 64];
+            for (what, first, length) in steps {
+                let last = first + length;
+                let value = (what > 0).then_some(what % 2);
+                match value {
+                    None => ranges.unmap(first, last),
+                    Some(value) => ranges.map_joined(first, last, value),
+                }
+                plain[first as usize..=last as usize].fill(value);
+            }
+            let mut page = 0;
+            for run in plain.chunk_by(|one, next| one == next) {
+                let last = page + run.len() as u64 - 1;
+                if let Some(value) = run[0] {
+                    prop_assert_eq!(ranges.at_or_after(page), Some((page, last, value)));
+                    prop_assert_eq!(ranges.at_or_after(last), Some((page, last, value)));
+                }
+                page = last + 1;
+            }
+            prop_assert_eq!(ranges.at_or_after(64), None);
         }
     }
 }

@@ -44,6 +44,12 @@ pub enum RegionKind {
     Lock,
     /// A range was unlocked (`munlock`).
     Unlock,
+    /// A range may have huge pages (`MADV_HUGEPAGE`).
+    Huge,
+    /// A range may not have huge pages (`MADV_NOHUGEPAGE`).
+    NoHuge,
+    /// The pages of a range were made huge (`MADV_COLLAPSE`).
+    Collapse,
     /// A file's page cache got this range of made-up kernel addresses.
     File,
     /// A thread began.
@@ -63,7 +69,7 @@ pub enum RegionKind {
 }
 
 impl RegionKind {
-    const NAMES: [(RegionKind, &'static str); 16] = [
+    const NAMES: [(RegionKind, &'static str); 19] = [
         (RegionKind::Map, "map"),
         (RegionKind::Unmap, "unmap"),
         (RegionKind::Brk, "brk"),
@@ -73,6 +79,9 @@ impl RegionKind {
         (RegionKind::Remove, "remove"),
         (RegionKind::Lock, "lock"),
         (RegionKind::Unlock, "unlock"),
+        (RegionKind::Huge, "huge"),
+        (RegionKind::NoHuge, "no-huge"),
+        (RegionKind::Collapse, "collapse"),
         (RegionKind::File, "file"),
         (RegionKind::ThreadStart, "thread-start"),
         (RegionKind::ThreadExit, "thread-exit"),

@@ -15,7 +15,7 @@ class Documented:
         window: entries of the reorder buffer.
         coalesced: maximum bytes of contiguous small pages that share a TLB entry, if they do.
         second: entries and ways of the second-level data TLB, if ``cpuid`` cannot encode them.
-        upper_directories: entries of the cache of upper page-table levels, if known.
+        upper_directories: entries of the cache of upper page-table levels, if documented.
     """
 
     guide: str

@@ -325,19 +325,24 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
         bench.notes.append("cost.page_walk: left out: lost in noise")
     what = f"random loads over {size(bytes_)} in pages of 2 MiB, minus loads that a TLB covers"
     bench.notes.append(f"{what}: {large.described('ns')}; in pages of 4 KiB: cost.page_walk")
-    if system.levels is None or known is None or known.upper_directories is None:
+    if system.levels is None or known is None:
         bench.notes.append(
-            "tlb.walk: left out: the page-walk caches of this processor are unknown; --view "
-            "machine needs it"
+            "tlb.walk: left out: this processor is unknown; --view machine needs it"
         )
         return cost
     second = _entries(tlb, "second")
-    # The guides give no separate number for directories.
-    where = f"assumption: half of the second-level TLB, which holds directories too; {known.guide}"
+    if known.upper_directories is not None:
+        # The guides give no separate number for directories.
+        where = f"assumption: half of the second-level TLB, which holds both; {known.guide}"
+        directories = Sourced(max((second or _entries(tlb, "first")) // 2, 1), where)
+        upper = Sourced(known.upper_directories, known.guide)
+    else:
+        where = f"assumption: {known.guide.partition(',')[0]} documents such caches, not their sizes"
+        directories, upper = Sourced(32, where), Sourced(4, where)
     walk: Section = {
         "levels": Sourced(system.levels, "/proc/cpuinfo, bits of virtual addresses"),
-        "directories": Sourced(max((second or _entries(tlb, "first")) // 2, 1), where),
-        "upper_directories": Sourced(known.upper_directories, known.guide),
+        "directories": directories,
+        "upper_directories": upper,
     }
     tlb["walk"] = walk
     if system.is_virtual and second:

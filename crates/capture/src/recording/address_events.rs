@@ -76,6 +76,9 @@ impl Recording<'_> {
                 }
             }
             what::UNLOCK => self.region(range(RegionKind::Unlock))?,
+            what::HUGE => self.region(range(RegionKind::Huge))?,
+            what::NO_HUGE => self.region(range(RegionKind::NoHuge))?,
+            what::COLLAPSE => self.region(range(RegionKind::Collapse))?,
             what::REMAP => {
                 let (flags, to) = (word(Event::Prot), word(Event::Device));
                 self.remap(thread, [addr, length, word(Event::Offset)], to, flags)?;
@@ -178,7 +181,10 @@ fn ranges_are_valid(kind: u64, fixed: &[u64]) -> bool {
         | what::REMOVE
         | what::POPULATE
         | what::LOCK
-        | what::UNLOCK => fits(addr, length),
+        | what::UNLOCK
+        | what::HUGE
+        | what::NO_HUGE
+        | what::COLLAPSE => fits(addr, length),
         what::REMAP => {
             let (new, to) = (word(Event::Offset), word(Event::Device));
             fits(addr, length.max(new)) && fits(to, length.max(new))

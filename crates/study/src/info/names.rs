@@ -234,6 +234,9 @@ impl Mapped {
             | RegionKind::Remove
             | RegionKind::Lock
             | RegionKind::Unlock
+            | RegionKind::Huge
+            | RegionKind::NoHuge
+            | RegionKind::Collapse
             | RegionKind::ThreadStart
             | RegionKind::ThreadExit => return,
         }

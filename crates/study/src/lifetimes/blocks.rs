@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use nearfar_kernel::thp::Advice;
 use nearfar_trace::RegionEvent;
 use nearfar_trace::hash::PageMap;
 
@@ -25,14 +26,20 @@ pub enum Change {
     /// The next reference is the first write since the block was born, shared or freed.
     Written(u32),
     /// Blocks ended, in ascending order of addresses; if `removed`, with the content of their
-    /// object.
-    Ended { blocks: Vec<u32>, removed: bool },
+    /// object. They are all touched blocks of this range of numbers; `kept`: it stays mapped.
+    Ended { blocks: Vec<u32>, removed: bool, range: (u64, u64), kept: bool },
     /// Blocks are discarded until they are written (`MADV_FREE`).
     Freed(Vec<u32>),
     /// A fork: a block of the parent, the block of the child, and its number.
     Forked(Vec<(u32, u32, u64)>),
-    /// Blocks moved `by` bytes (modulo 2^64), each with its new number.
-    Moved { blocks: Vec<(u32, u64)>, by: u64 },
+    /// Blocks moved `by` bytes (modulo 2^64), each with its new number; all touched blocks of this
+    /// range of old numbers.
+    Moved { blocks: Vec<(u32, u64)>, by: u64, range: (u64, u64) },
+    /// Blocks of this range of numbers are private memory with this advice now, or not private
+    /// memory ([`Blocks::watch_areas`]).
+    Area { first: u64, last: u64, advice: Option<Advice> },
+    /// Every huge page in this range of numbers is filled ([`Blocks::watch_areas`]).
+    Collapse { first: u64, last: u64 },
 }
 
 /// The next write must be reported.
@@ -64,6 +71,8 @@ pub struct Blocks {
     unsettled: PageMap<u32>,
     /// An unsettled block was moved, and may be in a page at another address.
     strayed: bool,
+    /// Areas of memory are changes too.
+    areas: bool,
     spaces: Spaces,
     effects: Vec<Effect>,
     changes: Vec<Change>,
@@ -83,10 +92,16 @@ impl Blocks {
             groups: BTreeMap::new(),
             unsettled: PageMap::default(),
             strayed: false,
+            areas: false,
             spaces,
             effects: Vec::new(),
             changes: Vec::new(),
         }
+    }
+
+    /// Report areas of memory and `MADV_COLLAPSE`, also for pages that were never touched.
+    pub fn watch_areas(&mut self) {
+        self.areas = true;
     }
 
     /// The address spaces.
@@ -232,11 +247,16 @@ impl Blocks {
         }
     }
 
+    /// First and last block number of 4 KiB pages of an address space.
+    fn range(&self, space: u32, first: u64, last: u64) -> (u64, u64) {
+        let number = |page: u64| place(space, page << PAGE) >> self.shift;
+        (number(first), number(last) + (1 << (PAGE - self.shift)) - 1)
+    }
+
     /// Touched blocks of 4 KiB pages `first` to `last` of an address space, by address. Takes time
     /// proportional to the pages of the range or, if fewer, to the groups of touched blocks.
     fn within(&self, space: u32, first: u64, last: u64) -> Vec<u32> {
-        let number = |page: u64| place(space, page << PAGE) >> self.shift;
-        let (first, last) = (number(first), number(last) + (1 << (PAGE - self.shift)) - 1);
+        let (first, last) = self.range(space, first, last);
         let mut found = Vec::new();
         for (&group, _) in self.groups.range(first >> GROUP..=last >> GROUP) {
             let from = first.max(group << GROUP);
@@ -251,15 +271,18 @@ impl Blocks {
         let mut effects = std::mem::take(&mut self.effects);
         self.spaces.apply(event, &mut effects);
         for effect in effects.drain(..) {
-            self.change(effect);
+            match effect {
+                Effect::Area { .. } | Effect::Collapse { .. } if !self.areas => {}
+                _ => self.change(effect),
+            }
         }
         self.effects = effects;
     }
 
     fn change(&mut self, effect: Effect) {
         let change = match effect {
-            Effect::End { space, first, last } => self.end(space, first, last, false),
-            Effect::Remove { space, first, last } => self.end(space, first, last, true),
+            Effect::End { space, first, last, kept } => self.end(space, (first, last), kept, false),
+            Effect::Remove { space, first, last } => self.end(space, (first, last), true, true),
             Effect::Free { space, first, last } => {
                 let mut blocks = self.within(space, first, last);
                 blocks.retain(|&block| self.blocks[block as usize].state & (OF_OBJECT | LAZY) == 0);
@@ -270,26 +293,43 @@ impl Blocks {
             }
             Effect::Move { space, first, last, by } => self.shift_by(space, first, last, by),
             Effect::Fork { parent, child } => self.fork(parent, child),
+            Effect::Area { space, first, last, advice } => {
+                let (first, last) = self.range(space, first, last);
+                Change::Area { first, last, advice }
+            }
+            Effect::Collapse { space, first, last } => {
+                let (first, last) = self.range(space, first, last);
+                Change::Collapse { first, last }
+            }
         };
         let none = match &change {
-            Change::Ended { blocks, .. } | Change::Freed(blocks) => blocks.is_empty(),
+            // Untouched blocks of huge pages can end too.
+            Change::Ended { blocks, .. } => blocks.is_empty() && !self.areas,
+            Change::Freed(blocks) => blocks.is_empty(),
             Change::Forked(blocks) => blocks.is_empty(),
-            Change::Moved { blocks, .. } => blocks.is_empty(),
+            Change::Moved { blocks, .. } => blocks.is_empty() && !self.areas,
             Change::Born { .. } | Change::Written(_) => false,
+            Change::Area { .. } | Change::Collapse { .. } => false,
         };
         if !none {
             self.changes.push(change);
         }
     }
 
-    fn end(&mut self, space: u32, first: u64, last: u64, removed: bool) -> Change {
+    fn end(
+        &mut self,
+        space: u32,
+        (first, last): (u64, u64),
+        kept: bool,
+        removed: bool,
+    ) -> Change {
         let blocks = self.within(space, first, last);
         for &block in &blocks {
             self.leave(block);
         }
         // Ids are reused in the order in which they were released.
         self.unused.extend(blocks.iter().rev());
-        Change::Ended { blocks, removed }
+        Change::Ended { blocks, removed, range: self.range(space, first, last), kept }
     }
 
     fn shift_by(&mut self, space: u32, first: u64, last: u64, by: u64) -> Change {
@@ -307,7 +347,8 @@ impl Blocks {
             self.enter(block);
             (block, number)
         });
-        Change::Moved { blocks: blocks.collect(), by }
+        let blocks = blocks.collect();
+        Change::Moved { blocks, by, range: self.range(space, first, last) }
     }
 
     fn fork(&mut self, parent: u32, child: u32) -> Change {

@@ -163,7 +163,7 @@ impl PageTable {
                 self.change_page(page, |table| table.write(page));
                 self.undo_discard(*block);
             }
-            Change::Ended { blocks, removed } => {
+            Change::Ended { blocks, removed, .. } => {
                 for &block in blocks {
                     self.end(block, *removed);
                 }
@@ -182,7 +182,8 @@ impl PageTable {
                     self.fork(block, copy, number);
                 }
             }
-            Change::Moved { blocks, by } => self.shift_by(blocks, *by),
+            Change::Moved { blocks, by, .. } => self.shift_by(blocks, *by),
+            Change::Area { .. } | Change::Collapse { .. } => {}
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use nearfar_kernel::thp::Advice;
 use nearfar_trace::{Batch, RegionEvent, RegionKind, ThreadInfo};
 use rustc_hash::FxHashMap;
 
@@ -55,8 +56,8 @@ impl Backing {
 /// The effect of an event on touched pages of 4 KiB. Ranges include both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The pages end.
-    End { space: u32, first: u64, last: u64 },
+    /// The pages end; `kept`: their mapping does not.
+    End { space: u32, first: u64, last: u64, kept: bool },
     /// The pages end, and the content of their object too.
     Remove { space: u32, first: u64, last: u64 },
     /// The pages are discarded until they are written.
@@ -65,15 +66,64 @@ pub enum Effect {
     Move { space: u32, first: u64, last: u64, by: u64 },
     /// The child shares all pages of the parent.
     Fork { parent: u32, child: u32 },
+    /// The pages are private memory with this advice now, or not private memory.
+    Area { space: u32, first: u64, last: u64, advice: Option<Advice> },
+    /// Every huge page within these pages is filled (`MADV_COLLAPSE`).
+    Collapse { space: u32, first: u64, last: u64 },
 }
 
 #[derive(Clone, Default)]
 struct Space {
     mapped: Ranges<Backing>,
+    /// Where it is not [`Advice::None`].
+    advice: Ranges<Advice>,
     /// The heap: first page and end.
     heap: Option<(u64, u64)>,
     /// Number of processes in this address space: more than one after `vfork`.
     users: u32,
+}
+
+impl Space {
+    /// The part of `first..=last` around a page that has its advice.
+    fn same_advice(&self, page: u64, first: u64, last: u64) -> (u64, u64) {
+        let own = self.advice.find(page);
+        let (mut from, mut to) = (first, last);
+        for (start, end, advice) in self.advice.within(first, last) {
+            if own.is_some() && start <= page && page <= end {
+                // Without a range around it, what has no advice is other memory too.
+                (from, to) = (from.max(start), to.min(end));
+            } else if Some(advice) != own {
+                if end < page {
+                    from = from.max(end + 1);
+                } else {
+                    to = to.min(start - 1);
+                }
+            }
+        }
+        (from, to)
+    }
+
+    /// The private memory in `first..=last`, with its advice.
+    fn areas(&self, first: u64, last: u64) -> Vec<(u64, u64, Advice)> {
+        let mut areas = Vec::new();
+        for (from, to, backing) in self.mapped.within(first, last) {
+            if matches!(backing, Backing::Object { .. }) {
+                continue;
+            }
+            let mut next = from;
+            for (start, end, advice) in self.advice.within(from, to) {
+                if next < start {
+                    areas.push((next, start - 1, Advice::None));
+                }
+                areas.push((start, end, advice));
+                next = end + 1;
+            }
+            if next <= to {
+                areas.push((next, to, Advice::None));
+            }
+        }
+        areas
+    }
 }
 
 /// The address spaces of all processes.
@@ -169,7 +219,8 @@ impl Spaces {
         left.users -= 1;
         if left.users == 0 {
             *left = Space::default();
-            effects.push(Effect::End { space, first: 0, last: PAGES - 1 });
+            effects.push(Effect::End { space, first: 0, last: PAGES - 1, kept: false });
+            effects.push(Effect::Area { space, first: 0, last: PAGES - 1, advice: None });
         }
     }
 
@@ -183,7 +234,7 @@ impl Spaces {
         found.unwrap_or(Backing::Unknown)
     }
 
-    /// First and last page of the contiguous private memory around a private page (a [`place`] >>
+    /// First and last page of the contiguous private memory with the same advice around a private page (a [`place`] >>
     /// [`PAGE`]), within its aligned 2^`order` pages. Unmapped pages count as private memory.
     pub fn private_around(&self, number: u64, order: u32) -> (u64, u64) {
         let start = number >> order << order;
@@ -194,6 +245,8 @@ impl Spaces {
             return (start, end);
         };
         let base = number - page;
+        let (start, end) = space.same_advice(page, start - base, end - base);
+        let (start, end) = (base + start, base + end);
         let mut run: Option<(u64, u64)> = None;
         for (from, to, backing) in space.mapped.within(start - base, end - base) {
             if matches!(backing, Backing::Object { .. }) {
@@ -261,7 +314,10 @@ impl Spaces {
             | RegionKind::DontNeed
             | RegionKind::Remove
             | RegionKind::Free
-            | RegionKind::Move => self.in_range(event, process, effects),
+            | RegionKind::Move
+            | RegionKind::Huge
+            | RegionKind::NoHuge
+            | RegionKind::Collapse => self.in_range(event, process, effects),
             RegionKind::Brk => self.heap(event, process, effects),
             RegionKind::File => {
                 let Some(more) = event.length.checked_sub(1) else { return };
@@ -277,10 +333,11 @@ impl Spaces {
                 self.close(child, effects);
                 let child = self.open(child);
                 if child != parent {
-                    let Space { mapped, heap, .. } = self.spaces[parent as usize].clone();
+                    let copied = self.spaces[parent as usize].clone();
                     let space = &mut self.spaces[child as usize];
-                    (space.mapped, space.heap) = (mapped, heap);
+                    *space = Space { users: space.users, ..copied };
                     effects.push(Effect::Fork { parent, child });
+                    self.show_areas(child, (0, PAGES - 1), effects);
                 }
             }
             RegionKind::Vfork => {
@@ -309,18 +366,31 @@ impl Spaces {
         let Some(last) = end.map(|end| end >> PAGE).filter(|last| *last < PAGES) else { return };
         let first = event.addr >> PAGE;
         let space = self.of_process(process);
-        let end = Effect::End { space, first, last };
+        let end = |kept| Effect::End { space, first, last, kept };
         match event.event {
             RegionKind::Map => {
                 let backing = self.backing_of(event);
-                effects.push(end);
-                self.spaces[space as usize].mapped.map(first, last, backing);
+                effects.push(end(false));
+                let known = &mut self.spaces[space as usize];
+                known.mapped.map(first, last, backing);
+                known.advice.unmap(first, last);
+                self.show_areas(space, (first, last), effects);
             }
             RegionKind::Unmap => {
-                effects.push(end);
-                self.spaces[space as usize].mapped.unmap(first, last);
+                effects.push(end(false));
+                let known = &mut self.spaces[space as usize];
+                known.mapped.unmap(first, last);
+                known.advice.unmap(first, last);
+                self.show_areas(space, (first, last), effects);
             }
-            RegionKind::DontNeed => effects.push(end),
+            RegionKind::Huge | RegionKind::NoHuge => {
+                let huge = event.event == RegionKind::Huge;
+                let advice = if huge { Advice::Huge } else { Advice::NoHuge };
+                self.spaces[space as usize].advice.map(first, last, advice);
+                self.show_areas(space, (first, last), effects);
+            }
+            RegionKind::Collapse => effects.push(Effect::Collapse { space, first, last }),
+            RegionKind::DontNeed => effects.push(end(true)),
             RegionKind::Remove => effects.push(Effect::Remove { space, first, last }),
             RegionKind::Free => effects.push(Effect::Free { space, first, last }),
             RegionKind::Move => {
@@ -330,10 +400,14 @@ impl Spaces {
                 if to > end || end >= PAGES || (to <= last && end >= first) {
                     return;
                 }
-                effects.push(Effect::End { space, first: to, last: end });
+                effects.push(Effect::End { space, first: to, last: end, kept: false });
                 effects.push(Effect::Move { space, first, last, by });
-                let mapped = &mut self.spaces[space as usize].mapped;
-                mapped.shift(first, last, by, |backing| backing.moved(by.wrapping_mul(1 << PAGE)));
+                let known = &mut self.spaces[space as usize];
+                let moved = |backing: Backing| backing.moved(by.wrapping_mul(1 << PAGE));
+                known.mapped.shift(first, last, by, moved);
+                known.advice.shift(first, last, by, |advice| advice);
+                self.show_areas(space, (first, last), effects);
+                self.show_areas(space, (to, end), effects);
             }
             _ => {}
         }
@@ -350,12 +424,25 @@ impl Spaces {
         let known = &mut self.spaces[space as usize];
         let (_, before) = known.heap.unwrap_or((start, start));
         known.heap = Some((start, end));
-        if end > before {
+        let (first, last) = if end > before {
             known.mapped.map(before, end - 1, zeros);
-            effects.push(Effect::End { space, first: before, last: end - 1 });
+            (before, end - 1)
         } else if end < before {
             known.mapped.unmap(end, before - 1);
-            effects.push(Effect::End { space, first: end, last: before - 1 });
+            (end, before - 1)
+        } else {
+            return;
+        };
+        known.advice.unmap(first, last);
+        effects.push(Effect::End { space, first, last, kept: false });
+        self.show_areas(space, (first, last), effects);
+    }
+
+    /// Add what private memory a range has now.
+    fn show_areas(&self, space: u32, (first, last): (u64, u64), effects: &mut Vec<Effect>) {
+        effects.push(Effect::Area { space, first, last, advice: None });
+        for (first, last, advice) in self.spaces[space as usize].areas(first, last) {
+            effects.push(Effect::Area { space, first, last, advice: Some(advice) });
         }
     }
 }

@@ -397,6 +397,7 @@ impl RegionMemory {
                 None
             }
             Change::Born { block, .. } | Change::Written(block) => Some(*block),
+            Change::Area { .. } | Change::Collapse { .. } => None,
         };
         if let Some(first) = first
             && bytes != 0

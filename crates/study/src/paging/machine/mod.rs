@@ -23,8 +23,10 @@ pub mod reference;
 mod surroundings;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(super) mod touches;
-pub(super) mod waits;
+pub(crate) mod touches;
+pub(crate) mod waits;
+
+pub(crate) use pages::Settings;
 
 use nearfar_hardware::Storage;
 use nearfar_hardware::processor::{Hierarchy, Processor};

@@ -151,6 +151,11 @@ impl Touches {
         })
     }
 
+    /// Show areas of memory ([`Blocks::watch_areas`]).
+    pub fn watch_areas(&mut self) {
+        self.blocks.watch_areas();
+    }
+
     /// Records so far.
     pub fn records(&self) -> u64 {
         self.records
@@ -458,7 +463,11 @@ impl Touches {
                     set(block, true);
                     set(copy, true);
                 }),
-                Change::Ended { .. } | Change::Freed(_) | Change::Moved { .. } => {}
+                Change::Ended { .. }
+                | Change::Freed(_)
+                | Change::Moved { .. }
+                | Change::Area { .. }
+                | Change::Collapse { .. } => {}
             }
             chunk.changes.push((at, changed));
         }

@@ -6,10 +6,11 @@ use nearfar_hardware::processor::{
 };
 use nearfar_hardware::table::{grow, prefetch};
 use nearfar_kernel::readahead::Fetch;
+use nearfar_kernel::thp::ORDERS;
 use nearfar_trace::hash::PageMap;
 
 use super::files::Files;
-use super::pages::{Faults, Pages};
+use super::pages::{Events, Faults, Pages, Settings};
 use super::surroundings::Changed;
 use super::touches::{AGED, Chunk, TlbOp, Touch};
 use super::{SMALL, Time};
@@ -71,10 +72,21 @@ impl Watch for () {}
 struct Thread {
     translation: Translation,
     overlap: Overlap,
+    /// Instructions so far, at the last moment.
+    instructions: u64,
     /// Time of its faults, in picoseconds.
     fault_ps: u64,
     /// By storage.
     files: Vec<Files>,
+}
+
+impl Thread {
+    /// Its time, without that for files.
+    fn ns(&self, processor: &Processor) -> f64 {
+        self.instructions as f64 * processor.instruction_ns
+            + self.overlap.ns(processor.dependent)
+            + self.fault_ps as f64 / 1e3
+    }
 }
 
 /// Locates cache lines of page tables.
@@ -111,46 +123,70 @@ impl Lines for Aged {
     }
 }
 
-/// One page size.
+/// A point of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Moment {
+    /// Nanoseconds since the program began.
+    pub ns: f64,
+    /// Mapped private memory, bytes.
+    pub mapped_bytes: u64,
+    /// The part in huge pages, bytes.
+    pub huge_bytes: u64,
+}
+
+/// One page size, or one setting of huge pages.
 pub struct PageSize<'a> {
     processor: &'a Processor,
     storages: &'a [Storage],
     shift: u32,
     pages: Pages,
-    /// What the TLB holds for small pages and for large ones.
-    entries: [Entry; 2],
+    /// What the TLB holds for pages of each order.
+    entries: [Entry; ORDERS],
+    /// Its course, if it is recorded; khugepaged runs at these moments.
+    course: Option<Vec<Moment>>,
     threads: Vec<Thread>,
     aged: Aged,
     terms: Terms,
     second_hits: u64,
     walks: u64,
     file_requests: u64,
-    /// Picoseconds of a fault that maps an existing page, a new small page, and a new large page.
-    given_ps: [u64; 3],
+    /// Picoseconds of a fault that maps an existing page, and that allocates one of each order.
+    map_ps: u64,
+    given_ps: [u64; ORDERS],
 }
 
 impl<'a> PageSize<'a> {
+    /// One page size everywhere.
     pub fn new(shift: u32, processor: &'a Processor, storages: &'a [Storage]) -> Self {
+        Self { shift, ..Self::with(&Settings::only(shift), processor, storages) }
+    }
+
+    /// Settings of the kernel.
+    pub fn with(settings: &Settings, processor: &'a Processor, storages: &'a [Storage]) -> Self {
         let entry = |shift| Translation::entry(&processor.tlbs, processor.host_shift, shift);
+        let ps = |ns: f64| (ns * 1e3).round() as u64;
         Self {
             processor,
             storages,
-            shift,
-            pages: Pages::new(shift),
-            entries: [entry(SMALL), entry(shift)],
+            shift: SMALL,
+            pages: Pages::new(settings),
+            entries: std::array::from_fn(|order| entry(SMALL + order as u32)),
+            course: None,
             threads: Vec::new(),
             aged: Aged::default(),
             terms: Terms::default(),
             second_hits: 0,
             walks: 0,
             file_requests: 0,
-            given_ps: [
-                processor.map_ns,
-                processor.zero_fill_ns(SMALL),
-                processor.zero_fill_ns(shift),
-            ]
-            .map(|ns| (ns * 1e3).round() as u64),
+            map_ps: ps(processor.map_ns),
+            given_ps: std::array::from_fn(|order| ps(processor.zero_fill_ns(SMALL + order as u32))),
         }
+    }
+
+    /// Record its course.
+    pub fn recorded(mut self) -> Self {
+        self.course = Some(Vec::new());
+        self
     }
 
     /// Process a chunk.
@@ -165,7 +201,11 @@ impl<'a> PageSize<'a> {
             while let Some((_, fetch)) = fetches.next_if(|(before, _)| *before <= index) {
                 self.fetch(*fetch, touch.thread, touch.instructions);
             }
-            aged.ages = chunk.ages[index / AGED];
+            if index % AGED == 0 {
+                aged.ages = chunk.ages[index / AGED];
+                self.thread(touch.thread).instructions = touch.instructions;
+                self.moment();
+            }
             if let Some(soon) =
                 chunk.touches.get(index + AHEAD).filter(|soon| soon.tlb != TlbOp::None)
             {
@@ -179,14 +219,41 @@ impl<'a> PageSize<'a> {
         self.aged = aged;
     }
 
+    /// Run khugepaged until now, and record what is mapped.
+    fn moment(&mut self) {
+        let Some(mut course) = self.course.take() else { return };
+        let before = course.last().map_or(0.0, |moment| moment.ns);
+        // Threads run at once: the one that is furthest says how late it is.
+        let ns = self.threads.iter().map(|thread| thread.ns(self.processor)).fold(before, f64::max);
+        self.pages.tick(ns);
+        self.shoot_down();
+        let [mapped_bytes, huge_bytes] = self.pages.mapped().map(|pages| pages << SMALL);
+        course.push(Moment { ns, mapped_bytes, huge_bytes });
+        self.course = Some(course);
+    }
+
+    /// Take its course.
+    pub fn course(&mut self) -> Vec<Moment> {
+        self.course.take().unwrap_or_default()
+    }
+
+    /// All faults, what happened to huge pages, and the most private memory mapped, bytes.
+    pub fn happened(&self) -> (Faults, Events, u64) {
+        (self.pages.faults, self.pages.events, self.pages.peak_mapped << SMALL)
+    }
+
     /// log2 of the page size.
     pub fn shift(&self) -> u32 {
         self.shift
     }
 
     fn watched_change(&mut self, change: &Changed, thread: Option<u32>, watch: &mut impl Watch) {
-        let before = self.pages.resident();
+        let (before, faults) = (self.pages.resident(), self.pages.faults);
         self.change(change, thread);
+        // A fault on a large page takes long and gives much memory.
+        if self.pages.faults.pages[1..] != faults.pages[1..] {
+            self.moment();
+        }
         watch.changed(&change.0, (self.pages.resident() as i64 - before as i64) << SMALL);
     }
 
@@ -200,8 +267,12 @@ impl<'a> PageSize<'a> {
             let ps = self.fault_ps(self.pages.faults.since(before));
             self.thread(thread).fault_ps += ps;
         }
-        for (number, large) in self.pages.gone() {
-            let entry = self.entries[usize::from(large)];
+        self.shoot_down();
+    }
+
+    fn shoot_down(&mut self) {
+        for (number, order) in self.pages.gone() {
+            let entry = self.entries[usize::from(order)];
             for thread in &mut self.threads {
                 thread.translation.remove(number << SMALL, entry);
             }
@@ -213,6 +284,7 @@ impl<'a> PageSize<'a> {
             self.threads.push(Thread {
                 translation: Translation::new(&self.processor.tlbs, self.processor.host_shift),
                 overlap: Overlap::default(),
+                instructions: 0,
                 fault_ps: 0,
                 files: vec![Files::default(); self.storages.len()],
             });
@@ -222,15 +294,14 @@ impl<'a> PageSize<'a> {
 
     /// A thread reads pages of a file, after `instructions` of its instructions.
     pub fn fetch(&mut self, fetch: Fetch, thread: u32, instructions: u64) {
-        let Processor { instruction_ns, dependent, .. } = *self.processor;
-        let (storages, requests) = (self.storages, u64::from(fetch.submitted.is_some()));
-        let request_ps = requests * self.given_ps[0];
+        let (processor, storages) = (self.processor, self.storages);
+        let requests = u64::from(fetch.submitted.is_some());
+        let request_ps = requests * self.map_ps;
         self.file_requests += requests;
         let thread = self.thread(thread);
         thread.fault_ps += request_ps;
-        let now_ns = instructions as f64 * instruction_ns
-            + thread.overlap.ns(dependent)
-            + thread.fault_ps as f64 / 1e3;
+        thread.instructions = instructions;
+        let now_ns = thread.ns(processor);
         for (files, storage) in thread.files.iter_mut().zip(storages) {
             files.fetch(fetch, now_ns, storage);
         }
@@ -256,7 +327,7 @@ impl<'a> PageSize<'a> {
         }
         let thread = &mut self.threads[touch.thread as usize];
         if touch.tlb != TlbOp::None {
-            let entry = self.entries[usize::from(self.pages.is_large(touch.block))];
+            let entry = self.entries[self.pages.order(touch.block)];
             let place = touch.number << SMALL;
             if touch.tlb == TlbOp::Leave {
                 return thread.translation.leave(place, entry, touch.fetch);
@@ -300,16 +371,16 @@ impl<'a> PageSize<'a> {
         Costs {
             walks: self.walks,
             second_hits: self.second_hits,
-            given: faults.maps + faults.small + faults.large,
+            given: faults.count(),
             given_ps: self.fault_ps(faults),
             walk_ps: self.terms.walk,
             tlb_ps: self.terms.tlb,
         }
     }
 
-    fn fault_ps(&self, Faults { maps, small, large }: Faults) -> u64 {
-        let [map_ps, small_ps, large_ps] = self.given_ps;
-        maps * map_ps + small * small_ps + large * large_ps
+    fn fault_ps(&self, Faults { maps, pages }: Faults) -> u64 {
+        let allocated = pages.iter().zip(self.given_ps).map(|(pages, ps)| pages * ps);
+        maps * self.map_ps + allocated.sum::<u64>()
     }
 
     /// The time, for this number of instructions of all threads and `maps` faults on files.
@@ -320,9 +391,10 @@ impl<'a> PageSize<'a> {
         let all = tlb + walk + cache + dram;
         let part = |ps: u64| if all == 0 { 0.0 } else { waited * (ps as f64 / all as f64) };
         let fault_ns = |faults: Faults, maps: u64| {
-            (maps + faults.maps) as f64 * map_ns
-                + faults.small as f64 * self.processor.zero_fill_ns(SMALL)
-                + faults.large as f64 * self.processor.zero_fill_ns(self.shift)
+            let orders = faults.pages.iter().zip(SMALL..);
+            let allocated =
+                orders.map(|(&pages, shift)| pages as f64 * self.processor.zero_fill_ns(shift));
+            allocated.fold((maps + faults.maps) as f64 * map_ns, |all, ns| all + ns)
         };
         let Faults { maps: mapped, .. } = self.pages.faults;
         let waited = |storage: usize| {

@@ -1,0 +1,295 @@
+"""What this kernel does under settings of huge pages, beside what ``nearfar thp`` predicts."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import kernel
+from cases.page_gain import kept_memory, ready
+from inputs import Inputs
+from measure import BenchError, Row, alone, capture, interval, nearfar, row, run
+from programs import HERE, PROGRAMS, Program
+from table import recorded, summary
+from undo import undoing
+
+from nearfar.apply.setting import SYSFS, switches
+from nearfar.processes import process_tree
+
+NAME = "thp"
+SUMMARY = "memory, merges and gains under settings of huge pages, against the prediction"
+
+#: Part of a program's size in `bench/programs`, as for page-gain: about a second of processor time.
+PART, OTHERWISE = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
+#: The policies: `enabled`, `defrag`, and the sizes that are `always`.
+POLICIES: dict[str, tuple[str, str, tuple[int, ...]]] = {
+    "never": ("never", "madvise", ()),
+    "always": ("always", "madvise", ()),
+    "defer": ("always", "defer", ()),
+    "madvise": ("madvise", "madvise", ()),
+    "64K=always": ("never", "madvise", (64,)),
+}
+#: khugepaged scans so often that it matters to short programs.
+SLEEP_MS, PAGES = 100, 4096
+#: Turns for each round that is asked for, and parts of a run that are compared.
+TURNS, TENTHS = 2, 10
+#: Counters of the kernel, by the column of `nearfar thp`.
+COUNTERS = {
+    "huge_faults": "thp_fault_alloc",
+    "fallbacks": "thp_fault_fallback",
+    "merges": "thp_collapse_alloc",
+    "splits": "thp_split_pmd",
+}
+
+
+def _huge(what: str, rounds: int) -> Program:
+    def make(folder: Path, part: float) -> list[str]:
+        program = folder / "huge"
+        run(["gcc", "-O2", "-o", program, HERE / "huge.c"])
+        return [str(program), what, str(max(1, round(rounds * part / PART)))]
+
+    return Program(what, "made for this", ("gcc",), make)
+
+
+CASES = (*PROGRAMS, _huge("sparse", 30), _huge("again", 6), _huge("grow", 4), _huge("fork", 6))
+QUICK = ("sparse",)
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """The machine measured, then each program under each policy, measured and predicted."""
+    found = ready(inputs, NAME, quick)
+    if found is None:
+        return []
+    _, here = found
+    cells: list[dict[str, Any]] = []
+    for program in CASES:
+        missing = program.missing()
+        if missing:
+            inputs.remarks.append(f"{NAME}: {program.name} skipped: no {missing[0]}")
+        elif not quick or program.name in QUICK:
+            folder = inputs.scratch / f"thp-{program.name}"
+            folder.mkdir()
+            part = 0.3 if quick else OTHERWISE.get(program.name, PART)
+            command = program.make(folder, part)
+            print(f"bench: {NAME}: {program.name}", file=sys.stderr)
+            capture(command, folder / "trace", kernel.ENVIRONMENT)
+            predicted = predict(folder / "trace", here)
+            with kept_memory():
+                made = measured(command, 1 if quick else TURNS * rounds)
+            for policy, cell in made.items():
+                cells.append({"program": program.name, "policy": policy, **cell, **predicted[policy]})
+            shutil.rmtree(folder)
+    inputs.cells += cells
+    return rows(cells)
+
+
+def predict(trace: Path, here: Path) -> dict[str, dict[str, Any]]:
+    """The rows and courses of all policies."""
+    asked = ("--policy", ",".join(POLICIES), "--machine", here, "--points", str(TENTHS))
+    daemon = ("--scan-sleep", f"{SLEEP_MS}ms", "--pages-to-scan", str(PAGES))
+    made = run(nearfar("thp", trace, *asked, *daemon, "--format", "json")).json()
+    found = {}
+    for one in made["rows"]:
+        points = [point for point in made["points"] if point["policy"] == one["policy"]]
+        found[one["policy"]] = {
+            "predicted": {**one, "seconds": one["total_ns"] * one["references"] / 1e9},
+            "predicted_course": [[p["mapped_bytes"], p["huge_bytes"]] for p in points],
+        }
+    return found
+
+
+@contextmanager
+def applied(policy: str) -> Iterator[None]:
+    """The settings of a policy."""
+    enabled, defrag, sizes = POLICIES[policy]
+    wanted = {"enabled": enabled, "defrag": defrag}
+    for size, file in switches().items():
+        always = size >> 10 in sizes
+        wanted[file] = "inherit" if size == 2 << 20 else "always" if always else "never"
+    wanted |= {
+        "khugepaged/scan_sleep_millisecs": str(SLEEP_MS),
+        "khugepaged/pages_to_scan": str(PAGES),
+        "khugepaged/max_ptes_none": "511",
+    }
+    with undoing("thp") as undo:
+        for file, word in wanted.items():
+            path = SYSFS / file
+            was = path.read_text(encoding="ascii").strip()
+            if "[" in was:
+                was = was.partition("[")[2].partition("]")[0]
+            undo.later("write", path, was)
+            path.write_text(word, encoding="ascii")
+        yield
+
+
+def counters() -> dict[str, int]:
+    """The kernel's counters, by column."""
+    lines = dict(line.split() for line in Path("/proc/vmstat").read_text("ascii").splitlines())
+    return {column: int(lines[name]) for column, name in COUNTERS.items()}
+
+
+def measured(command: list[str], turns: int) -> dict[str, dict[str, Any]]:
+    """By policy: processor time of each turn, and memory over one more run."""
+    words = [str(word) for word in alone(kernel.ENVIRONMENT, command)]
+    cells: dict[str, dict[str, Any]] = {policy: {"spent": [], "base": []} for policy in POLICIES}
+    others = [policy for policy in POLICIES if policy != "never"]
+    with applied("never"):
+        _spent(words)
+    for turn in range(turns):
+        for policy in others if turn % 2 else reversed(others):
+            for one in (policy, "never"):
+                with applied(one):
+                    cells[one]["spent"].append(_spent(words))
+            cells[policy]["base"].append(cells["never"]["spent"][-1])
+    for policy, cell in cells.items():
+        with applied(policy):
+            before = counters()
+            seconds, samples = watched(words)
+            after = counters()
+        cell["counts"] = {name: after[name] - before[name] for name in COUNTERS}
+        cell["course"] = course(seconds, samples)
+    return cells
+
+
+def _spent(words: list[str]) -> float:
+    """Processor time of a run and its children."""
+    from nearfar.apply.measure import run as run_command
+
+    ran = run_command(words, sample=False, stdout=subprocess.DEVNULL)
+    if ran.exit_code != 0:
+        raise BenchError(f"{words[0]}: ended with {ran.exit_code}")
+    return ran.user_seconds + ran.system_seconds
+
+
+#: Seconds, private memory, and the part of it in huge pages.
+Sample = tuple[float, int, int]
+
+
+def watched(words: list[str]) -> tuple[float, list[Sample]]:
+    """Run a command and sample its private memory and that of its children."""
+    samples: list[Sample] = []
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as child:
+        began = time.monotonic()
+        while child.poll() is None:
+            at = time.monotonic()
+            tree = process_tree(child.pid)
+            private = sum(_kib(pid, "status", "RssAnon:") for pid in tree)
+            huge = sum(_kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree)
+            samples.append((at - began, private * 1024, huge * 1024))
+            time.sleep(max(0.002, 5 * (time.monotonic() - at)))
+        seconds = time.monotonic() - began
+    return seconds, samples
+
+
+def _kib(pid: int, file: str, label: str) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/{file}").read_text(encoding="utf-8").splitlines():
+            if line.startswith(label):
+                return int(line.split()[1])
+    return 0
+
+
+def course(seconds: float, samples: list[Sample]) -> list[list[int]]:
+    """The sample next to the middle of each tenth of the run."""
+    points = []
+    for tenth in range(TENTHS):
+        middle = seconds * (tenth + 0.5) / TENTHS
+        _, private, huge = min(samples, key=lambda sample: abs(sample[0] - middle))
+        points.append([private, huge])
+    return points
+
+
+def memory_errors(cell: Mapping[str, Any]) -> list[float]:
+    """Predicted by measured private memory at each tenth, less one."""
+    pairs = zip(cell["predicted_course"], cell["course"], strict=True)
+    return [ours[0] / max(theirs[0], 1) - 1 for ours, theirs in pairs]
+
+
+def gains(cell: Mapping[str, Any]) -> list[float]:
+    """Part of the processor time that each turn gained over `never` next to it."""
+    return [1 - spent / base for spent, base in zip(cell["spent"], cell["base"], strict=True)]
+
+
+def near_counts(cell: Mapping[str, Any], name: str) -> bool:
+    """Whether a count is within a quarter, or differs by less than eight."""
+    ours, theirs = cell["predicted"][name], cell["counts"][name]
+    return abs(ours - theirs) <= max(8, theirs / 4)
+
+
+def predicted_gain(cell: Mapping[str, Any], base: Mapping[str, Any]) -> float:
+    """The part of processor time that the policy gains, as predicted."""
+    return 1 - cell["predicted"]["seconds"] / base["predicted"]["seconds"]
+
+
+def rows(cells: list[dict[str, Any]]) -> list[Row]:
+    """Shares of cells that are near enough."""
+    if not cells:
+        return []
+    bases = {cell["program"]: cell for cell in cells if cell["policy"] == "never"}
+    tenths = [abs(error) <= 0.1 for cell in cells for error in memory_errors(cell)]
+    others = [cell for cell in cells if cell["policy"] != "never"]
+    signs, near = [], []
+    for cell in others:
+        found, wanted = gains(cell), predicted_gain(cell, bases[cell["program"]])
+        low, high = interval(found)
+        middle = statistics.median(found)
+        if low > 0 or high < 0:
+            signs.append(wanted * middle > 0)
+        near.append(abs(wanted - middle) <= max(0.05, abs(middle) / 3))
+    made = [
+        row(NAME, "tenths with private memory within 10 %", [_share(tenths)], "", goal=">= 0.9"),
+        row(NAME, "cells with the gain near enough", [_share(near)], "", goal=">= 0.8"),
+    ]
+    if signs:
+        made.append(row(NAME, "shown gains with the right sign", [_share(signs)], "", goal=">= 1"))
+    for name in COUNTERS:
+        right = [near_counts(cell, name) for cell in cells]
+        made.append(row(NAME, f"cells with {name} within a quarter", [_share(right)], "", goal=">= 0.9"))
+    return made
+
+
+def _share(right: list[bool]) -> float:
+    return sum(right) / len(right)
+
+
+def table() -> str:
+    """Every cell, those with the largest error of memory first."""
+    lines = [
+        "| program | policy | memory, worst tenth | gain, measured | predicted | huge faults "
+        "| merges | splits |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    cells = recorded(NAME)["cells"]
+    bases = {cell["program"]: cell for cell in cells if cell["policy"] == "never"}
+    for cell in sorted(cells, key=lambda cell: -max(map(abs, memory_errors(cell)))):
+        worst = max(memory_errors(cell), key=abs)
+        words = [f"`{cell['program']}`", f"`{cell['policy']}`", f"{100 * worst:+.0f} %"]
+        if cell["base"]:
+            found = gains(cell)
+            low, high = interval(found)
+            words.append(
+                f"{100 * statistics.median(found):+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+            )
+            words.append(f"{100 * predicted_gain(cell, bases[cell['program']]):+.1f}")
+        else:
+            words += ["", ""]
+        for name in ("huge_faults", "merges", "splits"):
+            words.append(f"{cell['counts'][name]:,}, {cell['predicted'][name]:,}")
+        lines.append(f"| {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+def figures() -> str:
+    """All rows."""
+    return summary(recorded(NAME)["rows"])
+
+
+#: By the name that the page has for it.
+TABLES = {"figures": figures, "cells": table}

@@ -1,0 +1,162 @@
+//! khugepaged: the kernel thread that merges small pages into huge ones.
+//!
+//! From `mm/khugepaged.c` of Linux 6.18. It sleeps, scans some ranges of 2 MiB, and sleeps again. Its
+//! position goes through the areas of all processes in turn (`khugepaged_scan_mm_slot`). A range that
+//! it scans counts as 512 pages, whatever is in it, and an area that may have no huge pages as one.
+//! [`Rules::merges`] says which ranges become huge (`collapse_scan_pmd`). It makes free blocks by
+//! compaction, so its allocations do not fail here.
+//!
+//! Not modelled: processes are scanned in the order of their numbers, not in that in which they began;
+//! mappings of files; merging into pages smaller than 2 MiB (Linux 7); accessed bits, which only
+//! reclaim clears.
+
+use super::{Advice, HUGE};
+
+/// Settings, by the names of the files in `/sys/kernel/mm/transparent_hugepage/khugepaged`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rules {
+    /// Nanoseconds between scans (`scan_sleep_millisecs`).
+    pub sleep_ns: f64,
+    /// Pages of a scan (`pages_to_scan`).
+    pub pages: u64,
+    /// Pages of a range that may be empty (`max_ptes_none`).
+    pub max_none: u64,
+    /// Pages of a range that another process may share (`max_ptes_shared`).
+    pub max_shared: u64,
+}
+
+/// The mapped pages of a range of 2 MiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Range {
+    /// It is a huge page already.
+    pub huge: bool,
+    /// Pages of private memory.
+    pub mapped: u64,
+    /// Those that another process has too.
+    pub shared: u64,
+}
+
+impl Rules {
+    /// Whether the range becomes a huge page.
+    pub fn merges(&self, range: Range) -> bool {
+        let Range { huge, mapped, shared } = range;
+        let none = (1 << HUGE) - mapped;
+        // A shared page is write-protected, and one page must not be.
+        !huge && mapped > shared && none <= self.max_none && shared <= self.max_shared
+    }
+}
+
+/// The memory that it scans. Pages of all processes are numbered together.
+pub trait Memory {
+    /// The first area of private memory that has `from` or begins after it: first and last page.
+    fn area(&self, from: u64) -> Option<(u64, u64, Advice)>;
+    /// Whether areas with this advice have pages of 2 MiB.
+    fn has_huge(&self, advice: Advice) -> bool;
+    /// Scan the range of 2 MiB that begins at this page, and merge it if the rules say so.
+    fn scan(&mut self, first: u64, rules: &Rules);
+}
+
+/// Its position.
+#[derive(Clone, Debug)]
+pub struct Khugepaged {
+    rules: Rules,
+    wakes_ns: f64,
+    /// The next page; 0 is the beginning of a pass.
+    at: u64,
+}
+
+impl Khugepaged {
+    /// It first wakes after half of its sleep, which is the mean for a program that begins at any time.
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, wakes_ns: rules.sleep_ns / 2.0, at: 0 }
+    }
+
+    /// Do what it does until `now_ns`.
+    pub fn run(&mut self, now_ns: f64, memory: &mut impl Memory) {
+        while self.wakes_ns <= now_ns {
+            self.wake(memory);
+            // Without sleep it would never end; a scan takes time.
+            self.wakes_ns += self.rules.sleep_ns.max(1e6);
+        }
+    }
+
+    /// One scan, which begins at most one pass (`khugepaged_do_scan`).
+    fn wake(&mut self, memory: &mut impl Memory) {
+        let mut progress = 0;
+        let mut begun = self.at == 0;
+        while progress < self.rules.pages {
+            let Some((first, last, advice)) = memory.area(self.at) else {
+                self.at = 0;
+                if std::mem::replace(&mut begun, true) {
+                    return;
+                }
+                continue;
+            };
+            let from = first.max(self.at).next_multiple_of(1 << HUGE);
+            let fits = from + (1 << HUGE) - 1 <= last;
+            if !fits || !memory.has_huge(advice) {
+                progress += 1;
+                self.at = last + 1;
+                continue;
+            }
+            memory.scan(from, &self.rules);
+            progress += 1 << HUGE;
+            self.at = from + (1 << HUGE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two areas, of three ranges and of two; the second has no huge pages.
+    #[derive(Default)]
+    struct Two {
+        scanned: Vec<u64>,
+    }
+
+    const AREAS: [(u64, u64, Advice); 2] =
+        [(512, 4 * 512 - 1, Advice::Huge), (8 * 512, 10 * 512 - 1, Advice::None)];
+
+    impl Memory for Two {
+        fn area(&self, from: u64) -> Option<(u64, u64, Advice)> {
+            AREAS.into_iter().find(|(_, last, _)| *last >= from)
+        }
+        fn has_huge(&self, advice: Advice) -> bool {
+            advice == Advice::Huge
+        }
+        fn scan(&mut self, first: u64, _: &Rules) {
+            self.scanned.push(first / 512);
+        }
+    }
+
+    const RULES: Rules = Rules { sleep_ns: 1e9, pages: 1024, max_none: 511, max_shared: 256 };
+
+    #[test]
+    fn scans_go_on_where_the_last_one_ended() {
+        let (mut memory, mut daemon) = (Two::default(), Khugepaged::new(RULES));
+        daemon.run(0.4e9, &mut memory);
+        assert_eq!(memory.scanned, []);
+        daemon.run(0.5e9, &mut memory);
+        assert_eq!(memory.scanned, [1, 2]);
+        // The third range, then the other area (one page), then from the beginning.
+        daemon.run(1.5e9, &mut memory);
+        assert_eq!(memory.scanned, [1, 2, 3, 1]);
+        // More than everything: the rest of this pass and one whole pass.
+        let mut all = Khugepaged { rules: Rules { pages: 1 << 20, ..RULES }, ..daemon };
+        memory.scanned.clear();
+        all.run(2.5e9, &mut memory);
+        assert_eq!(memory.scanned, [2, 3, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_range_is_merged_within_the_limits() {
+        let range = |mapped, shared| Range { huge: false, mapped, shared };
+        assert!(RULES.merges(range(1, 0)) && !RULES.merges(range(0, 0)));
+        assert!(!RULES.merges(range(300, 257)) && !RULES.merges(range(3, 3)));
+        assert!(!RULES.merges(Range { huge: true, mapped: 512, shared: 0 }));
+        let full = Rules { max_none: 0, ..RULES };
+        assert!(full.merges(range(512, 0)) && !full.merges(range(511, 0)));
+    }
+}

@@ -1,0 +1,35 @@
+//! `nearfar_study::thp` as one function: options in, JSON out.
+
+use std::path::PathBuf;
+
+use nearfar_schema::Options as _;
+use nearfar_study::thp::Study;
+use nearfar_trace::Reader;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::machine::Machine;
+use crate::raise;
+
+/// Run the study. Returns `{"rows", "points", "options"}` as JSON text.
+#[pyfunction]
+#[pyo3(signature = (trace, machine, *, options, progress))]
+fn thp(
+    py: Python<'_>,
+    trace: PathBuf,
+    machine: &Machine,
+    options: &Bound<'_, PyDict>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let study =
+        Study::new(machine.hardware(), crate::given::read(options)?).map_err(raise)?;
+    crate::progress::run(py, progress, move |on_progress| {
+        let (rows, points) = study.run(&Reader::open(&trace)?, on_progress)?;
+        let options = study.request.plain();
+        Ok(serde_json::json!({"rows": rows, "points": points, "options": options}).to_string())
+    })
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(thp, module)?)
+}

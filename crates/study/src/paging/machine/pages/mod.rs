@@ -1,0 +1,677 @@
+//! Which pages private memory has, of which size, under the kernel's settings for huge pages.
+//!
+//! A fault takes the largest page that the settings allow ([`nearfar_kernel::thp`]), that lies in one
+//! area of private memory with one advice, and of which nothing is mapped. All other memory has 4 KiB
+//! pages: files, shared memory, mappings that are too small at that time, and what was copied after a
+//! fork. The memory of a page is a *folio*, which stays until no part of it is mapped.
+//!
+//! A huge page (2 MiB) is *split* if a part of it is unmapped, moved, freed or copied
+//! (`__split_huge_pmd`): then it is mapped as small pages, and khugepaged may merge them again. Smaller
+//! large pages are mapped as small pages from the start; the TLB may join them.
+//!
+//! If the first reference reads, it maps the zero page, which takes no memory. Below 2 MiB that is
+//! the zero page of 4 KiB: the first write copies 4 KiB, and what lies around stays small
+//! (`do_wp_page`). At 2 MiB it is the huge zero page, and the first write to any part of it
+//! allocates a huge page (`do_huge_zero_wp_pmd`, Linux 6.13; before, it was split).
+//!
+//! Memory is unlimited, so nothing is split to free memory (the kernel's shrinker).
+
+mod folios;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use nearfar_hardware::table::prefetch;
+use nearfar_kernel::thp::khugepaged::{self, Khugepaged};
+use nearfar_kernel::thp::{Advice, HUGE, ORDERS, Policy};
+
+use super::SMALL;
+use super::surroundings::Changed;
+use crate::lifetimes::{Backing, Change};
+use crate::ranges::Ranges;
+use folios::{Folio, Folios};
+
+/// 4 KiB pages of a huge page.
+const RANGE: usize = 1 << HUGE;
+/// No block; no folio.
+const NONE: u32 = u32::MAX;
+/// The folio of pages of files and of the zero page of 4 KiB, which are not counted.
+const OTHER: u32 = u32::MAX - 1;
+
+/// A touched block of 4 KiB.
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    number: u64,
+    /// The TLB finds it in a page of this order.
+    order: u8,
+    /// Shared by a fork: the next write may copy it.
+    shared: bool,
+}
+
+/// A range of 2 MiB that has a page table, or is a huge page.
+struct Table {
+    folio: [u32; RANGE],
+    /// Touched blocks.
+    block: [u32; RANGE],
+    /// It is mapped as a huge page.
+    huge: bool,
+    /// A fork copied it.
+    forked: bool,
+}
+
+impl Table {
+    fn new() -> Box<Self> {
+        Box::new(Self { folio: [NONE; RANGE], block: [NONE; RANGE], huge: false, forked: false })
+    }
+}
+
+/// Faults that need no device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// They mapped an existing page: the first read of shared memory, or of private memory.
+    pub maps: u64,
+    /// They allocated a page of private memory, by its order.
+    pub pages: [u64; ORDERS],
+}
+
+impl Faults {
+    /// The faults since `before`.
+    pub fn since(self, before: Self) -> Self {
+        let mut pages = self.pages;
+        pages.iter_mut().zip(before.pages).for_each(|(now, before)| *now -= before);
+        Self { maps: self.maps - before.maps, pages }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.maps += more.maps;
+        self.pages.iter_mut().zip(more.pages).for_each(|(all, more)| *all += more);
+    }
+
+    /// All of them.
+    pub fn count(&self) -> u64 {
+        self.maps + self.pages.iter().sum::<u64>()
+    }
+}
+
+/// What happened to huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// khugepaged or `MADV_COLLAPSE` merged small pages.
+    pub merges: u64,
+    /// A huge page became small pages.
+    pub splits: u64,
+    /// A fault took small pages, as no block of 2 MiB was free.
+    pub fallbacks: u64,
+    /// A fault made a free block of 2 MiB (direct compaction).
+    pub compactions: u64,
+}
+
+/// A block whose translation was removed, and the order of its page.
+pub type Gone = (u64, u8);
+
+/// The settings, and what the kernel has at its disposal.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub policy: Policy,
+    pub khugepaged: Option<khugepaged::Rules>,
+    /// Free blocks of 2 MiB.
+    pub free: u64,
+}
+
+impl Settings {
+    /// One page size everywhere, kept as it was allocated.
+    pub fn only(shift: u32) -> Self {
+        Self { policy: Policy::only(shift - SMALL), khugepaged: None, free: u64::MAX }
+    }
+}
+
+/// The pages of all processes.
+pub struct Pages {
+    policy: Policy,
+    khugepaged: Option<Khugepaged>,
+    /// Free blocks of 2 MiB.
+    free: u64,
+    blocks: Vec<Block>,
+    tables: BTreeMap<u64, Box<Table>>,
+    folios: Folios,
+    /// Private memory by advice, for khugepaged.
+    areas: Ranges<Advice>,
+    /// Private memory of the processes, in small pages; shared memory counts in each.
+    mapped: u64,
+    /// Huge pages that are mapped as such, without the zero page.
+    huge: u64,
+    /// Peak of [`Pages::resident`], in small pages.
+    pub peak: u64,
+    /// Peak of the mapped memory, in small pages.
+    pub peak_mapped: u64,
+    /// All faults.
+    pub faults: Faults,
+    /// Faults that raised the peak of private memory.
+    pub fills: Faults,
+    /// What happened to huge pages.
+    pub events: Events,
+    gone: Vec<Gone>,
+}
+
+impl Pages {
+    /// Before the first reference.
+    pub fn new(settings: &Settings) -> Self {
+        let Settings { policy, khugepaged, free } = settings;
+        Self {
+            policy: policy.clone(),
+            khugepaged: khugepaged.map(Khugepaged::new),
+            free: *free,
+            blocks: Vec::new(),
+            tables: BTreeMap::new(),
+            folios: Folios::default(),
+            areas: Ranges::default(),
+            mapped: 0,
+            huge: 0,
+            peak: 0,
+            peak_mapped: 0,
+            faults: Faults::default(),
+            fills: Faults::default(),
+            events: Events::default(),
+            gone: Vec::new(),
+        }
+    }
+
+    /// The order of the page in which the TLB finds a touched block.
+    #[inline]
+    pub fn order(&self, block: u32) -> usize {
+        usize::from(self.blocks[block as usize].order)
+    }
+
+    /// Prefetch the state of a block.
+    #[inline]
+    pub fn prefetch(&self, block: u32) {
+        prefetch(&self.blocks, block as usize);
+    }
+
+    /// Memory of the folios, in small pages.
+    pub fn resident(&self) -> u64 {
+        self.folios.held()
+    }
+
+    /// Mapped private memory of all processes, and the part in huge pages, in small pages.
+    pub fn mapped(&self) -> [u64; 2] {
+        [self.mapped, self.huge << HUGE]
+    }
+
+    /// Take the translations removed since the last call.
+    pub fn gone(&mut self) -> std::vec::Drain<'_, Gone> {
+        self.gone.drain(..)
+    }
+
+    /// Do what khugepaged does until `now_ns`.
+    pub fn tick(&mut self, now_ns: f64) {
+        if let Some(mut daemon) = self.khugepaged.take() {
+            daemon.run(now_ns, self);
+            self.khugepaged = Some(daemon);
+            self.peak = self.peak.max(self.resident());
+            self.peak_mapped = self.peak_mapped.max(self.mapped);
+        }
+    }
+
+    /// Apply a change of blocks.
+    pub fn apply(&mut self, (change, around): &Changed) {
+        let before = self.faults;
+        match change {
+            Change::Born { block, number, backing, written } => {
+                self.born(*block, *number, (*backing, *written), *around);
+            }
+            Change::Written(block) => self.written(*block),
+            Change::Ended { range, kept, .. } => self.end(*range, *kept),
+            Change::Freed(blocks) => self.lazily_freed(blocks),
+            Change::Forked(blocks) => self.fork(blocks),
+            Change::Moved { range, by, .. } => self.move_by(*range, *by >> SMALL),
+            Change::Area { first, last, advice } => match advice {
+                Some(advice) => self.areas.map_joined(*first, *last, *advice),
+                None => self.areas.unmap(*first, *last),
+            },
+            Change::Collapse { first, last } => self.collapse(*first, *last),
+        }
+        self.peak_mapped = self.peak_mapped.max(self.mapped);
+        if self.resident() > self.peak {
+            self.peak = self.resident();
+            self.fills.add(self.faults.since(before));
+        }
+    }
+
+    fn block(&mut self, block: u32) -> &mut Block {
+        let index = block as usize;
+        if self.blocks.len() <= index {
+            self.blocks.resize(index + 1, Block::default());
+        }
+        &mut self.blocks[index]
+    }
+
+    fn table(&mut self, number: u64) -> &mut Table {
+        self.tables.entry(number >> HUGE).or_insert_with(Table::new)
+    }
+
+    /// Map pages of a range, from index `first`, to a folio; they replace what is mapped there.
+    fn map(&mut self, key: u64, first: usize, pages: usize, folio: u32) {
+        let table = self.tables.entry(key).or_insert_with(Table::new);
+        for slot in &mut table.folio[first..first + pages] {
+            let old = std::mem::replace(slot, folio);
+            self.mapped -= self.folios.unmap(old, &mut self.free);
+        }
+        self.mapped += self.folios.map(folio, pages as u32);
+    }
+
+    fn enter(&mut self, block: u32, number: u64) {
+        self.table(number).block[number as usize % RANGE] = block;
+        *self.block(block) = Block { number, order: self.order_at(number), shared: false };
+    }
+
+    /// The order in which the TLB finds a page.
+    fn order_at(&self, number: u64) -> u8 {
+        let Some(table) = self.tables.get(&(number >> HUGE)) else { return 0 };
+        if table.huge {
+            return HUGE as u8;
+        }
+        let at = number as usize % RANGE;
+        match self.folios.get(table.folio[at]) {
+            // At its place: its pages are mapped one after the other.
+            Some(Folio { order, at: first, .. })
+                if u32::from(*order) < HUGE && usize::from(*first) == at >> order << order =>
+            {
+                *order
+            }
+            _ => 0,
+        }
+    }
+
+    fn born(
+        &mut self,
+        block: u32,
+        number: u64,
+        (backing, written): (Backing, bool),
+        around: (u64, u64),
+    ) {
+        let at = number as usize % RANGE;
+        let private = match backing {
+            Backing::Unknown | Backing::Zeros => true,
+            Backing::Object { private, .. } => private && written,
+        };
+        if !private || around == (0, 0) {
+            if private {
+                self.small(number);
+            } else {
+                if !matches!(backing, Backing::Object { of_file: true, .. }) {
+                    self.faults.maps += 1;
+                }
+                self.map(number >> HUGE, at, 1, OTHER);
+            }
+            return self.enter(block, number);
+        }
+        let reads_zeros = backing == Backing::Zeros && !written;
+        let table = self.tables.get(&(number >> HUGE));
+        match table.map_or(NONE, |table| table.folio[at]) {
+            NONE => self.fault(number, reads_zeros, around),
+            folio => {
+                let forked = table.is_some_and(|table| table.forked);
+                if self.folios.is_zero(folio) && written {
+                    self.replace_zero(number);
+                } else if forked && written {
+                    self.enter(block, number);
+                    return self.copy(block);
+                }
+            }
+        }
+        self.enter(block, number);
+    }
+
+    /// The first reference to a page of private memory that is not mapped.
+    fn fault(&mut self, number: u64, reads_zeros: bool, around: (u64, u64)) {
+        let advice = self.areas.find(number).unwrap_or_default();
+        let key = number >> HUGE;
+        let fits = |order: u32| {
+            let first = number >> order << order;
+            self.policy.allows(order, advice)
+                && around.0 <= first
+                && first + (1 << order) - 1 <= around.1
+        };
+        if fits(HUGE) && !self.tables.contains_key(&key) {
+            if reads_zeros {
+                self.faults.maps += 1;
+                let zero = self.folios.new_zero();
+                return self.map_huge(key, zero);
+            }
+            let compacts = self.policy.compacts && advice == Advice::Huge;
+            if self.free > 0 || compacts {
+                match self.free {
+                    0 => self.events.compactions += 1,
+                    u64::MAX => {}
+                    _ => self.free -= 1,
+                }
+                self.faults.pages[HUGE as usize] += 1;
+                let folio = self.folios.new_folio(HUGE, key << HUGE);
+                return self.map_huge(key, folio);
+            }
+            self.events.fallbacks += 1;
+        }
+        if reads_zeros {
+            self.faults.maps += 1;
+            return self.map(key, number as usize % RANGE, 1, OTHER);
+        }
+        let is_empty = |order: u32| {
+            let first = number as usize % RANGE >> order << order;
+            let table = self.tables.get(&key);
+            table.is_none_or(|table| table.folio[first..first + (1 << order)].iter().all(|f| *f == NONE))
+        };
+        match (1..HUGE).rev().find(|order| fits(*order) && is_empty(*order)) {
+            None => self.small(number),
+            Some(order) => {
+                let first = number >> order << order;
+                self.faults.pages[order as usize] += 1;
+                let folio = self.folios.new_folio(order, first);
+                self.map(key, first as usize % RANGE, 1 << order, folio);
+            }
+        }
+    }
+
+    /// A new page of 4 KiB.
+    fn small(&mut self, number: u64) {
+        self.faults.pages[0] += 1;
+        let folio = self.folios.new_folio(0, number);
+        self.map(number >> HUGE, number as usize % RANGE, 1, folio);
+    }
+
+    fn map_huge(&mut self, key: u64, folio: u32) {
+        self.map(key, 0, RANGE, folio);
+        self.huge += u64::from(!self.folios.is_zero(folio));
+        let blocks = {
+            let table = self.table(key << HUGE);
+            (table.huge, table.forked) = (true, false);
+            table.block
+        };
+        for &block in blocks.iter().filter(|block| **block != NONE) {
+            let block = self.block(block);
+            (block.order, block.shared) = (HUGE as u8, false);
+        }
+    }
+
+    /// The first write to the huge zero page allocates a huge page.
+    fn replace_zero(&mut self, number: u64) {
+        let key = number >> HUGE;
+        self.faults.pages[HUGE as usize] += 1;
+        self.gone.push((number, HUGE as u8));
+        let folio = self.folios.new_folio(HUGE, key << HUGE);
+        self.map_huge(key, folio);
+    }
+
+    /// The first write since a block was read, shared or freed.
+    fn written(&mut self, block: u32) {
+        let Block { number, shared, .. } = self.blocks[block as usize];
+        let folio = self.table(number).folio[number as usize % RANGE];
+        if folio == OTHER {
+            // A page that was read first is the zero page or the file's.
+            self.shoot_down(block);
+            self.small(number);
+            self.blocks[block as usize].order = 0;
+        } else if self.folios.is_zero(folio) {
+            self.replace_zero(number);
+        } else if shared {
+            self.copy(block);
+        }
+        self.blocks[block as usize].shared = false;
+    }
+
+    /// A write after a fork: a small copy, unless no other process has the folio
+    /// (`do_huge_pmd_wp_page`, `do_wp_page`).
+    fn copy(&mut self, block: u32) {
+        let number = self.blocks[block as usize].number;
+        let (key, at) = (number >> HUGE, number as usize % RANGE);
+        let table = self.table(number);
+        let folio = table.folio[at];
+        let own = table.folio.iter().filter(|other| **other == folio).count();
+        if self.folios.get(folio).is_some_and(|folio| folio.mapped as usize == own) {
+            self.faults.maps += 1;
+            if let Some(table) = self.tables.get_mut(&key).filter(|table| table.huge) {
+                table.forked = false;
+                for &block in table.block.iter().filter(|block| **block != NONE) {
+                    self.blocks[block as usize].shared = false;
+                }
+            }
+            return;
+        }
+        self.split(key);
+        self.shoot_down(block);
+        self.small(number);
+        self.blocks[block as usize].order = 0;
+    }
+
+    /// Map a huge page as small pages.
+    fn split(&mut self, key: u64) {
+        let Some(table) = self.tables.get_mut(&key).filter(|table| table.huge) else { return };
+        table.huge = false;
+        self.gone.push((key << HUGE, HUGE as u8));
+        for &block in table.block.iter().filter(|block| **block != NONE) {
+            self.blocks[block as usize].order = 0;
+        }
+        let zero = self.folios.is_zero(table.folio[0]);
+        if zero {
+            // Its pages are zero pages of 4 KiB where they were touched.
+            let touched = table.block.map(|block| block != NONE);
+            for (at, touched) in touched.into_iter().enumerate() {
+                self.map(key, at, 1, if touched { OTHER } else { NONE });
+            }
+        } else {
+            self.huge -= 1;
+            self.events.splits += 1;
+        }
+    }
+
+    fn shoot_down(&mut self, block: u32) {
+        let Block { number, order, .. } = self.blocks[block as usize];
+        let gone = (number, order);
+        if self.gone.last() != Some(&gone) {
+            self.gone.push(gone);
+        }
+    }
+
+    /// The keys of the tables in a range of pages.
+    fn keys(&self, (first, last): (u64, u64)) -> Vec<u64> {
+        self.tables.range(first >> HUGE..=last >> HUGE).map(|(key, _)| *key).collect()
+    }
+
+    /// The part of a table in a range: indices, and whether it is all of it.
+    fn part(key: u64, (first, last): (u64, u64)) -> (std::ops::Range<usize>, bool) {
+        let start = key << HUGE;
+        let from = first.max(start) - start;
+        let to = last.min(start + RANGE as u64 - 1) - start + 1;
+        (from as usize..to as usize, to - from == RANGE as u64)
+    }
+
+    fn end(&mut self, range: (u64, u64), kept: bool) {
+        for key in self.keys(range) {
+            let (part, whole) = Self::part(key, range);
+            if !whole {
+                self.split(key);
+            }
+            let Some(table) = self.tables.get_mut(&key) else { continue };
+            let is_huge = table.huge;
+            for at in part {
+                let folio = std::mem::replace(&mut table.folio[at], NONE);
+                let block = std::mem::replace(&mut table.block[at], NONE);
+                self.mapped -= self.folios.unmap(folio, &mut self.free);
+                if is_huge && at == 0 {
+                    self.huge -= u64::from(!self.folios.is_zero(folio));
+                }
+                if block != NONE {
+                    let Block { number, order, .. } = std::mem::take(&mut self.blocks[block as usize]);
+                    let gone = (number, order);
+                    if self.gone.last() != Some(&gone) {
+                        self.gone.push(gone);
+                    }
+                }
+            }
+            // A page table stays for what is mapped around it (`free_pgtables`).
+            if whole || !kept && table.folio.iter().all(|folio| *folio == NONE) {
+                self.tables.remove(&key);
+            }
+        }
+    }
+
+    /// `MADV_FREE`: the memory stays until the kernel needs it. A huge page of which a part is freed
+    /// becomes small ones (`madvise_free_huge_pmd`).
+    fn lazily_freed(&mut self, blocks: &[u32]) {
+        for &block in blocks {
+            self.shoot_down(block);
+        }
+        let key = |block: &u32| self.blocks[*block as usize].number >> HUGE;
+        let groups: Vec<(u64, usize)> =
+            blocks.chunk_by(|one, next| key(one) == key(next)).map(|some| (key(&some[0]), some.len())).collect();
+        for (key, freed) in groups {
+            let table = self.table(key << HUGE);
+            let touched = table.block.iter().filter(|block| **block != NONE).count();
+            if freed < touched {
+                self.split(key);
+            }
+        }
+    }
+
+    fn fork(&mut self, blocks: &[(u32, u32, u64)]) {
+        for &(block, copy, number) in blocks {
+            self.shoot_down(block);
+            let parent = self.blocks[block as usize];
+            let (from, to) = (parent.number >> HUGE, number >> HUGE);
+            if !self.tables.contains_key(&to) {
+                self.fork_table(from, to);
+            }
+            let at = number as usize % RANGE;
+            self.table(number).block[at] = copy;
+            let folio = self.table(number).folio[at];
+            // The next write replaces a zero page anyway.
+            let shared = folio != OTHER && !self.folios.is_zero(folio);
+            if folio == NONE {
+                self.map(to, at, 1, OTHER);
+            }
+            self.blocks[block as usize].shared = shared;
+            *self.block(copy) = Block { number, shared, ..parent };
+        }
+    }
+
+    /// Copy a page table for a child; files are not in it.
+    fn fork_table(&mut self, from: u64, to: u64) {
+        let mut child = Table::new();
+        if let Some(parent) = self.tables.get_mut(&from) {
+            parent.forked = true;
+            (child.huge, child.forked) = (parent.huge, true);
+            for (at, &folio) in parent.folio.iter().enumerate() {
+                if folio != NONE && folio != OTHER {
+                    child.folio[at] = folio;
+                    self.mapped += self.folios.map(folio, 1);
+                }
+            }
+            let is_huge = child.huge && !self.folios.is_zero(child.folio[0]);
+            self.huge += u64::from(is_huge);
+        }
+        self.tables.insert(to, child);
+    }
+
+    /// Move the pages of a range `by` pages (modulo 2^64, in one address space).
+    fn move_by(&mut self, range: (u64, u64), by: u64) {
+        for key in self.keys(range) {
+            let (part, whole) = Self::part(key, range);
+            let start = key << HUGE;
+            let Some(table) = self.tables.get(&key) else { continue };
+            for &block in table.block[part.clone()].iter().filter(|block| **block != NONE) {
+                let Block { number, order, .. } = self.blocks[block as usize];
+                self.gone.push((number, order));
+            }
+            if whole && by.is_multiple_of(RANGE as u64) {
+                let Some(table) = self.tables.remove(&key) else { continue };
+                let to = moved(start, by);
+                for (at, &block) in table.block.iter().enumerate().filter(|(_, block)| **block != NONE) {
+                    self.blocks[block as usize].number = to + at as u64;
+                }
+                self.tables.insert(to >> HUGE, table);
+                continue;
+            }
+            self.split(key);
+            for at in part {
+                let Some(table) = self.tables.get_mut(&key) else { break };
+                let folio = std::mem::replace(&mut table.folio[at], NONE);
+                let block = std::mem::replace(&mut table.block[at], NONE);
+                let to = moved(start + at as u64, by);
+                if folio != NONE {
+                    let table = self.table(to);
+                    table.folio[to as usize % RANGE] = folio;
+                }
+                if block != NONE {
+                    let shared = self.blocks[block as usize].shared;
+                    self.enter(block, to);
+                    self.blocks[block as usize].shared = shared;
+                }
+            }
+            let empty = |table: &Table| table.folio.iter().all(|folio| *folio == NONE);
+            if self.tables.get(&key).is_some_and(|table| empty(table)) {
+                self.tables.remove(&key);
+            }
+        }
+    }
+
+    /// `MADV_COLLAPSE`: no limits, but nothing is merged where huge pages are not allowed.
+    fn collapse(&mut self, first: u64, last: u64) {
+        let rules =
+            khugepaged::Rules { sleep_ns: 0.0, pages: 0, max_none: u64::MAX, max_shared: u64::MAX };
+        for key in self.keys((first, last)) {
+            let fits = |(from, to, advice)| {
+                from <= key << HUGE && (key << HUGE) + (RANGE as u64) - 1 <= to && advice != Advice::NoHuge
+            };
+            let inside = Self::part(key, (first, last)).1;
+            if inside && self.areas.at_or_after(key << HUGE).is_some_and(fits) {
+                self.merge(key, &rules);
+            }
+        }
+    }
+
+    /// Merge the pages of a range, if the rules allow it (`collapse_huge_page`).
+    fn merge(&mut self, key: u64, rules: &khugepaged::Rules) {
+        let Some(table) = self.tables.get(&key) else { return };
+        let mut range = khugepaged::Range { huge: table.huge, ..Default::default() };
+        for &folio in &table.folio {
+            if let Some(Folio { order, mapped, zero: false, .. }) = self.folios.get(folio) {
+                range.mapped += 1;
+                range.shared += u64::from(table.forked && *mapped > 1 << order);
+            }
+        }
+        if !rules.merges(range) {
+            return;
+        }
+        let blocks = table.block;
+        for block in blocks.into_iter().filter(|block| *block != NONE) {
+            self.shoot_down(block);
+        }
+        self.events.merges += 1;
+        let folio = self.folios.new_folio(HUGE, key << HUGE);
+        self.map_huge(key, folio);
+    }
+}
+
+/// A page moved `by` pages (modulo 2^64) in its address space.
+fn moved(number: u64, by: u64) -> u64 {
+    use crate::lifetimes::{SPACE_SHIFT, address};
+    let addr = address(number << SMALL);
+    let space = number >> (SPACE_SHIFT - SMALL);
+    let to = (addr >> SMALL).wrapping_add(by) & ((1 << (SPACE_SHIFT - SMALL)) - 1);
+    space << (SPACE_SHIFT - SMALL) | to
+}
+
+impl khugepaged::Memory for Pages {
+    fn area(&self, from: u64) -> Option<(u64, u64, Advice)> {
+        self.areas.at_or_after(from)
+    }
+
+    fn has_huge(&self, advice: Advice) -> bool {
+        self.policy.allows(HUGE, advice)
+    }
+
+    fn scan(&mut self, first: u64, rules: &khugepaged::Rules) {
+        self.merge(first >> HUGE, rules);
+    }
+}

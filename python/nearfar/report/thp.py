@@ -1,0 +1,79 @@
+"""Settings for huge pages as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from nearfar import units
+from nearfar.declared import thp as declared
+from nearfar.gain_error import gain_error
+from nearfar.report.fitted import DETAIL, KEY, Prose, Table
+from nearfar.thp import ThpResult
+
+
+def view(result: ThpResult) -> RenderableType:
+    """The answer, what it rests on, and a row per policy."""
+    heads = declared.ROWS.head
+    table = Table("Time of a reference, and private memory")
+    table.add_column(heads("policy"), importance=KEY)
+    for name in ("total_ns", "walk_ns", "start_ns", "mean_bytes", "peak_bytes", "huge_share"):
+        table.add_column(heads(name), justify="right")
+    counts = ("merges", "splits", "fallbacks", "stalls")
+    for name in counts:
+        table.add_column(heads(name), justify="right", importance=DETAIL)
+    for row in result.rows:
+        table.add_row(
+            units.clean(row["policy"]),
+            *(units.duration(row[name]) for name in ("total_ns", "walk_ns", "start_ns")),
+            units.size(round(row["mean_bytes"])),
+            units.size(row["peak_bytes"]),
+            units.percent(row["huge_share"]),
+            *(units.count(row[name]) for name in counts),
+        )
+    answer = Prose("\n".join(_answer(result)), style="bold")
+    rests = f"Machine {result.run['machine']}; unlimited memory; files are in memory."
+    return Group(answer, Text(units.clean(rests)), Text(""), table)
+
+
+def _answer(result: ThpResult) -> Iterator[str]:
+    """Which policy, what it does to memory, and what faults take."""
+    best, base = result.best, result.base
+    name, of_base = units.clean(best["policy"]), units.clean(base["policy"])
+    if best is base:
+        yield f"Policy: {name}; {_why_not(result)}"
+    else:
+        yield (
+            f"Policy: {name}; it takes {units.percent(result.gain(best))} less time than {of_base} "
+            f"once memory is filled, with {_memory(result, best)}."
+        )
+    fastest = min(result.rows, key=lambda row: row["start_ns"])
+    if fastest is not base and base["start_ns"] > 0:
+        saved = units.percent(1 - fastest["start_ns"] / base["start_ns"])
+        yield (
+            f"Filling memory: {saved} less time with {units.clean(fastest['policy'])}; its longest "
+            f"fault takes {units.duration(fastest['longest_ns'])} ({of_base}: "
+            f"{units.duration(base['longest_ns'])})."
+        )
+
+
+def _memory(result: ThpResult, row: declared.Row) -> str:
+    more = result.growth(row)
+    return f"{units.percent(abs(more))} {'more' if more >= 0 else 'less'} memory"
+
+
+def _why_not(result: ThpResult) -> str:
+    """Why no other policy is chosen."""
+    others = [row for row in result.rows if row is not result.base]
+    if not others:
+        return "it is the only one."
+    most = max(others, key=result.gain)
+    gain = result.gain(most)
+    if gain <= gain_error(gain):
+        return "no other saves more time than the error of the prediction."
+    return (
+        f"{units.clean(most['policy'])} takes {units.percent(gain)} less time once memory is filled, "
+        f"but {_memory(result, most)}."
+    )

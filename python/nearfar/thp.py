@@ -1,0 +1,147 @@
+"""The ``thp`` study: a program under settings for transparent huge pages (docs/thp.md).
+
+>>> result = thp("app.trace", policy="never,always")      # doctest: +SKIP
+>>> result.best["policy"]                                 # doctest: +SKIP
+'always'
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, Unpack, cast
+
+from nearfar import _engine
+from nearfar import machine as machines
+from nearfar.declared import thp as declared
+from nearfar.gain_error import gain_error
+from nearfar.page_choice import FREE_GROWTH, GROWTH_PER_GAIN
+from nearfar.paging import machine_warnings, trace_warnings
+from nearfar.provenance import Run, provenance
+from nearfar.result import FolderResult
+from nearfar.schema import Rows, takes
+from nearfar.strict import Json
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: The policy that others are compared with, if it is studied; otherwise the first one.
+BASE: Final = "never"
+
+
+class _Answer(TypedDict):
+    """What ``_engine.thp`` returns."""
+
+    options: Json
+    rows: list[declared.Row]
+    points: list[declared.PointsRow]
+
+
+@dataclass(frozen=True)
+class ThpResult(FolderResult):
+    """Policies compared.
+
+    Attributes:
+        run: the record of the run.
+        rows: one per policy (docs/thp.md describes the keys).
+        points: memory over time, by policy.
+        notes: warnings, one per line.
+    """
+
+    run: Run
+    rows: list[declared.Row]
+    points: list[declared.PointsRow]
+    notes: list[str] = field(compare=False, default_factory=list)
+
+    shown = "nearfar.report.thp:view"
+    chart = "nearfar.report.plots.thp:draw"
+    plain = ("run", "rows", "points")
+    columns: ClassVar[Rows] = declared.ROWS
+
+    @classmethod
+    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> ThpResult:
+        """Read what :meth:`write` wrote."""
+        rows, points = (tables[name].to_pylist() for name in ("result", "points"))
+        return cls(cast("Run", run), rows, points)
+
+    def _run(self) -> Mapping[str, object]:
+        return self.run
+
+    def _tables(self) -> Mapping[str, pyarrow.Table]:
+        return {"result": self.table, "points": declared.POINTS_ROWS.table(self.points)}
+
+    @property
+    def base(self) -> declared.Row:
+        """The row that others are compared with."""
+        return next((row for row in self.rows if row["policy"] == BASE), self.rows[0])
+
+    def gain(self, row: declared.Row) -> float:
+        """The share of time that a policy saves once memory is filled."""
+        base = steady_ns(self.base)
+        return 1 - steady_ns(row) / base if base else 0.0
+
+    def growth(self, row: declared.Row) -> float:
+        """The share by which mean memory grows."""
+        return row["mean_bytes"] / self.base["mean_bytes"] - 1 if self.base["mean_bytes"] else 0.0
+
+    @property
+    def best(self) -> declared.Row:
+        """The policy to use: of those that gain more than the error of a prediction and do not cost
+        too much memory, the one with least memory whose gain does not differ from the largest.
+        """
+        gains = {row["policy"]: self.gain(row) for row in self.rows}
+        worth = [
+            row
+            for row in self.rows
+            if (gain := gains[row["policy"]]) > gain_error(gain)
+            and self.growth(row) <= max(FREE_GROWTH, GROWTH_PER_GAIN * gain)
+        ]
+        if not worth:
+            return self.base
+        most = max(gains[row["policy"]] for row in worth)
+        equal = [
+            row
+            for row in worth
+            if (less := most - gains[row["policy"]]) <= gain_error(less)
+        ]
+        return min(equal, key=lambda row: row["mean_bytes"])
+
+
+def steady_ns(row: declared.Row) -> float:
+    """Nanoseconds per reference without those in which memory is filled."""
+    return row["total_ns"] - row["start_ns"]
+
+
+@takes(declared.OPTIONS)
+def thp(
+    trace: str | PathLike[str],
+    *,
+    progress: Callable[[int], None] | None = None,
+    **options: Unpack[declared.Options],
+) -> ThpResult:
+    """Compare settings for transparent huge pages.
+
+    Args:
+        trace: a trace folder, or a :class:`nearfar.trace.Trace`.
+        progress: called now and then with the number of records done.
+        {options}
+
+    Raises:
+        NearfarError: bad input; the message says what, where and what to do.
+    """
+    path = Path(trace)
+    machine = machines.paging_machine(options.pop("machine", None))
+    answer: _Answer = json.loads(_engine.thp(path, machine, options=options, progress=progress))
+    run = provenance(
+        "thp",
+        arguments=[path],
+        options=declared.OPTIONS,
+        values=answer["options"],
+        trace=path,
+        machine=machine,
+    )
+    notes = [*trace_warnings(run), *machine_warnings(run)]
+    return ThpResult(run, answer["rows"], answer["points"], notes)
