@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import kernel
-from cases.page_gain import kept_memory, ready
 from inputs import Inputs
 from measure import BenchError, Row, alone, capture, interval, nearfar, row, run
 from programs import HERE, PROGRAMS, Program
 from table import recorded, summary
 from undo import undoing
 
+from cases.page_gain import kept_memory, ready
 from nearfar.apply.setting import SYSFS, switches
 from nearfar.processes import process_tree
 
@@ -84,7 +84,9 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             with kept_memory():
                 made = measured(command, 1 if quick else TURNS * rounds)
             for policy, cell in made.items():
-                cells.append({"program": program.name, "policy": policy, **cell, **predicted[policy]})
+                cells.append(
+                    {"program": program.name, "policy": policy, **cell, **predicted[policy]}
+                )
             shutil.rmtree(folder)
     inputs.cells += cells
     return rows(cells)
@@ -251,7 +253,9 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
         made.append(row(NAME, "shown gains with the right sign", [_share(signs)], "", goal=">= 1"))
     for name in COUNTERS:
         right = [near_counts(cell, name) for cell in cells]
-        made.append(row(NAME, f"cells with {name} within a quarter", [_share(right)], "", goal=">= 0.9"))
+        made.append(
+            row(NAME, f"cells with {name} within a quarter", [_share(right)], "", goal=">= 0.9")
+        )
     return made
 
 

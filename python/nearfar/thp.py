@@ -102,11 +102,7 @@ class ThpResult(FolderResult):
         if not worth:
             return self.base
         most = max(gains[row["policy"]] for row in worth)
-        equal = [
-            row
-            for row in worth
-            if (less := most - gains[row["policy"]]) <= gain_error(less)
-        ]
+        equal = [row for row in worth if (less := most - gains[row["policy"]]) <= gain_error(less)]
         return min(equal, key=lambda row: row["mean_bytes"])
 
 

@@ -326,9 +326,7 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
     what = f"random loads over {size(bytes_)} in pages of 2 MiB, minus loads that a TLB covers"
     bench.notes.append(f"{what}: {large.described('ns')}; in pages of 4 KiB: cost.page_walk")
     if system.levels is None or known is None:
-        bench.notes.append(
-            "tlb.walk: left out: this processor is unknown; --view machine needs it"
-        )
+        bench.notes.append("tlb.walk: left out: this processor is unknown; --view machine needs it")
         return cost
     second = _entries(tlb, "second")
     if known.upper_directories is not None:
@@ -337,7 +335,9 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
         directories = Sourced(max((second or _entries(tlb, "first")) // 2, 1), where)
         upper = Sourced(known.upper_directories, known.guide)
     else:
-        where = f"assumption: {known.guide.partition(',')[0]} documents such caches, not their sizes"
+        where = (
+            f"assumption: {known.guide.partition(',')[0]} documents such caches, not their sizes"
+        )
         directories, upper = Sourced(32, where), Sourced(4, where)
     walk: Section = {
         "levels": Sourced(system.levels, "/proc/cpuinfo, bits of virtual addresses"),

@@ -21,17 +21,18 @@ def view(result: ThpResult) -> RenderableType:
     table.add_column(heads("policy"), importance=KEY)
     for name in ("total_ns", "walk_ns", "start_ns", "mean_bytes", "peak_bytes", "huge_share"):
         table.add_column(heads(name), justify="right")
-    counts = ("merges", "splits", "fallbacks", "stalls")
-    for name in counts:
+    for name in ("merges", "splits", "fallbacks", "stalls"):
         table.add_column(heads(name), justify="right", importance=DETAIL)
     for row in result.rows:
+        times = (row["total_ns"], row["walk_ns"], row["start_ns"])
+        counts = (row["merges"], row["splits"], row["fallbacks"], row["stalls"])
         table.add_row(
             units.clean(row["policy"]),
-            *(units.duration(row[name]) for name in ("total_ns", "walk_ns", "start_ns")),
+            *map(units.duration, times),
             units.size(round(row["mean_bytes"])),
             units.size(row["peak_bytes"]),
             units.percent(row["huge_share"]),
-            *(units.count(row[name]) for name in counts),
+            *map(units.count, counts),
         )
     answer = Prose("\n".join(_answer(result)), style="bold")
     rests = f"Machine {result.run['machine']}; unlimited memory; files are in memory."
@@ -61,6 +62,8 @@ def _answer(result: ThpResult) -> Iterator[str]:
 
 def _memory(result: ThpResult, row: declared.Row) -> str:
     more = result.growth(row)
+    if more >= 1:
+        return f"{units.digits(1 + more, 2)} times the memory"
     return f"{units.percent(abs(more))} {'more' if more >= 0 else 'less'} memory"
 
 
@@ -74,6 +77,6 @@ def _why_not(result: ThpResult) -> str:
     if gain <= gain_error(gain):
         return "no other saves more time than the error of the prediction."
     return (
-        f"{units.clean(most['policy'])} takes {units.percent(gain)} less time once memory is filled, "
-        f"but {_memory(result, most)}."
+        f"{units.clean(most['policy'])} takes {units.percent(gain)} less time once memory is "
+        f"filled, but {_memory(result, most)}."
     )

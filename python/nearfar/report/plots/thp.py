@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nearfar.report.html.charts import Datum
 from nearfar.report.plots import Chart, chart, legend
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 def draw(result: ThpResult) -> Chart:
     """A line for each policy."""
-    points = [
+    points: list[Datum] = [
         {
             "policy": point["policy"],
             "seconds": point["ns"] / 1e9,
