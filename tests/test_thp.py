@@ -12,7 +12,7 @@ from conftest import DATA, Run
 from nearfar.capture import capture
 from nearfar.errors import NearfarError
 from nearfar.result import Result
-from nearfar.thp import ThpResult, thp
+from nearfar.thp import ThpResult, settings, thp
 
 MEMCACHED = DATA / "captures" / "memcached.trace"
 MIB = 1 << 20
@@ -135,3 +135,13 @@ def test_bad_options_are_one_line(nearfar: Run, words: tuple[str, str], said: st
 def test_a_trace_must_say_what_was_mapped() -> None:
     with pytest.raises(NearfarError, match="does not say what was mapped"):
         thp(DATA / "captures" / "gnugo.trace", machine="nvme")
+
+
+def test_a_policy_as_the_kernel_has_it() -> None:
+    assert settings("never") == {"enabled": "never"}
+    assert settings("defer") == {"enabled": "always", "defrag": "defer"}
+    assert settings("64K=always+2M=madvise") == {
+        "hugepages-2048kB/enabled": "madvise",
+        "hugepages-64kB/enabled": "always",
+    }
+    assert settings("16K=madvise")["hugepages-2048kB/enabled"] == "never"

@@ -22,22 +22,16 @@ from undo import undoing
 from cases.page_gain import kept_memory, ready
 from nearfar.apply.setting import SYSFS, switches
 from nearfar.processes import process_tree
+from nearfar.thp import settings
 
 NAME = "thp"
 SUMMARY = "memory, merges and gains under settings of huge pages, against the prediction"
 
-#: Part of a program's size in `bench/programs`, as for page-gain: about a second of processor time.
-PART, OTHERWISE = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
-#: The policies: `enabled`, `defrag`, and the sizes that are `always`.
-POLICIES: dict[str, tuple[str, str, tuple[int, ...]]] = {
-    "never": ("never", "madvise", ()),
-    "always": ("always", "madvise", ()),
-    "defer": ("always", "defer", ()),
-    "madvise": ("madvise", "madvise", ()),
-    "64K=always": ("never", "madvise", (64,)),
-}
+#: Part of a program's size in `bench/programs`, which runs for some tenths of a second.
+PART = 1.0
+POLICIES = ("never", "always", "defer", "madvise", "64K=always")
 #: khugepaged scans so often that it matters to short programs.
-SLEEP_MS, PAGES = 100, 4096
+SLEEP_MS, PAGES = 20, 4096
 #: Turns for each round that is asked for, and parts of a run that are compared.
 TURNS, TENTHS = 2, 10
 #: Counters of the kernel, by the column of `nearfar thp`.
@@ -76,7 +70,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         elif not quick or program.name in QUICK:
             folder = inputs.scratch / f"thp-{program.name}"
             folder.mkdir()
-            part = 0.3 if quick else OTHERWISE.get(program.name, PART)
+            part = 0.3 if quick else PART
             command = program.make(folder, part)
             print(f"bench: {NAME}: {program.name}", file=sys.stderr)
             capture(command, folder / "trace", kernel.ENVIRONMENT)
@@ -110,12 +104,9 @@ def predict(trace: Path, here: Path) -> dict[str, dict[str, Any]]:
 @contextmanager
 def applied(policy: str) -> Iterator[None]:
     """The settings of a policy."""
-    enabled, defrag, sizes = POLICIES[policy]
-    wanted = {"enabled": enabled, "defrag": defrag}
-    for size, file in switches().items():
-        always = size >> 10 in sizes
-        wanted[file] = "inherit" if size == 2 << 20 else "always" if always else "never"
-    wanted |= {
+    wanted = dict.fromkeys(switches().values(), "never")
+    wanted |= {"hugepages-2048kB/enabled": "inherit", "enabled": "never", "defrag": "madvise"}
+    wanted |= settings(policy) | {
         "khugepaged/scan_sleep_millisecs": str(SLEEP_MS),
         "khugepaged/pages_to_scan": str(PAGES),
         "khugepaged/max_ptes_none": "511",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from inputs import Inputs
-from measure import BenchError, Row, judged, row, run
+from measure import BenchError, Row, judged, nearfar, row, run
 from table import recorded, summary
 
 NAME = "watch-cost"
@@ -26,13 +26,6 @@ QUICK_SIZES = {"1 MiB": (1000, 60)}
 #: Pairs, and seconds of each half: other work on the machine disturbs short halves alike.
 PAIRS, QUICK_PAIRS = 40, 2
 SECONDS, QUICK_SECONDS = 2.0, 0.5
-#: Watches one process for ever.
-WATCH = """
-import sys
-from nearfar.watch import watch
-while True:
-    watch(int(sys.argv[1]), for_=float(sys.argv[2]), swap="zram", machine="nvme")
-"""
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
@@ -86,10 +79,13 @@ def measured(
     pid: int, wire: socket.socket, load: list[str], watch: int, pairs: int, seconds: float
 ) -> Iterator[dict[bool, tuple[float, float]]]:
     """Requests a second, and processor time of each, by whether the watcher goes on."""
-    watcher = [sys.executable, "-c", WATCH, str(pid), str(watch)]
+    asked = ("--follow", "--for", f"{watch}s", "--swap", "zram", "--machine", "nvme")
+    watcher = nearfar("watch", str(pid), *asked)
     with (
         subprocess.Popen(load, stdout=subprocess.DEVNULL) as client,
-        subprocess.Popen(watcher, stderr=subprocess.PIPE, text=True) as observer,
+        subprocess.Popen(
+            watcher, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as observer,
     ):
         try:
             time.sleep(3 * seconds)

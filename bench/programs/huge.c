@@ -2,7 +2,7 @@
  *
  * sparse: one page in each 2 MiB of 256 MiB, then work on these.
  * again: fills 128 MiB, gives every second 128 KiB back, works on the rest, and takes them again.
- * grow: a heap that grows by 64 KiB at a time, with work in between.
+ * grow: a mapping that grows by 64 KiB at a time, as a heap does, with work in between.
  * fork: fills 128 MiB and forks; parent and child write a tenth of it, then the child ends.
  */
 #define _GNU_SOURCE
@@ -58,9 +58,12 @@ int main(int count, char **words)
 			work(memory, 128 * MIB / PAGE, PAGE, references);
 		}
 	} else if (!strcmp(what, "grow")) {
-		char *heap = sbrk(0);
+		char *heap = mapped(100 * MIB);
+		munmap(heap, 100 * MIB);
+		heap = (char *)(((uintptr_t)heap + 2 * MIB) & -(2 * MIB));
 		for (long grown = 0; grown < 96 * MIB; grown += 64 << 10) {
-			if (sbrk(64 << 10) == (void *)-1)
+			if (mmap(heap + grown, 64 << 10, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 				return 1;
 			memset(heap + grown, 1, 64 << 10);
 			work(heap, (grown + (64 << 10)) / PAGE, PAGE, rounds * 5000);

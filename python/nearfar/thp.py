@@ -23,6 +23,7 @@ from nearfar.paging import machine_warnings, trace_warnings
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, takes
+from nearfar.sizes import parse_bytes
 from nearfar.strict import Json
 
 if TYPE_CHECKING:
@@ -104,6 +105,19 @@ class ThpResult(FolderResult):
         most = max(gains[row["policy"]] for row in worth)
         equal = [row for row in worth if (less := most - gains[row["policy"]]) <= gain_error(less)]
         return min(equal, key=lambda row: row["mean_bytes"])
+
+
+def settings(policy: str) -> dict[str, str]:
+    """What a policy is for the kernel: words by file below /sys/kernel/mm/transparent_hugepage.
+
+    Sizes that are not named are ``never``.
+    """
+    if "=" not in policy:
+        words = {"enabled": "always" if policy == "defer" else policy}
+        return words | ({"defrag": "defer"} if policy == "defer" else {})
+    sizes = dict(part.split("=") for part in policy.split("+"))
+    kib = {parse_bytes(size.strip(), "--policy") >> 10: word.strip() for size, word in sizes.items()}
+    return {f"hugepages-{size}kB/enabled": word for size, word in ({2048: "never"} | kib).items()}
 
 
 def steady_ns(row: declared.Row) -> float:

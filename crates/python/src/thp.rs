@@ -21,8 +21,7 @@ fn thp(
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let study =
-        Study::new(machine.hardware(), crate::given::read(options)?).map_err(raise)?;
+    let study = Study::new(machine.hardware(), crate::given::read(options)?).map_err(raise)?;
     crate::progress::run(py, progress, move |on_progress| {
         let (rows, points) = study.run(&Reader::open(&trace)?, on_progress)?;
         let options = study.request.plain();

@@ -17,10 +17,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "thp",
         options: thp::Request::specs,
-        rows: &[
-            ("rows", column::to_json::<thp::Row>),
-            ("points", column::to_json::<thp::Point>),
-        ],
+        rows: &[("rows", column::to_json::<thp::Row>), ("points", column::to_json::<thp::Point>)],
     },
     Command {
         name: "ssd",

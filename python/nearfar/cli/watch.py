@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -109,6 +110,8 @@ def run(
         monitor.check_metrics(prometheus, force)
     with terminate_as_interrupt(), _found(words, command, cgroup, unit, container) as target:
         plan = Plan.of(target, **options)
+        # After a command was started: what is watched keeps its priority.
+        os.nice(19)
         if follow:
             return _follow(plan, output_format, prometheus, out, force)
         return _once(plan, emit, output_format, prometheus, out, force)

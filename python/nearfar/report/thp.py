@@ -11,7 +11,10 @@ from nearfar import units
 from nearfar.declared import thp as declared
 from nearfar.gain_error import gain_error
 from nearfar.report.fitted import DETAIL, KEY, Prose, Table
-from nearfar.thp import ThpResult
+from nearfar.thp import ThpResult, settings
+
+#: The kernel's settings.
+SYSFS = "/sys/kernel/mm/transparent_hugepage"
 
 
 def view(result: ThpResult) -> RenderableType:
@@ -50,6 +53,8 @@ def _answer(result: ThpResult) -> Iterator[str]:
             f"Policy: {name}; it takes {units.percent(result.gain(best))} less time than {of_base} "
             f"once memory is filled, with {_memory(result, best)}."
         )
+        words = settings(best["policy"]).items()
+        yield "Set: " + "; ".join(f"echo {word} > {SYSFS}/{file}" for file, word in words)
     fastest = min(result.rows, key=lambda row: row["start_ns"])
     if fastest is not base and base["start_ns"] > 0:
         saved = units.percent(1 - fastest["start_ns"] / base["start_ns"])

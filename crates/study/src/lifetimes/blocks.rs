@@ -316,13 +316,7 @@ impl Blocks {
         }
     }
 
-    fn end(
-        &mut self,
-        space: u32,
-        (first, last): (u64, u64),
-        kept: bool,
-        removed: bool,
-    ) -> Change {
+    fn end(&mut self, space: u32, (first, last): (u64, u64), kept: bool, removed: bool) -> Change {
         let blocks = self.within(space, first, last);
         for &block in &blocks {
             self.leave(block);

@@ -17,11 +17,11 @@ use nearfar_schema::{Bytes, Choice, Count, List, Nanoseconds, Runtime, none};
 use nearfar_trace::{Error, KindSet, Reader, Result};
 
 use crate::lifetimes;
+use crate::paging;
 use crate::paging::machine::touches::{Chunk, Touches};
 use crate::paging::machine::waits::{Moment, PageSize};
 use crate::paging::machine::{self, Settings};
 use crate::paging::options::MemorySize;
-use crate::paging;
 
 /// A fault that takes longer stalls its thread noticeably.
 const STALL_NS: f64 = 100e3;

@@ -360,7 +360,9 @@ impl Pages {
         let is_empty = |order: u32| {
             let first = number as usize % RANGE >> order << order;
             let table = self.tables.get(&key);
-            table.is_none_or(|table| table.folio[first..first + (1 << order)].iter().all(|f| *f == NONE))
+            table.is_none_or(|table| {
+                table.folio[first..first + (1 << order)].iter().all(|f| *f == NONE)
+            })
         };
         match (1..HUGE).rev().find(|order| fits(*order) && is_empty(*order)) {
             None => self.small(number),
@@ -502,7 +504,8 @@ impl Pages {
                     self.huge -= u64::from(!self.folios.is_zero(folio));
                 }
                 if block != NONE {
-                    let Block { number, order, .. } = std::mem::take(&mut self.blocks[block as usize]);
+                    let Block { number, order, .. } =
+                        std::mem::take(&mut self.blocks[block as usize]);
                     let gone = (number, order);
                     if self.gone.last() != Some(&gone) {
                         self.gone.push(gone);
@@ -523,8 +526,10 @@ impl Pages {
             self.shoot_down(block);
         }
         let key = |block: &u32| self.blocks[*block as usize].number >> HUGE;
-        let groups: Vec<(u64, usize)> =
-            blocks.chunk_by(|one, next| key(one) == key(next)).map(|some| (key(&some[0]), some.len())).collect();
+        let groups: Vec<(u64, usize)> = blocks
+            .chunk_by(|one, next| key(one) == key(next))
+            .map(|some| (key(&some[0]), some.len()))
+            .collect();
         for (key, freed) in groups {
             let table = self.table(key << HUGE);
             let touched = table.block.iter().filter(|block| **block != NONE).count();
@@ -586,7 +591,9 @@ impl Pages {
             if whole && by.is_multiple_of(RANGE as u64) {
                 let Some(table) = self.tables.remove(&key) else { continue };
                 let to = moved(start, by);
-                for (at, &block) in table.block.iter().enumerate().filter(|(_, block)| **block != NONE) {
+                for (at, &block) in
+                    table.block.iter().enumerate().filter(|(_, block)| **block != NONE)
+                {
                     self.blocks[block as usize].number = to + at as u64;
                 }
                 self.tables.insert(to >> HUGE, table);
@@ -621,7 +628,9 @@ impl Pages {
             khugepaged::Rules { sleep_ns: 0.0, pages: 0, max_none: u64::MAX, max_shared: u64::MAX };
         for key in self.keys((first, last)) {
             let fits = |(from, to, advice)| {
-                from <= key << HUGE && (key << HUGE) + (RANGE as u64) - 1 <= to && advice != Advice::NoHuge
+                from <= key << HUGE
+                    && (key << HUGE) + (RANGE as u64) - 1 <= to
+                    && advice != Advice::NoHuge
             };
             let inside = Self::part(key, (first, last)).1;
             if inside && self.areas.at_or_after(key << HUGE).is_some_and(fits) {

@@ -37,7 +37,8 @@ fn event(event: RegionKind, process: u32, first: u64, pages: u64) -> RegionEvent
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Ranges of 16 pages; most begin where a range of 2 MiB does.
     let place = prop_oneof![2 => (0u64..5).prop_map(|range| range * 512), 1 => (0u64..160).prop_map(|at| at * 16)];
-    let pages = prop_oneof![Just(512u64), Just(1024), (1u64..40).prop_map(|some| some * 16), Just(3)];
+    let pages =
+        prop_oneof![Just(512u64), Just(1024), (1u64..40).prop_map(|some| some * 16), Just(3)];
     let range = (place.clone(), pages, place);
     let touch = (0u32..2, 0u64..2560, any::<bool>());
     let near = (0u32..2, 0u64..5, 0u64..20, any::<bool>());
@@ -132,7 +133,8 @@ impl Plain {
     fn change(&mut self, what: impl FnOnce(&mut Self)) {
         let live = |plain: &Self| {
             let ids: BTreeSet<usize> = plain.pages.values().filter_map(|page| page.folio).collect();
-            ids.into_iter().filter(|id| plain.folios[*id].order == HUGE && !plain.folios[*id].zero)
+            ids.into_iter()
+                .filter(|id| plain.folios[*id].order == HUGE && !plain.folios[*id].zero)
                 .collect::<BTreeSet<usize>>()
         };
         let before = live(self);
@@ -237,10 +239,12 @@ impl Plain {
 
     fn first(&mut self, policy: &Policy, page: u64, reads: bool, (low, high): (u64, u64)) {
         let advice = self.areas.get(&page).copied().unwrap_or_default();
-        let table = (page >> HUGE << HUGE..(page >> HUGE << HUGE) + 512).any(|p| self.pages.contains_key(&p));
+        let table = (page >> HUGE << HUGE..(page >> HUGE << HUGE) + 512)
+            .any(|p| self.pages.contains_key(&p));
         // `born` made one.
         let empty = !table && !self.kept(page >> HUGE);
-        let range = |order: u32| (page >> order << order, (page >> order << order) + (1 << order) - 1);
+        let range =
+            |order: u32| (page >> order << order, (page >> order << order) + (1 << order) - 1);
         let allowed = |order: u32| {
             policy.allows(order, advice) && low <= range(order).0 && range(order).1 <= high
         };
@@ -324,7 +328,8 @@ impl Plain {
             }
             Change::Collapse { first, last } => {
                 let rules = khugepaged::Rules { max_none: 512, max_shared: 512, ..RULES };
-                let ranges: Vec<u64> = self.tables.range(first >> HUGE..=last >> HUGE).copied().collect();
+                let ranges: Vec<u64> =
+                    self.tables.range(first >> HUGE..=last >> HUGE).copied().collect();
                 for range in ranges {
                     let pages = range << HUGE..(range + 1) << HUGE;
                     let advice = self.areas.get(&pages.start).copied();
@@ -375,10 +380,11 @@ impl Plain {
             let page = *self.touched.iter().find(|(_, other)| **other == block).unwrap().0;
             let (from, to) = (page >> HUGE, number >> HUGE);
             if copied.insert(to) {
-                let parent: Vec<(u64, Mapped)> = (self.pages.range(from << HUGE..(from + 1) << HUGE))
-                    .filter(|(_, mapped)| mapped.folio.is_some())
-                    .map(|(page, mapped)| (page - (from << HUGE) + (to << HUGE), *mapped))
-                    .collect();
+                let parent: Vec<(u64, Mapped)> =
+                    (self.pages.range(from << HUGE..(from + 1) << HUGE))
+                        .filter(|(_, mapped)| mapped.folio.is_some())
+                        .map(|(page, mapped)| (page - (from << HUGE) + (to << HUGE), *mapped))
+                        .collect();
                 self.pages.extend(parent);
                 self.tables.insert(to);
                 self.note_kept(to);
