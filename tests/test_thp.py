@@ -103,6 +103,10 @@ def test_a_result_is_kept_and_shown(nearfar: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Policy: never; always takes" in done.stdout
     kept = nearfar("diff", str(tmp_path / "run"), str(tmp_path / "run"))
+    shown = nearfar("report", str(tmp_path / "run"), "-o", str(tmp_path / "page.html"))
+    assert shown.returncode == 0, shown.stderr
+    text = (tmp_path / "page.html").read_text()
+    assert "no other" not in text and "always takes" in text and "Memory over time" in text
     assert "0 better, 0 worse, 4 unchanged" in kept.stdout, kept.stdout
     found = json.loads(
         nearfar("thp", str(MEMCACHED), "--machine", "nvme", "--format", "json").stdout

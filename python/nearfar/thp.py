@@ -58,6 +58,7 @@ class ThpResult(FolderResult):
     notes: list[str] = field(compare=False, default_factory=list)
 
     shown = "nearfar.report.thp:view"
+    page = "nearfar.report.html.thp:ThpPage"
     chart = "nearfar.report.plots.thp:draw"
     plain = ("run", "rows", "points")
     columns: ClassVar[Rows] = declared.ROWS
@@ -116,7 +117,9 @@ def settings(policy: str) -> dict[str, str]:
         words = {"enabled": "always" if policy == "defer" else policy}
         return words | ({"defrag": "defer"} if policy == "defer" else {})
     sizes = dict(part.split("=") for part in policy.split("+"))
-    kib = {parse_bytes(size.strip(), "--policy") >> 10: word.strip() for size, word in sizes.items()}
+    kib = {
+        parse_bytes(size.strip(), "--policy") >> 10: word.strip() for size, word in sizes.items()
+    }
     return {f"hugepages-{size}kB/enabled": word for size, word in ({2048: "never"} | kib).items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,34 +15,46 @@ from nearfar.thp import ThpResult, settings
 
 #: The kernel's settings.
 SYSFS = "/sys/kernel/mm/transparent_hugepage"
+_COUNTS = ("merges", "splits", "fallbacks", "stalls")
+_COLUMNS = ("total_ns", "walk_ns", "start_ns", "mean_bytes", "peak_bytes", "huge_share", *_COUNTS)
 
 
 def view(result: ThpResult) -> RenderableType:
     """The answer, what it rests on, and a row per policy."""
-    heads = declared.ROWS.head
     table = Table("Time of a reference, and private memory")
-    table.add_column(heads("policy"), importance=KEY)
-    for name in ("total_ns", "walk_ns", "start_ns", "mean_bytes", "peak_bytes", "huge_share"):
-        table.add_column(heads(name), justify="right")
-    for name in ("merges", "splits", "fallbacks", "stalls"):
-        table.add_column(heads(name), justify="right", importance=DETAIL)
-    for row in result.rows:
-        times = (row["total_ns"], row["walk_ns"], row["start_ns"])
-        counts = (row["merges"], row["splits"], row["fallbacks"], row["stalls"])
-        table.add_row(
+    names, rows = cells(result.rows)
+    table.add_column(names[0], importance=KEY)
+    for name in names[1 : -len(_COUNTS)]:
+        table.add_column(name, justify="right")
+    for name in names[-len(_COUNTS) :]:
+        table.add_column(name, justify="right", importance=DETAIL)
+    for row in rows:
+        table.add_row(*row)
+    said = Prose("\n".join(answer(result)), style="bold")
+    return Group(said, Text(rests(result)), Text(""), table)
+
+
+def cells(rows: Sequence[declared.Row]) -> tuple[list[str], list[list[str]]]:
+    """The heads of the table, and the cells of each policy."""
+    return [declared.ROWS.head(name) for name in ("policy", *_COLUMNS)], [
+        [
             units.clean(row["policy"]),
-            *map(units.duration, times),
+            *map(units.duration, (row["total_ns"], row["walk_ns"], row["start_ns"])),
             units.size(round(row["mean_bytes"])),
             units.size(row["peak_bytes"]),
             units.percent(row["huge_share"]),
-            *map(units.count, counts),
-        )
-    answer = Prose("\n".join(_answer(result)), style="bold")
-    rests = f"Machine {result.run['machine']}; unlimited memory; files are in memory."
-    return Group(answer, Text(units.clean(rests)), Text(""), table)
+            *map(units.count, (row["merges"], row["splits"], row["fallbacks"], row["stalls"])),
+        ]
+        for row in rows
+    ]
 
 
-def _answer(result: ThpResult) -> Iterator[str]:
+def rests(result: ThpResult) -> str:
+    """What the answer rests on."""
+    return units.clean(f"Machine {result.run['machine']}; unlimited memory; files are in memory.")
+
+
+def answer(result: ThpResult) -> Iterator[str]:
     """Which policy, what it does to memory, and what faults take."""
     best, base = result.best, result.base
     name, of_base = units.clean(best["policy"]), units.clean(base["policy"])

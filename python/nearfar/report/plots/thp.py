@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearfar.report.html.charts import Datum
-from nearfar.report.plots import Chart, chart, legend
+from nearfar.report.html.thp import over_time
+from nearfar.report.plots import Chart, chart
 
 if TYPE_CHECKING:
     from nearfar.thp import ThpResult
@@ -13,24 +13,5 @@ if TYPE_CHECKING:
 
 def draw(result: ThpResult) -> Chart:
     """A line for each policy."""
-    points: list[Datum] = [
-        {
-            "policy": point["policy"],
-            "seconds": point["ns"] / 1e9,
-            "mib": point["mapped_bytes"] / (1 << 20),
-        }
-        for point in result.points
-    ]
-    axes = {
-        "x": {"field": "seconds", "type": "quantitative", "title": "time, seconds"},
-        "y": {"field": "mib", "type": "quantitative", "title": "private memory, MiB"},
-    }
-    colour = {"field": "policy", "type": "nominal", "sort": [row["policy"] for row in result.rows]}
-    spec = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "mark": {"type": "line", "interpolate": "step-after"},
-        "data": {"name": "points"},
-        "encoding": {**axes, "color": colour},
-    }
-    legend(spec, "policy")
-    return chart(spec, "Memory over time, by policy", points=points)
+    drawn = over_time(result)
+    return chart(drawn["spec"], "Private memory over time", points=drawn["points"])
