@@ -107,6 +107,12 @@ def _watch() -> Any:
     return watched()
 
 
+def _thp() -> Any:
+    from nearfar.thp import thp
+
+    return thp(GNUGO, machine="nvme", policy="never,always", points=5)
+
+
 def _diff() -> Any:
     from nearfar.diff import diff
     from nearfar.paging import paging
@@ -146,6 +152,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "diff": _diff,
     "sweep": _sweep,
     "watch": _watch,
+    "thp": _thp,
 }
 KINDS = pytest.mark.parametrize("kind", MADE)
 
@@ -246,7 +253,7 @@ def test_plot_draws_marks(kind: str, made: Callable[[str], Any]) -> None:
     spec = chart.to_dict()
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     svg = vl_convert.vegalite_to_svg(spec, vl_version=version)
-    marks = re.findall(r'<path[^>]* aria-roledescription="(?:bar|point)"', svg)
+    marks = re.findall(r'<path[^>]* aria-roledescription="(?:bar|point|line mark)"', svg)
     assert marks, "nothing is drawn"
     # Axes have their titles, the chart its own.
     assert svg.count('class="mark-text role-axis-title"') >= 1

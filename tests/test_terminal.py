@@ -50,6 +50,7 @@ reproduce numa
 size app.trace --swap zram
 ssd app.trace --dram 1M,2M
 sweep study.toml -o study.sweep
+thp app.trace
 tiering app.trace
 tiering --list
 workload list

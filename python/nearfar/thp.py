@@ -39,6 +39,7 @@ class _Answer(TypedDict):
     options: Json
     rows: list[declared.Row]
     points: list[declared.PointsRow]
+    lifetimes: bool
 
 
 @dataclass(frozen=True)
@@ -157,4 +158,9 @@ def thp(
         machine=machine,
     )
     notes = [*trace_warnings(run), *machine_warnings(run)]
+    if not answer["lifetimes"]:
+        notes.append(
+            "the trace does not say what was mapped: all memory counts as private, and khugepaged "
+            "merges nothing"
+        )
     return ThpResult(run, answer["rows"], answer["points"], notes)

@@ -11,7 +11,8 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Run the study. Returns `{"rows", "points", "options"}` as JSON text.
+/// Run the study. Returns `{"rows", "points", "lifetimes", "options"}` as JSON text: `lifetimes`
+/// is whether the trace says what was mapped.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
 fn thp(
@@ -23,9 +24,14 @@ fn thp(
 ) -> PyResult<String> {
     let study = Study::new(machine.hardware(), crate::given::read(options)?).map_err(raise)?;
     crate::progress::run(py, progress, move |on_progress| {
-        let (rows, points) = study.run(&Reader::open(&trace)?, on_progress)?;
-        let options = study.request.plain();
-        Ok(serde_json::json!({"rows": rows, "points": points, "options": options}).to_string())
+        let (rows, points, lifetimes) = study.run(&Reader::open(&trace)?, on_progress)?;
+        let result = serde_json::json!({
+            "rows": rows,
+            "points": points,
+            "lifetimes": lifetimes,
+            "options": study.request.plain(),
+        });
+        Ok(result.to_string())
     })
 }
 

@@ -168,24 +168,21 @@ impl Study {
         Ok(Self { request, settings, processor })
     }
 
-    /// The rows and the course of each policy.
+    /// The rows and the course of each policy, and whether the trace says what was mapped.
     ///
     /// # Errors
-    /// If the trace cannot be read or does not say what was mapped; errors of `on_progress`.
+    /// If the trace cannot be read; errors of `on_progress`.
     pub fn run(
         &self,
         reader: &Reader,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<(Vec<Row>, Vec<Point>)> {
-        if !lifetimes::known(reader)? {
-            let fix = "record the program with `nearfar capture`";
-            let place = reader.path().display().to_string();
-            return Err(Error::input(place, "does not say what was mapped, as thp needs", fix));
-        }
+    ) -> Result<(Vec<Row>, Vec<Point>, bool)> {
+        // Without events, all memory is private and in no area, so khugepaged finds nothing.
+        let lives = lifetimes::known(reader)?;
         let threads = self.request.threads.0.0 as usize;
         let options = options(threads)?;
         let hierarchy = Hierarchy::new(&self.processor.caches);
-        let mut touches = Touches::new(reader, &options, &self.processor, hierarchy, true)?;
+        let mut touches = Touches::new(reader, &options, &self.processor, hierarchy, lives)?;
         touches.watch_areas();
         let on = |settings| PageSize::with(settings, &self.processor, &[]).recorded();
         let mut all: Vec<PageSize> = self.settings.iter().map(on).collect();
@@ -198,7 +195,7 @@ impl Study {
             rows.push(row);
             points.extend(at_equal_times(name, &course, self.request.points.0));
         }
-        Ok((rows, points))
+        Ok((rows, points, lives))
     }
 
     fn row(

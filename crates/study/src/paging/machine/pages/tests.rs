@@ -524,7 +524,7 @@ fn check(steps: &[Step], policy: &str, free: u64) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn pages_are_those_of_tables_of_every_page(
         steps in steps(),
