@@ -95,6 +95,8 @@ pub struct Pages {
     pub faults: Faults,
     /// Faults that raised the peak of private memory.
     pub fills: Faults,
+    /// Large pages that replaced the zero page.
+    pub read_first: u64,
     gone: Vec<Gone>,
 }
 
@@ -188,6 +190,7 @@ impl Pages {
         let Some(range) = self.ranges.get_mut(&(number >> self.shift)) else { return };
         range.zero = false;
         self.faults.large += 1;
+        self.read_first += 1;
         self.resident += 1 << self.shift;
         self.gone.push((number, true));
     }

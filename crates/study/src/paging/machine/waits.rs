@@ -341,6 +341,7 @@ impl<'a> PageSize<'a> {
             tlb_second_hits: self.second_hits,
             walks: self.walks,
             resident_bytes: self.pages.peak << SMALL,
+            read_first_share: self.pages.read_first as f64 / self.pages.faults.large.max(1) as f64,
             file_requests: self.file_requests,
             file_ns: (0..self.storages.len()).map(waited).collect(),
         }
