@@ -264,8 +264,8 @@ def _compare(
             "faults",
             "minor_faults",
             "ratio",
-            "but free memory may have no block for a large page, and the kernel before Linux 6.13 "
-            "keeps 4 KiB pages in memory that is read before it is written",
+            "free memory may have no block for a large page, and Linux before 6.13 keeps 4 KiB "
+            "pages where memory is read before it is written",
         ),
     )
     rows: list[declared.PredictionRow] = []
