@@ -349,8 +349,7 @@ def test_a_trace_is_put_beside_it(mixed: Path, sysfs: Path, tmp_path: Path) -> N
         ["true"], page="64K", yes=True, compare=True, trace=mixed, sysfs=sysfs, runtime=tmp_path
     )
     rows = {row["quantity"]: row for row in found.prediction}
-    kinds = ["load", "store", "fetch"]
-    study = paging(mixed, page_sizes="4K,64K", memory="100%", kinds=kinds).rows
+    study = paging(mixed, page_sizes="4K,64K", memory="100%").rows
     for row in study:
         key = "base" if row["page_bytes"] == 4096 else "page"
         assert rows["tlb_miss_rate"][key] == row["tlb_miss_rate"]

@@ -220,12 +220,10 @@ def _summarize(rows: Sequence[declared.Row]) -> list[declared.SummaryRow]:
 def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, float]]:
     """TLB miss rate and faults of the trace at the base page size and at this one.
 
-    As in ``--view machine`` on the default machine, with memory for the whole program. References
-    of the kernel to its page cache are left out.
+    As in ``--view machine`` on the default machine, with memory for the whole program.
     """
     sizes = sorted({BASE, page_bytes})
-    options = {"page_sizes": [BASE], "memory": "100%", "kinds": ["load", "store", "fetch"],
-               "threads": threads, "view": "machine"}  # fmt: skip
+    options = {"page_sizes": [BASE], "memory": "100%", "threads": threads, "view": "machine"}
     on = (machines.paging_machine(None), sizes)
     found: list[Explained] = json.loads(
         _engine.paging_explain(trace, options=options, progress=None, on=on)
