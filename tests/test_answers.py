@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import report_fixture as fixture
+from capturing import needs_cc, needs_qemu
 from nearfar import paging_answers as answers
+from nearfar.advise import advise
+from nearfar.capture import capture
 from nearfar.memory_curve import Memory
-from nearfar.paging import PagingResult
+from nearfar.paging import PagingResult, paging
+from nearfar.size import size
 
 MIB = 1 << 20
 #: Total time at 10, 20, ... 100 MiB.
@@ -131,3 +137,40 @@ def test_the_view_of_the_papers_compares_page_sizes_at_the_middle_memory() -> No
     (page, memory, *_) = answers.answers(fixture.paging_result(["disk"]))
     assert page.startswith("Page size: at 50 % memory on disk the best page is ")
     assert memory.startswith("Memory: with ")
+
+
+#: Reads 32 MiB with an argument, writes them, then reads them at random.
+READ_FIRST = """
+#include <sys/mman.h>
+int main(int argc, char **argv) {
+    long n = 32 << 20, large = 2 << 20;
+    volatile char *m =
+        mmap(0, n + large, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m = (char *)(((long)m + large - 1) & -large);
+    if (argc > 1)
+        for (long at = 0; at < n; at += 4096) (void)m[at];
+    for (long at = 0; at < n; at += 4096) m[at] = 1;
+    for (unsigned i = 0, x = 1; i < 300000; i++) {
+        x = x * 1664525 + 1013904223;
+        (void)m[(x >> 4) % n];
+    }
+    return 0;
+}
+"""
+
+
+@needs_qemu
+@needs_cc
+@pytest.mark.parametrize("words", [[], ["read"]])
+def test_2_mib_pages_of_memory_that_is_read_first_need_a_kernel(
+    build: Callable[..., Path], tmp_path: Path, words: list[str]
+) -> None:
+    trace = capture([build(READ_FIRST), *words], tmp_path / "t.trace")
+    sizes = "4K,2M"
+    study = answers.answers(paging(trace, machine="nvme", page_sizes=sizes))[0]
+    advice = advise(trace, machine="nvme", nested="2M", page_sizes=sizes).rows[0]["why"]
+    plan = size(trace, machine="nvme").rows[0]["page_why"]
+    for text in (study, advice, plan):
+        assert ("2 MiB pages take" in text) or text.startswith("2 MiB: ")
+        needs = "needs Linux 6.13 or later: 100 % of the 2 MiB pages are read before they are"
+        assert (needs in text) == bool(words), text

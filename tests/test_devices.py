@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -94,12 +95,19 @@ def test_times_are_those_of_paging(tmp_path: Path) -> None:
     assert nvme["needed_bytes"] + nvme["device_bytes"] == result.run["peak_bytes"]
 
 
-def test_the_command(nearfar: Run) -> None:
-    done = nearfar("devices", str(REDIS), "--cost", "dram=4,nvme=0.1")
+def test_the_command(nearfar: Run, tmp_path: Path) -> None:
+    html = tmp_path / "page.html"
+    done = nearfar("devices", str(REDIS), "--cost", "dram=4,nvme=0.1", "--html", html)
     assert done.returncode == 0, done.stderr
+    page = html.read_text().replace("\u00a0", " ")
     for name in ("zram", "nvme", "optane-ssd", "cxl", "cxl-ssd", "dram-ssd"):
         (line,) = [one for one in done.stdout.splitlines() if one.split()[:1] == [name]]
         assert len(line.split()) > 6
+        # The page has a bar in each chart and a row.
+        assert page.count(f"<span>{name}: ") == 2
+        assert f'<th scope="row">{name}</th>' in page
+        slowdown = re.findall(r"\S+ %", line)[0]
+        assert f"<span>{name}: {slowdown}</span>" in page and f"<td>{slowdown}</td>" in page
     refused = nearfar("devices", str(REDIS), "--memory", "10%,20%")
     assert refused.returncode == 2 and "is not one size" in refused.stderr
     refused = nearfar("devices", str(REDIS), "--storage", "tape")

@@ -169,7 +169,7 @@ def test_virt_xml_really_changes_the_domain(domain: str) -> None:
 
 
 def test_nothing_to_set_is_said() -> None:
-    for name in ("libvirt", "qemu", "sysfs"):
+    for name in ("libvirt", "qemu"):
         text = emit.emit(name, row(4096, "base"))
         assert "nothing to set" in text
         assert not [line for line in text.splitlines() if line not in (":", "set -eu") and
@@ -256,6 +256,30 @@ def test_transparent_pages_are_allowed_where_they_are_off(
         assert file.read_text() == words[words.index("[") + 1] + "\n"
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("[always] madvise never", "madvise"),
+        ("always [madvise] never", "always [madvise] never"),
+        ("always madvise [never]", "always madvise [never]"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["sysfs", "systemd"])
+def test_4_kib_is_madvise_as_in_the_kernel_parameters(
+    tmp_path: Path, kind: str, before: str, after: str
+) -> None:
+    file = thp_folder(tmp_path, 65536, INHERIT, before).parents[1] / "enabled"
+    text = emit.emit(kind, row(4096, "base"))
+    lines = command_of(text, "ExecStart") if kind == "systemd" else text
+    done = played(tmp_path, lines, RUNTIME_DIRECTORY=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert file.read_text() == after + "\n"
+    if kind == "systemd":
+        stop = command_of(text, "ExecStop")
+        assert played(tmp_path, stop, RUNTIME_DIRECTORY=str(tmp_path)).returncode == 0
+        assert f"[{file.read_text().strip()}]" in before
+
+
 def pool_folder(root: Path, pages: int, free: int, reserved: int) -> Path:
     folder = root / "sys/kernel/mm/hugepages/hugepages-2048kB"
     folder.mkdir(parents=True)
@@ -311,7 +335,7 @@ def test_sysfs_paths_are_those_of_the_running_kernel(size: int, mechanism: str) 
     text = emit.emit("sysfs", row(size, mechanism))
     assert run("sh", "-n", "-c", text).returncode == 0
     paths = re.findall(r"^(?:file|pool)=(\S+)$", text, re.M)
-    assert len(paths) == (0 if mechanism == "base" else 1)
+    assert len(paths) == 1
     for path in map(Path, paths):
         if mechanism == "hugetlb":
             if not path.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -44,6 +45,16 @@ def test_every_form_of_a_record_is_read(form: str, tmp_path: Path) -> None:
     assert all(piece["share"] == pytest.approx(0.5) for piece in hot)
     assert all(piece["last_ns"] == 200 * MS for piece in hot)
     assert all(piece["share"] == 0 and piece["last_ns"] is None for piece in cold)
+
+
+@pytest.mark.parametrize("age", ["", r" (age: \4)"])
+def test_reports_of_older_versions_of_damo_are_read(age: str, tmp_path: Path) -> None:
+    """As printed until April 2022, first without ages (commits 4ba3cc0 and cf232f2 of damo)."""
+    now = (CORPUS / "report").read_text()
+    old = re.sub(r"(\w+-\w+) (\(.*\)) +(\d+) +(\d+)$", r"\1\2:\t\3" + age, now, flags=re.M)
+    assert old != now
+    (tmp_path / "old").write_text(re.sub("^#.*\n", "", old, flags=re.M))
+    assert damo.read(tmp_path / "old") == damo.read(CORPUS / "report")
 
 
 def test_bounds_hold_the_share_that_was_drawn() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -75,9 +74,6 @@ def test_what_can_be_refused_is_refused_before_the_work(
     assert (tmp_path / "taken.html").read_text() == "mine"
 
 
-def test_a_folder_that_is_not_writable_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(NearfarError, match=f"app.run: {tmp_path} is not writable"):
-        check_output(tmp_path / "new" / "app.run", force=False, holds="run.json")
+def test_a_folder_that_takes_no_files_is_refused() -> None:
+    with pytest.raises(NearfarError, match="/proc/new/app.run: /proc takes no new files"):
+        check_output(Path("/proc/new/app.run"), force=False, holds="run.json")

@@ -149,6 +149,19 @@ def test_a_run_that_fails_gets_no_limit(program: Path, tmp_path: Path, what: str
     assert sized(trace)["no_limit"] == says
 
 
+@needs_qemu
+def test_the_trace_of_a_run_that_fails_is_kept_only_if_asked_for(
+    nearfar: Run, tmp_path: Path
+) -> None:
+    there = f"import os; os.chdir({str(tmp_path)!r})"
+    done = nearfar("size", "--machine", "nvme", "--", "false", first=there)
+    assert done.returncode == 1 and "none is advised" in done.stdout
+    assert "false.trace was removed, as the run failed" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    nearfar("size", "--machine", "nvme", "--record", "kept.trace", "--", "false", first=there)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.trace"]
+
+
 @needs_cc
 @needs_qemu
 def test_children_that_were_not_recorded_are_named(program: Path, tmp_path: Path) -> None:

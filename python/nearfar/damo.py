@@ -31,7 +31,11 @@ _PERF: Final = re.compile(
     r"(\d+)\.(\d{6,9}): +damon:damon_aggregated: +target_id=(\d+) nr_regions=(\d+) "
     r"(\d+)-(\d+): (-?\d+)"
 )
-_REGION: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \([^)]*\) +(-?\d+) +-?\d+$")
+#: A line of `damo report raw`; until April 2022 in the second form, at first without an age.
+_REGION: Final = re.compile(
+    r"([0-9a-f]+)-([0-9a-f]+)"
+    r"(?: \([^)]*\) +(-?\d+) +-?\d+|\([^)]*\):\t(-?\d+)(?: \(age: -?\d+\))?)$"
+)
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,7 @@ def _from_report(path: Path, text: str) -> Iterator[Snapshot]:
             name, colon, value = line.partition(": ")
             found = _REGION.match(line)
             if found:
-                regions.append((int(found[1], 16), int(found[2], 16), int(found[3])))
+                regions.append((int(found[1], 16), int(found[2], 16), int(found[3] or found[4])))
             elif colon:
                 values[name] = value.strip()
             elif line.strip() and not line.startswith("#"):

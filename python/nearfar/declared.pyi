@@ -82,6 +82,7 @@ class paging:
         fault_ns: float | None
         io_ns: float | None
         resident_bytes: int | None
+        read_first_share: float | None
         machine: str
         fault_rate_low: float | None
         fault_rate_high: float | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,8 +58,11 @@ def check_output(path: Path, *, force: bool, holds: str | None = None) -> None:
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     if not folder.is_dir():
         raise NearfarError(f"{path}: {folder} is not a folder; choose another place")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise NearfarError(f"{path}: {folder} is not writable; choose another place")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        raise NearfarError(f"{path}: {folder} takes no new files; choose another place") from None
 
 
 @contextmanager

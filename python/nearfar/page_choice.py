@@ -22,6 +22,9 @@ FREE_GROWTH: Final = 0.1
 #: Beyond that, memory may grow by at most this many times the share of time that is saved.
 GROWTH_PER_GAIN: Final = 2.0
 
+#: A smaller share of large pages that are read before they are written is not named.
+READ_FIRST: Final = 0.1
+
 
 @dataclass(frozen=True)
 class PageChoice:
@@ -118,6 +121,17 @@ def counted_ns(row: declared.Row, whole: bool) -> float:
 def private_bytes(row: declared.Row) -> int:
     """Peak of private memory; 0 without ``--view machine``."""
     return row.get("resident_bytes") or 0
+
+
+def needed_kernel(row: declared.Row) -> str | None:
+    """What gives these pages to memory that is read before it is written; None for any kernel."""
+    share = row.get("read_first_share") or 0.0
+    if share < READ_FIRST:
+        return None
+    return (
+        f"needs Linux 6.13 or later: {units.percent(share)} of the {units.size(row['page_bytes'])} "
+        "pages are read before they are written, where older kernels keep 4 KiB pages"
+    )
 
 
 def start_share(usual: declared.Row) -> float:

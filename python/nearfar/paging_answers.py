@@ -15,6 +15,7 @@ from nearfar.page_choice import (
     LEAST_SHOWN,
     PageChoice,
     counted_ns,
+    needed_kernel,
     private_bytes,
     start_sentence,
 )
@@ -100,8 +101,10 @@ def _page_size(result: PagingResult) -> str:
     if best.gain is None or best.usual is None:
         return best.sentence
     choice = best.choice
-    start = start_sentence(best.rows, choice)
-    return f"{_choice(choice, best.gain, best.usual)}{f' {start}' if start else ''}"
+    needs, start = needed_kernel(choice.row), start_sentence(best.rows, choice)
+    text = _choice(choice, best.gain, best.usual)
+    text += f" This {needs}." if needs else ""
+    return f"{text} {start}" if start else text
 
 
 def _choice(choice: PageChoice, gain: float, base: declared.Row) -> str:

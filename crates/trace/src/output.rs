@@ -275,7 +275,15 @@ fn claim(temporary: &Path, request: &OutputRequest<'_>) -> Result<File> {
         }
         let created = match request.form {
             Form::File => OpenOptions::new().write(true).create_new(true).open(temporary),
-            Form::Folder(_) => std::fs::create_dir(temporary).and_then(|()| open(temporary)),
+            Form::Folder(_) => {
+                std::fs::create_dir(temporary).and_then(|()| match open(temporary) {
+                    // Another process has removed it.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                        Err(io::ErrorKind::AlreadyExists.into())
+                    }
+                    opened => opened,
+                })
+            }
         };
         match created {
             Ok(created) => match created.try_lock() {
@@ -283,12 +291,13 @@ fn claim(temporary: &Path, request: &OutputRequest<'_>) -> Result<File> {
                 _ if is_at(&created, temporary) => return Ok(created),
                 _ => {}
             },
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e)
-                if [io::ErrorKind::AlreadyExists, io::ErrorKind::NotFound].contains(&e.kind()) =>
+                if e.kind() == io::ErrorKind::NotFound
+                    && temporary.parent().is_some_and(Path::is_dir) =>
             {
-                if !temporary.parent().is_some_and(Path::is_dir) {
-                    return Err(failed(e));
-                }
+                let what = "cannot be created: its folder takes no new files";
+                return Err(request.refused(what, "choose another place"));
             }
             Err(e) => return Err(failed(e)),
         }

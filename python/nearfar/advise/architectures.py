@@ -19,7 +19,7 @@ MIB: Final = 1024 * KIB
 
 #: What each mechanism is.
 MECHANISMS: Final = {
-    "base": "the base page: nothing to set",
+    "base": "the base page: no huge pages",
     "granule": "a kernel built with this base page",
     "mthp": "multi-size transparent huge pages (Linux 6.8), anonymous memory only",
     "thp": "transparent huge pages",

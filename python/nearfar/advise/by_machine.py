@@ -23,6 +23,7 @@ from nearfar.page_choice import (
     PageChoice,
     choose,
     counted_ns,
+    needed_kernel,
     private_bytes,
     start_gain,
     start_sentence,
@@ -112,6 +113,9 @@ def _why(row: Advice, choice: PageChoice, start: str | None) -> str:
             f"{units.size(row['model_page_bytes'])} would gain {in_points(difference)} more, "
             "which is within the error."
         )
+    needs = needed_kernel(choice.row)
+    if needs is not None:
+        lines.append(f"This {needs}.")
     if start is not None:
         lines.append(start)
     lines.append(f"The largest part of the time{choice.when} is {_LIMITS[row['limit']]}.")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import statistics
 import subprocess
@@ -15,10 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Unpack, cast
 
+from nearfar import _engine
+from nearfar import machine as machines
 from nearfar.apply.measure import Measured, run
 from nearfar.apply.setting import BASE, RUNTIME, SYSFS, Change, Plan, applied, plan, restore
 from nearfar.declared import apply as declared
 from nearfar.errors import NearfarError
+from nearfar.regions import Explained
 from nearfar.result import Result
 from nearfar.schema import complete, count, takes
 from nearfar.sizes import parse_bytes
@@ -216,25 +220,21 @@ def _summarize(rows: Sequence[declared.Row]) -> list[declared.SummaryRow]:
 def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, float]]:
     """TLB miss rate and faults of the trace at the base page size and at this one.
 
-    All of the program fits in memory, as when the command runs here. References of the kernel to
-    its page cache are left out.
+    As in ``--view machine`` on the default machine, with memory for the whole program.
     """
-    from nearfar.paging import paging
-
-    rows = paging(
-        trace,
-        page_sizes=sorted({BASE, page_bytes}),
-        # The study has no rows for memory sizes of fewer than 8 pages.
-        memory=f"100%,{8 * page_bytes}",
-        kinds=["load", "store", "fetch"],
-        threads=threads,
-        view="paper",
-    ).rows
-    # Rows that differ only in storage have the same rates. Each page faults once.
+    sizes = sorted({BASE, page_bytes})
+    options = {"page_sizes": [BASE], "memory": "100%", "threads": threads, "view": "machine"}
+    on = (machines.paging_machine(None), sizes)
+    found: list[Explained] = json.loads(
+        _engine.paging_explain(trace, options=options, progress=None, on=on)
+    )
+    totals = {size: one["total"] for size, one in zip(sizes, found, strict=True)}
     return {
-        "tlb_miss_rate": {row["page_bytes"]: row["tlb_miss_rate"] for row in rows},
-        "fault_rate": {row["page_bytes"]: row["pages"] / row["references"] for row in rows},
-        "faults": {row["page_bytes"]: row["pages"] for row in rows},
+        "tlb_miss_rate": {
+            size: one["tlb_misses"] / one["references"] for size, one in totals.items()
+        },
+        "fault_rate": {size: one["given"] / one["references"] for size, one in totals.items()},
+        "faults": {size: one["given"] for size, one in totals.items()},
     }
 
 
@@ -262,9 +262,8 @@ def _compare(
             "faults",
             "minor_faults",
             "ratio",
-            "each page faults once, but the kernel also maps several pages of a file at a time, "
-            "uses small pages where a large one does not fit, and faults again on memory that was "
-            "freed or read before its first write",
+            "free memory may have no block for a large page, and Linux before 6.13 keeps 4 KiB "
+            "pages where memory is read before it is written",
         ),
     )
     rows: list[declared.PredictionRow] = []

@@ -8,7 +8,16 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Out, check_format, check_outputs, print_result, save
+from nearfar.cli._study import (
+    Force,
+    Format,
+    Html,
+    Out,
+    check_format,
+    check_outputs,
+    print_result,
+    save,
+)
 from nearfar.declared import devices as declared
 from nearfar.schema import takes
 
@@ -21,6 +30,7 @@ def run(
     trace: Annotated[Path, typer.Argument(help="Trace folder.")],
     output_format: Format = "table",
     out: Out = None,
+    html: Html = None,
     force: Force = False,
     **options: Unpack[declared.Options],
 ) -> None:
@@ -29,10 +39,10 @@ def run(
     from nearfar.devices import devices
 
     check_format(output_format)
-    check_outputs(out, force)
+    check_outputs(out, force, html)
     with progress(f"devices {trace}", records(trace, {})) as on_progress:
         result = devices(trace, progress=on_progress, **options)
-    save(result, out, force)
-    print_result(result, output_format)
+    save(result, out, force, html, result.html)
+    print_result(result, output_format, html)
     for note in result.notes:
         print(f"nearfar: note: {note}", file=sys.stderr)

@@ -81,6 +81,7 @@ def run(
     if emit is not None:
         check_emitter("size", emit)
     code = 0
+    more: list[str] = []
     fleet = command is None and any(Path(one).suffix == ".toml" for one in inputs)
     if command is None and len(inputs) == 1 and (Path(inputs[0]) / RUN).exists():
         result = _earlier(Path(inputs[0]), options)
@@ -95,6 +96,10 @@ def run(
         watching = progress(f"size {names}", plan.references if watched() else None)
         with watching as on_progress:
             result = sizes.carry_out(plan, on_progress)
+        if code == 1 and record is None and out is None:
+            trace = plan.vms[0].trace
+            shutil.rmtree(trace)
+            more.append(f"{trace} was removed, as the run failed; --record FOLDER keeps it")
     texts, failed = emitters.files(emit, result.rows, fleet=fleet) if emit else ({}, [])
     if failed and not texts:
         raise NearfarError(failed[0])
@@ -103,7 +108,7 @@ def run(
         print("\n".join(texts.values()), end="")
     else:
         print_result(result, output_format)
-    for note in [*result.notes, *failed]:
+    for note in [*result.notes, *more, *failed]:
         print(f"nearfar: note: {note}", file=sys.stderr)
     return code or (1 if failed else 0)
 

@@ -59,6 +59,7 @@ class DevicesResult(FolderResult):
     notes: list[str] = field(compare=False, default_factory=list)
 
     shown = "nearfar.report.devices:view"
+    page = "nearfar.report.html.devices:DevicesPage"
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod

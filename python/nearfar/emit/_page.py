@@ -35,7 +35,7 @@ def pool_pages(row: PageRow) -> int:
 
 
 def setting_file(row: PageRow) -> str:
-    """The file that sets the row's page size on a host; empty for the base page.
+    """The file that sets the row's page size on a host.
 
     Raises:
         NearfarError: the size is the base page of another kernel build.
@@ -45,27 +45,36 @@ def setting_file(row: PageRow) -> str:
         raise granule_error(row)
     if mechanism in ("mthp", "thp"):
         return f"{THP}/hugepages-{size // KIB}kB/enabled"
-    return pool_file(size) if mechanism == "hugetlb" else ""
+    return pool_file(size) if mechanism == "hugetlb" else f"{THP}/enabled"
 
 
 def setting_lines(row: PageRow) -> list[str]:
-    """Shell lines that set the row's page size on this host; empty for the base page.
+    """Shell lines that set the row's page size on this host.
 
-    They do not disable another size, shrink a pool, or replace ``always``.
+    They do not shrink a pool. For a larger size, they do not replace ``always``; for the base page,
+    they replace it in the setting of all sizes only.
 
     Raises:
         NearfarError: as :func:`setting_file`.
     """
     path = setting_file(row)
-    if not path:
-        return []
+    if row["mechanism"] == "base":
+        return [
+            f"file={path}",
+            'case $(cat $file) in *"[always]"*) echo madvise > $file ;; esac',
+        ]
     if row["mechanism"] == "hugetlb":
         return pool_lines(row["settable_page_bytes"], pool_pages(row))
     return thp_lines(path)
 
 
 def asking(row: PageRow) -> list[str]:
-    """A comment line: which programs get pages of a multi-size THP that is set to ``madvise``."""
+    """A comment line: which programs get transparent huge pages that are set to ``madvise``."""
+    if row["mechanism"] == "base":
+        return [
+            "No larger pages for programs that do not ask. Sizes that are set to `always` on their "
+            "own (hugepages-*kB/enabled) stay."
+        ]
     if row["mechanism"] not in ("mthp", "thp"):
         return []
     return [

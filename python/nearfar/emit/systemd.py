@@ -19,19 +19,11 @@ NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory
 
 
 def emit(row: PageRow) -> str:
-    """A oneshot unit; for the base page, one that does nothing."""
+    """A oneshot unit."""
     path = setting_file(row)
     saved = "$RUNTIME_DIRECTORY/before"
     # Save the word in brackets of a list, or a number unchanged.
     save = f"sed 's/.*\\[\\(.*\\)\\].*/\\1/' {path} > {saved}"
-    conditions = [f"ConditionPathExists={path}"] if path else []
-    service = ["ExecStart=/bin/true"]
-    if path:
-        service = [
-            "RuntimeDirectory=%N",
-            f"ExecStart={exec_line([save, *setting_lines(row)])}",
-            f"ExecStop={exec_line([f'cat {saved} > {path}'])}",
-        ]
     lines = [
         *(f"# {line}" for line in (heading(row), *asking(row))),
         "[Unit]",
@@ -39,12 +31,14 @@ def emit(row: PageRow) -> str:
         "DefaultDependencies=no",
         "After=local-fs.target",
         "Before=sysinit.target",
-        *conditions,
+        f"ConditionPathExists={path}",
         "",
         "[Service]",
         "Type=oneshot",
         "RemainAfterExit=yes",
-        *service,
+        "RuntimeDirectory=%N",
+        f"ExecStart={exec_line([save, *setting_lines(row)])}",
+        f"ExecStop={exec_line([f'cat {saved} > {path}'])}",
         "",
         "[Install]",
         "WantedBy=sysinit.target",

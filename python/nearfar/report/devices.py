@@ -19,22 +19,30 @@ from nearfar.size.swap import ZRAM
 def view(result: DevicesResult) -> RenderableType:
     """The answer, what it rests on, and a row per device."""
     limit = units.percent(slowdown(result.run, paging_declared.OPTIONS))
-    rows, heads = result.rows, declared.ROWS.head
-    has_cost = any(row["cost"] is not None for row in rows)
-    size, share = units.size(rows[0]["memory_bytes"]), rows[0]["memory_bytes"]
+    size, share = units.size(result.rows[0]["memory_bytes"]), result.rows[0]["memory_bytes"]
     part = units.percent(share / result.run["peak_bytes"])
     table = Table(
         f"Slowdown with {size} of memory ({part} of all), and memory for at most {limit} slowdown"
     )
-    table.add_column(heads("storage"), importance=KEY)
-    table.add_column(heads("access"))
-    for name in ("total_ns", "slowdown", "device_reads", "needed_bytes", "device_bytes"):
-        table.add_column(heads(name), justify="right")
-    if has_cost:
-        table.add_column(heads("cost"), justify="right")
+    names, rows = cells(result.rows)
+    table.add_column(names[0], importance=KEY)
+    table.add_column(names[1])
+    for name in names[2:]:
+        table.add_column(name, justify="right")
     for row in rows:
-        cost = row["cost"]
-        table.add_row(
+        table.add_row(*row)
+    lines = "\n".join(answer(result))
+    return Group(Text(lines, style="bold"), Text(""), table, *map(Text, compressed(result.rows)))
+
+
+def cells(rows: Sequence[declared.Row]) -> tuple[list[str], list[list[str]]]:
+    """The heads of the table, and the cells of each device."""
+    heads = declared.ROWS.head
+    has_cost = any(row["cost"] is not None for row in rows)
+    names = ["storage", "access", "total_ns", "slowdown", "device_reads", "needed_bytes",
+             "device_bytes", *(["cost"] if has_cost else [])]  # fmt: skip
+    return list(map(heads, names)), [
+        [
             units.clean(row["storage"]),
             row["access"],
             *(
@@ -47,14 +55,13 @@ def view(result: DevicesResult) -> RenderableType:
             ),
             units.size(row["needed_bytes"]),
             units.size(row["device_bytes"]),
-            *(["-" if cost is None else units.digits(cost)] if has_cost else []),
-        )
-    return Group(
-        Text(_answer(result), style="bold"), Text(""), table, *map(Text, _compressed(rows))
-    )
+            *(["-" if row["cost"] is None else units.digits(row["cost"])] if has_cost else []),
+        ]
+        for row in rows
+    ]
 
 
-def _compressed(rows: Sequence[declared.Row]) -> Iterator[str]:
+def compressed(rows: Sequence[declared.Row]) -> Iterator[str]:
     """Why compressed memory differs from other devices."""
     for row in rows:
         if row["storage"] != ZRAM:
@@ -65,12 +72,12 @@ def _compressed(rows: Sequence[declared.Row]) -> Iterator[str]:
             yield "zram: compressed pages take a part of the memory, so more pages are read."
 
 
-def _answer(result: DevicesResult) -> str:
+def answer(result: DevicesResult) -> list[str]:
     """Which device needs least memory, and what it rests on."""
     rows, run = result.rows, result.run
     least = min(row["needed_bytes"] for row in rows)
     best = [row["storage"] for row in rows if row["needed_bytes"] == least]
     names = "any of them" if len(best) == len(rows) else ", ".join(best)
     text = f"Least memory: {units.size(least)} with {names}."
-    rests = f"Machine {run['machine']}; resident at most {units.size(run['peak_bytes'])}."
-    return f"{units.clean(text)}\n{units.clean(rests)}"
+    rests = f"Machine {run['machine']}; peak resident set {units.size(run['peak_bytes'])}."
+    return [units.clean(text), units.clean(rests)]

@@ -14,6 +14,9 @@ from nearfar.declared import size as declared
 from nearfar.memory_curve import slowdown
 from nearfar.size import SizeResult
 
+#: What ``peak_bytes`` is.
+_PEAK = "the peak resident set without the page cache"
+
 
 def view(result: SizeResult) -> RenderableType:
     """The lines of each program."""
@@ -74,10 +77,10 @@ def _memory(row: declared.Row, limit: float, filled: str) -> str:
     if row["memory_bytes"] < row["peak_bytes"]:
         slower = row["slowdown"]
         text += ": " if slower > limit else ": at most "
-        text += f"{units.percent(max(slower, limit))} slower{filled} than with all of "
-        text += size(row["peak_bytes"])
+        text += f"{units.percent(max(slower, limit))} slower{filled} than with "
+        text += f"{size(row['peak_bytes'])}, {_PEAK}"
     else:
-        text += ", the peak resident set"
+        text += f", {_PEAK}"
     if row["thrashes_below_bytes"] is not None:
         text += f"; below {size(row['thrashes_below_bytes'])} it takes over twice as long"
     if row["locked_bytes"]:

@@ -235,9 +235,18 @@ def fits(result: PagingResult) -> Table:
     return table
 
 
+#: What the memories of a program are; ``nearfar size`` shows a third.
+_MEMORIES: Final = (
+    "The footprint is every page touched; the peak resident set is the most in use at once, with "
+    "the page cache."
+)
+
+
 def info(found: Content) -> RenderableType:
     """The summary of a trace: counts, threads, the hottest regions, working set and reuse."""
     parts: list[RenderableType] = [labelled(facts(found))]
+    if found.get("peak_resident_bytes") is not None:
+        parts += [Text(""), Text(_MEMORIES)]
     if found.get("regions"):
         parts += [Text(""), _regions(found["regions"])]
     if found.get("hot"):

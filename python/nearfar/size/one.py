@@ -27,6 +27,7 @@ from nearfar.page_choice import (
     USUAL_PAGE,
     PageChoice,
     counted_ns,
+    needed_kernel,
     start_gain,
     start_share,
 )
@@ -297,7 +298,9 @@ def _why(choice: PageChoice, gain: float) -> str:
     if choice.page_bytes != USUAL_PAGE:
         extra = _private(choice.row) - (0 if choice.usual is None else _private(choice.usual))
         why = f"{units.size(choice.page_bytes)}: {saving(gain)} less time{choice.when} than 4 KiB"
-        return why + (f", and {units.size(extra)} more memory" if extra > 0 else "")
+        why += f", and {units.size(extra)} more memory" if extra > 0 else ""
+        needs = needed_kernel(choice.row)
+        return why if needs is None else f"{why}; it {needs}"
     if choice.refusal is not None:
         return f"4 KiB: {choice.refusal}"
     best = choice.fastest["page_bytes"]

@@ -183,6 +183,15 @@ fn inputs_traces_and_strange_files_stay_whatever_is_forced() {
 }
 
 #[test]
+fn a_folder_that_takes_no_files_is_not_a_busy_one() {
+    let path = Path::new("/proc/out");
+    for form in [folder(), Form::File] {
+        let error = Output::claim(&request(path, &form, true, &[])).unwrap_err();
+        assert!(error.to_string().contains("takes no new files"), "{error}");
+    }
+}
+
+#[test]
 fn a_trace_that_is_written_in_its_place_is_locked_there() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("out");

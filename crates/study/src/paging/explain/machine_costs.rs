@@ -274,12 +274,12 @@ impl Observe for Places {
             slot(&mut self.fetched, thread as u32);
         }
         if fetch {
-            self.fetched[thread] = Some(lifetimes::address(addr));
+            self.fetched(thread, addr);
         }
     }
 
     #[inline]
-    fn access(&mut self, access: Access) -> bool {
+    fn access(&mut self, access: Access) {
         let known = self.blocks.get(access.block as usize);
         if access.changes && access.write || known.is_none_or(|seen| seen.stamp != self.stamp) {
             self.show(access);
@@ -288,22 +288,22 @@ impl Observe for Places {
         let new = access.first || access.addr.is_multiple_of(self.page_bytes);
         let seen = &mut self.blocks[access.block as usize];
         seen.references += u64::from(new);
-        seen.stamp == self.stamp
     }
 
-    fn stable(&self) -> (u64, u64) {
-        (self.next_event, self.stamp)
+    fn stable(&self, thread: usize) -> u64 {
+        if self.running == Some(thread) { self.next_event } else { 0 }
     }
 
     #[inline]
-    fn repeated(&mut self, thread: usize, addr: u64, fetch: bool) {
-        if fetch {
-            self.fetched[thread] = Some(lifetimes::address(addr));
-        }
+    fn repeats(&mut self, block: u32) -> bool {
+        let seen = &mut self.blocks[block as usize];
+        let repeats = seen.stamp == self.stamp;
+        seen.references += u64::from(repeats);
+        repeats
     }
 
-    fn repeats(&mut self, block: u32, references: u64) {
-        self.blocks[block as usize].references += references;
+    fn fetched(&mut self, thread: usize, addr: u64) {
+        self.fetched[thread] = Some(lifetimes::address(addr));
     }
 
     fn touched(&mut self, chunk: &Chunk, number: u64, maps: u64) {

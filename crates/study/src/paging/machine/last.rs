@@ -25,6 +25,8 @@ pub struct Last {
     /// Pages with the time of their last use.
     pages: Vec<(Page, u64)>,
     hints: [u16; HINTS],
+    /// Number of pages by the place of their hint.
+    counts: [u16; HINTS],
 }
 
 /// Result of [`Last::put`].
@@ -39,15 +41,26 @@ pub enum Put {
 impl Last {
     /// Empty, for `entries` pages.
     pub fn new(entries: usize) -> Self {
-        Self { pages: vec![(NO_PAGE, 0); entries], hints: [0; HINTS] }
+        Self { pages: vec![(NO_PAGE, 0); entries], hints: [0; HINTS], counts: [0; HINTS] }
+    }
+
+    /// The page that may have a number, and the time of its last use.
+    #[inline]
+    pub fn hinted(&mut self, number: u64) -> (&Page, &mut u64) {
+        let (page, used) = &mut self.pages[usize::from(self.hints[number as usize % HINTS])];
+        (page, used)
     }
 
     /// Look up and use a page.
     #[inline]
     pub fn find(&mut self, number: u64, now: u64) -> Option<Page> {
-        let hint = &mut self.hints[number as usize % HINTS];
+        let hash = number as usize % HINTS;
+        let hint = &mut self.hints[hash];
         let mut place = usize::from(*hint);
         if self.pages[place].0.number != number {
+            if self.counts[hash] == 0 {
+                return None;
+            }
             place = self.pages.iter().position(|(page, _)| page.number == number)?;
             *hint = place as u16;
         }
@@ -66,7 +79,12 @@ impl Last {
         let oldest = self.pages.iter().enumerate().min_by_key(|(_, (_, used))| *used);
         let place = oldest.map_or(0, |(place, _)| place);
         let (old, used) = std::mem::replace(&mut self.pages[place], (page, now));
-        self.hints[page.number as usize % HINTS] = place as u16;
+        let hash = page.number as usize % HINTS;
+        self.hints[hash] = place as u16;
+        self.counts[hash] += 1;
+        if used > 0 {
+            self.counts[old.number as usize % HINTS] -= 1;
+        }
         Put::New((used > 0).then_some(old))
     }
 
@@ -76,6 +94,7 @@ impl Last {
             self.pages.iter().copied().filter(|(_, used)| *used > 0).collect();
         pages.sort_by_key(|(_, used)| *used);
         self.pages.fill((NO_PAGE, 0));
+        self.counts.fill(0);
         pages.into_iter().map(|(page, _)| page)
     }
 }

@@ -70,6 +70,8 @@ pub struct Time {
     pub walks: u64,
     /// Peak bytes of private memory.
     pub resident_bytes: u64,
+    /// Share of the large pages whose memory was read before it was written.
+    pub read_first_share: f64,
     /// Requests for pages of files that were not read before.
     pub file_requests: u64,
     /// Waiting for these, on each storage.

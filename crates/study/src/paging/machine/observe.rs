@@ -4,26 +4,26 @@ use super::touches::Chunk;
 
 /// Observes the references of a trace.
 pub trait Observe {
-    /// Repeated references to a page in one line of it are shown by [`Observe::repeated`] and
-    /// [`Observe::repeats`] alone. Needs a hierarchy that finds every line in the first level.
+    /// References that change no state are shown by [`Observe::repeats`] alone, if it returns true.
+    /// Needs a hierarchy that finds every line in the first level.
     const SKIPS: bool = false;
-    /// A record before which nothing changes but by references, and a number that changes if
-    /// references before may have an effect again.
-    fn stable(&self) -> (u64, u64) {
-        (0, 0)
+    /// The record before which those of a thread may be shown so.
+    fn stable(&self, _thread: usize) -> u64 {
+        0
     }
-    /// A thread references the page of its last reference of this kind again.
-    fn repeated(&mut self, _thread: usize, _addr: u64, _fetch: bool) {}
-    /// A block was referenced again, this number of times.
-    fn repeats(&mut self, _block: u32, _references: u64) {}
+    /// A block is referenced by such a record. Returns whether it is counted; otherwise the record
+    /// is shown by [`Observe::record`] and [`Observe::access`].
+    fn repeats(&mut self, _block: u32) -> bool {
+        false
+    }
+    /// The last fetch of records that were counted so.
+    fn fetched(&mut self, _thread: usize, _addr: u64) {}
     /// An event happened, so pages may have changed.
     fn event(&mut self) {}
     /// Record number `at` begins.
     fn record(&mut self, _at: u64, _thread: usize, _addr: u64, _fetch: bool) {}
-    /// It references a line. Returns whether the same reference has no effect now.
-    fn access(&mut self, _page: Access) -> bool {
-        false
-    }
+    /// It references a line.
+    fn access(&mut self, _page: Access) {}
     /// The chunk has touches for this reference to page `number`; `maps` faults mapped pages of the
     /// page cache so far.
     fn touched(&mut self, _chunk: &Chunk, _number: u64, _maps: u64) {}

@@ -168,6 +168,13 @@ fn memory_that_is_read_first_is_the_zero_page() {
     assert_eq!(faults(&steps, 16_384), (3, 4, 16));
     // The huge zero page is replaced at once.
     assert_eq!(faults(&steps, LARGE_BYTES), (1, 0, 512));
+    // One large page was read first, three were not.
+    steps.push(event(RegionKind::Map, 2 * BASE, 3 * LARGE_BYTES));
+    steps.extend(stores(2 * BASE, 3 * 512));
+    for (time, _) in both(&steps, &processor(None), true) {
+        let share = if time.page_bytes == LARGE_BYTES { 0.25 } else { 0.0 };
+        assert_eq!(time.read_first_share, share, "{}", time.page_bytes);
+    }
 }
 
 #[test]

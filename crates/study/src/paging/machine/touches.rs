@@ -1,5 +1,7 @@
 //! The touches of a trace, which every page size must process, and their cache levels.
 
+use std::ops::Range;
+
 use nearfar_hardware::processor::{Ages, Found, Hierarchy, Processor, small_lines};
 use nearfar_kernel::readahead::Fetch;
 use nearfar_trace::column::GroupReader;
@@ -72,15 +74,6 @@ pub struct Chunk {
     pub ages: Vec<Ages>,
 }
 
-/// The page of the last data reference, or of the last fetch.
-#[derive(Clone, Copy)]
-struct Repeated {
-    page: Page,
-    references: u64,
-}
-
-const NOT_REPEATED: Repeated = Repeated { page: NO_PAGE, references: 0 };
-
 /// State of a thread.
 #[derive(Clone)]
 struct Thread {
@@ -108,10 +101,6 @@ pub struct Touches {
     watched: Vec<bool>,
     surroundings: Surroundings,
     records: u64,
-    /// Of the last thread; only if the observer skips repeats.
-    repeated: [Repeated; 2],
-    running: usize,
-    stamp: u64,
 }
 
 impl Touches {
@@ -145,9 +134,6 @@ impl Touches {
             watched: Vec::new(),
             surroundings: Surroundings::default(),
             records: 0,
-            repeated: [NOT_REPEATED; 2],
-            running: 0,
-            stamp: 0,
         })
     }
 
@@ -210,101 +196,73 @@ impl Touches {
                     self.blocks.apply(&event);
                     self.changes(chunk);
                     self.settled.fill(NO_PAGE);
-                    self.forget(observer);
                     observer.event();
                 }
                 Next::Records(range) => {
                     self.blocks.spaces().place_records(batch, range.clone());
-                    let (mut stable, _) = observer.stable();
-                    for at in range {
+                    let mut at = range.start;
+                    while at < range.end {
                         if O::SKIPS {
-                            let same = self.records + (at as u64) < stable
-                                && batch.thread[at] as usize == self.running;
-                            if same && self.repeats(batch, at, observer) {
-                                continue;
-                            }
-                            if !same {
-                                self.forget(observer);
-                            }
+                            at += self.repeats(batch, at..range.end, observer);
                         }
-                        let last = self.record(batch, at, chunk, observer);
-                        if O::SKIPS {
-                            stable = self.repeatable(last, batch, at, observer);
+                        if at < range.end {
+                            self.record(batch, at, chunk, observer);
+                            at += 1;
                         }
                     }
                 }
             }
         }
         self.events = events;
-        self.forget(observer);
     }
 
-    /// Whether a record repeats the last reference of its kind: it is in one line of its page.
-    #[inline]
-    fn repeats(&mut self, batch: &Batch, at: usize, observer: &mut impl Observe) -> bool {
-        let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
-        let (fetch, write) = (kind == Kind::Fetch as u8, KindSet::WRITES.0 >> kind & 1 == 1);
-        let shift = self.hierarchy.line_shift();
-        let line = addr >> shift;
-        let repeated = &mut self.repeated[usize::from(fetch)];
-        if repeated.page.number != addr >> SMALL
-            || write && !repeated.page.settled
-            || last_byte(addr, batch.size[at]) >> shift != line
-            || self.kinds.0 >> kind & 1 == 0
-        {
-            return false;
-        }
-        repeated.references += 1;
-        self.threads[thread].instructions += u64::from(batch.instr[at]);
-        self.hierarchy.access(line, fetch);
-        observer.repeated(thread, addr, fetch);
-        true
-    }
-
-    /// Set the page that the next records may repeat, the last one of record `at`. Returns the
-    /// record before which they may.
-    fn repeatable(
+    /// Number of records at the start of `range` that only repeat: each is in one recently used page,
+    /// whose state it does not change, and counted by `observer`. Most records are, so conditions
+    /// are combined without branches.
+    fn repeats(
         &mut self,
-        last: Option<Page>,
         batch: &Batch,
-        at: usize,
+        range: Range<usize>,
         observer: &mut impl Observe,
-    ) -> u64 {
-        let thread = batch.thread[at] as usize;
-        let (stable, stamp) = observer.stable();
-        if (thread, stamp) != (self.running, self.stamp) {
-            self.forget(observer);
-            (self.running, self.stamp) = (thread, stamp);
-        }
-        let page = last.unwrap_or(NO_PAGE);
-        let side = usize::from(batch.kind[at] == Kind::Fetch as u8);
-        let Repeated { page: before, references } =
-            std::mem::replace(&mut self.repeated[side], Repeated { page, references: 0 });
-        if references > 0 {
-            observer.repeats(before.block, references);
-        }
-        stable
-    }
-
-    /// No record repeats another one now.
-    fn forget(&mut self, observer: &mut impl Observe) {
-        for repeated in &mut self.repeated {
-            let Repeated { page, references } = std::mem::replace(repeated, NOT_REPEATED);
-            if references > 0 {
-                observer.repeats(page.block, references);
+    ) -> usize {
+        let thread = batch.thread[range.start];
+        let stable = observer.stable(thread as usize);
+        let records = stable.saturating_sub(self.records + range.start as u64);
+        let records = range.len().min(usize::try_from(records).unwrap_or(usize::MAX));
+        let range = range.start..range.start + records;
+        let Some(own) = self.threads.get_mut(thread as usize) else { return 0 };
+        let (shift, kinds) = (self.hierarchy.line_shift(), self.kinds.0);
+        let places = batch.addr[range.clone()].iter().zip(&batch.size[range.clone()]);
+        let what = batch.kind[range.clone()].iter().zip(&batch.instr[range.clone()]);
+        let (mut repeats, mut instructions, mut code) = (0, 0, None);
+        for (((&addr, &size), (&kind, &instr)), &by) in places.zip(what).zip(&batch.thread[range]) {
+            let fetch = kind == Kind::Fetch as u8;
+            let reads = KindSet::WRITES.0 >> kind & 1 == 0;
+            let (number, end) = (addr >> SMALL, last_byte(addr, size));
+            let (page, used) = own.last[usize::from(fetch)].hinted(number);
+            let same = (page.number == number) & (end >> SMALL == number) & (by == thread);
+            let counts = (kinds >> kind & 1 == 1) & (page.settled | reads);
+            if !(same & counts) || !observer.repeats(page.block) {
+                break;
             }
+            code = if fetch { Some(addr) } else { code };
+            self.hierarchy.access(addr >> shift, fetch);
+            for line in (addr >> shift) + 1..(end >> shift) + 1 {
+                self.hierarchy.access(line, fetch);
+            }
+            *used = self.hierarchy.now();
+            instructions += u64::from(instr);
+            repeats += 1;
         }
+        own.instructions += instructions;
+        if let Some(addr) = code {
+            observer.fetched(thread as usize, addr);
+        }
+        repeats
     }
 
-    /// Returns the page of the last line, if further references to it are known.
     #[inline]
-    fn record(
-        &mut self,
-        batch: &Batch,
-        at: usize,
-        chunk: &mut Chunk,
-        observer: &mut impl Observe,
-    ) -> Option<Page> {
+    fn record(&mut self, batch: &Batch, at: usize, chunk: &mut Chunk, observer: &mut impl Observe) {
         let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
         let fetch = kind == Kind::Fetch as u8;
         observer.record(self.records + at as u64, thread, addr, fetch);
@@ -313,7 +271,7 @@ impl Touches {
         }
         self.threads[thread].instructions += u64::from(batch.instr[at]);
         if self.kinds.0 >> kind & 1 == 0 {
-            return None;
+            return;
         }
         let write = KindSet::WRITES.0 >> kind & 1 == 1;
         let shift = self.hierarchy.line_shift();
@@ -338,13 +296,12 @@ impl Touches {
             };
             let (first, addr) = (line == first, line << shift);
             let block = page.block;
-            let done =
-                observer.access(observe::Access { number, block, write, changes, first, addr });
+            observer.access(observe::Access { number, block, write, changes, first, addr });
             if changes {
                 observer.touched(chunk, number, self.surroundings.maps());
             }
             if line == last_line {
-                return done.then_some(page);
+                return;
             }
             line += 1;
         }

@@ -396,7 +396,8 @@ impl<'a> PageSize<'a> {
                 orders.map(|(&pages, shift)| pages as f64 * self.processor.zero_fill_ns(shift));
             allocated.fold((maps + faults.maps) as f64 * map_ns, |all, ns| all + ns)
         };
-        let Faults { maps: mapped, .. } = self.pages.faults;
+        let Faults { maps: mapped, pages } = self.pages.faults;
+        let large: u64 = pages[1..].iter().sum();
         let waited = |storage: usize| {
             self.threads.iter().map(|thread| thread.files[storage].waited_ns).sum()
         };
@@ -413,6 +414,7 @@ impl<'a> PageSize<'a> {
             tlb_second_hits: self.second_hits,
             walks: self.walks,
             resident_bytes: self.pages.peak << SMALL,
+            read_first_share: self.pages.read_first as f64 / large.max(1) as f64,
             file_requests: self.file_requests,
             file_ns: (0..self.storages.len()).map(waited).collect(),
         }

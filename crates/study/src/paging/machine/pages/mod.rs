@@ -151,6 +151,8 @@ pub struct Pages {
     pub fills: Faults,
     /// What happened to huge pages.
     pub events: Events,
+    /// Huge pages that replaced the zero page.
+    pub read_first: u64,
     gone: Vec<Gone>,
 }
 
@@ -173,6 +175,7 @@ impl Pages {
             faults: Faults::default(),
             fills: Faults::default(),
             events: Events::default(),
+            read_first: 0,
             gone: Vec::new(),
         }
     }
@@ -400,6 +403,7 @@ impl Pages {
     fn replace_zero(&mut self, number: u64) {
         let key = number >> HUGE;
         self.faults.pages[HUGE as usize] += 1;
+        self.read_first += 1;
         self.gone.push((number, HUGE as u8));
         let folio = self.folios.new_folio(HUGE, key << HUGE);
         self.map_huge(key, folio);
