@@ -2,43 +2,54 @@
 //! A sample of the program's references (`--sample`): every reference to the sampled pages, and of
 //! every other page the first load, store and fetch.
 //!
-//! A table has one byte for each page of the address space, with a bit for each kind of access that
-//! need not be reported. That test comes first and is nearly always the last one. Bits are never
-//! set for sampled pages, and cleared for memory that was mapped or discarded, or shared by a fork.
+//! A table has a [`Limit`] for the loads and one for the stores of each page of the address space:
+//! those that begin below it need not be reported. That test comes first and is nearly always the
+//! last one. Limits are never set for sampled pages, and cleared for memory that was mapped or
+//! discarded, or shared by a fork. Fetches have a bit for each page.
 //!
 //! In *bursts*, every reference of a thread is reported: the thread then tests a table in which no
-//! bit is set. So bursts begin and end without translating code again.
+//! limit is set. So bursts begin and end without translating code again.
 
 use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
 use std::io;
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16};
 
 use crate::layout::{
-    ADDR_BITS, BLOCKS, BURST, BYTES_SHIFT, COUNT_SHIFT, FETCH, PAGE_SHIFT, Place, SIZE_SHIFT,
-    STORE, burst_distance, burst_start, is_sampled, tag,
+    ADDR_BITS, BLOCKS, BYTES_SHIFT, COUNT_SHIFT, FETCH, PAGE_SHIFT, Place, SIZE_SHIFT, STORE,
+    burst, burst_distance, burst_start, is_sampled, tag,
 };
 use crate::recorder::{Recorder, VCPUS, map};
 use crate::stream::Stream;
 use crate::{ADDR_MASK, OnReference, loads_and_stores, unpack_by_api, unpack_fast};
 
-/// Bits of a page in the table. The first two are the plugin API's bits of an access.
+/// Of the loads of a page, or of its stores, the offset below which they need not be reported: 0, or
+/// one of [`limit`].
+type Limit = AtomicU16;
+
+mod limit {
+    /// None need be: those of this page and of the next one have been seen.
+    pub const ALL: u16 = 4096;
+    /// Those of this page have been seen. A reference has at most 64 bytes, so others may cross.
+    pub const WITHIN: u16 = ALL - 63;
+}
+
+/// Bits of a page in [`FLAGS`].
 mod seen {
-    pub const LOAD: u8 = 1;
-    pub const STORE: u8 = 2;
-    pub const FETCH: u8 = 4;
+    pub const FETCH: u8 = 1;
     /// Touched at all. Stays set when the memory is discarded.
-    pub const EVER: u8 = 8;
+    pub const EVER: u8 = 2;
 }
 
 const PAGE: u64 = 1 << PAGE_SHIFT;
 const PAGES: usize = 1 << (ADDR_BITS - PAGE_SHIFT);
 
-static TABLE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
-/// A table in which no bit is ever set.
-static ZEROS: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
+static LIMITS: AtomicPtr<[Limit; 2]> = AtomicPtr::new(null_mut());
+/// A table in which no limit is ever set.
+static ZEROS: AtomicPtr<[Limit; 2]> = AtomicPtr::new(null_mut());
+static FLAGS: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(null_mut());
 static ON: AtomicBool = AtomicBool::new(false);
 /// Whether there was a second thread. QEMU then translates all code again.
@@ -46,11 +57,11 @@ static SEVERAL: AtomicBool = AtomicBool::new(false);
 /// The counts of virtual CPU 0, at a fixed address, which callbacks reach faster.
 static FIRST: First = First(Counts {
     instructions: Cell::new(0),
-    fetches: Cell::new(0),
+    blocks: Cell::new(0),
     data: [const { Cell::new(0) }; 2],
+    limits: Cell::new(null_mut()),
+    burst: Cell::new(0),
     reported: Cell::new(0),
-    table: Cell::new(null_mut()),
-    next: Cell::new(0),
     part: Cell::new(0),
     number: Cell::new(0),
 });
@@ -64,15 +75,16 @@ unsafe impl Sync for First {}
 #[repr(C, align(64))]
 struct Counts {
     instructions: Cell<u64>,
-    fetches: Cell<u64>,
+    /// Blocks since the current burst was to begin, or, negative, before the next one.
+    blocks: Cell<i64>,
     /// Loads and stores.
     data: [Cell<u64>; 2],
+    /// The table that decides what to look at.
+    limits: Cell<*mut [Limit; 2]>,
+    /// Number of the block with which the current or next burst was to begin.
+    burst: Cell<u64>,
     /// Instructions that the receiver knows of.
     reported: Cell<u64>,
-    /// The table that decides what to look at.
-    table: Cell<*mut AtomicU8>,
-    /// Blocks at which a burst begins or ends.
-    next: Cell<u64>,
     /// Where the part of the run begins in which the next burst is.
     part: Cell<u64>,
     /// Number of that part.
@@ -80,23 +92,39 @@ struct Counts {
 }
 
 impl Counts {
-    /// The bits of the page of an address.
+    /// The limit of a load or store of the page of an address.
     #[inline(always)]
-    fn bits(&self, addr: u64) -> u8 {
-        // SAFETY: both tables have a byte for every page below 2^ADDR_BITS.
-        unsafe { (*self.table.get().add(page_of(addr))).load(Relaxed) }
+    fn limit(&self, addr: u64, store: usize) -> u16 {
+        // SAFETY: both tables have limits for every page below 2^ADDR_BITS.
+        unsafe { (*self.limits.get().add(page_of(addr)))[store].load(Relaxed) }
+    }
+
+    /// Blocks since the start of the thread.
+    fn fetches(&self) -> u64 {
+        self.burst.get().wrapping_add_signed(self.blocks.get())
+    }
+
+    /// Count a block of this many instructions.
+    #[inline(always)]
+    fn count_block(&self, instructions: u64) {
+        add(&self.instructions, instructions);
+        self.blocks.set(self.blocks.get() + 1);
     }
 
     fn in_burst(&self) -> bool {
-        self.table.get() == ZEROS.load(Relaxed)
+        self.limits.get() == ZEROS.load(Relaxed)
     }
 
     /// Choose the burst of the next part of the run.
     fn plan(&self, recorder: &Recorder, vcpu: c_uint) {
-        let distance = burst_distance(recorder.header().sample.load(Relaxed));
+        let header = recorder.header();
+        let distance = burst_distance(header.sample.load(Relaxed));
+        let length = burst(header.flags.load(Relaxed));
         let (part, number) = (self.part.get(), self.number.get());
         let random = number << 32 | u64::from(vcpu);
-        self.next.set(part + burst_start(distance, seed(recorder), random));
+        let start = part + burst_start(distance, length, seed(recorder), random);
+        self.blocks.set(self.fetches().wrapping_sub(start).cast_signed());
+        self.burst.set(start);
         self.part.set(part + distance);
         self.number.set(number + 1);
     }
@@ -116,8 +144,10 @@ pub fn install(recorder: &Recorder) -> io::Result<()> {
         return Ok(());
     }
     let writable = libc::PROT_READ | libc::PROT_WRITE;
-    TABLE.store(map(PAGES, writable)?.as_ptr().cast(), Relaxed);
-    ZEROS.store(map(PAGES, libc::PROT_READ)?.as_ptr().cast(), Relaxed);
+    LIMITS.store(map(PAGES * size_of::<[Limit; 2]>(), writable)?.as_ptr().cast(), Relaxed);
+    let zeros = map(PAGES * size_of::<[Limit; 2]>(), libc::PROT_READ)?;
+    ZEROS.store(zeros.as_ptr().cast(), Relaxed);
+    FLAGS.store(map(PAGES, writable)?.as_ptr().cast(), Relaxed);
     COUNTS.store(map(VCPUS * size_of::<Counts>(), writable)?.as_ptr().cast(), Relaxed);
     ON.store(true, Relaxed);
     Ok(())
@@ -156,9 +186,19 @@ unsafe fn counts_of<const ALONE: bool>(vcpu: c_uint) -> &'static Counts {
 ///
 /// # Safety
 /// A sample is recorded.
-unsafe fn bits(addr: u64) -> &'static AtomicU8 {
+#[inline(always)]
+unsafe fn flags(addr: u64) -> &'static AtomicU8 {
     // SAFETY: as above; the table has a byte for every page below 2^ADDR_BITS.
-    unsafe { &*TABLE.load(Relaxed).add(page_of(addr)) }
+    unsafe { &*FLAGS.load(Relaxed).add(page_of(addr)) }
+}
+
+/// The limits of the page of an address.
+///
+/// # Safety
+/// As of [`flags`].
+unsafe fn limits(addr: u64) -> &'static [Limit; 2] {
+    // SAFETY: as above.
+    unsafe { &*LIMITS.load(Relaxed).add(page_of(addr)) }
 }
 
 /// Begin to count anew: `vcpu` is that of a new thread or process.
@@ -167,13 +207,14 @@ pub fn begin_counts(recorder: &Recorder, vcpu: c_uint) {
         SEVERAL.fetch_or(vcpu != 0, Relaxed);
         // SAFETY: the sample is on, and this is the thread of `vcpu`, or before its first block.
         let counts = unsafe { counts(vcpu) };
-        for count in [&counts.instructions, &counts.fetches, &counts.data[0], &counts.data[1]] {
+        for count in [&counts.instructions, &counts.data[0], &counts.data[1], &counts.reported] {
             count.set(0);
         }
-        for count in [&counts.reported, &counts.part, &counts.number] {
+        for count in [&counts.burst, &counts.part, &counts.number] {
             count.set(0);
         }
-        counts.table.set(TABLE.load(Relaxed));
+        counts.blocks.set(0);
+        counts.limits.set(LIMITS.load(Relaxed));
         counts.plan(recorder, vcpu);
     }
 }
@@ -199,9 +240,7 @@ extern "C" fn reference<const ALONE: bool>(vcpu: c_uint, info: u32, addr: u64, d
     let counts = unsafe { counts_of::<ALONE>(vcpu) };
     let store = (info >> 17 & 1) as usize;
     add(&counts.data[store], 1);
-    // A reference to the last 64 bytes of a page can cross into the next one.
-    let near_end = addr & (PAGE - 1) > PAGE - 64;
-    if counts.bits(addr) >> store & 1 == 0 || near_end {
+    if addr % PAGE >= u64::from(counts.limit(addr, store)) {
         touch(vcpu, unpack_fast(info) | addr & ADDR_MASK, data as u64);
     }
 }
@@ -248,11 +287,14 @@ pub unsafe fn access(vcpu: c_uint, word: u64, data: u64) {
 #[cold]
 #[inline(never)]
 fn touch(vcpu: c_uint, word: u64, data: u64) {
-    let bit = if word & STORE == 0 { seen::LOAD } else { seen::STORE };
-    let bytes = 1 << (word >> SIZE_SHIFT & 7);
+    let (addr, bytes) = (word & ADDR_MASK, 1 << (word >> SIZE_SHIFT & 7));
+    let store = usize::from(word & STORE != 0);
     // SAFETY: callers are on the thread of `vcpu`.
     let counts = unsafe { counts(vcpu) };
-    if wanted(word & ADDR_MASK, bytes, bit) | counts.in_burst() {
+    if addr % PAGE + bytes <= PAGE && counts.limit(addr, store) != 0 {
+        return;
+    }
+    if wanted(addr, bytes, |page| see(page, store)) | counts.in_burst() {
         // SAFETY: as above; callers have no handle.
         let mut stream = unsafe { Stream::of(vcpu) };
         let end = counts.instructions.get();
@@ -282,13 +324,12 @@ extern "C" fn on_block<const ALONE: bool>(vcpu: c_uint, word: *mut c_void) {
     let word = word as u64;
     // SAFETY: as in `reference`.
     let counts = unsafe { counts_of::<ALONE>(vcpu) };
-    let bits = counts.bits(word);
-    let count = word >> COUNT_SHIFT & 0x7f;
-    if bits & seen::FETCH == 0 || counts.fetches.get() >= counts.next.get() {
+    // SAFETY: callbacks are those of a sample.
+    let flags = unsafe { flags(word) }.load(Relaxed);
+    if flags & seen::FETCH == 0 || counts.blocks.get() >= 0 {
         return fetch(vcpu, word);
     }
-    add(&counts.instructions, count);
-    add(&counts.fetches, 1);
+    counts.count_block(word >> COUNT_SHIFT & 0x7f);
 }
 
 /// The same for any other block.
@@ -300,11 +341,10 @@ pub extern "C" fn on_any_block(vcpu: c_uint, word: *mut c_void) {
 pub extern "C" fn on_uncounted_block(vcpu: c_uint, count: *mut c_void) {
     // SAFETY: as in `reference`.
     let counts = unsafe { counts(vcpu) };
-    if counts.fetches.get() >= counts.next.get() {
+    if counts.blocks.get() >= 0 {
         turn(vcpu, counts);
     }
-    add(&counts.instructions, count as u64);
-    add(&counts.fetches, 1);
+    counts.count_block(count as u64);
 }
 
 /// A block begins: count it, and report it if it is part of the sample.
@@ -318,62 +358,100 @@ pub fn fetch(vcpu: c_uint, word: u64) {
     }
     // SAFETY: callers are on the thread of `vcpu`.
     let counts = unsafe { counts(vcpu) };
-    if counts.fetches.get() >= counts.next.get() {
+    if counts.blocks.get() >= 0 {
         turn(vcpu, counts);
     }
-    if has_fetches(recorder) && wanted(addr, bytes.max(1), seen::FETCH) | counts.in_burst() {
+    if has_fetches(recorder) && wanted(addr, bytes.max(1), see_fetch) | counts.in_burst() {
         // SAFETY: callers have no handle.
         let mut stream = unsafe { Stream::of(vcpu) };
         report(&mut stream, counts, counts.instructions.get());
         stream.put(word);
         add(&counts.reported, count);
     }
-    add(&counts.instructions, count);
-    add(&counts.fetches, 1);
+    counts.count_block(count);
 }
 
-/// Begin or end a burst.
+/// Begin or end a burst if it is time, when a block begins.
 #[cold]
 fn turn(vcpu: c_uint, counts: &Counts) {
     let Some(recorder) = Recorder::installed() else { return };
     let begins = !counts.in_burst();
+    let length = burst(recorder.header().flags.load(Relaxed)).cast_signed();
+    if !begins && counts.blocks.get() < length {
+        return;
+    }
     // SAFETY: callers are on the thread of `vcpu`, and have no handle.
     unsafe { Stream::of(vcpu) }.control(tag::BURST, &[begins.into()]);
     if begins {
-        counts.table.set(ZEROS.load(Relaxed));
-        counts.next.set(counts.next.get() + BURST);
+        counts.limits.set(ZEROS.load(Relaxed));
     } else {
-        counts.table.set(TABLE.load(Relaxed));
+        counts.limits.set(LIMITS.load(Relaxed));
         counts.plan(recorder, vcpu);
     }
 }
 
 /// Whether an access is part of the sample: whether one of its pages is, or has its first access of
-/// this kind.
-fn wanted(addr: u64, bytes: u64, bit: u8) -> bool {
+/// this kind, which `see` tells and notes.
+fn wanted(addr: u64, bytes: u64, see: impl Fn(Page) -> bool) -> bool {
     let Some(recorder) = Recorder::installed() else { return false };
-    let header = recorder.header();
     let last = addr + bytes - 1;
     let mut wanted = false;
-    for page in addr >> PAGE_SHIFT..=last >> PAGE_SHIFT {
-        // SAFETY: only called if a sample is recorded.
-        let bits = unsafe { bits(page << PAGE_SHIFT) };
-        let before = bits.load(Relaxed);
-        if before & bit != 0 {
-            continue;
-        }
-        wanted = true;
-        let limit = header.sample.load(Relaxed);
-        let new = if is_sampled(page & (ADDR_MASK >> PAGE_SHIFT), seed(recorder), limit) {
-            seen::EVER
-        } else {
-            seen::EVER | bit
-        };
-        if before & new != new && bits.fetch_or(new, AcqRel) & seen::EVER == 0 {
-            new_page(recorder, limit);
+    for number in addr >> PAGE_SHIFT..=last >> PAGE_SHIFT {
+        let limit = recorder.header().sample.load(Relaxed);
+        let sampled = is_sampled(number & (ADDR_MASK >> PAGE_SHIFT), seed(recorder), limit);
+        let addr = number << PAGE_SHIFT;
+        if see(Page { addr, sampled }) {
+            wanted = true;
+            // SAFETY: only called if a sample is recorded.
+            let flags = unsafe { flags(addr) };
+            if flags.load(Relaxed) & seen::EVER == 0
+                && flags.fetch_or(seen::EVER, AcqRel) & seen::EVER == 0
+            {
+                new_page(recorder, limit);
+            }
         }
     }
     wanted
+}
+
+/// A page that is accessed.
+struct Page {
+    addr: u64,
+    sampled: bool,
+}
+
+/// Whether a fetch is to be reported.
+fn see_fetch(page: Page) -> bool {
+    // SAFETY: only called if a sample is recorded.
+    let flags = unsafe { flags(page.addr) };
+    let unseen = flags.load(Relaxed) & seen::FETCH == 0;
+    if unseen && !page.sampled {
+        flags.fetch_or(seen::FETCH, AcqRel);
+    }
+    unseen
+}
+
+/// Whether a load or store is to be reported.
+fn see(page: Page, store: usize) -> bool {
+    // SAFETY: only called if a sample is recorded.
+    let limit = |addr| unsafe { &limits(addr)[store] };
+    let unseen = limit(page.addr).load(Relaxed) == 0;
+    if unseen && !page.sampled {
+        limit(page.addr).store(limit::WITHIN, SeqCst);
+        for (addr, next) in
+            [(page.addr, page.addr + PAGE), (page.addr.wrapping_sub(PAGE), page.addr)]
+        {
+            let change = |from, to| limit(addr).compare_exchange(from, to, SeqCst, Relaxed).is_ok();
+            if limit(next).load(SeqCst) != 0
+                && change(limit::WITHIN, limit::ALL)
+                // Another thread may have forgotten the next page meanwhile.
+                && limit(next).load(SeqCst) == 0
+            {
+                change(limit::ALL, limit::WITHIN);
+            }
+        }
+    }
+    unseen
 }
 
 fn seed(recorder: &Recorder) -> u64 {
@@ -401,7 +479,7 @@ fn report(stream: &mut Stream, counts: &Counts, start: u64) {
         for (place, value) in [
             (Place::BlockStart, start),
             (Place::BlockEnd, end),
-            (Place::Fetches, counts.fetches.get()),
+            (Place::Fetches, counts.fetches()),
             (Place::Loads, counts.data[0].get()),
             (Place::Stores, counts.data[1].get()),
         ] {
@@ -426,13 +504,19 @@ pub fn forget(addr: u64, bytes: u64) {
         return;
     }
     let end = addr.saturating_add(bytes).min(1 << ADDR_BITS);
-    let pages = |addr: u64| (addr >> PAGE_SHIFT) as usize;
-    for page in pages(addr)..pages(end.next_multiple_of(PAGE)) {
+    for page in addr >> PAGE_SHIFT..end.next_multiple_of(PAGE) >> PAGE_SHIFT {
         // SAFETY: a sample is recorded; below 2^ADDR_BITS.
-        let bits = unsafe { bits((page as u64) << PAGE_SHIFT) };
-        if bits.load(Relaxed) & !seen::EVER != 0 {
-            bits.fetch_and(seen::EVER, AcqRel);
+        let (flags, limits) = unsafe { (flags(page << PAGE_SHIFT), limits(page << PAGE_SHIFT)) };
+        if flags.load(Relaxed) & seen::FETCH != 0 {
+            flags.fetch_and(!seen::FETCH, AcqRel);
         }
+        for limit in limits.iter().filter(|limit| limit.load(Relaxed) != 0) {
+            limit.store(0, SeqCst);
+        }
+    }
+    // SAFETY: as above.
+    for limit in unsafe { limits((addr & ADDR_MASK).wrapping_sub(PAGE)) } {
+        let _ = limit.compare_exchange(limit::ALL, limit::WITHIN, SeqCst, Relaxed);
     }
 }
 
@@ -441,7 +525,10 @@ pub fn forget_all() {
     if !is_on() {
         return;
     }
-    let table = TABLE.load(Relaxed);
-    // SAFETY: the whole mapping, which is private: it becomes zero.
-    unsafe { libc::madvise(table.cast(), PAGES, libc::MADV_DONTNEED) };
+    // SAFETY: the whole mappings, which are private: they become zero.
+    unsafe {
+        let limits = PAGES * size_of::<[Limit; 2]>();
+        libc::madvise(LIMITS.load(Relaxed).cast(), limits, libc::MADV_DONTNEED);
+        libc::madvise(FLAGS.load(Relaxed).cast(), PAGES, libc::MADV_DONTNEED);
+    }
 }
