@@ -20,6 +20,7 @@ from typing import Any
 
 from cases import (
     capture,
+    captured_sample,
     decode,
     epf,
     first_access,
@@ -76,6 +77,7 @@ VALIDATION = [
     fit_choice,
     watch,
     watch_cost,
+    captured_sample,
 ]
 
 
