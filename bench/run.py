@@ -20,6 +20,7 @@ from typing import Any
 
 from cases import (
     capture,
+    captured_sample,
     decode,
     epf,
     first_access,
@@ -78,6 +79,7 @@ VALIDATION = [
     fit_choice,
     watch,
     watch_cost,
+    captured_sample,
 ]
 
 

@@ -71,7 +71,8 @@ int main(int argc, char **argv) {
 }
 """
 MASK = (1 << 64) - 1
-BURST = 8000
+#: Blocks from one burst to the next at a share of 1, and in a burst, with fetches and without.
+DISTANCE, BURST = 8000, {True: 5000, False: 8000}
 
 
 def mix(value: int) -> int:
@@ -82,16 +83,18 @@ def mix(value: int) -> int:
     return z ^ z >> 31
 
 
-def bursts(rate: float, seed: int) -> Iterator[int]:
-    """Blocks at which the bursts of the first thread begin."""
-    distance = max(int(BURST * 2**64 / int(rate * 2**64)), 16 * BURST)
+def bursts(rate: float, seed: int, length: int) -> Iterator[int]:
+    """Blocks at which the bursts of the first thread begin, of ``length`` blocks."""
+    distance = max(int(DISTANCE * 2**64 / int(rate * 2**64)), 16 * DISTANCE)
     number = 0
     while True:
-        yield number * distance + mix(mix(seed) ^ MASK - (number << 32)) % (distance - BURST + 1)
+        yield number * distance + mix(mix(seed) ^ MASK - (number << 32)) % (distance - length + 1)
         number += 1
 
 
-def kept(trace: Path, rate: float, seed: int) -> tuple[list[int], list[tuple[int, int]]]:
+def kept(
+    trace: Path, rate: float, seed: int, length: int
+) -> tuple[list[int], list[tuple[int, int]]]:
     """The records of a whole capture of one thread that a sample has, and the bursts among them."""
     events = regions(trace)
     seen: set[tuple[str, int]] = set()
@@ -114,7 +117,7 @@ def kept(trace: Path, rate: float, seed: int) -> tuple[list[int], list[tuple[int
                 forget(event["to"], length)
 
     chosen, found = [], []
-    starts = bursts(rate, seed)
+    starts = bursts(rate, seed, length)
     turn, began, now, at = next(starts), -1, 0, 0
     for number, (addr, kind, size, *_) in enumerate(columns(trace)):
         while at < len(events) and events[at]["at"] <= number:
@@ -122,7 +125,7 @@ def kept(trace: Path, rate: float, seed: int) -> tuple[list[int], list[tuple[int
             at += 1
         if kind == FETCH and now >= turn:
             if began < 0:
-                began, turn = len(chosen), turn + BURST
+                began, turn = len(chosen), turn + length
             else:
                 found.append((began, len(chosen)))
                 began, turn = -1, next(starts)
@@ -151,7 +154,7 @@ def test_is_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool) -> No
     taken = capture.run(
         command, tmp_path / "sample.trace", sample="10%", sample_seed=seed, fetch=fetch
     ).path
-    rows, (chosen, found) = columns(whole), kept(whole, rate, seed)
+    rows, (chosen, found) = columns(whole), kept(whole, rate, seed, BURST[fetch])
     sample = info(taken)["source"]["sample"]
     assert (sample["rate"], sample["seed"]) == (rate, seed)
     assert len(found) >= 2

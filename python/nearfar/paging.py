@@ -317,7 +317,18 @@ def warnings(result: PagingResult) -> list[str]:
         *trace_warnings(run),
         *machine_warnings(run),
         *sample_warnings(run),
+        *burst_warnings(result),
         *too_few_frames(run),
+    ]
+
+
+def burst_warnings(result: PagingResult) -> list[str]:
+    """A warning if a captured sample has too few bursts for TLB miss rates."""
+    if result.run.get("sampled_pages") is None or result.rows[0]["tlb_miss_rate_high"] != 1:
+        return []
+    return [
+        f"{result.run['trace']}: fewer than 50 bursts fill the TLB, too few to estimate its misses "
+        "(0 to 1 per reference) and times; capture a longer run for these"
     ]
 
 

@@ -24,6 +24,7 @@ mod recorder;
 mod repeat;
 mod reserve;
 mod sample;
+mod seen;
 mod stream;
 mod syscall;
 mod zero;
@@ -49,43 +50,113 @@ pub static qemu_plugin_version: c_int = qemu::QEMU_PLUGIN_VERSION as c_int;
 const NO_REGS: qemu::qemu_plugin_cb_flags = qemu::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
 const READ_WRITE: qemu::qemu_plugin_mem_rw = qemu::qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_RW;
 
+/// What callbacks record: [`Whole`] or [`sample::Sample`].
+///
+/// # Safety
+/// Callers of the unsafe functions are on the thread of `vcpu`, which has been opened, have no
+/// [`Stream`], and record this.
+trait Recording {
+    /// What a callback for a reference needs to know: `index` of the instruction, shifted into
+    /// place, and the number of instructions of its block.
+    fn data(index: u64, count: u64) -> u64;
+    /// A load or store. `word` lacks the index, which is in `data`.
+    unsafe fn access(vcpu: c_uint, word: u64, data: u64);
+    /// A block begins.
+    unsafe fn fetch(vcpu: c_uint, word: u64);
+    /// A number that changes whenever `vcpu` does anything.
+    unsafe fn position(vcpu: c_uint) -> u64;
+    /// The callback for most references, if QEMU packs `info` as expected.
+    fn reference() -> OnReference;
+    /// The callback for a block that is encoded as `word`, and its data.
+    fn block(recorder: &Recorder, word: u64, count: u64) -> (OnBlock, u64);
+    /// The callback for `dc zva` ([`zero`]).
+    fn zeroed() -> OnBlock;
+}
+
+type OnBlock = extern "C" fn(c_uint, *mut c_void);
+type OnReference = extern "C" fn(c_uint, u32, u64, *mut c_void);
+
+/// Everything.
+struct Whole;
+
+impl Recording for Whole {
+    fn data(index: u64, _: u64) -> u64 {
+        index
+    }
+    #[inline(always)]
+    unsafe fn access(vcpu: c_uint, word: u64, data: u64) {
+        // SAFETY: contract of the trait.
+        unsafe { Stream::of(vcpu) }.put(word | data);
+    }
+    #[inline(always)]
+    unsafe fn fetch(vcpu: c_uint, word: u64) {
+        // SAFETY: as above.
+        unsafe { Stream::of(vcpu) }.put(word);
+    }
+    #[inline(always)]
+    unsafe fn position(vcpu: c_uint) -> u64 {
+        // SAFETY: as above.
+        unsafe { Stream::of(vcpu) }.position()
+    }
+    fn reference() -> OnReference {
+        reference
+    }
+    fn block(_: &Recorder, word: u64, _: u64) -> (OnBlock, u64) {
+        (on_block, word)
+    }
+    fn zeroed() -> OnBlock {
+        zero::zeroed
+    }
+}
+
 /// Called when a block begins. `word` is its encoded word.
 extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
-    unsafe { Stream::of(vcpu) }.put(word as u64);
+    unsafe { Whole::fetch(vcpu, word as u64) };
 }
 
-/// Called on a load or store. `index` is the instruction's index in its block, shifted into place.
-extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
+/// Called on a load or store. `data` is that of [`Recording::data`].
+extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
     // SAFETY: as in `on_block`.
-    unsafe { Stream::of(vcpu) }.put(unpack_fast(info) | index as u64 | (addr & ADDR_MASK));
+    unsafe { Whole::access(vcpu, unpack_fast(info) | addr & ADDR_MASK, data as u64) };
 }
 
-/// `reference` for a QEMU that packs `info` in another way.
-extern "C" fn reference_by_api(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
-    // SAFETY: as in `on_block`.
-    unsafe { Stream::of(vcpu) }.put(unpack_by_api(info) | index as u64 | (addr & ADDR_MASK));
+/// The same for a QEMU that packs `info` in another way.
+extern "C" fn reference_by_api<R: Recording>(
+    vcpu: c_uint,
+    info: u32,
+    addr: u64,
+    data: *mut c_void,
+) {
+    // SAFETY: as in `on_block`; the callbacks are those of what is recorded.
+    unsafe { R::access(vcpu, unpack_by_api(info) | addr & ADDR_MASK, data as u64) };
 }
 
-/// Called on a reference of an instruction that loads and stores: with several threads, QEMU calls
-/// once for both.
-extern "C" fn atomic_reference(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
-    // SAFETY: as in `on_block`.
-    let mut stream = unsafe { Stream::of(vcpu) };
-    let word = unpack_by_api(info) | index as u64 | (addr & ADDR_MASK);
-    if loads_and_stores(info) {
-        stream.put(word & !STORE);
+/// The same for an instruction that loads and stores: with several threads, QEMU calls once for
+/// both.
+extern "C" fn atomic_reference<R: Recording>(
+    vcpu: c_uint,
+    info: u32,
+    addr: u64,
+    data: *mut c_void,
+) {
+    let word = unpack_by_api(info) | addr & ADDR_MASK;
+    // SAFETY: as in `reference_by_api`.
+    unsafe {
+        if loads_and_stores(info) {
+            R::access(vcpu, word & !STORE, data as u64);
+        }
+        R::access(vcpu, word, data as u64);
     }
-    stream.put(word);
 }
 
-/// Called on a reference of a store exclusive (`stxr`): QEMU compares and exchanges, but the
-/// instruction only stores.
-extern "C" fn exclusive_store(vcpu: c_uint, info: u32, addr: u64, index: *mut c_void) {
-    let word = unpack_by_api(info) | index as u64 | (addr & ADDR_MASK);
+/// The same for a store exclusive (`stxr`): QEMU compares and exchanges, but the instruction only
+/// stores.
+extern "C" fn exclusive_store<R: Recording>(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
+    let word = unpack_by_api(info) | addr & ADDR_MASK;
     if word & STORE != 0 {
-        // SAFETY: as in `on_block`.
-        unsafe { Stream::of(vcpu) }.put(word);
+        // SAFETY: as in `reference_by_api`.
+        unsafe { R::access(vcpu, word, data as u64) };
     }
 }
 
@@ -94,34 +165,6 @@ extern "C" fn exclusive_store(vcpu: c_uint, info: u32, addr: u64, index: *mut c_
 /// check.
 fn loads_and_stores(info: u32) -> bool {
     FAST_UNPACK.load(Relaxed) && info >> 16 & 3 == 3
-}
-
-type OnReference = extern "C" fn(c_uint, u32, u64, *mut c_void);
-
-/// The callbacks for references of most instructions, and of two kinds.
-struct Callbacks {
-    usual: OnReference,
-    atomic: OnReference,
-    exclusive: OnReference,
-}
-
-impl Callbacks {
-    fn chosen() -> Self {
-        let fast = FAST_UNPACK.load(Relaxed);
-        if sample::is_on() {
-            Self {
-                usual: if fast { sample::reference_callback() } else { sample::reference_by_api },
-                atomic: sample::atomic_reference,
-                exclusive: sample::exclusive_store,
-            }
-        } else {
-            Self {
-                usual: if fast { reference } else { reference_by_api },
-                atomic: atomic_reference,
-                exclusive: exclusive_store,
-            }
-        }
-    }
 }
 
 const ADDR_MASK: u64 = (1 << layout::ADDR_BITS) - 1;
@@ -165,37 +208,52 @@ extern "C" fn on_translation(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_p
         // SAFETY: the first thread translates the first block, outside of other callbacks.
         guest::announce(&mut unsafe { Stream::of(0) });
     }
-    // SAFETY: the block is valid, and every index is below its number of instructions.
+    // SAFETY: the block is valid.
+    unsafe {
+        if sample::is_on() {
+            instrument::<sample::Sample>(recorder, block);
+        } else {
+            instrument::<Whole>(recorder, block);
+        }
+    }
+}
+
+/// Register the callbacks of a block.
+///
+/// # Safety
+/// To be called while QEMU translates `block`.
+unsafe fn instrument<R: Recording>(recorder: &Recorder, block: *mut qemu::qemu_plugin_tb) {
+    let fast = FAST_UNPACK.load(Relaxed);
+    let usual = if fast { R::reference() } else { reference_by_api::<R> };
+    // SAFETY: contract of this function, and every index is below the number of instructions.
     unsafe {
         let count = qemu::qemu_plugin_tb_n_insns(block);
-        let callbacks = Callbacks::chosen();
         let (mut bytes, mut is_repeat) = (0, false);
         for index in 0..count {
             let instruction = qemu::qemu_plugin_tb_get_insn(block, index);
             let size = qemu::qemu_plugin_insn_size(instruction);
             bytes += size as u64;
-            let word = (index as u64 & layout::INDEX_MASK) << INDEX_SHIFT;
-            // A sample needs the number of instructions as well.
-            let mut data = (word | if sample::is_on() { count as u64 } else { 0 }) as *mut c_void;
+            let place = (index as u64 & layout::INDEX_MASK) << INDEX_SHIFT;
+            let mut data = R::data(place, count as u64) as *mut c_void;
             let code = qemu::qemu_plugin_insn_data(instruction).cast::<u8>();
             let code = std::slice::from_raw_parts(code, size);
             let callback = match instruction::kind(syscall::machine(), code) {
-                Kind::Usual => callbacks.usual,
-                Kind::Atomic => callbacks.atomic,
-                Kind::StoreExclusive => callbacks.exclusive,
+                Kind::Usual => usual,
+                Kind::Atomic => atomic_reference::<R>,
+                Kind::StoreExclusive => exclusive_store::<R>,
                 Kind::Repeat => {
                     let addr = qemu::qemu_plugin_insn_vaddr(instruction);
                     data = repeat::instruction(addr, data as u64);
                     is_repeat = count == 1;
-                    repeat::reference
+                    repeat::reference::<R>
                 }
                 Kind::Zero(register) => {
-                    zero::instrument(block, index, count, register, data as u64);
-                    callbacks.usual
+                    zero::instrument::<R>(block, index, count, register, data as u64);
+                    usual
                 }
                 Kind::Call => {
                     zero::instrument_call(instruction);
-                    callbacks.usual
+                    usual
                 }
             };
             qemu::qemu_plugin_register_vcpu_mem_cb(
@@ -209,10 +267,9 @@ extern "C" fn on_translation(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_p
         let (addr, count) = (qemu::qemu_plugin_tb_vaddr(block), count as u64);
         let word = layout::block_word(addr, bytes, count)
             .unwrap_or_else(|| BLOCK | u64::from(block_index(recorder, addr, bytes, count)));
-        let (begins, data): (extern "C" fn(c_uint, *mut c_void), u64) = match is_repeat {
-            true => (repeat::on_block, word),
-            false if sample::is_on() => sample::block_callback(recorder, word, count),
-            false => (on_block, word),
+        let (begins, data): (OnBlock, u64) = match is_repeat {
+            true => (repeat::on_block::<R>, word),
+            false => R::block(recorder, word, count),
         };
         qemu::qemu_plugin_register_vcpu_tb_exec_cb(
             block,

@@ -11,8 +11,7 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-use crate::stream::Stream;
-use crate::{ADDR_MASK, sample, unpack_by_api};
+use crate::{ADDR_MASK, Recording, unpack_by_api};
 
 /// A repeated instruction: its address, and the data of a callback for its references.
 struct Instruction {
@@ -25,7 +24,7 @@ struct Instruction {
 struct Iteration {
     /// Address of the instruction.
     addr: u64,
-    /// [`position`] after it: unchanged as long as the thread does nothing else.
+    /// [`Recording::position`] after it: unchanged as long as the thread does nothing else.
     position: u64,
     /// Word of the next iteration's block, if that has next_block; otherwise 0.
     next_block: u64,
@@ -49,20 +48,20 @@ pub fn instruction(addr: u64, data: u64) -> *mut c_void {
 }
 
 /// Called when a block begins that consists of one such instruction. `word` is its encoded word.
-pub extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
+pub extern "C" fn on_block<R: Recording>(vcpu: c_uint, word: *mut c_void) {
     let word = word as u64;
     let last = LAST.get();
     // SAFETY: QEMU calls this on the thread of `vcpu`, which has been opened.
-    if last.addr == word & ADDR_MASK && last.position == unsafe { position(vcpu) } {
+    if last.addr == word & ADDR_MASK && last.position == unsafe { R::position(vcpu) } {
         LAST.set(Iteration { next_block: word, ..last });
     } else {
         // SAFETY: as above.
-        unsafe { begin(vcpu, word) };
+        unsafe { R::fetch(vcpu, word) };
     }
 }
 
 /// Called on a load or store of such an instruction.
-pub extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
+pub extern "C" fn reference<R: Recording>(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
     if data.is_null() {
         return;
     }
@@ -71,45 +70,12 @@ pub extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, data: *mut c_voi
     let last = LAST.get();
     // SAFETY: as in `on_block`.
     unsafe {
-        let continues = last.addr == instruction.addr && last.position == position(vcpu);
+        let continues = last.addr == instruction.addr && last.position == R::position(vcpu);
         if last.next_block != 0 && continues {
-            begin(vcpu, last.next_block);
+            R::fetch(vcpu, last.next_block);
         }
-        let word = unpack_by_api(info) | (addr & ADDR_MASK);
-        if sample::is_on() {
-            sample::access(vcpu, word, instruction.data);
-        } else {
-            Stream::of(vcpu).put(word | instruction.data);
-        }
-        let position = position(vcpu);
+        R::access(vcpu, unpack_by_api(info) | (addr & ADDR_MASK), instruction.data);
+        let position = R::position(vcpu);
         LAST.set(Iteration { addr: instruction.addr, position, next_block: 0 });
-    }
-}
-
-/// A number that changes whenever `vcpu` does anything else.
-///
-/// # Safety
-/// To be called on the thread of `vcpu`, which has been opened.
-unsafe fn position(vcpu: c_uint) -> u64 {
-    // SAFETY: contract of this function.
-    unsafe {
-        match sample::is_on() {
-            true => sample::instructions(vcpu),
-            false => Stream::of(vcpu).position(),
-        }
-    }
-}
-
-/// The block `word` begins.
-///
-/// # Safety
-/// As of [`position`].
-unsafe fn begin(vcpu: c_uint, word: u64) {
-    // SAFETY: contract of this function.
-    unsafe {
-        match sample::is_on() {
-            true => sample::fetch(vcpu, word),
-            false => Stream::of(vcpu).put(word),
-        }
     }
 }

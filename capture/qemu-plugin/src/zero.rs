@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use qemu_plugin_sys as qemu;
 
 use crate::layout::{SIZE_SHIFT, STORE, what};
+use crate::sample::Sample;
 use crate::stream::Stream;
-use crate::{ADDR_MASK, NO_REGS, sample};
+use crate::{ADDR_MASK, NO_REGS, Recording, Whole};
 
 /// Bytes that the instruction zeroes; 0 if unknown.
 static BLOCK: AtomicU64 = AtomicU64::new(0);
@@ -55,7 +56,7 @@ fn register(cpu_state: usize, number: usize) -> u64 {
 ///
 /// # Safety
 /// To be called while QEMU translates `block`, which has such an instruction.
-pub unsafe fn instrument(
+pub unsafe fn instrument<R: Recording>(
     block: *mut qemu::qemu_plugin_tb,
     index: usize,
     count: usize,
@@ -67,7 +68,7 @@ pub unsafe fn instrument(
         let last = index + 1 == count;
         let at = qemu::qemu_plugin_tb_get_insn(block, if last { index } else { index + 1 });
         // The next instruction still sees the register. If there is none, the store is not seen.
-        let callback: extern "C" fn(c_uint, *mut c_void) = if last { unseen } else { zeroed };
+        let callback = if last { unseen } else { R::zeroed() };
         let count = (word & ADDR_MASK) << NUMBER_BITS;
         let data = (word & !ADDR_MASK | count | u64::from(number)) as *mut c_void;
         qemu::qemu_plugin_register_vcpu_insn_exec_cb(at, Some(callback), NO_REGS, data);
@@ -115,7 +116,7 @@ extern "C" fn at_call(_: c_uint, _: *mut c_void, cpu_state: usize) {
 }
 
 /// Called after a `dc zva`. `data` is its index and the number of its register.
-extern "C" fn at_zero(vcpu: c_uint, data: *mut c_void, cpu_state: usize) {
+extern "C" fn at_zero<R: Recording>(vcpu: c_uint, data: *mut c_void, cpu_state: usize) {
     let (data, bytes) = (data as u64, BLOCK.load(Relaxed));
     if VERIFIED.load(Relaxed) != YES || bytes == 0 {
         return unseen(vcpu, std::ptr::null_mut());
@@ -126,22 +127,16 @@ extern "C" fn at_zero(vcpu: c_uint, data: *mut c_void, cpu_state: usize) {
     for at in (addr..addr + bytes).step_by(line as usize) {
         let word = STORE | shift << SIZE_SHIFT | at & ADDR_MASK;
         // SAFETY: as in `unseen`.
-        unsafe {
-            if sample::is_on() {
-                sample::access(vcpu, word, data & !ADDR_MASK | (data & ADDR_MASK) >> NUMBER_BITS);
-            } else {
-                Stream::of(vcpu).put(word | data & !ADDR_MASK);
-            }
-        }
+        unsafe { R::access(vcpu, word, data & !ADDR_MASK | (data & ADDR_MASK) >> NUMBER_BITS) };
     }
 }
 
 /// Trampolines for calls from generated code: pass the CPU state, which is in a register outside of
 /// the calling convention, as the third argument.
 macro_rules! with_cpu_state {
-    ($name:ident, $to:ident) => {
+    ($name:ident, $to:path) => {
         #[unsafe(naked)]
-        extern "C" fn $name(_: c_uint, _: *mut c_void) {
+        pub extern "C" fn $name(_: c_uint, _: *mut c_void) {
             #[cfg(target_arch = "x86_64")]
             std::arch::naked_asm!("mov rdx, rbp", "jmp {}", sym $to);
             #[cfg(target_arch = "aarch64")]
@@ -152,5 +147,6 @@ macro_rules! with_cpu_state {
     };
 }
 
-with_cpu_state!(zeroed, at_zero);
+with_cpu_state!(zeroed, at_zero::<Whole>);
+with_cpu_state!(zeroed_in_sample, at_zero::<Sample>);
 with_cpu_state!(calls, at_call);

@@ -190,21 +190,25 @@ pub const fn is_sampled(page_number: u64, seed: u64, limit: u64) -> bool {
     mix(page_number ^ mix(seed)) < limit
 }
 
-/// Blocks in a burst: a TLB of 1,600 entries needs 6,400 records to fill, and 1,000 are measured
-/// (`crates/study/src/paging/sample/clusters.rs`).
-pub const BURST: u64 = 8000;
 /// Bursts take at most one in this many blocks, whatever the share of sampled pages.
-pub const MIN_BURST_DISTANCE: u64 = 16;
+const MIN_BURST_DISTANCE: u64 = 16;
 
-/// Blocks from one burst of a thread to the next one, on average, in a sample of `limit`.
-pub fn burst_distance(limit: u64) -> u64 {
-    let distance = (u128::from(BURST) << 64) / u128::from(limit.max(1));
-    u64::try_from(distance).unwrap_or(u64::MAX).clamp(BURST * MIN_BURST_DISTANCE, 1 << 48)
+/// Blocks in a burst of a recording with these flags: enough to fill a TLB of 1,600 entries, which
+/// takes 6,400 records, and to measure 1,000 more (`crates/study/src/paging/sample/clusters.rs`).
+pub const fn burst(flags: u32) -> u64 {
+    if flags & FETCH != 0 { 5000 } else { 8000 }
 }
 
-/// Where the burst begins in this many blocks, the `number`-th of a thread, at random.
-pub fn burst_start(distance: u64, seed: u64, number: u64) -> u64 {
-    mix(mix(seed) ^ !number) % (distance - BURST + 1)
+/// Blocks from one burst of a thread to the next one, on average, in a sample of `limit`: bursts
+/// take five eighths of the share of sampled pages, or all of it without fetches.
+pub fn burst_distance(limit: u64) -> u64 {
+    let distance = (8000u128 << 64) / u128::from(limit.max(1));
+    u64::try_from(distance).unwrap_or(u64::MAX).clamp(8000 * MIN_BURST_DISTANCE, 1 << 48)
+}
+
+/// Where a burst of this many blocks begins in a distance, the `number`-th of a thread, at random.
+pub fn burst_start(distance: u64, burst: u64, seed: u64, number: u64) -> u64 {
+    mix(mix(seed) ^ !number) % (distance - burst + 1)
 }
 
 const fn mix(value: u64) -> u64 {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
+use nearfar_schema::units::parse_share;
 use nearfar_schema::{Given, Value};
 use nearfar_trace::sample::{limit, rate};
 use nearfar_trace::{Kind, PageSample};
@@ -68,21 +69,14 @@ impl Value for Rate {
     }
     fn read(given: &Given) -> Result<Self, String> {
         let text = given.to_string();
-        let text = text.trim();
-        if text == "auto" {
+        if text.trim() == "auto" {
             return Ok(Self::Auto);
         }
-        let (number, unit) = match text.strip_suffix('%') {
-            Some(percent) => (percent, 100.0),
-            None => (text, 1.0),
-        };
-        let share = number.trim().parse::<f64>().map(|number| number / unit);
-        share.ok().filter(|share| *share >= LEAST && *share <= 1.0).map(Self::Share).ok_or_else(
-            || {
-                let given = given.shown();
-                format!("'{given}' is not a share of pages; write for example 0.01, 1% or auto")
-            },
-        )
+        let share = parse_share(&text).filter(|share| *share >= LEAST).map(Self::Share);
+        share.ok_or_else(|| {
+            let given = given.shown();
+            format!("'{given}' is not a share of pages; write for example 0.01, 1% or auto")
+        })
     }
     fn plain(&self) -> serde_json::Value {
         match self {

@@ -50,25 +50,29 @@ pub fn parse_nanoseconds(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `count` shares of a whole, each `60%` or `0.6`, separated by commas.
+/// A share of a whole from 0 to 1, of `60%`, `0.6` or `6e-1`; `None` for anything else.
+pub fn parse_share(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let share = match text.strip_suffix('%').map(str::trim_end) {
+        // As a decimal: a division would round twice. Not if there is an exponent already.
+        Some(number) => format!("{number}e-2")
+            .parse()
+            .or_else(|_| number.parse().map(|number: f64| number / 100.0)),
+        None => text.parse(),
+    };
+    share.ok().filter(|share| (0.0..=1.0).contains(share))
+}
+
+/// `count` shares of a whole, each as in [`parse_share`], separated by commas.
 ///
 /// # Errors
 /// More or fewer of them, or one that is not from 0 to 1.
 pub fn parse_shares(text: &str, count: usize) -> Result<Vec<f64>, String> {
     let example = vec!["50%"; count].join(",");
-    let share = |item: &str| {
-        let (number, unit) = split(item);
-        let share = match unit {
-            "%" => format!("{number}e-2").parse(),
-            "" => number.parse(),
-            _ => return None,
-        };
-        share.ok().filter(|share| (0.0..=1.0).contains(share))
-    };
     let shares: Vec<f64> = text
         .split(',')
         .map(|item| {
-            share(item).ok_or_else(|| {
+            parse_share(item).ok_or_else(|| {
                 let item = shown(item);
                 format!("'{item}' is not a share from 0 to 100 %; write for example {example}")
             })
@@ -284,8 +288,10 @@ mod tests {
     #[test]
     fn shares_are_percent_or_parts_of_one() {
         assert_eq!(parse_shares("60%,0.5", 2), Ok(vec![0.6, 0.5]));
+        // As Python writes 0.00001.
+        assert_eq!(parse_shares("1e-05, 1e-3 % ,33.3%", 3), Ok(vec![1e-5, 1e-5, 0.333]));
         assert!(parse_shares("60%", 2).unwrap_err().starts_with("1 shares, not 2; write"));
-        for text in ["lots", "101%", "1.1", "-1%", "%", ""] {
+        for text in ["lots", "101%", "1.1", "-1%", "%", "", "nan", "1e3", "1%%"] {
             assert!(parse_shares(text, 1).unwrap_err().contains("is not a share"), "{text}");
         }
     }

@@ -27,7 +27,7 @@ mod quantity;
 
 pub use list::{
     MAX_STEPS, MemorySize, parse_bytes, parse_memory, parse_nanoseconds, parse_page_sizes,
-    parse_shares,
+    parse_share, parse_shares,
 };
 pub use quantity::{Bandwidth, Frequency, Rotation, Size, Time, Value};
 

@@ -10,7 +10,8 @@
 //!
 //! A trace that was captured with `--sample` has bursts of references of a thread: each is a cluster,
 //! without the records of other threads. Bursts have different numbers of records, so misses are
-//! estimated by a ratio (Cochran, Sampling Techniques, 6.4).
+//! estimated by a ratio (Cochran, Sampling Techniques, 6.4). Fewer than [`MIN_BURSTS`] say nothing of
+//! the error: the interval is then from no miss to a miss in every reference.
 //!
 //! A trace too short for enough clusters is simulated completely. Clusters ignore events, so a page
 //! that is unmapped and mapped again within one stays in the TLB.
@@ -29,8 +30,8 @@ pub const CLUSTER: u64 = 1000;
 const COUNT: Range<u64> = 50..2000;
 /// Half-width of a 95 % interval in standard errors of a mean of at least 50 values.
 const HALF_WIDTH: f64 = 2.01;
-/// Minimum number of bursts.
-pub const MIN_BURSTS: u64 = COUNT.start;
+/// Minimum number of bursts for an interval.
+const MIN_BURSTS: u64 = COUNT.start;
 
 /// Estimated misses of the TLB over the whole trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,7 +53,7 @@ pub struct Schedule {
     pub count: u64,
     seed: u64,
     /// The clusters, with their threads, if they are the bursts of a sample.
-    bursts: Vec<(Range<u64>, u32)>,
+    bursts: Option<Vec<(Range<u64>, u32)>>,
 }
 
 impl Schedule {
@@ -63,15 +64,12 @@ impl Schedule {
         // At most half of the trace.
         let count = count.min(records / (2 * (warm + CLUSTER)));
         let count = if count < COUNT.start { 0 } else { count };
-        Self { records, warm, count, seed: mix(seed), bursts: Vec::new() }
+        Self { records, warm, count, seed: mix(seed), bursts: None }
     }
 
     /// The bursts of `sample`, for a program that made `references`. Those that overlap an earlier
     /// one or are too short to warm up are not used.
-    ///
-    /// # Errors
-    /// If there are fewer than [`MIN_BURSTS`]: how many.
-    pub fn of_bursts(sample: &PageSample, references: u64, tlb: TlbSpec) -> Result<Self, u64> {
+    pub fn of_bursts(sample: &PageSample, references: u64, tlb: TlbSpec) -> Self {
         let warm = warm_up(tlb);
         let mut all: Vec<_> =
             sample.bursts.iter().map(|burst| (burst.start..burst.end, burst.thread)).collect();
@@ -84,15 +82,17 @@ impl Schedule {
             }
         }
         let count = bursts.len() as u64;
-        if count < MIN_BURSTS {
-            return Err(count);
-        }
-        Ok(Self { records: references, warm, count, seed: 0, bursts })
+        Self { records: references, warm, count, seed: 0, bursts: Some(bursts) }
+    }
+
+    /// Number of clusters, with one of the whole trace.
+    fn clusters(&self) -> u64 {
+        if self.bursts.is_some() { self.count } else { self.count.max(1) }
     }
 
     /// The thread of a cluster, if it is that of one thread.
     fn thread(&self, number: u64) -> Option<u32> {
-        self.bursts.get(number as usize).map(|(_, thread)| *thread)
+        self.bursts.as_ref()?.get(number as usize).map(|(_, thread)| *thread)
     }
 
     /// The records of a cluster, including its warm-up, and the first measured one.
@@ -100,7 +100,7 @@ impl Schedule {
         if self.count == 0 {
             return (0..self.records, 0);
         }
-        if let Some((range, _)) = self.bursts.get(number as usize) {
+        if let Some((range, _)) = self.bursts.as_ref().and_then(|all| all.get(number as usize)) {
             return (range.clone(), range.start + self.warm);
         }
         let edge = |number| (u128::from(self.records) * number as u128 / self.count as u128) as u64;
@@ -244,7 +244,7 @@ impl Clusters {
 
     /// Apply the records of `batch` in `range`; the first is number `at` of the trace.
     pub fn records(&mut self, batch: &Batch, range: Range<usize>, at: u64) {
-        while self.number < self.schedule.count.max(1) {
+        while self.number < self.schedule.clusters() {
             let (cluster, measured) = self.schedule.cluster(self.number);
             let thread = self.schedule.thread(self.number);
             let place =
@@ -281,13 +281,13 @@ impl Clusters {
     pub fn outcome(&self, shift: u32) -> Estimate {
         let counts = self.sizes.iter().find(|size| size.shift == shift);
         let counts = counts.map_or(&[][..], |size| &size.counts);
+        if self.schedule.bursts.is_some() {
+            return self.ratio(counts);
+        }
         if self.schedule.count == 0 {
             let counts = counts.first().copied().unwrap_or_default();
             let misses = (counts.misses + counts.uncertain) as f64;
             return Estimate { misses, second_hits: counts.second_hits as f64, interval: None };
-        }
-        if !self.schedule.bursts.is_empty() {
-            return self.ratio(counts);
         }
         let total = |count: fn(&Counts) -> u64| {
             let values: Vec<f64> = counts.iter().map(|cluster| count(cluster) as f64).collect();
@@ -325,13 +325,18 @@ impl Clusters {
         let rare = 3.0 * references / measured;
         let (low, low_error) = total(|burst| burst.misses);
         let (high, high_error) = total(|burst| burst.misses + burst.uncertain);
+        let interval = if self.schedule.count < MIN_BURSTS {
+            (0.0, references)
+        } else {
+            (
+                (low - HALF_WIDTH * low_error - rare).max(0.0),
+                (high + HALF_WIDTH * high_error + rare).min(references),
+            )
+        };
         Estimate {
             misses: f64::midpoint(low, high),
             second_hits: total(|burst| burst.second_hits).0,
-            interval: Some((
-                (low - HALF_WIDTH * low_error - rare).max(0.0),
-                (high + HALF_WIDTH * high_error + rare).min(references),
-            )),
+            interval: Some(interval),
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use nearfar_trace::reader::Batches;
-use nearfar_trace::{Batch, Columns, Error, KindSet, Reader, RegionEvent, Result, last_byte};
+use nearfar_trace::{Batch, Columns, Error, KindSet, RegionEvent, Result, last_byte};
 
 use super::block_set::BlockSet;
-use super::clusters::{Clusters, MIN_BURSTS, Schedule};
+use super::clusters::{Clusters, Schedule};
 use super::{GROUPS, Sample, Sampled};
 use crate::lifetimes::{Blocks, Events, Next, PAGE};
 
@@ -54,13 +54,6 @@ impl SampledRecords {
             .map(|group| pages.iter().filter(|&&page| group.contains(page)).count() as u64)
             .collect()
     }
-}
-
-fn too_few_bursts(reader: &Reader, bursts: u64) -> Error {
-    let place = reader.path().display().to_string();
-    let what = format!("has {bursts} bursts that fill the TLB, too few for an estimate");
-    let fix = format!("it takes {MIN_BURSTS}: capture a longer run, or without --sample");
-    Error::input(place, what, fix)
 }
 
 /// Records of a batch, of the selected kinds.
@@ -126,8 +119,7 @@ impl TraceSample {
         let captured = reader.info().source.sample.as_ref();
         let references = reader.info().references_of(kinds);
         let schedule = match captured {
-            Some(sample) => Schedule::of_bursts(sample, references, tlb)
-                .map_err(|bursts| too_few_bursts(reader, bursts))?,
+            Some(sample) => Schedule::of_bursts(sample, references, tlb),
             None => Schedule::new(reader.info().records, rate, tlb, seed),
         };
         let mut sample = Self {

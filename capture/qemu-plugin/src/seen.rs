@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What was seen of each page, for a sample: what need not be reported.
+//!
+//! A table has a [`Limit`] for the loads and one for the stores of each page of the address space:
+//! those that begin below it need not be reported. Fetches have a bit for each page. Neither is ever
+//! set for sampled pages, and both are cleared for memory that was mapped or discarded, or shared by
+//! a fork.
+
+use std::io;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16};
+
+use crate::ADDR_MASK;
+use crate::layout::{ADDR_BITS, PAGE_SHIFT, is_sampled};
+use crate::recorder::{Recorder, map};
+use crate::sample::{is_on, seed};
+
+/// Of the loads of a page, or of its stores, the offset below which they need not be reported: 0, or
+/// one of [`limit`].
+type Limit = AtomicU16;
+/// Those of the loads and of the stores of a page.
+pub type Limits = [Limit; 2];
+
+mod limit {
+    /// None need be: those of this page and of the next one have been seen.
+    pub const ALL: u16 = 4096;
+    /// Those of this page have been seen. A reference has at most 64 bytes, so others may cross.
+    pub const WITHIN: u16 = ALL - 63;
+}
+
+/// Bits of a page in [`FLAGS`].
+mod flag {
+    pub const FETCH: u8 = 1;
+    /// Touched at all. Stays set when the memory is discarded.
+    pub const EVER: u8 = 2;
+}
+
+pub const PAGE: u64 = 1 << PAGE_SHIFT;
+const PAGES: usize = 1 << (ADDR_BITS - PAGE_SHIFT);
+
+pub static LIMITS: AtomicPtr<Limits> = AtomicPtr::new(null_mut());
+/// A table in which no limit is ever set.
+pub static ZEROS: AtomicPtr<Limits> = AtomicPtr::new(null_mut());
+static FLAGS: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
+/// Map the tables.
+pub fn install() -> io::Result<()> {
+    let writable = libc::PROT_READ | libc::PROT_WRITE;
+    LIMITS.store(map(PAGES * size_of::<Limits>(), writable)?.as_ptr().cast(), Relaxed);
+    ZEROS.store(map(PAGES * size_of::<Limits>(), libc::PROT_READ)?.as_ptr().cast(), Relaxed);
+    FLAGS.store(map(PAGES, writable)?.as_ptr().cast(), Relaxed);
+    Ok(())
+}
+
+pub fn page_of(addr: u64) -> usize {
+    (addr << (64 - ADDR_BITS) >> (64 - ADDR_BITS + PAGE_SHIFT)) as usize
+}
+
+/// What was seen of the page of an address.
+///
+/// # Safety
+/// A sample is recorded.
+#[inline(always)]
+unsafe fn flags(addr: u64) -> &'static AtomicU8 {
+    // SAFETY: as above; the table has a byte for every page below 2^ADDR_BITS.
+    unsafe { &*FLAGS.load(Relaxed).add(page_of(addr)) }
+}
+
+/// Whether no fetch from the page of an address needs to be reported.
+///
+/// # Safety
+/// As of [`flags`].
+#[inline(always)]
+pub unsafe fn fetched(addr: u64) -> bool {
+    // SAFETY: contract of this function.
+    unsafe { flags(addr) }.load(Relaxed) & flag::FETCH != 0
+}
+
+/// The limits of the page of an address.
+///
+/// # Safety
+/// As of [`flags`].
+unsafe fn limits(addr: u64) -> &'static Limits {
+    // SAFETY: as above.
+    unsafe { &*LIMITS.load(Relaxed).add(page_of(addr)) }
+}
+
+/// Whether an access is part of the sample: whether one of its pages is, or has its first access of
+/// this kind, which `see` tells and notes.
+pub fn wanted(addr: u64, bytes: u64, see: impl Fn(Page) -> bool) -> bool {
+    let Some(recorder) = Recorder::installed() else { return false };
+    let last = addr + bytes - 1;
+    let mut wanted = false;
+    for number in addr >> PAGE_SHIFT..=last >> PAGE_SHIFT {
+        let limit = recorder.header().sample.load(Relaxed);
+        let sampled = is_sampled(number & (ADDR_MASK >> PAGE_SHIFT), seed(recorder), limit);
+        let addr = number << PAGE_SHIFT;
+        if see(Page { addr, sampled }) {
+            wanted = true;
+            // SAFETY: only called if a sample is recorded.
+            let flags = unsafe { flags(addr) };
+            if flags.load(Relaxed) & flag::EVER == 0
+                && flags.fetch_or(flag::EVER, AcqRel) & flag::EVER == 0
+            {
+                new_page(recorder, limit);
+            }
+        }
+    }
+    wanted
+}
+
+/// A page that is accessed.
+pub struct Page {
+    addr: u64,
+    sampled: bool,
+}
+
+/// Whether a fetch is to be reported.
+pub fn see_fetch(page: Page) -> bool {
+    // SAFETY: only called if a sample is recorded.
+    let flags = unsafe { flags(page.addr) };
+    let unseen = flags.load(Relaxed) & flag::FETCH == 0;
+    if unseen && !page.sampled {
+        flags.fetch_or(flag::FETCH, AcqRel);
+    }
+    unseen
+}
+
+/// Whether a load or store is to be reported.
+pub fn see(page: Page, store: usize) -> bool {
+    // SAFETY: only called if a sample is recorded.
+    let limit = |addr| unsafe { &limits(addr)[store] };
+    let unseen = limit(page.addr).load(Relaxed) == 0;
+    if unseen && !page.sampled {
+        limit(page.addr).store(limit::WITHIN, SeqCst);
+        for (addr, next) in
+            [(page.addr, page.addr + PAGE), (page.addr.wrapping_sub(PAGE), page.addr)]
+        {
+            let change = |from, to| limit(addr).compare_exchange(from, to, SeqCst, Relaxed).is_ok();
+            if limit(next).load(SeqCst) != 0
+                && change(limit::WITHIN, limit::ALL)
+                // Another thread may have forgotten the next page meanwhile.
+                && limit(next).load(SeqCst) == 0
+            {
+                change(limit::ALL, limit::WITHIN);
+            }
+        }
+    }
+    unseen
+}
+
+/// Count a page of the footprint. If the sample has become too large, halve it: the pages that stay
+/// have been recorded from the start.
+fn new_page(recorder: &Recorder, limit: u64) {
+    let header = recorder.header();
+    let touched = header.touched.fetch_add(1, Relaxed) + 1;
+    let most = header.sample_pages.load(Relaxed);
+    let expected = ((u128::from(touched) * u128::from(limit)) >> 64) as u64;
+    if most != 0 && expected >= most {
+        let _ = header.sample.compare_exchange(limit, limit.div_ceil(2), Relaxed, Relaxed);
+    }
+}
+
+/// The memory of a range is new, or will be: report the first accesses again.
+pub fn forget(addr: u64, bytes: u64) {
+    if !is_on() || bytes == 0 {
+        return;
+    }
+    let end = addr.saturating_add(bytes).min(1 << ADDR_BITS);
+    for page in addr >> PAGE_SHIFT..end.next_multiple_of(PAGE) >> PAGE_SHIFT {
+        // SAFETY: a sample is recorded; below 2^ADDR_BITS.
+        let (flags, limits) = unsafe { (flags(page << PAGE_SHIFT), limits(page << PAGE_SHIFT)) };
+        if flags.load(Relaxed) & flag::FETCH != 0 {
+            flags.fetch_and(!flag::FETCH, AcqRel);
+        }
+        for limit in limits.iter().filter(|limit| limit.load(Relaxed) != 0) {
+            limit.store(0, SeqCst);
+        }
+    }
+    // SAFETY: as above.
+    for limit in unsafe { limits((addr & ADDR_MASK).wrapping_sub(PAGE)) } {
+        let _ = limit.compare_exchange(limit::ALL, limit::WITHIN, SeqCst, Relaxed);
+    }
+}
+
+/// The memory of the whole process is shared with another one from now on.
+pub fn forget_all() {
+    if !is_on() {
+        return;
+    }
+    // SAFETY: the whole mappings, which are private: they become zero.
+    unsafe {
+        let limits = PAGES * size_of::<Limits>();
+        libc::madvise(LIMITS.load(Relaxed).cast(), limits, libc::MADV_DONTNEED);
+        libc::madvise(FLAGS.load(Relaxed).cast(), PAGES, libc::MADV_DONTNEED);
+    }
+}
