@@ -19,6 +19,7 @@ from nearfar.apply import apply, plan, restore
 from nearfar.apply.setting import SYSFS, applied
 from nearfar.capture import capture
 from nearfar.errors import NearfarError
+from nearfar.thp import settings
 
 SLEEP = "import time; print('up', flush=True); time.sleep(86400)"
 #: A program in which each of 16 MiB's pages is touched once.
@@ -59,6 +60,27 @@ def test_a_plan_changes_what_it_must(sysfs: Path) -> None:
         "hugepages-2048kB/enabled",
     ]
     assert plan(128 << 10, sysfs).changes == ()
+
+
+def test_a_setting_of_huge_pages_is_planned_and_put_back(sysfs: Path, tmp_path: Path) -> None:
+    (sysfs / "defrag").write_text("always defer defer+madvise [madvise] never\n")
+    before = words(sysfs)
+    found = plan(2 << 20, sysfs, words=settings("defer"))
+    assert {c.file: c.becomes for c in found.changes} == {
+        "enabled": "always", "defrag": "defer", "hugepages-128kB/enabled": "never"
+    }  # fmt: skip
+    sizes = plan(2 << 20, sysfs, words=settings("64K=always+2M=madvise"))
+    assert {c.file: c.becomes for c in sizes.changes} == {
+        "hugepages-64kB/enabled": "always",
+        "hugepages-128kB/enabled": "never",
+        "hugepages-2048kB/enabled": "madvise",
+    }
+    (tmp_path / "run").mkdir(mode=0o700)
+    with applied(2 << 20, sysfs, tmp_path / "run", words=settings("defer")):
+        assert (sysfs / "defrag").read_text() == "defer"
+    assert words(sysfs) == before and (sysfs / "defrag").read_text() == "madvise"
+    with pytest.raises(NearfarError, match="cannot set always"):
+        plan(2 << 20, sysfs, words=settings("32K=always"))
 
 
 def test_what_follows_the_whole_is_seen_through(sysfs: Path) -> None:

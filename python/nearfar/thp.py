@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 #: The policy that others are compared with, if it is studied; otherwise the first one.
 BASE: Final = "never"
+_NAMED: Final = {
+    name for option in declared.OPTIONS if option.name == "policy" for name, _ in option.choices
+}
 
 
 class _Answer(TypedDict):
@@ -107,6 +110,18 @@ class ThpResult(FolderResult):
         most = max(gains[row["policy"]] for row in worth)
         equal = [row for row in worth if (less := most - gains[row["policy"]]) <= gain_error(less)]
         return min(equal, key=lambda row: row["mean_bytes"])
+
+
+def is_policy(text: str) -> bool:
+    """Whether a text is meant as a policy, not as a page size."""
+    return "=" in text or text in _NAMED
+
+
+def largest(policy: str) -> int:
+    """Bytes of the largest page that a policy may give."""
+    sizes = [parse_bytes(part.partition("=")[0], "--policy") for part in policy.split("+")
+             if "=" in part]  # fmt: skip
+    return max(sizes, default=2 << 20)
 
 
 def settings(policy: str) -> dict[str, str]:

@@ -13,19 +13,34 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Unpack, cast
 
 from nearfar import _engine
 from nearfar import machine as machines
+from nearfar.apply import of_policies
 from nearfar.apply.measure import Measured, run
-from nearfar.apply.setting import BASE, RUNTIME, SYSFS, Change, Plan, applied, plan, restore
+from nearfar.apply.of_policies import prediction_row
+from nearfar.apply.setting import (
+    BASE,
+    RUNTIME,
+    SYSFS,
+    Change,
+    Plan,
+    acting,
+    applied,
+    plan,
+    restore,
+)
 from nearfar.declared import apply as declared
 from nearfar.errors import NearfarError
 from nearfar.regions import Explained
 from nearfar.result import Result
 from nearfar.schema import complete, count, takes
 from nearfar.sizes import parse_bytes
+from nearfar.thp import is_policy, largest
+from nearfar.thp import settings as words_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -117,12 +132,22 @@ def apply(
         raise NearfarError(f"{words[0]}: no such program in PATH, or it is not executable")
     repeat = count("--repeat", values["repeat"], 1)
     threads = count("--threads", values["threads"], 0, 1024)
-    page_bytes = parse_bytes(page, "--page") if isinstance(page, str) else page
-    planned = plan(page_bytes, sysfs)
+    policy = page if isinstance(page, str) and is_policy(page) else None
+    wanted = None if policy is None else words_of(policy)
+    if policy is not None:
+        page_bytes = largest(policy)
+    else:
+        page_bytes = parse_bytes(page, "--page") if isinstance(page, str) else page
+    planned = plan(page_bytes, sysfs, words=wanted)
     if not values["yes"]:
         return ApplyResult(planned, words, done=False)
     trace = values["trace"]
-    predicted = None if trace is None else _predict(Path(trace), page_bytes, threads)
+    prediction: Callable[[Sequence[declared.SummaryRow]], list[declared.PredictionRow]] | None
+    prediction = None
+    if trace is not None and policy is not None:
+        prediction = of_policies.predicted(Path(trace), policy, acting(sysfs), threads)
+    elif trace is not None:
+        prediction = partial(_compare, _predict(Path(trace), page_bytes, threads), page_bytes)
 
     settings = [_BASE_RUN, _PAGE_RUN] if values["compare"] else [_PAGE_RUN]
     runs = [(number, setting) for number in range(1, repeat + 1) for setting in settings]
@@ -133,7 +158,11 @@ def apply(
         if progress is not None:
             progress(done, len(runs))
         sys.stdout.flush()
-        change = applied(page_bytes, sysfs, runtime) if setting == _PAGE_RUN else nullcontext()
+        change = (
+            applied(page_bytes, sysfs, runtime, words=wanted)
+            if setting == _PAGE_RUN
+            else nullcontext()
+        )
         with change as made:
             planned = made or planned
             before = counters(page_bytes, sysfs)
@@ -150,7 +179,7 @@ def apply(
         done=True,
         rows=rows,
         summary=summary,
-        prediction=[] if predicted is None else _compare(predicted, summary, page_bytes),
+        prediction=[] if prediction is None else prediction(summary),
         exit_code=next((row["exit_code"] for row in rows if row["exit_code"]), 0),
     )
 
@@ -240,11 +269,10 @@ def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, 
 
 def _compare(
     predicted: dict[str, dict[int, float]],
-    summary: Sequence[declared.SummaryRow],
     page_bytes: int,
+    summary: Sequence[declared.SummaryRow],
 ) -> list[declared.PredictionRow]:
     """The prediction, the nearest measured quantity, and whether the two can be compared."""
-    by_quantity = {row["quantity"]: row for row in summary}
     pairs = (
         (
             "tlb_miss_rate",
@@ -266,22 +294,12 @@ def _compare(
             "pages where memory is read before it is written",
         ),
     )
-    rows: list[declared.PredictionRow] = []
-    for quantity, nearest, comparable, why in pairs:
-        base, page = predicted[quantity][BASE], predicted[quantity][page_bytes]
-        measured = by_quantity.get(nearest or "")
-        rows.append(
-            {
-                "quantity": quantity,
-                "base": base,
-                "page": page,
-                "ratio": page / base if base else None,
-                "measured": nearest,
-                "measured_base": measured and measured["base"],
-                "measured_page": measured and measured["page"],
-                "measured_ratio": measured and measured["ratio"],
-                "comparable": comparable,
-                "why": why,
-            }
+    return [
+        prediction_row(
+            quantity,
+            (predicted[quantity][BASE], predicted[quantity][page_bytes]),
+            (summary, nearest),
+            (comparable, why),
         )
-    return rows
+        for quantity, nearest, comparable, why in pairs
+    ]

@@ -13,7 +13,8 @@ OPTIONS: Final = (
     Option(
         "page",
         "str | int",
-        "Page size, such as 64K; 4K means no huge pages on x86-64.",
+        "Page size, such as 64K; 4K means no huge pages on x86-64. Or a setting of huge pages as "
+        "for `nearfar thp`, such as always or 64K=always+2M=madvise.",
         required=True,
         metavar="SIZE",
     ),

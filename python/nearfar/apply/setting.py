@@ -21,7 +21,7 @@ import re
 import signal
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ SYSFS: Final = Path("/sys/kernel/mm/transparent_hugepage")
 RUNTIME: Final = Path("/run/nearfar")
 #: Size of the pages that are not huge, bytes.
 BASE: Final = os.sysconf("SC_PAGE_SIZE")
-_WORDS: Final = ("always", "inherit", "madvise", "never")
+_WORDS: Final = ("always", "inherit", "madvise", "never", "defer", "defer+madvise")
 _FOLDER: Final = re.compile(r"hugepages-(\d+)kB")
 _ADVICE: Final = {
     errno.EACCES: "run as root",
@@ -108,7 +108,13 @@ def acting(sysfs: Path = SYSFS) -> dict[int, str]:
     return {size: inherited if word == "inherit" else word for size, word in words.items()}
 
 
-def plan(page_bytes: int, sysfs: Path = SYSFS, *, asking: bool = False) -> Plan:
+def plan(
+    page_bytes: int,
+    sysfs: Path = SYSFS,
+    *,
+    asking: bool = False,
+    words: Mapping[str, str] | None = None,
+) -> Plan:
     """Plan the changes that give a command pages of ``page_bytes``; nothing is changed.
 
     The size is set to ``always``. Other sizes that are ``always`` are set to ``madvise``, so that
@@ -118,9 +124,13 @@ def plan(page_bytes: int, sysfs: Path = SYSFS, *, asking: bool = False) -> Plan:
     get the largest of those. With ``asking``, the size is ``madvise`` and all others are ``never``;
     programs that do not request them are not affected.
 
+    With ``words``, these are written instead, by file; page sizes that they do not name are off.
+
     Raises:
         NearfarError: this kernel does not support the size; the message names the nearest one.
     """
+    if words is not None:
+        return Plan(page_bytes, BASE, _changes(words, sysfs), False)
     if page_bytes == BASE:
         return Plan(page_bytes, BASE, (), True)
     files = switches(sysfs)
@@ -147,9 +157,30 @@ def plan(page_bytes: int, sysfs: Path = SYSFS, *, asking: bool = False) -> Plan:
     return Plan(page_bytes, BASE, tuple(changes), False)
 
 
+def _changes(words: Mapping[str, str], sysfs: Path) -> tuple[Change, ...]:
+    """What differs from these words."""
+    files = switches(sysfs)
+    wanted = {**dict.fromkeys(files.values(), "never"), **words}
+    largest = files[max(files)]
+    if largest not in words:
+        wanted[largest] = "inherit"
+    changes = []
+    for file, becomes in wanted.items():
+        if not (sysfs / file).is_file():
+            raise NearfarError(f"{sysfs / file}: is missing; this kernel cannot set {becomes}")
+        if (was := _word(sysfs / file)) != becomes:
+            changes.append(Change(file, was, becomes))
+    return tuple(changes)
+
+
 @contextmanager
 def applied(
-    page_bytes: int, sysfs: Path = SYSFS, runtime: Path = RUNTIME, *, asking: bool = False
+    page_bytes: int,
+    sysfs: Path = SYSFS,
+    runtime: Path = RUNTIME,
+    *,
+    asking: bool = False,
+    words: Mapping[str, str] | None = None,
 ) -> Iterator[Plan]:
     """Apply :func:`plan` for the duration of the block.
 
@@ -159,13 +190,13 @@ def applied(
         NearfarError: as :func:`plan`; a setting cannot be written; another change is in progress.
     """
     journal = runtime / "apply.json"
-    planned = plan(page_bytes, sysfs, asking=asking)
+    planned = plan(page_bytes, sysfs, asking=asking, words=words)
     if planned.disable or not (planned.changes or journal.exists()):
         yield planned
         return
     with _locked(runtime) as lock:
         _undo(journal, sysfs)
-        planned = plan(page_bytes, sysfs, asking=asking)
+        planned = plan(page_bytes, sysfs, asking=asking, words=words)
         boot = _BOOT.read_text(encoding="ascii").strip()
         record = {"boot": boot, "changes": [asdict(change) for change in planned.changes]}
         write_whole(journal, json.dumps(record) + "\n", force=True)
@@ -314,7 +345,7 @@ class _Watchdog:
 def _word(file: Path) -> str:
     """The value of a setting: the one in brackets, if the file lists all of them."""
     text = file.read_text(encoding="ascii")
-    chosen = re.search(r"\[(\w+)\]", text)
+    chosen = re.search(r"\[([\w+]+)\]", text)
     return chosen[1] if chosen else text.strip()
 
 

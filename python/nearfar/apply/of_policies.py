@@ -1,0 +1,84 @@
+"""What settings of huge pages are predicted to do, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from nearfar.declared import apply as declared
+from nearfar.thp import thp
+
+Predict = Callable[[Sequence[declared.SummaryRow]], list[declared.PredictionRow]]
+
+
+def predicted(trace: Path, policy: str, acting: Mapping[int, str], threads: int) -> Predict:
+    """The prediction for a policy and for the machine as it is, to be put beside a summary.
+
+    Args:
+        trace: of the command.
+        policy: as for ``nearfar thp``.
+        acting: the word of each page size now (:func:`nearfar.apply.setting.acting`).
+        threads: of the study.
+    """
+    now = "+".join(
+        f"{size >> 10}K={word}" for size, word in acting.items() if word in ("always", "madvise")
+    )
+    policies = list(dict.fromkeys([now or "never", policy]))
+    found = thp(trace, policy=policies, threads=threads)
+    by_name = {row["policy"]: row for row in found.rows}
+    base, page = by_name[policies[0]], by_name[policy]
+
+    def rows(summary: Sequence[declared.SummaryRow]) -> list[declared.PredictionRow]:
+        seconds = [row["total_ns"] * row["references"] / 1e9 for row in (base, page)]
+        return [
+            prediction_row(
+                "seconds",
+                (seconds[0], seconds[1]),
+                (summary, "seconds"),
+                ("ratio", "the time without waiting for files, input and other programs"),
+            ),
+            prediction_row(
+                "peak_rss_bytes",
+                (base["peak_bytes"], page["peak_bytes"]),
+                (summary, "peak_rss_bytes"),
+                ("direction", "predicted is private memory; measured has files too"),
+            ),
+            prediction_row(
+                "faults",
+                (base["faults"], page["faults"]),
+                (summary, "minor_faults"),
+                ("ratio", "predicted are faults on private memory; measured has files too"),
+            ),
+        ]
+
+    return rows
+
+
+def prediction_row(
+    quantity: str,
+    values: tuple[float, float],
+    measured: tuple[Sequence[declared.SummaryRow], str | None],
+    judged: tuple[str, str],
+) -> declared.PredictionRow:
+    """A predicted quantity, beside the nearest measured one.
+
+    Args:
+        quantity: its name.
+        values: predicted for the machine as it is, and for the setting.
+        measured: the summary, and the nearest quantity in it.
+        judged: whether the two can be compared, and why.
+    """
+    (base, page), (summary, nearest), (comparable, why) = values, measured, judged
+    found = next((row for row in summary if row["quantity"] == nearest), None)
+    return {
+        "quantity": quantity,
+        "base": base,
+        "page": page,
+        "ratio": page / base if base else None,
+        "measured": nearest,
+        "measured_base": found and found["base"],
+        "measured_page": found and found["page"],
+        "measured_ratio": found and found["ratio"],
+        "comparable": comparable,
+        "why": why,
+    }
