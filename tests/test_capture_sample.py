@@ -21,7 +21,7 @@ from capturing import (
 )
 from nearfar import capture
 from nearfar.errors import NearfarError
-from nearfar.paging import paging
+from nearfar.paging import paging, warnings
 from nearfar.tiering import tiering
 
 pytestmark = [needs_qemu, needs_cc]
@@ -270,6 +270,11 @@ def test_studies_that_need_every_reference_refuse(program: Path, tmp_path: Path)
         paging(taken, sample=0.1)
     with pytest.raises(NearfarError, match="--page-sizes: the trace holds 40 % of the 4 KiB pages"):
         paging(taken, page_sizes="64K")
+    short = paging(taken, memory="50%")
+    (row,) = {row["memory_bytes"]: row for row in short.rows}.values()
+    high = row["fault_rate_high"]
+    assert high is not None and high < 1 == row["tlb_miss_rate_high"]
+    assert sum("fewer than 50 bursts" in line for line in warnings(short)) == 1
     few = capture.run([program, "9000"], tmp_path / "few.trace", sample=0.01).path
     with pytest.raises(NearfarError, match="too few; capture with 0[.]2"):
         paging(few)

@@ -4,8 +4,12 @@
 //! the hash of their number in a range. The range is split into [`GROUPS`] groups, which are
 //! simulated separately. The number of distinct pages is counted over the whole trace
 //! ([`block_set`]), so the share of each group is known: its memory has this share of the frames,
-//! and its counts are divided by it. A memory large enough for all pages is therefore exact. The
-//! estimate is the mean of the groups; their variance gives the error.
+//! and its counts are divided by it. A memory large enough for all pages is therefore exact. Their
+//! variance gives the error.
+//!
+//! Few pages share a memory less well than many do, so groups fault too often, by an amount that falls
+//! as 1 / pages. The sample as a whole, which is simulated as well, has an eighth of this bias: the
+//! estimate is extrapolated from both (Richardson).
 //!
 //! **TLBs** sample clusters of references with warm-up ([`clusters`]).
 //!
@@ -252,22 +256,27 @@ impl Sampled<'_> {
         // At least 1: an empty group is possible, but unlikely.
         let shares: Vec<f64> = counts.iter().map(|&n| n.max(1) as f64 / pages as f64).collect();
         let memories = self.options.memories(page_bytes, self.memory);
-        let mut groups: Vec<PageSize> = (0..GROUPS)
-            .zip(&shares)
-            .map(|(group, share)| {
-                let scaled =
-                    |memory: &Memory| ((memory.frames as f64 * share).round() as u64).max(1);
-                let frames: Vec<u64> = memories.iter().map(scaled).collect();
-                job(page_bytes, block_shift, records.sample.group(group), &frames)
-            })
-            .collect();
+        let make = |sample: Sample, share: f64| {
+            let scaled = |memory: &Memory| ((memory.frames as f64 * share).round() as u64).max(1);
+            let frames: Vec<u64> = memories.iter().map(scaled).collect();
+            job(page_bytes, block_shift, sample, &frames)
+        };
+        let in_groups = (0..GROUPS).zip(&shares);
+        // The groups, then all of them as one.
+        let mut groups: Vec<PageSize> =
+            in_groups.map(|(group, &share)| make(records.sample.group(group), share)).collect();
+        let all = groups.len();
+        let share_of_all = shares.iter().sum();
+        groups.push(make(records.sample, share_of_all));
         self.run(sample, records, block_shift, &mut groups);
 
         let outcomes: Vec<Vec<Outcome>> = groups.iter().map(PageSize::outcomes).collect();
         let mean_of = |count: &dyn Fn(usize) -> u64| {
             let values =
                 shares.iter().enumerate().map(|(group, share)| count(group) as f64 / share);
-            estimate(&values.collect::<Vec<f64>>())
+            let (mean, error) = estimate(&values.collect::<Vec<f64>>());
+            let whole = count(all) as f64 / share_of_all;
+            ((whole + (whole - mean) / f64::from(GROUPS - 1)).max(0.0), error)
         };
         let total = |count: &dyn Fn(usize) -> u64| mean_of(count).0.round() as u64;
         // With lifetimes, an address can have several pages.
@@ -278,7 +287,9 @@ impl Sampled<'_> {
         let cell = |(memory, &Memory { bytes, fraction, frames }): (usize, &Memory)| {
             let sum_of =
                 |count: fn(&Outcome) -> u64| total(&|group| count(&outcomes[group][memory]));
+            let min_faults = if self.lives { 0.0 } else { pages as f64 };
             let (faults, error) = mean_of(&|group| outcomes[group][memory].faults);
+            let faults = faults.max(min_faults);
             let outcome = Outcome {
                 faults: faults.round() as u64,
                 dirty_evictions: sum_of(|outcome| outcome.dirty_evictions),
@@ -290,7 +301,6 @@ impl Sampled<'_> {
             // for all pages is exact.
             let is_exact = !self.lives && frames >= pages;
             let rare = if is_exact { 0.0 } else { 3.0 / shares.iter().sum::<f64>() };
-            let min_faults = if self.lives { 0.0 } else { pages as f64 };
             Cell {
                 page_bytes,
                 memory_bytes: bytes,
