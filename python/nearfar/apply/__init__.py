@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Unpack, cast
@@ -140,7 +140,7 @@ def apply(
         page_bytes = parse_bytes(page, "--page") if isinstance(page, str) else page
     planned = plan(page_bytes, sysfs, words=wanted)
     if not values["yes"]:
-        return ApplyResult(planned, words, done=False)
+        return ApplyResult(replace(planned, setting=policy), words, done=False)
     trace = values["trace"]
     prediction: Callable[[Sequence[declared.SummaryRow]], list[declared.PredictionRow]] | None
     prediction = None
@@ -174,7 +174,7 @@ def apply(
             break
     summary = _summarize(rows)
     return ApplyResult(
-        plan=planned,
+        plan=replace(planned, setting=policy),
         command=words,
         done=True,
         rows=rows,

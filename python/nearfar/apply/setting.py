@@ -66,12 +66,14 @@ class Plan:
         base_bytes: the base page size.
         changes: settings of the machine, in the order in which they are written.
         disable: whether to disable huge pages for the command (``PR_SET_THP_DISABLE``).
+        setting: the setting of huge pages, if it is not one size.
     """
 
     page_bytes: int
     base_bytes: int
     changes: tuple[Change, ...]
     disable: bool
+    setting: str | None = None
 
 
 def switches(sysfs: Path = SYSFS) -> dict[int, str]:

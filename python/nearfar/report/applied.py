@@ -23,13 +23,16 @@ def report(result: ApplyResult) -> RenderableType:
         return Group(*(Text(line) for line in plan_lines(result)))
     plan = result.plan
     both = any(row["setting"] == "base" for row in result.rows)
-    size = units.size(plan.page_bytes)
+    size = plan.setting or units.size(plan.page_bytes)
     runs = max(row["run"] for row in result.rows)
-    text = f"{size} pages" + (" against the machine as it is" if both else "")
+    text = (size if plan.setting else f"{size} pages") + (
+        " against the machine as it is" if both else ""
+    )
     parts: list[RenderableType] = [Text(f"{text}, {runs} run{'s' * (runs > 1)} each: medians")]
     parts.append(_summary(result.summary, size, both))
     if result.prediction:
-        parts += [_prediction(result.prediction, units.size(plan.base_bytes), size)]
+        base = "base" if plan.setting else units.size(plan.base_bytes)
+        parts += [_prediction(result.prediction, base, size)]
         for row in result.prediction:
             parts.append(Text(f"{_name(row['quantity'])}: {row['why']}"))
     if plan.changes:
@@ -56,6 +59,8 @@ def plan_lines(result: ApplyResult) -> list[str]:
 
 def _whose(plan: Plan) -> str:
     size = units.size(plan.page_bytes)
+    if plan.setting is not None:
+        return f"huge pages: {units.clean(plan.setting)}"
     return f"{size} pages only" if plan.disable else f"{size} pages where they fit"
 
 
