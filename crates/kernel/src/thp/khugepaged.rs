@@ -137,7 +137,7 @@ mod tests {
     fn scans_go_on_where_the_last_one_ended() {
         let (mut memory, mut daemon) = (Two::default(), Khugepaged::new(RULES));
         daemon.run(0.4e9, &mut memory);
-        assert_eq!(memory.scanned, []);
+        assert!(memory.scanned.is_empty());
         daemon.run(0.5e9, &mut memory);
         assert_eq!(memory.scanned, [1, 2]);
         // The third range, then the other area (one page), then from the beginning.

@@ -172,7 +172,7 @@ mod tests {
         assert!(policy.allows(4, Advice::None) && policy.allows(4, Advice::Huge));
         assert!(!policy.allows(4, Advice::NoHuge) && !policy.allows(5, Advice::Huge));
         assert!(!policy.allows(HUGE, Advice::None) && policy.allows(HUGE, Advice::Huge));
-        for wrong in ["", "allways", "8K=always", "4M=always", "48K=always", "64K", "64K=perhaps"] {
+        for wrong in ["", "alwayz", "8K=always", "4M=always", "48K=always", "64K", "64K=perhaps"] {
             assert!(Policy::parse(wrong).unwrap_err().contains("is no policy"), "{wrong}");
         }
     }

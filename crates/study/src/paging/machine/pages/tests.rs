@@ -316,14 +316,9 @@ impl Plain {
             Change::Forked(blocks) => self.fork(blocks),
             Change::Moved { range, by, .. } => self.shift(*range, by >> SMALL),
             Change::Area { first, last, advice } => {
-                for page in (*first).max(BASE >> SMALL)..=(*last).min(*first + 4096).min(u64::MAX) {
-                    match advice {
-                        Some(advice) => self.areas.insert(page, *advice),
-                        None => self.areas.remove(&page),
-                    };
-                }
-                if advice.is_none() {
-                    self.areas.retain(|page, _| page < first || page > last);
+                self.areas.retain(|page, _| page < first || page > last);
+                if let Some(advice) = advice {
+                    self.areas.extend((*first..=*last).map(|page| (page, *advice)));
                 }
             }
             Change::Collapse { first, last } => {
