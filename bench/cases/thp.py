@@ -20,6 +20,8 @@ from table import recorded, summary
 from undo import undoing
 
 from cases.page_gain import kept_memory, ready
+from nearfar.apply.measure import huge_pages
+from nearfar.apply.measure import run as run_command
 from nearfar.apply.setting import SYSFS, switches
 from nearfar.processes import process_tree
 from nearfar.thp import settings
@@ -75,7 +77,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             print(f"bench: {NAME}: {program.name}", file=sys.stderr)
             capture(command, folder / "trace", kernel.ENVIRONMENT)
             predicted = predict(folder / "trace", here)
-            with kept_memory():
+            # khugepaged visits this process too, which has much address space.
+            with kept_memory(), huge_pages(True):
                 made = measured(command, 1 if quick else TURNS * rounds)
             for policy, cell in made.items():
                 cells.append(
@@ -153,9 +156,7 @@ def measured(command: list[str], turns: int) -> dict[str, dict[str, Any]]:
 
 def _spent(words: list[str]) -> float:
     """Processor time of a run and its children."""
-    from nearfar.apply.measure import run as run_command
-
-    ran = run_command(words, sample=False, stdout=subprocess.DEVNULL)
+    ran = run_command(words, disable=False, sample=False, stdout=subprocess.DEVNULL)
     if ran.exit_code != 0:
         raise BenchError(f"{words[0]}: ended with {ran.exit_code}")
     return ran.user_seconds + ran.system_seconds
@@ -168,7 +169,9 @@ Sample = tuple[float, int, int]
 def watched(words: list[str]) -> tuple[float, list[Sample]]:
     """Run a command and sample its private memory and that of its children."""
     samples: list[Sample] = []
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as child:
+    with huge_pages(False):
+        child = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    with child:
         began = time.monotonic()
         while child.poll() is None:
             at = time.monotonic()
