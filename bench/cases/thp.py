@@ -230,6 +230,9 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
         return []
     bases = {cell["program"]: cell for cell in cells if cell["policy"] == "never"}
     tenths = [abs(error) <= 0.1 for cell in cells for error in memory_errors(cell)]
+    peaks = [
+        abs(_peak(cell, "predicted_course") / _peak(cell, "course") - 1) <= 0.1 for cell in cells
+    ]
     others = [cell for cell in cells if cell["policy"] != "never"]
     signs, near = [], []
     for cell in others:
@@ -240,6 +243,13 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
             signs.append(wanted * middle > 0)
         near.append(abs(wanted - middle) <= max(0.05, abs(middle) / 3))
     made = [
+        row(
+            NAME,
+            "runs with the peak of private memory within 10 %",
+            [_share(peaks)],
+            "",
+            goal=">= 0.9",
+        ),
         row(NAME, "tenths with private memory within 10 %", [_share(tenths)], "", goal=">= 0.9"),
         row(NAME, "cells with the gain near enough", [_share(near)], "", goal=">= 0.8"),
     ]
@@ -251,6 +261,10 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
             row(NAME, f"cells with {name} within a quarter", [_share(right)], "", goal=">= 0.9")
         )
     return made
+
+
+def _peak(cell: Mapping[str, Any], course: str) -> float:
+    return max(max(point[0] for point in cell[course]), 1)
 
 
 def _share(right: list[bool]) -> float:
