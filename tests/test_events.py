@@ -305,7 +305,8 @@ def test_what_is_mapped_over_reserved_and_given_up(build: Build, tmp_path: Path)
     p, everything, shared = got.sent
     assert got.of(p, 8 * PAGE) == [
         ("map", 0, 8), ("map", 2 * PAGE, 2),
-        ("dontneed", 0, 2), ("free", 0, 3), ("remove", 0, 3), ("dontneed", 0, 7),
+        ("dontneed", 0, 2), ("free", 0, 3), ("remove", 0, 3), ("huge", 0, 4), ("no-huge", 0, 4),
+        ("dontneed", 0, 7),
     ]  # fmt: skip
     (over,) = [e for e in got.named("map") if e["addr"] == p + 2 * PAGE]
     assert over["prot"] == "r--s" and over["inode"] == 0
@@ -313,7 +314,11 @@ def test_what_is_mapped_over_reserved_and_given_up(build: Build, tmp_path: Path)
     assert store < over["at"] <= load
     # 25 turns: each advice is between the store before it and the one after it.
     stores = got.touches(p)
-    for event, advice in zip(got.named("dontneed", "free", "remove"), [4, 8, 9, 24], strict=True):
+    for event, advice in zip(
+        got.named("dontneed", "free", "remove", "huge", "no-huge"),
+        [4, 8, 9, 14, 15, 24],
+        strict=True,
+    ):
         assert stores[advice - 1] < event["at"] <= stores[advice]
     huge = [event for event in got.of(everything, 1 << 36) if event[2] > 0]
     assert huge == [("map", 0, 1 << 24), ("map", 1 << 35, 1), ("unmap", 0, 1 << 24)]

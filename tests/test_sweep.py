@@ -246,6 +246,8 @@ def test_every_study_sweeps(folder: Path) -> None:
          "options": {"traces": str(folder / "gzip.trace")}},
         {"study": "devices", "grid": {"memory": ["50%", "75%"]},
          "options": {"trace": str(folder / "gzip.trace"), "storage": "zram,nvme"}},
+        {"study": "thp", "grid": {"max_ptes_none": [0, 511]},
+         "options": {"trace": str(folder / "gzip.trace"), "policy": "never,always"}},
         {"study": "ssd", "grid": {"seed": [1, 2]},
          "options": {"trace": str(folder / "gzip.trace"), "dram": ["100K"], "epf": ["none"]}},
         {"study": "tiering", "grid": {"policy": ["none", "nomad"], "seeds": [[1], [2]]},
