@@ -90,7 +90,7 @@ impl Space {
         let (mut from, mut to) = (first, last);
         for (start, end, advice) in self.advice.within(first, last) {
             if own.is_some() && start <= page && page <= end {
-                // Without a range around it, what has no advice is other memory too.
+                // What has no advice around it is another area.
                 (from, to) = (from.max(start), to.min(end));
             } else if Some(advice) != own {
                 if end < page {
@@ -234,8 +234,9 @@ impl Spaces {
         found.unwrap_or(Backing::Unknown)
     }
 
-    /// First and last page of the contiguous private memory with the same advice around a private page (a [`place`] >>
-    /// [`PAGE`]), within its aligned 2^`order` pages. Unmapped pages count as private memory.
+    /// First and last page of the contiguous private memory with the same advice around a private
+    /// page (a [`place`] >> [`PAGE`]), within its aligned 2^`order` pages. Unmapped pages count as
+    /// private memory.
     pub fn private_around(&self, number: u64, order: u32) -> (u64, u64) {
         let start = number >> order << order;
         let end = start + (1 << order) - 1;

@@ -223,7 +223,7 @@ impl<'a> PageSize<'a> {
     fn moment(&mut self) {
         let Some(mut course) = self.course.take() else { return };
         let before = course.last().map_or(0.0, |moment| moment.ns);
-        // Threads run at once: the one that is furthest says how late it is.
+        // Threads run at the same time: the time is that of the last one.
         let ns = self.threads.iter().map(|thread| thread.ns(self.processor)).fold(before, f64::max);
         self.pages.tick(ns);
         self.shoot_down();
