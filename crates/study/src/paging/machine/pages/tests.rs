@@ -6,6 +6,7 @@ use nearfar_trace::{RegionEvent, RegionKind, ThreadInfo};
 use proptest::prelude::*;
 
 use super::super::surroundings::Surroundings;
+use super::remap::moved;
 use super::*;
 use crate::lifetimes::{Blocks, Spaces};
 
