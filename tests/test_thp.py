@@ -10,6 +10,7 @@ import pytest
 
 from conftest import DATA, Run
 from nearfar.capture import capture
+from nearfar.errors import NearfarError
 from nearfar.result import Result
 from nearfar.thp import ThpResult, settings, thp
 
@@ -149,4 +150,7 @@ def test_a_policy_as_the_kernel_has_it() -> None:
         "hugepages-2048kB/enabled": "madvise",
         "hugepages-64kB/enabled": "always",
     }
+    for wrong in ("64K=always=madvise", "64K=always+16K", "3K=always", "64K=perhaps"):
+        with pytest.raises(NearfarError, match="is no policy"):
+            settings(wrong)
     assert settings("16K=madvise")["hugepages-2048kB/enabled"] == "never"

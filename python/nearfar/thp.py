@@ -23,7 +23,6 @@ from nearfar.paging import machine_warnings, trace_warnings
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, takes
-from nearfar.sizes import parse_bytes
 from nearfar.strict import Json
 
 if TYPE_CHECKING:
@@ -118,25 +117,24 @@ def is_policy(text: str) -> bool:
 
 
 def largest(policy: str) -> int:
-    """Bytes of the largest page that a policy may give."""
-    sizes = [parse_bytes(part.partition("=")[0], "--policy") for part in policy.split("+")
-             if "=" in part]  # fmt: skip
-    return max(sizes, default=2 << 20)
+    """Bytes of the largest page that a policy may give; 2 MiB if it gives none."""
+    return max(dict(_engine.parse_policy(policy, "huge pages")), default=2 << 20)
 
 
 def settings(policy: str) -> dict[str, str]:
     """What a policy is for the kernel: words by file below /sys/kernel/mm/transparent_hugepage.
 
     Sizes that are not named are ``never``.
+
+    Raises:
+        NearfarError: it is no policy.
     """
-    if "=" not in policy:
-        words = {"enabled": "always" if policy == "defer" else policy}
-        return words | ({"defrag": "defer"} if policy == "defer" else {})
-    sizes = dict(part.split("=") for part in policy.split("+"))
-    kib = {
-        parse_bytes(size.strip(), "--policy") >> 10: word.strip() for size, word in sizes.items()
-    }
-    return {f"hugepages-{size}kB/enabled": word for size, word in ({2048: "never"} | kib).items()}
+    words = _engine.parse_policy(policy, "huge pages")
+    if policy in _NAMED:
+        chosen = {"enabled": "always" if policy == "defer" else policy}
+        return chosen | ({"defrag": "defer"} if policy == "defer" else {})
+    kib = {2048: "never"} | {size >> 10: word for size, word in words}
+    return {f"hugepages-{size}kB/enabled": word for size, word in kib.items()}
 
 
 def steady_ns(row: declared.Row) -> float:

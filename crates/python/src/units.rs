@@ -1,6 +1,7 @@
 //! The grammar of sizes, times and shares, for `nearfar/sizes.py`. `place` is the source of the text, such as
 //! an option; errors begin with it.
 
+use nearfar_kernel::thp::Policy;
 use nearfar_schema::units::{self, MemorySize};
 use nearfar_trace::Error;
 use pyo3::prelude::*;
@@ -41,6 +42,12 @@ fn parse_memory(text: &str, place: &str) -> PyResult<Vec<(Option<f64>, Option<u6
     Ok(sizes.collect())
 }
 
+/// The page sizes of a setting of huge pages, bytes, and where each is used.
+#[pyfunction]
+fn parse_policy(text: &str, place: &str) -> PyResult<Vec<(u64, &'static str)>> {
+    Ok(at(place, Policy::parse(text))?.words().collect())
+}
+
 fn at<T>(place: &str, parsed: Result<T, String>) -> PyResult<T> {
     parsed.map_err(|what| raise(Error::input(place, what, "")))
 }
@@ -50,5 +57,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(parse_nanoseconds, module)?)?;
     module.add_function(wrap_pyfunction!(parse_shares, module)?)?;
     module.add_function(wrap_pyfunction!(parse_page_sizes, module)?)?;
-    module.add_function(wrap_pyfunction!(parse_memory, module)?)
+    module.add_function(wrap_pyfunction!(parse_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_policy, module)?)
 }

@@ -142,8 +142,7 @@ def apply(
     if not values["yes"]:
         return ApplyResult(replace(planned, setting=policy), words, done=False)
     trace = values["trace"]
-    prediction: Callable[[Sequence[declared.SummaryRow]], list[declared.PredictionRow]] | None
-    prediction = None
+    prediction: of_policies.Predict | None = None
     if trace is not None and policy is not None:
         prediction = of_policies.predicted(Path(trace), policy, acting(sysfs), threads)
     elif trace is not None:

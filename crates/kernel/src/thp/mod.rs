@@ -85,9 +85,13 @@ impl Policy {
         Self { name: String::new(), sizes, compacts: true }
     }
 
-    /// Where pages of 2^`order` small pages are used.
-    pub fn when(&self, order: u32) -> When {
-        self.sizes[order as usize]
+    /// The page sizes that are used, bytes, and the word that the kernel has for where.
+    pub fn words(&self) -> impl Iterator<Item = (u64, &'static str)> + '_ {
+        let used = self.sizes.iter().enumerate().filter(|(_, when)| **when != When::Never);
+        used.filter_map(|(order, when)| {
+            let (word, _) = When::NAMES.iter().find(|(_, known)| known == when)?;
+            Some((4096 << order, *word))
+        })
     }
 
     /// Whether an area with this advice has pages of this order.

@@ -4,9 +4,6 @@
 //! is simulated for each: the pages of private memory, TLBs and page walks, faults, and khugepaged in
 //! the program's own time. Memory is unlimited, and files are in memory.
 
-#[cfg(test)]
-mod tests;
-
 use nearfar_hardware::Machine;
 use nearfar_hardware::machine::MachineName;
 use nearfar_hardware::processor::{Hierarchy, Processor};
