@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from table import recorded, summary
 from undo import undoing
 
 from cases.page_gain import kept_memory, ready
-from nearfar.apply.measure import huge_pages
+from nearfar.apply.measure import huge_pages, kib
 from nearfar.apply.measure import run as run_command
 from nearfar.apply.setting import SYSFS, switches
+from nearfar.gain_error import gain_error
 from nearfar.processes import process_tree
 from nearfar.thp import settings
 
@@ -176,20 +177,12 @@ def watched(words: list[str]) -> tuple[float, list[Sample]]:
         while child.poll() is None:
             at = time.monotonic()
             tree = process_tree(child.pid)
-            private = sum(_kib(pid, "status", "RssAnon:") for pid in tree)
-            huge = sum(_kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree)
+            private = sum(kib(pid, "status", "RssAnon:") for pid in tree)
+            huge = sum(kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree)
             samples.append((at - began, private * 1024, huge * 1024))
             time.sleep(max(0.002, 5 * (time.monotonic() - at)))
         seconds = time.monotonic() - began
     return seconds, samples
-
-
-def _kib(pid: int, file: str, label: str) -> int:
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/{file}").read_text(encoding="utf-8").splitlines():
-            if line.startswith(label):
-                return int(line.split()[1])
-    return 0
 
 
 def course(seconds: float, samples: list[Sample]) -> list[list[int]]:
@@ -241,7 +234,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
         middle = statistics.median(found)
         if low > 0 or high < 0:
             signs.append(wanted * middle > 0)
-        near.append(abs(wanted - middle) <= max(0.05, abs(middle) / 3))
+        near.append(abs(wanted - middle) <= gain_error(middle))
     made = [
         row(
             NAME,

@@ -91,11 +91,11 @@ def run(
             os.waitid(os.P_PID, child.pid, ended)
         while os.waitid(os.P_PID, child.pid, ended | os.WNOHANG) is None:
             if (now := time.monotonic()) < due:
-                rss = max(rss, _kib(child.pid, "status", "VmHWM:"))
+                rss = max(rss, kib(child.pid, "status", "VmHWM:"))
             else:
                 tree = process_tree(child.pid)
-                huge = max(huge, sum(_kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree))
-                rss = max(rss, *(_kib(pid, "status", "VmHWM:") for pid in tree))
+                huge = max(huge, sum(kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree))
+                rss = max(rss, *(kib(pid, "status", "VmHWM:") for pid in tree))
                 ended_at = time.monotonic()
                 due = ended_at + max(pause, _MIN_PAUSE * (ended_at - now))
                 pause = min(_GROWTH * pause, _MAX_PAUSE)
@@ -170,7 +170,7 @@ def _faults(pid: int) -> tuple[int, int]:
     return minor + of_children, major + major_of_children
 
 
-def _kib(pid: int, file: str, label: str) -> int:
+def kib(pid: int, file: str, label: str) -> int:
     """A value of ``/proc/PID/FILE``, in KiB; 0 if the process has ended or is not ours."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/{file}").read_text(encoding="utf-8").splitlines():

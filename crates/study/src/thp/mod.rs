@@ -110,7 +110,7 @@ nearfar_schema::columns! {
 }
 
 nearfar_schema::columns! {
-    /// A point of the course of a policy: equal parts of its own time.
+    /// A point in time of a run under a policy; the points divide the run into equal parts.
     pub struct Point {
         /// The policy.
         policy: String,

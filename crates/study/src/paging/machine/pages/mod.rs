@@ -473,10 +473,13 @@ impl Pages {
     }
 
     fn shoot_down(&mut self, block: u32) {
-        let Block { number, order, .. } = self.blocks[block as usize];
-        let gone = (number, order);
-        if self.gone.last() != Some(&gone) {
-            self.gone.push(gone);
-        }
+        shoot_down(self.blocks[block as usize], &mut self.gone);
+    }
+}
+
+/// Remove the translation of a block.
+fn shoot_down(Block { number, order, .. }: Block, gone: &mut Vec<Gone>) {
+    if gone.last() != Some(&(number, order)) {
+        gone.push((number, order));
     }
 }

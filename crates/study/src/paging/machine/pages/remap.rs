@@ -5,7 +5,7 @@ use nearfar_kernel::thp::{Advice, HUGE};
 
 use super::super::SMALL;
 use super::folios::Folio;
-use super::{Block, NONE, OTHER, Pages, RANGE, Table};
+use super::{Block, NONE, OTHER, Pages, RANGE, Table, shoot_down};
 
 impl Pages {
     /// The keys of the tables in a range of pages.
@@ -37,12 +37,8 @@ impl Pages {
                     self.huge -= u64::from(!self.folios.is_zero(folio));
                 }
                 if block != NONE {
-                    let Block { number, order, .. } =
-                        std::mem::take(&mut self.blocks[block as usize]);
-                    let gone = (number, order);
-                    if self.gone.last() != Some(&gone) {
-                        self.gone.push(gone);
-                    }
+                    let ended = std::mem::take(&mut self.blocks[block as usize]);
+                    shoot_down(ended, &mut self.gone);
                 }
             }
             // A page table stays for what is mapped around it (`free_pgtables`).
