@@ -15,7 +15,7 @@ from cases.page_gain import (
     right_sign,
     shown,
 )
-from measure import interval
+from measure import percent
 from table import recorded, summary
 
 from nearfar.apply.setting import short
@@ -54,17 +54,11 @@ def programs() -> str:
     for name, own in _by_program().items():
         base = statistics.median(sum(spent) for cell in own for spent in cell["base"])
         wanted = sum(own[0]["predicted_base"].values())
-        measured = " | ".join(_measured(cell) for cell in own)
+        measured = " | ".join(percent(gains(cell)) for cell in own)
         predicted = " | ".join(_predicted(cell) for cell in own)
         lines.append(f"| `{name}` | {base:.2f} s | measured | {measured} |")
         lines.append(f"| | {wanted:.2f} s | predicted | {predicted} |")
     return "\n".join(lines) + "\n"
-
-
-def _measured(cell: dict[str, Any]) -> str:
-    found = gains(cell)
-    low, high = interval(found)
-    return f"{100 * statistics.median(found):+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def _predicted(cell: dict[str, Any]) -> str:

@@ -95,6 +95,12 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[outside], ordered[count - 1 - outside]
 
 
+def percent(values: Sequence[float]) -> str:
+    """The median of shares as a signed percentage, with its :func:`interval`."""
+    low, high = interval(values)
+    return f"{100 * statistics.median(values):+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
 def judged(made: Row, values: Sequence[float]) -> Row:
     """The row, its goal met or missed only if all of the :func:`interval` meets or misses it."""
     low, high = interval(values)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cases import (
+    big,
     capture,
     captured_sample,
     decode,
@@ -80,6 +81,7 @@ VALIDATION = [
     watch,
     watch_cost,
     captured_sample,
+    big,
 ]
 
 

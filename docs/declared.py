@@ -58,6 +58,7 @@ RECORDS = {
     "kernel-faults": "kernel_tables",
     "mglru-guest": "cases.mglru_guest",
     "page-gain": "gain_tables",
+    "first-access": "cases.first_access",
     "thp": "cases.thp",
     "guest-pages": "guest_tables",
     "real-programs": "cases.real_programs",
@@ -66,6 +67,7 @@ RECORDS = {
     "fit-choice": "cases.fit_choice",
     "watch": "cases.watch",
     "watch-cost": "cases.watch_cost",
+    "big": "cases.big",
 }
 
 _STUB = """# Types of what nearfar.declared holds. Made by `make declared`; not to be edited.

@@ -423,6 +423,24 @@ def test_squeezing_begins_softly() -> None:
     assert squeeze.next_step(least, squeeze.STALL / 2) == least
 
 
+def test_a_step_that_stalls_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the kernel would round up is left for the next step."""
+    taken: list[int] = []
+    stalled = 0
+    monkeypatch.setattr(squeeze.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(squeeze, "reclaim", lambda group, count: taken.append(count))
+    monkeypatch.setattr(squeeze, "counts", lambda group: (0, 0, stalled * len(taken)))
+    assert squeeze.spread(tmp_path, 5 * MIB, 0.0, 0) == 0 and taken == [MIB] * 5
+    taken.clear()
+    stalled = round(squeeze.STALL / 4 * squeeze.EVERY * 1e6)
+    assert squeeze.spread(tmp_path, 5 * MIB, 0.0, 0) == 0 and taken == [MIB] * 2
+    taken.clear()
+    due = squeeze.spread(tmp_path, squeeze.LEAST / 2, 0.0, 0)
+    assert taken == [] and due == squeeze.LEAST / 2
+    assert squeeze.spread(tmp_path, squeeze.LEAST, due, 0) < squeeze.LEAST / 2
+    assert taken and min(taken) >= squeeze.LEAST
+
+
 def test_every_method_says_what_it_is() -> None:
     for name in ORDER:
         chosen = method(name)

@@ -12,8 +12,9 @@ from typing import Any
 
 import kernel
 from inputs import Inputs
-from measure import Row, alone, interval, row, run
+from measure import Row, alone, interval, percent, row, run
 from programs import HERE
+from table import recorded
 
 from cases.page_gain import gains, kept_memory, near, predict, predicted_gain, ready
 from nearfar.apply.setting import BASE, applied, short
@@ -109,3 +110,17 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
         within = [100 * sum(map(near, cells)) / len(cells)]
         made.append(row(NAME, "cells predicted near enough", within, "%"))
     return made
+
+
+def gain_table() -> str:
+    """A line for each cell: measured with its interval, then predicted, in percent."""
+    lines = ["| program | files | page | measured | predicted |", "|---|---|---|---:|---:|"]
+    for cell in recorded(NAME)["cells"]:
+        words = [f"`first {cell['program']}`", cell["cache"], short(cell["page_bytes"])]
+        words += [percent(gains(cell)), f"{100 * predicted_gain(cell):+.1f}"]
+        lines.append(f"| {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+#: By the name that the page has for them.
+TABLES = {"gains": gain_table}

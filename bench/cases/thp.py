@@ -14,7 +14,7 @@ from typing import Any
 
 import kernel
 from inputs import Inputs
-from measure import BenchError, Row, alone, capture, interval, nearfar, row, run
+from measure import BenchError, Row, alone, capture, interval, nearfar, percent, row, run
 from programs import HERE, PROGRAMS, Program
 from table import recorded, summary
 from undo import undoing
@@ -277,11 +277,7 @@ def table() -> str:
         worst = max(memory_errors(cell), key=abs)
         words = [f"`{cell['program']}`", f"`{cell['policy']}`", f"{100 * worst:+.0f} %"]
         if cell["base"]:
-            found = gains(cell)
-            low, high = interval(found)
-            words.append(
-                f"{100 * statistics.median(found):+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
-            )
+            words.append(percent(gains(cell)))
             words.append(f"{100 * predicted_gain(cell, bases[cell['program']]):+.1f}")
         else:
             words += ["", ""]

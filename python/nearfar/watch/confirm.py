@@ -32,8 +32,6 @@ EVERY: Final = 0.02
 SLOWEST, FASTEST = 0.1, 100.0
 #: A step reclaims at most this share of memory.
 STEP: Final = squeeze.STEPS[1]
-#: The kernel reclaims no fewer bytes at a time (SWAP_CLUSTER_MAX pages).
-LEAST: Final = 32 * 4096
 #: Seconds over which stalls are averaged before they can end the trial.
 SPAN: Final = 1.0
 #: Seconds at the advised memory.
@@ -161,7 +159,7 @@ def _tried(
 
 def _reclaim(group: Path, count: float, current: int) -> None:
     """Reclaim ``count`` bytes in steps."""
-    step = max(round(STEP * current), LEAST)
+    step = max(round(STEP * current), squeeze.LEAST)
     while count >= 1:
         squeeze.reclaim(group, round(min(count, step)))
         count -= step

@@ -33,6 +33,11 @@ impl Peak {
         self.table.used() << PAGE
     }
 
+    /// The pages that had a frame so far, and how many of them are file pages.
+    pub fn pages(&self) -> (u64, u64) {
+        (self.table.filled + self.table.read, self.table.read)
+    }
+
     /// Peak bytes so far, at least a page.
     pub fn bytes(&self) -> u64 {
         self.frames.max(1) << PAGE
@@ -74,6 +79,29 @@ impl ResidentSet {
     /// The counts so far.
     pub fn peak(&self) -> &Peak {
         &self.peak
+    }
+
+    /// Apply records of `kinds`, placed in their address spaces. `recent` are pages that have no
+    /// effect until the next event that changes any page.
+    pub fn records(
+        &mut self,
+        recent: &mut Recent,
+        kinds: KindSet,
+        batch: &Batch,
+        range: Range<usize>,
+    ) {
+        let records = batch.addr[range.clone()].iter().zip(&batch.kind[range.clone()]);
+        for ((&addr, &kind), &size) in records.zip(&batch.size[range]) {
+            if kinds.0 >> kind & 1 == 0 {
+                continue;
+            }
+            let write = KindSet::WRITES.0 >> kind & 1 == 1;
+            for number in addr >> PAGE..=last_byte(addr, size) >> PAGE {
+                if !recent.contains(number) && self.reference(number, write) {
+                    recent.insert(number);
+                }
+            }
+        }
     }
 
     /// Apply pending changes of blocks. Returns whether there were any.
@@ -146,29 +174,8 @@ impl Memory {
                 }
                 Next::Records(range) => {
                     set.spaces().place_records(batch, range.clone());
-                    records(set, recent, *kinds, batch, range);
+                    set.records(recent, *kinds, batch, range);
                 }
-            }
-        }
-    }
-}
-
-fn records(
-    set: &mut ResidentSet,
-    recent: &mut Recent,
-    kinds: KindSet,
-    batch: &Batch,
-    range: Range<usize>,
-) {
-    let records = batch.addr[range.clone()].iter().zip(&batch.kind[range.clone()]);
-    for ((&addr, &kind), &size) in records.zip(&batch.size[range]) {
-        if kinds.0 >> kind & 1 == 0 {
-            continue;
-        }
-        let write = KindSet::WRITES.0 >> kind & 1 == 1;
-        for number in addr >> PAGE..=last_byte(addr, size) >> PAGE {
-            if !recent.contains(number) && set.reference(number, write) {
-                recent.insert(number);
             }
         }
     }

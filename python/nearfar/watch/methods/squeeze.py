@@ -27,8 +27,11 @@ ERROR: Final = (0.2, 0.1)
 
 #: A step reclaims these shares of memory, at first and at most.
 STEPS: Final = (0.01 / 16, 0.01)
-#: Seconds between steps, in which refaults are counted.
+#: Seconds of a step, in which refaults are counted, and parts in which its memory is reclaimed.
 EVERY: Final = 0.5
+PARTS: Final = 5
+#: The kernel reclaims no fewer bytes at a time (SWAP_CLUSTER_MAX pages).
+LEAST: Final = 32 * 4096
 #: Squeezing ends when tasks of the group stall for memory this share of a step.
 STALL: Final = 0.02
 
@@ -60,11 +63,10 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
     found = Watched()
     begun, cost = time.monotonic(), time.thread_time()
     try:
-        before, step = counts(group), STEPS[0]
+        before, step, due = counts(group), STEPS[0], 0.0
         while time.monotonic() - begun < seconds:
             since = time.monotonic()
-            reclaim(group, round(step * _number(group / "memory.current")))
-            time.sleep(EVERY)
+            due = spread(group, step * _number(group / "memory.current"), due, before[2])
             after, passed = counts(group), time.monotonic() - since
             anonymous, file, stalled = (
                 (new - old) / passed for new, old in zip(after, before, strict=True)
@@ -87,6 +89,32 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
     if not found.refaults:
         raise NearfarError(f"{target.name}: ended before it could be watched")
     return found
+
+
+def spread(group: Path, count: float, due: float, stalled: int) -> float:
+    """Reclaim ``count`` bytes, in parts over :data:`EVERY` seconds.
+
+    A step that reaches used memory ends before it has taken much of it: it reclaims no more once
+    the group has stalled for half of :data:`STALL`.
+
+    Args:
+        group: of the target.
+        count: bytes of this step.
+        due: bytes left by earlier steps, fewer than the kernel reclaims at a time.
+        stalled: microseconds that the group had stalled before this step.
+
+    Returns:
+        Bytes left for the next step.
+    """
+    for _ in range(PARTS):
+        due += count / PARTS
+        if counts(group)[2] - stalled >= STALL / 2 * EVERY * 1e6:
+            due = 0.0
+        elif due >= LEAST:
+            reclaim(group, round(due))
+            due = 0.0
+        time.sleep(EVERY / PARTS)
+    return due
 
 
 def next_step(step: float, stalled: float) -> float:

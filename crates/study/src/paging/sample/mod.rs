@@ -7,6 +7,9 @@
 //! and its counts are divided by it. A memory large enough for all pages is therefore exact. Their
 //! variance gives the error.
 //!
+//! Where the pages that were born are counted as well, only further faults are estimated: all
+//! pages without lifetimes, and in captured samples.
+//!
 //! Few pages share a memory less well than many do, so groups fault too often, by an amount that falls
 //! as 1 / pages. The sample as a whole, which is simulated as well, has an eighth of this bias: the
 //! estimate is extrapolated from both (Richardson).
@@ -280,16 +283,25 @@ impl Sampled<'_> {
         };
         let total = |count: &dyn Fn(usize) -> u64| mean_of(count).0.round() as u64;
         // With lifetimes, an address can have several pages.
-        let pages = if self.lives { total(&|group| groups[group].pages()) } else { pages };
-        let file_pages = total(&|group| groups[group].file_pages()).min(pages);
+        let born = if self.lives { sample.born } else { Some((pages, 0)) };
+        let (pages, file_pages) = born.unwrap_or_else(|| {
+            let pages = total(&|group| groups[group].pages());
+            (pages, total(&|group| groups[group].file_pages()).min(pages))
+        });
         let references = sample.records + sample.crossings[shift as usize];
         let tlb = sample.clusters.outcome(shift);
         let cell = |(memory, &Memory { bytes, fraction, frames }): (usize, &Memory)| {
             let sum_of =
                 |count: fn(&Outcome) -> u64| total(&|group| count(&outcomes[group][memory]));
-            let min_faults = if self.lives { 0.0 } else { pages as f64 };
-            let (faults, error) = mean_of(&|group| outcomes[group][memory].faults);
-            let faults = faults.max(min_faults);
+            let faults = |group: usize| outcomes[group][memory].faults;
+            let (min_faults, (faults, error)) = match born {
+                Some((born, _)) => {
+                    let again = |group: usize| faults(group).saturating_sub(groups[group].pages());
+                    let (again, error) = mean_of(&again);
+                    (born as f64, (born as f64 + again, error))
+                }
+                None => (0.0, mean_of(&faults)),
+            };
             let outcome = Outcome {
                 faults: faults.round() as u64,
                 dirty_evictions: sum_of(|outcome| outcome.dirty_evictions),

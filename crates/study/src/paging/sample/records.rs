@@ -8,7 +8,7 @@ use nearfar_trace::{Batch, Columns, Error, KindSet, RegionEvent, Result, last_by
 use super::block_set::BlockSet;
 use super::clusters::{Clusters, Schedule};
 use super::{GROUPS, Sample, Sampled};
-use crate::lifetimes::{Blocks, Events, Next, PAGE};
+use crate::lifetimes::{Events, Next, Recent, ResidentSet};
 
 /// Bytes per sampled record.
 const RECORD_BYTES: u64 = (size_of::<u64>() + size_of::<u16>() + size_of::<u8>()) as u64;
@@ -96,6 +96,9 @@ pub struct TraceSample {
     /// References beyond one per record, for records that cross page borders, by log2 of the page
     /// size.
     pub crossings: [u64; 64],
+    /// The 4 KiB pages that had a frame, and how many of them are file pages, where they are known:
+    /// with lifetimes, in a captured sample, which has the first references to all pages.
+    pub born: Option<(u64, u64)>,
 }
 
 impl TraceSample {
@@ -129,13 +132,15 @@ impl TraceSample {
             clusters: Clusters::new(schedule, kinds, tlb, page_sizes),
             records: 0,
             crossings: [0; 64],
+            born: None,
         };
-        // Tracks address spaces only; no block is touched.
-        let mut blocks = Blocks::new(PAGE, PAGE, options.spaces(reader));
+        // Without pages, it tracks address spaces only.
+        let mut set = ResidentSet::new(options.spaces(reader), options.files);
+        let (mut recent, counts_pages) = (Recent::default(), lives && captured.is_some());
         let mut events = if lives { Events::new(reader)? } else { Events::none() };
         // Bursts are of one thread each.
         let threads = captured.is_some() && reader.info().threads.len() > 1;
-        let thread = threads || lives && blocks.spaces().several();
+        let thread = threads || lives && set.spaces().several();
         let mut groups = reader.groups(Columns { thread, ..Columns::PAGING });
         let (mut batch, mut records, mut at) = (Batch::default(), Records::default(), 0);
         let mut group = groups.next()?;
@@ -146,12 +151,17 @@ impl TraceSample {
                     for next in events.among(batch.len()) {
                         match next {
                             Next::Event(event) => {
-                                blocks.apply(&event);
+                                if set.event(&event) {
+                                    recent.clear();
+                                }
                                 sample.event(event);
                             }
                             Next::Records(range) => {
                                 if lives {
-                                    blocks.spaces().place_records(&mut batch, range.clone());
+                                    set.spaces().place_records(&mut batch, range.clone());
+                                }
+                                if counts_pages {
+                                    set.records(&mut recent, kinds, &batch, range.clone());
                                 }
                                 sample.clusters.records(&batch, range.clone(), at);
                                 at += range.len() as u64;
@@ -174,6 +184,7 @@ impl TraceSample {
             // Of the references that were not recorded, those that cross a border are not known.
             (sample.records, sample.crossings) = (references, [0; 64]);
         }
+        sample.born = counts_pages.then(|| set.peak().pages());
         Ok(sample)
     }
 

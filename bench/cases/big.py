@@ -1,0 +1,233 @@
+"""A server of several GiB, recorded as a sample: what that costs, and what the kernel counts."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import kernel
+from inputs import Inputs, info
+from measure import BenchError, Row, alone, nearfar, row, run
+from programs import HERE
+from table import recorded, summary
+
+NAME = "big"
+SUMMARY = "Redis of up to 8 GiB: cost of a sample, and swap-ins beside the kernel's"
+
+#: By name: values, of about a thousand bytes, and reads of them.
+SIZES = {
+    "100 MiB": (80_000, 250_000),
+    "1 GiB": (850_000, 500_000),
+    "8 GiB": (6_800_000, 1_000_000),
+}
+QUICK_SIZES = {"10 MiB": (8_000, 20_000)}
+#: Memory sizes, as parts of the anonymous pages.
+PARTS = (0.75, 0.5)
+#: Half of the reads are of so few values as the exponent of a Pareto distribution says.
+EXPONENT = 0.15
+SWAP = 8 << 30
+#: Seconds between looks at the memory of processes.
+EVERY = 0.2
+STUDY = (
+    *("--lifetimes", "on", "--page-cache", "elsewhere", "--page-sizes", "4K", "--view", "paper"),
+    *("--replacement", "linux", "--swappiness", kernel.SWAPPINESS, "--format", "json"),
+    *("--statistics-every", "1", "--machine", "desktop-nvm", "--storage", "nvm-1x"),
+)
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Each size: without a limit, with little memory, then recorded and studied."""
+    del rounds
+    if shutil.which("redis-server") is None or not inputs.can_capture:
+        inputs.remarks.append(f"{NAME} skipped: no redis-server or no QEMU")
+        return []
+    try:
+        where = kernel.controller(Path("/proc/mounts").read_text(encoding="ascii"))
+        for name, (keys, reads) in (QUICK_SIZES if quick else SIZES).items():
+            print(f"bench: {NAME}: {name}", file=sys.stderr)
+            folder = inputs.scratch / f"{NAME}-{keys}"
+            folder.mkdir()
+            load = folder / "load.txt"
+            load.write_text(_load(keys, reads), encoding="ascii")
+            command = [shutil.which("bash") or "", str(HERE / "big.sh"), str(folder), str(keys)]
+            cell = {"size": name, "keys": keys, "reads": reads}
+            cell |= counted(where, [*command, str(load)])
+            cell |= recorded_and_studied([*command, str(load)], folder / "t.trace", cell["counts"])
+            inputs.cells.append(cell)
+            shutil.rmtree(folder)
+    except kernel.Unavailable as error:
+        inputs.remarks.append(f"{NAME} skipped: {error}")
+        return []
+    return rows(inputs.cells)
+
+
+def _load(keys: int, reads: int) -> str:
+    draw = random.Random(1)
+    # Neighbours in rank are not neighbours in memory.
+    ranks = (int(draw.paretovariate(EXPONENT)) * 2_654_435_761 % keys for _ in range(reads))
+    return "".join(f"GET key:{rank}\n" for rank in ranks)
+
+
+def counted(where: kernel.Controller, command: list[str]) -> dict[str, Any]:
+    """What the kernel counts without a limit and with parts of the memory."""
+    group = f"nearfar-bench-{os.getpid()}"
+    with kernel.swapping(SWAP):
+        began = time.monotonic()
+        free = _ended(kernel.run_limited(where, command, None, group, poll=True))
+        found = {"seconds": time.monotonic() - began, "pages": free.anonymous_pages, "counts": []}
+        for part in PARTS:
+            frames = int(free.anonymous_pages * part)
+            limit = frames * kernel.PAGE + free.kernel_bytes
+            ran = _ended(kernel.run_limited(where, command, limit, group, poll=True))
+            found["counts"].append({"part": part, "frames": frames, "kernel": ran.major})
+    return found
+
+
+def _ended(ran: kernel.Finished) -> kernel.Finished:
+    if ran.exit_code != 0 or ran.killed:
+        raise BenchError(f"redis: ended with {ran.exit_code}, {ran.killed} killed by the kernel")
+    return ran
+
+
+def recorded_and_studied(
+    command: list[str], trace: Path, counts: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Seconds, bytes and memory of a capture and of a study; predictions beside each count."""
+    words = nearfar("capture", "--sample", "auto", "--no-fetch", "--follow-forks", "-o", trace)
+    began = time.monotonic()
+    with subprocess.Popen(
+        list(map(os.fspath, alone(kernel.ENVIRONMENT, [*words, "--", *command]))),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        peak = _Peak(child.pid)
+        _, errors = child.communicate()
+        seconds, capture_bytes = time.monotonic() - began, peak.end()
+    if child.returncode != 0:
+        raise BenchError(f"capture: {errors.strip().splitlines()[-1]}")
+    known = info(trace)
+    memory = ",".join(str(each["frames"] * kernel.PAGE) for each in counts)
+    done = run(nearfar("paging", trace, "--memory", memory, *STUDY))
+    found = {each["frames"]: each for each in done.json()["rows"]}
+    for count in counts:
+        cell = found[count["frames"]]
+        other = cell["faults"] - cell["swap_ins"]
+        low, high = (
+            cell[name] * cell["references"] - other
+            for name in ("fault_rate_low", "fault_rate_high")
+        )
+        count |= {"predicted": cell["swap_ins"], "low": max(low, 0), "high": high}
+    return {
+        "rate": known["source"]["sample"]["rate"],
+        "references": sum(known["source"]["sample"]["references"].values()),
+        "records": known["records"],
+        "trace_bytes": sum(part["bytes"] for part in known["parts"]),
+        "capture_seconds": seconds,
+        "capture_bytes": capture_bytes,
+        "study_seconds": done.seconds,
+        "study_bytes": done.peak_bytes,
+    }
+
+
+class _Peak:
+    """The most memory of nearfar's own processes below one: not of the program under QEMU."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._ended, self._most = pid, threading.Event(), dict[int, int]()
+        self._thread = threading.Thread(target=self._poll)
+        self._thread.start()
+
+    def end(self) -> int:
+        """Bytes; stops looking."""
+        self._ended.set()
+        self._thread.join()
+        return sum(self._most.values())
+
+    def _poll(self) -> None:
+        while not self._ended.wait(EVERY):
+            below = {self._pid}
+            for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda each: int(each.name)):
+                try:
+                    status = (folder / "status").read_text(encoding="utf-8")
+                    program = (folder / "exe").readlink().name
+                except OSError:
+                    continue
+                lines = dict(line.split(":", 1) for line in status.splitlines())
+                if int(lines["PPid"]) in below or int(folder.name) == self._pid:
+                    below.add(int(folder.name))
+                    if not program.startswith("qemu") and "VmHWM" in lines:
+                        self._most[int(folder.name)] = int(lines["VmHWM"].split()[0]) * 1024
+
+
+def rows(cells: Sequence[dict[str, Any]]) -> list[Row]:
+    """Costs by size, and how far the predictions are from the counts."""
+    made = []
+    for cell in cells:
+        size = cell["size"]
+        times = [cell["capture_seconds"] / cell["seconds"]]
+        made.append(row(NAME, f"capture / program alone, {size}", times, "x"))
+        capture = [cell["capture_seconds"]]
+        made.append(row(NAME, f"capture, {size}", capture, "s", goal="<= 600"))
+        made.append(row(NAME, f"study, {size}", [cell["study_seconds"]], "s", goal="<= 300"))
+        for what in ("capture", "study"):
+            memory = [cell[f"{what}_bytes"] / 2**20]
+            made.append(row(NAME, f"peak memory, {what}, {size}", memory, "MiB", goal="<= 1024"))
+        made.append(row(NAME, f"trace, {size}", [cell["trace_bytes"] / 2**20], "MiB"))
+        for count in cell["counts"]:
+            error = [100 * (count["predicted"] / max(count["kernel"], 1) - 1)]
+            note = f"{count['kernel']:,} counted; {count['low']:,.0f} to {count['high']:,.0f}"
+            title = f"signed error of swap-ins, {size}, {count['part']:.0%}"
+            made.append(row(NAME, title, error, "%", note=note))
+    counts = [count for cell in cells for count in cell["counts"]]
+    inside = [count["low"] <= count["kernel"] <= count["high"] for count in counts]
+    share = [sum(inside) / max(len(inside), 1)]
+    made.append(row(NAME, "counts inside the 95 % interval", share, "of all"))
+    return made
+
+
+def growth() -> str:
+    """Costs by size, a line each."""
+    lines = [
+        "| memory | references | sampled pages | alone | recorded | trace | studied "
+        "| memory of nearfar |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for cell in recorded(NAME)["cells"]:
+        words = [cell["size"], f"{cell['references'] / 1e9:.2f} G", f"{cell['rate']:.2%}"]
+        words += [f"{cell[name]:.0f} s" for name in ("seconds", "capture_seconds")]
+        words += [f"{cell['trace_bytes'] / 2**20:.0f} MiB", f"{cell['study_seconds']:.0f} s"]
+        most = max(cell["capture_bytes"], cell["study_bytes"])
+        lines.append(f"| {' | '.join([*words, f'{most / 2**20:.0f} MiB'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def cells() -> str:
+    """Counts and predictions."""
+    lines = [
+        "| memory | part | swap-ins | predicted | 95 % interval |",
+        "|---:|---:|---:|---:|---|",
+    ]
+    for cell in recorded(NAME)["cells"]:
+        for count in cell["counts"]:
+            words = [cell["size"], f"{count['part']:.0%}", f"{count['kernel']:,}"]
+            words += [f"{count['predicted']:,}", f"{count['low']:,.0f} to {count['high']:,.0f}"]
+            lines.append(f"| {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+def figures() -> str:
+    """All rows, as a table of the docs."""
+    return summary(recorded(NAME)["rows"])
+
+
+#: By the name that the page has for them.
+TABLES = {"growth": growth, "cells": cells, "figures": figures}
