@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -327,6 +327,24 @@ class Counted(Policy):
         self.ended.append(page)
 
 
+def adds_up(rows: Sequence[Mapping[str, Any]]) -> None:
+    """What enters the fast node and does not leave it is there at the end of each phase."""
+    there: dict[tuple[str, int], int] = {}
+    for row in rows:
+        run = (row["policy"], row["seed"])
+        entered = row["fast_allocated"] + row["promotions"]
+        left = row["fast_freed"] + row["demotions"]
+        there[run] = there.get(run, 0) + entered - left
+        assert row["fast_pages"] == there[run], row
+
+
+def test_the_counters_of_a_row_add_up() -> None:
+    """Also where copies are in progress at the end of a phase."""
+    found = tiering("nomad-medium", policy=",".join(p["name"] for p in policies()), **SMALL)
+    assert any(row["promotions"] for row in found.rows)
+    adds_up(found.rows)
+
+
 @needs_qemu
 @needs_cc
 def test_pages_end(build: Callable[..., Path], tmp_path: Path) -> None:
@@ -346,6 +364,7 @@ def test_pages_end(build: Callable[..., Path], tmp_path: Path) -> None:
         for row, endless in zip(on.rows, off.rows, strict=True):
             assert row["accesses"] == endless["accesses"]
             assert row["fast_pages"] <= on.run["node_bytes"]["fast"] // 4096
+        adds_up(on.rows)
     # With the memory that it has at once, nothing is ever slow.
     on = tiering(trace, policy="none", fast="100%", filter="none", rounds=2)
     assert [row["fast_hit_ratio"] for row in on.rows] == [1, 1]

@@ -385,6 +385,8 @@ class tiering:
         bandwidth_mb_s: float
         mean_latency_ns: float
         fast_hit_ratio: float
+        fast_allocated: int
+        fast_freed: int
         promotions: int
         demotions: int
         demotions_remapped: int

@@ -25,6 +25,10 @@ pub struct Hardware {
 /// How often things happened. Pages are counted in frames of 4 KiB, so a huge page counts 512.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
+    /// Frames of the fastest node that new pages got.
+    pub fast_allocated: u64,
+    /// Frames of the fastest node that pages had when the program released them.
+    pub fast_freed: u64,
     /// Frames moved to a faster node.
     pub promotions: u64,
     /// Frames moved to a slower node.

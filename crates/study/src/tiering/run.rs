@@ -52,6 +52,10 @@ nearfar_schema::columns! {
         mean_latency_ns: f64 ["ns"] as "access",
         /// Share of accesses to the fastest node.
         fast_hit_ratio: f64 as "fast",
+        /// Pages allocated on the fastest node.
+        fast_allocated: u64 ["pages"],
+        /// Pages of the fastest node that the program released.
+        fast_freed: u64 ["pages"],
         /// Pages moved up.
         promotions: u64 ["pages"] as "up",
         /// Pages moved down.
@@ -76,7 +80,8 @@ nearfar_schema::columns! {
         bytes_migrated: u64 ["bytes"],
         /// Most bytes in shadows at a time.
         shadow_bytes_peak: u64 ["bytes"],
-        /// Pages of the fastest node in use at the end.
+        /// Pages on the fastest node at the end. With two nodes, that is as many as at the end of the phase
+        /// before, plus those allocated and moved up, less those released and moved down.
         fast_pages: u64 ["pages"],
         /// Size of the fastest node.
         fast_node_bytes: u64 ["bytes"] as "fast memory",
@@ -233,6 +238,8 @@ fn one(
     let mut outcome = Outcome::default();
     let mut before = 0;
     let mut block = Block::default();
+    // A phase counts what happened since the one before: allocation, and the sleep before it.
+    let mut from = Counters::default();
     for (index, phase) in workload.phases.iter().enumerate() {
         if phase.sleep > Time::default() {
             engine.sleep(phase.sleep);
@@ -242,8 +249,8 @@ fn one(
         }
         let mut ahead = workload.source(index, seed)?;
         engine.world.forget_peak();
-        let (from, began) = (*engine.world.counters(), engine.world.clock());
-        let (mut last, mut last_clock) = (from, began);
+        let (mut last, mut last_clock) = (*engine.world.counters(), engine.world.clock());
+        let began = last_clock;
         let mut accesses = workload.source(index, seed)?;
         let mut done = 0;
         for point in 1..=u64::from(options.points.max(1)) {
@@ -299,7 +306,12 @@ fn one(
         }
         before += phase.accesses;
         debug_assert_eq!(engine.world.check(), Ok(()));
+        engine.world.adds_up().map_err(|what| {
+            let place = format!("tiering: {}, {}", source.label, phase.name);
+            Error::input(place, what, "report this")
+        })?;
         outcome.rows.push(row(&engine, workload, fast_node, source, seed, phase, &from, began));
+        from = *engine.world.counters();
     }
     Ok(outcome)
 }
@@ -374,6 +386,8 @@ fn row(
         bandwidth_mb_s,
         mean_latency_ns: elapsed.ps() as f64 / 1e3 / accesses.max(1) as f64,
         fast_hit_ratio,
+        fast_allocated: count(|c| c.fast_allocated),
+        fast_freed: count(|c| c.fast_freed),
         promotions: count(|c| c.promotions),
         demotions: count(|c| c.demotions),
         demotions_remapped: count(|c| c.demotions_remapped),
@@ -386,7 +400,7 @@ fn row(
         write_faults: count(|c| c.write_faults),
         bytes_migrated: count(|c| c.frames_copied) * FRAME,
         shadow_bytes_peak: engine.world.shadows().1 * FRAME,
-        fast_pages: engine.world.used_frames().first().copied().unwrap_or_default(),
+        fast_pages: engine.world.fast_pages(),
         fast_node_bytes: fast_node.bytes,
         fast_fraction: fast_node.fraction,
     }

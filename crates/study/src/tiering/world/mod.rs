@@ -146,6 +146,13 @@ impl World {
         self.capacity.iter().zip(&self.free).take(nodes).map(|(all, free)| all - free).collect()
     }
 
+    /// Frames of the fastest node that pages have; those of copies in progress are not.
+    pub fn fast_pages(&self) -> u64 {
+        let used = self.capacity(NodeId::FAST) - self.free(NodeId::FAST);
+        let copies = self.copies.iter().filter(|(_, to)| **to == NodeId::FAST);
+        used - copies.map(|(page, _)| u64::from(self.span(*page))).sum::<u64>()
+    }
+
     pub(super) fn hardware(&self) -> &Hardware {
         &self.hardware
     }
@@ -213,6 +220,9 @@ impl World {
             self.huge[group / 64] |= 1 << (group % 64);
         }
         self.entries[page.index()] = entry::at(node, None);
+        if node == NodeId::FAST {
+            self.counters.fast_allocated += frames;
+        }
         true
     }
 
@@ -223,7 +233,11 @@ impl World {
         if let Some(node) = self.copies.remove(&page) {
             self.release(node, span.into());
         }
-        self.release(self.node_of(page), span.into());
+        let node = self.node_of(page);
+        self.release(node, span.into());
+        if node == NodeId::FAST {
+            self.counters.fast_freed += u64::from(span);
+        }
         self.entries[page.index()] = entry::NONE;
         if let Some(word) = self.huge.get_mut(page.index() / HUGE as usize / 64) {
             *word &= !(1 << (page.index() / HUGE as usize % 64));
@@ -304,9 +318,22 @@ impl World {
         if shadows != self.shadows {
             return Err(format!("{shadows} shadows, counted {}", self.shadows));
         }
+        self.adds_up()
+    }
+
+    /// Whether the counters agree with each other and with the frames in use.
+    ///
+    /// # Errors
+    /// A description of what does not.
+    pub fn adds_up(&self) -> Result<(), String> {
         let count = &self.counters;
         if count.demotions != count.demotions_copied + count.demotions_remapped {
             return Err("demotions are not the copied and the remapped ones".into());
+        }
+        let entered = count.fast_allocated + count.promotions;
+        let left = count.fast_freed + count.demotions;
+        if self.hardware.nodes.len() == 2 && entered - left != self.fast_pages() {
+            return Err(format!("{entered} pages entered the fast node, {left} left it"));
         }
         Ok(())
     }
