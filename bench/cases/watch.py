@@ -192,7 +192,7 @@ def guest(scratch: Path, script: Sequence[str], packages: Sequence[str]) -> list
         NearfarError: there is no guest.
     """
     print(f"bench: {NAME}: guest", file=sys.stderr)
-    parts = [PACKAGE / file for file in ("__init__.py", "errors.py", "processes.py")]
+    parts = [PACKAGE / file for file in ("__init__.py", "errors.py", "processes.py", "units.py")]
     files: dict[str, Path | bytes] = {
         f"/work/nearfar/{file.relative_to(PACKAGE)}": file
         for file in (*parts, *(PACKAGE / "watch").rglob("*.py"))

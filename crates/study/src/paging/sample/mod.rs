@@ -12,7 +12,7 @@
 //!
 //! Few pages share a memory less well than many do, so groups fault too often, by an amount that falls
 //! as 1 / pages. The sample as a whole, which is simulated as well, has an eighth of this bias: the
-//! estimate is extrapolated from both (Richardson).
+//! estimate is extrapolated from both (Richardson), and the extrapolated amount is part of the error.
 //!
 //! **TLBs** sample clusters of references with warm-up ([`clusters`]).
 //!
@@ -279,7 +279,8 @@ impl Sampled<'_> {
                 shares.iter().enumerate().map(|(group, share)| count(group) as f64 / share);
             let (mean, error) = estimate(&values.collect::<Vec<f64>>());
             let whole = count(all) as f64 / share_of_all;
-            ((whole + (whole - mean) / f64::from(GROUPS - 1)).max(0.0), error)
+            let bias = (mean - whole) / f64::from(GROUPS - 1);
+            ((whole - bias).max(0.0), error.hypot(bias))
         };
         let total = |count: &dyn Fn(usize) -> u64| mean_of(count).0.round() as u64;
         // With lifetimes, an address can have several pages.
