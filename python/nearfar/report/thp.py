@@ -21,7 +21,7 @@ _COLUMNS = ("total_ns", "walk_ns", "start_ns", "mean_bytes", "peak_bytes", "huge
 
 def view(result: ThpResult) -> RenderableType:
     """The answer, what it rests on, and a row per policy."""
-    table = Table("Time of a reference, and private memory")
+    table = Table("Time per reference (start: filling memory), and private memory")
     names, rows = cells(result.rows)
     table.add_column(names[0], importance=KEY)
     for name in names[1 : -len(_COUNTS)]:
