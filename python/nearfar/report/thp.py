@@ -92,7 +92,7 @@ def _why_not(result: ThpResult) -> str:
     most = max(others, key=result.gain)
     gain = result.gain(most)
     if gain <= gain_error(gain):
-        return "no other saves more time than the error of the prediction."
+        return "the time that others save is within the error of a prediction."
     return (
         f"{units.clean(most['policy'])} takes {units.percent(gain)} less time once memory is "
         f"filled, but {_memory(result, most)}."
