@@ -34,7 +34,7 @@ def run(
     force: Force = False,
     **options: Unpack[declared.Options],
 ) -> None:
-    """Compare settings for transparent huge pages: time, memory over time, stalls."""
+    """Compare settings for transparent huge pages: time, memory over the run, long faults."""
     from nearfar.cli._progress import progress, records
     from nearfar.thp import thp
 

@@ -21,7 +21,7 @@ _COLUMNS = ("total_ns", "walk_ns", "start_ns", "mean_bytes", "peak_bytes", "huge
 
 def view(result: ThpResult) -> RenderableType:
     """The answer, what it rests on, and a row per policy."""
-    table = Table("Time of a reference, and private memory")
+    table = Table("Time per reference (start: filling memory), and private memory")
     names, rows = cells(result.rows)
     table.add_column(names[0], importance=KEY)
     for name in names[1 : -len(_COUNTS)]:
@@ -92,7 +92,7 @@ def _why_not(result: ThpResult) -> str:
     most = max(others, key=result.gain)
     gain = result.gain(most)
     if gain <= gain_error(gain):
-        return "no other saves more time than the error of the prediction."
+        return "the time that others save is within the error of a prediction."
     return (
         f"{units.clean(most['policy'])} takes {units.percent(gain)} less time once memory is "
         f"filled, but {_memory(result, most)}."

@@ -10,8 +10,8 @@ from nearfar.phases import phases, sentence
 MIB: Final = 1 << 20
 #: A part of the peak, 1 / this, is added for larger inputs. An assumption.
 HEADROOM: Final = 4
-#: Memory of the kernel that is charged to a control group: page tables (1/512 of the memory),
-#: stacks of threads, sockets, files. An assumption.
+#: The kernel's memory that is charged to a control group, such as page tables (1/512 of the
+#: memory), stacks of threads, sockets, files. An assumption.
 KERNEL: Final = 8 * MIB
 #: A limit that saves a smaller share of memory is not worth its risk.
 WORTH: Final = 0.05
