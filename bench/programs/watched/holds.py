@@ -59,32 +59,11 @@ def running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
             child.kill()
 
 
-@contextmanager
-def switching() -> Iterator[None]:
-    """Processes that run on each processor for a moment, every millisecond: an emulated processor
-    forgets translations, and sets accessed bits again, only when it switches to another process."""
-    children = []
-    for cpu in os.sched_getaffinity(0):
-        child = os.fork()
-        if not child:
-            os.sched_setaffinity(0, {cpu})
-            while os.getppid() != 1:
-                time.sleep(0.001)
-            os._exit(0)
-        children.append(child)
-    try:
-        yield
-    finally:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-
-
 def regions() -> None:
     """One of two regions is used at a time: it is the working set of a few samples."""
     for name in asked["methods"]:
         for size in asked["regions"]:
-            with switching(), running("steps", "2", str(size), "2") as child:
+            with running("steps", "2", str(size), "2") as child:
                 seen = method(name).watch(
                     of_pid(child.pid), asked["seconds"], 0.5, lambda seconds: None
                 )

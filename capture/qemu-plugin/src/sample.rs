@@ -37,6 +37,7 @@ static FIRST: First = First(Counts {
     limits: Cell::new(null_mut()),
     burst: Cell::new(0),
     reported: Cell::new(0),
+    placed: Cell::new(0),
     part: Cell::new(0),
     number: Cell::new(0),
 });
@@ -60,6 +61,8 @@ struct Counts {
     burst: Cell<u64>,
     /// Instructions that the receiver knows of.
     reported: Cell<u64>,
+    /// Instructions and references at the last report of where the thread is.
+    placed: Cell<u64>,
     /// Where the part of the run begins in which the next burst is.
     part: Cell<u64>,
     /// Number of that part.
@@ -72,6 +75,11 @@ impl Counts {
     fn limit(&self, addr: u64, store: usize) -> u16 {
         // SAFETY: both tables have limits for every page below 2^ADDR_BITS.
         unsafe { (*self.limits.get().add(page_of(addr)))[store].load(Relaxed) }
+    }
+
+    /// Instructions and references so far.
+    fn done(&self) -> u64 {
+        self.instructions.get() + self.data[0].get() + self.data[1].get()
     }
 
     /// Blocks since the start of the thread.
@@ -159,7 +167,7 @@ pub fn begin_counts(recorder: &Recorder, vcpu: c_uint) {
         for count in [&counts.instructions, &counts.data[0], &counts.data[1], &counts.reported] {
             count.set(0);
         }
-        for count in [&counts.burst, &counts.part, &counts.number] {
+        for count in [&counts.placed, &counts.burst, &counts.part, &counts.number] {
             count.set(0);
         }
         counts.blocks.set(0);
@@ -316,25 +324,36 @@ pub fn seed(recorder: &Recorder) -> u64 {
 fn report(stream: &mut Stream, counts: &Counts, start: u64) {
     let end = counts.instructions.get();
     if counts.reported.replace(end) != end {
-        let mut words = [0; Place::Words as usize];
-        for (place, value) in [
-            (Place::BlockStart, start),
-            (Place::BlockEnd, end),
-            (Place::Fetches, counts.fetches()),
-            (Place::Loads, counts.data[0].get()),
-            (Place::Stores, counts.data[1].get()),
-        ] {
-            words[place as usize] = value;
-        }
-        stream.control_only(tag::PLACE, &words);
+        place(stream, counts, start);
     }
 }
 
-/// Before another control record of `vcpu`: report where the thread is.
+/// Report where the thread is, and its counts.
+fn place(stream: &mut Stream, counts: &Counts, start: u64) {
+    let mut words = [0; Place::Words as usize];
+    for (place, value) in [
+        (Place::BlockStart, start),
+        (Place::BlockEnd, counts.instructions.get()),
+        (Place::Fetches, counts.fetches()),
+        (Place::Loads, counts.data[0].get()),
+        (Place::Stores, counts.data[1].get()),
+    ] {
+        words[place as usize] = value;
+    }
+    counts.placed.set(counts.done());
+    stream.control_only(tag::PLACE, &words);
+}
+
+/// Before another control record of `vcpu`: report where the thread is. Its counts may be news even
+/// if the receiver has every reference.
 pub fn sync(stream: &mut Stream, vcpu: c_uint) {
     if is_on() {
         // SAFETY: a stream's handle is on the thread of its `vcpu`.
         let counts = unsafe { counts(vcpu) };
-        report(stream, counts, counts.instructions.get());
+        if counts.placed.get() != counts.done() {
+            let end = counts.instructions.get();
+            counts.reported.set(end);
+            place(stream, counts, end);
+        }
     }
 }

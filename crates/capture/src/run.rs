@@ -400,8 +400,9 @@ fn finish(
     if let Some((rate, seed)) = options.sample {
         let rate = rate.at_end(shared.header());
         let references = counts(references, options.fetch);
-        let sample = PageSample { rate, seed, references, bursts };
-        writer.change_source(|source| source.sample = Some(sample));
+        // All pages: the trace is whole.
+        let sample = (rate < 1.0).then_some(PageSample { rate, seed, references, bursts });
+        writer.change_source(|source| source.sample = sample);
     }
     writer.build_ids(build_ids);
     writer.clock(clock);

@@ -89,6 +89,8 @@ def run(
             f"the program made {made:,} references",
             file=sys.stderr,
         )
+    elif options.get("sample"):
+        print("nearfar: the program is small: the trace is whole", file=sys.stderr)
     if outcome.exit_code:
         print(f"nearfar: the program exited with status {outcome.exit_code}", file=sys.stderr)
     if outcome.signal is not None:
