@@ -25,9 +25,11 @@ mod block_set;
 pub mod clusters;
 pub mod records;
 
+use std::ops::Range;
+
 use nearfar_trace::hash::mix;
 use nearfar_trace::sample::PAGE_SHIFT;
-use nearfar_trace::{Error, Reader, Result};
+use nearfar_trace::{Batch, Error, Reader, RegionEvent, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
@@ -221,7 +223,11 @@ impl Sampled<'_> {
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
         job: impl Fn(u64, u32, Sample, &[u64]) -> PageSize + Sync,
     ) -> Result<(Vec<Cell>, Vec<OmittedSize>)> {
-        let sample = TraceSample::read(self, &candidates.sizes, rate, on_progress)?;
+        // A captured sample, which can be large, is read twice and not kept.
+        let captured = self.reader.info().source.sample.is_some();
+        let (records, passes) = (self.reader.info().records, 1 + u64::from(captured));
+        let first = &mut |at| on_progress(at / passes);
+        let sample = TraceSample::read(self, &candidates.sizes, rate, first)?;
         let (enough, too_few): (Vec<&SampledRecords>, Vec<&SampledRecords>) = sample
             .by_size
             .iter()
@@ -240,9 +246,17 @@ impl Sampled<'_> {
                 let touched = sample.touched.pages(page_bytes.trailing_zeros());
                 OmittedSize::new(page_bytes, max_pages.min(touched))
             });
-        let cells = |records: &&SampledRecords| self.cells_of(&sample, records, &job);
-        let cells = self.pool.install(|| enough.par_iter().flat_map_iter(cells).collect());
-        Ok((cells, omitted.collect()))
+        let omitted = omitted.collect();
+        let cells: Vec<Vec<Cell>> = if captured {
+            let second = &mut |at| on_progress((records + at) / passes);
+            let cells = enough.iter().map(|records| self.cells_of(&sample, records, &job, second));
+            cells.collect::<Result<_>>()?
+        } else {
+            let cells =
+                |records: &&SampledRecords| self.cells_of(&sample, records, &job, &mut |_| Ok(()));
+            self.pool.install(|| enough.par_iter().map(cells).collect::<Result<_>>())?
+        };
+        Ok((cells.into_iter().flatten().collect(), omitted))
     }
 
     /// The cells of one page size.
@@ -251,7 +265,8 @@ impl Sampled<'_> {
         sample: &TraceSample,
         records: &SampledRecords,
         job: &(impl Fn(u64, u32, Sample, &[u64]) -> PageSize + Sync),
-    ) -> Vec<Cell> {
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Vec<Cell>> {
         let (shift, page_bytes) = (records.shift, 1 << records.shift);
         let block_shift = if self.lives { shift.min(lifetimes::PAGE) } else { shift };
         let pages = sample.touched.pages(shift);
@@ -271,7 +286,8 @@ impl Sampled<'_> {
         let all = groups.len();
         let share_of_all = shares.iter().sum();
         groups.push(make(records.sample, share_of_all));
-        self.run(sample, records, block_shift, &mut groups);
+        let mut simulation = Simulation::new(self, block_shift, shift, &mut groups);
+        sample.simulate(self, records, &mut simulation, on_progress)?;
 
         let outcomes: Vec<Vec<Outcome>> = groups.iter().map(PageSize::outcomes).collect();
         let mean_of = |count: &dyn Fn(usize) -> u64| {
@@ -335,40 +351,55 @@ impl Sampled<'_> {
                 kinds: FaultKinds::of(outcome, pages, file_pages),
             }
         };
-        memories.iter().enumerate().map(cell).collect()
+        Ok(memories.iter().enumerate().map(cell).collect())
     }
+}
 
-    /// Simulate the sampled records, and the events between them, in each group.
-    fn run(
-        &self,
-        sample: &TraceSample,
-        records: &SampledRecords,
-        block_shift: u32,
-        groups: &mut [PageSize],
-    ) {
-        let mut windower =
-            Windower::new(block_shift, super::window::MAX_BLOCKS, self.options.kinds);
-        if self.lives {
-            let spaces = self.options.spaces(self.reader);
-            windower = windower.with_lives(Blocks::new(block_shift, records.shift, spaces));
+/// Groups of pages that are being simulated.
+pub struct Simulation<'a> {
+    windower: Windower,
+    chunk: Chunk,
+    /// Records in the chunk.
+    count: usize,
+    groups: &'a mut [PageSize],
+}
+
+impl<'a> Simulation<'a> {
+    fn new(study: &Sampled<'_>, block_shift: u32, shift: u32, groups: &'a mut [PageSize]) -> Self {
+        let kinds = study.options.kinds;
+        let mut windower = Windower::new(block_shift, super::window::MAX_BLOCKS, kinds);
+        if study.lives {
+            let spaces = study.options.spaces(study.reader);
+            windower = windower.with_lives(Blocks::new(block_shift, shift, spaces));
         }
         let mut chunk = Chunk::default();
-        let mut events = sample.events.iter().zip(&records.events_at).peekable();
-        let mut at = 0;
-        while at < records.batch.len() {
-            windower.begin(&mut chunk);
-            let end = records.batch.len().min(at + CHUNK);
-            while at < end {
-                while let Some((event, _)) = events.next_if(|(_, event_at)| **event_at <= at) {
-                    windower.event(event, &mut chunk);
-                }
-                let until = events.peek().map_or(end, |(_, event_at)| end.min(**event_at));
-                windower.add(&records.batch, at..until, &mut chunk);
-                at = until;
+        windower.begin(&mut chunk);
+        Self { windower, chunk, count: 0, groups }
+    }
+
+    fn event(&mut self, event: &RegionEvent) {
+        self.windower.event(event, &mut self.chunk);
+    }
+
+    fn records(&mut self, batch: &Batch, mut range: Range<usize>) {
+        while !range.is_empty() {
+            let end = range.end.min(range.start + CHUNK - self.count);
+            self.windower.add(batch, range.start..end, &mut self.chunk);
+            self.count += end - range.start;
+            range.start = end;
+            if self.count == CHUNK {
+                self.end();
+                self.windower.begin(&mut self.chunk);
+                self.count = 0;
             }
-            windower.end(&mut chunk);
-            groups.iter_mut().for_each(|group| group.chunk(&chunk));
         }
+    }
+
+    /// Simulate what has been added.
+    fn end(&mut self) {
+        self.windower.end(&mut self.chunk);
+        let Self { groups, chunk, .. } = self;
+        groups.par_iter_mut().for_each(|group| group.chunk(chunk));
     }
 }
 

@@ -5,9 +5,11 @@ use std::ops::Range;
 use nearfar_trace::reader::Batches;
 use nearfar_trace::{Batch, Columns, Error, KindSet, RegionEvent, Result, last_byte};
 
+use rustc_hash::FxHashSet;
+
 use super::block_set::BlockSet;
 use super::clusters::{Clusters, Schedule};
-use super::{GROUPS, Sample, Sampled};
+use super::{GROUPS, Sample, Sampled, Simulation};
 use crate::lifetimes::{Events, Next, Recent, ResidentSet};
 
 /// Bytes per sampled record.
@@ -19,13 +21,21 @@ pub struct SampledRecords {
     pub shift: u32,
     /// The sampled pages.
     pub sample: Sample,
-    /// The records.
+    /// The records; of a captured sample, which is read again instead, those of the current batch.
     pub batch: Batch,
     /// For each event, the number of these records before it.
     pub events_at: Vec<usize>,
+    /// Sampled pages of a captured sample.
+    pages: FxHashSet<u64>,
 }
 
 impl SampledRecords {
+    fn new(shift: u32, rate: f64, seed: u64) -> Self {
+        let sample = Sample::new(shift, rate, seed);
+        let (batch, events_at, pages) = (Batch::default(), Vec::new(), FxHashSet::default());
+        Self { shift, sample, batch, events_at, pages }
+    }
+
     /// Add the records that touch a sampled page.
     fn add(&mut self, records: &Records) {
         let Self { shift, sample, batch, .. } = self;
@@ -41,12 +51,27 @@ impl SampledRecords {
         }
     }
 
+    /// Forget the records of the current batch, but not their pages.
+    fn forget_records(&mut self) {
+        let mut previous = u64::MAX;
+        for (&addr, &size) in self.batch.addr.iter().zip(&self.batch.size) {
+            for page in addr >> self.shift..=last_byte(addr, size) >> self.shift {
+                if page != previous && self.sample.contains(page) {
+                    self.pages.insert(page);
+                }
+                previous = page;
+            }
+        }
+        self.batch.clear();
+    }
+
     /// Distinct pages of each group.
     pub fn pages_by_group(&self) -> Vec<u64> {
         let records = self.batch.addr.iter().zip(&self.batch.size);
         let pages = records
             .flat_map(|(&addr, &size)| addr >> self.shift..=last_byte(addr, size) >> self.shift);
-        let mut pages: Vec<u64> = pages.filter(|&page| self.sample.contains(page)).collect();
+        let pages = pages.filter(|&page| self.sample.contains(page));
+        let mut pages: Vec<u64> = pages.chain(self.pages.iter().copied()).collect();
         pages.sort_unstable();
         pages.dedup();
         let groups = (0..GROUPS).map(|group| self.sample.group(group));
@@ -101,8 +126,59 @@ pub struct TraceSample {
     pub born: Option<(u64, u64)>,
 }
 
+/// A piece of a trace.
+enum Piece<'a> {
+    Event(RegionEvent),
+    /// Records of a batch, and the number of records before them.
+    Records(&'a Batch, Range<usize>, u64),
+}
+
+/// Read the pieces of a trace in order. `on_piece` gets the address spaces, and with lifetimes places
+/// of records in them.
+fn pieces(
+    study: &Sampled<'_>,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    on_piece: &mut (dyn FnMut(Piece<'_>, &mut ResidentSet) -> Result<()> + Send),
+) -> Result<()> {
+    let Sampled { reader, options, lives, .. } = *study;
+    // Without pages, it tracks address spaces only.
+    let mut set = ResidentSet::new(options.spaces(reader), options.files);
+    let mut events = if lives { Events::new(reader)? } else { Events::none() };
+    // Bursts are of one thread each.
+    let threads = reader.info().source.sample.is_some() && reader.info().threads.len() > 1;
+    let thread = threads || lives && set.spaces().several();
+    let mut groups = reader.groups(Columns { thread, ..Columns::PAGING });
+    let (mut batch, mut at) = (Batch::default(), 0);
+    let mut group = groups.next()?;
+    while let Some(mut current) = group {
+        // Decompress the next row group while processing this one.
+        let mut process = || -> Result<()> {
+            while current.next_into(Batches::MAX, &mut batch)? {
+                for next in events.among(batch.len()) {
+                    match next {
+                        Next::Event(event) => on_piece(Piece::Event(event), &mut set)?,
+                        Next::Records(range) => {
+                            if lives {
+                                set.spaces().place_records(&mut batch, range.clone());
+                            }
+                            on_piece(Piece::Records(&batch, range.clone(), at), &mut set)?;
+                            at += range.len() as u64;
+                        }
+                    }
+                }
+            }
+            Ok(())
+        };
+        let (next, processed) = study.pool.install(|| rayon::join(|| groups.next(), &mut process));
+        processed?;
+        group = next?;
+        on_progress(at)?;
+    }
+    Ok(())
+}
+
 impl TraceSample {
-    /// Read the trace.
+    /// Read the trace. Of a captured sample, no record is kept: [`Self::simulate`] reads it again.
     ///
     /// # Errors
     /// If the trace cannot be read or the sample needs too much memory; errors of `on_progress`.
@@ -114,17 +190,13 @@ impl TraceSample {
     ) -> Result<Self> {
         let Sampled { reader, options, lives, .. } = *study;
         let (kinds, tlb, seed) = (options.kinds, options.tlb, options.sample_seed);
-        let records_of = |&page: &u64| {
-            let shift = page.trailing_zeros();
-            let sample = Sample::new(shift, rate, seed);
-            SampledRecords { shift, sample, batch: Batch::default(), events_at: Vec::new() }
-        };
         let captured = reader.info().source.sample.as_ref();
         let references = reader.info().references_of(kinds);
         let schedule = match captured {
             Some(sample) => Schedule::of_bursts(sample, references, tlb),
             None => Schedule::new(reader.info().records, rate, tlb, seed),
         };
+        let records_of = |page: &u64| SampledRecords::new(page.trailing_zeros(), rate, seed);
         let mut sample = Self {
             by_size: page_sizes.iter().map(records_of).collect(),
             events: Vec::new(),
@@ -134,58 +206,83 @@ impl TraceSample {
             crossings: [0; 64],
             born: None,
         };
-        // Without pages, it tracks address spaces only.
-        let mut set = ResidentSet::new(options.spaces(reader), options.files);
-        let (mut recent, counts_pages) = (Recent::default(), lives && captured.is_some());
-        let mut events = if lives { Events::new(reader)? } else { Events::none() };
-        // Bursts are of one thread each.
-        let threads = captured.is_some() && reader.info().threads.len() > 1;
-        let thread = threads || lives && set.spaces().several();
-        let mut groups = reader.groups(Columns { thread, ..Columns::PAGING });
-        let (mut batch, mut records, mut at) = (Batch::default(), Records::default(), 0);
-        let mut group = groups.next()?;
-        while let Some(mut current) = group {
-            // Decompress the next row group while processing this one.
-            let mut process = || -> Result<()> {
-                while current.next_into(Batches::MAX, &mut batch)? {
-                    for next in events.among(batch.len()) {
-                        match next {
-                            Next::Event(event) => {
-                                if set.event(&event) {
-                                    recent.clear();
-                                }
-                                sample.event(event);
-                            }
-                            Next::Records(range) => {
-                                if lives {
-                                    set.spaces().place_records(&mut batch, range.clone());
-                                }
-                                if counts_pages {
-                                    set.records(&mut recent, kinds, &batch, range.clone());
-                                }
-                                sample.clusters.records(&batch, range.clone(), at);
-                                at += range.len() as u64;
-                                records.fill(&batch, range, kinds);
-                                sample.records(&records);
-                            }
-                        }
+        let (mut records, mut recent) = (Records::default(), Recent::default());
+        let mut born = (0, 0);
+        pieces(study, on_progress, &mut |piece, set| {
+            match piece {
+                Piece::Event(event) => {
+                    if set.event(&event) {
+                        recent.clear();
+                    }
+                    if captured.is_none() {
+                        sample.event(event);
                     }
                 }
-                Ok(())
-            };
-            let (next, processed) =
-                study.pool.install(|| rayon::join(|| groups.next(), &mut process));
-            processed?;
-            group = next?;
-            sample.check(rate, at, reader.info().records, options.max_memory)?;
-            on_progress(at)?;
-        }
+                Piece::Records(batch, range, at) => {
+                    sample.clusters.records(batch, range.clone(), at);
+                    records.fill(batch, range.clone(), kinds);
+                    sample.records(&records);
+                    if captured.is_none() {
+                        return sample.check(rate, at, reader.info().records, options.max_memory);
+                    }
+                    sample.by_size.iter_mut().for_each(SampledRecords::forget_records);
+                    if lives {
+                        set.records(&mut recent, kinds, batch, range);
+                        born = set.peak().pages();
+                    }
+                }
+            }
+            Ok(())
+        })?;
         if captured.is_some() {
             // Of the references that were not recorded, those that cross a border are not known.
             (sample.records, sample.crossings) = (references, [0; 64]);
+            sample.born = lives.then_some(born);
         }
-        sample.born = counts_pages.then(|| set.peak().pages());
         Ok(sample)
+    }
+
+    /// Simulate the sampled records of a page size, and the events between them.
+    ///
+    /// # Errors
+    /// If a captured sample cannot be read again; errors of `on_progress`.
+    pub fn simulate(
+        &self,
+        study: &Sampled<'_>,
+        records: &SampledRecords,
+        simulation: &mut Simulation<'_>,
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        if study.reader.info().source.sample.is_none() {
+            let mut at = 0;
+            for (event, &event_at) in self.events.iter().zip(&records.events_at) {
+                simulation.records(&records.batch, at..event_at);
+                simulation.event(event);
+                at = event_at;
+            }
+            simulation.records(&records.batch, at..records.batch.len());
+        } else {
+            let SampledRecords { shift, sample, .. } = *records;
+            let mut own = SampledRecords { sample, ..SampledRecords::new(shift, 0.0, 0) };
+            let mut wanted = Records::default();
+            pieces(study, on_progress, &mut |piece, set| {
+                match piece {
+                    Piece::Event(event) => {
+                        set.event(&event);
+                        simulation.event(&event);
+                    }
+                    Piece::Records(batch, range, _) => {
+                        wanted.fill(batch, range, study.options.kinds);
+                        own.add(&wanted);
+                        simulation.records(&own.batch, 0..own.batch.len());
+                        own.batch.clear();
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        simulation.end();
+        Ok(())
     }
 
     fn event(&mut self, event: RegionEvent) {
