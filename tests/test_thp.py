@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from conftest import DATA, Run
+from nearfar import machine as machines
 from nearfar.capture import capture
+from nearfar.declared import thp as declared
 from nearfar.errors import NearfarError
+from nearfar.paging import paging
 from nearfar.result import Result
 from nearfar.thp import ThpResult, settings, thp
 
@@ -98,8 +102,90 @@ def test_sizes_are_set_one_by_one(recorded: Path) -> None:
     assert 0 <= grown - 8 * (2 * MIB - 4096) - 8 * (60 << 10) <= 30 * (60 << 10)
 
 
+def test_at_the_limit_underused_pages_are_split_or_swapped(recorded: Path) -> None:
+    # 16 MiB of small pages, and under `madvise` eight huge pages with one touched page each.
+    options = {"machine": "nvme", "policy": "never,madvise", "pages_to_scan": 0, "memory": "24M"}
+    never, madvise = thp(recorded, **options, max_ptes_none=510).rows
+    assert never["swap_outs"] == never["shrunk"] == 0
+    assert (madvise["shrunk"], madvise["swap_outs"]) == (8, 0)
+    never, madvise = thp(recorded, **options).rows
+    # The kernel's default splits none; they are swapped as a whole, and not used again.
+    assert madvise["shrunk"] == never["swap_outs"] == 0
+    assert madvise["peak_bytes"] <= 24 * MIB
+    whole = madvise["splits"]
+    assert whole >= 4 and 512 * whole <= madvise["swap_outs"] < 512 * (whole + 1)
+    assert madvise["io_ns"] > 0 or madvise["swap_ins"] == 0
+
+
+def test_at_the_limit_a_fault_makes_room_only_where_huge_pages_are_asked_for(
+    recorded: Path,
+) -> None:
+    options = {"machine": "nvme", "policy": "always,defer", "pages_to_scan": 0, "memory": "12M"}
+    always, defer = thp(recorded, **options).rows
+    # Five huge pages of the first area fit beside the libc; of the second area, all and none.
+    assert (always["huge_faults"], always["fallbacks"]) == (5 + 8, 3)
+    assert (defer["huge_faults"], defer["fallbacks"]) == (5, 3 + 8)
+
+
+@pytest.mark.parametrize("name", ["office", "photo", "sqlite"])
+def test_small_pages_swap_as_in_the_study_of_page_sizes(name: str) -> None:
+    trace = DATA / "captures" / f"{name}.trace"
+    (row,) = thp(trace, machine="nvme", policy="never", memory="60%").rows
+    asked = {"page_sizes": "4K", "memory": "60%", "replacement": "clock"}
+    (other,) = paging(trace, machine="nvme", page_cache="elsewhere", **asked).rows
+    assert row["memory_bytes"] == other["memory_bytes"]
+    assert row["swap_ins"] == pytest.approx(other["swap_ins"], rel=0.1) and row["swap_ins"] > 100
+    # 4 KiB, at the time that the machine has for it.
+    (read_ns,) = machines.paging_machine("nvme").io_ns("nvme", [4096])
+    assert row["io_ns"] == pytest.approx(row["swap_ins"] / row["references"] * read_ns)
+
+
+@pytest.mark.parametrize("memory", [None, "24M"])
+def test_areas_add_up(recorded: Path, memory: str | None) -> None:
+    options = {"scan_sleep": "1ms", "memory": memory}
+    result = thp(
+        recorded, machine="nvme", policy="never,madvise,64K=always", **options, by_area=True
+    )
+    steady = {}
+    for row in result.rows:
+        areas = [area for area in result.areas if area["policy"] == row["policy"]]
+        assert len({area["area"] for area in areas}) == len(areas)
+        waits = row["tlb_ns"] + row["walk_ns"] + row["cache_ns"] + row["dram_ns"]
+        faults = row["fault_ns"] + row["start_ns"] + row["io_ns"]
+
+        def total(name: str, areas: list[declared.AreasRow] = areas) -> float:
+            return sum(cast("dict[str, float]", area)[name] for area in areas)
+
+        near = {"rel": 1e-5}
+        assert total("wait_ns") == pytest.approx(waits, **near)
+        assert total("fault_ns") == pytest.approx(faults, **near)
+        assert total("start_ns") == pytest.approx(row["start_ns"], **near)
+        assert total("mean_bytes") == pytest.approx(row["mean_bytes"], **near)
+        steady[row["policy"]] = row["total_ns"] - row["start_ns"]
+        assert total("saved_ns") == pytest.approx(steady["never"] - steady[row["policy"]], abs=1e-6)
+    without = thp(recorded, machine="nvme", policy="never,madvise,64K=always", **options)
+    assert without.rows == result.rows and not without.areas
+
+
+def test_an_area_that_only_grows(recorded: Path, nearfar: Run) -> None:
+    words = ("--machine", "nvme", "--policy", "never,always", "--pages-to-scan", "0", "--by-area")
+    done = nearfar("thp", str(recorded), *words, "--format", "json")
+    areas = json.loads(done.stdout)["areas"]
+    (own,) = (
+        area
+        for area in areas
+        if area["policy"] == "always" and area["area"] == "(anonymous) 0x200000000000"
+    )
+    # One page of 4 KiB became one of 2 MiB sixteen times, for most of the run.
+    assert 8 * 2 * MIB < own["added_bytes"] < 16 * 2 * MIB
+    assert own["large_bytes"] > own["added_bytes"] and own["advice"] == "MADV_NOHUGEPAGE"
+    shown = nearfar("thp", str(recorded), *words)
+    assert "prctl(PR_SET_THP_DISABLE)" in shown.stdout, shown.stdout
+
+
 def test_a_result_is_kept_and_shown(nearfar: Run, tmp_path: Path) -> None:
-    done = nearfar("thp", str(MEMCACHED), "--machine", "nvme", "-o", str(tmp_path / "run"))
+    asked = ("--machine", "nvme", "--by-area", "-o", str(tmp_path / "run"))
+    done = nearfar("thp", str(MEMCACHED), *asked)
     assert done.returncode == 0, done.stderr
     assert "Policy: never; always takes" in done.stdout
     kept = nearfar("diff", str(tmp_path / "run"), str(tmp_path / "run"))
@@ -107,6 +193,7 @@ def test_a_result_is_kept_and_shown(nearfar: Run, tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     text = (tmp_path / "page.html").read_text()
     assert "no other" not in text and "always takes" in text and "Memory over time" in text
+    assert "MADV_NOHUGEPAGE" in text
     assert "0 better, 0 worse, 4 unchanged" in kept.stdout, kept.stdout
     found = json.loads(
         nearfar("thp", str(MEMCACHED), "--machine", "nvme", "--format", "json").stdout
@@ -128,6 +215,10 @@ def test_a_result_is_kept_and_shown(nearfar: Run, tmp_path: Path) -> None:
         (("--max-ptes-none", "512"), "511"),
         (("--scan-sleep", "soon"), "scan-sleep"),
         (("--machine", "cxl"), "machine cxl"),
+        (("--memory", "100K"), "--memory"),
+        (("--memory", "10%,20%"), "one size"),
+        (("--storage", "nvme"), "add --memory"),
+        (("--memory", "50%", "--storage", "tape"), "no storage named `tape`"),
     ],
 )
 def test_bad_options_are_one_line(nearfar: Run, words: tuple[str, str], said: str) -> None:
