@@ -1,13 +1,13 @@
 //! Folios: the memory of pages, with the number of page-table entries that map it.
 
 use nearfar_kernel::thp::HUGE;
-use nearfar_kernel::thp::reclaim::Queue;
+use nearfar_kernel::thp::reclaim::Lists;
 
 /// 2^`order` small pages that are allocated and freed together.
 #[derive(Clone, Copy, Debug)]
 pub struct Folio {
     pub order: u8,
-    /// It waits in [`Limited::split_queue`].
+    /// It waits in [`Lists::to_split`].
     queued: bool,
     /// The huge zero page, which takes no memory.
     pub zero: bool,
@@ -30,15 +30,6 @@ impl Folio {
     }
 }
 
-/// What reclaim needs to know.
-#[derive(Debug, Default)]
-pub struct Limited {
-    /// All folios but the zero page.
-    pub folios: Queue,
-    /// Those to split if memory is short (`_deferred_list`).
-    split_queue: Queue,
-}
-
 /// All folios, by id.
 #[derive(Debug, Default)]
 pub struct Folios {
@@ -48,13 +39,13 @@ pub struct Folios {
     /// By area: private memory that is mapped, and the part in larger pages, in small pages.
     pub by_area: Vec<[u64; 2]>,
     /// If memory is limited.
-    pub limited: Option<Limited>,
+    pub limited: Option<Lists>,
 }
 
 impl Folios {
     /// None, in memory that may be limited.
     pub fn new(limited: bool) -> Self {
-        Self { limited: limited.then(Limited::default), ..Self::default() }
+        Self { limited: limited.then(Lists::default), ..Self::default() }
     }
 
     /// Memory of all folios, in small pages.
@@ -120,13 +111,13 @@ impl Folios {
         if let Some(limited) = &mut self.limited
             && !std::mem::replace(&mut folio.queued, true)
         {
-            limited.split_queue.add(id);
+            limited.to_split.add(id);
         }
     }
 
     /// Take a folio from the queue of those to split.
     pub fn next_to_split(&mut self) -> Option<u32> {
-        let id = self.limited.as_mut()?.split_queue.pop()?;
+        let id = self.limited.as_mut()?.to_split.pop()?;
         self.folios[id as usize].queued = false;
         Some(id)
     }
@@ -170,7 +161,7 @@ impl Folios {
             if let Some(limited) = &mut self.limited {
                 limited.folios.remove(id);
                 if folio.queued {
-                    limited.split_queue.remove(id);
+                    limited.to_split.remove(id);
                 }
             }
         }

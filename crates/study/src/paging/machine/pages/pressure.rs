@@ -1,6 +1,6 @@
 //! Private memory under a limit: what is split and swapped out, and how it comes back.
 
-use nearfar_kernel::thp::reclaim::{self, Queue};
+use nearfar_kernel::thp::reclaim::{self, Lists};
 use nearfar_kernel::thp::{Advice, HUGE};
 
 use super::super::touches::{TlbOp, Touch};
@@ -57,46 +57,26 @@ impl Pages {
         if self.fits(pages) {
             return true;
         }
-        if self.limit.is_some_and(|limit| limit >= pages) {
+        if let Some(limit) = self.limit.filter(|limit| *limit >= pages) {
             self.now += 1;
-            self.shrink();
-            self.wanted = pages;
+            self.wanted = reclaim::goal(pages, limit);
             reclaim::reclaim(self);
         }
         self.fits(pages)
     }
 
-    /// Split what is queued and has empty parts (`deferred_split_scan`).
-    fn shrink(&mut self) {
-        while let Some(id) = self.folios.next_to_split() {
-            let Some(&folio) = self.folios.get(id) else { continue };
-            let Folio { order, mapped, zero: false, .. } = folio else { continue };
-            let Some(table) = self.tables.get(&folio.key) else { continue };
-            let mine: Vec<usize> = (0..RANGE).filter(|at| table.folio[*at] == id).collect();
-            // What processes share stays whole.
-            if order == 0 || mapped as usize != mine.len() || mine.is_empty() {
-                continue;
-            }
-            let written = |at: &&usize| {
-                let block = table.block[**at];
-                block != NONE && self.blocks[block as usize].written
-            };
-            let zeros = (mine.len() - mine.iter().filter(written).count()) as u64;
-            let is_huge = u32::from(order) == HUGE;
-            if folio.is_partial() || is_huge && reclaim::underused(zeros, self.max_none) {
-                self.split_folio(folio, &mine);
-            }
-        }
-    }
-
     /// Split a folio into small ones, and map the zero page where it is empty
-    /// (`try_to_map_unused_to_zeropage`).
-    fn split_folio(&mut self, Folio { order, cleared, area, key, .. }: Folio, mine: &[usize]) {
+    /// (`try_to_map_unused_to_zeropage`). Returns them.
+    fn split_folio(
+        &mut self,
+        Folio { order, cleared, area, key, .. }: Folio,
+        entries: &[(u64, usize)],
+    ) -> Vec<u32> {
         self.split(key);
         self.events.shrunk += 1;
         let free = self.free;
-        let mut stays = false;
-        for &at in mine {
+        let mut small = Vec::new();
+        for &(_, at) in entries {
             let number = (key << HUGE) + at as u64;
             let block = self.table(number).block[at];
             let mut written = false;
@@ -106,16 +86,24 @@ impl Pages {
                 (block.order, written) = (0, block.written);
             }
             let new = if written { self.folios.new_folio(0, number, area) } else { OTHER };
-            if let Some(new) = self.folios.get_mut(new) {
-                new.cleared = cleared;
+            if let Some(folio) = self.folios.get_mut(new) {
+                folio.cleared = cleared;
+                small.push(new);
             }
-            stays |= written;
             self.map(key, at, 1, new);
         }
         // Its block is not free as a whole.
-        if u32::from(order) == HUGE && stays {
+        if u32::from(order) == HUGE && !small.is_empty() {
             self.free = free;
         }
+        small
+    }
+
+    /// The entries of a folio that may be split: what processes share stays whole.
+    fn unshared(&self, id: u32, folio: &Folio) -> Option<Vec<(u64, usize)>> {
+        let entries = self.mappings(id, folio)?;
+        let own = entries.iter().all(|(key, _)| *key == folio.key);
+        (folio.order > 0 && own).then_some(entries)
     }
 
     /// All entries that map a folio; `None` if some are not found, as after a move.
@@ -178,8 +166,16 @@ impl Pages {
 }
 
 impl reclaim::Memory for Pages {
-    fn folios(&mut self) -> &mut Queue {
-        &mut self.folios.limited.get_or_insert_default().folios
+    fn lists(&mut self) -> &mut Lists {
+        self.folios.limited.get_or_insert_default()
+    }
+
+    fn pages(&self, id: u32) -> u64 {
+        self.folios.get(id).map_or(0, |folio| 1 << folio.order)
+    }
+
+    fn held(&self) -> u64 {
+        self.folios.held()
     }
 
     fn is_over(&self) -> bool {
@@ -201,6 +197,12 @@ impl reclaim::Memory for Pages {
 
     fn evict(&mut self, id: u32) {
         let Some(&folio) = self.folios.get(id) else { return };
+        if let Some(entries) = self.unshared(id, &folio).filter(|_| folio.is_partial()) {
+            for small in self.split_folio(folio, &entries) {
+                self.evict(small);
+            }
+            return;
+        }
         let Some(entries) = self.mappings(id, &folio) else { return };
         // What the program freed is dropped.
         let freed = self.touched(&entries).all(|block| block.lazy)
@@ -218,6 +220,18 @@ impl reclaim::Memory for Pages {
             }
             let gone = if block == NONE { NONE } else { DROPPED };
             self.map(key, at, 1, if freed { gone } else { SWAPPED });
+        }
+    }
+
+    fn split_next(&mut self) {
+        let Some(id) = self.folios.next_to_split() else { return };
+        let Some(&folio) = self.folios.get(id) else { return };
+        let Some(entries) = self.unshared(id, &folio) else { return };
+        let written = self.touched(&entries).filter(|block| block.written).count();
+        let zeros = (entries.len() - written) as u64;
+        let underused = reclaim::underused(zeros, self.max_none);
+        if folio.is_partial() || u32::from(folio.order) == HUGE && underused {
+            self.split_folio(folio, &entries);
         }
     }
 }

@@ -71,6 +71,7 @@ pub struct Plain {
     /// Folios in the order in which they are reclaimed, and those that may be split.
     pub order_of_reclaim: Vec<usize>,
     pub to_split: Vec<usize>,
+    pub put_off: u64,
 }
 
 impl Plain {
