@@ -12,8 +12,15 @@ from nearfar.thp import ThpResult
 _GLOSSARY: Final = (
     ("huge page", "A page of 2 MiB."),
     ("merge", "khugepaged, or a call of the program, makes a huge page out of small ones."),
-    ("split", "A huge page becomes small pages, because a part of it is given back or copied."),
-    ("fallback", "A fault takes small pages, because no block of 2 MiB is free."),
+    (
+        "split",
+        "A huge page becomes small pages, because a part of it is given back or copied, or memory "
+        "is at its limit.",
+    ),
+    (
+        "fallback",
+        "A fault takes small pages, because no block of 2 MiB is free, or memory is at its limit.",
+    ),
     ("stall", "A fault of more than 100 microseconds."),
     ("start", "The time in which memory is filled."),
     ("swap-in", "A page of 4 KiB is read back from swap."),
