@@ -89,7 +89,8 @@ def area_cells(result: ThpResult) -> tuple[list[str], list[list[str]]]:
         rest = [area for area in areas if not _matters(result, area)]
         cells += [_line([area], area["advice"], area["area"]) for area in shown]
         if rest:
-            cells.append(_line(rest, "", f"{len(rest)} {'others' if shown else 'areas'}"))
+            noun = ("other" if shown else "area") + ("s" if len(rest) > 1 else "")
+            cells.append(_line(rest, "", f"{len(rest)} {noun}"))
     return heads, cells
 
 
