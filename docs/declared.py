@@ -50,6 +50,7 @@ IN_PYTHON = {
     "size": "nearfar.size.options",
     "watch": "nearfar.watch.options",
     "sweep": "nearfar.sweep.options",
+    "thp": "nearfar.thp",
     "workload": "nearfar.workload",
 }
 

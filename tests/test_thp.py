@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from conftest import DATA, Run
+from nearfar import machine as machines
 from nearfar.capture import capture
+from nearfar.declared import thp as declared
 from nearfar.errors import NearfarError
+from nearfar.paging import paging
 from nearfar.result import Result
 from nearfar.thp import ThpResult, settings, thp
 
@@ -43,15 +47,41 @@ int main(void)
 }
 """
 
+#: What Linux 6.18 did with the program, linked statically, in a control group with this limit:
+#: classic lists, swap on zram without read-ahead, khugepaged asleep. By policy, limit and
+#: max_ptes_none: pswpin, pswpout and thp_underused_split_page of /proc/vmstat.
+KERNEL = {
+    ("never", "12M", 511): (406, 1526, 0),
+    ("madvise", "24M", 511): (6, 2579, 0),
+    ("madvise", "24M", 510): (6, 2578, 0),
+    ("madvise", "12M", 511): (406, 5683, 0),
+    ("madvise", "30M", 510): (6, 1042, 0),
+    ("madvise", "31M", 510): (6, 531, 7),
+    ("defer", "24M", 511): (6, 4106, 0),
+    ("defer", "12M", 511): (407, 4142, 0),
+    ("always", "12M", 511): (407, 8195, 0),
+}
+
+
+def record(folder: Path, *options: str) -> Path:
+    """A capture of the program, compiled with these options."""
+    (folder / "program.c").write_text(PROGRAM)
+    words = ["gcc", "-O1", *options, "-o", folder / "program", folder / "program.c"]
+    subprocess.run(words, check=True)
+    capture([str(folder / "program")], folder / "trace")
+    return folder / "trace"
+
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture of the program."""
-    folder = tmp_path_factory.mktemp("thp")
-    (folder / "program.c").write_text(PROGRAM)
-    subprocess.run(["gcc", "-O1", "-o", folder / "program", folder / "program.c"], check=True)
-    capture([str(folder / "program")], folder / "trace")
-    return folder / "trace"
+    return record(tmp_path_factory.mktemp("thp"))
+
+
+@pytest.fixture(scope="module")
+def recorded_static(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A capture of the program, which has few private pages of libraries."""
+    return record(tmp_path_factory.mktemp("thp-static"), "-static")
 
 
 def huge_faults(result: ThpResult) -> dict[str, int]:
@@ -98,8 +128,103 @@ def test_sizes_are_set_one_by_one(recorded: Path) -> None:
     assert 0 <= grown - 8 * (2 * MIB - 4096) - 8 * (60 << 10) <= 30 * (60 << 10)
 
 
+def test_at_the_limit_huge_pages_are_swapped_whole_or_split(recorded: Path) -> None:
+    # 16 MiB of small pages, and under `madvise` eight huge pages with one touched page each.
+    options = {"machine": "nvme", "policy": "never,madvise", "pages_to_scan": 0}
+    never, whole = thp(recorded, **options, memory="24M").rows
+    assert never["swap_outs"] == never["shrunk"] == whole["shrunk"] == 0
+    # More than 8 MiB must go; the huge pages are the oldest, after the libc's.
+    assert whole["splits"] == 5 and 5 * 512 <= whole["swap_outs"] < 6 * 512
+    assert whole["peak_bytes"] <= 24 * MIB and whole["memory_bytes"] == 24 * MIB
+    # The shrinker does not begin while reclaim finds old pages; with more memory it does, as half
+    # of it is small pages that were all referenced. One huge page may be swapped before.
+    _, few = thp(recorded, **options, memory="24M", max_ptes_none=510).rows
+    assert (few["shrunk"], few["swap_outs"]) == (0, whole["swap_outs"])
+    _, split = thp(recorded, **options, memory="31M", max_ptes_none=510).rows
+    assert split["shrunk"] >= 7 and split["shrunk"] + split["swap_outs"] // 512 == 8
+
+
+@pytest.mark.parametrize(("policy", "memory", "max_ptes_none"), KERNEL)
+def test_swap_is_that_of_a_kernel(
+    recorded_static: Path, policy: str, memory: str, max_ptes_none: int
+) -> None:
+    options = {"policy": policy, "memory": memory, "max_ptes_none": max_ptes_none}
+    (row,) = thp(recorded_static, machine="nvme", pages_to_scan=0, **options).rows
+    swap_ins, swap_outs, shrunk = KERNEL[policy, memory, max_ptes_none]
+    assert row["swap_ins"] == pytest.approx(swap_ins, abs=8)
+    assert row["swap_outs"] == pytest.approx(swap_outs, rel=0.07)
+    assert row["shrunk"] == shrunk
+
+
+def test_at_the_limit_a_fault_makes_room_only_where_huge_pages_are_asked_for(
+    recorded: Path,
+) -> None:
+    options = {"machine": "nvme", "policy": "always,defer", "pages_to_scan": 0, "memory": "12M"}
+    always, defer = thp(recorded, **options).rows
+    # Five huge pages of the first area fit beside the libc; of the second area, all and none.
+    assert (always["huge_faults"], always["fallbacks"]) == (5 + 8, 3)
+    assert (defer["huge_faults"], defer["fallbacks"]) == (5, 3 + 8)
+
+
+@pytest.mark.parametrize("name", ["office", "photo", "sqlite"])
+def test_small_pages_swap_as_in_the_study_of_page_sizes(name: str) -> None:
+    trace = DATA / "captures" / f"{name}.trace"
+    (row,) = thp(trace, machine="nvme", policy="never", memory="60%").rows
+    asked = {"page_sizes": "4K", "memory": "60%", "replacement": "clock"}
+    (other,) = paging(trace, machine="nvme", page_cache="elsewhere", **asked).rows
+    assert row["memory_bytes"] == other["memory_bytes"]
+    assert row["swap_ins"] == pytest.approx(other["swap_ins"], rel=0.1) and row["swap_ins"] > 100
+    # 4 KiB, at the time that the machine has for it.
+    (read_ns,) = machines.paging_machine("nvme").io_ns("nvme", [4096])
+    assert row["io_ns"] == pytest.approx(row["swap_ins"] / row["references"] * read_ns)
+
+
+@pytest.mark.parametrize("memory", [None, "24M"])
+def test_areas_add_up(recorded: Path, memory: str | None) -> None:
+    options = {"scan_sleep": "1ms", "memory": memory}
+    result = thp(
+        recorded, machine="nvme", policy="never,madvise,64K=always", **options, by_area=True
+    )
+    steady = {}
+    for row in result.rows:
+        areas = [area for area in result.areas if area["policy"] == row["policy"]]
+        assert len({area["area"] for area in areas}) == len(areas)
+        waits = row["tlb_ns"] + row["walk_ns"] + row["cache_ns"] + row["dram_ns"]
+        faults = row["fault_ns"] + row["start_ns"] + row["io_ns"]
+
+        def total(name: str, areas: list[declared.AreasRow] = areas) -> float:
+            return sum(cast("dict[str, float]", area)[name] for area in areas)
+
+        near = {"rel": 1e-5}
+        assert total("wait_ns") == pytest.approx(waits, **near)
+        assert total("fault_ns") == pytest.approx(faults, **near)
+        assert total("start_ns") == pytest.approx(row["start_ns"], **near)
+        assert total("mean_bytes") == pytest.approx(row["mean_bytes"], **near)
+        steady[row["policy"]] = row["total_ns"] - row["start_ns"]
+        assert total("saved_ns") == pytest.approx(steady["never"] - steady[row["policy"]], abs=1e-6)
+    without = thp(recorded, machine="nvme", policy="never,madvise,64K=always", **options)
+    assert without.rows == result.rows and not without.areas
+
+
+def test_an_area_that_only_grows(recorded: Path, nearfar: Run) -> None:
+    words = ("--machine", "nvme", "--policy", "never,always", "--pages-to-scan", "0", "--by-area")
+    done = nearfar("thp", str(recorded), *words, "--format", "json")
+    areas = json.loads(done.stdout)["areas"]
+    (own,) = (
+        area
+        for area in areas
+        if area["policy"] == "always" and area["area"] == "(anonymous) 0x200000000000"
+    )
+    # One page of 4 KiB became one of 2 MiB sixteen times, for most of the run.
+    assert 8 * 2 * MIB < own["added_bytes"] < 16 * 2 * MIB
+    assert own["large_bytes"] > own["added_bytes"] and own["advice"] == "MADV_NOHUGEPAGE"
+    shown = nearfar("thp", str(recorded), *words)
+    assert "prctl(PR_SET_THP_DISABLE)" in shown.stdout, shown.stdout
+
+
 def test_a_result_is_kept_and_shown(nearfar: Run, tmp_path: Path) -> None:
-    done = nearfar("thp", str(MEMCACHED), "--machine", "nvme", "-o", str(tmp_path / "run"))
+    asked = ("--machine", "nvme", "--by-area", "-o", str(tmp_path / "run"))
+    done = nearfar("thp", str(MEMCACHED), *asked)
     assert done.returncode == 0, done.stderr
     assert "Policy: never; always takes" in done.stdout
     kept = nearfar("diff", str(tmp_path / "run"), str(tmp_path / "run"))
@@ -107,6 +232,7 @@ def test_a_result_is_kept_and_shown(nearfar: Run, tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     text = (tmp_path / "page.html").read_text()
     assert "no other" not in text and "always takes" in text and "Memory over time" in text
+    assert "MADV_NOHUGEPAGE" in text
     assert "0 better, 0 worse, 4 unchanged" in kept.stdout, kept.stdout
     found = json.loads(
         nearfar("thp", str(MEMCACHED), "--machine", "nvme", "--format", "json").stdout
@@ -128,6 +254,10 @@ def test_a_result_is_kept_and_shown(nearfar: Run, tmp_path: Path) -> None:
         (("--max-ptes-none", "512"), "511"),
         (("--scan-sleep", "soon"), "scan-sleep"),
         (("--machine", "cxl"), "machine cxl"),
+        (("--memory", "100K"), "--memory"),
+        (("--memory", "10%,20%"), "one size"),
+        (("--storage", "nvme"), "add --memory"),
+        (("--memory", "50%", "--storage", "tape"), "no storage named `tape`"),
     ],
 )
 def test_bad_options_are_one_line(nearfar: Run, words: tuple[str, str], said: str) -> None:

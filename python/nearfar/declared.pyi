@@ -98,14 +98,32 @@ class thp:
         machine: MachineLike | None
         nested: str | int | None
         free_huge: str | int | None
+        memory: str | int | None
+        storage: str | None
         scan_sleep: str | int
         pages_to_scan: int
         max_ptes_none: int
         max_ptes_shared: int
+        max_ptes_swap: int
+        by_area: bool
         points: int
         threads: int
 
     OPTIONS: Final[tuple[Option, ...]]
+    class AreasRow(TypedDict):
+        policy: str
+        area: str
+        wait_ns: float
+        fault_ns: float
+        start_ns: float
+        mean_bytes: float
+        large_bytes: float
+        saved_ns: float
+        saved_share: float
+        added_bytes: float
+        advice: str
+
+    AREAS_ROWS: Final[Rows]
     class Row(TypedDict):
         policy: str
         references: int
@@ -117,6 +135,7 @@ class thp:
         dram_ns: float
         fault_ns: float
         start_ns: float
+        io_ns: float
         peak_bytes: int
         mean_bytes: float
         held_bytes: int
@@ -130,6 +149,10 @@ class thp:
         splits: int
         stalls: int
         longest_ns: float
+        memory_bytes: int | None
+        shrunk: int
+        swap_ins: int
+        swap_outs: int
 
     ROWS: Final[Rows]
     class PointsRow(TypedDict):

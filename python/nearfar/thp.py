@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -22,7 +22,7 @@ from nearfar.page_choice import FREE_GROWTH, GROWTH_PER_GAIN
 from nearfar.paging import machine_warnings, trace_warnings
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Rows, takes
+from nearfar.schema import Column, Rows, takes
 from nearfar.strict import Json
 
 if TYPE_CHECKING:
@@ -35,12 +35,65 @@ _NAMED: Final = {
 }
 
 
+#: What the program should advise for an area that gains, and for one that only adds memory.
+HUGE: Final = "MADV_HUGEPAGE"
+NO_HUGE: Final = "MADV_NOHUGEPAGE"
+#: The minimum share of the whole time that an area must save to be advised huge pages.
+_WORTH: Final = 0.001
+#: Memory that an area may add without a gain, as a share of that of the program.
+FREE_GROWTH_OF_AREA: Final = 0.01
+
+#: By table: an area under a policy.
+TABLES: Final = {
+    "areas": Rows(
+        columns=(
+            Column("policy", "string", False, "", "The policy."),
+            Column("area", "string", False, "", "The mapping in which memory was first touched."),
+            Column("wait_ns", "double", False, "ns per reference of the program", "Waiting for "
+                   "TLBs, page walks, caches and memory, as a part of the time of the program.",
+                   "waits"),
+            Column("fault_ns", "double", False, "ns per reference of the program", "Faults and "
+                   "swap.", "faults"),
+            Column("start_ns", "double", False, "ns per reference of the program", "Part of these "
+                   "that fills memory.", "start"),
+            Column("mean_bytes", "double", False, "bytes", "Mean private memory.", "mean"),
+            Column("large_bytes", "double", False, "bytes", "The part in pages larger than 4 KiB.",
+                   "large"),
+            Column("saved_ns", "double", False, "ns per reference of the program", "Time that it "
+                   "saves against the first policy, or `never`, once memory is filled.", "saves"),
+            Column("saved_share", "double", False, "", "`saved_ns` as a share of the time of the "
+                   "program.", "gain"),
+            Column("added_bytes", "double", False, "bytes", "Mean memory in addition.", "adds"),
+            Column("advice", "string", False, "", "`MADV_HUGEPAGE`: it has larger pages and saves "
+                   "at least 0.1 % of the time. `MADV_NOHUGEPAGE`: it adds more than 1 % to the "
+                   "memory of the program, and this share is more than twice that of the time that "
+                   "it saves. Otherwise empty."),
+        ),
+        keys=("policy", "area"),
+        metrics={"saved_ns": "more", "added_bytes": "less"},
+    ),
+}  # fmt: skip
+
+
+class _Area(TypedDict):
+    """An area as the engine returns it (``crates/study/src/thp/areas.rs``)."""
+
+    policy: str
+    area: str
+    wait_ns: float
+    fault_ns: float
+    start_ns: float
+    mean_bytes: float
+    large_bytes: float
+
+
 class _Answer(TypedDict):
     """What ``_engine.thp`` returns."""
 
     options: Json
     rows: list[declared.Row]
     points: list[declared.PointsRow]
+    areas: list[_Area]
     lifetimes: bool
 
 
@@ -52,36 +105,42 @@ class ThpResult(FolderResult):
         run: the record of the run.
         rows: one per policy (docs/thp.md describes the keys).
         points: memory over time, by policy.
+        areas: each area under each policy, with ``by_area``; their sums are those of the policy.
         notes: warnings, one per line.
     """
 
     run: Run
     rows: list[declared.Row]
     points: list[declared.PointsRow]
+    areas: list[declared.AreasRow]
     notes: list[str] = field(compare=False, default_factory=list)
 
     shown = "nearfar.report.thp:view"
     page = "nearfar.report.html.thp:ThpPage"
     chart = "nearfar.report.plots.thp:draw"
-    plain = ("run", "rows", "points")
+    plain = ("run", "rows", "points", "areas")
     columns: ClassVar[Rows] = declared.ROWS
 
     @classmethod
     def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> ThpResult:
         """Read what :meth:`write` wrote."""
         rows, points = (tables[name].to_pylist() for name in ("result", "points"))
-        return cls(cast("Run", run), rows, points)
+        areas = tables["areas"].to_pylist() if "areas" in tables else []
+        return cls(cast("Run", run), rows, points, areas)
 
     def _run(self) -> Mapping[str, object]:
         return self.run
 
     def _tables(self) -> Mapping[str, pyarrow.Table]:
-        return {"result": self.table, "points": declared.POINTS_ROWS.table(self.points)}
+        tables = {"result": self.table, "points": declared.POINTS_ROWS.table(self.points)}
+        if self.areas:
+            tables["areas"] = declared.AREAS_ROWS.table(self.areas)
+        return tables
 
     @property
     def base(self) -> declared.Row:
         """The row that others are compared with."""
-        return next((row for row in self.rows if row["policy"] == BASE), self.rows[0])
+        return _base(self.rows)
 
     def gain(self, row: declared.Row) -> float:
         """The share of time that a policy saves once memory is filled."""
@@ -109,6 +168,39 @@ class ThpResult(FolderResult):
         most = max(gains[row["policy"]] for row in worth)
         equal = [row for row in worth if (less := most - gains[row["policy"]]) <= gain_error(less)]
         return min(equal, key=lambda row: row["mean_bytes"])
+
+
+def _base(rows: Sequence[declared.Row]) -> declared.Row:
+    return next((row for row in rows if row["policy"] == BASE), rows[0])
+
+
+def _compared(areas: Sequence[_Area], base: declared.Row) -> list[declared.AreasRow]:
+    """Areas beside those of the policy ``base``; those that it does not have cost it nothing."""
+    usual = {area["area"]: area for area in areas if area["policy"] == base["policy"]}
+    whole = steady_ns(base) or 1.0
+    made: list[declared.AreasRow] = []
+    for area in areas:
+        before = usual.get(area["area"])
+        saved = (_steady(before) if before else 0.0) - _steady(area)
+        added = area["mean_bytes"] - (before["mean_bytes"] if before else 0.0)
+        share = saved / whole
+        allowed = max(FREE_GROWTH_OF_AREA, GROWTH_PER_GAIN * share) * base["mean_bytes"]
+        gains = share >= _WORTH and area["large_bytes"] > 0
+        advice = NO_HUGE if added > allowed else HUGE if gains else ""
+        made.append(
+            {
+                **area,
+                "saved_ns": saved,
+                "saved_share": share,
+                "added_bytes": added,
+                "advice": advice,
+            }
+        )
+    return made
+
+
+def _steady(area: _Area) -> float:
+    return area["wait_ns"] + area["fault_ns"] - area["start_ns"]
 
 
 def is_policy(text: str) -> bool:
@@ -176,4 +268,5 @@ def thp(
             "the trace does not say what was mapped: all memory counts as private, and khugepaged "
             "merges nothing"
         )
-    return ThpResult(run, answer["rows"], answer["points"], notes)
+    rows, areas = answer["rows"], _compared(answer["areas"], _base(answer["rows"]))
+    return ThpResult(run, rows, answer["points"], areas, notes)

@@ -11,8 +11,8 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Run the study. Returns `{"rows", "points", "lifetimes", "options"}` as JSON text: `lifetimes`
-/// is whether the trace says what was mapped.
+/// Run the study. Returns `{"rows", "points", "areas", "lifetimes", "options"}` as JSON text:
+/// `lifetimes` is whether the trace says what was mapped.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
 fn thp(
@@ -24,11 +24,12 @@ fn thp(
 ) -> PyResult<String> {
     let study = Study::new(machine.hardware(), crate::given::read(options)?).map_err(raise)?;
     crate::progress::run(py, progress, move |on_progress| {
-        let (rows, points, lifetimes) = study.run(&Reader::open(&trace)?, on_progress)?;
+        let outcome = study.run(&Reader::open(&trace)?, on_progress)?;
         let result = serde_json::json!({
-            "rows": rows,
-            "points": points,
-            "lifetimes": lifetimes,
+            "rows": outcome.rows,
+            "points": outcome.points,
+            "areas": outcome.areas,
+            "lifetimes": outcome.lifetimes,
             "options": study.request.plain(),
         });
         Ok(result.to_string())

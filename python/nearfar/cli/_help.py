@@ -19,7 +19,7 @@ _OUTPUT: Final = frozenset(
 _FIRST: Final[Mapping[str, str]] = {
     "advise": "memory machine storage arch min_gain page_sizes slowdown emit out",
     "capture": "start_after stop_after max_refs follow_forks sample output",
-    "thp": "policy machine free_huge scan_sleep max_ptes_none out",
+    "thp": "policy machine memory storage free_huge by_area scan_sleep max_ptes_none out",
     "devices": "storage machine memory slowdown cost zram_ratio out",
     "generate": "refs pages seed write_ratio threads alpha stride mix out",
     "guest": "arch memory cpus far latency bandwidth package put out",

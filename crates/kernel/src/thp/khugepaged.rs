@@ -8,7 +8,7 @@
 //!
 //! Not modelled: processes are scanned in the order of their numbers, not in that in which they began;
 //! mappings of files; merging into pages smaller than 2 MiB (Linux 7); accessed bits, which only
-//! reclaim clears.
+//! reclaim clears: mapped pages count as referenced.
 
 use super::{Advice, HUGE};
 
@@ -23,6 +23,8 @@ pub struct Rules {
     pub max_none: u64,
     /// Pages of a range that another process may share (`max_ptes_shared`).
     pub max_shared: u64,
+    /// Pages of a range that may be in swap (`max_ptes_swap`).
+    pub max_swap: u64,
 }
 
 /// The mapped pages of a range of 2 MiB.
@@ -34,15 +36,30 @@ pub struct Range {
     pub mapped: u64,
     /// Those that another process has too.
     pub shared: u64,
+    /// Pages in swap, which are read back for a merge.
+    pub swapped: u64,
 }
 
 impl Rules {
+    /// `MADV_COLLAPSE`: no limits.
+    pub const FORCED: Self = Self {
+        sleep_ns: 0.0,
+        pages: 0,
+        max_none: u64::MAX,
+        max_shared: u64::MAX,
+        max_swap: u64::MAX,
+    };
+
     /// Whether the range becomes a huge page.
     pub fn merges(&self, range: Range) -> bool {
-        let Range { huge, mapped, shared } = range;
-        let none = (1 << HUGE) - mapped;
+        let Range { huge, mapped, shared, swapped } = range;
+        let none = (1 << HUGE) - mapped - swapped;
+        // With pages in swap, half of the range must be in use; mapped pages count as used.
+        let used = swapped == 0 || mapped >= 1 << (HUGE - 1) || *self == Self::FORCED;
         // A shared page is write-protected, and one page must not be.
-        !huge && mapped > shared && none <= self.max_none && shared <= self.max_shared
+        let writable = mapped > shared;
+        let within = none <= self.max_none && shared <= self.max_shared && swapped <= self.max_swap;
+        !huge && writable && within && used
     }
 }
 
@@ -131,7 +148,8 @@ mod tests {
         }
     }
 
-    const RULES: Rules = Rules { sleep_ns: 1e9, pages: 1024, max_none: 511, max_shared: 256 };
+    const RULES: Rules =
+        Rules { sleep_ns: 1e9, pages: 1024, max_none: 511, max_shared: 256, max_swap: 64 };
 
     #[test]
     fn scans_go_on_where_the_last_one_ended() {
@@ -152,10 +170,13 @@ mod tests {
 
     #[test]
     fn a_range_is_merged_within_the_limits() {
-        let range = |mapped, shared| Range { huge: false, mapped, shared };
+        let range = |mapped, shared| Range { mapped, shared, ..Range::default() };
         assert!(RULES.merges(range(1, 0)) && !RULES.merges(range(0, 0)));
         assert!(!RULES.merges(range(300, 257)) && !RULES.merges(range(3, 3)));
-        assert!(!RULES.merges(Range { huge: true, mapped: 512, shared: 0 }));
+        assert!(!RULES.merges(Range { huge: true, ..range(512, 0) }));
+        let swapped = |mapped, swapped| Range { swapped, ..range(mapped, 0) };
+        assert!(RULES.merges(swapped(256, 64)) && !RULES.merges(swapped(256, 65)));
+        assert!(!RULES.merges(swapped(255, 1)) && Rules::FORCED.merges(swapped(1, 511)));
         let full = Rules { max_none: 0, ..RULES };
         assert!(full.merges(range(512, 0)) && !full.merges(range(511, 0)));
     }

@@ -4,9 +4,10 @@
 //! size's setting (`/sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled`) with the advice of an
 //! area (`madvise`). A fault takes the largest size that is allowed, lies in the area, and has no page
 //! of it mapped (`do_huge_pmd_anonymous_page`, then `alloc_anon_folio`). [`khugepaged`] merges small
-//! pages later.
+//! pages later; [`reclaim`] splits large ones, and swaps.
 
 pub mod khugepaged;
+pub mod reclaim;
 
 use nearfar_schema::{Entry, Given, Value, units};
 

@@ -249,8 +249,14 @@ impl Spaces {
         let (start, end) = space.same_advice(page, start - base, end - base);
         let (start, end) = (base + start, base + end);
         let mut run: Option<(u64, u64)> = None;
+        // For an unmapped page: what lies between files.
+        let mut gap = (start - base, end - base);
         for (from, to, backing) in space.mapped.within(start - base, end - base) {
             if matches!(backing, Backing::Object { .. }) {
+                match from > page {
+                    true => gap.1 = gap.1.min(from - 1),
+                    false => gap.0 = gap.0.max(to + 1),
+                }
                 continue;
             }
             run = match run {
@@ -260,7 +266,7 @@ impl Spaces {
             };
         }
         let known = run.filter(|(first, last)| (*first..=*last).contains(&page));
-        let (first, last) = known.unwrap_or((start - base, end - base));
+        let (first, last) = known.unwrap_or(gap);
         (base + first, base + last)
     }
 

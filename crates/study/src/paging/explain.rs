@@ -216,17 +216,30 @@ pub fn explain_on_machine(
     Ok(found.into_iter().map(|one| Explained { lifetimes: lives, ..one }).collect())
 }
 
+/// Whether pages have lifetimes, and the first memory size of `options` in bytes.
+///
+/// # Errors
+/// If the trace cannot be read or has no such records; errors of `on_progress`.
+pub fn memory_bytes(
+    reader: &Reader,
+    options: &Options,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<(bool, u64)> {
+    let footprint = footprint_bytes(reader, options)?;
+    let (lives, whole) = whole_bytes(reader, options, footprint, on_progress)?;
+    Ok((lives, options.memory_bytes(whole)[0].0))
+}
+
 /// Whether pages have lifetimes; and pages and a memory before the first reference.
 fn start(
     reader: &Reader,
     options: &Options,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<(bool, (Pages, TlbAndMemory))> {
-    let footprint = footprint_bytes(reader, options)?;
-    let (lives, whole) = whole_bytes(reader, options, footprint, &mut |_| on_progress(0))?;
+    let (lives, memory_bytes) = memory_bytes(reader, options, &mut |_| on_progress(0))?;
     let page_bytes = options.page_sizes[0];
     let shift = page_bytes.trailing_zeros();
-    let frames = (options.memory_bytes(whole)[0].0 / page_bytes).max(1);
+    let frames = (memory_bytes / page_bytes).max(1);
     let setup = options.setup(frames, page_bytes, lives);
     let memory = options.replacement.visit(NewMemory(setup));
     let pages = match lives {

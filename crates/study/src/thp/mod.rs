@@ -1,29 +1,37 @@
 //! The `thp` study: a program under the kernel's settings for transparent huge pages.
 //!
 //! One pass over the trace, as the machine's view of [`crate::paging`]; what differs between settings
-//! is simulated for each: the pages of private memory, TLBs and page walks, faults, and khugepaged in
-//! the program's own time. Memory is unlimited, and files are in memory.
+//! is simulated for each: the pages of private memory, TLBs and page walks, faults, reclaim and swap,
+//! and khugepaged in the program's own time. Files are in memory that is not limited.
+
+mod areas;
 
 use nearfar_hardware::Machine;
+use nearfar_hardware::Storage;
 use nearfar_hardware::machine::MachineName;
 use nearfar_hardware::processor::{Hierarchy, Processor};
 use nearfar_kernel::replacement;
 use nearfar_kernel::thp::khugepaged::Rules;
 use nearfar_kernel::thp::{HUGE, ORDERS, Policy};
-use nearfar_schema::{Bytes, Choice, Count, List, Nanoseconds, Runtime, none};
+use nearfar_schema::{Bytes, Choice, Count, List, Nanoseconds, OneMemory, Runtime, none};
 use nearfar_trace::{Error, KindSet, Reader, Result};
 
 use crate::lifetimes;
 use crate::paging;
+use crate::paging::explain::memory_bytes;
 use crate::paging::machine::touches::{Chunk, Touches};
 use crate::paging::machine::waits::{Moment, PageSize};
 use crate::paging::machine::{self, Settings};
 use crate::paging::options::MemorySize;
+pub use areas::Area;
+use areas::{Areas, Born};
 
 /// A fault that takes longer stalls its thread noticeably.
 const STALL_NS: f64 = 100e3;
-/// log2 of 4 KiB and of 2 MiB.
+/// log2 of 4 KiB.
 const SMALL: u32 = 12;
+/// References to the last pages of a thread are not seen, so that a memory has to hold many more.
+const MIN_PAGES: u64 = 64;
 
 nearfar_schema::options! {
     /// The options of a study of huge pages as they are written.
@@ -39,14 +47,24 @@ nearfar_schema::options! {
         /// Free memory in blocks of 2 MiB when the program begins. A fault that finds none takes small
         /// pages, or makes room if the program asked for huge pages there.
         free_huge: Option<Bytes> = none("as much as is needed"),
+        /// Private memory, as a share of the peak resident set (50%) or bytes (512M). At this limit,
+        /// huge pages are split and memory is swapped.
+        memory: Option<OneMemory> = none("unlimited"),
+        /// Storage device of the machine for swap.
+        storage: Option<String> = none("the machine's first"),
         /// khugepaged: time between two scans.
         scan_sleep: Nanoseconds = "10s",
         /// khugepaged: 4 KiB pages of a scan; 0 switches it off.
         pages_to_scan: Count<0, 1_000_000_000> = 4096,
-        /// khugepaged: empty pages, of 512, with which a range becomes a huge page.
+        /// khugepaged: empty pages, of 512, with which a range becomes a huge page. At the limit of
+        /// memory, a huge page with more of them is split, unless it is 511.
         max_ptes_none: Count<0, 511> = 511,
         /// khugepaged: pages, of 512, that a forked process may share.
         max_ptes_shared: Count<0, 511> = 256,
+        /// khugepaged: pages, of 512, that may be in swap.
+        max_ptes_swap: Count<0, 511> = 64,
+        /// Also show time and memory of each area, such as the heap, and what to advise for it.
+        by_area: bool = false,
         /// Points of the course over time.
         points: Count<1, 100_000> = 100,
         /// Threads; 0 = one per core.
@@ -77,6 +95,8 @@ nearfar_schema::columns! {
         fault_ns: f64 ["ns per reference"] as "faults",
         /// Faults that fill memory for the first time.
         start_ns: f64 ["ns per reference"] as "start",
+        /// Waiting for swap.
+        io_ns: f64 ["ns per reference"] as "I/O",
         /// Most private memory that was mapped at once, as `RssAnon` counts it.
         peak_bytes: u64 ["bytes"] as "peak",
         /// Its mean over time.
@@ -91,7 +111,7 @@ nearfar_schema::columns! {
         faults: u64,
         /// Faults that allocated a page of 2 MiB.
         huge_faults: u64 as "huge faults",
-        /// Faults that found no free block of 2 MiB.
+        /// Faults that found no free block of 2 MiB, or no room for one.
         fallbacks: u64,
         /// Faults that made a free block of 2 MiB; their time is not known.
         compactions: u64,
@@ -103,6 +123,14 @@ nearfar_schema::columns! {
         stalls: u64,
         /// The longest fault.
         longest_ns: f64 ["ns"] as "longest fault",
+        /// Limit of private memory, or null.
+        memory_bytes: Option<u64> ["bytes"] as "memory",
+        /// Large pages that were split at the limit to free their empty parts.
+        shrunk: u64 as "splits at the limit",
+        /// Pages of 4 KiB that were read from swap.
+        swap_ins: u64 as "swap-ins",
+        /// Pages of 4 KiB that went to swap, those among them that swap still had.
+        swap_outs: u64 as "swap-outs",
     }
     keys [policy]
     metrics [total_ns less, peak_bytes less, mean_bytes less, stalls less, walks less]
@@ -130,10 +158,24 @@ nearfar_schema::columns! {
 
 /// A study, with its options checked.
 pub struct Study {
-    /// The options as they were given.
+    /// The options as they were given, with the storage for swap.
     pub request: Request,
     settings: Vec<Settings>,
     processor: Processor,
+    /// For swap, if memory is limited.
+    storage: Option<Storage>,
+}
+
+/// The result of a study.
+pub struct Outcome {
+    /// A row per policy.
+    pub rows: Vec<Row>,
+    /// The course of each policy.
+    pub points: Vec<Point>,
+    /// Areas under each policy, if they were asked for.
+    pub areas: Vec<Area>,
+    /// The trace says what was mapped.
+    pub lifetimes: bool,
 }
 
 impl Study {
@@ -141,7 +183,7 @@ impl Study {
     ///
     /// # Errors
     /// If an option is invalid, or the machine file does not describe the processor.
-    pub fn new(machine: &Machine, request: Request) -> Result<Self> {
+    pub fn new(machine: &Machine, mut request: Request) -> Result<Self> {
         let policies = &request.policy.0;
         let twice = |policy: &&Policy| policies.iter().filter(|other| other == policy).count() > 1;
         if let Some(policy) = policies.iter().find(twice) {
@@ -153,19 +195,34 @@ impl Study {
             pages: request.pages_to_scan.0,
             max_none: request.max_ptes_none.0,
             max_shared: request.max_ptes_shared.0,
+            max_swap: request.max_ptes_swap.0,
         };
         let free = request.free_huge.map_or(u64::MAX, |free| free.0 >> SMALL >> HUGE);
         let settings = |policy: &Policy| Settings {
             policy: policy.clone(),
             khugepaged: (rules.pages > 0).then_some(rules),
             free,
+            limit: None,
+            max_none: rules.max_none,
         };
         let settings = policies.iter().map(settings).collect();
         let processor = machine.processor(request.nested.map(|size| size.0))?;
-        Ok(Self { request, settings, processor })
+        let storage = match (&request.memory, &request.storage) {
+            (None, None) => None,
+            (None, Some(_)) => {
+                let what = "means nothing without a limit, at which memory is swapped";
+                return Err(Error::input("--storage", what, "add --memory"));
+            }
+            (Some(_), name) => {
+                let first = machine.storage.keys().next().map_or("swap", String::as_str);
+                Some(machine.storage(name.as_deref().unwrap_or(first))?)
+            }
+        };
+        request.storage = storage.as_ref().map(|storage| storage.name.clone());
+        Ok(Self { request, settings, processor, storage })
     }
 
-    /// The rows and the course of each policy, and whether the trace says what was mapped.
+    /// Simulate each policy.
     ///
     /// # Errors
     /// If the trace cannot be read; errors of `on_progress`.
@@ -173,36 +230,82 @@ impl Study {
         &self,
         reader: &Reader,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<(Vec<Row>, Vec<Point>, bool)> {
+    ) -> Result<Outcome> {
         // Without events, all memory is private and in no area, so khugepaged finds nothing.
         let lives = lifetimes::known(reader)?;
         let threads = self.request.threads.0.0 as usize;
-        let options = options(threads)?;
+        let options = options(threads, self.request.memory.as_ref())?;
+        let bytes = match &self.request.memory {
+            None => None,
+            Some(_) => Some(memory_bytes(reader, &options, &mut |_| on_progress(0))?.1),
+        };
         let hierarchy = Hierarchy::new(&self.processor.caches);
         let mut touches = Touches::new(reader, &options, &self.processor, hierarchy, lives)?;
         touches.watch_areas();
-        let on = |settings| PageSize::with(settings, &self.processor, &[]).recorded();
-        let mut all: Vec<PageSize> = self.settings.iter().map(on).collect();
-        let chunk = |one: &mut PageSize, chunk: &Chunk, (): &()| one.chunk(chunk, &mut ());
-        machine::simulate(&mut touches, &mut all, threads, (&mut (), |()| (), chunk), on_progress)?;
-        let (mut rows, mut points) = (Vec::new(), Vec::new());
-        for (one, Settings { policy, .. }) in all.into_iter().zip(&self.settings) {
-            let name = &policy.name;
-            let (row, course) = self.row(name, one, touches.totals(), touches.records());
-            rows.push(row);
-            points.extend(at_equal_times(name, &course, self.request.points.0));
+        let limit = bytes.map(|bytes| bytes >> SMALL);
+        if limit.is_some_and(|limit| limit < MIN_PAGES) {
+            let what =
+                format!("is less than {MIN_PAGES} pages of 4 KiB, which is too few to predict");
+            return Err(Error::input("--memory", what, "give more memory"));
         }
-        Ok((rows, points, lives))
+        let mut areas = match self.request.by_area {
+            true => Some(Areas::new(reader)?),
+            false => None,
+        };
+        let on = |settings: &Settings| {
+            let settings = Settings { limit, ..settings.clone() };
+            let one = PageSize::with(&settings, &self.processor, &[]).recorded();
+            let one = if areas.is_some() { one.by_area() } else { one };
+            match limit {
+                Some(_) => one.swapping(self.swap_ns()),
+                None => one,
+            }
+        };
+        let mut all: Vec<PageSize> = self.settings.iter().map(on).collect();
+        match &mut areas {
+            None => {
+                let chunk = |one: &mut PageSize, chunk: &Chunk, (): &()| one.chunk(chunk, &mut ());
+                let passes = (&mut (), |(): &mut ()| (), chunk);
+                machine::simulate(&mut touches, &mut all, threads, passes, on_progress)?;
+            }
+            Some(areas) => {
+                let chunk = |one: &mut PageSize, chunk: &Chunk, born: &Vec<u32>| {
+                    one.chunk(chunk, &mut Born(born.iter()));
+                };
+                let passes = (areas, Areas::take, chunk);
+                machine::simulate(&mut touches, &mut all, threads, passes, on_progress)?;
+            }
+        }
+        let named = areas.map(Areas::finish);
+        let mut outcome =
+            Outcome { rows: Vec::new(), points: Vec::new(), areas: Vec::new(), lifetimes: lives };
+        let references = touches.records();
+        for (mut one, Settings { policy, .. }) in all.into_iter().zip(&self.settings) {
+            let (name, course) = (&policy.name, one.course());
+            if let Some(named) = &named {
+                let lasted_ns = course.last().map_or(0.0, |last| last.ns);
+                let times = (references, lasted_ns, self.processor.map_ns);
+                outcome.areas.extend(named.rows(name, &mut one, times));
+            }
+            let row = self.row(name, one, &course, (touches.totals(), references));
+            outcome.rows.push(Row { memory_bytes: bytes, ..row });
+            outcome.points.extend(at_equal_times(name, &course, self.request.points.0));
+        }
+        Ok(outcome)
+    }
+
+    /// Nanoseconds to read a page from swap.
+    fn swap_ns(&self) -> f64 {
+        self.storage.as_ref().map_or(0.0, |storage| storage.io_ns(1 << SMALL))
     }
 
     fn row(
         &self,
         policy: &str,
-        mut one: PageSize,
-        totals: (u64, u64),
-        references: u64,
-    ) -> (Row, Vec<Moment>) {
-        let course = one.course();
+        one: PageSize,
+        course: &[Moment],
+        (totals, references): ((u64, u64), u64),
+    ) -> Row {
         let (faults, events, peak) = one.happened();
         let time = one.time(totals);
         let ns = |total: f64| total / references.max(1) as f64;
@@ -213,14 +316,18 @@ impl Study {
             huge += passed * two[0].huge_bytes as f64;
         }
         let lasted = course.last().map_or(0.0, |last| last.ns).max(1.0);
-        let used = (0..ORDERS).filter(|order| faults.pages[*order] > 0);
-        let fault_ns = |order: usize| self.processor.zero_fill_ns(SMALL + order as u32);
-        let stalls = used.clone().filter(|order| fault_ns(*order) > STALL_NS);
+        // Faults by time.
+        let allocated = (0..ORDERS)
+            .map(|order| (self.processor.zero_fill_ns(SMALL + order as u32), faults.pages[order]));
+        let swapped = (self.processor.map_ns + self.swap_ns(), faults.swap_ins);
+        let kinds = allocated.chain([swapped]).filter(|(_, count)| *count > 0);
+        let stalls = kinds.clone().filter(|(ns, _)| *ns > STALL_NS);
         let waits = time.tlb_ns + time.walk_ns + time.cache_ns + time.dram_ns;
-        let row = Row {
+        let io_ns = faults.swap_ins as f64 * self.swap_ns();
+        Row {
             policy: policy.to_owned(),
             references,
-            total_ns: ns(time.cpu_ns + waits + time.fault_ns),
+            total_ns: ns(time.cpu_ns + waits + time.fault_ns + io_ns),
             cpu_ns: ns(time.cpu_ns),
             tlb_ns: ns(time.tlb_ns),
             walk_ns: ns(time.walk_ns),
@@ -228,6 +335,7 @@ impl Study {
             dram_ns: ns(time.dram_ns),
             fault_ns: ns(time.fault_ns - time.start_ns),
             start_ns: ns(time.start_ns),
+            io_ns: ns(io_ns),
             peak_bytes: peak,
             mean_bytes: mapped / lasted,
             held_bytes: time.resident_bytes,
@@ -239,22 +347,25 @@ impl Study {
             compactions: events.compactions,
             merges: events.merges,
             splits: events.splits,
-            stalls: stalls.map(|order| faults.pages[order]).sum(),
-            longest_ns: used.map(fault_ns).fold(0.0, f64::max),
-        };
-        (row, course)
+            stalls: stalls.map(|(_, count)| count).sum(),
+            longest_ns: kinds.map(|(ns, _)| ns).fold(0.0, f64::max),
+            memory_bytes: None,
+            shrunk: events.shrunk,
+            swap_ins: faults.swap_ins + events.merge_swap_ins,
+            swap_outs: events.swap_outs,
+        }
     }
 }
 
 /// The options of the pass over the trace.
-fn options(threads: usize) -> Result<paging::Options> {
+fn options(threads: usize, memory: Option<&OneMemory>) -> Result<paging::Options> {
     let clock = Choice::of(replacement::REPLACEMENTS[0].name);
     let policy = clock.ok_or_else(|| Error::input("thp", "has no replacement", ""))?;
     let tlb = "64".parse().map_err(|wrong: String| Error::input("--tlb", wrong, ""))?;
     let sizes = vec![1 << SMALL];
-    let all = vec![MemorySize::Fraction(1.0)];
-    let options = paging::Options::new(sizes, all, tlb, policy, KindSet::ALL)?;
-    Ok(paging::Options { lifetimes: true, threads, ..options })
+    let memory = vec![memory.map_or(MemorySize::Fraction(1.0), |memory| memory.size)];
+    let options = paging::Options::new(sizes, memory, tlb, policy, KindSet::ALL)?;
+    Ok(paging::Options { lifetimes: true, files: false, threads, ..options })
 }
 
 /// The course at equal steps of time.

@@ -12,10 +12,18 @@ from nearfar.thp import ThpResult
 _GLOSSARY: Final = (
     ("huge page", "A page of 2 MiB."),
     ("merge", "khugepaged, or a call of the program, makes a huge page out of small ones."),
-    ("split", "A huge page becomes small pages, because a part of it is given back or copied."),
-    ("fallback", "A fault takes small pages, because no block of 2 MiB is free."),
+    (
+        "split",
+        "A huge page becomes small pages, because a part of it is given back or copied, or memory "
+        "is at its limit.",
+    ),
+    (
+        "fallback",
+        "A fault takes small pages, because no block of 2 MiB is free, or memory is at its limit.",
+    ),
     ("stall", "A fault of more than 100 microseconds."),
     ("start", "The time in which memory is filled."),
+    ("swap-in", "A page of 4 KiB is read back from swap."),
 )
 
 
@@ -39,10 +47,17 @@ class ThpPage(page.Page[ThpResult]):
         caption = "Private memory that is mapped, in the program's own time under each policy."
         drawn = page.chart("memory", "Private memory over time, by policy", caption)
         table = page.table(names, cells, "Policies")
-        return [
+        sections = [
             page.section("memory", "Memory over time", drawn, wide=True),
             page.section("numbers", "The numbers", table, wide=True),
         ]
+        if self.result.areas:
+            names, rows = texts.area_cells(self.result)
+            cells = [[page.text(page.typeset(cell)) for cell in row] for row in rows]
+            table = page.table(names, cells, texts.AREAS)
+            said = page.text(texts.advised(self.result))
+            sections.append(page.section("areas", "Areas", f"{table}<p>{said}</p>", wide=True))
+        return sections
 
 
 def over_time(result: ThpResult) -> charts.Drawn:

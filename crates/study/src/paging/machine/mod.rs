@@ -15,9 +15,10 @@
 //! Pages of files are read as [`nearfar_kernel::readahead`] says, and threads wait for them
 //! ([`files`]).
 
+pub(crate) mod areas;
 mod files;
 mod last;
-pub(super) mod observe;
+pub(crate) mod observe;
 mod pages;
 pub mod reference;
 mod surroundings;

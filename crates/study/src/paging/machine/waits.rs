@@ -9,6 +9,7 @@ use nearfar_kernel::readahead::Fetch;
 use nearfar_kernel::thp::ORDERS;
 use nearfar_trace::hash::PageMap;
 
+use super::areas::Areas;
 use super::files::Files;
 use super::pages::{Events, Faults, Pages, Settings};
 use super::surroundings::Changed;
@@ -61,6 +62,10 @@ impl Costs {
 
 /// Observes the processing of a chunk.
 pub trait Watch {
+    /// The area of a new block.
+    fn area(&mut self, _change: &Change) -> u32 {
+        0
+    }
     /// Blocks changed; `bytes` is the change of private memory.
     fn changed(&mut self, _change: &Change, _bytes: i64) {}
     /// The touch at this index was processed; `costs` returns the costs of all so far.
@@ -144,6 +149,8 @@ pub struct PageSize<'a> {
     entries: [Entry; ORDERS],
     /// Its course, if it is recorded; khugepaged runs at these moments.
     course: Option<Vec<Moment>>,
+    /// Costs by area, if they are counted.
+    areas: Option<Areas>,
     threads: Vec<Thread>,
     aged: Aged,
     terms: Terms,
@@ -153,6 +160,8 @@ pub struct PageSize<'a> {
     /// Picoseconds of a fault that maps an existing page, and that allocates one of each order.
     map_ps: u64,
     given_ps: [u64; ORDERS],
+    /// Picoseconds of a fault that reads from swap, if memory is limited.
+    swap_ps: Option<u64>,
 }
 
 impl<'a> PageSize<'a> {
@@ -172,6 +181,7 @@ impl<'a> PageSize<'a> {
             pages: Pages::new(settings),
             entries: std::array::from_fn(|order| entry(SMALL + order as u32)),
             course: None,
+            areas: None,
             threads: Vec::new(),
             aged: Aged::default(),
             terms: Terms::default(),
@@ -180,7 +190,20 @@ impl<'a> PageSize<'a> {
             file_requests: 0,
             map_ps: ps(processor.map_ns),
             given_ps: std::array::from_fn(|order| ps(processor.zero_fill_ns(SMALL + order as u32))),
+            swap_ps: None,
         }
+    }
+
+    /// Memory is limited; swap needs this time to read a page of 4 KiB.
+    pub fn swapping(mut self, ns: f64) -> Self {
+        self.swap_ps = Some(self.map_ps + (ns * 1e3).round() as u64);
+        self
+    }
+
+    /// Count costs by area.
+    pub fn by_area(mut self) -> Self {
+        self.areas = Some(Areas::default());
+        self
     }
 
     /// Record its course.
@@ -227,6 +250,9 @@ impl<'a> PageSize<'a> {
         let ns = self.threads.iter().map(|thread| thread.ns(self.processor)).fold(before, f64::max);
         self.pages.tick(ns);
         self.shoot_down();
+        if let Some(areas) = &mut self.areas {
+            areas.pass(ns - before, self.pages.mapped_by_area());
+        }
         let [mapped_bytes, huge_bytes] = self.pages.mapped().map(|pages| pages << SMALL);
         course.push(Moment { ns, mapped_bytes, huge_bytes });
         self.course = Some(course);
@@ -249,6 +275,9 @@ impl<'a> PageSize<'a> {
 
     fn watched_change(&mut self, change: &Changed, thread: Option<u32>, watch: &mut impl Watch) {
         let (before, faults) = (self.pages.resident(), self.pages.faults);
+        if self.areas.is_some() {
+            self.pages.area = watch.area(&change.0);
+        }
         self.change(change, thread);
         // A fault on a large page takes long and gives much memory.
         if self.pages.faults.pages[1..] != faults.pages[1..] {
@@ -259,13 +288,26 @@ impl<'a> PageSize<'a> {
 
     /// Apply what became of blocks, by a thread.
     pub fn change(&mut self, change: &Changed, thread: Option<u32>) {
-        let before = self.pages.faults;
+        let before = (self.pages.faults, self.pages.fills);
         self.pages.apply(change);
-        if let Some(thread) = thread
-            && self.pages.faults != before
-        {
-            let ps = self.fault_ps(self.pages.faults.since(before));
-            self.thread(thread).fault_ps += ps;
+        self.charge(before, thread);
+    }
+
+    /// Charge the faults since `before` to a thread, and remove translations.
+    fn charge(&mut self, (faults, fills): (Faults, Faults), thread: Option<u32>) {
+        if self.pages.faults != faults {
+            let more = self.pages.faults.since(faults);
+            let ps = self.fault_ps(more);
+            if let Some(thread) = thread {
+                self.thread(thread).fault_ps += ps;
+            }
+            let fills = self.pages.fills.since(fills);
+            let start_ps = self.fault_ps(fills) + more.maps * self.map_ps;
+            if let Some(areas) = &mut self.areas {
+                let area = areas.of(self.pages.area);
+                area.fault_ps += ps;
+                area.start_ps += start_ps;
+            }
         }
         self.shoot_down();
     }
@@ -311,6 +353,12 @@ impl<'a> PageSize<'a> {
     pub fn touch(&mut self, touch: &Touch, walks: &mut impl Lines) {
         let Processor { tlbs, latencies, window, .. } = self.processor;
         self.thread(touch.thread);
+        if self.swap_ps.is_some() {
+            let before = (self.pages.faults, self.pages.fills);
+            if self.pages.reference(touch) {
+                self.charge(before, Some(touch.thread));
+            }
+        }
         let mut ps = match touch.found {
             Found::First => 0,
             // Stores wait in the store buffer, not the thread, and are limited by memory bandwidth.
@@ -360,6 +408,9 @@ impl<'a> PageSize<'a> {
                 }
             }
         }
+        if let Some(areas) = &mut self.areas {
+            areas.of(self.pages.area_of(touch.block)).wait_ps += ps;
+        }
         if ps > 0 {
             thread.overlap.miss(touch.instructions, ps, *window);
         }
@@ -378,25 +429,39 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    fn fault_ps(&self, Faults { maps, pages }: Faults) -> u64 {
+    fn fault_ps(&self, Faults { maps, pages, swap_ins }: Faults) -> u64 {
         let allocated = pages.iter().zip(self.given_ps).map(|(pages, ps)| pages * ps);
-        maps * self.map_ps + allocated.sum::<u64>()
+        let swapped = swap_ins * self.swap_ps.unwrap_or_default();
+        maps * self.map_ps + allocated.sum::<u64>() + swapped
+    }
+
+    /// What threads waited for so many picoseconds before overlap.
+    pub fn waited_ns(&self, ps: u64) -> f64 {
+        let dependent = self.processor.dependent;
+        let waited: f64 = self.threads.iter().map(|thread| thread.overlap.ns(dependent)).sum();
+        let Terms { tlb, walk, cache, dram } = self.terms;
+        let all = tlb + walk + cache + dram;
+        if all == 0 { 0.0 } else { waited * (ps as f64 / all as f64) }
+    }
+
+    /// Take the costs by area, if they were counted.
+    pub fn areas(&mut self) -> Option<Areas> {
+        self.areas.take()
     }
 
     /// The time, for this number of instructions of all threads and `maps` faults on files.
     pub fn time(self, (instructions, maps): (u64, u64)) -> Time {
-        let Processor { instruction_ns, dependent, map_ns, .. } = *self.processor;
-        let waited: f64 = self.threads.iter().map(|thread| thread.overlap.ns(dependent)).sum();
+        let Processor { instruction_ns, map_ns, .. } = *self.processor;
         let Terms { tlb, walk, cache, dram } = self.terms;
-        let all = tlb + walk + cache + dram;
-        let part = |ps: u64| if all == 0 { 0.0 } else { waited * (ps as f64 / all as f64) };
+        let part = |ps: u64| self.waited_ns(ps);
         let fault_ns = |faults: Faults, maps: u64| {
             let orders = faults.pages.iter().zip(SMALL..);
             let allocated =
                 orders.map(|(&pages, shift)| pages as f64 * self.processor.zero_fill_ns(shift));
-            allocated.fold((maps + faults.maps) as f64 * map_ns, |all, ns| all + ns)
+            let maps = maps + faults.maps + faults.swap_ins;
+            allocated.fold(maps as f64 * map_ns, |all, ns| all + ns)
         };
-        let Faults { maps: mapped, pages } = self.pages.faults;
+        let Faults { maps: mapped, pages, .. } = self.pages.faults;
         let large: u64 = pages[1..].iter().sum();
         let waited = |storage: usize| {
             self.threads.iter().map(|thread| thread.files[storage].waited_ns).sum()

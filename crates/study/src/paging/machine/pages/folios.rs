@@ -1,19 +1,33 @@
 //! Folios: the memory of pages, with the number of page-table entries that map it.
 
 use nearfar_kernel::thp::HUGE;
-
-use super::{NONE, OTHER};
+use nearfar_kernel::thp::reclaim::Lists;
 
 /// 2^`order` small pages that are allocated and freed together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Folio {
     pub order: u8,
-    /// Page-table entries of all processes that map a part of it; one for each 4 KiB.
-    pub mapped: u32,
+    /// It waits in [`Lists::to_split`].
+    queued: bool,
     /// The huge zero page, which takes no memory.
     pub zero: bool,
     /// Where in a range of 2 MiB it was allocated.
     pub at: u16,
+    /// Page-table entries of all processes that map a part of it; one for each 4 KiB.
+    pub mapped: u32,
+    /// When reclaim last found it referenced.
+    pub cleared: u32,
+    /// The area that it was allocated for.
+    pub area: u32,
+    /// The range of 2 MiB that maps it in the process that allocated it.
+    pub key: u64,
+}
+
+impl Folio {
+    /// Whether a part of it was unmapped.
+    pub fn is_partial(&self) -> bool {
+        self.mapped < 1 << self.order
+    }
 }
 
 /// All folios, by id.
@@ -22,9 +36,18 @@ pub struct Folios {
     folios: Vec<Folio>,
     unused: Vec<u32>,
     held: u64,
+    /// By area: private memory that is mapped, and the part in larger pages, in small pages.
+    pub by_area: Vec<[u64; 2]>,
+    /// If memory is limited.
+    pub limited: Option<Lists>,
 }
 
 impl Folios {
+    /// None, in memory that may be limited.
+    pub fn new(limited: bool) -> Self {
+        Self { limited: limited.then(Lists::default), ..Self::default() }
+    }
+
     /// Memory of all folios, in small pages.
     pub fn held(&self) -> u64 {
         self.held
@@ -35,24 +58,41 @@ impl Folios {
         self.folios.get(folio as usize)
     }
 
+    /// The folio with this id, if it is one.
+    pub fn get_mut(&mut self, folio: u32) -> Option<&mut Folio> {
+        self.folios.get_mut(folio as usize)
+    }
+
     /// Whether it is the huge zero page.
     pub fn is_zero(&self, folio: u32) -> bool {
         self.get(folio).is_some_and(|folio| folio.zero)
     }
 
     /// Allocate a folio, which nothing maps yet.
-    pub fn new_folio(&mut self, order: u32, first: u64) -> u32 {
+    pub fn new_folio(&mut self, order: u32, first: u64, area: u32) -> u32 {
         self.held += 1 << order;
-        let at = (first % (1 << HUGE)) as u16;
-        self.add(Folio { order: order as u8, mapped: 0, zero: false, at })
+        if self.by_area.len() <= area as usize {
+            self.by_area.resize(area as usize + 1, [0; 2]);
+        }
+        let id = self.add((order, false), first, area);
+        if let Some(limited) = &mut self.limited {
+            limited.folios.add(id);
+            if order == HUGE {
+                self.queue(id);
+            }
+        }
+        id
     }
 
     /// A mapping of the huge zero page.
-    pub fn new_zero(&mut self) -> u32 {
-        self.add(Folio { order: HUGE as u8, mapped: 0, zero: true, at: 0 })
+    pub fn new_zero(&mut self, first: u64) -> u32 {
+        self.add((HUGE, true), first, 0)
     }
 
-    fn add(&mut self, folio: Folio) -> u32 {
+    fn add(&mut self, (order, zero): (u32, bool), first: u64, area: u32) -> u32 {
+        let (at, key) = ((first % (1 << HUGE)) as u16, first >> HUGE);
+        let order = order as u8;
+        let folio = Folio { order, queued: false, zero, at, mapped: 0, cleared: 0, area, key };
         match self.unused.pop() {
             Some(id) => {
                 self.folios[id as usize] = folio;
@@ -65,31 +105,67 @@ impl Folios {
         }
     }
 
+    /// The folio may have to be split (`deferred_split_folio`).
+    fn queue(&mut self, id: u32) {
+        let folio = &mut self.folios[id as usize];
+        if let Some(limited) = &mut self.limited
+            && !std::mem::replace(&mut folio.queued, true)
+        {
+            limited.to_split.add(id);
+        }
+    }
+
+    /// Take a folio from the queue of those to split.
+    pub fn next_to_split(&mut self) -> Option<u32> {
+        let id = self.limited.as_mut()?.to_split.pop()?;
+        self.folios[id as usize].queued = false;
+        Some(id)
+    }
+
     /// Map some pages of a folio. Returns how many small pages of memory they are.
     pub fn map(&mut self, folio: u32, pages: u32) -> u64 {
         let Some(folio) = self.folios.get_mut(folio as usize) else { return 0 };
         folio.mapped += pages;
-        if folio.zero { 0 } else { u64::from(pages) }
+        if folio.zero {
+            return 0;
+        }
+        let pages = u64::from(pages);
+        let [mapped, large] = &mut self.by_area[folio.area as usize];
+        *mapped += pages;
+        *large += if folio.order > 0 { pages } else { 0 };
+        pages
     }
 
     /// Unmap one page. The memory of a folio is freed with its last page; `free` counts free blocks of
     /// 2 MiB. Returns how many small pages of memory were unmapped.
     pub fn unmap(&mut self, id: u32, free: &mut u64) -> u64 {
-        if id == NONE || id == OTHER {
-            return 0;
-        }
-        let folio = &mut self.folios[id as usize];
-        let Folio { order, zero, .. } = *folio;
+        let Some(folio) = self.folios.get_mut(id as usize) else { return 0 };
         folio.mapped -= 1;
-        if folio.mapped == 0 {
-            if !zero {
-                self.held -= 1 << order;
-                if u32::from(order) == HUGE {
-                    *free = free.saturating_add(1);
+        let Folio { order, zero, mapped, area, .. } = *folio;
+        if !zero {
+            let [mapped, large] = &mut self.by_area[area as usize];
+            *mapped -= 1;
+            *large -= u64::from(order > 0);
+        }
+        if mapped > 0 {
+            if order > 0 && !zero && folio.is_partial() {
+                self.queue(id);
+            }
+            return u64::from(!zero);
+        }
+        if !zero {
+            self.held -= 1 << order;
+            if u32::from(order) == HUGE {
+                *free = free.saturating_add(1);
+            }
+            if let Some(limited) = &mut self.limited {
+                limited.folios.remove(id);
+                if folio.queued {
+                    limited.to_split.remove(id);
                 }
             }
-            self.unused.push(id);
         }
+        self.unused.push(id);
         u64::from(!zero)
     }
 }

@@ -14,24 +14,30 @@
 //! (`do_wp_page`). At 2 MiB it is the huge zero page, and the first write to any part of it
 //! allocates a huge page (`do_huge_zero_wp_pmd`, Linux 6.13; before, it was split).
 //!
-//! Memory is unlimited, so nothing is split to free memory (the kernel's shrinker).
+//! With a limit, memory is reclaimed ([`nearfar_kernel::thp::reclaim`], [`pressure`]); swap is read
+//! by 4 KiB pages.
 
+mod counts;
 mod folios;
+mod pressure;
 mod remap;
+mod settings;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
 use nearfar_hardware::table::prefetch;
-use nearfar_kernel::thp::khugepaged::{self, Khugepaged};
+use nearfar_kernel::thp::khugepaged::Khugepaged;
 use nearfar_kernel::thp::{Advice, HUGE, ORDERS, Policy};
 
 use super::SMALL;
 use super::surroundings::Changed;
 use crate::lifetimes::{Backing, Change};
 use crate::ranges::Ranges;
+pub use counts::{Events, Faults};
 use folios::{Folio, Folios};
+pub use settings::Settings;
 
 /// 4 KiB pages of a huge page.
 const RANGE: usize = 1 << HUGE;
@@ -39,6 +45,10 @@ const RANGE: usize = 1 << HUGE;
 const NONE: u32 = u32::MAX;
 /// The folio of pages of files and of the zero page of 4 KiB, which are not counted.
 const OTHER: u32 = u32::MAX - 1;
+/// The folio of pages in swap.
+const SWAPPED: u32 = u32::MAX - 2;
+/// The folio of touched pages that the program freed, and that reclaim dropped.
+const DROPPED: u32 = u32::MAX - 3;
 
 /// A touched block of 4 KiB.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,6 +58,17 @@ struct Block {
     order: u8,
     /// Shared by a fork: the next write may copy it.
     shared: bool,
+    /// It was written, so that it is not zero.
+    written: bool,
+    /// The program freed it (`MADV_FREE`).
+    lazy: bool,
+    /// Reclaim took it: the next reference faults.
+    away: bool,
+    /// Threads that have it among their last pages.
+    pins: u16,
+    /// Reclaims until it was last referenced.
+    used: u32,
+    area: u32,
 }
 
 /// A range of 2 MiB that has a page table, or is a huge page.
@@ -67,65 +88,8 @@ impl Table {
     }
 }
 
-/// Faults that need no device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
-    /// They mapped an existing page: the first read of shared memory, or of private memory.
-    pub maps: u64,
-    /// They allocated a page of private memory, by its order.
-    pub pages: [u64; ORDERS],
-}
-
-impl Faults {
-    /// The faults since `before`.
-    pub fn since(self, before: Self) -> Self {
-        let mut pages = self.pages;
-        pages.iter_mut().zip(before.pages).for_each(|(now, before)| *now -= before);
-        Self { maps: self.maps - before.maps, pages }
-    }
-
-    fn add(&mut self, more: Self) {
-        self.maps += more.maps;
-        self.pages.iter_mut().zip(more.pages).for_each(|(all, more)| *all += more);
-    }
-
-    /// All of them.
-    pub fn count(&self) -> u64 {
-        self.maps + self.pages.iter().sum::<u64>()
-    }
-}
-
-/// What happened to huge pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Events {
-    /// khugepaged or `MADV_COLLAPSE` merged small pages.
-    pub merges: u64,
-    /// A huge page became small pages.
-    pub splits: u64,
-    /// A fault took small pages, as no block of 2 MiB was free.
-    pub fallbacks: u64,
-    /// A fault made a free block of 2 MiB (direct compaction).
-    pub compactions: u64,
-}
-
 /// A block whose translation was removed, and the order of its page.
 pub type Gone = (u64, u8);
-
-/// The settings, and what the kernel has at its disposal.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    pub policy: Policy,
-    pub khugepaged: Option<khugepaged::Rules>,
-    /// Free blocks of 2 MiB.
-    pub free: u64,
-}
-
-impl Settings {
-    /// One page size everywhere, kept as it was allocated.
-    pub fn only(shift: u32) -> Self {
-        Self { policy: Policy::only(shift - SMALL), khugepaged: None, free: u64::MAX }
-    }
-}
 
 /// The pages of all processes.
 pub struct Pages {
@@ -142,6 +106,17 @@ pub struct Pages {
     mapped: u64,
     /// Huge pages that are mapped as such, without the zero page.
     huge: u64,
+    /// The area of the pages that are allocated: the caller sets that of new blocks.
+    pub area: u32,
+    /// As of [`Settings`].
+    limit: Option<u64>,
+    max_none: u64,
+    /// What the reclaim under way is for, in small pages.
+    wanted: u64,
+    /// Reclaims so far.
+    now: u32,
+    /// Address spaces up to the highest that a fork made.
+    spaces: u64,
     /// Peak of [`Pages::resident`], in small pages.
     pub peak: u64,
     /// Peak of the mapped memory, in small pages.
@@ -160,17 +135,23 @@ pub struct Pages {
 impl Pages {
     /// Before the first reference.
     pub fn new(settings: &Settings) -> Self {
-        let Settings { policy, khugepaged, free } = settings;
+        let Settings { policy, khugepaged, free, limit, max_none } = settings;
         Self {
             policy: policy.clone(),
             khugepaged: khugepaged.map(Khugepaged::new),
             free: *free,
             blocks: Vec::new(),
             tables: BTreeMap::new(),
-            folios: Folios::default(),
+            folios: Folios::new(limit.is_some()),
             areas: Ranges::default(),
             mapped: 0,
             huge: 0,
+            area: 0,
+            limit: *limit,
+            max_none: *max_none,
+            wanted: 0,
+            now: 0,
+            spaces: 1,
             peak: 0,
             peak_mapped: 0,
             faults: Faults::default(),
@@ -185,6 +166,17 @@ impl Pages {
     #[inline]
     pub fn order(&self, block: u32) -> usize {
         usize::from(self.blocks[block as usize].order)
+    }
+
+    /// The area of a touched block.
+    #[inline]
+    pub fn area_of(&self, block: u32) -> u32 {
+        self.blocks[block as usize].area
+    }
+
+    /// Mapped private memory by area, and the part in larger pages, in small pages.
+    pub fn mapped_by_area(&self) -> &[[u64; 2]] {
+        &self.folios.by_area
     }
 
     /// Prefetch the state of a block.
@@ -213,9 +205,13 @@ impl Pages {
         if let Some(mut daemon) = self.khugepaged.take() {
             daemon.run(now_ns, self);
             self.khugepaged = Some(daemon);
-            self.peak = self.peak.max(self.resident());
-            self.peak_mapped = self.peak_mapped.max(self.mapped);
+            self.note_peaks();
         }
+    }
+
+    fn note_peaks(&mut self) {
+        self.peak = self.peak.max(self.resident());
+        self.peak_mapped = self.peak_mapped.max(self.mapped);
     }
 
     /// Apply a change of blocks.
@@ -239,7 +235,7 @@ impl Pages {
         self.peak_mapped = self.peak_mapped.max(self.mapped);
         if self.resident() > self.peak {
             self.peak = self.resident();
-            self.fills.add(self.faults.since(before));
+            self.fills.fill(self.faults.since(before));
         }
     }
 
@@ -267,7 +263,9 @@ impl Pages {
 
     fn enter(&mut self, block: u32, number: u64) {
         self.table(number).block[number as usize % RANGE] = block;
-        *self.block(block) = Block { number, order: self.order_at(number), shared: false };
+        let order = self.order_at(number);
+        let block = self.block(block);
+        (block.number, block.order) = (number, order);
     }
 
     /// The order in which the TLB finds a page.
@@ -296,6 +294,8 @@ impl Pages {
         around: (u64, u64),
     ) {
         let at = number as usize % RANGE;
+        let (used, area) = (self.now, self.area);
+        *self.block(block) = Block { written, used, area, ..Block::default() };
         let private = match backing {
             Backing::Unknown | Backing::Zeros => true,
             Backing::Object { private, .. } => private && written,
@@ -315,6 +315,10 @@ impl Pages {
         let table = self.tables.get(&(number >> HUGE));
         match table.map_or(NONE, |table| table.folio[at]) {
             NONE => self.fault(number, reads_zeros, around),
+            SWAPPED => self.swap_in(number),
+            // The zero page.
+            OTHER if !written => {}
+            OTHER => self.small(number),
             folio => {
                 let forked = table.is_some_and(|table| table.forked);
                 if self.folios.is_zero(folio) && written {
@@ -332,27 +336,27 @@ impl Pages {
     fn fault(&mut self, number: u64, reads_zeros: bool, around: (u64, u64)) {
         let advice = self.areas.find(number).unwrap_or_default();
         let key = number >> HUGE;
-        let fits = |order: u32| {
+        let fits: [bool; ORDERS] = std::array::from_fn(|order| {
             let first = number >> order << order;
-            self.policy.allows(order, advice)
+            self.policy.allows(order as u32, advice)
                 && around.0 <= first
                 && first + (1 << order) - 1 <= around.1
-        };
-        if fits(HUGE) && !self.tables.contains_key(&key) {
+        });
+        if fits[HUGE as usize] && !self.tables.contains_key(&key) {
             if reads_zeros {
                 self.faults.maps += 1;
-                let zero = self.folios.new_zero();
+                let zero = self.folios.new_zero(key << HUGE);
                 return self.map_huge(key, zero);
             }
-            let compacts = self.policy.compacts && advice == Advice::Huge;
-            if self.free > 0 || compacts {
+            let compacts = self.compacts(advice);
+            if (self.free > 0 || compacts) && self.has_room(HUGE, compacts) {
                 match self.free {
                     0 => self.events.compactions += 1,
                     u64::MAX => {}
                     _ => self.free -= 1,
                 }
                 self.faults.pages[HUGE as usize] += 1;
-                let folio = self.folios.new_folio(HUGE, key << HUGE);
+                let folio = self.folios.new_folio(HUGE, key << HUGE, self.area);
                 return self.map_huge(key, folio);
             }
             self.events.fallbacks += 1;
@@ -361,29 +365,25 @@ impl Pages {
             self.faults.maps += 1;
             return self.map(key, number as usize % RANGE, 1, OTHER);
         }
-        let is_empty = |order: u32| {
-            let first = number as usize % RANGE >> order << order;
+        for order in (1..HUGE).rev().filter(|order| fits[*order as usize]) {
+            let first = number >> order << order;
+            let at = first as usize % RANGE;
             let table = self.tables.get(&key);
-            table.is_none_or(|table| {
-                table.folio[first..first + (1 << order)].iter().all(|f| *f == NONE)
-            })
-        };
-        match (1..HUGE).rev().find(|order| fits(*order) && is_empty(*order)) {
-            None => self.small(number),
-            Some(order) => {
-                let first = number >> order << order;
+            let is_empty = table
+                .is_none_or(|table| table.folio[at..at + (1 << order)].iter().all(|f| *f == NONE));
+            if is_empty && self.has_room(order, self.compacts(advice)) {
                 self.faults.pages[order as usize] += 1;
-                let folio = self.folios.new_folio(order, first);
-                self.map(key, first as usize % RANGE, 1 << order, folio);
+                let folio = self.folios.new_folio(order, first, self.area);
+                return self.map(key, at, 1 << order, folio);
             }
         }
+        self.small(number);
     }
 
     /// A new page of 4 KiB.
     fn small(&mut self, number: u64) {
         self.faults.pages[0] += 1;
-        let folio = self.folios.new_folio(0, number);
-        self.map(number >> HUGE, number as usize % RANGE, 1, folio);
+        self.place_small(number);
     }
 
     fn map_huge(&mut self, key: u64, folio: u32) {
@@ -396,25 +396,34 @@ impl Pages {
         };
         for &block in blocks.iter().filter(|block| **block != NONE) {
             let block = self.block(block);
-            (block.order, block.shared) = (HUGE as u8, false);
+            (block.order, block.shared, block.away) = (HUGE as u8, false, false);
         }
     }
 
-    /// The first write to the huge zero page allocates a huge page.
+    /// The first write to the huge zero page allocates a huge page, or splits it at the limit.
     fn replace_zero(&mut self, number: u64) {
         let key = number >> HUGE;
+        let advice = self.areas.find(number).unwrap_or_default();
+        if !self.has_room(HUGE, self.compacts(advice)) {
+            self.events.fallbacks += 1;
+            self.split(key);
+            return self.small(number);
+        }
         self.faults.pages[HUGE as usize] += 1;
         self.read_first += 1;
         self.gone.push((number, HUGE as u8));
-        let folio = self.folios.new_folio(HUGE, key << HUGE);
+        let folio = self.folios.new_folio(HUGE, key << HUGE, self.area);
         self.map_huge(key, folio);
     }
 
     /// The first write since a block was read, shared or freed.
     fn written(&mut self, block: u32) {
-        let Block { number, shared, .. } = self.blocks[block as usize];
+        let Block { number, shared, area, .. } = self.blocks[block as usize];
+        self.area = area;
         let folio = self.table(number).folio[number as usize % RANGE];
-        if folio == OTHER {
+        if folio == SWAPPED {
+            self.swap_in(number);
+        } else if folio == OTHER || folio == DROPPED {
             // A page that was read first is the zero page or the file's.
             self.shoot_down(block);
             self.small(number);
@@ -424,7 +433,8 @@ impl Pages {
         } else if shared {
             self.copy(block);
         }
-        self.blocks[block as usize].shared = false;
+        let block = &mut self.blocks[block as usize];
+        (block.shared, block.written, block.lazy) = (false, true, false);
     }
 
     /// A write after a fork: a small copy, unless no other process has the folio

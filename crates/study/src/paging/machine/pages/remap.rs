@@ -5,7 +5,8 @@ use nearfar_kernel::thp::{Advice, HUGE};
 
 use super::super::SMALL;
 use super::folios::Folio;
-use super::{Block, NONE, OTHER, Pages, RANGE, Table, shoot_down};
+use super::{Block, NONE, OTHER, Pages, RANGE, SWAPPED, Table, shoot_down};
+use crate::lifetimes::SPACE_SHIFT;
 
 impl Pages {
     /// The keys of the tables in a range of pages.
@@ -53,6 +54,7 @@ impl Pages {
     pub(super) fn lazily_freed(&mut self, blocks: &[u32]) {
         for &block in blocks {
             self.shoot_down(block);
+            self.blocks[block as usize].lazy = true;
         }
         let key = |block: &u32| self.blocks[*block as usize].number >> HUGE;
         let groups: Vec<(u64, usize)> = blocks
@@ -91,6 +93,8 @@ impl Pages {
 
     /// Copy a page table for a child; files are not in it.
     fn fork_table(&mut self, from: u64, to: u64) {
+        let space = |key: u64| key >> (SPACE_SHIFT - SMALL - HUGE);
+        self.spaces = self.spaces.max(space(from.max(to)) + 1);
         let mut child = Table::new();
         if let Some(parent) = self.tables.get_mut(&from) {
             parent.forked = true;
@@ -120,10 +124,11 @@ impl Pages {
             if whole && by.is_multiple_of(RANGE as u64) {
                 let Some(table) = self.tables.remove(&key) else { continue };
                 let to = moved(start, by);
-                for (at, &block) in
-                    table.block.iter().enumerate().filter(|(_, block)| **block != NONE)
-                {
-                    self.blocks[block as usize].number = to + at as u64;
+                for (at, (&block, &folio)) in table.block.iter().zip(&table.folio).enumerate() {
+                    if block != NONE {
+                        self.blocks[block as usize].number = to + at as u64;
+                    }
+                    self.moved_folio(folio, (key, to >> HUGE));
                 }
                 self.tables.insert(to >> HUGE, table);
                 continue;
@@ -137,11 +142,10 @@ impl Pages {
                 if folio != NONE {
                     let table = self.table(to);
                     table.folio[to as usize % RANGE] = folio;
+                    self.moved_folio(folio, (key, to >> HUGE));
                 }
                 if block != NONE {
-                    let shared = self.blocks[block as usize].shared;
                     self.enter(block, to);
-                    self.blocks[block as usize].shared = shared;
                 }
             }
             let empty = |table: &Table| table.folio.iter().all(|folio| *folio == NONE);
@@ -151,10 +155,15 @@ impl Pages {
         }
     }
 
+    /// An entry for a folio moved from one range of 2 MiB to another.
+    fn moved_folio(&mut self, folio: u32, (from, to): (u64, u64)) {
+        if let Some(folio) = self.folios.get_mut(folio).filter(|folio| folio.key == from) {
+            folio.key = to;
+        }
+    }
+
     /// `MADV_COLLAPSE`: no limits, but nothing is merged where huge pages are not allowed.
     pub(super) fn collapse(&mut self, first: u64, last: u64) {
-        let rules =
-            khugepaged::Rules { sleep_ns: 0.0, pages: 0, max_none: u64::MAX, max_shared: u64::MAX };
         for key in self.keys((first, last)) {
             let fits = |(from, to, advice)| {
                 from <= key << HUGE
@@ -163,37 +172,48 @@ impl Pages {
             };
             let inside = Self::part(key, (first, last)).1;
             if inside && self.areas.at_or_after(key << HUGE).is_some_and(fits) {
-                self.merge(key, &rules);
+                self.merge(key, &khugepaged::Rules::FORCED);
             }
         }
     }
 
     /// Merge the pages of a range, if the rules allow it (`collapse_huge_page`).
     fn merge(&mut self, key: u64, rules: &khugepaged::Rules) {
-        let Some(table) = self.tables.get(&key) else { return };
+        // What is reclaimed for the huge page may be in the range.
+        if !rules.merges(self.range_at(key)) || !self.make_room(RANGE as u64) {
+            return;
+        }
+        let range = self.range_at(key);
+        let Some(table) = self.tables.get(&key).filter(|_| rules.merges(range)) else { return };
+        let blocks = table.block;
+        let area = table.folio.iter().find_map(|folio| Some(self.folios.get(*folio)?.area));
+        for block in blocks.into_iter().filter(|block| *block != NONE) {
+            self.shoot_down(block);
+        }
+        self.events.merges += 1;
+        self.events.merge_swap_ins += range.swapped;
+        let folio = self.folios.new_folio(HUGE, key << HUGE, area.unwrap_or_default());
+        self.map_huge(key, folio);
+    }
+
+    /// What a range of 2 MiB has mapped.
+    fn range_at(&self, key: u64) -> khugepaged::Range {
+        let Some(table) = self.tables.get(&key) else { return khugepaged::Range::default() };
         let mut range = khugepaged::Range { huge: table.huge, ..Default::default() };
         for &folio in &table.folio {
+            range.swapped += u64::from(folio == SWAPPED);
             if let Some(Folio { order, mapped, zero: false, .. }) = self.folios.get(folio) {
                 range.mapped += 1;
                 range.shared += u64::from(table.forked && *mapped > 1 << order);
             }
         }
-        if !rules.merges(range) {
-            return;
-        }
-        let blocks = table.block;
-        for block in blocks.into_iter().filter(|block| *block != NONE) {
-            self.shoot_down(block);
-        }
-        self.events.merges += 1;
-        let folio = self.folios.new_folio(HUGE, key << HUGE);
-        self.map_huge(key, folio);
+        range
     }
 }
 
 /// A page moved `by` pages (modulo 2^64) in its address space.
 pub(super) fn moved(number: u64, by: u64) -> u64 {
-    use crate::lifetimes::{SPACE_SHIFT, address};
+    use crate::lifetimes::address;
     let addr = address(number << SMALL);
     let space = number >> (SPACE_SHIFT - SMALL);
     let to = (addr >> SMALL).wrapping_add(by) & ((1 << (SPACE_SHIFT - SMALL)) - 1);

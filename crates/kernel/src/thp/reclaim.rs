@@ -1,0 +1,235 @@
+//! Reclaim of private memory under a limit: what is split, and what is swapped out.
+//!
+//! From Linux 6.18: `do_try_to_free_pages` in `mm/vmscan.c`. Priority falls from 12 to 0 until enough
+//! is free. At priority `k`:
+//!
+//! * Folios with 1 / 2^k of all pages are considered, in batches. One that was not referenced is
+//!   swapped out. This is second chance in the order of allocation, for the two lists of the kernel.
+//!   A folio is one entry, whatever its size, and leaves whole (`shrink_folio_list`), because swap
+//!   has free blocks of its size. Only if a part of it was unmapped, it is split first.
+//! * The shrinker (`do_shrink_slab`, `deferred_split_scan` in `mm/huge_memory.c`) considers folios of
+//!   which a part was unmapped, and new huge pages: it splits the former, and the latter if most of
+//!   them is zero ([`underused`]). It does not begin before about twice 1 / 2^k of them are 128 or
+//!   all of them, which is so at priority 1: when no old page was found.
+//!
+//! Not modelled: swap without such blocks, where the kernel splits a huge page first; kswapd, which
+//! reclaims before the limit is reached; several pages read back at once (read-ahead of swap, and
+//! folios below 2 MiB from zram since 6.13).
+
+use nearfar_hardware::list::{Links, List};
+
+use super::HUGE;
+
+/// `DEF_PRIORITY`.
+const PRIORITY: u32 = 12;
+/// `SWAP_CLUSTER_MAX`: pages that are considered together, and freed at least.
+const BATCH: u64 = 32;
+/// `SHRINK_BATCH`.
+const SHRINK_BATCH: u64 = 128;
+
+/// Whether a huge page of which so many small pages are zero is split (`thp_underused`).
+pub fn underused(zeros: u64, max_none: u64) -> bool {
+    max_none < (1 << HUGE) - 1 && zeros > max_none
+}
+
+/// Pages to free for so many: at least a batch, but a small part of a small memory, as in
+/// [`linux`](crate::replacement::linux).
+pub fn goal(pages: u64, limit: u64) -> u64 {
+    pages.max(BATCH.min(limit / 128))
+}
+
+/// Folios, the oldest first.
+#[derive(Debug, Default)]
+pub struct Queue {
+    links: Links,
+    list: List,
+    count: u64,
+}
+
+impl Queue {
+    /// Add a folio, which is not in the queue.
+    pub fn add(&mut self, folio: u32) {
+        if self.links.len() <= folio as usize {
+            self.links.resize((folio as usize + 1).next_power_of_two());
+        }
+        self.links.push(&mut self.list, folio);
+        self.count += 1;
+    }
+
+    /// Remove a folio, which is in the queue.
+    pub fn remove(&mut self, folio: u32) {
+        self.links.remove(&mut self.list, folio);
+        self.count -= 1;
+    }
+
+    /// Remove the oldest folio.
+    pub fn pop(&mut self) -> Option<u32> {
+        let folio = self.links.pop(&mut self.list)?;
+        self.count -= 1;
+        Some(folio)
+    }
+
+    /// Make the oldest folio the newest.
+    fn rotate(&mut self) -> Option<u32> {
+        let folio = self.pop()?;
+        self.add(folio);
+        Some(folio)
+    }
+}
+
+/// The folios of a memory.
+#[derive(Debug, Default)]
+pub struct Lists {
+    /// All of them, in the order in which they are considered.
+    pub folios: Queue,
+    /// Those that may be split (`_deferred_list`).
+    pub to_split: Queue,
+    /// What the shrinker put off (`nr_deferred`).
+    deferred: u64,
+}
+
+/// The memory that is reclaimed.
+pub trait Memory {
+    /// Its folios.
+    fn lists(&mut self) -> &mut Lists;
+    /// Small pages of a folio.
+    fn pages(&self, folio: u32) -> u64;
+    /// Small pages of all folios.
+    fn held(&self) -> u64;
+    /// Whether more must be freed.
+    fn is_over(&self) -> bool;
+    /// Whether the folio was referenced since the last call for it.
+    fn take_reference(&mut self, folio: u32) -> bool;
+    /// Swap out a folio, if possible.
+    fn evict(&mut self, folio: u32);
+    /// Take the oldest folio from [`Lists::to_split`], and split it if it has empty parts.
+    fn split_next(&mut self);
+}
+
+/// Free memory, or as much as there is to free.
+pub fn reclaim(memory: &mut impl Memory) {
+    for priority in (0..=PRIORITY).rev() {
+        let mut scan = memory.held() >> priority;
+        while scan > 0 && memory.is_over() {
+            let mut batch = scan.min(BATCH);
+            scan -= batch;
+            while batch > 0 && memory.is_over() {
+                let Some(folio) = memory.lists().folios.rotate() else { return };
+                batch = batch.saturating_sub(memory.pages(folio));
+                if !memory.take_reference(folio) {
+                    memory.evict(folio);
+                }
+            }
+        }
+        shrink(memory, priority);
+        if !memory.is_over() {
+            return;
+        }
+    }
+}
+
+/// The shrinker at a priority (`do_shrink_slab`).
+fn shrink(memory: &mut impl Memory, priority: u32) {
+    let freeable = memory.lists().to_split.count;
+    if freeable == 0 {
+        return;
+    }
+    let before = memory.lists().deferred;
+    let more = (freeable >> priority) * 2;
+    let wanted = ((before >> priority) + more).min(2 * freeable);
+    let mut scan = wanted;
+    while scan >= SHRINK_BATCH || scan >= freeable {
+        let batch = scan.min(SHRINK_BATCH);
+        (0..batch).for_each(|_| memory.split_next());
+        scan -= batch;
+    }
+    let left = (before + more).saturating_sub(wanted - scan);
+    memory.lists().deferred = left.min(2 * freeable);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_huge_page_is_underused_above_the_limit() {
+        assert!(underused(410, 409) && !underused(409, 409) && underused(1, 0));
+        // The kernel's default switches it off.
+        assert!(!underused(512, 511));
+    }
+
+    /// Folios of different sizes: pages, and whether they were referenced.
+    #[derive(Default)]
+    struct Sizes {
+        lists: Lists,
+        folios: Vec<(u64, bool)>,
+        over: u64,
+        split: u32,
+    }
+
+    impl Sizes {
+        fn new(folios: Vec<(u64, bool)>, over: u64) -> Self {
+            let mut sizes = Self { folios, over, ..Self::default() };
+            (0..sizes.folios.len() as u32).for_each(|folio| sizes.lists.folios.add(folio));
+            sizes
+        }
+    }
+
+    impl Memory for Sizes {
+        fn lists(&mut self) -> &mut Lists {
+            &mut self.lists
+        }
+        fn pages(&self, folio: u32) -> u64 {
+            self.folios[folio as usize].0
+        }
+        fn held(&self) -> u64 {
+            self.folios.iter().map(|(pages, _)| pages).sum()
+        }
+        fn is_over(&self) -> bool {
+            self.over > 0
+        }
+        fn take_reference(&mut self, folio: u32) -> bool {
+            std::mem::take(&mut self.folios[folio as usize].1)
+        }
+        fn evict(&mut self, folio: u32) {
+            self.lists.folios.remove(folio);
+            self.over = self.over.saturating_sub(self.folios[folio as usize].0);
+        }
+        fn split_next(&mut self) {
+            self.split += u32::from(self.lists.to_split.pop().is_some());
+        }
+    }
+
+    #[test]
+    fn folios_get_a_second_chance() {
+        let mut sizes = Sizes::new(vec![(1, true), (512, false), (1, false), (1, true)], 513);
+        reclaim(&mut sizes);
+        // Folios 1 and 2 went; 3 is next.
+        assert_eq!((sizes.lists.folios.count, sizes.over), (2, 0));
+        assert_eq!(sizes.lists.folios.rotate(), Some(3));
+        // More than there is: all go.
+        sizes.over = 100;
+        reclaim(&mut sizes);
+        assert_eq!((sizes.lists.folios.count, sizes.over), (0, 98));
+    }
+
+    #[test]
+    fn the_shrinker_begins_when_no_old_page_is_found() {
+        // Eight huge pages among small ones that were all referenced; nothing can be freed early.
+        let split = |referenced: usize| {
+            let pages = (0..6000).map(|page| (1, page < referenced)).collect();
+            let mut sizes = Sizes::new(pages, 32);
+            (0..8).for_each(|folio| sizes.lists.to_split.add(folio));
+            reclaim(&mut sizes);
+            sizes.split
+        };
+        // Priorities 12 to 2 consider 2997 pages.
+        assert_eq!((split(2900), split(3100), split(6000)), (0, 8, 8));
+        // Many are split in parts, as priority falls.
+        let mut sizes = Sizes::new(vec![(1, true); 100_000], 32);
+        (0..3000).for_each(|folio| sizes.lists.to_split.add(folio));
+        (0..=PRIORITY).rev().take(9).for_each(|priority| shrink(&mut sizes, priority));
+        // At priority 5: 2 x 93, and some that was put off; at priority 4: 2 x 187.
+        assert!((256..=640).contains(&sizes.split), "{}", sizes.split);
+    }
+}

@@ -1,0 +1,46 @@
+//! Time and memory by area of the address space.
+
+/// What an area costs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AreaCosts {
+    /// Waiting of threads, before overlap, in picoseconds.
+    pub wait_ps: u64,
+    /// Faults, in picoseconds.
+    pub fault_ps: u64,
+    /// Part of these that fills memory.
+    pub start_ps: u64,
+    /// Private memory at the last moment, and the part in larger pages, in small pages.
+    mapped: [u64; 2],
+    /// Their sums over time: small pages times nanoseconds.
+    pub page_ns: [f64; 2],
+}
+
+/// The areas, by number.
+#[derive(Debug, Default)]
+pub struct Areas(Vec<AreaCosts>);
+
+impl Areas {
+    /// An area.
+    pub fn of(&mut self, area: u32) -> &mut AreaCosts {
+        if self.0.len() <= area as usize {
+            self.0.resize(area as usize + 1, AreaCosts::default());
+        }
+        &mut self.0[area as usize]
+    }
+
+    /// Time passed since the last moment; `mapped` is private memory now.
+    pub fn pass(&mut self, ns: f64, mapped: &[[u64; 2]]) {
+        self.of((mapped.len() as u32).max(1) - 1);
+        for (area, &mapped) in self.0.iter_mut().zip(mapped) {
+            for (sum, pages) in area.page_ns.iter_mut().zip(area.mapped) {
+                *sum += pages as f64 * ns;
+            }
+            area.mapped = mapped;
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[AreaCosts] {
+        &self.0
+    }
+}

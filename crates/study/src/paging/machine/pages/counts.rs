@@ -1,0 +1,54 @@
+//! Counts of faults, and of what happened to huge pages.
+
+use nearfar_kernel::thp::ORDERS;
+
+/// Faults that wait for no file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// They mapped an existing page: the first read of shared memory, or of private memory.
+    pub maps: u64,
+    /// They allocated a page of private memory, by its order.
+    pub pages: [u64; ORDERS],
+    /// They read a small page from swap.
+    pub swap_ins: u64,
+}
+
+impl Faults {
+    /// The faults since `before`.
+    pub fn since(self, before: Self) -> Self {
+        let mut pages = self.pages;
+        pages.iter_mut().zip(before.pages).for_each(|(now, before)| *now -= before);
+        let swap_ins = self.swap_ins - before.swap_ins;
+        Self { maps: self.maps - before.maps, pages, swap_ins }
+    }
+
+    /// Add faults that fill memory: reads from swap do not count.
+    pub(super) fn fill(&mut self, more: Self) {
+        self.maps += more.maps;
+        self.pages.iter_mut().zip(more.pages).for_each(|(all, more)| *all += more);
+    }
+
+    /// All of them.
+    pub fn count(&self) -> u64 {
+        self.maps + self.pages.iter().sum::<u64>() + self.swap_ins
+    }
+}
+
+/// What happened to huge pages, and to swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// khugepaged or `MADV_COLLAPSE` merged small pages.
+    pub merges: u64,
+    /// A huge page became small pages.
+    pub splits: u64,
+    /// A fault took small pages, as no block of 2 MiB was free, or memory was at its limit.
+    pub fallbacks: u64,
+    /// A fault made a free block of 2 MiB (direct compaction).
+    pub compactions: u64,
+    /// Reclaim split a page to free its empty parts.
+    pub shrunk: u64,
+    /// Small pages that went to swap.
+    pub swap_outs: u64,
+    /// Small pages that a merge read from swap.
+    pub merge_swap_ins: u64,
+}

@@ -1,0 +1,27 @@
+//! Settings of the kernel.
+
+use nearfar_kernel::thp::Policy;
+use nearfar_kernel::thp::khugepaged;
+
+use super::SMALL;
+
+/// The settings, and what the kernel has at its disposal.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub policy: Policy,
+    pub khugepaged: Option<khugepaged::Rules>,
+    /// Free blocks of 2 MiB.
+    pub free: u64,
+    /// Most private memory, in small pages.
+    pub limit: Option<u64>,
+    /// Zero pages of a huge page that reclaim does not split.
+    pub max_none: u64,
+}
+
+impl Settings {
+    /// One page size everywhere, kept as it was allocated.
+    pub fn only(shift: u32) -> Self {
+        let policy = Policy::only(shift - SMALL);
+        Self { policy, khugepaged: None, free: u64::MAX, limit: None, max_none: u64::MAX }
+    }
+}

@@ -1,0 +1,193 @@
+//! Costs by area: the names of mappings, as `nearfar explain` has them.
+
+use std::collections::BTreeMap;
+
+use nearfar_trace::{Reader, Result};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::info::names::Names;
+use crate::lifetimes::{self, Change, PAGE};
+use crate::paging::machine::areas::AreaCosts;
+use crate::paging::machine::observe::Observe;
+use crate::paging::machine::touches::Chunk;
+use crate::paging::machine::waits::{PageSize, Watch};
+
+/// An area under a policy. Times are averages per reference of the program.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Area {
+    /// The policy.
+    pub policy: String,
+    /// Name of the mapping in which its pages were first touched.
+    pub area: String,
+    /// Waiting for TLBs, page walks, caches and memory.
+    pub wait_ns: f64,
+    /// Faults and swap.
+    pub fault_ns: f64,
+    /// Part of these that fills memory.
+    pub start_ns: f64,
+    /// Mean private memory.
+    pub mean_bytes: f64,
+    /// The part in pages larger than 4 KiB.
+    pub large_bytes: f64,
+}
+
+/// Names the area of each new block.
+pub struct Areas {
+    names: Names,
+    next_event: u64,
+    processes: FxHashMap<u32, u32>,
+    /// Thread and process of the last record.
+    thread: usize,
+    process: u32,
+    /// Areas of the new blocks of a chunk, in order.
+    born: Vec<u32>,
+    /// Changes of the chunk so far.
+    seen: usize,
+    /// By area: first and last page of new blocks.
+    bounds: FxHashMap<u32, (u64, u64)>,
+    /// Faults that mapped pages of the page cache, by area, and all of them.
+    maps: FxHashMap<u32, u64>,
+    mapped: u64,
+}
+
+impl Areas {
+    /// Before the first record.
+    ///
+    /// # Errors
+    /// If the events cannot be read.
+    pub fn new(reader: &Reader) -> Result<Self> {
+        let threads = &reader.info().threads;
+        let mut names = Names::new(reader.regions()?);
+        Ok(Self {
+            next_event: names.next_event(),
+            names,
+            processes: threads.iter().map(|thread| (thread.index, thread.process)).collect(),
+            thread: usize::MAX,
+            process: threads.first().map_or(0, |thread| thread.process),
+            born: Vec::new(),
+            seen: 0,
+            bounds: FxHashMap::default(),
+            maps: FxHashMap::default(),
+            mapped: 0,
+        })
+    }
+
+    /// Take the areas of the new blocks of a chunk, which is over.
+    pub fn take(&mut self) -> Vec<u32> {
+        self.seen = 0;
+        std::mem::take(&mut self.born)
+    }
+
+    /// Name all areas.
+    pub fn finish(self) -> Named {
+        let (merged, mut texts) = self.names.finish();
+        let final_id = |id: u32| merged.get(id as usize).copied().unwrap_or(id);
+        // Without events, areas are runs of touched ranges.
+        let mut bounds: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
+        for (id, (low, high)) in self.bounds {
+            let all = bounds.entry(final_id(id)).or_insert((low, high));
+            *all = (low.min(all.0), high.max(all.1));
+        }
+        for (id, (low, high)) in bounds {
+            if let Some(text) = texts.get_mut(id as usize) {
+                text.get_or_insert_with(|| format!("{:#x}-{:#x}", low << PAGE, (high + 1) << PAGE));
+            }
+        }
+        Named { merged, texts, maps: self.maps }
+    }
+}
+
+/// The names of all areas.
+pub struct Named {
+    /// Final area by first number.
+    merged: Vec<u32>,
+    texts: Vec<Option<String>>,
+    maps: FxHashMap<u32, u64>,
+}
+
+impl Named {
+    /// The areas under a policy, in the order in which they were first touched. `map_ns` is the time
+    /// of a fault that maps a page of a file.
+    pub fn rows(
+        &self,
+        policy: &str,
+        one: &mut PageSize,
+        (references, lasted_ns, map_ns): (u64, f64, f64),
+    ) -> Vec<Area> {
+        let costs = one.areas().unwrap_or_default();
+        let mut areas: BTreeMap<u32, Area> = BTreeMap::new();
+        let ns = |total: f64| total / references.max(1) as f64;
+        let mut add = |id: u32, cost: &AreaCosts, maps: u64| {
+            let id = self.merged.get(id as usize).copied().unwrap_or(id);
+            let area = areas.entry(id).or_insert_with(|| Area {
+                policy: policy.to_owned(),
+                area: self.texts.get(id as usize).cloned().flatten().unwrap_or_default(),
+                ..Area::default()
+            });
+            let maps_ns = maps as f64 * map_ns;
+            area.wait_ns += ns(one.waited_ns(cost.wait_ps));
+            area.fault_ns += ns(cost.fault_ps as f64 / 1e3 + maps_ns);
+            area.start_ns += ns(cost.start_ps as f64 / 1e3 + maps_ns);
+            let [mean, large] = cost.page_ns.map(|sum| sum * 4096.0 / lasted_ns.max(1.0));
+            area.mean_bytes += mean;
+            area.large_bytes += large;
+        };
+        for (id, cost) in (0..).zip(costs.all()) {
+            add(id, cost, 0);
+        }
+        for (&id, &maps) in &self.maps {
+            add(id, &AreaCosts::default(), maps);
+        }
+        areas
+            .into_values()
+            .filter(|area| area.wait_ns + area.fault_ns + area.mean_bytes > 0.0)
+            .collect()
+    }
+}
+
+impl Observe for Areas {
+    #[inline]
+    fn record(&mut self, at: u64, thread: usize, _: u64, _: bool) {
+        if at >= self.next_event {
+            let processes = &self.processes;
+            let process_of = |thread: u32| processes.get(&thread).copied().unwrap_or(0);
+            self.names.advance(at, process_of, self.process);
+            self.next_event = self.names.next_event();
+        }
+        if self.thread != thread {
+            self.thread = thread;
+            self.process = self.processes.get(&(thread as u32)).copied().unwrap_or(0);
+        }
+    }
+
+    fn touched(&mut self, chunk: &Chunk, number: u64, maps: u64) {
+        let new = &chunk.changes[self.seen..];
+        let born = new.iter().any(|(_, (change, _))| matches!(change, Change::Born { .. }));
+        self.seen = chunk.changes.len();
+        if !born && maps == self.mapped {
+            return;
+        }
+        let page = lifetimes::address(number << PAGE) >> PAGE;
+        let area = self.names.region(self.process, page);
+        if born {
+            self.born.push(area);
+            let (low, high) = self.bounds.entry(area).or_insert((page, page));
+            (*low, *high) = (page.min(*low), page.max(*high));
+        }
+        *self.maps.entry(area).or_default() += maps - self.mapped;
+        self.mapped = maps;
+    }
+}
+
+/// The areas of the new blocks of a chunk.
+pub struct Born<'a>(pub std::slice::Iter<'a, u32>);
+
+impl Watch for Born<'_> {
+    fn area(&mut self, change: &Change) -> u32 {
+        match change {
+            Change::Born { .. } => self.0.next().copied().unwrap_or_default(),
+            _ => 0,
+        }
+    }
+}
