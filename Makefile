@@ -99,15 +99,19 @@ test: test-packages ## Everything: lint, Rust tests, Python tests, documentation
 	@rm -f $(STEPS)
 	$(STEP) 'engine and plugin' $(MAKE) --no-print-directory env
 	$(STEP) 'formatters and linters' $(MAKE) --no-print-directory lint
-	$(STEP) 'Rust tests, compiled' cargo test $(CHECKED) --locked --workspace --quiet --no-run
-	$(STEP) 'Rust tests, run' cargo test $(CHECKED) --locked --workspace --quiet
+	$(STEP) 'Rust tests, compiled' $(RUST_TESTS) --no-run
+	$(STEP) 'Rust tests, run' $(RUST_TESTS)
 	$(STEP) 'Python tests' $(PYTEST)
 	@$(PYTHON) tests/processor.py report $(STEPS) $(TEST_BUDGET)
+
+# Without the bench, and so without the checked libraries that it alone needs.
+RUST_TESTS := cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --quiet
 
 PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .PHONY: test-long
 test-long: test-packages env ## Soaks and validations, which `make test` leaves out (CONTRIBUTING.md, Tests)
+	cargo test --release --locked --package nearfar-bench --quiet
 	$(PYTEST) -m long
 
 ARM := aarch64-unknown-linux-gnu

@@ -48,8 +48,9 @@ nitpicky = False
 #: What the pages are about, in the order of the contents.
 CONTENTS = {
     "Start": ["docs/start", "docs/tours", "docs/shell"],
-    "Studies": ["docs/paging", "docs/advise", "docs/tiering", "docs/run", "docs/ssd", "docs/numa",
-                "docs/sweep", "docs/reproduce", "docs/validation", "build/reference/validation"],
+    "Studies": ["docs/size", "docs/watch", "docs/paging", "docs/advise", "docs/thp", "docs/devices",
+                "docs/tiering", "docs/run", "docs/numa", "docs/ssd", "docs/sweep",
+                "docs/reproduce", "docs/validation", "build/reference/validation"],
     "Traces": ["docs/capture", "docs/workload", "docs/formats", "docs/generate", "docs/info",
                "docs/trace"],
     "More": ["docs/machine", "docs/fit", "docs/apply", "docs/report", "docs/guest", "docs/doctor"],

@@ -109,12 +109,10 @@ def preload() -> None:
     import scipy.optimize  # noqa: F401
 
     import nearfar
-    from nearfar import cli
 
-    for package in (nearfar, cli):
-        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            if not found.name.startswith("nearfar.__"):
-                importlib.import_module(found.name)
+    for found in pkgutil.walk_packages(nearfar.__path__, "nearfar."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
 
 
 if __name__ == "__main__":

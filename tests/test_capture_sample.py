@@ -259,7 +259,7 @@ def test_threads_and_processes(build: Callable[..., Path], program: Path, tmp_pa
 
     def peak(**sample: Any) -> int | None:
         path = tmp_path / f"{len(sample)}.trace"
-        command = [program, "1500000", "fork"]
+        command = [program, "100000", "fork"]
         capture.run(command, path, follow_forks=True, **sample)
         settings: Any = {"page_sizes": "4K", "view": "paper", "memory": "50%"}
         share: Any = {} if sample else {"sample": 0.3}

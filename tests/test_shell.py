@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -10,6 +11,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import Any
 import pytest
 import typer
 
+import forks
 from conftest import DATA, HANG, Run, tool
 from nearfar import cli, output
 from nearfar.cli import _help, _reference, _shared
@@ -223,7 +227,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @ALL
-def test_examples_run(words: str, inputs: Path, tmp_path: Path) -> None:
+def test_examples_run(words: str, inputs: Path, tmp_path: Path, commands: str) -> None:
     example = shlex.split(LEAVES[words].epilog.removeprefix("Example: nearfar "))
     for key in (words, words.split()[0]):
         if key in NOT_RUN:
@@ -236,25 +240,28 @@ def test_examples_run(words: str, inputs: Path, tmp_path: Path) -> None:
     shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
     if Path(made[0] if made else "").suffix == ".trace":
         shutil.rmtree(tmp_path / made[0], ignore_errors=True)
-    command = [sys.executable, "-m", "nearfar", *example]
     # Nobody reads what it prints: whatever it writes meets a broken pipe, and that is no error.
-    done = into_closed_pipe(command, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
+    code, said = into_closed_pipe(commands, example, tmp_path)
+    assert code == 0, said
+    assert "Traceback" not in said
     for name in made:
         assert (tmp_path / name).exists(), f"{name} is not there"
 
 
-def into_closed_pipe(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def into_closed_pipe(at: str, words: list[str], folder: Path) -> tuple[int, str]:
+    """The exit code of a command whose output nobody reads, and what it says of that."""
     read, write = os.pipe()
     os.close(read)
-    try:
-        return subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=write, stderr=subprocess.PIPE,
-            text=True, timeout=HANG, check=False,
-        )  # fmt: skip
-    finally:
-        os.close(write)
+    with (
+        open(os.devnull) as nothing,  # noqa: PTH123
+        open(write, "w") as closed,  # noqa: PTH123
+        tempfile.TemporaryFile("w+") as err,
+        contextlib.chdir(folder),
+    ):
+        streams = (nothing.fileno(), closed.fileno(), err.fileno())
+        code = forks.run(at, words, streams, os.environ)
+        err.seek(0)
+        return code, err.read()
 
 
 # --- flags
@@ -336,26 +343,29 @@ def test_threads_and_seeds_mean_the_same(words: str) -> None:
 ESCAPE = "\x1b["
 
 
-def on_terminal(command: list[str], env: dict[str, str], folder: Path) -> str:
+def on_terminal(at: str, words: list[str], env: dict[str, str], folder: Path) -> str:
     """What a command prints to a terminal of 100 columns, standard output and error together."""
     main, side = pty.openpty()
     whole = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env}
-    child = subprocess.Popen(
-        command, cwd=folder, env=whole, stdin=side, stdout=side, stderr=side, close_fds=True
-    )
-    os.close(side)
-    text = b""
-    while True:
-        try:
-            more = os.read(main, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not more:
-            break
-        text += more
-    assert child.wait(60) == 0, text.decode()
-    os.close(main)
-    return text.decode()
+    heard = []
+
+    def hear() -> None:
+        with contextlib.suppress(OSError):  # the other end is closed
+            while more := os.read(main, 65536):
+                heard.append(more)
+
+    listener = threading.Thread(target=hear)
+    listener.start()
+    try:
+        with contextlib.chdir(folder):
+            code = forks.run(at, words, (side, side, side), whole)
+    finally:
+        os.close(side)
+        listener.join()
+        os.close(main)
+    text = b"".join(heard).decode()
+    assert code == 0, text
+    return text
 
 
 @pytest.mark.parametrize(
@@ -372,27 +382,39 @@ def on_terminal(command: list[str], env: dict[str, str], folder: Path) -> str:
 )
 @pytest.mark.parametrize("words", ["machine show optane-ssd", "paging app.trace"])
 def test_colours(
-    words: str, terminal: bool, env: dict[str, str], flag: str | None, wanted: bool, inputs: Path
+    words: str,
+    terminal: bool,
+    env: dict[str, str],
+    flag: str | None,
+    wanted: bool,
+    inputs: Path,
+    commands: str,
+    nearfar: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    command = [sys.executable, "-m", "nearfar", *words.split()]
-    command += ["--color", flag] if flag else []
+    command = [*words.split(), *(["--color", flag] if flag else [])]
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
     if terminal:
-        text = on_terminal([*command, "--progress", "never"], env, inputs)
+        text = on_terminal(commands, [*command, "--progress", "never"], env, inputs)
     else:
-        kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
-        text = subprocess.run(
-            command, cwd=inputs, env={**kept, **env}, capture_output=True, text=True, check=True
-        ).stdout
+        monkeypatch.chdir(inputs)
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        done = nearfar(*command)
+        assert done.returncode == 0, done.stderr
+        text = done.stdout
     assert (ESCAPE in text) == wanted, text[:400]
 
 
-def test_progress(inputs: Path, nearfar: Run) -> None:
+def test_progress(inputs: Path, nearfar: Run, commands: str) -> None:
     study = ["paging", str(inputs / "app.trace"), "--page-sizes", "4K", "--memory", "90%"]
     assert nearfar(*study).stderr == ""
     assert "references" in nearfar(*study, "--progress", "always").stderr
-    command = [sys.executable, "-m", "nearfar", *study, "--format", "csv"]
-    assert "references" in on_terminal(command, {}, inputs)
-    assert "references\r" not in on_terminal([*command, "--progress", "never"], {}, inputs)
+    command = [*study, "--format", "csv"]
+    assert "references" in on_terminal(commands, command, {}, inputs)
+    quiet = on_terminal(commands, [*command, "--progress", "never"], {}, inputs)
+    assert "references\r" not in quiet
 
 
 def test_the_program_that_is_captured_does_not_see_the_choice() -> None:
@@ -425,9 +447,9 @@ def test_a_choice_that_is_none_is_one_line(nearfar: Run) -> None:
     + [f"info app.trace --format {name}" for name in ("table", "json", "csv")]
     + [f"export app.trace --format {name} -o -" for name in ("csv", "dinero")],
 )
-def test_a_reader_that_went_away_is_no_error(words: str, inputs: Path) -> None:
-    done = into_closed_pipe([sys.executable, "-m", "nearfar", *words.split()], inputs)
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+def test_a_reader_that_went_away_is_no_error(words: str, inputs: Path, commands: str) -> None:
+    code, said = into_closed_pipe(commands, words.split(), inputs)
+    assert (code, "Traceback" in said) == (0, False), said
 
 
 # --- completion

@@ -94,6 +94,7 @@ def test_a_limit_is_above_all_that_is_resident(
 
 @needs_cc
 @needs_qemu
+@pytest.mark.long("a guest under TCG")
 def test_programs_run_under_their_limits_in_version_2(program: Path, tmp_path: Path) -> None:
     """A guest with swap on zram: each program ends under its limits; what is cold is swapped."""
     fetched("x86_64")

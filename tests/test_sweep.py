@@ -260,7 +260,7 @@ def test_every_study_sweeps(folder: Path) -> None:
     # Programs that run: tests/test_run.py, tests/test_watch.py.
     assert {file["study"] for file in files} | {"paging", "run", "watch"} == set(studies.STUDIES)
     for file in files:
-        found = sweep(file, folder / file["study"], workers=2)
+        found = sweep(file, folder / file["study"], workers=1)
         assert not found.failed, found.failed
         assert found.to_polars().height > 0
         schemas = {str(pq.read_schema(part)) for part in found.dataset.iterdir()}

@@ -277,7 +277,7 @@ def test_a_dask_cluster_that_speaks_tls_alone(held: Path, pem: Path, nearfar: Ru
     theirs = [word for name, file in files.items()
               for word in (f"--tls-{name}{'-file' * (name == 'ca')}", str(file))]  # fmt: skip
     study = held / "slow.toml"
-    with cluster(held, *theirs, "--protocol", "tls") as (file, _, _):
+    with cluster(held, *theirs, "--protocol", "tls", workers=1) as (file, _, _):
         ours = {f"dask_tls_{name}": str(file) for name, file in files.items()}
         found = sweep(study, held / "out", dask=str(file), **ours)
         assert found.ran == 8 and not found.failed

@@ -54,20 +54,9 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_lost_in_huge_pages(steps in huge_steps()) {
-        run_all(&HUGE_NODES, &steps, true, None, |memory| memory);
-    }
-
-    #[test]
     fn nothing_is_lost_where_pages_are_pinned(steps in steps(), three: bool, seed: u64, us in 1..200u64) {
         let period = Time::from_ps(us * 1_000_000);
         run_all(nodes(three), &steps, false, None, |memory| memory.pinning(seed, period));
-    }
-
-    #[test]
-    fn nothing_is_lost_in_pinned_huge_pages(steps in huge_steps(), seed: u64) {
-        let period = Time::from_ps(20_000_000);
-        run_all(&HUGE_NODES, &steps, true, None, |memory| memory.pinning(seed, period));
     }
 
     #[test]
@@ -80,6 +69,22 @@ proptest! {
     fn nothing_is_lost_in_lesser_memories(steps in steps(), three: bool, which in 0..4usize) {
         let (name, capability) = Capability::ALL[which];
         run_all(nodes(three), &steps, false, Some(name), |memory| memory.lacking(capability));
+    }
+}
+
+proptest! {
+    // A case takes a hundred times as long as one of small pages.
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn nothing_is_lost_in_huge_pages(steps in huge_steps()) {
+        run_all(&HUGE_NODES, &steps, true, None, |memory| memory);
+    }
+
+    #[test]
+    fn nothing_is_lost_in_pinned_huge_pages(steps in huge_steps(), seed: u64) {
+        let period = Time::from_ps(20_000_000);
+        run_all(&HUGE_NODES, &steps, true, None, |memory| memory.pinning(seed, period));
     }
 }
 

@@ -71,6 +71,7 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
         fn page_counts_equal_a_hash_set(addrs in prop::collection::vec(
             prop_oneof![0u64..1 << 18, 0u64..1 << 34, any::<u64>()], 0..400,
