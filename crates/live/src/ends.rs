@@ -35,8 +35,6 @@ pub struct Seen {
     pub finished: bool,
     /// The manager has reported a failure, or makes no progress.
     pub failed: bool,
-    /// The process that the launcher has started exists.
-    pub root: bool,
     /// Processes that use the program's memory, or descend from one that does, exist. A killed process exists
     /// until it is a zombie.
     pub programs: bool,
@@ -74,8 +72,8 @@ impl Seen {
             return Step::Wait;
         }
         if !self.is_lost() {
-            // The manager finishes, and the keeper watches it.
-            return if is_keeper || self.root { Step::Wait } else { Step::Close };
+            // The manager serves the program, or children of one that has ended.
+            return Step::Wait;
         }
         if self.programs {
             Step::KillPrograms
@@ -113,7 +111,7 @@ mod tests {
     impl Run {
         fn seen(&self, by: Watcher) -> Seen {
             let Self { launcher, manager, keeper, finished, failed, root, child, .. } = *self;
-            Seen { by, launcher, manager, keeper, finished, failed, root, programs: root || child }
+            Seen { by, launcher, manager, keeper, finished, failed, programs: root || child }
         }
 
         /// The results of one step of a watcher: one process at a time, in any order.

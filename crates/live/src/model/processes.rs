@@ -180,7 +180,6 @@ impl Processes {
             keeper: if self.rules.keeper { self.keeper } else { self.manager },
             finished: self.finished,
             failed: self.failed,
-            root: self.programs[0].alive,
             programs: self.programs.iter().any(|program| program.alive),
         }
     }
