@@ -90,7 +90,7 @@ test-packages:
 	  sqlite3 redis-server redis-tools xvfb xdotool zsh fish mandoc stress-ng memtester strace
 
 # Minutes of processor time that `make test` may use after `make clean` (CONTRIBUTING.md, Tests).
-TEST_BUDGET := 18
+TEST_BUDGET := 30
 STEPS := build/processor-time
 STEP := @$(PYTHON) tests/processor.py run $(STEPS)
 

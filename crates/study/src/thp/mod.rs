@@ -36,8 +36,8 @@ const MIN_PAGES: u64 = 64;
 nearfar_schema::options! {
     /// The options of a study of huge pages as they are written.
     pub struct Request {
-        /// Settings to compare: `never`, `madvise`, `always`, `defer`, or where each size is used, such
-        /// as 64K=always+2M=madvise.
+        /// Settings to compare: a name, or where each page size is used, such as
+        /// 64K=always+2M=madvise.
         policy: List<Policy> = "never,madvise,always,64K=always",
         /// Machine name or file; it must describe the processor.
         machine: Option<MachineName> = none("here, if this machine was measured, else nvme"),
@@ -56,16 +56,16 @@ nearfar_schema::options! {
         scan_sleep: Nanoseconds = "10s",
         /// khugepaged: 4 KiB pages of a scan; 0 switches it off.
         pages_to_scan: Count<0, 1_000_000_000> = 4096,
-        /// khugepaged: empty pages, of 512, with which a range becomes a huge page. At the limit of
-        /// memory, a huge page with more of them is split, unless it is 511.
+        /// khugepaged: a range becomes a huge page if at most this many of its 512 pages are empty.
+        /// When memory is short, a huge page with more empty pages is split, unless this is 511.
         max_ptes_none: Count<0, 511> = 511,
-        /// khugepaged: pages, of 512, that a forked process may share.
+        /// khugepaged: at most this many of the 512 pages may be shared with another process.
         max_ptes_shared: Count<0, 511> = 256,
-        /// khugepaged: pages, of 512, that may be in swap.
+        /// khugepaged: at most this many of the 512 pages may be in swap.
         max_ptes_swap: Count<0, 511> = 64,
         /// Also show time and memory of each area, such as the heap, and what to advise for it.
         by_area: bool = false,
-        /// Points of the course over time.
+        /// Number of points in time for which memory is given.
         points: Count<1, 100_000> = 100,
         /// Threads; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,
