@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import kernel
 from inputs import Inputs, info
-from measure import BenchError, Row, alone, nearfar, row, run
+from measure import BenchError, Row, capture, nearfar, row, run
 from programs import HERE
-from table import recorded, summary
+from table import recorded
+
+from cases import kernel_faults
+from nearfar.apply.measure import kib
+from nearfar.processes import process_tree
 
 NAME = "big"
 SUMMARY = "Redis of up to 8 GiB: cost of a sample, and swap-ins beside the kernel's"
@@ -31,16 +35,14 @@ SIZES = {
 QUICK_SIZES = {"10 MiB": (8_000, 20_000)}
 #: Memory sizes, as parts of the anonymous pages.
 PARTS = (0.75, 0.5)
-#: Half of the reads are of so few values as the exponent of a Pareto distribution says.
+#: Of the Pareto distribution of reads: half of them are of a hundred values.
 EXPONENT = 0.15
 SWAP = 8 << 30
 #: Seconds between looks at the memory of processes.
 EVERY = 0.2
-STUDY = (
-    *("--lifetimes", "on", "--page-cache", "elsewhere", "--page-sizes", "4K", "--view", "paper"),
-    *("--replacement", "linux", "--swappiness", kernel.SWAPPINESS, "--format", "json"),
-    *("--statistics-every", "1", "--machine", "desktop-nvm", "--storage", "nvm-1x"),
-)
+#: The kernel's statistics are up to date, because they are read all the time.
+POLICY, OPTIONS = kernel_faults.PREDICTED["exact"]
+STUDY = (*kernel_faults.STUDY, *kernel_faults.DEVICE, "--replacement", POLICY, *OPTIONS)
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
@@ -57,10 +59,10 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             folder.mkdir()
             load = folder / "load.txt"
             load.write_text(_load(keys, reads), encoding="ascii")
-            command = [shutil.which("bash") or "", str(HERE / "big.sh"), str(folder), str(keys)]
-            cell = {"size": name, "keys": keys, "reads": reads}
-            cell |= counted(where, [*command, str(load)])
-            cell |= recorded_and_studied([*command, str(load)], folder / "t.trace", cell["counts"])
+            bash = shutil.which("bash") or "bash"
+            command = [bash, *map(str, (HERE / "big.sh", folder, keys, load))]
+            cell = {"size": name, "keys": keys, "reads": reads, **counted(where, command)}
+            cell |= recorded_and_studied(command, folder / "t.trace", cell["counts"])
             inputs.cells.append(cell)
             shutil.rmtree(folder)
     except kernel.Unavailable as error:
@@ -102,19 +104,10 @@ def recorded_and_studied(
     command: list[str], trace: Path, counts: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Seconds, bytes and memory of a capture and of a study; predictions beside each count."""
-    words = nearfar("capture", "--sample", "auto", "--no-fetch", "--follow-forks", "-o", trace)
     began = time.monotonic()
-    with subprocess.Popen(
-        list(map(os.fspath, alone(kernel.ENVIRONMENT, [*words, "--", *command]))),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as child:
-        peak = _Peak(child.pid)
-        _, errors = child.communicate()
-        seconds, capture_bytes = time.monotonic() - began, peak.end()
-    if child.returncode != 0:
-        raise BenchError(f"capture: {errors.strip().splitlines()[-1]}")
+    with _Peak() as peak:
+        capture(command, trace, kernel.ENVIRONMENT, "--sample", "auto", "--no-fetch")
+    seconds = time.monotonic() - began
     known = info(trace)
     memory = ",".join(str(each["frames"] * kernel.PAGE) for each in counts)
     done = run(nearfar("paging", trace, "--memory", memory, *STUDY))
@@ -133,40 +126,39 @@ def recorded_and_studied(
         "records": known["records"],
         "trace_bytes": sum(part["bytes"] for part in known["parts"]),
         "capture_seconds": seconds,
-        "capture_bytes": capture_bytes,
+        "capture_bytes": peak.bytes,
         "study_seconds": done.seconds,
         "study_bytes": done.peak_bytes,
     }
 
 
 class _Peak:
-    """The most memory of nearfar's own processes below one: not of the program under QEMU."""
+    """The most memory of nearfar's processes below this one: not of the program under QEMU."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid, self._ended, self._most = pid, threading.Event(), dict[int, int]()
+    def __init__(self) -> None:
+        self._ended, self._most = threading.Event(), dict[int, int]()
         self._thread = threading.Thread(target=self._poll)
-        self._thread.start()
 
-    def end(self) -> int:
-        """Bytes; stops looking."""
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        return sum(self._most.values())
+
+    @property
+    def bytes(self) -> int:
+        """What was seen."""
+        return sum(self._most.values()) * 1024
 
     def _poll(self) -> None:
         while not self._ended.wait(EVERY):
-            below = {self._pid}
-            for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda each: int(each.name)):
-                try:
-                    status = (folder / "status").read_text(encoding="utf-8")
-                    program = (folder / "exe").readlink().name
-                except OSError:
-                    continue
-                lines = dict(line.split(":", 1) for line in status.splitlines())
-                if int(lines["PPid"]) in below or int(folder.name) == self._pid:
-                    below.add(int(folder.name))
-                    if not program.startswith("qemu") and "VmHWM" in lines:
-                        self._most[int(folder.name)] = int(lines["VmHWM"].split()[0]) * 1024
+            for pid in process_tree(os.getpid()):
+                with suppress(OSError):
+                    program = Path(f"/proc/{pid}/exe").readlink().name
+                    if pid != os.getpid() and not program.startswith("qemu"):
+                        self._most[pid] = kib(pid, "status", "VmHWM:") or self._most.get(pid, 0)
 
 
 def rows(cells: Sequence[dict[str, Any]]) -> list[Row]:
@@ -225,10 +217,5 @@ def cells() -> str:
     return "\n".join(lines) + "\n"
 
 
-def figures() -> str:
-    """All rows, as a table of the docs."""
-    return summary(recorded(NAME)["rows"])
-
-
 #: By the name that the page has for them.
-TABLES = {"growth": growth, "cells": cells, "figures": figures}
+TABLES = {"growth": growth, "cells": cells}

@@ -216,6 +216,8 @@ STUDY = (
     *("--lifetimes", "on", "--page-cache", "elsewhere", "--page-sizes", "4K"),
     *("--view", "paper", "--format", "json"),
 )
+#: Any device: faults are counted, not priced.
+DEVICE = ("--machine", "desktop-nvm", "--storage", "nvm-1x")
 
 
 def predict(cells: list[dict[str, Any]], trace: Path) -> None:
@@ -244,7 +246,7 @@ def swap_ins(
 ) -> tuple[int, dict[int, int]]:
     """The most pages that a trace holds, and the pages read back from swap in so many frames."""
     sizes = ["100%", *(str(each * kernel.PAGE) for each in sorted(frames))]
-    asked = ("--memory", ",".join(sizes), "--machine", "desktop-nvm", "--storage", "nvm-1x")
+    asked = ("--memory", ",".join(sizes), *DEVICE)
     words = nearfar("paging", trace, *STUDY, *asked, "--replacement", policy, *options)
     rows = run(words).json()["rows"]
     whole = next(each["frames"] for each in rows if each["memory_fraction"] is not None)

@@ -27,12 +27,12 @@ const BATCH: u64 = 32;
 /// `SHRINK_BATCH`.
 const SHRINK_BATCH: u64 = 128;
 
-/// Whether a huge page of which so many small pages are zero is split (`thp_underused`).
+/// Whether a huge page with this number of zero small pages is split (`thp_underused`).
 pub fn underused(zeros: u64, max_none: u64) -> bool {
     max_none < (1 << HUGE) - 1 && zeros > max_none
 }
 
-/// Pages to free for so many: at least a batch, but a small part of a small memory, as in
+/// Pages to free to make room for `pages`: at least a batch, but a small part of a small memory, as in
 /// [`linux`](crate::replacement::linux).
 pub fn goal(pages: u64, limit: u64) -> u64 {
     pages.max(BATCH.min(limit / 128))

@@ -435,7 +435,7 @@ impl<'a> PageSize<'a> {
         maps * self.map_ps + allocated.sum::<u64>() + swapped
     }
 
-    /// What threads waited for so many picoseconds before overlap.
+    /// Nanoseconds for which threads waited, of `ps` picoseconds before overlap.
     pub fn waited_ns(&self, ps: u64) -> f64 {
         let dependent = self.processor.dependent;
         let waited: f64 = self.threads.iter().map(|thread| thread.overlap.ns(dependent)).sum();

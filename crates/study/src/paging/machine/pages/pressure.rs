@@ -36,7 +36,7 @@ impl Pages {
         away
     }
 
-    /// Whether so many small pages fit in memory; without a limit, any do.
+    /// Whether this number of small pages fits in memory; without a limit, any does.
     pub(super) fn fits(&self, pages: u64) -> bool {
         self.limit.is_none_or(|limit| self.folios.held() + pages <= limit)
     }
@@ -52,7 +52,7 @@ impl Pages {
         if reclaims { self.make_room(1 << order) } else { self.fits(1 << order) }
     }
 
-    /// Reclaim memory for so many small pages. Returns whether they fit.
+    /// Reclaim memory for this number of small pages. Returns whether they fit.
     pub(super) fn make_room(&mut self, pages: u64) -> bool {
         if self.fits(pages) {
             return true;
