@@ -1,5 +1,7 @@
 //! Time and memory by area of the address space.
 
+use nearfar_hardware::table::grow;
+
 /// What an area costs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AreaCosts {
@@ -22,9 +24,7 @@ pub struct Areas(Vec<AreaCosts>);
 impl Areas {
     /// An area.
     pub fn of(&mut self, area: u32) -> &mut AreaCosts {
-        if self.0.len() <= area as usize {
-            self.0.resize(area as usize + 1, AreaCosts::default());
-        }
+        grow(&mut self.0, area as usize + 1, AreaCosts::default());
         &mut self.0[area as usize]
     }
 

@@ -1,5 +1,6 @@
 //! Folios: the memory of pages, with the number of page-table entries that map it.
 
+use nearfar_hardware::table::grow;
 use nearfar_kernel::thp::HUGE;
 use nearfar_kernel::thp::reclaim::Lists;
 
@@ -71,9 +72,7 @@ impl Folios {
     /// Allocate a folio, which nothing maps yet.
     pub fn new_folio(&mut self, order: u32, first: u64, area: u32) -> u32 {
         self.held += 1 << order;
-        if self.by_area.len() <= area as usize {
-            self.by_area.resize(area as usize + 1, [0; 2]);
-        }
+        grow(&mut self.by_area, area as usize + 1, [0; 2]);
         let id = self.add((order, false), first, area);
         if let Some(limited) = &mut self.limited {
             limited.folios.add(id);
