@@ -5,6 +5,7 @@
 pub mod cache;
 pub mod flash;
 pub mod list;
+pub mod load;
 pub mod machine;
 pub mod memory_side_cache;
 pub mod node;

@@ -4,7 +4,7 @@
 use nearfar_schema::units::{Bandwidth, Time};
 use nearfar_trace::Result;
 
-use crate::machine::{Cost, Machine, Node, NodeKind, Sourced, Timing};
+use crate::machine::{Cost, Curves, Machine, Node, NodeKind, Sourced, Timing};
 
 /// Bytes of a cache line.
 pub const LINE: u64 = 64;
@@ -83,6 +83,8 @@ pub struct NodeModel {
     pub local: View,
     /// As seen from another socket, if the machine file has it.
     pub remote: Option<View>,
+    /// Latency under load, as seen from its own socket, if the machine file has it.
+    pub loaded: Option<Curves>,
 }
 
 impl NodeModel {
@@ -94,12 +96,12 @@ impl NodeModel {
     /// Picoseconds of an access to `bytes` adjacent bytes by a local thread, while other traffic
     /// uses the share `busy` (0 or more) of the node: the latency, then the rest at the thread's
     /// bandwidth. If the thread and the others together exceed the peak, the transfer slows down in
-    /// proportion.
-    pub fn access_ps(&self, bytes: u64, write: bool, busy: f64) -> f64 {
+    /// proportion. With `overlap`, so many accesses share a latency.
+    pub fn access_ps(&self, bytes: u64, write: bool, busy: f64, overlap: f64) -> f64 {
         let way = self.local.direction(write);
         let rest = bytes.saturating_sub(LINE) as f64 * way.byte_ps;
         let own = if way.byte_ps > 0.0 { way.busy_ps / way.byte_ps } else { 0.0 };
-        way.latency_ps + rest * (own + busy).max(1.0)
+        way.latency_ps / overlap + rest * (own + busy).max(1.0)
     }
 
     /// Picoseconds to copy `bytes` to the node `to` by a thread local to both, with the share of
@@ -186,6 +188,7 @@ impl Machine {
             modules: node.modules.as_ref().map_or(1, |count| count.value.0),
             local,
             remote: node.remote.as_ref().map(|timing| with_timing(&local, timing)),
+            loaded: node.local.loaded.as_ref().map(|loaded| loaded.value.clone()),
         })
     }
 
@@ -232,6 +235,12 @@ impl Machine {
             page_walk: ps(&cost.page_walk, "page_walk")?,
             sample: ps(&cost.sample, "sample")?,
         })
+    }
+
+    /// Lines that a core can have under way to and from memory; 10 if the machine does not say.
+    pub fn fill_buffers(&self) -> u64 {
+        let known = self.cpu.as_ref().and_then(|cpu| cpu.fill_buffers.as_ref());
+        known.map_or(10, |count| count.value.0)
     }
 
     /// Entries of the last level of the data TLB; 0 if the machine has none.
@@ -318,10 +327,10 @@ mod tests {
     #[test]
     fn traffic_of_others_slows_transfers_down_once_the_node_is_full() {
         let nodes = machine("cxl-a").nodes().unwrap();
-        let time = |busy| nodes[1].access_ps(4096, false, busy);
+        let time = |busy| nodes[1].access_ps(4096, false, busy, 1.0);
         assert_eq!(time(0.0), time(0.5));
         assert!(time(1.0) > time(0.5));
-        assert_eq!(nodes[1].access_ps(64, false, 9.0), 407_000.0);
+        assert_eq!(nodes[1].access_ps(64, false, 9.0, 1.0), 407_000.0);
         let copy = |busy| nodes[1].copy_ps(&nodes[0], 4096, busy, 0.0);
         assert!(copy(0.9) > copy(0.5) && copy(0.5) == copy(0.0));
     }

@@ -103,11 +103,7 @@ impl Machine {
             cpus,
             distances,
             link: section.and_then(|s| s.link_bandwidth.as_ref()).map(per_ns),
-            fill_buffers: self
-                .cpu
-                .as_ref()
-                .and_then(|cpu| cpu.fill_buffers.as_ref())
-                .map_or(10, |count| count.value.0),
+            fill_buffers: self.fill_buffers(),
             page_allocation_ns: self
                 .cost
                 .as_ref()

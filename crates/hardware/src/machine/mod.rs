@@ -1,6 +1,7 @@
 //! `machines/NAME.toml`: what a machine is made of. These types are the single truth; the strict
 //! reader ([`Machine::parse`]) and the JSON Schema ([`schema`]) both come from them.
 
+mod curves;
 mod library;
 mod name;
 mod read;
@@ -16,6 +17,7 @@ use nearfar_schema::units::{Bandwidth, Frequency, Rotation, Size, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use curves::{Curve, Curves};
 pub use library::{MachineFile, builtin, remedy};
 pub use name::{MachineName, MachineNames};
 pub use read::nearest;
@@ -232,6 +234,9 @@ pub struct Timing {
     /// One thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_write_bandwidth: Option<Sourced<Bandwidth>>,
+    /// Latency under load; a usual shape when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loaded: Option<Sourced<Curves>>,
 }
 
 /// The kernel's memory nodes and what joins them. All lists are in the order of the kernel's node

@@ -2,9 +2,11 @@
 //!
 //! Follows `kernel/sched/fair.c`, `should_numa_migrate_memory`: a hint fault promotes at once while
 //! the fast node has free memory to spare; else only a page whose fault comes soon enough after it
-//! was armed (the hot threshold, which adapts), and not more than the rate limit allows. Demotion
-//! by kswapd. Promotion stops the program, as in TPP, but a page faults only once. Where accesses
-//! are spread evenly, every page is about as quick to fault.
+//! was armed (the hot threshold, which adapts), and not more than the rate limit allows. If less than
+//! `high` is free, the page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`);
+//! kswapd demotes until WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Promotion stops the
+//! thread, as in TPP, but a page faults only once. Where accesses are spread evenly, every page is
+//! about as quick to fault.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
@@ -22,8 +24,8 @@ knobs! {
         rate_window: Time = "1s" (in tests "50us"), "the time that the rate limit speaks of", "by definition";
         adjust_period: Time = "60s" (in tests "100us"), "time between adjustments of the threshold",
             "Linux 6.3, sysctl numa_balancing_scan_period_max_ms";
-        spare: Frames = "1GiB", "most free memory above `high` that counts as to spare",
-            "Linux 6.3, pgdat_free_space_enough: the smaller of 1 GiB and 1/16 of the node";
+        spare: Frames = "1GiB" (in tests "4KiB"), "least free memory above `high` that counts as to spare",
+            "Linux 6.3, pgdat_free_space_enough: the larger of 1 GiB and 1/16 of the node";
     }
 }
 
@@ -43,23 +45,12 @@ pub static POLICY: PolicyEntry = PolicyEntry {
         [AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
     },
     make: |settings, mem| {
-        let knobs = AutonumaKnobs::read(settings)?;
-        let reclaim = Reclaim::new(mem, &without_headroom(settings)?);
-        let (scanner, first_scan) = Scanner::new(mem, settings)?;
-        let policy = Autonuma {
-            threshold: knobs.hot_threshold,
-            knobs,
-            scanner,
-            reclaim,
-            armed: vec![0; mem.page_limit() as usize],
-            window: Window::default(),
-            adjusted: Window::default(),
-        };
+        let (policy, first_scan) = Autonuma::new(settings, mem)?;
         Ok((Box::new(policy), vec![first_scan]))
     },
 };
 
-/// Plain Linux has no demotion watermark: kswapd stops at `high`, unless the knob is set.
+/// Linux has no demotion watermark: kswapd stops a step above `high`, unless the knob is set.
 fn without_headroom(settings: &Settings) -> nearfar_trace::Result<ReclaimKnobs> {
     let mut knobs = ReclaimKnobs::read(settings)?;
     if !settings.values.contains_key("demote_scale") {
@@ -79,7 +70,7 @@ struct Window {
 #[derive(Debug)]
 pub struct Autonuma {
     knobs: AutonumaKnobs,
-    scanner: Scanner,
+    pub(super) scanner: Scanner,
     reclaim: Reclaim,
     /// When each page was armed, in [`TICK`]s.
     armed: Vec<u32>,
@@ -89,29 +80,71 @@ pub struct Autonuma {
 }
 
 impl Autonuma {
-    /// Whether a page that faulted now is worth promoting.
-    fn hot(&mut self, mem: &dyn Memory, page: Page) -> bool {
+    /// The policy, with its scanner's thread and the thread's first run.
+    pub(super) fn new(
+        settings: &Settings,
+        mem: &mut dyn Memory,
+    ) -> nearfar_trace::Result<(Self, (Thread, Time))> {
+        let knobs = AutonumaKnobs::read(settings)?;
+        let reclaim = Reclaim::new(mem, &without_headroom(settings)?);
+        let (scanner, first_scan) = Scanner::new(mem, settings)?;
+        let policy = Self {
+            threshold: knobs.hot_threshold,
+            knobs,
+            scanner,
+            reclaim,
+            armed: vec![0; mem.page_limit() as usize],
+            window: Window::default(),
+            adjusted: Window::default(),
+        };
+        Ok((policy, first_scan))
+    }
+
+    /// Let the threshold follow free memory and the rate of candidates. Returns whether there is
+    /// memory to spare; the threshold then begins again once it is short.
+    pub(super) fn update_threshold(&mut self, mem: &dyn Memory) -> bool {
         let high = self.reclaim.marks(NodeId::FAST).high;
-        let spare = self.knobs.spare.0.min(mem.capacity(NodeId::FAST) / 16);
-        if mem.free(NodeId::FAST) > high + spare {
-            // The threshold begins again once memory is short.
+        let spare = self.knobs.spare.0.max(mem.capacity(NodeId::FAST) / 16);
+        let enough = mem.free(NodeId::FAST) > high + spare;
+        if enough {
             self.threshold = self.knobs.hot_threshold;
+        } else {
+            self.adjust(mem.now());
+        }
+        enough
+    }
+
+    /// Whether a page that faulted now was armed so recently that it is hot.
+    pub(super) fn is_recent(&self, mem: &dyn Memory, page: Page) -> bool {
+        let (now, then) = ((mem.now().ps() >> TICK) as u32, self.armed[page.index()]);
+        u64::from(now.wrapping_sub(then)) << TICK < self.threshold.ps()
+    }
+
+    /// Whether a page that faulted now is worth promoting.
+    fn is_hot(&mut self, mem: &dyn Memory, page: Page) -> bool {
+        if self.update_threshold(mem) {
             return true;
         }
-        let now = mem.now();
-        self.adjust(now);
-        let then = self.armed[page.index()];
-        let latency = u64::from(((now.ps() >> TICK) as u32).wrapping_sub(then)) << TICK;
-        if latency >= self.threshold.ps() {
+        if !self.is_recent(mem, page) {
             return false;
         }
-        let span = u64::from(mem.span(page));
+        let (now, span) = (mem.now(), u64::from(mem.span(page)));
         self.adjusted.frames += span;
         if now.since(self.window.since) >= self.knobs.rate_window {
             self.window = Window { since: now, frames: 0 };
         }
         self.window.frames += span;
         self.window.frames <= self.knobs.rate_limit.0
+    }
+
+    /// Move a page that faulted, if the node has room.
+    pub(super) fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) {
+        // A migrated page keeps its list: a hint fault alone makes no page active.
+        let (span, active) = (mem.span(page), self.reclaim.lists.is_active(page));
+        if self.reclaim.has_room(mem, to, span) && mem.move_page(page, to).is_ok() {
+            self.reclaim.moved(mem, page, active);
+        }
+        self.reclaim.wake_if_short(mem);
     }
 
     /// Move the threshold so that about as many pages are hot as the rate limit lets through.
@@ -150,12 +183,8 @@ impl Policy for Autonuma {
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
         self.scanner.fault();
-        if mem.node_of(page) != NodeId::FAST && self.hot(mem, page) {
-            let wanted = self.reclaim.marks(NodeId::FAST).min + u64::from(mem.span(page));
-            if mem.free(NodeId::FAST) >= wanted && mem.move_page(page, NodeId::FAST).is_ok() {
-                self.reclaim.moved(mem, page, true);
-            }
-            self.reclaim.wake_if_short(mem);
+        if mem.node_of(page) != NodeId::FAST && self.is_hot(mem, page) {
+            self.migrate(mem, page, NodeId::FAST);
         }
         mem.disarm_hint(page);
     }

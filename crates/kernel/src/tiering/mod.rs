@@ -75,6 +75,7 @@ macro_rules! policies {
 policies! {
     none,
     autonuma,
+    colloid,
     tpp,
     memtis,
     nomad,

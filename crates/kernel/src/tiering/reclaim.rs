@@ -40,10 +40,12 @@ pub struct Watermarks {
     pub min: u64,
     /// Below it, kswapd is woken.
     pub low: u64,
-    /// Above it, kswapd stops.
+    /// Above it, kswapd of the slowest node stops, and pages may be promoted.
     pub high: u64,
-    /// Below it, pages are demoted, if there is a slower node.
+    /// Until there, pages are demoted, if there is a slower node.
     pub demote: u64,
+    /// Below it, kswapd begins to demote.
+    pub wake: u64,
 }
 
 /// Lists and watermarks of all nodes.
@@ -102,8 +104,14 @@ impl Reclaim {
             let step = (capacity as f64 * knobs.watermark_scale / 1e4) as u64;
             let step = step.max(min / 4).max(1);
             let high = min + 2 * step;
+            let low = min + step;
             let demote = (capacity as f64 * knobs.demote_scale / 1e4) as u64;
-            Watermarks { min, low: min + step, high, demote: demote.max(2 * high) }
+            if knobs.demote_scale > 0.0 {
+                let demote = demote.max(2 * high);
+                return Watermarks { min, low, high, demote, wake: demote };
+            }
+            // Linux itself, WMARK_PROMO.
+            Watermarks { min, low, high, demote: high + step, wake: low }
         });
         let marks: Vec<_> = marks.collect();
         Self {
@@ -120,7 +128,7 @@ impl Reclaim {
         self.marks[node.index()]
     }
 
-    /// Free frames that kswapd aims at, and below which it is woken.
+    /// Free frames that kswapd aims at.
     pub fn target(&self, mem: &dyn Memory, node: NodeId) -> u64 {
         match node.slower(mem.nodes()) {
             Some(_) => self.marks(node).demote,
@@ -179,9 +187,23 @@ impl Reclaim {
 
     /// Wake kswapd if any node is short.
     pub fn wake_if_short(&self, mem: &mut dyn Memory) {
-        if NodeId::all(mem.nodes()).any(|node| self.short(mem, node)) {
+        let below = |node: NodeId| match node.slower(mem.nodes()) {
+            Some(_) => mem.free(node) < self.marks(node).wake,
+            None => self.short(mem, node),
+        };
+        if NodeId::all(mem.nodes()).any(below) {
             self.wake(mem);
         }
+    }
+
+    /// Whether a hint fault may move so many frames to a node. If it is nearly full, kswapd is woken
+    /// and the page stays (Linux, `migrate_balanced_pgdat`).
+    pub fn has_room(&self, mem: &mut dyn Memory, node: NodeId, frames: u32) -> bool {
+        let room = mem.free(node) >= self.marks(node).high + u64::from(frames);
+        if !room {
+            self.wake(mem);
+        }
+        room
     }
 
     /// Wake kswapd.

@@ -42,6 +42,8 @@ pub struct Scanner {
     longest: Time,
     /// A pass is complete and no page has faulted since.
     passed: bool,
+    /// Pages of the fast node are armed too.
+    all_nodes: bool,
     /// Buffers: the pages to arm in a step, and the results.
     requests: Vec<Request>,
     outcomes: Vec<Result<(), Refused>>,
@@ -69,10 +71,16 @@ impl Scanner {
             cursor: 0,
             period,
             passed: false,
+            all_nodes: false,
             requests: Vec::new(),
             outcomes: Vec::new(),
         };
         Ok((scanner, (thread, first)))
+    }
+
+    /// Arm pages of the fast node too.
+    pub fn arm_all_nodes(&mut self) {
+        self.all_nodes = true;
     }
 
     /// The thread that must run [`work`](Scanner::work).
@@ -88,7 +96,7 @@ impl Scanner {
         }
     }
 
-    /// Arm the slow pages of the next step that has any, and call `armed` for each.
+    /// Arm the wanted pages of the next step that has any, and call `armed` for each.
     pub fn work(&mut self, mem: &mut dyn Memory, mut armed: impl FnMut(Page)) -> Next {
         let limit = mem.page_limit();
         let step = self.knobs.scan_size.0;
@@ -103,7 +111,8 @@ impl Scanner {
                 let page = mem.next_mapped(at).unwrap_or(Page::new(limit));
                 let hole = page.number() - at.number();
                 let seen = if hole > 0 { left.min(hole.into()) as u32 } else { mem.span(page) };
-                if hole == 0 && mem.node_of(page) != NodeId::FAST && !mem.hint_armed(page) {
+                let wanted = self.all_nodes || mem.node_of(page) != NodeId::FAST;
+                if hole == 0 && wanted && !mem.hint_armed(page) {
                     self.requests.push(Request::ArmHint(page));
                 }
                 left = left.saturating_sub(seen.into());

@@ -70,8 +70,7 @@ impl Policy for Tpp {
                 // The entry is not restored: the same reference faults again.
                 return reclaim.lists.mark_accessed(page, span);
             }
-            let room = mem.free(NodeId::FAST) >= reclaim.marks(NodeId::FAST).high + u64::from(span);
-            if room && mem.move_page(page, NodeId::FAST).is_ok() {
+            if reclaim.has_room(mem, NodeId::FAST, span) && mem.move_page(page, NodeId::FAST).is_ok() {
                 reclaim.moved(mem, page, true);
             }
             reclaim.wake_if_short(mem);

@@ -20,6 +20,14 @@ pub struct Hardware {
     pub program_threads: u32,
     /// Bytes of an access.
     pub access_bytes: u64,
+    /// Threads of the program that run at the same time, each with a clock and a TLB. With one,
+    /// accesses take the idle latency; with more, latency follows the load.
+    pub parallel: u32,
+    /// What the latency of an access is divided by: the lines that a thread has under way at once,
+    /// or the pages that it streams.
+    pub overlap: f64,
+    /// Processor time of an access, picoseconds.
+    pub work: f64,
 }
 
 /// How often things happened. Pages are counted in frames of 4 KiB, so a huge page counts 512.

@@ -98,6 +98,24 @@ enum Stop {
     Due,
 }
 
+/// Coming accesses of a thread.
+#[derive(Debug, Default)]
+pub struct Queue {
+    block: Block,
+    at: usize,
+    /// Faults of the next access so far.
+    faults: u32,
+}
+
+fn faults_for_ever(access: Option<Access>) -> Error {
+    let page = access.map_or(0, |access| access.page().number());
+    Error::input(
+        "tiering",
+        format!("the policy lets page {page} fault for ever"),
+        "a hint fault must in the end disarm the page, a write fault unprotect it",
+    )
+}
+
 /// A world with a policy in it.
 pub struct Engine {
     /// The machine.
@@ -216,7 +234,8 @@ impl Engine {
                 match *end {
                     End::Page(page) => self.end(page),
                     End::Translation(page) => {
-                        self.world.tlb.flush(self.world.mapping_of(page).number());
+                        let page = self.world.mapping_of(page);
+                        self.world.flush_tlbs(page);
                     }
                     End::Pages(first, count) => self.end_pages(first, count),
                 }
@@ -243,7 +262,7 @@ impl Engine {
         let mut rest = accesses;
         self.run_due(self.world.clock, true);
         while !rest.is_empty() {
-            let (done, stop) = self.run_fast_path(rest);
+            let (done, stop) = self.run_fast_path(rest, Time::NEVER);
             let last = rest.get(done.wrapping_sub(1)).copied();
             rest = rest.get(done..).unwrap_or_default();
             match stop {
@@ -274,18 +293,72 @@ impl Engine {
         self.world.workers.iter().map(|worker| worker.due).fold(self.meter, Time::min)
     }
 
-    /// The fast path. Returns how many accesses were done and why it stopped.
+    /// Run the accesses of several threads, each on its own clock: always the thread that is furthest
+    /// behind. `refill` gives a thread its next accesses, none at its end. Returns the accesses done,
+    /// at least `count` unless all threads end.
+    ///
+    /// # Errors
+    /// As [`run`](Engine::run); errors of `refill`.
+    pub fn run_threads(
+        &mut self,
+        queues: &mut [Queue],
+        count: u64,
+        refill: &mut dyn FnMut(usize, &mut Block) -> Result<()>,
+    ) -> Result<u64> {
+        let mut total = 0;
+        while total < count {
+            let Some(horizon) = self.world.switch() else { break };
+            self.run_due(self.world.clock, true);
+            if self.world.clock > horizon {
+                continue;
+            }
+            let Some(queue) = queues.get_mut(self.world.current) else { break };
+            if queue.at >= queue.block.accesses.len() {
+                queue.at = 0;
+                refill(self.world.current, &mut queue.block)?;
+                if queue.block.accesses.is_empty() {
+                    self.world.end_thread();
+                }
+                continue;
+            }
+            let rest = queue.block.accesses.get(queue.at..).unwrap_or_default();
+            let (mut done, mut stop) = self.run_fast_path(rest, horizon);
+            let next = rest.get(done..=done).unwrap_or_default();
+            if let (Stop::Fault, [access]) = (&stop, next) {
+                self.fault_once(*access)?;
+                // The kernel maps the page at the end of the fault, and the access follows at once: no
+                // kernel thread can take the page away before it.
+                let (more, then) = self.run_fast_path(next, Time::default());
+                (done, stop) = (done + more, then);
+            }
+            let last = rest.get(done.wrapping_sub(1)).copied();
+            queue.at += done;
+            total += done as u64;
+            queue.faults = if done > 0 { 0 } else { queue.faults + 1 };
+            if queue.faults > MAX_FAULTS {
+                return Err(faults_for_ever(rest.first().copied()));
+            }
+            if let (Stop::Sample, Some(access)) = (stop, last) {
+                self.sample(access);
+            }
+        }
+        Ok(total)
+    }
+
+    /// The fast path, until a thread or another thread of the program, at `horizon`, is due. Returns
+    /// how many accesses were done and why it stopped.
     ///
     /// Takes the node from the page-table entry even on a TLB hit, because pages that move are
     /// flushed. The entry was prefetched [`AHEAD`] accesses ago.
-    fn run_fast_path(&mut self, accesses: &[Access]) -> (usize, Stop) {
-        let due = self.due().ps();
+    fn run_fast_path(&mut self, accesses: &[Access], horizon: Time) -> (usize, Stop) {
+        let due = self.due().min(horizon).ps();
         let world = &mut self.world;
         let lines = (world.hardware().access_bytes / LINE).max(1) as i64;
         let lines = [lines.min(DEMAND_LINES), lines];
         let mut clock = world.clock.ps();
-        let World { entries, tlb, huge, .. } = world;
+        let World { entries, tlbs, huge, .. } = world;
         let (entries, cost, walk) = (entries.as_mut_slice(), world.cost, world.walk);
+        let Some(tlb) = tlbs.get_mut(world.current) else { return (0, Stop::End) };
         let mut left = world.left;
         let mut done = accesses.len();
         let mut stop = Stop::End;
@@ -343,8 +416,10 @@ impl Engine {
     fn read_zeros(&mut self, access: Access) {
         let world = &mut self.world;
         let page = access.page().number();
-        let (found, _) = world.tlb.look(page, false);
-        world.tlb.keep(found, page, false);
+        if let Some(tlb) = world.tlbs.get_mut(world.current) {
+            let (found, _) = tlb.look(page, false);
+            tlb.keep(found, page, false);
+        }
         world.counters.tlb_misses += 1;
         world.counters.accesses[NodeId::FAST.index()][0] += 1;
         let cost = world.walk + world.cost[NodeId::FAST.index()][0];
@@ -357,46 +432,48 @@ impl Engine {
         self.run_due(self.world.clock, true);
     }
 
-    /// One fault of the access that comes next; it is tried again afterwards.
+    /// The faults of the access that comes next; it is tried again afterwards.
     fn fault(&mut self, access: Access) -> Result<()> {
         for _ in 0..MAX_FAULTS {
-            let world = &mut self.world;
-            let page = world.mapping_of(access.page());
-            let Some(entry) = world.entries.get(page.index()).copied() else {
-                return Err(Error::input(
-                    "tiering",
-                    format!("page {} is out of bounds", page.number()),
-                    "",
-                ));
-            };
-            world.event = world.clock;
-            if entry == entry::NONE {
-                world.charge(world.hardware().first_touch);
-                self.allocate(access.page())?;
-            } else if entry & ARMED != 0 {
-                world.counters.hint_faults += 1;
-                world.charge(world.hardware().costs.hint_fault);
-                self.policy.hint_fault(world, page, access.write());
-            } else if access.write() && entry & PROTECTED != 0 {
-                world.counters.write_faults += 1;
-                world.charge(world.hardware().costs.write_protect_fault);
-                self.policy.write_fault(world, page);
-            } else {
+            if !self.fault_once(access)? {
                 return Ok(());
             }
-            self.end_event();
             self.run_due(self.world.clock, true);
         }
-        Err(Error::input(
-            "tiering",
-            format!("the policy lets page {} fault for ever", access.page().number()),
-            "a hint fault must in the end disarm the page, a write fault unprotect it",
-        ))
+        Err(faults_for_ever(Some(access)))
+    }
+
+    /// One fault of an access; false if it has none.
+    fn fault_once(&mut self, access: Access) -> Result<bool> {
+        let world = &mut self.world;
+        let page = world.mapping_of(access.page());
+        let Some(entry) = world.entries.get(page.index()).copied() else {
+            let what = format!("page {} is out of bounds", page.number());
+            return Err(Error::input("tiering", what, ""));
+        };
+        world.event = world.clock;
+        if entry == entry::NONE {
+            world.charge(world.hardware().first_touch);
+            self.allocate(access.page())?;
+        } else if entry & ARMED != 0 {
+            world.counters.hint_faults += 1;
+            world.charge(world.hardware().costs.hint_fault);
+            self.policy.hint_fault(world, page, access.write());
+        } else if access.write() && entry & PROTECTED != 0 {
+            world.counters.write_faults += 1;
+            world.charge(world.hardware().costs.write_protect_fault);
+            self.policy.write_fault(world, page);
+        } else {
+            return Ok(false);
+        }
+        self.end_event();
+        Ok(true)
     }
 
     /// Add what the event cost to the program's time.
     fn end_event(&mut self) {
         let cost = self.world.take_cost();
+        self.world.spent(cost);
         self.world.clock = self.world.clock.plus(cost);
         self.world.event_ended(self.world.clock);
     }
@@ -418,11 +495,17 @@ impl Engine {
         self.end_event();
     }
 
+    /// The program's threads wait for each other.
+    pub fn join(&mut self) {
+        self.world.join();
+    }
+
     /// The program sleeps; kernel threads go on.
     pub fn sleep(&mut self, span: Time) {
+        self.join();
         let until = self.world.clock.plus(span);
         self.run_due(until, false);
-        self.world.clock = self.world.clock.max(until);
+        self.world.wait_until(until);
         self.meter = self.world.clock.plus(METER_PERIOD);
         self.world.meter();
     }
@@ -459,13 +542,14 @@ impl Engine {
             let cost = self.world.take_cost();
             let end = self.world.event.plus(cost.max(MIN_STEP));
             if for_program {
+                self.world.spent(cost);
                 self.world.clock = self.world.clock.plus(cost);
             } else {
                 self.world.stepped(index, cost.max(MIN_STEP));
             }
             if program {
                 // The program may have lost time to the step: more may be due by now.
-                until = until.max(self.world.clock);
+                until = until.max(self.world.reached());
             } else {
                 // A sleeping program is not interrupted.
                 self.world.clock = before;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::machine::MachineName;
-use nearfar_hardware::node::{KernelCosts, NodeModel};
+use nearfar_hardware::node::{KernelCosts, LINE, NodeModel};
 use nearfar_kernel::tiering::{FRAME, POLICIES};
 use nearfar_schema::units::{self, MemorySize};
 use nearfar_schema::{
@@ -256,6 +256,8 @@ pub struct Options {
     pub first_touch: f64,
     /// Entries of the TLB.
     pub tlb_entries: u64,
+    /// Lines that a core can have under way.
+    pub fill_buffers: u64,
     /// Sizes of the fastest node, each a run; none: the machine's.
     pub fast: Vec<MemorySize>,
     /// The slowest node's size in place of the machine's.
@@ -330,6 +332,7 @@ impl Options {
             first_touch: costs.write_protect_fault,
             costs,
             tlb_entries: machine.tlb_reach(),
+            fill_buffers: machine.fill_buffers(),
             fast: Vec::new(),
             slow: None,
             scale: 1.0,
@@ -365,15 +368,21 @@ impl Options {
         })
     }
 
-    /// The hardware for a program of `program_threads` threads with accesses of `access_bytes`.
-    pub(super) fn hardware(&self, program_threads: u32, access_bytes: u64) -> Hardware {
+    /// The hardware for a workload.
+    pub(super) fn hardware(&self, workload: &Prepared) -> Hardware {
+        let (row, lines) = (f64::from(workload.row), workload.access_bytes / LINE);
+        // Rows are streamed; single lines overlap as far as the processor can.
+        let misses = u64::from(workload.misses).min(self.fill_buffers);
         Hardware {
             nodes: self.nodes.clone(),
             costs: self.costs,
             first_touch: self.first_touch,
             tlb_entries: self.tlb_entries,
-            program_threads,
-            access_bytes,
+            program_threads: workload.threads,
+            access_bytes: workload.access_bytes,
+            parallel: workload.parallel,
+            overlap: if lines > 1 { row } else { misses as f64 },
+            work: workload.work.ps() as f64 / row,
         }
     }
 

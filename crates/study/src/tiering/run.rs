@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::jobs::{self, Advance};
 
 use super::counters::Counters;
-use super::engine::{Block, Engine};
+use super::engine::{Block, Engine, Queue};
 use super::options::Options;
 use super::workload::{Phase, Prepared, Source};
 use super::world::World;
@@ -48,7 +48,7 @@ nearfar_schema::columns! {
         seconds: f64 ["s"],
         /// Bytes of the program's accesses per second.
         bandwidth_mb_s: f64 ["MiB/s"] as "MiB/s",
-        /// Time of an access, all its faults included.
+        /// Time of an access of a thread, all its faults included.
         mean_latency_ns: f64 ["ns"] as "access",
         /// Share of accesses to the fastest node.
         fast_hit_ratio: f64 as "fast",
@@ -165,6 +165,8 @@ pub struct Outcome {
 
 /// Accesses generated at a time: they stay in the processor's cache.
 const BLOCK: usize = 1 << 14;
+/// The same for each of several threads.
+const THREAD_BLOCK: u64 = 1 << 10;
 
 /// Run every policy with every seed. `on_progress` is called with the accesses so far; its error
 /// ends the run. With `options.threads` 1 everything runs on the calling thread.
@@ -227,7 +229,7 @@ fn one(
     seed: u64,
     advance: &mut Advance<'_>,
 ) -> Result<Outcome> {
-    let hardware = options.hardware(workload.threads, workload.access_bytes);
+    let hardware = options.hardware(workload);
     let world = World::new(hardware, &fast_node.frames, workload.pages);
     let mut engine = Engine::new(world, &source.make, options.huge)?;
     let step = if options.huge { nearfar_kernel::tiering::HUGE as usize } else { 1 };
@@ -237,7 +239,6 @@ fn one(
     let total: u64 = workload.phases.iter().map(|phase| phase.accesses).sum();
     let mut outcome = Outcome::default();
     let mut before = 0;
-    let mut block = Block::default();
     // A phase counts what happened since the one before: allocation, and the sleep before it.
     let mut from = Counters::default();
     for (index, phase) in workload.phases.iter().enumerate() {
@@ -247,27 +248,24 @@ fn one(
         if index > 0 && workload.has_lives() {
             engine.end_all();
         }
-        let mut ahead = workload.source(index, seed)?;
+        let mut ahead = Program::new(workload, index, seed)?;
         engine.world.forget_peak();
         let (mut last, mut last_clock) = (*engine.world.counters(), engine.world.clock());
         let began = last_clock;
-        let mut accesses = workload.source(index, seed)?;
+        let mut program = Program::new(workload, index, seed)?;
         let mut done = 0;
         for point in 1..=u64::from(options.points.max(1)) {
             let until = phase.accesses * point / u64::from(options.points.max(1));
             // A trace changes on the way: it learns of the future piece by piece.
             if source.foresees && (point == 1 || workload.is_trace()) {
-                let known =
-                    if workload.is_trace() { until - done.min(until) } else { phase.accesses };
-                engine.foresee(&counts(&mut ahead, known, workload.pages)?);
+                let known = if workload.is_trace() { until - done.min(until) } else { u64::MAX };
+                engine.foresee(&ahead.counts(known, workload.pages)?);
             }
             while done < until {
-                accesses.fill(&mut block, BLOCK.min((until - done) as usize))?;
-                if block.accesses.is_empty() {
+                let count = program.run(&mut engine, BLOCK.min((until - done) as usize))?;
+                if count == 0 {
                     return Err(Error::input("tiering", "the trace changed while it was read", ""));
                 }
-                engine.run_block(&block)?;
-                let count = block.accesses.len() as u64;
                 done += count;
                 advance(count)?;
             }
@@ -304,6 +302,7 @@ fn one(
             });
             (last, last_clock) = (now, clock);
         }
+        engine.join();
         before += phase.accesses;
         debug_assert_eq!(engine.world.check(), Ok(()));
         engine.world.adds_up().map_err(|what| {
@@ -338,24 +337,66 @@ impl Span {
     }
 }
 
-/// How often each page will be accessed in the next `accesses` of a source.
-fn counts(source: &mut Source, accesses: u64, pages: u32) -> Result<Vec<u32>> {
-    let mut counts = vec![0u32; pages as usize];
-    let mut block = Block::default();
-    let mut left = accesses;
-    while left > 0 {
-        source.fill(&mut block, BLOCK.min(left as usize))?;
-        if block.accesses.is_empty() {
-            break;
+/// The accesses of a phase, thread by thread.
+struct Program {
+    sources: Vec<Source>,
+    /// Accesses that each thread has left.
+    left: Vec<u64>,
+    queues: Vec<Queue>,
+    /// Accesses that a thread of several generates at a time, in whole rows.
+    at_once: u64,
+    block: Block,
+}
+
+impl Program {
+    fn new(workload: &Arc<Prepared>, phase: usize, seed: u64) -> Result<Self> {
+        let threads = 0..workload.parallel;
+        let sources = threads.clone().map(|thread| workload.source(phase, seed, thread));
+        Ok(Self {
+            sources: sources.collect::<Result<_>>()?,
+            left: threads.clone().map(|thread| workload.share(phase, thread)).collect(),
+            queues: threads.map(|_| Queue::default()).collect(),
+            at_once: THREAD_BLOCK.next_multiple_of(workload.row.into()),
+            block: Block::default(),
+        })
+    }
+
+    /// Run about `count` accesses; returns how many. 0 at the end.
+    fn run(&mut self, engine: &mut Engine, count: usize) -> Result<u64> {
+        let Self { sources, left, queues, at_once, block } = self;
+        if let [only] = sources.as_mut_slice() {
+            only.fill(block, count)?;
+            engine.run_block(block)?;
+            return Ok(block.accesses.len() as u64);
         }
-        left = left.saturating_sub(block.accesses.len() as u64);
-        for access in &block.accesses {
-            if let Some(count) = counts.get_mut(access.page().index()) {
-                *count += 1;
+        engine.run_threads(queues, count as u64, &mut |thread, block| {
+            let next = left[thread].min(*at_once);
+            left[thread] -= next;
+            sources[thread].fill(block, next as usize)
+        })
+    }
+
+    /// How often each page will be accessed in the next `accesses`, or until the end of the phase.
+    fn counts(&mut self, accesses: u64, pages: u32) -> Result<Vec<u32>> {
+        let mut counts = vec![0u32; pages as usize];
+        for (source, left) in self.sources.iter_mut().zip(&mut self.left) {
+            let mut accesses = accesses.min(*left);
+            *left -= accesses;
+            while accesses > 0 {
+                source.fill(&mut self.block, BLOCK.min(accesses as usize))?;
+                if self.block.accesses.is_empty() {
+                    break;
+                }
+                accesses = accesses.saturating_sub(self.block.accesses.len() as u64);
+                for access in &self.block.accesses {
+                    if let Some(count) = counts.get_mut(access.page().index()) {
+                        *count += 1;
+                    }
+                }
             }
         }
+        Ok(counts)
     }
-    Ok(counts)
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -384,7 +425,8 @@ fn row(
         accesses,
         seconds: elapsed.ps() as f64 / 1e12,
         bandwidth_mb_s,
-        mean_latency_ns: elapsed.ps() as f64 / 1e3 / accesses.max(1) as f64,
+        mean_latency_ns: elapsed.ps() as f64 / 1e3 * f64::from(workload.parallel)
+            / accesses.max(1) as f64,
         fast_hit_ratio,
         fast_allocated: count(|c| c.fast_allocated),
         fast_freed: count(|c| c.fast_freed),

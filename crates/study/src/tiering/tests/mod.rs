@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::machine::NodeKind;
@@ -44,6 +44,7 @@ fn flat(nodes: usize) -> Hardware {
         modules: 1,
         local,
         remote: None,
+        loaded: None,
     };
     Hardware {
         nodes: (0..nodes).map(node).collect(),
@@ -62,12 +63,16 @@ fn flat(nodes: usize) -> Hardware {
         tlb_entries: 0,
         program_threads: 1,
         access_bytes: 64,
+        parallel: 1,
+        overlap: 1.0,
+        work: 0.0,
     }
 }
 
 mod contract;
 mod copies;
 mod lives;
+mod threads;
 
 /// Run the same program in both worlds; every action must be the same at the same moment.
 fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], huge: bool) {
@@ -176,8 +181,8 @@ proptest! {
         let name = POLICIES[which].0;
         let settings = settings(name).unwrap();
         let machine = Machine::load("cxl-a", Path::new("")).unwrap();
-        let mut hardware = Options::new(&machine, 1.0).unwrap().hardware(2, 4096);
-        hardware.tlb_entries = 8;
+        let mut hardware = Options::new(&machine, 1.0).unwrap().hardware(&SMALL);
+        (hardware.tlb_entries, hardware.program_threads) = (8, 2);
         let unit = if huge { u64::from(HUGE) } else { 1 };
         let pages = 24 * unit as u32;
         let world = World::new(hardware, &[10 * unit, 26 * unit], pages);
@@ -212,6 +217,10 @@ proptest! {
         }
     }
 }
+
+/// A workload that copies pages.
+static SMALL: LazyLock<Prepared> =
+    LazyLock::new(|| generated("nomad-small", &shape(Mix::Read, 1.0 / 4096.0)).unwrap());
 
 fn options(scale: f64) -> Options {
     let machine = Machine::load("cxl-a", Path::new("")).unwrap();
@@ -277,7 +286,7 @@ fn the_warm_up_has_pages_of_its_own() {
     for (name, apart) in [("nomad-medium", true), ("nomad-large", false)] {
         let workload = Arc::new(generated(name, &shape(Mix::Read, 1.0 / 1024.0)).unwrap());
         let pages = |phase| {
-            let (mut source, mut all) = (workload.source(phase, 1).unwrap(), BTreeSet::new());
+            let (mut source, mut all) = (workload.source(phase, 1, 0).unwrap(), BTreeSet::new());
             let mut block = Block::default();
             source.fill(&mut block, workload.phases[phase].accesses as usize).unwrap();
             all.extend(block.accesses.iter().map(|access| access.page().number()));

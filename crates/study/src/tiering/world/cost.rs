@@ -21,13 +21,11 @@ impl World {
     /// Other cores forget a translation, as part of a migration: the program is interrupted. The
     /// price of a migration has the wait for one core in it; more are waited for here.
     pub(super) fn flush(&mut self, page: Page) {
-        self.tlb.flush(page.number());
+        self.flush_tlbs(page);
         if self.free_of_charge {
             return;
         }
-        if self.by_kernel() {
-            self.clock = self.clock.plus(Time::from_ps(self.hardware.costs.exception as u64));
-        }
+        self.interrupt(self.by_kernel());
         if self.hardware.program_threads > 1 {
             self.charge(self.hardware.costs.shootdown);
         }
@@ -46,7 +44,8 @@ impl World {
         let others = others.filter(|(index, worker)| {
             self.running != Some(*index) && worker.busy_until > self.event
         });
-        let program = if self.by_kernel() { self.program_busy[node] } else { 0.0 };
+        let program = self.by_kernel() || self.is_parallel();
+        let program = if program { self.program_busy[node] } else { 0.0 };
         others.map(|(_, worker)| worker.busy[node]).sum::<f64>() + program
     }
 
@@ -58,6 +57,9 @@ impl World {
         let ps = nodes[from].copy_ps(&nodes[to], bytes, busy_from, busy_to);
         self.moved[from] += bytes as f64 * nodes[from].local.read.busy_ps;
         self.moved[to] += bytes as f64 * nodes[to].local.write.busy_ps;
+        if !self.by_kernel() {
+            self.copied(from, to, frames);
+        }
         self.charge(ps);
     }
 
@@ -86,32 +88,47 @@ impl World {
 
     /// The program's own share of the bandwidth, since this was last asked.
     pub(in crate::tiering) fn meter(&mut self) {
-        let elapsed = self.clock.since(self.metered.0).ps() as f64;
+        let clock = self.reached();
+        let elapsed = clock.since(self.metered.0).ps() as f64;
         if elapsed > 0.0 {
+            let before = self.metered.1;
+            if self.is_parallel() {
+                self.measure_load(&before);
+            }
             for (node, model) in self.hardware.nodes.iter().enumerate() {
                 let now = self.counters.accesses[node];
                 let busy = [false, true].map(|write| {
-                    let count = now[usize::from(write)] - self.metered.1[node][usize::from(write)];
+                    let count = now[usize::from(write)] - before[node][usize::from(write)];
                     count as f64 * model.local.direction(write).busy_ps
                 });
                 self.program_busy[node] =
                     (busy[0] + busy[1]) * self.hardware.access_bytes as f64 / elapsed;
             }
         }
-        self.metered = (self.clock, self.counters.accesses);
+        self.metered = (clock, self.counters.accesses);
         self.update_costs();
     }
 
     /// The costs of accesses with the current traffic.
     pub(super) fn update_costs(&mut self) {
         self.moved = [0.0; MAX_NODES];
-        for node in 0..self.hardware.nodes.len() {
-            let now = self.event.max(self.clock);
-            let running = self.workers.iter().filter(|worker| worker.busy_until > now);
-            let busy: f64 = running.map(|worker| worker.busy[node]).sum();
-            let model = &self.hardware.nodes[node];
-            self.cost[node] = [false, true]
-                .map(|write| model.access_ps(self.hardware.access_bytes, write, busy) as u64);
+        let now = self.event.max(self.reached());
+        let mut busy = [0.0; MAX_NODES];
+        for worker in self.workers.iter().filter(|worker| worker.busy_until > now) {
+            for (busy, share) in busy.iter_mut().zip(worker.busy) {
+                *busy += share;
+            }
+        }
+        if self.is_parallel() {
+            return self.balance(&busy);
+        }
+        let (bytes, overlap) = (self.hardware.access_bytes, self.hardware.overlap);
+        for (node, model) in self.hardware.nodes.iter().enumerate() {
+            self.cost[node] = [false, true].map(|write| {
+                let access = model.access_ps(bytes, write, busy[node], overlap);
+                (access + self.hardware.work) as u64
+            });
+            self.latency[node] = self.cost[node][0];
         }
     }
 }

@@ -32,7 +32,7 @@ impl Memory for World {
         self.free[node.index()]
     }
     fn loaded_latency(&self, node: NodeId) -> Option<Time> {
-        Some(Time::from_ps(self.cost[node.index()][0]))
+        Some(Time::from_ps(self.latency[node.index()]))
     }
     fn has(&self, _: Capability) -> bool {
         true
@@ -92,7 +92,7 @@ impl Memory for World {
             return Err(Refused::State);
         }
         // One flush ends a scan; its cost is lost among thousands of entries.
-        self.tlb.flush(page.number());
+        self.flush_tlbs(page);
         self.note(Action::Armed(page));
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Memory for World {
         if !self.change(page, PROTECTED, 0) {
             return Err(Refused::State);
         }
-        self.tlb.flush(page.number());
+        self.flush_tlbs(page);
         self.note(Action::Protected(page));
         Ok(())
     }

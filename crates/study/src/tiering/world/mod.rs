@@ -13,8 +13,10 @@ use super::tlb::Tlb;
 mod cost;
 pub(super) mod entry;
 mod memory;
+mod threads;
 
 use entry::Entry;
+use threads::Load;
 
 /// A thread of the policy.
 #[derive(Clone, Debug)]
@@ -35,7 +37,8 @@ pub struct World {
     copies: FxHashMap<Page, NodeId>,
     /// A bit for each aligned group of 512 pages that is one huge page; empty without huge pages.
     pub(super) huge: Vec<u64>,
-    pub(super) tlb: Tlb,
+    /// Of each thread of the program that runs at the same time.
+    pub(super) tlbs: Vec<Tlb>,
     hardware: Hardware,
     capacity: [u64; MAX_NODES],
     free: [u64; MAX_NODES],
@@ -43,8 +46,14 @@ pub struct World {
     shadows_peak: u64,
     pub(super) workers: Vec<Worker>,
     pub(super) running: Option<usize>,
-    /// The program's clock.
+    /// The clock of the program's current thread.
     pub(super) clock: Time,
+    /// The clocks of all its threads; that of the current one is in `clock`.
+    clocks: Vec<Time>,
+    /// When the last of those that have ended did.
+    latest: Time,
+    pub(super) current: usize,
+    load: Load,
     /// When the current event began.
     pub(super) event: Time,
     charged: f64,
@@ -54,6 +63,8 @@ pub struct World {
     pub(super) free_of_charge: bool,
     /// Picoseconds of an access by node and load or store, with the current traffic.
     pub(super) cost: [[u64; 2]; MAX_NODES],
+    /// Picoseconds of a load by node, with the current traffic.
+    latency: [u64; MAX_NODES],
     pub(super) walk: u64,
     program_busy: [f64; MAX_NODES],
     metered: (Time, [[u64; 2]; MAX_NODES]),
@@ -88,7 +99,11 @@ impl World {
             entries: on_huge_pages(vec![0; pages as usize]),
             copies: FxHashMap::default(),
             huge: Vec::new(),
-            tlb: Tlb::new(hardware.tlb_entries),
+            tlbs: vec![Tlb::new(hardware.tlb_entries); hardware.parallel.max(1) as usize],
+            clocks: vec![Time::default(); hardware.parallel.max(1) as usize],
+            latest: Time::default(),
+            current: 0,
+            load: Load::default(),
             walk: hardware.costs.page_walk as u64,
             hardware,
             capacity,
@@ -104,6 +119,7 @@ impl World {
             begun: Vec::new(),
             free_of_charge: false,
             cost: [[0; 2]; MAX_NODES],
+            latency: [0; MAX_NODES],
             program_busy: [0.0; MAX_NODES],
             metered: Default::default(),
             period: [0; 2],
@@ -125,9 +141,9 @@ impl World {
         &self.counters
     }
 
-    /// The program's clock.
+    /// The program's clock: that of the thread that is furthest behind.
     pub fn clock(&self) -> Time {
-        self.clock
+        self.reached()
     }
 
     /// Frames that hold shadows, now and at most since [`forget_peak`](World::forget_peak).
@@ -242,7 +258,7 @@ impl World {
         if let Some(word) = self.huge.get_mut(page.index() / HUGE as usize / 64) {
             *word &= !(1 << (page.index() / HUGE as usize % 64));
         }
-        self.tlb.flush(page.number());
+        self.flush_tlbs(page);
         self.charge(self.hardware.costs.page_scan);
         span
     }

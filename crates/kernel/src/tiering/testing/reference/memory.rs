@@ -25,8 +25,8 @@ impl Memory for ReferenceMemory {
     fn free(&self, node: NodeId) -> u64 {
         self.nodes[node.index()].iter().filter(|frame| frame.is_none()).count() as u64
     }
-    fn loaded_latency(&self, _: NodeId) -> Option<Time> {
-        Some(self.costs.access)
+    fn loaded_latency(&self, node: NodeId) -> Option<Time> {
+        Some(self.latencies.get(node.index()).copied().unwrap_or(self.costs.access))
     }
     fn has(&self, capability: Capability) -> bool {
         !self.lacking.contains(&capability)

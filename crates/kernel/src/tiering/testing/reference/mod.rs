@@ -97,6 +97,8 @@ pub struct ReferenceMemory {
     lacking: Vec<Capability>,
     pins: Option<Pins>,
     copy_delay: Option<Time>,
+    /// Latency of a load by node; the cost of an access if empty.
+    pub latencies: Vec<Time>,
     /// Everything that happened, in order.
     pub actions: Vec<(Time, Action)>,
 }
@@ -124,6 +126,7 @@ impl ReferenceMemory {
             lacking: Vec::new(),
             pins: None,
             copy_delay: None,
+            latencies: Vec::new(),
             actions: Vec::new(),
         }
     }

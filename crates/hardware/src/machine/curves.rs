@@ -1,0 +1,68 @@
+//! Latency under load, as a machine file gives it.
+
+use std::borrow::Cow;
+
+use nearfar_schema::units::Value;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
+
+/// The latency of a load by bandwidth, at one share of reads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Curve {
+    /// Share of reads among the memory's reads and writes, 0 to 1. A store to a cached line reads it
+    /// and later writes it back: 0.5.
+    pub reads: f64,
+    /// Bandwidth of reads and writes in GB/s, rising, and latency in ns. The last one is the peak.
+    pub points: Vec<[f64; 2]>,
+}
+
+/// Curves by rising share of reads. Between two of them, latencies are interpolated at equal
+/// utilisation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Curves(pub Vec<Curve>);
+
+impl Value for Curves {
+    const WHAT: &'static str = "curves of latency by bandwidth";
+    const EXAMPLE: &'static str = "[{ reads = 1, points = [[0, 90], [20, 95], [25, 180]] }]";
+}
+
+impl<'de> Deserialize<'de> for Curves {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let curves = Vec::<Curve>::deserialize(deserializer)?;
+        let wrong = |what: &str| {
+            Err(de::Error::custom(format!("{what}; write for example {}", Self::EXAMPLE)))
+        };
+        if curves.is_empty() {
+            return wrong("no curve");
+        }
+        if !curves.iter().all(|curve| (0.0..=1.0).contains(&curve.reads))
+            || !curves.is_sorted_by(|one, next| one.reads < next.reads)
+        {
+            return wrong("`reads` rises from curve to curve, within 0 to 1");
+        }
+        for Curve { points, .. } in &curves {
+            let first = points.first().is_some_and(|[gb_s, ns]| *gb_s >= 0.0 && *ns > 0.0);
+            let rises = points.is_sorted_by(|one, next| one[0] < next[0] && one[1] <= next[1]);
+            let most = points.last().is_some_and(|[gb_s, ns]| *gb_s <= 1e6 && *ns <= 1e9);
+            if points.len() < 2 || !first || !rises || !most {
+                return wrong(
+                    "a curve has two or more points [GB/s, ns], of rising bandwidth and latency",
+                );
+            }
+        }
+        Ok(Self(curves))
+    }
+}
+
+impl JsonSchema for Curves {
+    fn schema_name() -> Cow<'static, str> {
+        "Curves".into()
+    }
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let curve = generator.subschema_for::<Curve>();
+        json_schema!({ "type": "array", "items": curve, "minItems": 1 })
+    }
+}

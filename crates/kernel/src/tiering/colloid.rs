@@ -1,0 +1,148 @@
+//! `colloid`: NUMA balancing that evens out the latencies of the nodes under load.
+//!
+//! Vuppalapati and Agarwal, "Tiered Memory Management: Access Latency is the Key!", SOSP'24, as its
+//! kernel for Linux 6.3 has it (`host-architecture/colloid`, `tpp`): `autonuma`, with hint faults on
+//! all nodes. While loads from the fast node take longer than from the slow one, no page is promoted,
+//! and a page of the fast node whose hint fault comes as soon as a hot page's moves to the slower
+//! node (`should_numa_migrate_memory`, `numa_migrate_memory_away_target` in `kernel/sched/fair.c`).
+//! The latencies are read from the processor and smoothed (`colloid-mon`).
+
+use nearfar_trace::Error;
+
+use super::autonuma::{Autonuma, AutonumaKnobs};
+use super::knobs::Knobs;
+use super::reclaim::ReclaimKnobs;
+use super::scan::ScanKnobs;
+use super::{Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time};
+use crate::knobs;
+
+knobs! {
+    /// What Colloid adds to NUMA balancing.
+    ColloidKnobs {
+        sample_period: Time = "10ms" (in tests "10us"), "time between readings of the latencies",
+            "Colloid, colloid-mon, SAMPLE_INTERVAL_MS";
+        smoothing: u64 = "5", "a reading counts 1 / 2^n in the mean", "Colloid, colloid-mon, EWMA_EXP";
+    }
+}
+
+/// The registry's entry.
+pub static POLICY: PolicyEntry = PolicyEntry {
+    what: "Colloid: autonuma that keeps the fast node from becoming slower than the slow one",
+    follows: "Colloid (SOSP'24), its kernel for Linux 6.3; lists of Linux 5.13",
+    leaves_out: "file pages, swap, more than one task's scan",
+    not_for: "one thread, which never makes the fast node slower than the slow one",
+    foresees: false,
+    knobs: || {
+        let own = ColloidKnobs::declared();
+        [own, AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
+    },
+    make: |settings, mem| {
+        if mem.loaded_latency(NodeId::FAST).is_none() {
+            let what = "this memory does not say how long loads take";
+            return Err(Error::input("--policy colloid", what, "choose another, such as autonuma"));
+        }
+        let knobs = ColloidKnobs::read(settings)?;
+        let (mut autonuma, first_scan) = Autonuma::new(settings, mem)?;
+        autonuma.scanner.arm_all_nodes();
+        let monitor = mem.spawn("colloid-mon", Context::Kernel);
+        let first = mem.now().plus(knobs.sample_period);
+        let colloid = Colloid { autonuma, knobs, monitor, latencies: [0.0; 2] };
+        Ok((Box::new(colloid), vec![first_scan, (monitor, first)]))
+    },
+};
+
+/// NUMA balancing with an eye on latencies.
+#[derive(Debug)]
+pub struct Colloid {
+    autonuma: Autonuma,
+    knobs: ColloidKnobs,
+    monitor: Thread,
+    /// Smoothed, picoseconds: of the fastest node and the next.
+    latencies: [f64; 2],
+}
+
+impl Colloid {
+    fn read_latencies(&mut self, mem: &dyn Memory) {
+        let share = 1.0 / 2f64.powi(self.knobs.smoothing.min(63) as i32);
+        for (node, smoothed) in NodeId::all(mem.nodes()).zip(&mut self.latencies) {
+            let latency = mem.loaded_latency(node).map_or(0.0, |time| time.ps() as f64);
+            *smoothed += (latency - *smoothed) * if *smoothed > 0.0 { share } else { 1.0 };
+        }
+    }
+
+    fn is_congested(&self) -> bool {
+        let [fast, slow] = self.latencies;
+        fast > slow
+    }
+}
+
+impl Policy for Colloid {
+    fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
+        self.autonuma.place(mem, page, frames)
+    }
+
+    fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
+        self.autonuma.allocated(mem, page);
+    }
+
+    fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
+        self.autonuma.released(mem, page, span);
+    }
+
+    fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, write: bool) {
+        let node = mem.node_of(page);
+        if !self.is_congested() {
+            return self.autonuma.hint_fault(mem, page, write);
+        }
+        self.autonuma.scanner.fault();
+        if node != NodeId::FAST {
+            self.autonuma.update_threshold(mem);
+        } else if self.autonuma.is_recent(mem, page)
+            && let Some(to) = node.slower(mem.nodes())
+        {
+            self.autonuma.migrate(mem, page, to);
+        }
+        mem.disarm_hint(page);
+    }
+
+    fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
+        if thread == self.monitor {
+            self.read_latencies(mem);
+            return Next::At(mem.now().plus(self.knobs.sample_period));
+        }
+        self.autonuma.work(mem, thread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{COSTS, ReferenceMemory, is_demotion, is_promotion, settings, thrash};
+    use super::*;
+
+    #[test]
+    fn promotes_and_demotes() {
+        let actions = thrash("colloid", 3);
+        assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion));
+    }
+
+    /// A hot page of a congested fast node moves away, and comes back when the node is quick again.
+    #[test]
+    fn follows_the_latencies() {
+        let mut memory = ReferenceMemory::new(COSTS, &[8, 24], 24, false);
+        let mut policy = memory.start("colloid", &settings("colloid").unwrap()).unwrap();
+        for page in 0..2 {
+            memory.access(&mut *policy, Page::new(page), false).unwrap();
+        }
+        let page = Page::new(0);
+        let mut at = |fast: u64, slow: u64| {
+            memory.latencies = vec![Time::from_ps(fast), Time::from_ps(slow)];
+            for _ in 0..400 {
+                memory.access(&mut *policy, page, false).unwrap();
+            }
+            memory.node_of(page)
+        };
+        assert_eq!(at(100, 200), NodeId::FAST);
+        assert_eq!(at(900, 200), NodeId::new(1));
+        assert_eq!(at(100, 200), NodeId::FAST);
+    }
+}

@@ -1,0 +1,132 @@
+//! Threads of the program that run at the same time.
+
+use super::super::engine::Queue;
+use super::*;
+
+/// Run each thread's accesses.
+fn run_all(engine: &mut Engine, threads: &[Vec<Access>]) {
+    let mut queues: Vec<Queue> = threads.iter().map(|_| Queue::default()).collect();
+    let mut given = vec![false; threads.len()];
+    let total = threads.iter().map(Vec::len).sum::<usize>() as u64;
+    let done = engine.run_threads(&mut queues, u64::MAX, &mut |thread, block| {
+        block.clear();
+        if !std::mem::replace(&mut given[thread], true) {
+            block.accesses.extend_from_slice(&threads[thread]);
+        }
+        Ok(())
+    });
+    assert_eq!(done.unwrap(), total);
+    engine.join();
+    engine.world.check().unwrap();
+    assert_eq!(engine.world.counters().accesses.iter().flatten().sum::<u64>(), total);
+}
+
+fn parallel(threads: usize) -> Hardware {
+    let mut hardware = flat(2);
+    hardware.parallel = threads as u32;
+    hardware
+}
+
+proptest! {
+    /// Without bandwidth to share and without a policy, each thread takes as long as it would alone.
+    #[test]
+    fn threads_do_not_wait_for_each_other(
+        threads in prop::collection::vec(prop::collection::vec((0..PAGES, any::<bool>()), 1..80), 2..6),
+    ) {
+        let accesses: Vec<Vec<Access>> = threads
+            .iter()
+            .map(|one| one.iter().map(|(page, write)| Access::new(*page, *write)).collect())
+            .collect();
+        let clock = |hardware: Hardware, work: &dyn Fn(&mut Engine)| {
+            let world = World::new(hardware, &[8, 64], PAGES);
+            let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
+            let mut engine = Engine::new(world, none, false).unwrap();
+            for page in 0..PAGES {
+                engine.allocate(Page::new(page)).unwrap();
+            }
+            work(&mut engine);
+            engine.world.clock()
+        };
+        let alone = accesses.iter().map(|one| clock(flat(2), &|engine| engine.run(one).unwrap()));
+        let slowest = alone.max().unwrap();
+        prop_assert_eq!(clock(parallel(accesses.len()), &|engine| run_all(engine, &accesses)), slowest);
+    }
+
+    /// Every policy keeps to its contract when several threads fault.
+    #[test]
+    fn policies_run_under_threads(
+        threads in prop::collection::vec(prop::collection::vec((0..PAGES, any::<bool>()), 1..300), 2..5),
+        policy in 0..POLICIES.len(),
+    ) {
+        let name = POLICIES[policy].0;
+        let settings = settings(name).unwrap();
+        let mut world = World::new(parallel(threads.len()), &[8, 64], PAGES);
+        world.log = Some(Vec::new());
+        let mut engine = Engine::new(world, |mem| make(name, &settings, mem), false).unwrap();
+        let accesses: Vec<Vec<Access>> = threads
+            .iter()
+            .map(|one| one.iter().map(|(page, write)| Access::new(*page, *write)).collect())
+            .collect();
+        run_all(&mut engine, &accesses);
+        counted(&engine.world);
+    }
+}
+
+/// The threads of `normal-rows` on two sockets, without a policy.
+fn rows_read(far: bool, work: &str) -> Row {
+    let text = include_str!("../../../../../workloads/generated/normal-rows.toml");
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    std::fs::write(file.path(), format!("work = \"{work}\"\n{text}")).unwrap();
+    let shape = Shape { rounds: 1, ..shape(Mix::Read, 1.0 / 1024.0) };
+    let workload = Arc::new(generated(file.path().to_str().unwrap(), &shape).unwrap());
+    let machine = Machine::load("ddr4-2socket", Path::new("")).unwrap();
+    let mut options = Options::new(&machine, 1.0).unwrap();
+    options.scale = 1.0 / 1024.0;
+    options.fast = vec![if far { Size::Bytes(1 << 24) } else { Size::Fraction(1.0) }];
+    rows(&["none"], &workload, &options).pop().unwrap()
+}
+
+/// Sixteen streams take the bandwidth that a node has at the latency that it then has; with time
+/// between rows, what they ask for.
+#[test]
+fn streams_load_a_node() {
+    let gb_s = |row: &Row| row.bandwidth_mb_s * f64::from(1 << 20) / 1e9;
+    let machine = Machine::load("ddr4-2socket", Path::new("")).unwrap();
+    let nodes = machine.nodes().unwrap();
+    for (far, peak) in [(true, 35.2), (false, 101.0)] {
+        let node = &nodes[usize::from(far)];
+        let way = node.local.read;
+        // 8 pages share a latency.
+        let page = way.latency_ps / 8.0 + 4032.0 * way.byte_ps;
+        for (work, pause) in [("0ns", 0.0), ("2us", 2e6), ("100us", 1e8)] {
+            let found = gb_s(&rows_read(far, work));
+            // What the threads ask for at the latency of a bandwidth falls as that rises: bisect.
+            let (mut low, mut high) = (0.0, peak);
+            for _ in 0..50 {
+                let middle = (low + high) / 2.0;
+                let row = 8.0 * page * node.stretch(1.0, middle / peak) + pause;
+                if 16.0 * 32768e3 / row > middle { low = middle } else { high = middle }
+            }
+            assert!((found / low - 1.0).abs() < 0.02, "{found} for {low} GB/s with {work}");
+        }
+    }
+}
+
+/// A fault of one thread does not stop the others.
+#[test]
+fn the_others_go_on_during_a_fault() {
+    let mut hardware = parallel(2);
+    hardware.costs.hint_fault = 1e9;
+    let world = World::new(hardware, &[64, 64], PAGES);
+    let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
+    let mut engine = Engine::new(world, none, false).unwrap();
+    for page in 0..2 {
+        engine.allocate(Page::new(page)).unwrap();
+    }
+    engine.world.arm_hint(Page::new(0)).unwrap();
+    engine.world.take_cost();
+    let threads = [vec![Access::new(0, false)], vec![Access::new(1, false); 100]];
+    run_all(&mut engine, &threads);
+    let access = COSTS.access.ps();
+    assert_eq!(engine.world.clock().ps(), (1_000_000_000 + access).max(100 * access));
+}

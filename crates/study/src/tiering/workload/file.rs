@@ -1,0 +1,282 @@
+//! Generated workloads as TOML files: `workloads/generated/NAME.toml`.
+
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use nearfar_hardware::node::LINE;
+use nearfar_kernel::tiering::FRAME;
+use nearfar_schema::units::{Size, Time};
+use nearfar_schema::{Given, Registry, Value};
+use nearfar_trace::{Error, Result};
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+
+use super::Mix;
+
+/// The built-in workloads, in the order of lists.
+const FILES: [(&str, &str); 5] = [
+    ("nomad-small", include_str!("../../../../../workloads/generated/nomad-small.toml")),
+    ("nomad-medium", include_str!("../../../../../workloads/generated/nomad-medium.toml")),
+    ("nomad-large", include_str!("../../../../../workloads/generated/nomad-large.toml")),
+    ("pointer-chase", include_str!("../../../../../workloads/generated/pointer-chase.toml")),
+    ("normal-rows", include_str!("../../../../../workloads/generated/normal-rows.toml")),
+];
+
+/// Maximum bytes of a file.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A workload that is generated. Unknown keys are errors.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// One line for lists.
+    pub description: String,
+    /// Where its figures come from.
+    pub source: String,
+    /// Threads. They share the operations and first touch memory in order. With one, an access
+    /// takes the idle latency; with more, latency and bandwidth follow the load.
+    #[serde(default = "one")]
+    pub threads: u32,
+    /// Loads or stores that a thread has under way at once, if an operation is one line; at most the
+    /// processor's fill buffers.
+    #[serde(default = "one")]
+    pub misses: u32,
+    /// Processor time of an operation besides its accesses.
+    #[serde(default)]
+    pub work: Option<Time>,
+    /// Bytes of an operation: one line, or a row of pages, which is accessed in order.
+    pub access: Size,
+    /// Operations of all threads in the warm-up and in each round.
+    pub operations: u64,
+    /// Time that the program sleeps before each round.
+    #[serde(default)]
+    pub pause: Option<Time>,
+    /// Loads and stores of the rounds, in place of `--mix`. The warm-up only stores.
+    #[serde(default, deserialize_with = "choice")]
+    pub mix: Option<Mix>,
+    /// Its memory, in the order of addresses.
+    pub array: Vec<Array>,
+}
+
+/// Memory that is accessed in one way.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Array {
+    /// How much.
+    pub size: Size,
+    /// When it is accessed.
+    #[serde(default, deserialize_with = "required")]
+    pub phase: Phases,
+    /// Which row an operation accesses.
+    #[serde(deserialize_with = "required")]
+    pub distribution: Distribution,
+    /// Share of the operations of a phase, in relation to its other arrays.
+    #[serde(default = "whole")]
+    pub weight: f64,
+    /// `normal`: the most popular row, as a share of the array.
+    #[serde(default = "half")]
+    pub mean: f64,
+    /// `normal`: the standard deviation, as a share of the array.
+    #[serde(default = "tenth")]
+    pub deviation: f64,
+    /// Draws that are made once and then repeated; each thread repeats its part. 0: new ones each time.
+    #[serde(default)]
+    pub draws: u64,
+    /// Share of the array by which rows move from one round to the next.
+    #[serde(default)]
+    pub shift: f64,
+}
+
+nearfar_schema::choices! {
+    /// When an array is accessed.
+    pub enum Phases: "phase" {
+        /// in the rounds
+        Rounds = "rounds",
+        /// in the warm-up
+        WarmUp = "warm-up",
+        /// in the warm-up and in the rounds
+        Both = "both",
+        /// only touched first
+        Never = "never",
+    }
+}
+
+nearfar_schema::choices! {
+    /// Which row of an array an operation accesses.
+    pub enum Distribution: "distribution" {
+        /// by popularity, as --pattern and --placement say
+        Zipf = "zipf",
+        /// near a mean row
+        Normal = "normal",
+        /// each as often as any other
+        Uniform = "uniform",
+        /// one after the other; threads begin at different places
+        Sequential = "sequential",
+        /// all in one random cycle
+        Chase = "chase",
+    }
+}
+
+impl Default for Phases {
+    fn default() -> Self {
+        Self::Rounds
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+fn whole() -> f64 {
+    1.0
+}
+fn half() -> f64 {
+    0.5
+}
+fn tenth() -> f64 {
+    0.1
+}
+
+fn required<'de, D: Deserializer<'de>, V: Value>(
+    deserializer: D,
+) -> std::result::Result<V, D::Error> {
+    V::read(&Given::Text(String::deserialize(deserializer)?)).map_err(de::Error::custom)
+}
+
+fn choice<'de, D: Deserializer<'de>, V: Value>(
+    deserializer: D,
+) -> std::result::Result<Option<V>, D::Error> {
+    required(deserializer).map(Some)
+}
+
+/// The built-in workloads by name.
+pub static WORKLOADS: LazyLock<Vec<(&'static str, Workload)>> = LazyLock::new(|| {
+    let read = |(name, text)| Workload::parse(name, text).map(|workload| (name, workload)).ok();
+    FILES.into_iter().filter_map(read).collect()
+});
+
+/// The built-in workloads as what an option chooses from.
+pub struct Workloads;
+
+impl Registry for Workloads {
+    const NAME: &'static str = "workload";
+    const KIND: &'static str = "workload";
+    const METAVAR: &'static str = "WORKLOAD";
+    fn entries() -> Vec<nearfar_schema::Entry> {
+        let entry = |(name, workload): &(&'static str, Workload)| nearfar_schema::Entry {
+            name,
+            what: workload.description.clone(),
+        };
+        WORKLOADS.iter().map(entry).collect()
+    }
+}
+
+impl Workload {
+    /// A built-in workload, or one from a file if the name ends in `.toml`.
+    ///
+    /// # Errors
+    /// There is no such workload, or its file is not valid.
+    pub fn load(name: &str) -> Result<Self> {
+        if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+            return Self::parse(name, &read(name)?);
+        }
+        let known = WORKLOADS.iter().find(|(known, _)| *known == name);
+        known.map(|(_, workload)| workload.clone()).ok_or_else(|| {
+            let names: Vec<_> = WORKLOADS.iter().map(|(name, _)| *name).collect();
+            Error::input(
+                "--workload",
+                format!("no workload is called `{}`", name.chars().take(40).collect::<String>()),
+                format!("choose one of {}, or give a trace or a .toml file", names.join(", ")),
+            )
+        })
+    }
+
+    fn parse(place: &str, text: &str) -> Result<Self> {
+        let wrong = |what: String| Error::input(place.to_owned(), what, "");
+        let workload: Self = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+            wrong(format!("line {line}: {}", error.message().replace('\n', " ")))
+        })?;
+        workload.check().map_err(wrong)?;
+        Ok(workload)
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let access = self.access.bytes();
+        if access != LINE && (access == 0 || access % FRAME != 0 || access > 1 << 30) {
+            return Err("`access` is 64B, or whole pages of 4KiB up to 1GiB".into());
+        }
+        if !(1..=1024).contains(&self.threads) || !(1..=1024).contains(&self.misses) {
+            return Err("`threads` and `misses` are 1 to 1024".into());
+        }
+        if !(1..=1 << 48).contains(&self.operations) {
+            return Err("`operations` are 1 to 2^48".into());
+        }
+        if !(1..=64).contains(&self.array.len()) {
+            return Err("give 1 to 64 [[array]] sections".into());
+        }
+        for array in &self.array {
+            let shares = [array.mean, array.shift].iter().all(|share| (0.0..=1.0).contains(share));
+            if !shares || !(array.deviation > 0.0 && array.deviation <= 1.0) {
+                return Err(
+                    "`mean`, `deviation` and `shift` are shares of the array, 0 to 1".into()
+                );
+            }
+            if !(array.weight > 0.0 && array.weight <= 1e6) {
+                return Err("`weight` is above 0 and at most 1000000".into());
+            }
+        }
+        let round = |array: &Array| matches!(array.phase, Phases::Rounds | Phases::Both);
+        if !self.array.iter().any(round) {
+            return Err("no [[array]] is accessed in the rounds".into());
+        }
+        Ok(())
+    }
+}
+
+/// The text of a file.
+fn read(name: &str) -> Result<String> {
+    let wrong = |what: String| Error::input(name.to_owned(), what, "");
+    let size = fs::metadata(name).map_err(|error| wrong(error.to_string()))?.len();
+    if size > MAX_BYTES {
+        return Err(wrong("is larger than 1 MiB: not a workload".into()));
+    }
+    fs::read_to_string(name).map_err(|error| wrong(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_built_in_files_are_valid() {
+        assert_eq!(WORKLOADS.len(), FILES.len());
+        for (name, text) in FILES {
+            Workload::parse(name, text).unwrap();
+        }
+    }
+
+    #[test]
+    fn mistakes_name_the_line_or_the_key() {
+        let text = FILES[1].1;
+        for (from, to, said) in [
+            ("access =", "acces =", "unknown field"),
+            ("\"zipf\"", "\"bell\"", "distribution"),
+            ("operations = 30_000_000", "operations = 0", "`operations`"),
+            ("access = \"4KiB\"", "access = \"5KiB\"", "whole pages"),
+            ("phase = \"warm-up\"", "shift = 2", "shares of the array"),
+            ("phase = \"warm-up\"", "phase = \"later\"", "line "),
+            (
+                "size = \"13824MiB\"\ndistribution",
+                "phase = \"never\"\nsize = \"1GiB\"\ndistribution",
+                "in the rounds",
+            ),
+        ] {
+            let changed = text.replace(from, to);
+            assert_ne!(changed, text, "{from}");
+            let error = Workload::parse("mine.toml", &changed).unwrap_err().to_string();
+            assert!(error.starts_with("mine.toml") && error.contains(said), "{error}");
+        }
+        assert!(Workload::load("no.toml").unwrap_err().to_string().starts_with("no.toml"));
+    }
+}
