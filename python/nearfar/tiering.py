@@ -198,8 +198,10 @@ def workloads() -> dict[str, str]:
 
 
 def trace_of(load: str | PathLike[str]) -> Path | None:
-    """The trace that ``load`` names; None if it names a generated workload."""
+    """The trace that ``load`` names; None if it is a generated workload or the file of one."""
     path = Path(load)
+    if path.suffix == ".toml":
+        return None
     is_path = "/" in fspath(load) or path.suffix == ".trace" or path.is_dir()
     return path if is_path or not isinstance(load, str) else None
 

@@ -136,7 +136,7 @@ mod tests {
         let page = Page::new(0);
         let mut at = |fast: u64, slow: u64| {
             memory.latencies = vec![Time::from_ps(fast), Time::from_ps(slow)];
-            for _ in 0..400 {
+            for _ in 0..4000 {
                 memory.access(&mut *policy, page, false).unwrap();
             }
             memory.node_of(page)

@@ -78,6 +78,7 @@ policies! {
     colloid,
     tpp,
     memtis,
+    hybridtier,
     nomad,
     ssp,
     oracle,
