@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from conftest import Run
+from nearfar import tiering_answers as answers
 from nearfar.errors import NearfarError
 from nearfar.tiering import policies, tiering, workloads
 
 #: Rows of 16 threads on two sockets, at 1/256 of their size.
 ROWS: dict[str, Any] = {"machine": "ddr4-2socket", "scale": "1/256", "fast": "16G"}
-#: Policies that may take more than three times as long as no policy (docs/tiering.md, The model).
-SLOW = {("nomad-medium", "tpp"), ("nomad-large", "tpp")}
+#: Policies that may take more than three times as long as no policy (docs/tiering.md, Policies).
+SLOW = {(f"nomad-{size}", "tpp") for size in ("small", "medium", "large")}
 
 
 def last(result: Any) -> dict[str, Any]:
@@ -29,13 +30,22 @@ def test_rows_of_a_normal_distribution() -> None:
     none, best = rows["none"], rows["oracle"]
     far = 35.2 * 1e9 / 2**20 / (1 - none["fast_hit_ratio"])
     assert none["bandwidth_mb_s"] == pytest.approx(far, rel=0.01)
-    # 524,288 rows around the mean of a normal distribution of 200,000.
+    # 524,288 rows around the mean, standard deviation 200,000; a little more, as draws repeat.
     assert best["fast_hit_ratio"] == pytest.approx(
-        math.erf(524_288 / 2 / 200_000 / math.sqrt(2)), abs=0.005
+        math.erf(524_288 / 2 / 200_000 / math.sqrt(2)), abs=0.01
     )
     assert none["fast_hit_ratio"] < 0.01
     assert none["mean_latency_ns"] < 2.9 * rows["autonuma"]["mean_latency_ns"]
     assert best["bandwidth_mb_s"] > rows["autonuma"]["bandwidth_mb_s"] > 2 * none["bandwidth_mb_s"]
+
+
+def test_one_memory_tier_is_said() -> None:
+    """Linux keeps the DRAM of two sockets in one tier; CXL memory has another."""
+    options: dict[str, Any] = {"policy": "none,tpp,autonuma", "scale": "1/256", "rounds": 1}
+    said = answers.answers(tiering("nomad-small", machine="ddr4-2socket", fast="13G", **options))
+    assert "one memory tier, within which autonuma and tpp move nothing" in said[-1]
+    said = answers.answers(tiering("nomad-small", **options))
+    assert not any("memory tier" in line for line in said)
 
 
 @pytest.mark.parametrize("workload", list(workloads()))

@@ -25,6 +25,8 @@ from nearfar.tiering import (
 MIN_SCALE: Final = 1 / 256
 #: Bounds rather than policies that a kernel can have; they are not compared with others.
 _BOUNDS: Final = ("oracle",)
+#: Policies of Linux, which moves pages only between memory tiers.
+_OF_LINUX: Final = frozenset({"autonuma", "colloid", "tpp"})
 
 
 def too_small(run: TieringRun) -> str | None:
@@ -148,6 +150,19 @@ def _holds_all(memory: Memory, run: TieringRun) -> bool:
     return memory.bytes * memory_scale(run) >= whole
 
 
+def one_tier(result: TieringResult) -> str | None:
+    """A note if Linux would by default see one memory tier, in which it moves nothing."""
+    nodes = cast("dict[str, dict[str, str]]", result.run["machine_description"].get("node", {}))
+    ran = {row["policy"] for row in result.rows} & _OF_LINUX
+    if not ran or any(node["kind"] != "dram" for node in nodes.values()):
+        return None
+    return (
+        f"Linux counts all DRAM as one memory tier, within which {_listed(sorted(ran))} "
+        f"{'moves' if len(ran) == 1 else 'move'} nothing, unless the firmware's HMAT tells the "
+        "nodes apart: see /sys/devices/virtual/memory_tiering."
+    )
+
+
 def answers(result: TieringResult) -> list[str]:
     """A sentence each on the policy and on the size of fast memory, if the study covers them."""
     comparison = standing(result)
@@ -160,7 +175,8 @@ def answers(result: TieringResult) -> list[str]:
     curves = policy_curves(result)
     if curves:
         lines.append(_fast_memory(curves, slowdown(result.run, declared.OPTIONS)))
-    return lines
+    note = one_tier(result)
+    return [*lines, note] if note else lines
 
 
 def _standing(comparison: Standing, several: bool) -> str:
