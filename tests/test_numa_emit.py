@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 import emitted
 from conftest import Run, tool
 from nearfar import emit
 from nearfar.errors import NearfarError
 from nearfar.numa.plan import plan
+from nearfar.report import numa as report
 
 PLACEMENT = emit.names("nodes")
 
@@ -34,6 +37,18 @@ def row(mode: str, nodes: list[int], weights: list[int] | None = None, **more: A
 def test_a_plan_that_latency_decides_is_plain_linux() -> None:
     best = next(row for row in plan("40G").rows if row["chosen"])
     assert best["mode"] == "local" and best["enough"] and best["latency_gain"] == 0
+
+
+def test_nodes_of_one_memory_tier_are_said() -> None:
+    rows = plan("40G").rows
+
+    def said(**nodes: Any) -> str:
+        console = Console(width=200, file=io.StringIO(), record=True)
+        console.print(report.plan([cast("Any", {**row, **nodes}) for row in rows]))
+        return console.export_text()
+
+    assert "one memory tier" in said(dram_nodes=[0, 1], far_nodes=[])
+    assert "memory tier" not in said(dram_nodes=[0, 1], far_nodes=[2])
 
 
 def test_a_plan_that_capacity_decides_uses_what_fits() -> None:

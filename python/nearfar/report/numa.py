@@ -167,6 +167,8 @@ def plan(rows: Sequence[numa_plan.Row]) -> RenderableType:
         )
     if not best["enough"]:
         text += "; the requested bandwidth is not possible"
+    if len(best["dram_nodes"]) > 1 and not best["far_nodes"]:
+        text += ". All nodes are DRAM, one memory tier: Linux demotes nothing between them"
     return Group(_headline(text + "."), Text(""), shown)
 
 
