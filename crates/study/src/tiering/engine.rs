@@ -14,6 +14,11 @@ use super::counters::MAX_NODES;
 use super::world::entry::{self, ACCESSED, ARMED, DIRTY, Entry, PROTECTED};
 use super::world::{World, mapping};
 
+mod threads;
+
+pub use threads::Queue;
+use threads::faults_for_ever;
+
 /// An access to a base page: its number, and whether it stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(u32);
@@ -96,24 +101,6 @@ enum Stop {
     Sample,
     /// Somebody is due.
     Due,
-}
-
-/// Coming accesses of a thread.
-#[derive(Debug, Default)]
-pub struct Queue {
-    block: Block,
-    at: usize,
-    /// Faults of the next access so far.
-    faults: u32,
-}
-
-fn faults_for_ever(access: Option<Access>) -> Error {
-    let page = access.map_or(0, |access| access.page().number());
-    Error::input(
-        "tiering",
-        format!("the policy lets page {page} fault for ever"),
-        "a hint fault must in the end disarm the page, a write fault unprotect it",
-    )
 }
 
 /// A world with a policy in it.
@@ -293,58 +280,6 @@ impl Engine {
         self.world.workers.iter().map(|worker| worker.due).fold(self.meter, Time::min)
     }
 
-    /// Run the accesses of several threads, each on its own clock: always the thread that is furthest
-    /// behind. `refill` gives a thread its next accesses, none at its end. Returns the accesses done,
-    /// at least `count` unless all threads end.
-    ///
-    /// # Errors
-    /// As [`run`](Engine::run); errors of `refill`.
-    pub fn run_threads(
-        &mut self,
-        queues: &mut [Queue],
-        count: u64,
-        refill: &mut dyn FnMut(usize, &mut Block) -> Result<()>,
-    ) -> Result<u64> {
-        let mut total = 0;
-        while total < count {
-            let Some(horizon) = self.world.switch() else { break };
-            self.run_due(self.world.clock, true);
-            if self.world.clock > horizon {
-                continue;
-            }
-            let Some(queue) = queues.get_mut(self.world.current) else { break };
-            if queue.at >= queue.block.accesses.len() {
-                queue.at = 0;
-                refill(self.world.current, &mut queue.block)?;
-                if queue.block.accesses.is_empty() {
-                    self.world.end_thread();
-                }
-                continue;
-            }
-            let rest = queue.block.accesses.get(queue.at..).unwrap_or_default();
-            let (mut done, mut stop) = self.run_fast_path(rest, horizon);
-            let next = rest.get(done..=done).unwrap_or_default();
-            if let (Stop::Fault, [access]) = (&stop, next) {
-                self.fault_once(*access)?;
-                // The kernel maps the page at the end of the fault, and the access follows at once: no
-                // kernel thread can take the page away before it.
-                let (more, then) = self.run_fast_path(next, Time::default());
-                (done, stop) = (done + more, then);
-            }
-            let last = rest.get(done.wrapping_sub(1)).copied();
-            queue.at += done;
-            total += done as u64;
-            queue.faults = if done > 0 { 0 } else { queue.faults + 1 };
-            if queue.faults > MAX_FAULTS {
-                return Err(faults_for_ever(rest.first().copied()));
-            }
-            if let (Stop::Sample, Some(access)) = (stop, last) {
-                self.sample(access);
-            }
-        }
-        Ok(total)
-    }
-
     /// The fast path, until a thread or another thread of the program, at `horizon`, is due. Returns
     /// how many accesses were done and why it stopped.
     ///
@@ -493,11 +428,6 @@ impl Engine {
             self.policy.sample(world, page, access.page(), access.write());
         }
         self.end_event();
-    }
-
-    /// The program's threads wait for each other.
-    pub fn join(&mut self) {
-        self.world.join();
     }
 
     /// The program sleeps; kernel threads go on.

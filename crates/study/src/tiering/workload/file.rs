@@ -66,7 +66,7 @@ pub struct Array {
     /// How much.
     pub size: Size,
     /// When it is accessed.
-    #[serde(default, deserialize_with = "required")]
+    #[serde(default = "rounds", deserialize_with = "required")]
     pub phase: Phases,
     /// Which row an operation accesses.
     #[serde(deserialize_with = "required")]
@@ -118,12 +118,9 @@ nearfar_schema::choices! {
     }
 }
 
-impl Default for Phases {
-    fn default() -> Self {
-        Self::Rounds
-    }
+fn rounds() -> Phases {
+    Phases::Rounds
 }
-
 fn one() -> u32 {
     1
 }
@@ -203,8 +200,8 @@ impl Workload {
 
     fn check(&self) -> std::result::Result<(), String> {
         let access = self.access.bytes();
-        if access != LINE && (access == 0 || access % FRAME != 0 || access > 1 << 30) {
-            return Err("`access` is 64B, or whole pages of 4KiB up to 1GiB".into());
+        if access != LINE && (access == 0 || !access.is_multiple_of(FRAME) || access > 64 << 20) {
+            return Err("`access` is 64B, or whole pages of 4KiB up to 64MiB".into());
         }
         if !(1..=1024).contains(&self.threads) || !(1..=1024).contains(&self.misses) {
             return Err("`threads` and `misses` are 1 to 1024".into());
@@ -217,7 +214,7 @@ impl Workload {
         }
         for array in &self.array {
             let shares = [array.mean, array.shift].iter().all(|share| (0.0..=1.0).contains(share));
-            if !shares || !(array.deviation > 0.0 && array.deviation <= 1.0) {
+            if !(shares && array.deviation > 0.0 && array.deviation <= 1.0) {
                 return Err(
                     "`mean`, `deviation` and `shift` are shares of the array, 0 to 1".into()
                 );

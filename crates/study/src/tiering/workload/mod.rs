@@ -186,14 +186,18 @@ enum Kind {
     Trace(Box<TracePages>),
 }
 
-/// Density of a normal distribution at each row.
+/// Density of a normal distribution at each row; the mean's alone if it is too narrow for others.
 fn normal(rows: u32, mean: f64, deviation: f64) -> Vec<f64> {
-    let rows_f = f64::from(rows);
     let density = |row: u32| {
-        let z = (f64::from(row) / rows_f - mean) / deviation;
+        let z = (f64::from(row) / f64::from(rows) - mean) / deviation;
         libm::exp(-0.5 * z * z)
     };
-    (0..rows).map(density).collect()
+    let mut weights: Vec<f64> = (0..rows).map(density).collect();
+    let nearest = ((mean * f64::from(rows)) as usize).min(weights.len().saturating_sub(1));
+    if let Some(weight) = weights.get_mut(nearest) {
+        *weight = weight.max(f64::MIN_POSITIVE);
+    }
+    weights
 }
 
 /// Generate a workload by name or from a file.
@@ -204,7 +208,7 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
     let mut workload = Workload::load(name)?;
     let row = workload.access.bytes().div_ceil(FRAME) as u32;
     let unit = match shape.huge {
-        true if HUGE % row == 0 => HUGE,
+        true if HUGE.is_multiple_of(row) => HUGE,
         true => HUGE * row,
         false => row,
     };
