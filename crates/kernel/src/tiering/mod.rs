@@ -79,6 +79,7 @@ policies! {
     tpp,
     memtis,
     hybridtier,
+    damon,
     nomad,
     ssp,
     oracle,

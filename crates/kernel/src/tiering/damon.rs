@@ -1,0 +1,361 @@
+//! `damon`: regions of similar use, hot ones moved up and cold ones down within quotas that tune
+//! themselves.
+//!
+//! Follows Linux 6.16, `samples/damon/mtier.c` and `mm/damon/core.c`. One page of each region is
+//! looked at in each sample (`kdamond_fn`). After each aggregation, neighbours that were used alike
+//! become one region (`damon_merge_regions_of`), and regions are split at random places
+//! (`damon_split_regions_of`). Each second, two schemes go over the regions, by priority
+//! (`damon_hot_score`, `damon_cold_score`), as far as their quota allows: pages of slow nodes in
+//! used regions move up if the page was accessed, pages of the fast node in unused regions move
+//! down if it was not. The quota grows while the fast node is less full, or has less free, than
+//! wanted, and shrinks otherwise (`damon_feed_loop_next_input`).
+
+use nearfar_trace::generate::rng::Rng;
+
+use super::knobs::{Frames, Knobs};
+use super::{
+    Capability, Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time, need,
+};
+use crate::knobs;
+
+knobs! {
+    /// DAMON's attributes and schemes.
+    DamonKnobs {
+        sample_interval: Time = "5ms" (in tests "2us"), "time between looks at a page of each region",
+            "Linux 6.16, mtier.c, sample_interval";
+        aggregation: u64 = "20" (in tests "5"), "samples until regions are merged and split",
+            "Linux 6.16, mtier.c, aggr_interval: 100 ms";
+        min_regions: u64 = "10" (in tests "3"), "fewest regions", "Linux 6.16, mtier.c, min_nr_regions";
+        max_regions: u64 = "1000" (in tests "12"), "most regions", "Linux 6.16, mtier.c, max_nr_regions";
+        apply_interval: Time = "1s" (in tests "20us"), "time between runs of the schemes, and of a quota",
+            "Linux 6.16, mtier.c, apply_interval_us";
+        quota: Frames = "200MiB" (in tests "32KiB"), "most memory that a scheme moves in that time",
+            "Linux 6.16, mtier.c, sz";
+        used_goal: u64 = "9970" (in tests "8000"), "used share of the fast node that promotion aims at, in 1/10000",
+            "Linux 6.16, mtier.c, DAMOS_QUOTA_NODE_MEM_USED_BP";
+        free_goal: u64 = "50" (in tests "2500"), "free share of the fast node that demotion aims at, in 1/10000",
+            "Linux 6.16, mtier.c, DAMOS_QUOTA_NODE_MEM_FREE_BP";
+        batch: u64 = "32" (in tests "4"), "pages looked at in a step", "assumption: as kswapd";
+    }
+}
+
+/// The registry's entry.
+pub static POLICY: PolicyEntry = PolicyEntry {
+    what: "DAMON: hot regions move up and cold ones down, within quotas that tune themselves",
+    follows: "Linux 6.16, samples/damon/mtier.c",
+    leaves_out: "physical addresses (its regions are of virtual ones), intervals that tune themselves",
+    not_for: "hot pages that are scattered: a region has one temperature",
+    foresees: false,
+    knobs: DamonKnobs::declared,
+    make: |settings, mem| {
+        let other = "choose a policy that uses hint faults, such as tpp";
+        need(mem, Capability::AccessedBits, "damon", other)?;
+        need(mem, Capability::FarIsMapped, "damon", other)?;
+        let damon = Damon::new(DamonKnobs::read(settings)?, mem);
+        let first = (damon.thread, mem.now().plus(damon.knobs.sample_interval));
+        Ok((Box::new(damon), vec![first]))
+    },
+};
+
+/// A score of exactly what is wanted.
+const GOAL: u64 = 10_000;
+/// Largest part of a score: DAMOS_MAX_SCORE.
+const MOST: u64 = 99;
+/// Largest logarithm of an age: DAMON_MAX_AGE_IN_LOG.
+const AGES: u64 = 32;
+
+/// Pages used alike: from `first` to before `end`.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    first: u32,
+    end: u32,
+    /// The page that is looked at.
+    sampled: Page,
+    /// Samples in which it was accessed; and in the aggregation before.
+    accesses: u64,
+    before: u64,
+    /// Aggregations since its use changed.
+    age: u64,
+}
+
+impl Region {
+    fn pages(&self) -> u64 {
+        u64::from(self.end - self.first)
+    }
+}
+
+/// One of the two schemes.
+#[derive(Clone, Copy, Debug)]
+struct Scheme {
+    promotes: bool,
+    /// Frames that it may move in an interval, as tuned.
+    quota: u64,
+}
+
+/// A scheme on its way over the regions.
+#[derive(Clone, Debug)]
+struct Walk {
+    promotes: bool,
+    /// Ranges that it still has to walk, the last first.
+    ranges: Vec<(u32, u32)>,
+    /// Frames that it may still move.
+    left: u64,
+}
+
+/// DAMON.
+#[derive(Debug)]
+struct Damon {
+    knobs: DamonKnobs,
+    thread: Thread,
+    rng: Rng,
+    regions: Vec<Region>,
+    samples: u64,
+    schemes: [Scheme; 2],
+    walks: Vec<Walk>,
+    sample: Time,
+    apply: Time,
+}
+
+impl Damon {
+    fn new(knobs: DamonKnobs, mem: &mut dyn Memory) -> Self {
+        let limit = mem.page_limit();
+        let parts = knobs.min_regions.clamp(1, u64::from(limit).max(1));
+        let at = |part: u64| (u64::from(limit) * part / parts) as u32;
+        let region = |part| Region {
+            first: at(part),
+            end: at(part + 1),
+            sampled: Page::new(at(part)),
+            accesses: 0,
+            before: 0,
+            age: 0,
+        };
+        let scheme = |promotes| Scheme { promotes, quota: knobs.quota.0.max(1) };
+        Self {
+            thread: mem.spawn("kdamond", Context::Kernel),
+            rng: Rng::stream(0, 0),
+            regions: (0..parts).map(region).filter(|region| region.pages() > 0).collect(),
+            samples: 0,
+            schemes: [scheme(true), scheme(false)],
+            walks: Vec::new(),
+            sample: mem.now().plus(knobs.sample_interval),
+            apply: mem.now().plus(knobs.apply_interval),
+            knobs,
+        }
+    }
+
+    /// Count the pages that were accessed since the last sample, and choose others.
+    fn look(&mut self, mem: &mut dyn Memory) {
+        for region in &mut self.regions {
+            if mem.mapped(region.sampled) && mem.accessed(region.sampled) {
+                region.accesses += 1;
+            }
+            let random = self.rng.next_u64() >> 32;
+            let place = random * region.pages() >> 32;
+            region.sampled = Page::new(region.first + place as u32);
+            // An inner page of a huge page is looked at through its first.
+            if !mem.mapped(region.sampled) {
+                let head = region.sampled.number() / super::HUGE * super::HUGE;
+                region.sampled = Page::new(head);
+            }
+            if mem.mapped(region.sampled) {
+                mem.clear_accessed(region.sampled);
+            }
+        }
+    }
+
+    /// Make one region of neighbours that were used alike.
+    fn merge(&mut self) {
+        let most = self.regions.iter().map(|region| region.accesses).max().unwrap_or(0);
+        let total: u64 = self.regions.iter().map(Region::pages).sum();
+        let limit = (total / self.knobs.min_regions.max(1)).max(1);
+        let alike = most / 10;
+        let mut merged: Vec<Region> = Vec::with_capacity(self.regions.len());
+        for mut region in self.regions.drain(..) {
+            let changed = region.accesses.abs_diff(region.before) > alike;
+            region.age = if changed { 0 } else { region.age + 1 };
+            match merged.last_mut() {
+                Some(last)
+                    if last.accesses.abs_diff(region.accesses) <= alike
+                        && last.pages() + region.pages() <= limit =>
+                {
+                    let (one, other) = (last.pages(), region.pages());
+                    let mean = |a: u64, b: u64| (a * one + b * other) / (one + other);
+                    last.accesses = mean(last.accesses, region.accesses);
+                    last.age = mean(last.age, region.age);
+                    last.end = region.end;
+                }
+                _ => merged.push(region),
+            }
+        }
+        self.regions = merged;
+    }
+
+    /// Begin to count again, and split regions in two while there are few.
+    fn split(&mut self) {
+        let few = self.regions.len() as u64 <= self.knobs.max_regions / 2;
+        let mut split = Vec::with_capacity(self.regions.len() * 2);
+        for mut region in self.regions.drain(..) {
+            (region.before, region.accesses) = (region.accesses, 0);
+            if few && region.pages() > 1 {
+                // At one to nine tenths of it (`damon_split_regions_of`).
+                let tenths = 1 + (self.rng.next_u64() >> 32) * 9 / (1 << 32);
+                let place = (region.pages() * tenths / 10).clamp(1, region.pages() - 1) as u32;
+                let middle = region.first + place;
+                split.push(Region { end: middle, ..region });
+                split.push(Region { first: middle, sampled: Page::new(middle), ..region });
+            } else {
+                split.push(region);
+            }
+        }
+        self.regions = split;
+    }
+
+    /// How hot a region is, 0 to 99 (`damon_hot_score`), with equal weights of frequency and age.
+    fn hotness(&self, region: &Region) -> u64 {
+        let frequency = region.accesses * 100 / self.knobs.aggregation.max(1);
+        let interval = self.knobs.sample_interval.ps() * self.knobs.aggregation;
+        // In intervals of the schemes: seconds.
+        let seconds = region.age * interval / self.knobs.apply_interval.ps().max(1);
+        let log = u64::from(seconds.checked_ilog2().map_or(0, |log| log + 1)).min(AGES);
+        let age = if frequency == 0 { AGES - log } else { AGES + log };
+        ((frequency.min(100) + age * 100 / AGES / 2) / 2).min(MOST)
+    }
+
+    /// Tune the quotas, and let both schemes begin.
+    fn begin_schemes(&mut self, mem: &dyn Memory) {
+        let (all, free) = (mem.capacity(NodeId::FAST).max(1), mem.free(NodeId::FAST));
+        let mut regions: Vec<(u64, u64, Region)> =
+            self.regions.iter().map(|region| (self.hotness(region), region.accesses, *region)).collect();
+        regions.sort_by_key(|(hotness, _, region)| (*hotness, region.first));
+        for scheme in &mut self.schemes {
+            let (now, goal) = match scheme.promotes {
+                true => ((all - free.min(all)) * GOAL / all, self.knobs.used_goal),
+                false => (free * GOAL / all, self.knobs.free_goal),
+            };
+            scheme.quota = tuned(scheme.quota, now * GOAL / goal.max(1));
+            let left = scheme.quota.min(self.knobs.quota.0);
+            let wanted = |accesses: u64| (accesses > 0) == scheme.promotes;
+            // The last is walked first: the hottest to move up, the coldest to move down.
+            let mut ranges: Vec<(u32, u32)> = regions
+                .iter()
+                .filter(|(_, accesses, _)| wanted(*accesses))
+                .map(|(.., region)| (region.first, region.end))
+                .collect();
+            if !scheme.promotes {
+                ranges.reverse();
+            }
+            self.walks.push(Walk { promotes: scheme.promotes, ranges, left });
+        }
+    }
+
+    /// Look at some pages of a scheme's ranges; false if it is done.
+    fn walk(&mut self, mem: &mut dyn Memory) -> bool {
+        let Some(walk) = self.walks.last_mut() else { return false };
+        for _ in 0..self.knobs.batch {
+            let Some((first, end)) = walk.ranges.last_mut() else { break };
+            let page = mem.next_mapped(Page::new(*first)).filter(|page| page.number() < *end);
+            let Some(page) = page.filter(|_| walk.left > 0) else {
+                walk.ranges.pop();
+                continue;
+            };
+            let (node, span) = (mem.node_of(page), mem.span(page));
+            *first = page.skip(span).number();
+            let to = match walk.promotes {
+                true if node != NodeId::FAST => NodeId::FAST,
+                false if node == NodeId::FAST => match node.slower(mem.nodes()) {
+                    Some(slower) => slower,
+                    None => continue,
+                },
+                _ => continue,
+            };
+            // The filter of young pages.
+            if mem.clear_accessed(page) == walk.promotes && mem.move_page(page, to).is_ok() {
+                walk.left = walk.left.saturating_sub(span.into());
+            }
+        }
+        if walk.ranges.is_empty() || walk.left == 0 {
+            self.walks.pop();
+        }
+        true
+    }
+}
+
+/// The quota that brings a score of `score` nearer to the goal.
+fn tuned(quota: u64, score: u64) -> u64 {
+    // As bytes, of which the kernel keeps 10,000 at least.
+    let change = quota.saturating_mul(score.abs_diff(GOAL)) / GOAL;
+    let least = GOAL.div_ceil(super::FRAME);
+    match score {
+        GOAL => quota,
+        _ if score >= 2 * GOAL => least,
+        _ if score > GOAL => (quota - change).max(least),
+        _ => quota.saturating_add(change.max(1)).min(1 << 40),
+    }
+}
+
+impl Policy for Damon {
+    fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
+
+    fn work(&mut self, mem: &mut dyn Memory, _: Thread) -> Next {
+        let now = mem.now();
+        if now >= self.sample {
+            self.sample = now.plus(self.knobs.sample_interval);
+            self.look(mem);
+            self.samples += 1;
+            if self.samples >= self.knobs.aggregation {
+                self.samples = 0;
+                self.merge();
+                if now >= self.apply {
+                    self.apply = now.plus(self.knobs.apply_interval);
+                    self.walks.clear();
+                    self.begin_schemes(mem);
+                }
+                self.split();
+            }
+            return Next::Again;
+        }
+        if self.walk(mem) { Next::Again } else { Next::At(self.sample) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{COSTS, ReferenceMemory, is_demotion, is_promotion, settings, thrash};
+    use super::*;
+
+    #[test]
+    fn promotes_and_demotes() {
+        let actions = thrash("damon", 3);
+        assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion));
+    }
+
+    #[test]
+    fn a_quota_grows_below_its_goal_and_shrinks_above() {
+        assert_eq!(tuned(1000, 5_000), 1500);
+        assert_eq!(tuned(1000, 10_000), 1000);
+        assert_eq!(tuned(1000, 12_000), 800);
+        assert_eq!((tuned(1000, 20_000), tuned(1, 19_999)), (3, 3));
+    }
+
+    /// The regions stay a partition of all pages, of a bounded number.
+    #[test]
+    fn regions_cover_all_pages() {
+        let mut memory = ReferenceMemory::new(COSTS, &[8, 40], 40, false);
+        let settings = settings("damon").unwrap();
+        let mut damon = Damon::new(DamonKnobs::read(&settings).unwrap(), &mut memory);
+        for round in 0..200u32 {
+            for region in &mut damon.regions {
+                region.accesses = u64::from(region.first * round % 6);
+            }
+            damon.merge();
+            damon.split();
+            let mut at = 0;
+            for region in &damon.regions {
+                assert!(region.first == at && region.end > at && region.first <= region.sampled.number());
+                at = region.end;
+            }
+            assert_eq!(at, 40);
+            assert!(damon.regions.len() <= 24);
+        }
+    }
+}
