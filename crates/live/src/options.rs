@@ -414,7 +414,10 @@ mod tests {
                 .filter(|(name, _)| check_policy(name, &Settings::default(), mapped).is_ok())
                 .map(|(name, _)| *name)
                 .collect();
-            assert_eq!(can, ["none", "autonuma", "tpp", "nomad", "ssp"]);
+            let damon = mapped.then_some("damon");
+            let known =
+                ["none", "autonuma", "tpp"].into_iter().chain(damon).chain(["nomad", "ssp"]);
+            assert_eq!(can, known.collect::<Vec<_>>());
         }
     }
 }

@@ -14,8 +14,20 @@ pub struct Curve {
     /// Share of reads among the memory's reads and writes, 0 to 1. A store to a cached line reads it
     /// and later writes it back: 0.5.
     pub reads: f64,
-    /// Bandwidth of reads and writes in GB/s, rising, and latency in ns. The last one is the peak.
+    /// Bandwidth of reads and writes in GB/s, rising from 0, and latency in ns. The last one is the peak.
+    #[serde(deserialize_with = "pairs")]
     pub points: Vec<[f64; 2]>,
+}
+
+/// Two numbers each: more are an error.
+fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[f64; 2]>, D::Error> {
+    let points = Vec::<Vec<f64>>::deserialize(deserializer)?;
+    let pair = |point: Vec<f64>| {
+        <[f64; 2]>::try_from(point).map_err(|point| {
+            de::Error::custom(format!("{point:?} is not a point [GB/s, ns] of two numbers"))
+        })
+    };
+    points.into_iter().map(pair).collect()
 }
 
 /// Curves by rising share of reads. Between two of them, latencies are interpolated at equal
@@ -43,14 +55,15 @@ impl<'de> Deserialize<'de> for Curves {
         {
             return wrong("`reads` rises from curve to curve, within 0 to 1");
         }
-        for Curve { points, .. } in &curves {
-            let first = points.first().is_some_and(|[gb_s, ns]| *gb_s >= 0.0 && *ns > 0.0);
+        for Curve { points, reads } in &curves {
+            let first = points.first().is_some_and(|[gb_s, ns]| *gb_s == 0.0 && *ns > 0.0);
             let rises = points.is_sorted_by(|one, next| one[0] < next[0] && one[1] <= next[1]);
             let most = points.last().is_some_and(|[gb_s, ns]| *gb_s <= 1e6 && *ns <= 1e9);
             if points.len() < 2 || !first || !rises || !most {
-                return wrong(
-                    "a curve has two or more points [GB/s, ns], of rising bandwidth and latency",
-                );
+                return wrong(&format!(
+                    "the curve of reads = {reads} is not two or more points [GB/s, ns] of rising \
+                     bandwidth, from 0, and rising latency"
+                ));
             }
         }
         Ok(Self(curves))

@@ -6,7 +6,7 @@
 //! `high` is free, the page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`);
 //! kswapd demotes until WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Promotion stops the
 //! thread, as in TPP, but a page faults only once. Where accesses are spread evenly, every page is
-//! about as quick to fault.
+//! about as quick to fault, so that hot pages cannot be told from cold ones.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};

@@ -3,8 +3,8 @@
 //! Vuppalapati and Agarwal, "Tiered Memory Management: Access Latency is the Key!", SOSP'24, as its
 //! kernel for Linux 6.3 has it (`host-architecture/colloid`, `tpp`): `autonuma`, with hint faults on
 //! all nodes. While loads from the fast node take longer than from the slow one, no page is promoted,
-//! and a page of the fast node whose hint fault comes as soon as a hot page's moves to the slower
-//! node (`should_numa_migrate_memory`, `numa_migrate_memory_away_target` in `kernel/sched/fair.c`).
+//! and a hot page of the fast node (its hint fault comes soon after arming) moves to the slower node
+//! (`should_numa_migrate_memory`, `numa_migrate_memory_away_target` in `kernel/sched/fair.c`).
 //! The latencies are read from the processor and smoothed (`colloid-mon`).
 
 use nearfar_trace::Error;

@@ -22,13 +22,13 @@ use crate::lifetimes::Lifetimes;
 nearfar_schema::options! {
     /// The options of a tiering study as they are written.
     pub struct Request {
-        /// A generated workload, or a trace folder.
+        /// A generated workload, its .toml file, or a trace folder.
         workload: Load = "nomad-medium",
         /// Policies, comma-separated, or `all`; mine.py is a policy in Python.
         policy: Policies = "all",
         /// Machine name or file; it needs two to four nodes and [cost].
         machine: MachineName = "cxl-a",
-        /// Loads and stores of a generated workload's rounds.
+        /// Loads and stores of a generated workload's rounds, unless its file says so.
         mix: Mix = "write",
         /// Popularity of the pages of a generated workload, as in YCSB.
         pattern: Pattern = "scrambled-zipf",
@@ -394,6 +394,11 @@ impl Options {
         self.fast.iter().copied().map(Some).collect()
     }
 
+    /// So many frames at full scale.
+    fn gib(&self, frames: u64) -> f64 {
+        (frames * FRAME) as f64 / self.scale / f64::from(1 << 30)
+    }
+
     /// Frames of each node, with `fast` for the fastest, for a program that has `pages` at once.
     ///
     /// # Errors
@@ -429,7 +434,11 @@ impl Options {
         if all < u64::from(pages) {
             return Err(Error::input(
                 "tiering",
-                format!("the program needs {pages} frames, the machine has {all}"),
+                format!(
+                    "the program needs {pages} frames ({:.1} GiB at full scale), the machine has {all} ({:.1} GiB)",
+                    self.gib(pages.into()),
+                    self.gib(all),
+                ),
                 "choose a larger --fast or --slow, or another machine",
             ));
         }

@@ -5,6 +5,9 @@ use nearfar_trace::{Error, Result};
 
 use super::{Access, Block, Engine, MAX_FAULTS, Stop};
 
+/// Accesses of each thread after which the load is measured anew, if a millisecond has not passed.
+const MEASURED: u64 = 64;
+
 /// Coming accesses of a thread.
 #[derive(Debug, Default)]
 pub struct Queue {
@@ -37,8 +40,12 @@ impl Engine {
         count: u64,
         refill: &mut dyn FnMut(usize, &mut Block) -> Result<()>,
     ) -> Result<u64> {
-        let mut total = 0;
+        let (mut total, mut measured) = (0, 0);
         while total < count {
+            if total - measured >= MEASURED * queues.len() as u64 {
+                measured = total;
+                self.world.meter();
+            }
             let Some(horizon) = self.world.switch() else { break };
             self.run_due(self.world.clock, true);
             if self.world.clock > horizon {

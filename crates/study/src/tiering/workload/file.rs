@@ -74,12 +74,12 @@ pub struct Array {
     /// Share of the operations of a phase, in relation to its other arrays.
     #[serde(default = "whole")]
     pub weight: f64,
-    /// `normal`: the most popular row, as a share of the array.
-    #[serde(default = "half")]
-    pub mean: f64,
-    /// `normal`: the standard deviation, as a share of the array.
-    #[serde(default = "tenth")]
-    pub deviation: f64,
+    /// `normal` only: the most popular row, as a share of the array; .5 if left out.
+    #[serde(default)]
+    pub mean: Option<f64>,
+    /// `normal` only: the standard deviation, as a share of the array; .1 if left out.
+    #[serde(default)]
+    pub deviation: Option<f64>,
     /// Draws that are made once and then repeated; each thread repeats its part. 0: new ones each time.
     #[serde(default)]
     pub draws: u64,
@@ -126,12 +126,6 @@ fn one() -> u32 {
 }
 fn whole() -> f64 {
     1.0
-}
-fn half() -> f64 {
-    0.5
-}
-fn tenth() -> f64 {
-    0.1
 }
 
 fn required<'de, D: Deserializer<'de>, V: Value>(
@@ -191,8 +185,15 @@ impl Workload {
     fn parse(place: &str, text: &str) -> Result<Self> {
         let wrong = |what: String| Error::input(place.to_owned(), what, "");
         let workload: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
-            wrong(format!("line {line}: {}", error.message().replace('\n', " ")))
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            let what = error.message().replace('\n', " ");
+            // The parser speaks of Rust's types.
+            let what = ["u32", "u64"].iter().fold(what, |what, kind| {
+                what.replace(&format!("expected {kind}"), "expected a whole number from 0")
+            });
+            let what = what.replace("expected f64", "expected a number");
+            let what = what.replace("map, expected a sequence", "a table, expected [[array]]");
+            wrong(format!("line {line}: {what}"))
         })?;
         workload.check().map_err(wrong)?;
         Ok(workload)
@@ -203,24 +204,38 @@ impl Workload {
         if access != LINE && (access == 0 || !access.is_multiple_of(FRAME) || access > 64 << 20) {
             return Err("`access` is 64B, or whole pages of 4KiB up to 64MiB".into());
         }
-        if !(1..=1024).contains(&self.threads) || !(1..=1024).contains(&self.misses) {
-            return Err("`threads` and `misses` are 1 to 1024".into());
+        for (key, value) in [("threads", self.threads), ("misses", self.misses)] {
+            if !(1..=1024).contains(&value) {
+                return Err(format!("`{key} = {value}` is not within 1 to 1024"));
+            }
         }
         if !(1..=1 << 48).contains(&self.operations) {
-            return Err("`operations` are 1 to 2^48".into());
+            return Err(format!("`operations = {}` is not within 1 to 2^48", self.operations));
         }
         if !(1..=64).contains(&self.array.len()) {
             return Err("give 1 to 64 [[array]] sections".into());
         }
-        for array in &self.array {
-            let shares = [array.mean, array.shift].iter().all(|share| (0.0..=1.0).contains(share));
-            if !(shares && array.deviation > 0.0 && array.deviation <= 1.0) {
-                return Err(
-                    "`mean`, `deviation` and `shift` are shares of the array, 0 to 1".into()
-                );
+        for (index, array) in self.array.iter().enumerate() {
+            let normal = array.distribution == Distribution::Normal;
+            let shares = [
+                ("mean", array.mean, 0.0, normal),
+                ("deviation", array.deviation, 1e-6, normal),
+                ("shift", Some(array.shift), 0.0, true),
+            ];
+            for (key, value, least, has) in shares {
+                let Some(value) = value else { continue };
+                if !has {
+                    return Err(format!("[[array]] {}: only `normal` has `{key}`", index + 1));
+                }
+                if !(least..=1.0).contains(&value) {
+                    let what = format!("`{key} = {value}` is a share of the array, {least} to 1");
+                    return Err(format!("[[array]] {}: {what}", index + 1));
+                }
             }
             if !(array.weight > 0.0 && array.weight <= 1e6) {
-                return Err("`weight` is above 0 and at most 1000000".into());
+                let what =
+                    format!("`weight = {}` is not above 0 and at most 1000000", array.weight);
+                return Err(format!("[[array]] {}: {what}", index + 1));
             }
         }
         let round = |array: &Array| matches!(array.phase, Phases::Rounds | Phases::Both);
@@ -261,7 +276,10 @@ mod tests {
             ("\"zipf\"", "\"bell\"", "distribution"),
             ("operations = 30_000_000", "operations = 0", "`operations`"),
             ("access = \"4KiB\"", "access = \"5KiB\"", "whole pages"),
-            ("phase = \"warm-up\"", "shift = 2", "shares of the array"),
+            ("phase = \"warm-up\"", "shift = 2", "[[array]] 1: `shift = 2` is a share"),
+            ("phase = \"warm-up\"", "mean = 0.5", "only `normal` has `mean`"),
+            ("operations = 30_000_000", "operations = \"many\"", "line 4: "),
+            ("30_000_000", "-3", "expected a whole number"),
             ("phase = \"warm-up\"", "phase = \"later\"", "line "),
             (
                 "size = \"13824MiB\"\ndistribution",

@@ -220,20 +220,26 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
         let frames = gib * shape.scale * (1u64 << 30) as f64 / FRAME as f64;
         (frames as u64 / u64::from(unit)) as u32 * unit
     };
+    if !(shape.scale > 0.0 && shape.scale <= 16.0) {
+        let what = format!("{} is not above 0 and at most 16", shape.scale);
+        return Err(Error::input("--scale", what, "give a share such as 1/64"));
+    }
     let operations = (workload.operations as f64 * shape.scale) as u64;
     let mut regions = Vec::new();
     let mut tables: Vec<(u32, Distribution, Choice)> = Vec::new();
     let mut first = 0;
     for (array, gib) in workload.array.iter().zip(sizes) {
-        let (pages, scaled) = (frames(gib), shape.scale > 0.0 && shape.scale <= 16.0);
+        let pages = frames(gib);
         let used = array.phase != Phases::Never;
         let warms = array.phase == Phases::WarmUp;
-        if !scaled || (used && !warms && pages < 16) || operations < u64::from(workload.threads) {
-            return Err(Error::input(
-                "--scale",
-                format!("{} leaves nothing of {name}, or is too much", shape.scale),
-                "give a share such as 1/64",
-            ));
+        let small = used && !warms && pages < 16.max(row);
+        if small || operations < u64::from(workload.threads) {
+            let what = match small {
+                true => format!("leaves no 16 pages, or no row, of {} bytes", array.size.bytes()),
+                false => format!("leaves fewer of {} operations than threads", workload.operations),
+            };
+            let what = format!("{}: scale {} {what}", name, shape.scale);
+            return Err(Error::input("--scale", what, "give a larger share, such as 1/64"));
         }
         let rows = pages / row;
         let same = |(of, kind, _): &&(u32, Distribution, Choice)| {
@@ -247,7 +253,8 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
                 shape.hottest_first,
             )))),
             (Distribution::Normal, _) => {
-                Choice::Draws(Arc::new(Draws::new(&normal(rows, array.mean, array.deviation))))
+                let (mean, deviation) = (array.mean.unwrap_or(0.5), array.deviation.unwrap_or(0.1));
+                Choice::Draws(Arc::new(Draws::new(&normal(rows, mean, deviation))))
             }
             (Distribution::Uniform, _) => Choice::Uniform,
             (Distribution::Sequential, _) => Choice::Sequential,
@@ -309,12 +316,13 @@ fn resized(arrays: &mut Vec<Array>, mut sizes: Vec<f64>, shape: &Shape) -> Resul
     let rss = shape.rss_gib.unwrap_or(all);
     let wss = shape.wss_gib.unwrap_or(last.min(rss));
     // Access::MAX_PAGES of 4 KiB are a page less than 8 TiB.
-    if !(0.0..8192.0).contains(&(rss * shape.scale)) || wss > rss {
-        return Err(Error::input(
-            "--rss",
-            format!("{wss} GiB used of {rss} GiB"),
-            "give --wss not above --rss, and less than 8 TiB",
-        ));
+    if !(0.0..8192.0).contains(&(rss * shape.scale)) {
+        let what = format!("{rss} GiB of memory at scale {}", shape.scale);
+        return Err(Error::input("tiering", what, "give less than 8 TiB"));
+    }
+    if wss > rss {
+        let what = format!("{wss} GiB used of {rss} GiB");
+        return Err(Error::input("--rss", what, "give --wss not above --rss"));
     }
     if shape.rss_gib.is_none() && shape.wss_gib.is_none() {
         return Ok(sizes);

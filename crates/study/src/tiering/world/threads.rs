@@ -1,9 +1,10 @@
 //! Threads of the program that run at the same time: their clocks, and how their load slows memory.
 
 use nearfar_hardware::load::{Demand, Supply, balance};
+use nearfar_hardware::node::NodeModel;
 use nearfar_kernel::tiering::{FRAME, Page, Time};
 
-use super::super::counters::MAX_NODES;
+use super::super::counters::{Hardware, MAX_NODES};
 use super::World;
 
 /// What the threads did since the last measurement, and what followed from the one before.
@@ -140,6 +141,19 @@ impl World {
         };
     }
 
+    /// What a node gives if all threads only load from it.
+    fn alone(&self, node: &NodeModel) -> Supply {
+        let Hardware { access_bytes, overlap, work, parallel, .. } = self.hardware;
+        let threads = f64::from(parallel);
+        let demand = Demand {
+            loads: access_bytes as f64 * threads,
+            idle_ps: node.access_ps(access_bytes, false, 0.0, overlap) * threads,
+            ..Demand::default()
+        };
+        let supplies = balance(std::slice::from_ref(node), &[demand], threads, work * threads);
+        Supply { busy: 0.0, ..supplies.first().copied().unwrap_or_default() }
+    }
+
     /// The costs of accesses with the load of the last measurement, while kernel threads use the
     /// share `busy` of each node.
     pub(super) fn balance(&mut self, busy: &[f64; MAX_NODES]) {
@@ -150,7 +164,8 @@ impl World {
         let nodes = &self.hardware.nodes;
         let threads = f64::from(self.hardware.parallel);
         let supplies = match demands.is_empty() {
-            true => vec![Supply::default(); nodes.len()],
+            // At first, as if each node had all accesses: the load must not begin above the peak.
+            true => nodes.iter().map(|node| self.alone(node)).collect(),
             false => balance(nodes, &demands, threads, self.load.away),
         };
         for (node, (model, supply)) in nodes.iter().zip(&supplies).enumerate() {
