@@ -274,7 +274,7 @@ mod tests {
         for (from, to, said) in [
             ("access =", "acces =", "unknown field"),
             ("\"zipf\"", "\"bell\"", "distribution"),
-            ("operations = 30_000_000", "operations = 0", "`operations`"),
+            ("operations = 30_000_000", "operations = 0", "`operations = 0`"),
             ("access = \"4KiB\"", "access = \"5KiB\"", "whole pages"),
             ("phase = \"warm-up\"", "shift = 2", "[[array]] 1: `shift = 2` is a share"),
             ("phase = \"warm-up\"", "mean = 0.5", "only `normal` has `mean`"),
