@@ -152,9 +152,11 @@ def _holds_all(memory: Memory, run: TieringRun) -> bool:
 
 def one_tier(result: TieringResult) -> str | None:
     """A note if Linux would by default see one memory tier, in which it moves nothing."""
-    nodes = cast("dict[str, dict[str, str]]", result.run.get("machine_description", {}).get("node", {}))
+    nodes = cast(
+        "dict[str, dict[str, str]]", result.run.get("machine_description", {}).get("node", {})
+    )
     ran = {row["policy"] for row in result.rows} & _OF_LINUX
-    if not ran or any(node["kind"] != "dram" for node in nodes.values()):
+    if not ran or not nodes or any(node["kind"] != "dram" for node in nodes.values()):
         return None
     return (
         f"Linux counts all DRAM as one memory tier, within which {_listed(sorted(ran))} "
