@@ -17,6 +17,7 @@ from nearfar.errors import NearfarError
 from nearfar.paging import paging
 from nearfar.result import Result
 from nearfar.thp import ThpResult, settings, thp
+from nearfar.trace import open as open_trace
 
 MEMCACHED = DATA / "captures" / "memcached.trace"
 MIB = 1 << 20
@@ -47,6 +48,29 @@ int main(void)
 }
 """
 
+#: Fills 8 MiB, which may have huge pages then, sleeps for a second, and fills 16 MiB.
+SLEEPER = """
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#define MIB (1L << 20)
+int main(void)
+{
+    char *all = mmap((void *)0x200000000000, 24 * MIB, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (all == MAP_FAILED)
+        return 1;
+    madvise(all, 24 * MIB, MADV_NOHUGEPAGE);
+    for (long at = 0; at < 8 * MIB; at += 4096)
+        all[at] = 1;
+    madvise(all, 8 * MIB, MADV_HUGEPAGE);
+    sleep(1);
+    for (long at = 8 * MIB; at < 24 * MIB; at += 4096)
+        all[at] = 1;
+    return 0;
+}
+"""
+
 #: What Linux 6.18 did with the program, linked statically, in a control group with this limit:
 #: classic lists, swap on zram without read-ahead, khugepaged asleep. By policy, limit and
 #: max_ptes_none: pswpin, pswpout and thp_underused_split_page of /proc/vmstat.
@@ -63,11 +87,11 @@ KERNEL = {
 }
 
 
-def record(folder: Path, *options: str) -> Path:
-    """A capture of the program, compiled with these options."""
-    (folder / "program.c").write_text(PROGRAM)
-    words = ["gcc", "-O1", *options, "-o", folder / "program", folder / "program.c"]
-    subprocess.run(words, check=True)
+def record(folder: Path, program: str, *options: str) -> Path:
+    """A capture of a program, compiled with these options."""
+    (folder / "program.c").write_text(program)
+    made = ["gcc", "-O1", *options, "-o", folder / "program", folder / "program.c"]
+    subprocess.run(made, check=True)
     capture([str(folder / "program")], folder / "trace")
     return folder / "trace"
 
@@ -75,13 +99,13 @@ def record(folder: Path, *options: str) -> Path:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture of the program."""
-    return record(tmp_path_factory.mktemp("thp"))
+    return record(tmp_path_factory.mktemp("thp"), PROGRAM)
 
 
 @pytest.fixture(scope="module")
 def recorded_static(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture of the program, which has few private pages of libraries."""
-    return record(tmp_path_factory.mktemp("thp-static"), "-static")
+    return record(tmp_path_factory.mktemp("thp-static"), PROGRAM, "-static")
 
 
 def huge_faults(result: ThpResult) -> dict[str, int]:
@@ -142,6 +166,23 @@ def test_at_the_limit_huge_pages_are_swapped_whole_or_split(recorded: Path) -> N
     assert (few["shrunk"], few["swap_outs"]) == (0, whole["swap_outs"])
     _, split = thp(recorded, **options, memory="31M", max_ptes_none=510).rows
     assert split["shrunk"] >= 7 and split["shrunk"] + split["swap_outs"] // 512 == 8
+
+
+def test_khugepaged_works_while_the_program_sleeps(tmp_path: Path) -> None:
+    trace = record(tmp_path, SLEEPER, "-static")
+    idle = sum(event["to"] for event in open_trace(trace).regions.to_pylist())
+    assert idle >= 1e9
+    # Each scan has one range of 2 MiB. The first is after half of the sleep.
+    daemon = {"scan_sleep": "360ms", "pages_to_scan": 512, "max_ptes_none": 0}
+    result = thp(trace, machine="nvme", policy="madvise", **daemon)
+    (row,) = result.rows
+    own = row["total_ns"] * row["references"]
+    assert own < 180e6
+    assert row["merges"] == min(4, 1 + (own + idle - 180e6) // 360e6)
+    # The middle of each hundredth of the run: 8 MiB until the sleep is over.
+    assert result.points[-1]["ns"] == pytest.approx((own + idle) * 0.995, rel=0.01)
+    asleep = [point for point in result.points if 8 * MIB <= point["mapped_bytes"] < 9 * MIB]
+    assert len(asleep) == pytest.approx(100 * idle / (own + idle), abs=3)
 
 
 @pytest.mark.parametrize(("policy", "memory", "max_ptes_none"), KERNEL)
