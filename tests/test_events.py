@@ -429,7 +429,8 @@ def test_time_in_which_no_thread_runs(build: Build, tmp_path: Path, follow: bool
     at = [got.touches(got.sent[0] + k)[0] for k in range(6)]
 
     def idle(first: int, last: int) -> int:
-        return sum(e["to"] for e in got.named("idle") if at[first] < e["at"] <= at[last])
+        events = regions(got.trace, idle=True)
+        return sum(e["to"] for e in events if at[first] < e["at"] <= at[last])
 
     assert idle(0, 1) >= 20_000_000 and idle(2, 3) == 0
     # A killed thread does not count as running once that is noticed; a child that is not recorded
