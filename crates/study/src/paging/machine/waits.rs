@@ -354,7 +354,9 @@ impl<'a> PageSize<'a> {
             Found::Streamed | Found::Memory => self.terms.dram += ps,
         }
         let thread = &mut self.threads[touch.thread as usize];
-        thread.instructions = touch.instructions;
+        if self.clock.is_measured() {
+            thread.instructions = touch.instructions;
+        }
         if touch.tlb != TlbOp::None {
             let entry = self.entries[self.pages.order(touch.block)];
             let place = touch.number << SMALL;

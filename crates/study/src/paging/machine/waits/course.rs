@@ -29,6 +29,13 @@ pub struct Clock {
     parallel: Option<f64>,
 }
 
+impl Clock {
+    /// Whether the trace says how many threads run at a time.
+    pub(super) fn is_measured(&self) -> bool {
+        self.parallel.is_some()
+    }
+}
+
 impl PageSize<'_> {
     /// The time of each thread.
     fn threads_ns(&self) -> impl Iterator<Item = f64> + '_ {
