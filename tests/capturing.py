@@ -45,8 +45,10 @@ def columns(trace: Path) -> list[tuple[Any, ...]]:
     return list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
 
-def regions(trace: Path) -> list[dict[str, Any]]:
-    return pq.read_table(trace / "regions.parquet").to_pylist()
+def regions(trace: Path, *, idle: bool = False) -> list[dict[str, Any]]:
+    """Events; without those that measure time, or these alone."""
+    events = pq.read_table(trace / "regions.parquet").to_pylist()
+    return [event for event in events if (event["event"] == "idle") == idle]
 
 
 def info(trace: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from nearfar.apply import apply, plan, restore
 from nearfar.apply.setting import SYSFS, applied
 from nearfar.capture import capture
 from nearfar.errors import NearfarError
-from nearfar.thp import settings
+from nearfar.thp import settings, thp
 
 SLEEP = "import time; print('up', flush=True); time.sleep(86400)"
 #: A program in which each of 16 MiB's pages is touched once.
@@ -382,6 +382,16 @@ def test_a_trace_is_put_beside_it(mixed: Path, sysfs: Path, tmp_path: Path) -> N
     assert rows["faults"]["measured_ratio"] == minor["ratio"]
     assert rows["tlb_miss_rate"]["comparable"] == "direction"
     assert rows["fault_rate"]["comparable"] == "no" and rows["fault_rate"]["why"]
+
+
+def test_a_policy_is_put_beside_it(mixed: Path, sysfs: Path, tmp_path: Path) -> None:
+    options = {"yes": True, "trace": mixed, "sysfs": sysfs, "runtime": tmp_path}
+    found = apply(["true"], page="always", **options)
+    rows = {row["quantity"]: row for row in found.prediction}
+    assert list(rows) == ["seconds", "peak_rss_bytes", "faults", "stalls"]
+    (always,) = thp(mixed, policy="always").rows
+    assert rows["stalls"]["page"] == always["stalls"] > 0 == rows["stalls"]["base"]
+    assert rows["stalls"]["measured"] == "huge_allocations"
 
 
 @needs_qemu

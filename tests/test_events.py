@@ -389,6 +389,55 @@ def test_families(build: Build, tmp_path: Path) -> None:
     assert [threads[e["thread"]] for e in got.named("unmap") if e["addr"] == cell] == [2]
 
 
+NAPS = r"""
+#include <signal.h>
+#include <time.h>
+static volatile int begun, over;
+static void *run(void *none) {
+    for (begun = 1; !over; )
+        for (int i = 0; i < 100000; i++) __asm__ volatile("");
+    return none;
+}
+static void nap(int times) {
+    struct timespec time = {0, 20 * 1000 * 1000};
+    while (times--) nanosleep(&time, 0);
+}
+int main(void) {
+    volatile char *p = map(1); put(p);
+    pthread_t t;
+    p[0] = 1; nap(1); p[1] = 1;
+    pthread_create(&t, 0, run, 0);
+    while (!begun) { }
+    p[2] = 1; nap(1); p[3] = 1;
+    over = 1;
+    pthread_join(t, 0);
+    over = 0;
+    pid_t child = fork();
+    if (child == 0) run(0);
+    kill(child, SIGKILL);
+    waitpid(child, 0, 0);
+    p[4] = 1; nap(50); p[5] = 1;
+    say();
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_time_in_which_no_thread_runs(build: Build, tmp_path: Path, follow: bool) -> None:
+    got = run(build, tmp_path, NAPS, "-pthread", options=("--follow-forks",) * follow)
+    at = [got.touches(got.sent[0] + k)[0] for k in range(6)]
+
+    def idle(first: int, last: int) -> int:
+        events = regions(got.trace, idle=True)
+        return sum(e["to"] for e in events if at[first] < e["at"] <= at[last])
+
+    assert idle(0, 1) >= 20_000_000 and idle(2, 3) == 0
+    # A killed thread does not count as running once that is noticed; a child that is not recorded
+    # may do so for ever.
+    assert (idle(4, 5) >= 20_000_000) == follow
+
+
 def test_exec_ends_what_was(build: Build, tmp_path: Path) -> None:
     text = r"""
     static void *spin(void *p) { for (;;) ++*(volatile long *)p; }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +18,7 @@ from nearfar.errors import NearfarError
 from nearfar.paging import paging
 from nearfar.result import Result
 from nearfar.thp import ThpResult, settings, thp
+from nearfar.trace import open as open_trace
 
 MEMCACHED = DATA / "captures" / "memcached.trace"
 MIB = 1 << 20
@@ -47,6 +49,77 @@ int main(void)
 }
 """
 
+#: Fills 8 MiB, which may have huge pages then, sleeps for a second, and fills 16 MiB.
+SLEEPER = """
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#define MIB (1L << 20)
+int main(void)
+{
+    char *all = mmap((void *)0x200000000000, 24 * MIB, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (all == MAP_FAILED)
+        return 1;
+    madvise(all, 24 * MIB, MADV_NOHUGEPAGE);
+    for (long at = 0; at < 8 * MIB; at += 4096)
+        all[at] = 1;
+    madvise(all, 8 * MIB, MADV_HUGEPAGE);
+    sleep(1);
+    for (long at = 8 * MIB; at < 24 * MIB; at += 4096)
+        all[at] = 1;
+    return 0;
+}
+"""
+
+#: Programs of public reports: PROGRAM sparse, heap or save.
+PUBLIC = """
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define MIB (1L << 20)
+static void fill(char *all, long bytes)
+{
+    for (long at = 0; at < bytes; at += 4096)
+        all[at] = 1;
+}
+int main(int count, char **words)
+{
+    long bytes = (words[1][1] == 'p' ? 2048 : 64) * MIB;
+    char *all = mmap((void *)0x200000000000, bytes, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (all == MAP_FAILED)
+        return 1;
+    if (!strcmp(words[1], "sparse")) {
+        /* One page in each 2 MiB of 1 GiB, and of another that may have huge pages only then. */
+        madvise(all + bytes / 2, bytes / 2, MADV_NOHUGEPAGE);
+        for (long at = 0; at < bytes; at += 2 * MIB)
+            all[at] = 1;
+        madvise(all + bytes / 2, bytes / 2, MADV_HUGEPAGE);
+        sleep(1);
+    } else if (!strcmp(words[1], "heap")) {
+        /* A collector gives back three quarters of each 2 MiB. */
+        fill(all, bytes);
+        for (long at = 0; at < bytes; at += 2 * MIB)
+            madvise(all + at + MIB / 2, 3 * MIB / 2, MADV_DONTNEED);
+        sleep(1);
+    } else {
+        /* A child has the memory of its parent while that writes. */
+        fill(all, bytes);
+        pid_t child = fork();
+        while (child == 0)
+            pause();
+        for (long at = 0; at < bytes; at += 2 * MIB)
+            all[at] = 2;
+        kill(child, SIGKILL);
+        waitpid(child, 0, 0);
+    }
+    return 0;
+}
+"""
+
 #: What Linux 6.18 did with the program, linked statically, in a control group with this limit:
 #: classic lists, swap on zram without read-ahead, khugepaged asleep. By policy, limit and
 #: max_ptes_none: pswpin, pswpout and thp_underused_split_page of /proc/vmstat.
@@ -63,25 +136,25 @@ KERNEL = {
 }
 
 
-def record(folder: Path, *options: str) -> Path:
-    """A capture of the program, compiled with these options."""
-    (folder / "program.c").write_text(PROGRAM)
-    words = ["gcc", "-O1", *options, "-o", folder / "program", folder / "program.c"]
-    subprocess.run(words, check=True)
-    capture([str(folder / "program")], folder / "trace")
+def record(folder: Path, program: str, *options: str, words: Sequence[str] = ()) -> Path:
+    """A capture of a program with these arguments, compiled with these options."""
+    (folder / "program.c").write_text(program)
+    made = ["gcc", "-O1", *options, "-o", folder / "program", folder / "program.c"]
+    subprocess.run(made, check=True)
+    capture([str(folder / "program"), *words], folder / "trace", follow_forks=True)
     return folder / "trace"
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture of the program."""
-    return record(tmp_path_factory.mktemp("thp"))
+    return record(tmp_path_factory.mktemp("thp"), PROGRAM)
 
 
 @pytest.fixture(scope="module")
 def recorded_static(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture of the program, which has few private pages of libraries."""
-    return record(tmp_path_factory.mktemp("thp-static"), "-static")
+    return record(tmp_path_factory.mktemp("thp-static"), PROGRAM, "-static")
 
 
 def huge_faults(result: ThpResult) -> dict[str, int]:
@@ -142,6 +215,70 @@ def test_at_the_limit_huge_pages_are_swapped_whole_or_split(recorded: Path) -> N
     assert (few["shrunk"], few["swap_outs"]) == (0, whole["swap_outs"])
     _, split = thp(recorded, **options, memory="31M", max_ptes_none=510).rows
     assert split["shrunk"] >= 7 and split["shrunk"] + split["swap_outs"] // 512 == 8
+
+
+def test_khugepaged_works_while_the_program_sleeps(tmp_path: Path) -> None:
+    trace = record(tmp_path, SLEEPER, "-static")
+    idle = sum(event["to"] for event in open_trace(trace).regions.to_pylist())
+    assert idle >= 1e9
+    # Each scan has one range of 2 MiB. The first is after half of the sleep.
+    daemon = {"scan_sleep": "360ms", "pages_to_scan": 512, "max_ptes_none": 0}
+    result = thp(trace, machine="nvme", policy="madvise", **daemon)
+    (row,) = result.rows
+    own = row["total_ns"] * row["references"]
+    assert own < 180e6
+    assert row["merges"] == min(4, 1 + (own + idle - 180e6) // 360e6)
+    # The middle of each hundredth of the run: 8 MiB until the sleep is over.
+    assert result.points[-1]["ns"] == pytest.approx((own + idle) * 0.995, rel=0.01)
+    asleep = [point for point in result.points if 8 * MIB <= point["mapped_bytes"] < 9 * MIB]
+    assert len(asleep) == pytest.approx(100 * idle / (own + idle), abs=3)
+
+
+#: khugepaged visits all memory many times in a second.
+OFTEN = {
+    "machine": "nvme",
+    "policy": "never,always",
+    "scan_sleep": "10ms",
+    "pages_to_scan": 1 << 20,
+}
+
+
+def test_a_sparse_gigabyte(tmp_path: Path) -> None:
+    trace = record(tmp_path, PUBLIC, words=["sparse"])
+    for none, merges in ((511, 512), (0, 0)):
+        never, always = thp(trace, **OFTEN, max_ptes_none=none).rows
+        # Faults fill the first GiB whatever khugepaged may do.
+        assert (always["huge_faults"], always["merges"]) == (512, merges)
+        grown = (512 + merges) * (2 * MIB - 4096)
+        assert always["peak_bytes"] == never["peak_bytes"] + grown
+        assert always["start_ns"] > never["start_ns"] > 0
+
+
+def test_a_heap_that_was_given_back_grows_again(tmp_path: Path) -> None:
+    """golang/go#64332: khugepaged fills what the collector gave back, unless it may not."""
+    trace = record(tmp_path, PUBLIC, words=["heap"])
+    for none, merges, mib in ((511, 32, 64), (0, 0, 16)):
+        result = thp(trace, **OFTEN, max_ptes_none=none)
+        never, always = result.rows
+        assert (always["splits"], always["merges"]) == (32, merges)
+        last = {point["policy"]: point["mapped_bytes"] for point in result.points}
+        assert last["always"] - last["never"] == (mib - 16) * MIB
+        assert never["peak_bytes"] == always["peak_bytes"]
+
+
+def test_the_gain_of_a_short_program_depends_on_free_memory(tmp_path: Path) -> None:
+    """microsoft/mimalloc#1373; and copies after a fork, as when redis saves."""
+    trace = record(tmp_path, PUBLIC, words=["save"])
+    asleep = {"machine": "nvme", "policy": "never,always", "pages_to_scan": 0}
+    never, free = thp(trace, **asleep).rows
+    _, full = thp(trace, **asleep, free_huge="4K").rows
+    # All memory is used, so huge pages save faults.
+    assert free["total_ns"] < 0.9 * never["total_ns"]
+    assert (full["huge_faults"], full["fallbacks"]) == (0, 32)
+    assert full["total_ns"] == pytest.approx(never["total_ns"])
+    # A write after the fork splits the page and copies 4 KiB of it.
+    assert (free["huge_faults"], free["splits"]) == (32, 32)
+    assert never["faults"] - free["faults"] == 32 * 512 - 32
 
 
 @pytest.mark.parametrize(("policy", "memory", "max_ptes_none"), KERNEL)

@@ -15,7 +15,7 @@ from typing import Any
 import kernel
 from inputs import Inputs
 from measure import BenchError, Row, alone, capture, interval, nearfar, percent, row, run
-from programs import HERE, PROGRAMS, Program
+from programs import HERE, MANAGED, PROGRAMS, Program
 from table import recorded, summary
 from undo import undoing
 
@@ -55,7 +55,14 @@ def _huge(what: str, rounds: int) -> Program:
     return Program(what, "made for this", ("gcc",), make)
 
 
-CASES = (*PROGRAMS, _huge("sparse", 30), _huge("again", 6), _huge("grow", 4), _huge("fork", 6))
+CASES = (
+    *PROGRAMS,
+    *MANAGED,
+    _huge("sparse", 30),
+    _huge("again", 6),
+    _huge("grow", 4),
+    _huge("fork", 6),
+)
 QUICK = ("sparse",)
 
 

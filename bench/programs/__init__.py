@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class Program:
     Attributes:
         name: of it.
         kind: what it stands for, a few words.
-        needs: programs that must be there.
+        needs: programs and libraries that must be there.
         make: given a folder and the part of the full size, makes what it reads there, and returns
             its command.
     """
@@ -35,8 +36,13 @@ class Program:
     make: Callable[[Path, float], list[str]]
 
     def missing(self) -> list[str]:
-        """What it needs and is not there."""
-        return [name for name in self.needs if shutil.which(name) is None]
+        """What it needs and is not there: programs, and libraries by `lib` and their name."""
+        return [name for name in self.needs if not (shutil.which(name) or _library(name))]
+
+
+def _library(name: str) -> str | None:
+    """File name of a library, such as ``libc``."""
+    return find_library(name.removeprefix("lib")) if name.startswith("lib") else None
 
 
 def _lines(folder: Path, count: float, most: int = 180) -> str:
@@ -136,6 +142,43 @@ def _jq(folder: Path, part: float) -> list[str]:
     program = "[inputs | {key: .[0:4], text: .}] | group_by(.key) | map(length) | max"
     return [_found("jq"), "-n", "-R", program, text]
 
+
+def _java(folder: Path, _: float) -> list[str]:
+    _printed(_found("javac"), "-d", str(folder), str(HERE / "live/Objects.java"))
+    return [_found("java"), "-Xmx96m", "-XX:+UseSerialGC", "-cp", str(folder), "Objects", "1"]
+
+
+def _go(folder: Path, _: float) -> list[str]:
+    _printed(_found("go"), "build", "-o", str(folder / "objects"), str(HERE / "live/objects.go"))
+    return [str(folder / "objects"), "1"]
+
+
+def _bgsave(folder: Path, part: float) -> list[str]:
+    return [_found("bash"), str(HERE / "bgsave.sh"), *_redis(folder, part)[2:]]
+
+
+def _allocating(name: str, allocator: str, decay: str) -> Program:
+    """A program with the allocator of a library, and the milliseconds after which it gives back."""
+
+    def make(folder: Path, part: float) -> list[str]:
+        program, source = str(folder / "alloc"), str(HERE / "alloc.c")
+        _printed(
+            "gcc", "-O2", f'-DDECAY="{decay}"', "-o", program, source, f"-l:{_library(allocator)}"
+        )
+        return [program, str(max(1, round(6 * part)))]
+
+    return Program(name, "objects that come and go", ("gcc", allocator), make)
+
+
+#: Programs that manage their memory themselves, for the case of huge pages.
+MANAGED = (
+    Program("java", "a virtual machine with a collector", ("java", "javac"), _java),
+    Program("go", "goroutines and a collector", ("go",), _go),
+    Program("bgsave", "a server that saves by a fork", ("bash", "redis-server"), _bgsave),
+    _allocating("jemalloc-0ms", "libjemalloc", "0"),
+    _allocating("jemalloc-100ms", "libjemalloc", "100"),
+    _allocating("tcmalloc", "libtcmalloc_minimal", "0"),
+)
 
 PROGRAMS = (
     Program("sort", "a sort of lines", ("sort",), _sort),

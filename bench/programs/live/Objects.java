@@ -5,13 +5,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 
-/** Makes, sorts and hashes objects, most of which are garbage soon. */
+/** Makes, sorts and hashes objects, most of which are garbage soon: Objects [ROUNDS]. */
 class Objects {
   public static void main(String[] words) throws Exception {
     Random draw = new Random(1);
     MessageDigest whole = MessageDigest.getInstance("SHA-256");
     Map<Integer, List<String>> kept = new HashMap<>();
-    for (int round = 0; round < 6; round++) {
+    int rounds = words.length > 0 ? Integer.parseInt(words[0]) : 6;
+    for (int round = 0; round < rounds; round++) {
       for (int number = 0; number < 60000; number++) {
         String text = Long.toString(draw.nextLong(), 36) + number;
         List<String> list = kept.computeIfAbsent(number % 5000, key -> new ArrayList<>());

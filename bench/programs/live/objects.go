@@ -1,20 +1,22 @@
-// Makes, sorts and hashes objects in several goroutines, with a collector beside them.
+// Makes, sorts and hashes objects in several goroutines, with a collector beside them: objects [ROUNDS].
 package main
 
 import (
 	"crypto/sha256"
 	"fmt"
 	"math/rand"
+	"os"
 	"runtime"
 	"sort"
+	"strconv"
 	"sync"
 )
 
-func part(seed int64) [32]byte {
+func part(seed int64, rounds int) [32]byte {
 	draw := rand.New(rand.NewSource(seed))
 	kept := map[int][]string{}
 	whole := sha256.New()
-	for round := 0; round < 4; round++ {
+	for round := 0; round < rounds; round++ {
 		for number := 0; number < 60000; number++ {
 			text := fmt.Sprintf("%x:%d", draw.Int63(), number)
 			kept[number%3000] = append(kept[number%3000], text)
@@ -38,13 +40,17 @@ func part(seed int64) [32]byte {
 }
 
 func main() {
+	rounds := 4
+	if len(os.Args) > 1 {
+		rounds, _ = strconv.Atoi(os.Args[1])
+	}
 	var sums [3][32]byte
 	var all sync.WaitGroup
 	for number := range sums {
 		all.Add(1)
 		go func(number int) {
 			defer all.Done()
-			sums[number] = part(int64(number))
+			sums[number] = part(int64(number), rounds)
 		}(number)
 	}
 	all.Wait()

@@ -9,7 +9,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
-use super::layout::{BLOCKS, CHUNK, FOLLOW, Header, MAGIC, Memory, Slot, TOTAL, origin, state};
+use super::layout::{
+    BLOCKS, CHUNK, FOLLOW, Header, MAGIC, Memory, Slot, TOTAL, now, origin, state,
+};
 use super::sample;
 
 /// QEMU never reuses the number of a virtual CPU. Two threads that exist at the same time collide
@@ -92,6 +94,7 @@ impl Recorder {
         let pid = process_id();
         for slot in memory.slots() {
             if slot.state.load(Acquire) == state::OPEN && slot.pid.load(Relaxed) == pid {
+                memory.header().activity.end(&slot.activity, now());
                 slot.state.store(state::CLOSED, Release);
             }
         }
@@ -213,6 +216,7 @@ impl Recorder {
     /// Let `vcpu` write to `slot` from now on.
     fn assign(&self, slot: &Slot, vcpu: u32) {
         slot.pid.store(process_id(), Relaxed);
+        self.header().activity.begin(&slot.activity, now());
         slot.state.store(state::OPEN, Release);
         self.slot_pointer(vcpu).store(std::ptr::from_ref(slot).cast_mut(), Relaxed);
     }

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The writer of a stream: the ring in shared memory that one guest thread writes to.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::layout::{
-    CHUNK, CHUNK_WORDS, CHUNKS, CONTROL, Event, MAX_CONTROL, RING, Slot, state, tag, what,
+    CHUNK, CHUNK_WORDS, CHUNKS, CONTROL, Event, MAX_CONTROL, RING, Slot, now, state, tag, what,
 };
 use super::recorder::{Recorder, futex_wait};
 use super::sample;
+
+thread_local! {
+    /// [`usage`] when the thread last entered a system call.
+    static CALLED: Cell<[u64; 3]> = const { Cell::new([0; 3]) };
+}
 
 /// Writes to the stream of a virtual CPU.
 ///
@@ -115,6 +122,29 @@ impl Stream {
         self.event(&[what], name);
     }
 
+    /// The thread enters a system call.
+    pub fn pause(&self) {
+        CALLED.set(usage());
+        self.recorder.header().activity.pause(&self.slot.activity, now());
+    }
+
+    /// The thread returns from a system call. Returns what is to be reported ([`what::IDLE`]).
+    pub fn resume(&self) -> Option<[u64; 2]> {
+        if self.is_scratch() {
+            return None;
+        }
+        let (now_used, before) = (usage(), CALLED.get());
+        let [cpu, sleeps, faults] = std::array::from_fn(|i| now_used[i].saturating_sub(before[i]));
+        // Without a sleep, it was the kernel's time, or others had the processor. Studies know the
+        // time of faults.
+        let limit = match (sleeps, faults) {
+            (0, 0) => cpu,
+            (0, _) => 0,
+            _ => u64::MAX,
+        };
+        self.recorder.header().activity.resume(&self.slot.activity, now(), limit)
+    }
+
     /// Whether the words are dropped.
     fn is_scratch(&self) -> bool {
         std::ptr::eq(self.slot, self.recorder.scratch())
@@ -155,7 +185,10 @@ impl Stream {
                 self.event(&[what::FORKED, slot.order.load(Relaxed), u64::from(child)], b"");
             }
             (Some(slot), None) => slot.state.store(state::FREE, Release),
-            (None, Some(_)) if !self.recorder.follows_children() => self.note(what::FORK_LOST, b""),
+            (None, Some(_)) if !self.recorder.follows_children() => {
+                self.recorder.header().activity.begin_unrecorded();
+                self.note(what::FORK_LOST, b"");
+            }
             (None, _) => {}
         }
         if self.recorder.follows_children() {
@@ -169,6 +202,7 @@ impl Stream {
             self.begin_fence();
             self.note(what::EXIT, b"");
             self.end_fence();
+            self.recorder.header().activity.end(&self.slot.activity, now());
         }
         self.close();
     }
@@ -182,10 +216,24 @@ impl Stream {
             .slot_pointer(self.vcpu)
             .store(std::ptr::from_ref(scratch).cast_mut(), Relaxed);
         if !std::ptr::eq(self.slot, scratch) {
+            self.pause();
             self.slot.state.store(state::CLOSED, Release);
             self.recorder.ring_bell();
         }
     }
+}
+
+/// Processor time of the calling thread, in nanoseconds, and how often it slept and faulted.
+fn usage() -> [u64; 3] {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: writes a `rusage`, for which zeros are valid.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let ns = |time: libc::timeval| time.tv_sec * 1_000_000_000 + time.tv_usec * 1000;
+    let used = [ns(usage.ru_utime) + ns(usage.ru_stime), usage.ru_nvcsw, usage.ru_minflt];
+    used.map(i64::cast_unsigned)
 }
 
 /// The word at a cursor.

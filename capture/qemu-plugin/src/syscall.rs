@@ -93,8 +93,8 @@ pub extern "C" fn on_call(
             let name = guest::text(a2).unwrap_or_default();
             stream.event(&[what::EXEC_LOST, lost::START], &name);
         }
-        Call::Exit => stream.end(false),
-        Call::ExitGroup => stream.end(true),
+        Call::Exit => return stream.end(false),
+        Call::ExitGroup => return stream.end(true),
         Call::Privilege if Recorder::installed().is_some_and(Recorder::recording) => {
             reach::hold_descriptors();
         }
@@ -109,6 +109,19 @@ pub extern "C" fn on_call(
         }
         _ => {}
     }
+    if !is_slow(call) {
+        stream.pause();
+    }
+}
+
+/// Whether QEMU takes longer for a call than the kernel: it begins a process, thread or program, or
+/// changes mappings, of which QEMU has a table with every page.
+fn is_slow(call: Call) -> bool {
+    use Call::{Brk, Clone, Clone3, Execve, ExecveAt, Fork, Mmap, Mprotect, Mremap, Munmap, Vfork};
+    matches!(
+        call,
+        Fork | Vfork | Clone | Clone3 | Execve | ExecveAt | Mmap | Munmap | Mremap | Mprotect | Brk
+    )
 }
 
 /// Whether a call removes mappings or pages, so that its fence begins before it.
@@ -166,7 +179,16 @@ pub fn begin_heap(stream: &mut Stream, start: u64) {
 
 /// Called after a system call.
 pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: i64) {
+    // SAFETY: as in `on_call`, whose handle is dropped.
+    let stream = &mut unsafe { Stream::of(vcpu) };
+    let idle = stream.resume();
     let (call, a) = CALL.replace((Call::Other, [0; 6]));
+    match idle {
+        // The call's own fence.
+        Some([ns, threads]) if FENCED.get() => stream.event(&[what::IDLE, ns, threads], b""),
+        Some([ns, threads]) => event_after(stream, &[what::IDLE, ns, threads], b""),
+        None => {}
+    }
     // Errors are -4095..=-1.
     let result = (!(-4095..0).contains(&result)).then_some(result as u64);
     if let (Call::Mmap, Some(addr)) = (call, result) {
@@ -175,8 +197,6 @@ pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result
     if call == Call::Other || !Recorder::installed().is_some_and(Recorder::recording) {
         return;
     }
-    // SAFETY: as in `on_call`, whose handle is dropped.
-    let stream = &mut unsafe { Stream::of(vcpu) };
     match (call, result) {
         (Call::Execve | Call::ExecveAt, _) => stream.note(what::EXEC_FAILED, b""),
         (Call::Privilege, _) => reach::release_descriptors(),

@@ -1,7 +1,7 @@
 //! Layout of the memory that the QEMU plugin and the receiver share, and the encoding of words.
 //!
-//! Both sides compile this file (the plugin includes it by path), so it depends only on `core`. All
-//! offsets are bytes from the start of the shared memory.
+//! Both sides compile this file (the plugin includes it by path), so it depends only on `core` and
+//! `libc`. All offsets are bytes from the start of the shared memory.
 //!
 //! A *stream* is a ring of 8-byte words that one guest thread writes and the receiver reads. The
 //! writer stores its position after every word, so that no word is lost if it is killed. At most
@@ -32,13 +32,18 @@
 //! the access can appear after an `unmap` that it made possible. And a `mremap` to a range that
 //! another thread unmaps during the call appears before that `unmap`.
 
+#[path = "layout/activity.rs"]
+mod activity;
+
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+pub use activity::{Activity, ThreadActivity, now};
+
 /// First word of the shared memory: "nearfar", the version of the encoding, and the sizes below, so
 /// that sides built with different layouts reject each other.
-pub const MAGIC: u64 = 0x6e65_6172_6661_7207 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
+pub const MAGIC: u64 = 0x6e65_6172_6661_7208 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which writers wait for room. Rings are aligned to it.
 pub const CHUNK: usize = 128 << 10;
 /// Words in a chunk.
@@ -159,6 +164,8 @@ pub struct Header {
     pub sample_pages: AtomicU64,
     /// First touches of pages so far, if a sample is recorded.
     pub touched: AtomicU64,
+    /// Which threads run.
+    pub activity: Activity,
 }
 
 impl Header {
@@ -268,6 +275,8 @@ pub struct Slot {
     pub entered: AtomicU64,
     /// Incremented when the receiver has made room (futex).
     pub room: AtomicU32,
+    /// Whether the thread runs.
+    pub activity: ThreadActivity,
 }
 
 impl Slot {
@@ -471,6 +480,9 @@ pub mod what {
     pub const NO_HUGE: u64 = 20;
     /// The pages of a range were made huge (`MADV_COLLAPSE`).
     pub const COLLAPSE: u64 = 21;
+    /// No thread ran for `addr` nanoseconds; otherwise `length` / 1000 at a time
+    /// ([`Activity`](super::Activity)).
+    pub const IDLE: u64 = 22;
 }
 
 /// Why a program runs unrecorded.

@@ -52,6 +52,9 @@ pub enum RegionKind {
     Collapse,
     /// A file's page cache got this range of made-up kernel addresses.
     File,
+    /// Since the last such event, no recorded thread ran for `to` nanoseconds, because all were in
+    /// system calls. Otherwise, `offset` / 1000 threads ran at a time.
+    Idle,
     /// A thread began.
     ThreadStart,
     /// A thread ended.
@@ -69,7 +72,7 @@ pub enum RegionKind {
 }
 
 impl RegionKind {
-    const NAMES: [(RegionKind, &'static str); 19] = [
+    const NAMES: [(RegionKind, &'static str); 20] = [
         (RegionKind::Map, "map"),
         (RegionKind::Unmap, "unmap"),
         (RegionKind::Brk, "brk"),
@@ -83,6 +86,7 @@ impl RegionKind {
         (RegionKind::NoHuge, "no-huge"),
         (RegionKind::Collapse, "collapse"),
         (RegionKind::File, "file"),
+        (RegionKind::Idle, "idle"),
         (RegionKind::ThreadStart, "thread-start"),
         (RegionKind::ThreadExit, "thread-exit"),
         (RegionKind::Fork, "fork"),
@@ -126,7 +130,7 @@ pub struct RegionEvent {
     pub device: u64,
     /// Inode of the file.
     pub inode: u64,
-    /// Destination of a move, or number of the child process; otherwise 0.
+    /// Destination of a move, number of the child process, or nanoseconds; otherwise 0.
     pub to: u64,
 }
 

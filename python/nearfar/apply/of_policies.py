@@ -49,6 +49,12 @@ def predicted(trace: Path, policy: str, acting: Mapping[int, str], threads: int)
                 (summary, "minor_faults"),
                 ("ratio", "predicted are faults on private memory; measured has files too"),
             ),
+            prediction_row(
+                "stalls",
+                (base["stalls"], page["stalls"]),
+                (summary, "huge_allocations"),
+                ("direction", "the kernel counts large pages of all programs, not long faults"),
+            ),
         ]
 
     return rows

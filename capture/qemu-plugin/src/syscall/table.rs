@@ -21,6 +21,7 @@ pub enum Call {
     /// `(in, offset pointer, out, offset pointer, bytes, ...)`.
     CopyRange,
     Mmap,
+    Mprotect,
     Munmap,
     Mremap,
     Brk,
@@ -75,6 +76,7 @@ pub static ARCHS: [Arch; 2] = [
             (0, Call::Plain(false)),
             (1, Call::Plain(true)),
             (9, Call::Mmap),
+            (10, Call::Mprotect),
             (11, Call::Munmap),
             (12, Call::Brk),
             (17, Call::PlainAt(false)),
@@ -171,6 +173,7 @@ pub static ARCHS: [Arch; 2] = [
             (220, Call::Clone),
             (221, Call::Execve),
             (222, Call::Mmap),
+            (226, Call::Mprotect),
             (228, Call::Mlock),
             (229, Call::Munlock),
             (230, Call::MlockAll),

@@ -28,6 +28,8 @@ pub fn act(recorder: &'static Recorder, input: &mut Input<'_>, first: bool) {
     if !first {
         let mut stream = open(9);
         stream.position();
+        stream.pause();
+        let _ = stream.resume();
         stream.begin_fence();
         stream.end_fence();
         stream.before_fork(origin::FORK);

@@ -87,6 +87,11 @@ impl Recording<'_> {
                 let process = self.new_process();
                 self.forked.push(ForkedChild { order: addr, pid: length as u32, process });
             }
+            what::IDLE if self.out.has_begun() => {
+                let idle = RegionEvent { thread, offset: length, to: addr, ..<_>::default() };
+                self.region(RegionEvent { event: RegionKind::Idle, ..idle })?;
+            }
+            what::IDLE => {}
             what::EXIT => self.ending.push(thread),
             what::WAITED => self.waited.push(addr as u32),
             what::UNSEEN => self.unseen = Some(name),

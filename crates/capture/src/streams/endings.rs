@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use nearfar_trace::Result;
 
 use super::{IsGone, Stream, Streams, is_earlier, is_occupied};
-use crate::layout::{origin, state};
+use crate::layout::{now, origin, state};
 
 impl Streams<'_> {
     /// End the programs that others have replaced, and begin those. Returns whether there were any.
@@ -87,6 +87,9 @@ impl Streams<'_> {
                 self.recording.stop_forged();
             }
             self.slots.iter_mut().filter(|slot| **slot == Some(order)).for_each(|s| *s = None);
+            // It may have been killed.
+            let activity = &stream.reader.slot().activity;
+            self.shared.header().activity.pause(activity, now());
             stream.reader.free_slot();
             self.recording.end_thread(&stream.position)?;
         }

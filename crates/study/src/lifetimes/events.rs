@@ -1,13 +1,12 @@
 //! The events of a trace, interleaved with its records.
 
-use std::iter::Peekable;
 use std::ops::Range;
 
-use nearfar_trace::{Reader, RegionEvent, Result};
+use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 
 /// The remaining events, in order.
 pub struct Events {
-    events: Peekable<std::vec::IntoIter<RegionEvent>>,
+    events: std::vec::IntoIter<RegionEvent>,
     /// Records passed so far.
     at: u64,
 }
@@ -21,29 +20,48 @@ pub enum Next {
 }
 
 impl Events {
-    /// Before the first record of a trace.
+    /// Before the first record of a trace; without [`RegionKind::Idle`].
     ///
     /// # Errors
     /// If the events cannot be read.
     pub fn new(reader: &Reader) -> Result<Self> {
+        Self::of(reader, |event| event.event != RegionKind::Idle)
+    }
+
+    /// The same, with all events.
+    ///
+    /// # Errors
+    /// If the events cannot be read.
+    pub fn all(reader: &Reader) -> Result<Self> {
+        Self::of(reader, |_| true)
+    }
+
+    fn of(reader: &Reader, wanted: impl FnMut(&RegionEvent) -> bool) -> Result<Self> {
         let mut events = reader.regions()?;
+        events.retain(wanted);
         events.sort_by_key(|event| event.at);
-        Ok(Self { events: events.into_iter().peekable(), ..Self::none() })
+        Ok(Self { events: events.into_iter(), at: 0 })
     }
 
     /// A trace without events.
     pub fn none() -> Self {
-        Self { events: Vec::new().into_iter().peekable(), at: 0 }
+        Self { events: Vec::new().into_iter(), at: 0 }
+    }
+
+    /// Threads that ran at a time before each [`RegionKind::Idle`] to come.
+    pub fn parallel(&self) -> impl Iterator<Item = f64> + '_ {
+        let idle = self.events.as_slice().iter().filter(|event| event.event == RegionKind::Idle);
+        idle.map(|event| (event.offset as f64 / 1000.0).max(1.0))
     }
 
     /// Number of the record after the next event.
-    pub fn next_at(&mut self) -> u64 {
-        self.events.peek().map_or(u64::MAX, |event| event.at)
+    pub fn next_at(&self) -> u64 {
+        self.events.as_slice().first().map_or(u64::MAX, |event| event.at)
     }
 
     /// The next event, if it happened before record number `at`.
     pub fn before(&mut self, at: u64) -> Option<RegionEvent> {
-        self.events.next_if(|event| event.at <= at)
+        (self.next_at() <= at).then(|| self.events.next())?
     }
 
     /// The next `records` records, with the events before each of them.

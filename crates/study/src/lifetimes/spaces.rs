@@ -362,6 +362,7 @@ impl Spaces {
             RegionKind::Exit => self.close(process, effects),
             RegionKind::Lock
             | RegionKind::Unlock
+            | RegionKind::Idle
             | RegionKind::ThreadStart
             | RegionKind::ThreadExit => {}
         }

@@ -7,7 +7,7 @@ use nearfar_kernel::readahead::Fetch;
 use nearfar_trace::column::GroupReader;
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::reader::{Batches, Groups};
-use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
+use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, RegionKind, Result, last_byte};
 
 use super::super::options::Options;
 use super::last::{Last, NO_PAGE, Page, Put};
@@ -70,8 +70,18 @@ pub struct Chunk {
     pub changes: Vec<(usize, Changed)>,
     /// Reads of files, each with the index of the next touch, which causes it.
     pub fetches: Vec<(usize, Fetch)>,
+    /// Times in which no thread runs, each with the index of the next touch.
+    pub idle: Vec<(usize, Idle)>,
     /// The ages of the caches at every [`AGED`] touches.
     pub ages: Vec<Ages>,
+}
+
+/// A time in which no thread runs.
+#[derive(Clone, Copy)]
+pub struct Idle {
+    pub ns: u64,
+    /// Threads that run at a time after it, until the next one; `None` if that is not known.
+    pub parallel: Option<f64>,
 }
 
 /// State of a thread.
@@ -87,6 +97,8 @@ pub struct Touches {
     groups: Option<Groups>,
     group: Option<GroupReader>,
     events: Events,
+    /// Threads that run at a time until each idle time to come.
+    parallel: std::vec::IntoIter<f64>,
     batch: Batch,
     blocks: Blocks,
     kinds: KindSet,
@@ -111,7 +123,8 @@ impl Touches {
         hierarchy: Hierarchy,
         lives: bool,
     ) -> Result<Self> {
-        let events = if lives { Events::new(reader)? } else { Events::none() };
+        let events = if lives { Events::all(reader)? } else { Events::none() };
+        let parallel: Vec<f64> = events.parallel().collect();
         let mut groups = reader.groups(Columns::ALL);
         let group = groups.next()?;
         let threads = reader.info().threads.iter().map(|thread| thread.index as usize + 1).max();
@@ -123,6 +136,7 @@ impl Touches {
             groups: Some(groups),
             group,
             events,
+            parallel: parallel.into_iter(),
             batch: Batch::default(),
             blocks: Blocks::new(SMALL, LARGE, options.spaces(reader)),
             kinds: options.kinds,
@@ -162,8 +176,14 @@ impl Touches {
         chunk.touches.clear();
         chunk.changes.clear();
         chunk.fetches.clear();
+        chunk.idle.clear();
         chunk.ages.clear();
         let before = self.records;
+        if before == 0
+            && let Some(parallel) = self.parallel.next()
+        {
+            chunk.idle.push((0, Idle { ns: 0, parallel: Some(parallel) }));
+        }
         while self.records - before < CHUNK {
             let (Some(mut current), Some(mut groups)) = (self.group.take(), self.groups.take())
             else {
@@ -191,6 +211,12 @@ impl Touches {
         let mut events = std::mem::replace(&mut self.events, Events::none());
         for next in events.among(batch.len()) {
             match next {
+                Next::Event(event) if event.event == RegionKind::Idle => {
+                    // Changes before it have lower indices.
+                    self.leave(chunk);
+                    let idle = Idle { ns: event.to, parallel: self.parallel.next() };
+                    chunk.idle.push((chunk.touches.len(), idle));
+                }
                 Next::Event(event) => {
                     self.leave(chunk);
                     self.blocks.apply(&event);

@@ -1,5 +1,7 @@
 //! TLBs, page walks and waiting times at one page size.
 
+mod course;
+
 use nearfar_hardware::Storage;
 use nearfar_hardware::processor::{
     Ages, Answer, Entry, Found, Line, Overlap, Processor, Translation, small_lines,
@@ -16,6 +18,8 @@ use super::surroundings::Changed;
 use super::touches::{AGED, Chunk, TlbOp, Touch};
 use super::{SMALL, Time};
 use crate::lifetimes::Change;
+use course::Clock;
+pub use course::Moment;
 
 /// How many touches ahead page state is prefetched.
 const AHEAD: usize = 16;
@@ -128,17 +132,6 @@ impl Lines for Aged {
     }
 }
 
-/// A point of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Moment {
-    /// Nanoseconds since the program began.
-    pub ns: f64,
-    /// Mapped private memory, bytes.
-    pub mapped_bytes: u64,
-    /// The part in huge pages, bytes.
-    pub huge_bytes: u64,
-}
-
 /// One page size, or one setting of huge pages.
 pub struct PageSize<'a> {
     processor: &'a Processor,
@@ -149,6 +142,8 @@ pub struct PageSize<'a> {
     entries: [Entry; ORDERS],
     /// Its course, if it is recorded; khugepaged runs at these moments.
     course: Option<Vec<Moment>>,
+    /// The time of the run.
+    clock: Clock,
     /// Costs by area, if they are counted.
     areas: Option<Areas>,
     threads: Vec<Thread>,
@@ -181,6 +176,7 @@ impl<'a> PageSize<'a> {
             pages: Pages::new(settings),
             entries: std::array::from_fn(|order| entry(SMALL + order as u32)),
             course: None,
+            clock: Clock::default(),
             areas: None,
             threads: Vec::new(),
             aged: Aged::default(),
@@ -217,7 +213,11 @@ impl<'a> PageSize<'a> {
         let mut aged = std::mem::take(&mut self.aged);
         let mut changes = chunk.changes.iter().peekable();
         let mut fetches = chunk.fetches.iter().peekable();
+        let mut idle = chunk.idle.iter().peekable();
         for (index, touch) in chunk.touches.iter().enumerate() {
+            while let Some((_, idle)) = idle.next_if(|(before, _)| *before <= index) {
+                self.idle(*idle);
+            }
             while let Some((_, change)) = changes.next_if(|(before, _)| *before <= index) {
                 self.watched_change(change, Some(touch.thread), watch);
             }
@@ -239,28 +239,8 @@ impl<'a> PageSize<'a> {
             watch.touched(index, || self.costs());
         }
         changes.for_each(|(_, change)| self.watched_change(change, None, watch));
+        idle.for_each(|(_, idle)| self.idle(*idle));
         self.aged = aged;
-    }
-
-    /// Run khugepaged until now, and record what is mapped.
-    fn moment(&mut self) {
-        let Some(mut course) = self.course.take() else { return };
-        let before = course.last().map_or(0.0, |moment| moment.ns);
-        // Threads run at the same time: the time is that of the last one.
-        let ns = self.threads.iter().map(|thread| thread.ns(self.processor)).fold(before, f64::max);
-        self.pages.tick(ns);
-        self.shoot_down();
-        if let Some(areas) = &mut self.areas {
-            areas.pass(ns - before, self.pages.mapped_by_area());
-        }
-        let [mapped_bytes, huge_bytes] = self.pages.mapped().map(|pages| pages << SMALL);
-        course.push(Moment { ns, mapped_bytes, huge_bytes });
-        self.course = Some(course);
-    }
-
-    /// Take its course.
-    pub fn course(&mut self) -> Vec<Moment> {
-        self.course.take().unwrap_or_default()
     }
 
     /// All faults, what happened to huge pages, and the most private memory mapped, bytes.
@@ -374,6 +354,9 @@ impl<'a> PageSize<'a> {
             Found::Streamed | Found::Memory => self.terms.dram += ps,
         }
         let thread = &mut self.threads[touch.thread as usize];
+        if self.clock.is_measured() {
+            thread.instructions = touch.instructions;
+        }
         if touch.tlb != TlbOp::None {
             let entry = self.entries[self.pages.order(touch.block)];
             let place = touch.number << SMALL;
