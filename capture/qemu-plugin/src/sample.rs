@@ -7,6 +7,10 @@
 //!
 //! In *bursts*, every reference of a thread is reported: the thread then tests a table in which
 //! nothing has been seen. So bursts begin and end without translating code again.
+//!
+//! Before a reported reference, the receiver must know where its thread is. In a *dense* sample
+//! ([`DENSE`]), every block has a word, which keeps count of the instructions. In others, a place
+//! precedes the first reference of a block ([`report`]).
 
 use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
@@ -16,23 +20,30 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::layout::{
-    BLOCKS, BYTES_SHIFT, COUNT_SHIFT, FETCH, Place, SIZE_SHIFT, STORE, burst, burst_distance,
-    burst_start, tag,
+    BLOCKS, BYTES_SHIFT, COUNT_SHIFT, FETCH, PAGE_SHIFT, Place, SIZE_SHIFT, STORE, burst,
+    burst_distance, burst_start, is_sampled, silent_word, tag,
 };
 use crate::recorder::{Recorder, VCPUS, map};
-use crate::seen::{self, LIMITS, Limits, PAGE, ZEROS, page_of, see, see_fetch, wanted};
+use crate::seen::{
+    self, LIMITS, Limits, PAGE, ZEROS, flag, limit, page_of, see, see_fetch, wanted,
+};
 pub use crate::seen::{forget, forget_all};
 use crate::stream::Stream;
 use crate::{ADDR_MASK, OnBlock, OnReference, Recording, unpack_fast, zero};
 
+/// The smallest sample that is dense, as a share of the pages times 2^64: a word for every block
+/// then takes less time than places.
+const DENSE: u64 = 3 << 62;
+
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(null_mut());
 static ON: AtomicBool = AtomicBool::new(false);
-/// Whether there was a second thread. QEMU then translates all code again.
-static SEVERAL: AtomicBool = AtomicBool::new(false);
 /// The counts of virtual CPU 0, at a fixed address, which callbacks reach faster.
 static FIRST: First = First(Counts {
     instructions: Cell::new(0),
     blocks: Cell::new(0),
+    attend: Cell::new(0),
+    share: Cell::new(0),
+    seed: Cell::new(0),
     data: [const { Cell::new(0) }; 2],
     limits: Cell::new(null_mut()),
     burst: Cell::new(0),
@@ -53,6 +64,12 @@ struct Counts {
     instructions: Cell<u64>,
     /// Blocks since the current burst was to begin, or, negative, before the next one.
     blocks: Cell<i64>,
+    /// From this value of `blocks` on, [`fetch`] looks at every block: 0, or in a dense sample the
+    /// least.
+    attend: Cell<i64>,
+    /// The share of pages that are sampled, times 2^64, and the seed; as of the last burst.
+    share: Cell<u64>,
+    seed: Cell<u64>,
     /// Loads and stores.
     data: [Cell<u64>; 2],
     /// The table that decides what to look at.
@@ -72,7 +89,7 @@ struct Counts {
 impl Counts {
     /// The limit of a load or store of the page of an address.
     #[inline(always)]
-    fn limit(&self, addr: u64, store: usize) -> u16 {
+    fn limit(&self, addr: u64, store: usize) -> i16 {
         // SAFETY: both tables have limits for every page below 2^ADDR_BITS.
         unsafe { (*self.limits.get().add(page_of(addr)))[store].load(Relaxed) }
     }
@@ -96,6 +113,19 @@ impl Counts {
 
     fn in_burst(&self) -> bool {
         self.limits.get() == ZEROS.load(Relaxed)
+    }
+
+    /// Whether the page of an address is sampled, by the share that was noted.
+    #[inline(always)]
+    fn samples(&self, addr: u64) -> bool {
+        is_sampled((addr & ADDR_MASK) >> PAGE_SHIFT, self.seed.get(), self.share.get())
+    }
+
+    /// Note the present share.
+    fn look(&self, recorder: &Recorder) {
+        self.share.set(recorder.header().sample.load(Relaxed));
+        self.seed.set(seed(recorder));
+        self.attend.set(if self.share.get() >= DENSE { i64::MIN } else { 0 });
     }
 
     /// Choose the burst of the next part of the run.
@@ -151,17 +181,9 @@ unsafe fn counts(vcpu: c_uint) -> &'static Counts {
     unsafe { &*COUNTS.load(Relaxed).add(vcpu as usize % VCPUS) }
 }
 
-/// The same. `ALONE`: the process has had one thread only.
-#[inline(always)]
-unsafe fn counts_of<const ALONE: bool>(vcpu: c_uint) -> &'static Counts {
-    // SAFETY: contract of this function.
-    if ALONE { &FIRST.0 } else { unsafe { counts(vcpu) } }
-}
-
 /// Begin to count anew: `vcpu` is that of a new thread or process.
 pub fn begin_counts(recorder: &Recorder, vcpu: c_uint) {
     if is_on() {
-        SEVERAL.fetch_or(vcpu != 0, Relaxed);
         // SAFETY: the sample is on, and this is the thread of `vcpu`, or before its first block.
         let counts = unsafe { counts(vcpu) };
         for count in [&counts.instructions, &counts.data[0], &counts.data[1], &counts.reported] {
@@ -171,6 +193,7 @@ pub fn begin_counts(recorder: &Recorder, vcpu: c_uint) {
             count.set(0);
         }
         counts.blocks.set(0);
+        counts.look(recorder);
         counts.limits.set(LIMITS.load(Relaxed));
         counts.plan(recorder, vcpu);
     }
@@ -197,14 +220,14 @@ impl Recording for Sample {
         unsafe { counts(vcpu) }.instructions.get()
     }
     fn reference() -> OnReference {
-        if SEVERAL.load(Relaxed) { reference::<false> } else { reference::<true> }
+        reference
     }
     fn block(recorder: &Recorder, word: u64, count: u64) -> (OnBlock, u64) {
         let (offset, bytes) = (word & (PAGE - 1), word >> BYTES_SHIFT & 0xff);
         if !has_fetches(recorder) {
             (on_uncounted_block, count)
         } else if word >> COUNT_SHIFT & 0x7f != 0 && offset + bytes <= PAGE {
-            (if SEVERAL.load(Relaxed) { on_block::<false> } else { on_block::<true> }, word)
+            (on_block, word)
         } else {
             (on_any_block, word)
         }
@@ -216,24 +239,36 @@ impl Recording for Sample {
 
 /// Called on a load or store. `data` is the index of its instruction, shifted into place, and the
 /// number of instructions of its block.
-extern "C" fn reference<const ALONE: bool>(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
+extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
     // SAFETY: QEMU calls this on the thread of `vcpu`; callbacks are those of a sample.
-    let counts = unsafe { counts_of::<ALONE>(vcpu) };
+    let counts = unsafe { counts(vcpu) };
     let store = (info >> 17 & 1) as usize;
     add(&counts.data[store], 1);
-    if addr % PAGE >= u64::from(counts.limit(addr, store)) {
-        touch(vcpu, unpack_fast(info) | addr & ADDR_MASK, data as u64);
+    let limit = counts.limit(addr, store);
+    if ((addr % PAGE) as i16) < limit {
+        return;
     }
+    let (word, data) = (unpack_fast(info) | addr & ADDR_MASK, data as u64);
+    // The usual case of a dense sample: a sampled page, in a block that was reported.
+    if limit == limit::SAMPLED
+        && addr % PAGE + (1 << (word >> SIZE_SHIFT & 7)) <= PAGE
+        && counts.reported.get() == counts.instructions.get()
+        && counts.samples(addr)
+    {
+        // SAFETY: as above; this has no other handle.
+        return unsafe { Stream::of(vcpu) }.put(word | data & !ADDR_MASK);
+    }
+    touch(vcpu, word, data);
 }
 
-#[cold]
+/// A load or store that may have to be reported.
 #[inline(never)]
 fn touch(vcpu: c_uint, word: u64, data: u64) {
     let (addr, bytes) = (word & ADDR_MASK, 1 << (word >> SIZE_SHIFT & 7));
     let store = usize::from(word & STORE != 0);
     // SAFETY: callers are on the thread of `vcpu`.
     let counts = unsafe { counts(vcpu) };
-    if addr % PAGE + bytes <= PAGE && counts.limit(addr, store) != 0 {
+    if addr % PAGE + bytes <= PAGE && counts.limit(addr, store) > 0 {
         return;
     }
     if wanted(addr, bytes, |page| see(page, store)) | counts.in_burst() {
@@ -246,18 +281,34 @@ fn touch(vcpu: c_uint, word: u64, data: u64) {
 }
 
 /// Called when a block begins that lies in one page and fits a word: `word`.
-extern "C" fn on_block<const ALONE: bool>(vcpu: c_uint, word: *mut c_void) {
+extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
     let word = word as u64;
     // SAFETY: as in `reference`.
-    let counts = unsafe { counts_of::<ALONE>(vcpu) };
+    let counts = unsafe { counts(vcpu) };
     // SAFETY: callbacks are those of a sample.
-    if !unsafe { seen::fetched(word) } || counts.blocks.get() >= 0 {
-        return fetch(vcpu, word);
+    let flags = unsafe { seen::flags_of(word) };
+    if flags & flag::FETCH == 0 || counts.blocks.get() >= counts.attend.get() {
+        return attend(vcpu, word, flags);
     }
     counts.count_block(word >> COUNT_SHIFT & 0x7f);
 }
 
-/// The same for any other block.
+/// Such a block begins that may have to be reported. `flags` are those of its page.
+#[inline(never)]
+fn attend(vcpu: c_uint, word: u64, flags: u8) {
+    // SAFETY: as in `reference`.
+    let counts = unsafe { counts(vcpu) };
+    let is_seen = flags & flag::FETCH != 0;
+    let is_sampled = !is_seen && flags & flag::EVER != 0 && counts.samples(word);
+    // The usual cases of a dense sample.
+    if counts.blocks.get() < 0 && is_seen | is_sampled {
+        begin_block(vcpu, counts, is_sampled.then_some(word), word >> COUNT_SHIFT & 0x7f);
+    } else {
+        fetch(vcpu, word);
+    }
+}
+
+/// Called when any other block begins.
 extern "C" fn on_any_block(vcpu: c_uint, word: *mut c_void) {
     fetch(vcpu, word as u64);
 }
@@ -266,8 +317,8 @@ extern "C" fn on_any_block(vcpu: c_uint, word: *mut c_void) {
 extern "C" fn on_uncounted_block(vcpu: c_uint, count: *mut c_void) {
     // SAFETY: as in `reference`.
     let counts = unsafe { counts(vcpu) };
-    if counts.blocks.get() >= 0 {
-        turn(vcpu, counts);
+    if counts.blocks.get() >= counts.attend.get() {
+        return begin_uncounted(vcpu, count as u64);
     }
     counts.count_block(count as u64);
 }
@@ -283,20 +334,46 @@ fn fetch(vcpu: c_uint, word: u64) {
     }
     // SAFETY: callers are on the thread of `vcpu`.
     let counts = unsafe { counts(vcpu) };
-    if counts.blocks.get() >= 0 {
-        turn(vcpu, counts);
-    }
-    if has_fetches(recorder) && wanted(addr, bytes.max(1), see_fetch) | counts.in_burst() {
-        // SAFETY: callers have no handle.
+    turn_if_due(vcpu, counts);
+    let wanted = has_fetches(recorder) && wanted(addr, bytes.max(1), see_fetch) | counts.in_burst();
+    begin_block(vcpu, counts, wanted.then_some(word), count);
+}
+
+/// A block of `count` instructions begins, and fetches are not recorded.
+#[inline(never)]
+fn begin_uncounted(vcpu: c_uint, count: u64) {
+    // SAFETY: as in `reference`.
+    let counts = unsafe { counts(vcpu) };
+    turn_if_due(vcpu, counts);
+    begin_block(vcpu, counts, None, count);
+}
+
+/// A block of `count` instructions begins: count it, and write `word` if its fetch is part of the
+/// sample.
+#[inline(always)]
+fn begin_block(vcpu: c_uint, counts: &Counts, word: Option<u64>, count: u64) {
+    if word.is_some() || counts.attend.get() != 0 {
+        // SAFETY: callers are on the thread of `vcpu`, and have no handle.
         let mut stream = unsafe { Stream::of(vcpu) };
         report(&mut stream, counts, counts.instructions.get());
-        stream.put(word);
-        add(&counts.reported, count);
+        // Without a word for so many instructions, a place will precede the next reference.
+        if let Some(word) = word.or_else(|| silent_word(count)) {
+            stream.put(word);
+            add(&counts.reported, count);
+        }
     }
     counts.count_block(count);
 }
 
-/// Begin or end a burst if it is time, when a block begins.
+/// Begin or end a burst if it is time. A block is about to begin.
+#[inline(always)]
+fn turn_if_due(vcpu: c_uint, counts: &Counts) {
+    if counts.blocks.get() >= 0 {
+        turn(vcpu, counts);
+    }
+}
+
+/// Begin or end a burst.
 #[cold]
 fn turn(vcpu: c_uint, counts: &Counts) {
     let Some(recorder) = Recorder::installed() else { return };
@@ -307,6 +384,7 @@ fn turn(vcpu: c_uint, counts: &Counts) {
     }
     // SAFETY: callers are on the thread of `vcpu`, and have no handle.
     unsafe { Stream::of(vcpu) }.control(tag::BURST, &[begins.into()]);
+    counts.look(recorder);
     if begins {
         counts.limits.set(ZEROS.load(Relaxed));
     } else {
@@ -321,6 +399,7 @@ pub fn seed(recorder: &Recorder) -> u64 {
 
 /// Report where the thread is, unless the receiver knows. `start` is the number of instructions
 /// before the current block.
+#[inline(always)]
 fn report(stream: &mut Stream, counts: &Counts, start: u64) {
     let end = counts.instructions.get();
     if counts.reported.replace(end) != end {
@@ -329,6 +408,7 @@ fn report(stream: &mut Stream, counts: &Counts, start: u64) {
 }
 
 /// Report where the thread is, and its counts.
+#[inline(never)]
 fn place(stream: &mut Stream, counts: &Counts, start: u64) {
     let mut words = [0; Place::Words as usize];
     for (place, value) in [

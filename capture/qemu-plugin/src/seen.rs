@@ -2,14 +2,14 @@
 //! What was seen of each page, for a sample: what need not be reported.
 //!
 //! A table has a [`Limit`] for the loads and one for the stores of each page of the address space:
-//! those that begin below it need not be reported. Fetches have a bit for each page. Neither is ever
-//! set for sampled pages, and both are cleared for memory that was mapped or discarded, or shared by
-//! a fork.
+//! those that begin below it need not be reported. Fetches have a bit for each page, which is never
+//! set for sampled pages. Both are cleared for memory that was mapped or discarded, or shared by a
+//! fork.
 
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16};
+use std::sync::atomic::{AtomicI16, AtomicPtr, AtomicU8};
 
 use crate::ADDR_MASK;
 use crate::layout::{ADDR_BITS, PAGE_SHIFT, is_sampled};
@@ -18,19 +18,22 @@ use crate::sample::{is_on, seed};
 
 /// Of the loads of a page, or of its stores, the offset below which they need not be reported: 0, or
 /// one of [`limit`].
-type Limit = AtomicU16;
+type Limit = AtomicI16;
 /// Those of the loads and of the stores of a page.
 pub type Limits = [Limit; 2];
 
-mod limit {
+pub mod limit {
     /// None need be: those of this page and of the next one have been seen.
-    pub const ALL: u16 = 4096;
+    pub const ALL: i16 = 4096;
     /// Those of this page have been seen. A reference has at most 64 bytes, so others may cross.
-    pub const WITHIN: u16 = ALL - 63;
+    pub const WITHIN: i16 = ALL - 63;
+    /// All must be: the page is sampled, or was, and there is nothing else to note.
+    pub const SAMPLED: i16 = -1;
 }
 
 /// Bits of a page in [`FLAGS`].
-mod flag {
+pub mod flag {
+    /// No fetch needs to be reported.
     pub const FETCH: u8 = 1;
     /// Touched at all. Stays set when the memory is discarded.
     pub const EVER: u8 = 2;
@@ -66,14 +69,14 @@ unsafe fn flags(addr: u64) -> &'static AtomicU8 {
     unsafe { &*FLAGS.load(Relaxed).add(page_of(addr)) }
 }
 
-/// Whether no fetch from the page of an address needs to be reported.
+/// The [`flag`]s of the page of an address.
 ///
 /// # Safety
 /// As of [`flags`].
 #[inline(always)]
-pub unsafe fn fetched(addr: u64) -> bool {
+pub unsafe fn flags_of(addr: u64) -> u8 {
     // SAFETY: contract of this function.
-    unsafe { flags(addr) }.load(Relaxed) & flag::FETCH != 0
+    unsafe { flags(addr) }.load(Relaxed)
 }
 
 /// The limits of the page of an address.
@@ -130,17 +133,19 @@ pub fn see_fetch(page: Page) -> bool {
 pub fn see(page: Page, store: usize) -> bool {
     // SAFETY: only called if a sample is recorded.
     let limit = |addr| unsafe { &limits(addr)[store] };
-    let unseen = limit(page.addr).load(Relaxed) == 0;
-    if unseen && !page.sampled {
+    let unseen = limit(page.addr).load(Relaxed) <= 0;
+    if unseen && page.sampled {
+        limit(page.addr).store(limit::SAMPLED, SeqCst);
+    } else if unseen {
         limit(page.addr).store(limit::WITHIN, SeqCst);
         for (addr, next) in
             [(page.addr, page.addr + PAGE), (page.addr.wrapping_sub(PAGE), page.addr)]
         {
             let change = |from, to| limit(addr).compare_exchange(from, to, SeqCst, Relaxed).is_ok();
-            if limit(next).load(SeqCst) != 0
+            if limit(next).load(SeqCst) > 0
                 && change(limit::WITHIN, limit::ALL)
                 // Another thread may have forgotten the next page meanwhile.
-                && limit(next).load(SeqCst) == 0
+                && limit(next).load(SeqCst) <= 0
             {
                 change(limit::ALL, limit::WITHIN);
             }

@@ -63,6 +63,8 @@ pub trait Sink {
 const MAX_WORDS: usize = 1 << 11;
 /// Words expanded together, one bit each in a mask.
 const GROUP: usize = 64;
+/// Fewer words up to a control word are expanded one by one, which takes less than a group.
+const FEW: usize = 24;
 /// Mask of the bits above the address.
 const TOP: u64 = !((1 << ADDR_BITS) - 1);
 
@@ -101,6 +103,7 @@ fn count_of(top: u16) -> u16 {
 pub struct Expander {
     fetch: bool,
     columns: Box<Columns>,
+    /// Records that [`Expander::flush`] passes on.
     wide: Batch,
 }
 
@@ -112,7 +115,7 @@ struct Columns {
     size: [u16; MAX_WORDS],
     /// Instructions since the previous record.
     gap: [u16; MAX_WORDS],
-    /// Instructions since the previous record that is not a fetch.
+    /// Instructions since the previous record that is not dropped.
     gap_without_fetch: [u32; MAX_WORDS],
     /// `size`, and `gap` or `gap_without_fetch`, truncated to bytes.
     narrow: [[u8; MAX_WORDS]; 2],
@@ -135,8 +138,10 @@ struct BlockState {
     recorded: u16,
     /// Instructions of the current block.
     count: u16,
-    /// Not 0: some block has no size, or too many bytes or instructions.
+    /// Not 0: some block of the table has no size, or too many bytes or instructions.
     invalid: u32,
+    /// Some block is no fetch: it has no size.
+    silent: bool,
     /// Union of the bits of all sizes and gaps. The topmost is set if a gap was negative.
     bits: u16,
 }
@@ -147,8 +152,8 @@ const MAX_BLOCK_COUNT: u32 = 1 << 14;
 
 impl Columns {
     /// Fill in the records of `words`, up to the first word that is neither a reference nor a
-    /// block, and advance `position`. Returns the number of these words, and whether all sizes and
-    /// gaps fit a byte. Returns `None`, with `position` unchanged, if some word makes no record or
+    /// block, and advance `position`. Returns the number of these words, whether all sizes and gaps
+    /// fit a byte, and whether some block is no fetch. Returns `None`, with `position` unchanged, if some word makes no record or
     /// the records are not in the order of their instructions.
     #[inline(always)]
     fn fill(
@@ -156,7 +161,7 @@ impl Columns {
         words: &[u64],
         blocks: &[Block; BLOCKS],
         position: &mut Position,
-    ) -> Option<(usize, bool)> {
+    ) -> Option<(usize, bool, bool)> {
         let Position { block_start, block_end, .. } = *position;
         let recorded = position.recorded.checked_sub(block_start)?;
         let count = block_end - block_start;
@@ -168,6 +173,7 @@ impl Columns {
             recorded: recorded as u16,
             count: count as u16,
             invalid: 0,
+            silent: false,
             bits: 0,
         };
         let mut filled = 0;
@@ -191,7 +197,7 @@ impl Columns {
         position.block_end = state.end;
         position.block_start = state.end - u64::from(state.count);
         position.recorded = position.block_start + u64::from(state.recorded);
-        Some((filled, state.bits <= u16::from(u8::MAX)))
+        Some((filled, state.bits <= u16::from(u8::MAX), state.silent))
     }
 
     fn group(&mut self, start: usize) -> GroupColumns<'_> {
@@ -204,14 +210,14 @@ impl Columns {
         }
     }
 
-    /// Drop the fetches among the first `count` records and add their gaps to the next record, that
-    /// of the first starting at `carried`. Returns the number of records left, and the instructions
-    /// after the last one.
+    /// Drop the fetches among the first `count` records, or with `fetch` those without a size, and
+    /// add their gaps to the next record, that of the first starting at `carried`. Returns the
+    /// number of records left, and the instructions after the last one.
     #[inline(always)]
-    fn drop_fetches(&mut self, count: usize, mut carried: u32) -> (usize, u32) {
+    fn drop_fetches(&mut self, count: usize, fetch: bool, mut carried: u32) -> (usize, u32) {
         let mut left = 0;
         for i in 0..count {
-            let is_fetch = self.kind[i] == Kind::Fetch as u8;
+            let is_fetch = self.kind[i] == Kind::Fetch as u8 && !(fetch && self.size[i] > 0);
             carried += u32::from(self.gap[i]);
             self.addr[left] = self.addr[i];
             self.kind[left] = self.kind[i];
@@ -277,6 +283,7 @@ impl GroupColumns<'_> {
                 // A block that did not fit the table has no size, and makes no record.
                 state.invalid |= bytes.wrapping_sub(1) >> 16 | instructions / MAX_BLOCK_COUNT;
             }
+            state.silent |= size[i] == 0;
             state.end += u64::from(state.count);
         }
         let [sizes, gaps] = narrow;
@@ -313,6 +320,8 @@ struct Expanded {
     words: usize,
     /// Records made of these.
     records: usize,
+    /// Blocks that are no records were dropped: gaps are in [`Columns::gap_without_fetch`].
+    dropped: bool,
     /// All sizes and gaps fit a byte.
     narrow: bool,
 }
@@ -332,8 +341,8 @@ impl Expander {
     }
 
     /// Pass the records of `words` to `sink`, up to the first control word that is not a block, and
-    /// of at most [`MAX_WORDS`]. Returns the number of words expanded: 0 only if `words` is empty
-    /// or begins with such a control word.
+    /// of at most [`MAX_WORDS`]; some of them wait for a [`Expander::flush`]. Returns the number of
+    /// words expanded: 0 only if `words` is empty or begins with such a control word.
     pub fn expand(
         &mut self,
         words: &[u64],
@@ -342,10 +351,17 @@ impl Expander {
         sink: &mut impl Sink,
     ) -> Result<usize> {
         let words = &words[..words.len().min(MAX_WORDS)];
-        let Some(Expanded { words: expanded, records, narrow }) =
+        if words.len() < FEW || words[..FEW].iter().any(|word| *word >= OTHER) {
+            if self.wide.len() >= MAX_WORDS {
+                self.flush(sink)?;
+            }
+            return Ok(self.expand_each(words, blocks, position));
+        }
+        self.flush(sink)?;
+        let Some(Expanded { words: expanded, records, dropped, narrow }) =
             self.fill_columns(words, blocks, position)
         else {
-            return self.expand_each(words, blocks, position, sink);
+            return Ok(self.expand_each(words, blocks, position));
         };
         let thread = position.thread;
         let Columns { addr, kind, size, gap, gap_without_fetch, narrow: [sizes, gaps] } =
@@ -361,10 +377,10 @@ impl Expander {
             wide.addr.extend_from_slice(addr);
             wide.kind.extend_from_slice(kind);
             wide.size.extend_from_slice(&size[..records]);
-            if self.fetch {
-                wide.instr.extend(gap[..records].iter().map(|&gap| u32::from(gap)));
-            } else {
+            if dropped {
                 wide.instr.extend_from_slice(&gap_without_fetch[..records]);
+            } else {
+                wide.instr.extend(gap[..records].iter().map(|&gap| u32::from(gap)));
             }
             wide.thread.resize(records, thread);
             sink.wide(wide)?;
@@ -380,17 +396,17 @@ impl Expander {
         blocks: &[Block; BLOCKS],
         position: &mut Position,
     ) -> Option<Expanded> {
-        // Instructions of earlier blocks whose fetches were dropped.
+        // Instructions of earlier blocks that are no records.
         let behind = position.block_start.saturating_sub(position.recorded);
-        if behind >> 31 != 0 || self.fetch && behind > 0 {
+        if behind >> 31 != 0 {
             return None;
         }
         let mut advanced = Position { recorded: position.recorded + behind, ..*position };
         let columns = &mut *self.columns;
-        let (words, mut narrow) = columns.fill(words, blocks, &mut advanced)?;
-        let mut records = words;
-        if !self.fetch {
-            let (left, behind) = columns.drop_fetches(words, behind as u32);
+        let (words, mut narrow, silent) = columns.fill(words, blocks, &mut advanced)?;
+        let (mut records, dropped) = (words, !self.fetch || silent || behind > 0);
+        if dropped {
+            let (left, behind) = columns.drop_fetches(words, self.fetch, behind as u32);
             advanced.recorded -= u64::from(behind);
             records = left;
             let [sizes, gaps] = &mut columns.narrow;
@@ -398,17 +414,22 @@ impl Expander {
                 & narrow_to_bytes(&columns.gap_without_fetch[..left], gaps);
         }
         *position = advanced;
-        Some(Expanded { words, records, narrow })
+        Some(Expanded { words, records, dropped, narrow })
     }
 
-    /// Expand word by word whatever does not fit the columns. This defines [`Self::expand`].
+    /// Pass on the records that wait for it.
+    pub fn flush(&mut self, sink: &mut impl Sink) -> Result<()> {
+        if self.wide.is_empty() { Ok(()) } else { sink.wide(&mut self.wide) }
+    }
+
+    /// Expand word by word what is short or does not fit the columns. This defines
+    /// [`Self::expand`]. The records wait.
     fn expand_each(
         &mut self,
         words: &[u64],
         blocks: &[Block; BLOCKS],
         position: &mut Position,
-        sink: &mut impl Sink,
-    ) -> Result<usize> {
+    ) -> usize {
         let mut expanded = 0;
         for &word in words.iter().take_while(|word| **word < OTHER) {
             expanded += 1;
@@ -438,10 +459,7 @@ impl Expander {
             let (thread, instr) = (position.thread, gap as u32);
             self.wide.push(Record { addr, kind, size, thread, instr });
         }
-        if !self.wide.is_empty() {
-            sink.wide(&mut self.wide)?;
-        }
-        Ok(expanded)
+        expanded
     }
 }
 

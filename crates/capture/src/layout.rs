@@ -158,7 +158,7 @@ pub struct Header {
     /// Not 0: record a sample ([`is_sampled`]). The plugin lowers it as the footprint grows if
     /// [`Header::sample_pages`] is not 0.
     pub sample: AtomicU64,
-    /// Seed of the sample.
+    /// [`mix`] of the seed of the sample.
     pub sample_seed: AtomicU64,
     /// Pages that a sample of a growing footprint should have at most; 0 for a fixed share.
     pub sample_pages: AtomicU64,
@@ -188,13 +188,14 @@ pub const FETCH: u32 = 2;
 /// log2 of the size of the pages that are sampled.
 pub const PAGE_SHIFT: u32 = 12;
 
+/// A sample of all pages.
+pub const ALL_PAGES: u64 = u64::MAX;
+
 /// Whether the page of this number, without the bits above [`ADDR_BITS`], is in the sample of
-/// `seed` and `limit`: the share of pages times 2^64.
-///
-/// The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-#[inline]
+/// `limit`, the share of pages times 2^64. `seed` is [`mix`] of the sample's seed.
+#[inline(always)]
 pub const fn is_sampled(page_number: u64, seed: u64, limit: u64) -> bool {
-    mix(page_number ^ mix(seed)) < limit
+    limit == ALL_PAGES || mix(page_number ^ seed) < limit
 }
 
 /// Bursts take at most one in this many blocks, whatever the share of sampled pages.
@@ -214,11 +215,14 @@ pub fn burst_distance(limit: u64) -> u64 {
 }
 
 /// Where a burst of this many blocks begins in a distance, the `number`-th of a thread, at random.
+/// `seed` is [`mix`] of the sample's seed.
 pub fn burst_start(distance: u64, burst: u64, seed: u64, number: u64) -> u64 {
-    mix(mix(seed) ^ !number) % (distance - burst + 1)
+    mix(seed ^ !number) % (distance - burst + 1)
 }
 
-const fn mix(value: u64) -> u64 {
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+#[inline(always)]
+pub const fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -312,7 +316,8 @@ pub struct Block {
 /// Set in every word that is not a load or store.
 pub const CONTROL: u64 = 1 << 63;
 /// A block begins: address, bytes ([`BYTES_SHIFT`]) and number of instructions ([`COUNT_SHIFT`]).
-/// If the number is 0, the low 32 bits are the block's index in the table.
+/// If the number is 0, the low 32 bits are the block's index in the table. Without bytes, it is no
+/// fetch, and only counts instructions.
 pub const BLOCK: u64 = CONTROL;
 /// Position of a block's bytes (8 bits).
 pub const BYTES_SHIFT: u32 = 48;
@@ -353,6 +358,11 @@ pub mod tag {
     pub const PLACE: u64 = 126;
     /// In a sample, a burst begins (1) or ends (0): in it, every reference of the thread is recorded.
     pub const BURST: u64 = 127;
+}
+
+/// Encode a block that is no fetch, but only counts instructions, if it fits.
+pub fn silent_word(instructions: u64) -> Option<u64> {
+    (1..=MAX_COUNT).contains(&instructions).then_some(BLOCK | instructions << COUNT_SHIFT)
 }
 
 /// Encode a block as a word, if it fits.

@@ -225,11 +225,14 @@ impl<'a> Recording<'a> {
                     break;
                 };
                 self.began = true;
+                if tag != tag::PLACE || !self.out.has_begun() {
+                    self.expander.flush(&mut self.out)?;
+                }
                 self.control(tag, record, position)?;
                 words = rest;
             }
         }
-        Ok(())
+        self.expander.flush(&mut self.out)
     }
 
     /// The program wrote to the shared memory: stop trusting it.

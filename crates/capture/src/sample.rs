@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use nearfar_schema::units::parse_share;
 use nearfar_schema::{Given, Value};
+use nearfar_trace::hash::mix;
 use nearfar_trace::sample::{limit, rate};
 use nearfar_trace::{Kind, PageSample};
 
@@ -35,7 +36,7 @@ impl Rate {
     /// Ask the plugin for such a sample.
     pub fn ask(self, header: &Header, seed: u64) {
         header.sample.store(limit(self.at_start()), Relaxed);
-        header.sample_seed.store(seed, Relaxed);
+        header.sample_seed.store(mix(seed), Relaxed);
         let most = if self == Self::Auto { AUTO_PAGES } else { 0 };
         header.sample_pages.store(most, Relaxed);
     }
@@ -111,7 +112,7 @@ mod tests {
         #[test]
         fn the_plugin_and_the_trace_agree(page in 0u64..1 << 36, seed: u64, rate in 0.0..1.0) {
             let sample = PageSample { rate, seed, ..PageSample::default() };
-            let sampled = layout::is_sampled(page, seed, limit(rate));
+            let sampled = layout::is_sampled(page, mix(seed), limit(rate));
             prop_assert_eq!(sample.contains(page), sampled);
             // The ranges of files are above 2^63.
             prop_assert_eq!(sample.contains(page | 1 << 51), sampled);

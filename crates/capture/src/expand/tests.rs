@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::layout::{CONTROL, block_word, tag};
+use crate::layout::{CONTROL, block_word, silent_word, tag};
 
 /// A table with the blocks `entries` (address, bytes, instructions) from index 1 on. Most of its
 /// memory stays untouched.
@@ -58,6 +58,7 @@ fn a_block_and_its_references() {
     let mut out = Collector::default();
     let mut expander = Expander::new(true);
     assert_eq!(expander.expand(&words, &blocks, &mut position, &mut out).unwrap(), 6);
+    expander.flush(&mut out).unwrap();
     let out = out.0;
     let found: Vec<_> = out.iter().map(|r| (r.addr, r.kind, r.size, r.thread, r.instr)).collect();
     let expected = [
@@ -80,6 +81,7 @@ fn stops_at_other_control_words() {
     let (mut expander, mut position) = (Expander::new(true), Position::new(0));
     assert_eq!(expander.expand(&words, &blocks, &mut position, &mut out).unwrap(), 1);
     assert_eq!(expander.expand(&words[1..], &blocks, &mut position, &mut out).unwrap(), 0);
+    expander.flush(&mut out).unwrap();
     assert_eq!(out.0.len(), 1);
 }
 
@@ -95,6 +97,7 @@ fn a_gap_beyond_the_column_is_carried_over() {
     let mut out = Collector::default();
     let mut expander = Expander::new(false);
     expander.expand(&words, &blocks, &mut position, &mut out).unwrap();
+    expander.flush(&mut out).unwrap();
     assert_eq!(out.0.instr, [u32::MAX, u32::MAX, 1, 2]);
     assert_eq!(position.rest(), 7);
 }
@@ -153,6 +156,7 @@ fn expanded(
             chunk = &chunk[expanded..];
         }
     }
+    expander.flush(&mut out).unwrap();
     assert_eq!(out.0.thread.len(), out.0.len());
     out.0.iter().collect()
 }
@@ -169,6 +173,7 @@ proptest! {
         turns in prop::collection::vec((0usize..4, any::<u32>(), 0u8..20), 0..200),
         step in prop_oneof![1usize..300, (1usize..4).prop_map(|groups| groups * GROUP)],
         all_fit in any::<bool>(),
+        silent in 1u64..9,
     ) {
         // Blocks that fit a word, with references in order, are expanded in columns.
         let raw = if all_fit { Vec::new() } else { raw };
@@ -181,13 +186,17 @@ proptest! {
             })
             .collect();
         let blocks = table(&entries);
-        // Index 0 is no block; others are encoded as words, all of them or some.
+        // Index 0 is no block; others are encoded as words, all of them or some. Some words are no
+        // fetches.
         let block = |index: u64| {
             let entry = index % (entries.len() as u64 + 1);
             let entry = if all_fit { entry.max(1) } else { entry };
             let block = entries.get((entry as usize).wrapping_sub(1));
             block.filter(|_| all_fit || !index.is_multiple_of(3))
-                .and_then(|&(addr, bytes, count)| block_word(addr, bytes, count))
+                .and_then(|&(addr, bytes, count)| match entry.is_multiple_of(silent) {
+                    true if silent < 5 => silent_word(count),
+                    _ => block_word(addr, bytes, count),
+                })
                 .unwrap_or(BLOCK | entry)
         };
         let mut words: Vec<u64> = raw

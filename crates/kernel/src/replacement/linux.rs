@@ -58,6 +58,11 @@
 //! 1/128 of the frames, so that a batch remains a small part of memory when a small trace
 //! represents a large program. The kernel itself always uses 32.
 //!
+//! In a [sample](Setup::share) of a memory, batches and faults between updates of the statistics are
+//! its share of those of the whole memory, at least 1, and list lengths in GiB are those of the whole
+//! memory. Between two reclaims of the whole memory are 32 faults, so one of them has likely activated
+//! a page; in the sample there may be one. There, reclaim takes note of the last 32 faults.
+//!
 //! Not modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim,
 //! huge pages, read-ahead of swap and files. Differences for files:
 //!
@@ -143,6 +148,8 @@ struct Statistics {
 pub struct Lists {
     setup: Setup,
     batch: u64,
+    /// Bytes of the whole memory for each page.
+    bytes_per_page: u64,
     /// A page's time is `age` just after its last eviction, 0 if never evicted: the shadow entry
     /// plus its own tick.
     pages: PageInfo,
@@ -159,6 +166,10 @@ pub struct Lists {
     activated: [u64; 2],
     /// The value that the last reclaim saw.
     activated_before: [u64; 2],
+    /// Faults up to the last activation at refault, by type.
+    activated_at: [u64; 2],
+    /// Not 0: reclaim takes note of an activation at refault for this many faults, instead of once.
+    notice: u64,
     /// As of the last update.
     stale: Statistics,
     faults: u64,
@@ -227,9 +238,16 @@ impl Replacement for Lists {
 
     fn new(setup: Setup) -> Self {
         let frames = setup.frames.max(1);
+        let whole_batch = (setup.whole_frames() / 128).clamp(1, BATCH);
+        let statistics_every = match setup.statistics_every {
+            0 => 0,
+            every => setup.share_of(every),
+        };
+        let fresh = (1..=whole_batch).contains(&setup.statistics_every);
         Self {
-            setup: Setup { frames, ..setup },
-            batch: (frames / 128).clamp(1, BATCH),
+            setup: Setup { frames, statistics_every, ..setup },
+            batch: setup.share_of(whole_batch),
+            bytes_per_page: (setup.page_bytes as f64 / setup.share) as u64,
             pages: PageInfo::default(),
             lists: Default::default(),
             age: 0,
@@ -237,6 +255,8 @@ impl Replacement for Lists {
             pending: Vec::new(),
             activated: [0; 2],
             activated_before: [0; 2],
+            activated_at: [0; 2],
+            notice: if setup.share < 1.0 && fresh { whole_batch } else { 0 },
             stale: Statistics::default(),
             faults: 0,
             survivors: Vec::new(),
@@ -270,6 +290,7 @@ impl Replacement for Lists {
         if refault {
             self.age += 1;
             self.activated[kind] += 1;
+            self.activated_at[kind] = self.faults;
             self.pages[page] |= ACTIVE | flags & WORKINGSET;
             self.note_cost(kind, u64::from(flags & WORKINGSET != 0), 0);
         }

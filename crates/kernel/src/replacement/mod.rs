@@ -31,6 +31,20 @@ pub struct Setup {
     pub swappiness: u64,
     /// Faults between two updates of the statistics of Linux's control group; 0 = never.
     pub statistics_every: u64,
+    /// Share of the whole memory that these frames are a sample of: 1 for all of it.
+    pub share: f64,
+}
+
+impl Setup {
+    /// Frames of the whole memory.
+    fn whole_frames(&self) -> u64 {
+        (self.frames.max(1) as f64 / self.share).round() as u64
+    }
+
+    /// The share of a number of pages or faults of the whole memory: at least 1.
+    fn share_of(&self, number: u64) -> u64 {
+        ((number as f64 * self.share).round() as u64).max(1)
+    }
 }
 
 /// State of a policy that all memories of a page size share.

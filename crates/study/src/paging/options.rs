@@ -353,7 +353,8 @@ impl Options {
     /// maximum.
     pub fn setup(&self, frames: u64, page_bytes: u64, lives: bool) -> Setup {
         let swappiness = if lives { self.swappiness } else { MAX_SWAPPINESS };
-        Setup { frames, page_bytes, swappiness, statistics_every: self.statistics_every }
+        let statistics_every = self.statistics_every;
+        Setup { frames, page_bytes, swappiness, statistics_every, share: 1.0 }
     }
 
     /// The memories to simulate at a page size, given as bytes and fractions.

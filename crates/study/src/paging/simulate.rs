@@ -272,16 +272,19 @@ impl<'a> Study<'a> {
         Some(Size { job, memories, frames })
     }
 
-    /// A job for memories of these numbers of frames.
+    /// A job for memories of these numbers of frames, of all pages or of a sample and its share of
+    /// them.
     fn job(
         &self,
         page_bytes: u64,
         block_shift: u32,
-        sample: Option<Sample>,
+        sample: Option<(Sample, f64)>,
         frames: &[u64],
     ) -> Job {
         let Self { options, lifetimes: lives, .. } = *self;
-        let setup = |&frames| options.setup(frames, page_bytes, lives);
+        let (sample, share) = sample.unzip();
+        let share = share.unwrap_or(1.0);
+        let setup = |&frames| Setup { share, ..options.setup(frames, page_bytes, lives) };
         let memories: Vec<Setup> = frames.iter().map(setup).collect();
         let engines = options.replacement.visit(Engines(memories));
         let (shift, files) = (page_bytes.trailing_zeros(), options.files);

@@ -7,11 +7,11 @@ use super::{
 
 impl Lists {
     #[inline(always)]
-    fn inactive_is_low(&self, kind: usize) -> bool {
+    pub(super) fn inactive_is_low(&self, kind: usize) -> bool {
         let lengths = self.seen_lengths();
         let [inactive, active] = [lengths[2 * kind], lengths[2 * kind + 1]];
         // At most the memory's size in bytes.
-        let ratio = match (inactive + active).saturating_mul(self.setup.page_bytes) >> 30 {
+        let ratio = match (inactive + active).saturating_mul(self.bytes_per_page) >> 30 {
             0 => 1,
             gib => (10 * gib).isqrt(),
         };
@@ -185,7 +185,10 @@ impl Lists {
     /// The scan of [`Lists::shrink`], without the final deactivation.
     fn shrink_lists(&mut self, priority: u32, force: bool, bits: &mut impl AccessBits) -> bool {
         let activated = self.seen_activated();
-        let refaulted = TYPES.map(|kind| activated[kind] != self.activated_before[kind]);
+        let refaulted = TYPES.map(|kind| match self.notice {
+            0 => activated[kind] != self.activated_before[kind],
+            faults => activated[kind] > 0 && self.faults - self.activated_at[kind] <= faults,
+        });
         let deactivate =
             TYPES.map(|kind| force || refaulted[kind] || self.inactive_is_low(kind));
         let mut skipped = false;

@@ -210,8 +210,8 @@ pub struct Sampled<'a> {
 
 impl Sampled<'_> {
     /// The cells of the page sizes with enough pages, and the other page sizes. `job` creates the
-    /// simulation of a page size, block size and group of pages, for memories of these numbers of
-    /// frames.
+    /// simulation of a page size, block size and group of pages with its share of all pages, for
+    /// memories of these numbers of frames.
     ///
     /// # Errors
     /// If the trace cannot be read, or the sample is too large for memory or has too few pages;
@@ -221,7 +221,7 @@ impl Sampled<'_> {
         candidates: &Candidates,
         rate: f64,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
-        job: impl Fn(u64, u32, Sample, &[u64]) -> PageSize + Sync,
+        job: impl Fn(u64, u32, (Sample, f64), &[u64]) -> PageSize + Sync,
     ) -> Result<(Vec<Cell>, Vec<OmittedSize>)> {
         // A captured sample, which can be large, is read twice and not kept.
         let captured = self.reader.info().source.sample.is_some();
@@ -264,7 +264,7 @@ impl Sampled<'_> {
         &self,
         sample: &TraceSample,
         records: &SampledRecords,
-        job: &(impl Fn(u64, u32, Sample, &[u64]) -> PageSize + Sync),
+        job: &(impl Fn(u64, u32, (Sample, f64), &[u64]) -> PageSize + Sync),
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Vec<Cell>> {
         let (shift, page_bytes) = (records.shift, 1 << records.shift);
@@ -277,7 +277,7 @@ impl Sampled<'_> {
         let make = |sample: Sample, share: f64| {
             let scaled = |memory: &Memory| ((memory.frames as f64 * share).round() as u64).max(1);
             let frames: Vec<u64> = memories.iter().map(scaled).collect();
-            job(page_bytes, block_shift, sample, &frames)
+            job(page_bytes, block_shift, (sample, share), &frames)
         };
         let in_groups = (0..GROUPS).zip(&shares);
         // The groups, then all of them as one.
