@@ -20,6 +20,7 @@ from capturing import (
     regions,
 )
 from nearfar import capture
+from nearfar.advise import advise
 from nearfar.errors import NearfarError
 from nearfar.paging import paging, warnings
 from nearfar.tiering import tiering
@@ -286,6 +287,8 @@ def test_studies_that_need_every_reference_refuse(program: Path, tmp_path: Path)
         tiering(taken)
     with pytest.raises(NearfarError, match="--view machine: needs every reference, and the trace"):
         paging(taken, view="machine")
+    with pytest.raises(NearfarError, match="40 % of the 4 KiB pages, and advice compares page"):
+        advise(taken, view="paper", machine="nvme", storage=["zram"])
     with pytest.raises(NearfarError, match="--sample: the trace is a sample of 40 % already"):
         paging(taken, sample=0.1)
     with pytest.raises(NearfarError, match="--page-sizes: the trace holds 40 % of the 4 KiB pages"):

@@ -280,6 +280,11 @@ def _check_sample(run: PagingRun) -> None:
     Raises:
         NearfarError: it has too few.
     """
+    if (share := run.get("sampled_pages")) is not None:
+        raise NearfarError(
+            f"{run['trace']}: holds {100 * share:g} % of the 4 KiB pages, and advice compares page "
+            "sizes; capture without --sample"
+        )
     for left in run["left_out"]:
         smallest = left["least_sample"]
         size = units.size(left["page_bytes"])
