@@ -272,7 +272,7 @@ mod tests {
     fn mistakes_name_the_line_or_the_key() {
         let text = FILES[1].1;
         for (from, to, said) in [
-            ("access =", "acces =", "unknown field"),
+            ("access =", "bytes =", "unknown field"),
             ("\"zipf\"", "\"bell\"", "distribution"),
             ("operations = 30_000_000", "operations = 0", "`operations = 0`"),
             ("access = \"4KiB\"", "access = \"5KiB\"", "whole pages"),
