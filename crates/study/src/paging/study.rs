@@ -107,7 +107,7 @@ impl Study {
                 "needs every reference, and the trace holds {} of the pages",
                 sample.share()
             );
-            let fix = "use --view paper, or capture without --sample";
+            let fix = "capture without --sample; `nearfar paging --view paper` takes samples";
             return Err(Error::input("--view machine", what, fix));
         }
         let lives = self.options.lifetimes && lifetimes::known(&reader)?;

@@ -200,6 +200,30 @@ fn normal(rows: u32, mean: f64, deviation: f64) -> Vec<f64> {
     weights
 }
 
+impl Array {
+    /// How its rows are chosen.
+    fn choice(&self, rows: u32, shape: &Shape) -> Choice {
+        if self.phase == Phases::Never || rows == 0 {
+            return Choice::Sequential;
+        }
+        let draws = |weights: &[f64]| Choice::Draws(Arc::new(Draws::new(weights)));
+        match self.distribution {
+            Distribution::Zipf => {
+                draws(&arrange(popularity(rows, shape.scrambled), shape.hottest_first))
+            }
+            Distribution::Normal => {
+                draws(&normal(rows, self.mean.unwrap_or(0.5), self.deviation.unwrap_or(0.1)))
+            }
+            Distribution::Uniform => Choice::Uniform,
+            Distribution::Sequential => Choice::Sequential,
+            Distribution::Chase => {
+                let order = Permutation::new(u64::from(rows), 0);
+                Choice::Chase((0..rows).map(|i| order.apply(u64::from(i)) as u32).collect())
+            }
+        }
+    }
+}
+
 /// Generate a workload by name or from a file.
 ///
 /// # Errors
@@ -226,7 +250,8 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
     }
     let operations = (workload.operations as f64 * shape.scale) as u64;
     let mut regions = Vec::new();
-    let mut tables: Vec<(u32, Distribution, Choice)> = Vec::new();
+    // Arrays of one size share a table of popularity.
+    let mut tables: Vec<(u32, Choice)> = Vec::new();
     let mut first = 0;
     for (array, gib) in workload.array.iter().zip(sizes) {
         let pages = frames(gib);
@@ -242,28 +267,15 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
             return Err(Error::input("--scale", what, "give a larger share, such as 1/64"));
         }
         let rows = pages / row;
-        let same = |(of, kind, _): &&(u32, Distribution, Choice)| {
-            (*of, *kind) == (rows, array.distribution) && array.distribution == Distribution::Zipf
+        let same =
+            |(of, _): &&(u32, Choice)| *of == rows && array.distribution == Distribution::Zipf;
+        let choice = match tables.iter().find(same) {
+            Some((_, table)) if used => table.clone(),
+            _ => array.choice(rows, shape),
         };
-        let choice = match (array.distribution, tables.iter().find(same)) {
-            (_, Some((.., table))) => table.clone(),
-            _ if !used || rows == 0 => Choice::Sequential,
-            (Distribution::Zipf, _) => Choice::Draws(Arc::new(Draws::new(&arrange(
-                popularity(rows, shape.scrambled),
-                shape.hottest_first,
-            )))),
-            (Distribution::Normal, _) => {
-                let (mean, deviation) = (array.mean.unwrap_or(0.5), array.deviation.unwrap_or(0.1));
-                Choice::Draws(Arc::new(Draws::new(&normal(rows, mean, deviation))))
-            }
-            (Distribution::Uniform, _) => Choice::Uniform,
-            (Distribution::Sequential, _) => Choice::Sequential,
-            (Distribution::Chase, _) => {
-                let order = Permutation::new(u64::from(rows), 0);
-                Choice::Chase((0..rows).map(|i| order.apply(u64::from(i)) as u32).collect())
-            }
-        };
-        tables.push((rows, array.distribution, choice.clone()));
+        if used && array.distribution == Distribution::Zipf {
+            tables.push((rows, choice.clone()));
+        }
         let draws = (array.draws as f64 * shape.scale).ceil() as u64;
         let (weight, shift, phase) = (array.weight, array.shift, array.phase);
         regions.push(Region { first, rows, phase, weight, choice, draws, shift });
@@ -271,7 +283,9 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
     }
     if regions.iter().any(|region| region.phase == Phases::WarmUp && region.rows * row < WARM) {
         regions.retain(|region| region.phase != Phases::WarmUp || region.rows * row >= WARM);
-        regions.iter_mut().for_each(|region| region.phase = Phases::Both);
+        for region in regions.iter_mut().filter(|region| region.phase == Phases::Rounds) {
+            region.phase = Phases::Both;
+        }
     }
     let scaled = |time: Option<nearfar_schema::units::Time>| {
         Time::from_ps((time.map_or(0, |time| time.ps()) as f64 * shape.scale) as u64)
