@@ -90,6 +90,11 @@ def sections(path: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[
             continue
         need = "yes" if key in resolved.get("required", []) else ""
         rows.append(f"| `{key}` | {kind(shape, defs)} | {need} | {cell(value['description'])} |")
+        # A list of tables has keys of its own.
+        written = resolve(shape.get("properties", {}).get("value", {}), defs)
+        items = resolve(written.get("items", {}), defs)
+        if "properties" in items:
+            inner.append((key, items))
     if rows:
         yield "\n".join(["| key | written | needed | meaning |", "|---|---|---|---|", *rows])
     for key, value in inner:
@@ -128,7 +133,7 @@ def kind(shape: dict[str, Any], defs: dict[str, Any]) -> str:
 
 def cell(text: str) -> str:
     """Text for a cell of a table."""
-    return text.replace("|", "\\|")
+    return text.replace("\n", " ").replace("|", "\\|")
 
 
 # --- the papers' numbers
