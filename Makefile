@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml $(wildcard machines/*.toml workloads/*.toml papers/*/*.toml)
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml $(wildcard machines/*.toml workloads/*.toml workloads/generated/*.toml papers/*/*.toml)
 
 .PHONY: help
 help: ## List the targets
