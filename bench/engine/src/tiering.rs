@@ -95,7 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
             let mut sum = 0u64;
             let mut block = Block::default();
             for (index, phase) in workload.phases.iter().enumerate() {
-                let mut source = workload.source(index, 1)?;
+                let mut source = workload.source(index, 1, 0)?;
                 let mut left = phase.accesses;
                 while left > 0 {
                     source.fill(&mut block, left.min(1 << 14) as usize)?;
