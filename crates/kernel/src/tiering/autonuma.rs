@@ -11,7 +11,7 @@
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
 use super::scan::{ScanKnobs, Scanner};
-use super::{Memory, PolicyEntry, Next, NodeId, Page, Policy, Thread, Time};
+use super::{Capability, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time};
 use crate::knobs;
 
 knobs! {
@@ -185,6 +185,10 @@ impl Policy for Autonuma {
         self.scanner.fault();
         if mem.node_of(page) != NodeId::FAST && self.is_hot(mem, page) {
             self.migrate(mem, page, NodeId::FAST);
+        }
+        if !mem.has(Capability::FarIsMapped) {
+            // The next reference faults as well.
+            self.armed[page.index()] = (mem.now().ps() >> TICK) as u32;
         }
         mem.disarm_hint(page);
     }

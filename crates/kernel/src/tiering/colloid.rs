@@ -7,13 +7,13 @@
 //! (`should_numa_migrate_memory`, `numa_migrate_memory_away_target` in `kernel/sched/fair.c`).
 //! The latencies are read from the processor and smoothed (`colloid-mon`).
 
-use nearfar_trace::Error;
-
 use super::autonuma::{Autonuma, AutonumaKnobs};
 use super::knobs::Knobs;
 use super::reclaim::ReclaimKnobs;
 use super::scan::ScanKnobs;
-use super::{Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time};
+use super::{
+    Capability, Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time, need,
+};
 use crate::knobs;
 
 knobs! {
@@ -37,10 +37,8 @@ pub static POLICY: PolicyEntry = PolicyEntry {
         [own, AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
     },
     make: |settings, mem| {
-        if mem.loaded_latency(NodeId::FAST).is_none() {
-            let what = "this memory does not say how long loads take";
-            return Err(Error::input("--policy colloid", what, "choose another, such as autonuma"));
-        }
+        // Latencies are counted by the processor, as samples are.
+        need(mem, Capability::Samples, "colloid", "choose another, such as autonuma")?;
         let knobs = ColloidKnobs::read(settings)?;
         let (mut autonuma, first_scan) = Autonuma::new(settings, mem)?;
         autonuma.scanner.arm_all_nodes();

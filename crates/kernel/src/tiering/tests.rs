@@ -170,7 +170,7 @@ fn a_policy_refuses_a_memory_that_it_cannot_do_with() {
         run_all(&[10, 26], &[], false, Some(name), |memory| memory.lacking(capability))
     };
     assert_eq!(refusing("accessed-bits"), ["damon"].into());
-    assert_eq!(refusing("samples"), ["memtis", "hybridtier"].into());
+    assert_eq!(refusing("samples"), ["colloid", "memtis", "hybridtier"].into());
     assert_eq!(refusing("far-is-mapped"), ["memtis", "hybridtier", "damon"].into());
     assert!(!refusing("dirty-bits").is_empty());
 }
