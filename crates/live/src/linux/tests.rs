@@ -294,7 +294,12 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     kernel.excluded.remove(range);
     let far = (tier.make)(&argument, 4 * pages as u32).unwrap();
     let world = World::new(kernel, far, sizes);
-    let mut manager = Manager::new(world, policy, &settings(policy).unwrap(), 4).unwrap();
+    let mut settings = settings(policy).unwrap();
+    if policy == "autonuma" {
+        // Faults take real time here.
+        settings.values.insert("hot_threshold".into(), "1s".into());
+    }
+    let mut manager = Manager::new(world, policy, &settings, 4).unwrap();
     manager.discover();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
