@@ -90,7 +90,7 @@ def sections(path: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[
             continue
         need = "yes" if key in resolved.get("required", []) else ""
         rows.append(f"| `{key}` | {kind(shape, defs)} | {need} | {cell(value['description'])} |")
-        # A list of tables has keys of its own.
+        # The tables of a list have keys; they get a section.
         written = resolve(shape.get("properties", {}).get("value", {}), defs)
         items = resolve(written.get("items", {}), defs)
         if "properties" in items:

@@ -356,7 +356,7 @@ fn begin_block(vcpu: c_uint, counts: &Counts, word: Option<u64>, count: u64) {
         // SAFETY: callers are on the thread of `vcpu`, and have no handle.
         let mut stream = unsafe { Stream::of(vcpu) };
         report(&mut stream, counts, counts.instructions.get());
-        // Without a word for so many instructions, a place will precede the next reference.
+        // A block of too many instructions has no word; a place then precedes the next reference.
         if let Some(word) = word.or_else(|| silent_word(count)) {
             stream.put(word);
             add(&counts.reported, count);

@@ -96,7 +96,7 @@ impl NodeModel {
     /// Picoseconds of an access to `bytes` adjacent bytes by a local thread, while other traffic
     /// uses the share `busy` (0 or more) of the node: the latency, then the rest at the thread's
     /// bandwidth. If the thread and the others together exceed the peak, the transfer slows down in
-    /// proportion. With `overlap`, so many accesses share a latency.
+    /// proportion. `overlap` is the number of accesses that share a latency.
     pub fn access_ps(&self, bytes: u64, write: bool, busy: f64, overlap: f64) -> f64 {
         let way = self.local.direction(write);
         let rest = bytes.saturating_sub(LINE) as f64 * way.byte_ps;

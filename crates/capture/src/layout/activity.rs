@@ -1,8 +1,8 @@
 //! For how long no recorded thread runs, because all are in system calls: such time is as long as
 //! without QEMU. Times are those of [`now`].
 //!
-//! An event reports it once it is long enough ([`Activity::resume`]), with the number of threads
-//! that run at a time: a thread that waits for another one does not run, and time that no two
+//! Once that time is long enough, an event reports it ([`Activity::resume`]) with the number of
+//! threads that run at a time: a thread that waits for another one does not run, and time that no two
 //! threads have together is the sum of theirs.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

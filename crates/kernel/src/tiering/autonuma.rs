@@ -34,6 +34,11 @@ const STEPS: u64 = 16;
 /// Arming times are kept in units of 2^20 ps, about a microsecond, modulo 2^32.
 const TICK: u32 = 20;
 
+/// The present time in [`TICK`]s.
+fn ticks(mem: &dyn Memory) -> u32 {
+    (mem.now().ps() >> TICK) as u32
+}
+
 /// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency",
@@ -101,7 +106,7 @@ impl Autonuma {
     }
 
     /// Let the threshold follow free memory and the rate of candidates. Returns whether there is
-    /// memory to spare; the threshold then begins again once it is short.
+    /// memory to spare, which resets the threshold.
     pub(super) fn update_threshold(&mut self, mem: &dyn Memory) -> bool {
         let high = self.reclaim.marks(NodeId::FAST).high;
         let spare = self.knobs.spare.0.max(mem.capacity(NodeId::FAST) / 16);
@@ -116,7 +121,7 @@ impl Autonuma {
 
     /// Whether a page that faulted now was armed so recently that it is hot.
     pub(super) fn is_recent(&self, mem: &dyn Memory, page: Page) -> bool {
-        let (now, then) = ((mem.now().ps() >> TICK) as u32, self.armed[page.index()]);
+        let (now, then) = (ticks(mem), self.armed[page.index()]);
         u64::from(now.wrapping_sub(then)) << TICK < self.threshold.ps()
     }
 
@@ -188,14 +193,14 @@ impl Policy for Autonuma {
         }
         if !mem.has(Capability::FarIsMapped) {
             // The next reference faults as well.
-            self.armed[page.index()] = (mem.now().ps() >> TICK) as u32;
+            self.armed[page.index()] = ticks(mem);
         }
         mem.disarm_hint(page);
     }
 
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
         if thread == self.scanner.thread() {
-            let now = (mem.now().ps() >> TICK) as u32;
+            let now = ticks(mem);
             let armed = &mut self.armed;
             return self.scanner.work(mem, |page| armed[page.index()] = now);
         }

@@ -196,7 +196,7 @@ impl Reclaim {
         }
     }
 
-    /// Whether a hint fault may move so many frames to a node. If it is nearly full, kswapd is woken
+    /// Whether a hint fault may move this number of frames to a node. If it is nearly full, kswapd is woken
     /// and the page stays (Linux, `migrate_balanced_pgdat`).
     pub fn has_room(&self, mem: &mut dyn Memory, node: NodeId, frames: u32) -> bool {
         let room = mem.free(node) >= self.marks(node).high + u64::from(frames);

@@ -394,7 +394,7 @@ impl Options {
         self.fast.iter().copied().map(Some).collect()
     }
 
-    /// So many frames at full scale.
+    /// The size of this number of frames at full scale, in GiB.
     fn gib(&self, frames: u64) -> f64 {
         (frames * FRAME) as f64 / self.scale / f64::from(1 << 30)
     }

@@ -1,6 +1,5 @@
 //! Generated workloads as TOML files: `workloads/generated/NAME.toml`.
 
-use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -8,7 +7,7 @@ use nearfar_hardware::node::LINE;
 use nearfar_kernel::tiering::FRAME;
 use nearfar_schema::units::{Size, Time};
 use nearfar_schema::{Given, Registry, Value};
-use nearfar_trace::{Error, Result};
+use nearfar_trace::{Error, Result, file};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
@@ -248,12 +247,8 @@ impl Workload {
 
 /// The text of a file.
 fn read(name: &str) -> Result<String> {
-    let wrong = |what: String| Error::input(name.to_owned(), what, "");
-    let size = fs::metadata(name).map_err(|error| wrong(error.to_string()))?.len();
-    if size > MAX_BYTES {
-        return Err(wrong("is larger than 1 MiB: not a workload".into()));
-    }
-    fs::read_to_string(name).map_err(|error| wrong(error.to_string()))
+    let bytes = file::read(Path::new(name), "a workload file", MAX_BYTES)?;
+    String::from_utf8(bytes).map_err(|_| Error::input(name.to_owned(), "not UTF-8 text", ""))
 }
 
 #[cfg(test)]

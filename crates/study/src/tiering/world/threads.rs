@@ -18,7 +18,6 @@ pub(super) struct Load {
     /// The last measurement: what was asked of each node, and time besides accesses.
     demands: Vec<Demand>,
     away: f64,
-    supplies: Vec<Supply>,
 }
 
 impl World {
@@ -177,6 +176,5 @@ impl World {
             });
             self.latency[node] = (model.local.read.latency_ps * supply.stretch) as u64;
         }
-        self.load.supplies = supplies;
     }
 }
