@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import NotRequired, TypedDict, Unpack
 
@@ -120,7 +121,8 @@ def run(
     The program's standard streams are those of this process.
 
     Args:
-        command: the program (a path, or a name in ``PATH``) and its arguments.
+        command: the program (a path, or a name in ``PATH``) and its arguments; with ``vm_image``,
+            a program of that machine, and with ``vm`` empty.
         output: trace folder; by default ``NAME.trace`` in the current folder.
         force: replace an existing trace.
         progress: called about ten times a second with the number of records so far.
@@ -133,10 +135,17 @@ def run(
             and the capture ends with it; a second Ctrl-C kills it.
     """
     words = [os.fspath(word) for word in command]
-    if not words:
+    disk = options.get("vm")
+    if disk and words:
+        why = "a disk's machine runs its own programs, and COMMAND would not run"
+        raise NearfarError(f"--vm: {why}; leave it out, or give --vm-image")
+    if not words and not disk:
         raise NearfarError("command: is empty; put the program after `--`")
-    path = Path(output) if output is not None else default_output(words)
-    with _interrupts():
+    path = Path(output) if output is not None else default_output([*words, disk or ""])
+    with ExitStack() as stack:
+        if options.get("vm_image"):
+            options = {**options, **stack.enter_context(_image(words, options))}
+        stack.enter_context(_interrupts())
         text = _engine.capture_run(
             words,
             path,
@@ -176,6 +185,34 @@ def capture(
     if outcome.interrupted:
         raise KeyboardInterrupt
     return outcome.path
+
+
+@contextmanager
+def _image(command: Sequence[str], options: declared.Options) -> Iterator[declared.Options]:
+    """Make the virtual machine that runs ``command``: its kernel, as options."""
+    from nearfar.guest import Guest, Hardware, Node, placed
+    from nearfar.sizes import parse_bytes
+
+    for name in ("vm", "kernel", "initrd"):
+        if options.get(name):
+            raise NearfarError(f"--{name}: conflicts with --vm-image; give only one of them")
+    listed = options.get("packages") or ()
+    copied = options.get("put") or ()
+    guest = Guest(
+        architecture=options.get("arch", "auto"),
+        hardware=Hardware((Node(parse_bytes(options.get("memory") or "512M", "--memory"), 1),)),
+        packages=listed.split(",") if isinstance(listed, str) else listed,
+        parameters=(options.get("append") or "").split(),
+    )
+    files = dict(map(placed, copied.split(",") if isinstance(copied, str) else copied))
+    with TemporaryDirectory(prefix="nearfar-") as scratch:
+        archive = Path(scratch) / "archive"
+        kernel = guest.write(archive, command, files)
+        yield {
+            "kernel": str(kernel.image),
+            "initrd": str(archive),
+            "append": " ".join(guest.kernel_parameters()),
+        }
 
 
 def meter(total: int | None = None) -> Callable[[int], None] | None:

@@ -516,6 +516,7 @@ class info:
         fetches: int
         kernel_loads: int
         kernel_stores: int
+        kernel_fetches: int
 
     REGIONS_ROWS: Final[Rows]
     class HotRow(TypedDict):
@@ -649,6 +650,17 @@ class capture:
         follow_forks: bool
         sample: str | float | None
         sample_seed: int
+        vm: str | None
+        vm_image: str | None
+        memory: str | int | None
+        cpus: int | None
+        kernel: str | None
+        initrd: str | None
+        append: str | None
+        start: str | None
+        boot_timeout: str | None
+        packages: str | Sequence[str] | None
+        put: str | Sequence[str] | None
 
     OPTIONS: Final[tuple[Option, ...]]
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! QEMU TCG plugin (API version 1, user mode): writes every executed block and every load and store
-//! to memory shared with the capture process. The hot path is two small functions. `layout.rs`
-//! defines the words.
+//! QEMU TCG plugin (API version 1): writes every executed block and every load and store of a
+//! program, or of a virtual machine ([`vm`]), to memory shared with the capture process. The
+//! hot path is two small functions. `layout.rs` defines the words.
 //!
 //! Arguments:
 //!
@@ -12,6 +12,7 @@
 //! * `process=NUMBER`: pid of this process in the receiver's namespace.
 //! * `zva=BYTES`: what an aarch64 `dc zva` zeroes.
 //! * `entry=BYTES`: what QEMU's tables take for each mapped page.
+//! * `ram=BYTES:LOW:LOW_BYTES:HIGH`: the RAM of a virtual machine, and where it is ([`vm::Ram`]).
 
 mod exec;
 mod guest;
@@ -27,6 +28,7 @@ mod sample;
 mod seen;
 mod stream;
 mod syscall;
+mod vm;
 mod zero;
 
 use std::collections::HashMap;
@@ -37,9 +39,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use qemu_plugin_sys as qemu;
 
 use instruction::Kind;
-use layout::{BLOCK, INDEX_SHIFT, SIZE_SHIFT, STORE};
+use layout::{BLOCK, INDEX_SHIFT, KERNEL, KERNEL_BLOCK, SIZE_SHIFT, STORE};
 use recorder::Recorder;
 use stream::Stream;
+use vm::Physical;
 
 /// Version of the plugin API that this is built for; QEMU reads this symbol.
 // SAFETY: the name is unique.
@@ -59,8 +62,8 @@ trait Recording {
     /// What a callback for a reference needs to know: `index` of the instruction, shifted into
     /// place, and the number of instructions of its block.
     fn data(index: u64, count: u64) -> u64;
-    /// A load or store. `word` lacks the index, which is in `data`.
-    unsafe fn access(vcpu: c_uint, word: u64, data: u64);
+    /// A load or store. `word` lacks its address, and the index, which is in `data`.
+    unsafe fn access(vcpu: c_uint, word: u64, at: At, data: u64);
     /// A block begins.
     unsafe fn fetch(vcpu: c_uint, word: u64);
     /// A number that changes whenever `vcpu` does anything.
@@ -71,6 +74,14 @@ trait Recording {
     fn block(recorder: &Recorder, word: u64, count: u64) -> (OnBlock, u64);
     /// The callback for `dc zva` ([`zero`]).
     fn zeroed() -> OnBlock;
+}
+
+/// Where a load or store is.
+#[derive(Clone, Copy)]
+pub struct At {
+    addr: u64,
+    /// QEMU's handle for it.
+    info: u32,
 }
 
 type OnBlock = extern "C" fn(c_uint, *mut c_void);
@@ -84,9 +95,9 @@ impl Recording for Whole {
         index
     }
     #[inline(always)]
-    unsafe fn access(vcpu: c_uint, word: u64, data: u64) {
+    unsafe fn access(vcpu: c_uint, word: u64, at: At, data: u64) {
         // SAFETY: contract of the trait.
-        unsafe { Stream::of(vcpu) }.put(word | data);
+        unsafe { Stream::of(vcpu) }.put(word | at.addr & ADDR_MASK | data);
     }
     #[inline(always)]
     unsafe fn fetch(vcpu: c_uint, word: u64) {
@@ -99,7 +110,7 @@ impl Recording for Whole {
         unsafe { Stream::of(vcpu) }.position()
     }
     fn reference() -> OnReference {
-        reference
+        reference_by::<Self>
     }
     fn block(_: &Recorder, word: u64, _: u64) -> (OnBlock, u64) {
         (on_block, word)
@@ -116,9 +127,9 @@ extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
 }
 
 /// Called on a load or store. `data` is that of [`Recording::data`].
-extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
-    // SAFETY: as in `on_block`.
-    unsafe { Whole::access(vcpu, unpack_fast(info) | addr & ADDR_MASK, data as u64) };
+extern "C" fn reference_by<R: Recording>(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
+    // SAFETY: as in `on_block`; the callbacks are those of what is recorded.
+    unsafe { R::access(vcpu, unpack_fast(info), At { addr, info }, data as u64) };
 }
 
 /// The same for a QEMU that packs `info` in another way.
@@ -128,8 +139,8 @@ extern "C" fn reference_by_api<R: Recording>(
     addr: u64,
     data: *mut c_void,
 ) {
-    // SAFETY: as in `on_block`; the callbacks are those of what is recorded.
-    unsafe { R::access(vcpu, unpack_by_api(info) | addr & ADDR_MASK, data as u64) };
+    // SAFETY: as in `reference_by`.
+    unsafe { R::access(vcpu, unpack_by_api(info), At { addr, info }, data as u64) };
 }
 
 /// The same for an instruction that loads and stores: with several threads, QEMU calls once for
@@ -140,23 +151,23 @@ extern "C" fn atomic_reference<R: Recording>(
     addr: u64,
     data: *mut c_void,
 ) {
-    let word = unpack_by_api(info) | addr & ADDR_MASK;
-    // SAFETY: as in `reference_by_api`.
+    let (word, at) = (unpack_by_api(info), At { addr, info });
+    // SAFETY: as in `reference_by`.
     unsafe {
         if loads_and_stores(info) {
-            R::access(vcpu, word & !STORE, data as u64);
+            R::access(vcpu, word & !STORE, at, data as u64);
         }
-        R::access(vcpu, word, data as u64);
+        R::access(vcpu, word, at, data as u64);
     }
 }
 
 /// The same for a store exclusive (`stxr`): QEMU compares and exchanges, but the instruction only
 /// stores.
 extern "C" fn exclusive_store<R: Recording>(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
-    let word = unpack_by_api(info) | addr & ADDR_MASK;
+    let word = unpack_by_api(info);
     if word & STORE != 0 {
-        // SAFETY: as in `reference_by_api`.
-        unsafe { R::access(vcpu, word, data as u64) };
+        // SAFETY: as in `reference_by`.
+        unsafe { R::access(vcpu, word, At { addr, info }, data as u64) };
     }
 }
 
@@ -203,18 +214,68 @@ fn block_index(recorder: &Recorder, addr: u64, bytes: u64, instructions: u64) ->
 
 extern "C" fn on_translation(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_plugin_tb) {
     let Some(recorder) = Recorder::installed() else { return };
-    if !STARTED.swap(true, Relaxed) {
+    if !vm::is_on() && !STARTED.swap(true, Relaxed) {
         recorder.started();
         // SAFETY: the first thread translates the first block, outside of other callbacks.
         guest::announce(&mut unsafe { Stream::of(0) });
     }
     // SAFETY: the block is valid.
     unsafe {
-        if sample::is_on() {
-            instrument::<sample::Sample>(recorder, block);
-        } else {
-            instrument::<Whole>(recorder, block);
+        match (vm::is_on(), sample::is_on()) {
+            (false, false) => instrument::<Whole>(recorder, block),
+            (false, true) => instrument::<sample::Sample>(recorder, block),
+            (true, false) => instrument::<Physical<Whole>>(recorder, block),
+            (true, true) => instrument::<Physical<sample::Sample>>(recorder, block),
         }
+    }
+}
+
+/// A block, or in a virtual machine the part of a block that lies in one page.
+struct Part {
+    /// Index of its first instruction.
+    first: usize,
+    /// Number of instructions.
+    count: usize,
+    /// Where its code is; `None` if that is not in the RAM of the virtual machine.
+    addr: Option<u64>,
+    bytes: u64,
+}
+
+/// The parts of a block.
+///
+/// # Safety
+/// To be called while QEMU translates `block`.
+unsafe fn parts(block: *mut qemu::qemu_plugin_tb) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::with_capacity(2);
+    // SAFETY: contract of this function, and every index is below the number of instructions.
+    unsafe {
+        for index in 0..qemu::qemu_plugin_tb_n_insns(block) {
+            let instruction = qemu::qemu_plugin_tb_get_insn(block, index);
+            let bytes = qemu::qemu_plugin_insn_size(instruction) as u64;
+            let addr = match vm::is_on() {
+                true => vm::code(instruction),
+                false => Some(qemu::qemu_plugin_insn_vaddr(instruction)),
+            };
+            match parts.last_mut() {
+                Some(part) if !vm::is_on() || vm::continues(part, addr) => {
+                    part.count += 1;
+                    part.bytes += bytes;
+                }
+                _ => parts.push(Part { first: index, count: 1, addr, bytes }),
+            }
+        }
+    }
+    parts
+}
+
+impl Part {
+    /// The word of its fetch; `None` if there is none.
+    fn word(&self, recorder: &Recorder, kernel: bool) -> Option<u64> {
+        let (bytes, count) = (self.bytes, self.count as u64);
+        let Some(addr) = self.addr else { return layout::silent_word(count) };
+        let addr = if kernel { addr | KERNEL_BLOCK } else { addr };
+        let word = layout::block_word(addr, bytes, count);
+        Some(word.unwrap_or_else(|| BLOCK | u64::from(block_index(recorder, addr, bytes, count))))
     }
 }
 
@@ -227,56 +288,59 @@ unsafe fn instrument<R: Recording>(recorder: &Recorder, block: *mut qemu::qemu_p
     let usual = if fast { R::reference() } else { reference_by_api::<R> };
     // SAFETY: contract of this function, and every index is below the number of instructions.
     unsafe {
-        let count = qemu::qemu_plugin_tb_n_insns(block);
-        let (mut bytes, mut is_repeat) = (0, false);
-        for index in 0..count {
-            let instruction = qemu::qemu_plugin_tb_get_insn(block, index);
-            let size = qemu::qemu_plugin_insn_size(instruction);
-            bytes += size as u64;
-            let place = (index as u64 & layout::INDEX_MASK) << INDEX_SHIFT;
-            let mut data = R::data(place, count as u64) as *mut c_void;
-            let code = qemu::qemu_plugin_insn_data(instruction).cast::<u8>();
-            let code = std::slice::from_raw_parts(code, size);
-            let callback = match instruction::kind(syscall::machine(), code) {
-                Kind::Usual => usual,
-                Kind::Atomic => atomic_reference::<R>,
-                Kind::StoreExclusive => exclusive_store::<R>,
-                Kind::Repeat => {
-                    let addr = qemu::qemu_plugin_insn_vaddr(instruction);
-                    data = repeat::instruction(addr, data as u64);
-                    is_repeat = count == 1;
-                    repeat::reference::<R>
-                }
-                Kind::Zero(register) => {
-                    zero::instrument::<R>(block, index, count, register, data as u64);
-                    usual
-                }
-                Kind::Call => {
-                    zero::instrument_call(instruction);
-                    usual
-                }
+        let kernel = vm::is_on() && vm::is_kernel(qemu::qemu_plugin_tb_vaddr(block));
+        let instructions = qemu::qemu_plugin_tb_n_insns(block);
+        for part in parts(block) {
+            let (mut is_repeat, mut at) = (false, part.addr.unwrap_or(0));
+            for index in part.first..part.first + part.count {
+                let instruction = qemu::qemu_plugin_tb_get_insn(block, index);
+                let size = qemu::qemu_plugin_insn_size(instruction);
+                let place = ((index - part.first) as u64 & layout::INDEX_MASK) << INDEX_SHIFT;
+                let place = if kernel { place | KERNEL } else { place };
+                let mut data = R::data(place, part.count as u64) as *mut c_void;
+                let code = qemu::qemu_plugin_insn_data(instruction).cast::<u8>();
+                let code = std::slice::from_raw_parts(code, size);
+                let callback = match instruction::kind(syscall::machine(), code) {
+                    Kind::Usual => usual,
+                    Kind::Atomic => atomic_reference::<R>,
+                    Kind::StoreExclusive => exclusive_store::<R>,
+                    Kind::Repeat => {
+                        let addr = if kernel { at | KERNEL_BLOCK } else { at };
+                        data = repeat::instruction(addr, data as u64);
+                        is_repeat = part.count == 1;
+                        repeat::reference::<R>
+                    }
+                    Kind::Zero(register) => {
+                        zero::instrument::<R>(block, index, instructions, register, data as u64);
+                        usual
+                    }
+                    Kind::Call => {
+                        zero::instrument_call(instruction);
+                        usual
+                    }
+                };
+                at += size as u64;
+                qemu::qemu_plugin_register_vcpu_mem_cb(
+                    instruction,
+                    Some(callback),
+                    NO_REGS,
+                    READ_WRITE,
+                    data,
+                );
+            }
+            let Some(word) = part.word(recorder, kernel) else { continue };
+            let (begins, data): (OnBlock, u64) = match is_repeat {
+                true => (repeat::on_block::<R>, word),
+                false => R::block(recorder, word, part.count as u64),
             };
-            qemu::qemu_plugin_register_vcpu_mem_cb(
-                instruction,
-                Some(callback),
-                NO_REGS,
-                READ_WRITE,
-                data,
-            );
+            let data = data as *mut c_void;
+            if part.first == 0 {
+                qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, Some(begins), NO_REGS, data);
+            } else {
+                let first = qemu::qemu_plugin_tb_get_insn(block, part.first);
+                qemu::qemu_plugin_register_vcpu_insn_exec_cb(first, Some(begins), NO_REGS, data);
+            }
         }
-        let (addr, count) = (qemu::qemu_plugin_tb_vaddr(block), count as u64);
-        let word = layout::block_word(addr, bytes, count)
-            .unwrap_or_else(|| BLOCK | u64::from(block_index(recorder, addr, bytes, count)));
-        let (begins, data): (OnBlock, u64) = match is_repeat {
-            true => (repeat::on_block::<R>, word),
-            false => R::block(recorder, word, count),
-        };
-        qemu::qemu_plugin_register_vcpu_tb_exec_cb(
-            block,
-            Some(begins),
-            NO_REGS,
-            data as *mut c_void,
-        );
     }
 }
 
@@ -325,8 +389,9 @@ pub unsafe extern "C" fn qemu_plugin_install(
             eprintln!("nearfar plugin: no shm=PATH argument; start it with `nearfar capture`");
             return 1;
         };
-        if (*info).system_emulation || !syscall::set_target(target) {
-            eprintln!("nearfar plugin: only qemu-x86_64 and qemu-aarch64 in user mode");
+        let ram = words().find_map(|word| vm::Ram::parse(word.strip_prefix("ram=")?));
+        if (*info).system_emulation != ram.is_some() || !syscall::set_target(target) {
+            eprintln!("nearfar plugin: only for qemu-x86_64 and qemu-aarch64, or their systems");
             return 1;
         }
         let number = |text: &str| text.parse().ok();
@@ -354,11 +419,15 @@ pub unsafe extern "C" fn qemu_plugin_install(
                 return 1;
             }
         }
+        FAST_UNPACK.store(is_packed_as_expected(), Relaxed);
+        if let Some(ram) = ram {
+            vm::install(id, ram);
+            return 0;
+        }
         reach::set_image(guest::record_host_mappings());
         zero::set_block_size(zva.and_then(|word| word.strip_prefix("zva=")?.parse().ok()));
         let entry = entry.and_then(|word| word.strip_prefix("entry=")?.parse().ok());
         reserve::set_entry(entry.unwrap_or(0));
-        FAST_UNPACK.store(is_packed_as_expected(), Relaxed);
         libc::pthread_atfork(Some(fork_hook()), None, Some(child_hook()));
         qemu::qemu_plugin_register_vcpu_init_cb(id, Some(on_vcpu_start));
         qemu::qemu_plugin_register_vcpu_exit_cb(id, Some(on_vcpu_end));

@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::layout::{
-    BLOCKS, BYTES_SHIFT, COUNT_SHIFT, FETCH, PAGE_SHIFT, Place, SIZE_SHIFT, STORE, burst,
-    burst_distance, burst_start, is_sampled, silent_word, tag,
+    BLOCKS, BYTES_SHIFT, COUNT_SHIFT, FETCH, KERNEL_BLOCK, PAGE_SHIFT, Place, SIZE_SHIFT, STORE,
+    burst, burst_distance, burst_start, is_sampled, silent_word, tag,
 };
 use crate::recorder::{Recorder, VCPUS, map};
 use crate::seen::{
@@ -29,7 +29,7 @@ use crate::seen::{
 };
 pub use crate::seen::{forget, forget_all};
 use crate::stream::Stream;
-use crate::{ADDR_MASK, OnBlock, OnReference, Recording, unpack_fast, zero};
+use crate::{ADDR_MASK, At, OnBlock, OnReference, Recording, unpack_fast, zero};
 
 /// The smallest sample that is dense, as a share of the pages times 2^64: a word for every block
 /// then takes less time than places.
@@ -206,11 +206,11 @@ impl Recording for Sample {
     fn data(index: u64, count: u64) -> u64 {
         index | count
     }
-    unsafe fn access(vcpu: c_uint, word: u64, data: u64) {
+    unsafe fn access(vcpu: c_uint, word: u64, at: At, data: u64) {
         // SAFETY: contract of the trait.
         let counts = unsafe { counts(vcpu) };
         add(&counts.data[usize::from(word & STORE != 0)], 1);
-        touch(vcpu, word, data);
+        touch(vcpu, word | at.addr & ADDR_MASK, data);
     }
     unsafe fn fetch(vcpu: c_uint, word: u64) {
         fetch(vcpu, word);
@@ -330,7 +330,8 @@ fn fetch(vcpu: c_uint, word: u64) {
     let mut count = word >> COUNT_SHIFT & 0x7f;
     if count == 0 {
         let (start, shape) = recorder.block(word as usize % BLOCKS);
-        (addr, bytes, count) = (start, shape & u64::from(u32::MAX), shape >> 32);
+        let bytes_and_count = (shape & u64::from(u32::MAX), shape >> 32);
+        (addr, (bytes, count)) = (start & !KERNEL_BLOCK, bytes_and_count);
     }
     // SAFETY: callers are on the thread of `vcpu`.
     let counts = unsafe { counts(vcpu) };

@@ -17,7 +17,7 @@ use qemu_plugin_sys as qemu;
 use crate::layout::{SIZE_SHIFT, STORE, what};
 use crate::sample::Sample;
 use crate::stream::Stream;
-use crate::{ADDR_MASK, NO_REGS, Recording, Whole};
+use crate::{ADDR_MASK, At, NO_REGS, Recording, Whole};
 
 /// Bytes that the instruction zeroes; 0 if unknown.
 static BLOCK: AtomicU64 = AtomicU64::new(0);
@@ -125,9 +125,9 @@ extern "C" fn at_zero<R: Recording>(vcpu: c_uint, data: *mut c_void, cpu_state: 
     let (line, shift) =
         if bytes < LINE { (bytes, bytes.trailing_zeros().into()) } else { (LINE, LINE_SHIFT) };
     for at in (addr..addr + bytes).step_by(line as usize) {
-        let word = STORE | shift << SIZE_SHIFT | at & ADDR_MASK;
+        let (word, at) = (STORE | shift << SIZE_SHIFT, At { addr: at, info: 0 });
         // SAFETY: as in `unseen`.
-        unsafe { R::access(vcpu, word, data & !ADDR_MASK | (data & ADDR_MASK) >> NUMBER_BITS) };
+        unsafe { R::access(vcpu, word, at, data & !ADDR_MASK | (data & ADDR_MASK) >> NUMBER_BITS) };
     }
 }
 

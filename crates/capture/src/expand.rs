@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use nearfar_trace::{Batch, Kind, NarrowBatch, Record, Result};
+use nearfar_trace::{Batch, Kind, KindSet, NarrowBatch, Record, Result};
 
 use crate::layout::{
-    ADDR_BITS, BLOCK, BLOCKS, BYTES_SHIFT, Block, COUNT_SHIFT, INDEX_MASK, INDEX_SHIFT, OTHER,
-    SIZE_SHIFT, STORE,
+    ADDR_BITS, BLOCK, BLOCKS, BYTES_SHIFT, Block, COUNT_SHIFT, INDEX_MASK, INDEX_SHIFT, KERNEL,
+    KERNEL_BLOCK, OTHER, SIZE_SHIFT, STORE,
 };
 
 /// Position of a thread, in executed instructions.
@@ -78,8 +78,23 @@ fn within_block(top: u16) -> u16 {
     (top >> (INDEX_SHIFT - ADDR_BITS) & INDEX_MASK as u16) + 1
 }
 
-fn kind_of(top: u16) -> Kind {
-    if top & top_of(STORE) != 0 { Kind::Store } else { Kind::Load }
+/// The number of a reference's [`Kind`].
+fn kind_of(top: u16) -> u8 {
+    let kind = if top & top_of(STORE) != 0 { Kind::Store } else { Kind::Load };
+    kind as u8 + if top & top_of(KERNEL) != 0 { BY_KERNEL } else { 0 }
+}
+
+/// What a kind's number has to be increased by for the same reference of the kernel.
+const BY_KERNEL: u8 = Kind::KernelLoad as u8 - Kind::Load as u8;
+
+/// The address of a block of the table, and the number of its [`Kind`].
+fn fetch_of(addr: u64) -> (u64, u8) {
+    let kernel = addr & KERNEL_BLOCK != 0;
+    (addr & !KERNEL_BLOCK, Kind::Fetch as u8 + if kernel { BY_KERNEL } else { 0 })
+}
+
+fn is_fetch(kind: u8) -> bool {
+    KindSet::FETCHES.0 >> kind & 1 == 1
 }
 
 fn size_of(top: u16) -> u16 {
@@ -217,7 +232,7 @@ impl Columns {
     fn drop_fetches(&mut self, count: usize, fetch: bool, mut carried: u32) -> (usize, u32) {
         let mut left = 0;
         for i in 0..count {
-            let is_fetch = self.kind[i] == Kind::Fetch as u8 && !(fetch && self.size[i] > 0);
+            let is_fetch = is_fetch(self.kind[i]) && !(fetch && self.size[i] > 0);
             carried += u32::from(self.gap[i]);
             self.addr[left] = self.addr[i];
             self.kind[left] = self.kind[i];
@@ -256,7 +271,7 @@ impl GroupColumns<'_> {
         let count = count.min(others.trailing_zeros() as usize);
         for i in 0..GROUP {
             let is_block = top[i] >= top_of(BLOCK);
-            kind[i] = if is_block { Kind::Fetch } else { kind_of(top[i]) } as u8;
+            kind[i] = if is_block { Kind::Fetch as u8 } else { kind_of(top[i]) };
             size[i] = if is_block { bytes_of(top[i]) } else { size_of(top[i]) };
             within[i] = if is_block { 0 } else { within_block(top[i]) };
         }
@@ -278,7 +293,7 @@ impl GroupColumns<'_> {
                 let entry = &blocks[words[i] as usize & (BLOCKS - 1)];
                 let shape = entry.shape.load(Relaxed);
                 let (bytes, instructions) = (shape as u32, (shape >> 32) as u32);
-                addr[i] = entry.addr.load(Relaxed);
+                (addr[i], kind[i]) = fetch_of(entry.addr.load(Relaxed));
                 (size[i], state.count) = (bytes as u16, instructions as u16);
                 // A block that did not fit the table has no size, and makes no record.
                 state.invalid |= bytes.wrapping_sub(1) >> 16 | instructions / MAX_BLOCK_COUNT;
@@ -435,28 +450,29 @@ impl Expander {
             expanded += 1;
             let top = top_of(word);
             let (addr, kind, size, at) = if word >= BLOCK {
-                let (addr, bytes, count) = match count_of(top) {
+                let ((addr, kind), bytes, count) = match count_of(top) {
                     0 => {
                         let block = &blocks[word as usize & (BLOCKS - 1)];
                         let shape = block.shape.load(Relaxed);
-                        (block.addr.load(Relaxed), shape as u16, shape >> 32)
+                        (fetch_of(block.addr.load(Relaxed)), shape as u16, shape >> 32)
                     }
-                    count => (word & !TOP, bytes_of(top), u64::from(count)),
+                    count => (fetch_of(word & !TOP), bytes_of(top), u64::from(count)),
                 };
                 position.block_start = position.block_end;
                 position.block_end += count;
-                (addr, Kind::Fetch, bytes, position.block_start)
+                (addr, kind, bytes, position.block_start)
             } else {
                 let at = position.block_start + u64::from(within_block(top));
                 (word & !TOP, kind_of(top), size_of(top), at)
             };
-            if kind == Kind::Fetch && (!self.fetch || size == 0) {
+            if is_fetch(kind) && (!self.fetch || size == 0) {
                 continue;
             }
             // What does not fit the column is carried over to the next record.
             let gap = at.saturating_sub(position.recorded).min(u64::from(u32::MAX));
             position.recorded += gap;
             let (thread, instr) = (position.thread, gap as u32);
+            let kind = Kind::from_u8(kind).unwrap_or(Kind::Load);
             self.wide.push(Record { addr, kind, size, thread, instr });
         }
         expanded

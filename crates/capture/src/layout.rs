@@ -43,7 +43,7 @@ pub use activity::{Activity, ThreadActivity, now};
 
 /// First word of the shared memory: "nearfar", the version of the encoding, and the sizes below, so
 /// that sides built with different layouts reject each other.
-pub const MAGIC: u64 = 0x6e65_6172_6661_7208 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
+pub const MAGIC: u64 = 0x6e65_6172_6661_7209 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which writers wait for room. Rings are aligned to it.
 pub const CHUNK: usize = 128 << 10;
 /// Words in a chunk.
@@ -164,6 +164,12 @@ pub struct Header {
     pub sample_pages: AtomicU64,
     /// First touches of pages so far, if a sample is recorded.
     pub touched: AtomicU64,
+    /// Not 0: record. Only a virtual machine waits for it.
+    pub record: AtomicU32,
+    /// Not 0: a virtual machine is recorded.
+    pub recording: AtomicU32,
+    /// References of a virtual machine to memory of devices, which are not recorded.
+    pub device_references: AtomicU64,
     /// Which threads run.
     pub activity: Activity,
 }
@@ -307,11 +313,14 @@ impl Slot {
 /// word.
 #[repr(C)]
 pub struct Block {
-    /// Address of its first instruction.
+    /// Address of its first instruction, and [`KERNEL_BLOCK`].
     pub addr: AtomicU64,
     /// Bytes of code (low half) and number of instructions (high half).
     pub shape: AtomicU64,
 }
+
+/// Bit of [`Block::addr`]: the code is the kernel's. Such blocks always use the table.
+pub const KERNEL_BLOCK: u64 = 1 << 63;
 
 /// Set in every word that is not a load or store.
 pub const CONTROL: u64 = 1 << 63;
@@ -337,6 +346,8 @@ pub const INDEX_MASK: u64 = 0x1ff;
 pub const SIZE_SHIFT: u32 = 57;
 /// Set if the reference is a store.
 pub const STORE: u64 = 1 << 60;
+/// Set if the kernel of a virtual machine made the reference.
+pub const KERNEL: u64 = 1 << 61;
 
 /// Tags of the other control words, above [`MAX_COUNT`]. The payload (56 bits) is the number of
 /// words that follow.

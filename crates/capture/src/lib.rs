@@ -1,7 +1,8 @@
 //! The receiving side of a capture: runs a program under QEMU and writes its trace.
 //!
-//! An unmodified program runs under `qemu-user` with the plugin of `capture/qemu-plugin`, which
-//! writes 8-byte words into shared memory ([`layout`], [`shared`]). This crate expands them into
+//! An unmodified program runs under QEMU's user mode, or a virtual machine under its system
+//! emulation ([`vm`]), with the plugin of `capture/qemu-plugin`, which writes 8-byte words into
+//! shared memory ([`layout`], [`shared`]). This crate expands them into
 //! records ([`expand`], [`transfer`]) and passes those to [`nearfar_trace::Writer`] ([`run`]).
 
 mod address_space;
@@ -23,7 +24,9 @@ pub mod sample;
 pub mod schedule;
 pub mod shared;
 mod streams;
+mod target;
 pub mod transfer;
+pub mod vm;
 
 pub use interrupt::Action;
 pub use probe::probe;

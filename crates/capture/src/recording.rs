@@ -1,6 +1,7 @@
 //! Turns the words of streams into a trace: records, and the events of address spaces.
 
 mod address_events;
+mod ram;
 mod resident;
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,11 +1,19 @@
 //! The options of `nearfar capture`.
 
-use nearfar_schema::{Command as Declared, Count, Options as _, none};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nearfar_schema::{Bytes, Command as Declared, Count, Given, List, Options as _, Value, none};
 use nearfar_trace::{Error, Result};
+use serde_json::Value as Json;
 
 use crate::program::Arch;
 use crate::sample::Rate;
 use crate::schedule::{Signal, Start, Stop, TimeSpan};
+use crate::vm::{Vm, VmStart};
+
+/// How long a virtual machine may boot, by default.
+const BOOT: Duration = Duration::from_secs(15 * 60);
 
 nearfar_schema::options! {
     /// The options of `nearfar capture`, as given.
@@ -23,7 +31,7 @@ nearfar_schema::options! {
         skip_refs: Count<0, { 1 << 63 }> = 0,
         /// Stop recording after this many records; the program keeps running.
         max_refs: Option<Count<1>> = none("no limit"),
-        /// Architecture of the program.
+        /// Architecture of the program or virtual machine.
         arch: Arch = "auto",
         /// Record child processes as well.
         follow_forks: bool = false,
@@ -33,10 +41,134 @@ nearfar_schema::options! {
         sample: Option<Rate> = none("every page"),
         /// Seed of the sample: another one selects other pages.
         sample_seed: Count = 0,
+        /// Boot this disk image (qcow2 or raw) and record the whole virtual machine, its kernel
+        /// included, by guest-physical address. The image is not changed.
+        vm: Option<String> = none("a program is recorded"),
+        /// Instead of a disk, boot a small Debian that apt downloads, and run the command in it.
+        vm_image: Option<VmImage> = none("a program is recorded"),
+        /// Memory of the virtual machine.
+        memory: Option<Bytes> = none("512M"),
+        /// Number of processors of the virtual machine.
+        cpus: Option<Count<1, 64>> = none("1"),
+        /// Kernel to boot, instead of the disk's boot loader.
+        kernel: Option<String> = none("the disk boots"),
+        /// Initial file system of that kernel.
+        initrd: Option<String> = none("no file"),
+        /// Parameters of that kernel.
+        append: Option<String> = none("nothing"),
+        /// When the recording of a virtual machine begins: `boot`; `marker`, when the guest asks for
+        /// it; or `console:TEXT`, when its console shows this text.
+        start: Option<VmStart> = none("marker with --vm-image, otherwise boot"),
+        /// How long it may take until then.
+        boot_timeout: Option<TimeSpan> = none("15min"),
+        /// Debian packages to install in --vm-image.
+        packages: Option<List<String>> = none("busybox"),
+        /// Files or folders to copy into --vm-image: PATH, which goes to /work, or PATH=GUEST.
+        put: Option<List<String>> = none("nothing"),
     }
 }
 
+nearfar_schema::choices! {
+    /// Virtual machines that nearfar makes.
+    pub enum VmImage: "image" {
+        /// Debian's kernel for clouds, and busybox
+        Debian = "debian",
+    }
+}
+
+impl Value for VmStart {
+    fn metavar() -> &'static str {
+        "WHEN"
+    }
+    fn python() -> String {
+        "str".into()
+    }
+    fn read(given: &Given) -> Result<Self, String> {
+        match given.to_string().split_once(':') {
+            None if given == &"boot".into() => Ok(Self::Boot),
+            None if given == &"marker".into() => Ok(Self::Marker),
+            Some(("console", text)) if !text.is_empty() => Ok(Self::Console(text.into())),
+            _ => {
+                let given = given.shown();
+                Err(format!("'{given}' is no start; write boot, marker or console:TEXT"))
+            }
+        }
+    }
+    fn plain(&self) -> Json {
+        match self {
+            Self::Boot => "boot".into(),
+            Self::Marker => "marker".into(),
+            Self::Console(text) => format!("console:{text}").into(),
+        }
+    }
+}
+
+/// Smallest memory of a virtual machine, and of what its size must be a multiple.
+const MIN_MEMORY: u64 = 64 << 20;
+const MIB: u64 = 1 << 20;
+
 impl Request {
+    /// The virtual machine to record, if any.
+    ///
+    /// # Errors
+    /// An option is missing, or makes no sense without a virtual machine or with it.
+    pub fn virtual_machine(&self) -> Result<Option<Vm>> {
+        if self.vm.is_none() && self.kernel.is_none() {
+            let given = [
+                ("--memory", self.memory.is_some()),
+                ("--cpus", self.cpus.is_some()),
+                ("--initrd", self.initrd.is_some()),
+                ("--append", self.append.is_some()),
+                ("--start", self.start.is_some()),
+                ("--boot-timeout", self.boot_timeout.is_some()),
+                ("--packages", self.packages.is_some()),
+                ("--put", self.put.is_some()),
+            ];
+            return match given.iter().find(|(_, given)| *given) {
+                None => Ok(None),
+                Some((option, _)) => Err(Error::input(
+                    *option,
+                    "is for virtual machines",
+                    "give --vm DISK or --vm-image debian as well",
+                )),
+            };
+        }
+        let arch = match (self.arch, std::env::consts::ARCH) {
+            (Arch::Arm, _) | (Arch::Auto, "aarch64") => Arch::Arm.name(),
+            _ => Arch::X86.name(),
+        };
+        if self.follow_forks {
+            let what = "is for programs: a virtual machine is recorded with all its processes";
+            return Err(Error::input("--follow-forks", what, "leave it out"));
+        }
+        if arch == Arch::Arm.name() && self.kernel.is_none() {
+            let what = "an aarch64 machine needs a kernel";
+            return Err(Error::input("--vm", what, "give --kernel, and --initrd if it has one"));
+        }
+        if self.kernel.is_none() && (self.initrd.is_some() || self.append.is_some()) {
+            let option = if self.initrd.is_some() { "--initrd" } else { "--append" };
+            return Err(Error::input(option, "belongs to a kernel", "give --kernel as well"));
+        }
+        let memory = self.memory.map_or(512 << 20, |bytes| bytes.0);
+        if memory < MIN_MEMORY || !memory.is_multiple_of(MIB) {
+            let what = "is not the memory of a virtual machine";
+            return Err(Error::input("--memory", what, "give whole MiB, at least 64M"));
+        }
+        let marker = self.vm_image.is_some();
+        let default = if marker { VmStart::Marker } else { VmStart::Boot };
+        Ok(Some(Vm {
+            arch,
+            disk: self.vm.as_ref().map(PathBuf::from),
+            kernel: self.kernel.as_ref().map(PathBuf::from),
+            initrd: self.initrd.as_ref().map(PathBuf::from),
+            append: self.append.clone().unwrap_or_default(),
+            memory,
+            cpus: self.cpus.map_or(1, |count| count.0),
+            start: self.start.clone().unwrap_or(default),
+            boot: self.boot_timeout.as_ref().map_or(BOOT, TimeSpan::time),
+        }))
+    }
+
     /// What recording waits for, how long it lasts, and its maximum number of records.
     ///
     /// # Errors

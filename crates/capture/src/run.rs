@@ -18,19 +18,23 @@ use serde::Serialize;
 use crate::interrupt::{Action, Interrupter, POLL_INTERVAL, SignalWitness, send};
 use crate::layout::{FETCH, FOLLOW};
 use crate::output::StopReason;
-use crate::probe::{no_room, not_started, page_entry, zeroed_block};
-use crate::program::{Arch, qemu, resolve};
+use crate::probe::{no_room, not_started};
+use crate::program::Arch;
 use crate::recording::{LostProgram, Recording};
 use crate::sample::{Rate, counts};
 use crate::schedule::{Due, Schedule, Start, TimeSpan};
 use crate::shared::Shared;
 use crate::streams::{Remaining, Streams};
+use crate::target::{Launch, Target};
+use crate::vm::{Connections, Ports, Signals, Vm, VmStart};
 
 /// What to capture and where to.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program and its arguments.
+    /// The program and its arguments; of a virtual machine, what it is for.
     pub command: Vec<OsString>,
+    /// The virtual machine to run instead of a program.
+    pub vm: Option<Vm>,
     /// The trace folder to create.
     pub output: PathBuf,
     /// The plugin's shared library.
@@ -86,10 +90,12 @@ pub struct Outcome {
 /// fails.
 pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Outcome> {
     // Catch the signal before anyone can learn that it is waited for.
-    let schedule =
-        Schedule::new(options.start.clone(), options.stop_after.as_ref().map(TimeSpan::time));
-    let program = resolve(&options.command, options.arch)?;
-    let emulator = qemu(program.arch)?;
+    let mut start = options.start.clone();
+    if let (None, Some(vm)) = (&start, &options.vm) {
+        start = (vm.start != VmStart::Boot).then(|| Start::Guest(vm.start.clone()));
+    }
+    let schedule = Schedule::new(start.clone(), options.stop_after.as_ref().map(TimeSpan::time));
+    let target = Target::new(&options.command, options.arch, options.vm.as_ref())?;
     if !options.plugin.is_file() {
         let place = options.plugin.display().to_string();
         return Err(Error::missing(
@@ -107,26 +113,28 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     if let Some((rate, seed)) = options.sample {
         rate.ask(shared.header(), seed);
     }
-    let mut detail = format!("qemu-{} with the nearfar plugin", program.arch);
+    let (arch, mut detail) = (target.arch(), target.describe());
     let skipped = format!("recording began after {} records", options.skip_refs);
-    let start = options.start.as_ref().map(Start::describe);
-    let started = format!("recording began {}", start.as_deref().unwrap_or_default());
+    let described = start.as_ref().map(Start::describe);
+    let started = format!("recording began {}", described.as_deref().unwrap_or_default());
     for (set, text) in [
         (!options.fetch, "without instruction fetches"),
         (options.follow_forks, "child processes recorded"),
-        (start.is_some(), started.as_str()),
+        (described.is_some(), started.as_str()),
         (options.skip_refs > 0, skipped.as_str()),
     ] {
         if set {
             detail = format!("{detail}; {text}");
         }
     }
-    let late = start.is_some() || options.skip_refs > 0;
+    // The boot of a virtual machine is no part of what was asked for.
+    let late = start.as_ref().is_some_and(|start| !matches!(start, Start::Guest(_)));
+    let late = late || options.skip_refs > 0;
     let source = Source {
         kind: "capture".into(),
         detail,
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        arch: program.arch.into(),
+        arch: arch.into(),
         sample: options.sample.map(|(rate, seed)| rate.sample(seed)),
         unrecorded: Some(late.then(|| "its start".to_owned()).into_iter().collect()),
         ..Source::default()
@@ -142,29 +150,14 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     // reads a doubled comma as a comma.
     let file = std::path::absolute(&options.plugin).unwrap_or_else(|_| options.plugin.clone());
     let file = file.to_string_lossy().replace(',', ",,");
-    let mut plugin = format!("{file},plugin={file},shm={}", shared.path());
-    if program.arch == "aarch64"
-        && let Some(bytes) = zeroed_block(&emulator)
-    {
-        plugin.push_str(&format!(",zva={bytes}"));
-    }
-    if let Some(bytes) = page_entry(&emulator) {
-        plugin.push_str(&format!(",entry={bytes}"));
-    }
-    let (name, rest) = program
-        .arguments
-        .split_first()
-        .ok_or_else(|| Error::input("command", "is empty", "put the program after `--`"))?;
-    let mut command = Command::new(&emulator);
-    command.arg0(format!("qemu-{}", program.arch));
-    command.arg("-plugin").arg(plugin).arg("-0").arg(name);
-    // A relative path could begin with a dash.
-    command.arg(if program.file.is_absolute() {
-        program.file
-    } else {
-        Path::new(".").join(program.file)
-    });
-    command.args(rest);
+    let plugin = format!("{file},plugin={file},shm={}", shared.path());
+    let Launch { mut command, emulator, connections } = match target.launch(plugin) {
+        Ok(launch) => launch,
+        Err(error) => {
+            writer.discard();
+            return Err(error);
+        }
+    };
     kill_with_parent(&mut command);
     let witness = SignalWitness::start();
     let mut child = match command.spawn() {
@@ -174,11 +167,13 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
             return Err(Error::io(&emulator, "cannot be started", &e));
         }
     };
+    let ports = connections.map(Connections::started);
+    let guest = options.vm.as_ref().zip(ports.as_ref());
     let interrupter = Interrupter::new(child.id(), witness, poll);
     let limits = (options.skip_refs, options.max_refs, schedule);
     let recording = Recording::new(&shared, writer, options.fetch, limits, interrupter);
     let mut streams = Streams::new(&shared, recording, options.follow_forks);
-    let received = receive(&shared, &mut streams, &child);
+    let received = receive(&shared, &mut streams, &child, guest);
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
     received?;
     if !streams.began() && !status.success() {
@@ -186,8 +181,11 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         streams.into_writer().discard();
         return Err(not_started(&emulator, status, interrupted));
     }
-    let outcome = finish(&shared, streams, status, options)?;
-    copy_perf_map(child.id(), &options.output);
+    let signals = ports.as_ref().map(|ports| &ports.signals);
+    let outcome = finish(&shared, streams, status, options, signals)?;
+    if options.vm.is_none() {
+        copy_perf_map(child.id(), &options.output);
+    }
     Ok(outcome)
 }
 
@@ -231,7 +229,12 @@ pub(crate) fn kill_with_parent(command: &mut Command) {
 
 /// Receive the words of `child` and of the processes that it forks until all have ended. The child
 /// must not be reaped meanwhile. An error ends it.
-pub(crate) fn receive(shared: &Shared, streams: &mut Streams<'_>, child: &Child) -> Result<()> {
+pub(crate) fn receive(
+    shared: &Shared,
+    streams: &mut Streams<'_>,
+    child: &Child,
+    guest: Option<(&Vm, &Ports)>,
+) -> Result<()> {
     let ended = AtomicBool::new(false);
     let pid = child.id();
     std::thread::scope(|scope| {
@@ -240,7 +243,11 @@ pub(crate) fn receive(shared: &Shared, streams: &mut Streams<'_>, child: &Child)
             ended.store(true, Release);
             shared.ring_bell();
         });
-        let driven = drive(shared, streams, pid, &ended);
+        if let Some((vm, ports)) = guest {
+            scope.spawn(|| ports.watch_console(shared, &vm.start));
+            scope.spawn(|| ports.watch_port(shared, &vm.start));
+        }
+        let driven = drive(shared, streams, pid, &ended, guest);
         if driven.is_err() {
             streams.recording.out.stop(None);
             end_program(pid, &ended);
@@ -253,7 +260,15 @@ pub(crate) fn receive(shared: &Shared, streams: &mut Streams<'_>, child: &Child)
 const MAX_TURNS: u32 = 100;
 
 /// Read the streams until every recorded process has ended.
-fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBool) -> Result<()> {
+fn drive(
+    shared: &Shared,
+    streams: &mut Streams<'_>,
+    pid: u32,
+    ended: &AtomicBool,
+    guest: Option<(&Vm, &Ports)>,
+) -> Result<()> {
+    let signals = guest.map(|(_, ports)| &ports.signals);
+    let mut guest = guest.map(|(vm, ports)| Guest::new(vm, ports, pid));
     let mut checked: HashMap<u32, Instant> = HashMap::new();
     let (mut idle_turns, mut late_turns, mut stop_turns) = (0, 0, 0);
     loop {
@@ -270,7 +285,7 @@ fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBoo
                 has_ended(process)
             }
         };
-        let due = streams.recording.out.schedule.due();
+        let due = streams.recording.out.schedule.due(signals);
         let remaining = streams.drain(pid, &mut is_gone)?;
         if streams.began() {
             streams.recording.out.schedule.program_began();
@@ -280,7 +295,10 @@ fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBoo
             Due::Begin => streams.recording.out.schedule.begin(),
             Due::End => streams.recording.out.stop(None),
         }
-        streams.begin_late()?;
+        match &mut guest {
+            Some(guest) => guest.turn(shared, streams, program_ended)?,
+            None => streams.begin_late()?,
+        }
         let (records, follows) = (streams.records(), streams.follows_children());
         let out = &mut streams.recording.out;
         // Forged memory is not trusted to name further processes.
@@ -316,6 +334,43 @@ fn drive(shared: &Shared, streams: &mut Streams<'_>, pid: u32, ended: &AtomicBoo
             shared
                 .wait_bell(seen, if remaining == Remaining::Ending { soon } else { POLL_INTERVAL });
         }
+    }
+}
+
+/// A virtual machine that runs as process `pid`.
+struct Guest<'a> {
+    vm: &'a Vm,
+    ports: &'a Ports,
+    pid: u32,
+    /// When QEMU was started.
+    since: Instant,
+    begun: bool,
+    ended: bool,
+}
+
+impl<'a> Guest<'a> {
+    fn new(vm: &'a Vm, ports: &'a Ports, pid: u32) -> Self {
+        Self { vm, ports, pid, since: Instant::now(), begun: false, ended: false }
+    }
+
+    /// Begin to record it when it is time, and end it once recording is over.
+    fn turn(&mut self, shared: &Shared, streams: &mut Streams<'_>, ended: bool) -> Result<()> {
+        let out = &mut streams.recording.out;
+        let waits = !out.has_begun();
+        if waits && out.schedule.waits_for().is_some() && self.since.elapsed() > self.vm.boot {
+            out.stop(None);
+        }
+        if !waits && !self.begun && streams.has_processes() {
+            self.begun = true;
+            streams.begin_vm(self.vm, self.ports)?;
+            shared.header().record.store(1, Release);
+        }
+        if streams.stopped() && !self.ended && !ended {
+            self.ended = true;
+            // It has nothing to write back.
+            send(self.pid, libc::SIGKILL);
+        }
+        Ok(())
     }
 }
 
@@ -360,10 +415,14 @@ fn finish(
     mut streams: Streams<'_>,
     status: ExitStatus,
     options: &Options,
+    signals: Option<&Signals>,
 ) -> Result<Outcome> {
     let recording = &mut streams.recording;
     let interrupter = &recording.out.interrupter;
-    let end = match (interrupter.interrupted(), status.code(), status.signal()) {
+    let of_command = signals.and_then(Signals::status).filter(|status| *status >= 0);
+    let ended = signals.is_some() && recording.out.stopped;
+    let code = of_command.or(status.code()).or(ended.then_some(0));
+    let end = match (interrupter.interrupted(), code, status.signal()) {
         // This is how a service ends: on SIGTERM, by its own exit.
         (true, Some(code), _) if interrupter.stopped() => End::Exit(code),
         (true, ..) => End::Interrupted,
@@ -387,10 +446,16 @@ fn finish(
     let start = streams.recording.out.schedule.waits_for();
     let not_begun = start.map(|start| {
         let start = start.describe();
-        format!("nothing is recorded: the program ended before recording began ({start})")
+        let line = signals.map(Signals::last_line).filter(|line| !line.is_empty());
+        let console =
+            line.map_or_else(String::new, |line| format!("; its console ends with '{line}'"));
+        format!("nothing is recorded: the program ended before recording began ({start}){console}")
     });
-    let reason = incomplete(shared, &streams.recording, end).or(no_data).or(not_begun);
-    let stopped = streams.stopped();
+    let panic = signals.and_then(Signals::panic);
+    let panic = panic.map(|why| format!("the kernel of the virtual machine panicked: {why}"));
+    let reason = panic.or_else(|| incomplete(shared, &streams.recording, end));
+    let reason = reason.or(no_data).or(not_begun);
+    let stopped = streams.stopped() && !signals.is_some_and(Signals::ends);
     let build_ids = build_ids(&streams.recording.files_mapped);
     let mut clock = std::mem::take(&mut streams.recording.out.clock);
     clock.end();

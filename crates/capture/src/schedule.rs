@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use nearfar_schema::{Given, Value};
 use serde_json::Value as Json;
 
+use crate::vm::{Signals, VmStart};
+
 nearfar_schema::choices! {
     /// A signal to nearfar, not to the program.
     pub enum Signal: "signal" {
@@ -106,6 +108,8 @@ pub enum Start {
     After(TimeSpan),
     /// A signal.
     On(Signal),
+    /// What a virtual machine says.
+    Guest(VmStart),
 }
 
 impl Start {
@@ -114,6 +118,8 @@ impl Start {
         match self {
             Start::After(wait) => format!("{} after the program", wait.text),
             Start::On(signal) => format!("on {}", signal.name()),
+            Start::Guest(VmStart::Console(text)) => format!("when the console showed '{text}'"),
+            Start::Guest(_) => "when the guest asked for it".into(),
         }
     }
 }
@@ -152,14 +158,19 @@ impl Schedule {
         self.start.as_ref()
     }
 
-    /// Check clock and signal. What the program has written by now precedes the change that is due.
-    pub fn due(&self) -> Due {
+    /// Check clock and signals, those of a virtual machine included. What the program has written by
+    /// now precedes the change that is due.
+    pub fn due(&self, guest: Option<&Signals>) -> Due {
         let reached = |time| self.since.is_some_and(|since| since.elapsed() >= time);
+        if guest.is_some_and(Signals::ends) {
+            return Due::End;
+        }
         let (due, is_due) = match &self.start {
             Some(Start::After(wait)) => (Due::Begin, reached(wait.time)),
             Some(Start::On(_)) => {
                 (Due::Begin, self.signal.as_ref().is_some_and(SignalHandler::is_received))
             }
+            Some(Start::Guest(_)) => (Due::Begin, guest.is_some_and(Signals::begins)),
             None => (Due::End, self.stop.is_some_and(reached)),
         };
         if is_due { due } else { Due::None }
@@ -257,19 +268,19 @@ mod tests {
         let wait = |text: &str| TimeSpan::read(&text.into()).unwrap();
         let mut schedule = Schedule::new(Some(Start::After(wait("1h"))), Some(Duration::ZERO));
         schedule.program_began();
-        assert_eq!(schedule.due(), Due::None);
+        assert_eq!(schedule.due(None), Due::None);
         let mut schedule = Schedule::new(Some(Start::After(wait("0s"))), Some(Duration::ZERO));
-        assert_eq!(schedule.due(), Due::None);
+        assert_eq!(schedule.due(None), Due::None);
         schedule.program_began();
-        assert!(schedule.due() == Due::Begin && schedule.waits_for().is_some());
+        assert!(schedule.due(None) == Due::Begin && schedule.waits_for().is_some());
         schedule.begin();
-        assert!(schedule.due() == Due::End && schedule.waits_for().is_none());
+        assert!(schedule.due(None) == Due::End && schedule.waits_for().is_none());
         let mut schedule = Schedule::new(Some(Start::On(Signal::Usr2)), None);
-        assert_eq!(schedule.due(), Due::None);
+        assert_eq!(schedule.due(None), Due::None);
         // SAFETY: a signal to this thread, which is caught.
         unsafe { libc::raise(libc::SIGUSR2) };
-        assert_eq!(schedule.due(), Due::Begin);
+        assert_eq!(schedule.due(None), Due::Begin);
         schedule.begin();
-        assert_eq!((schedule.due(), Schedule::whole().due()), (Due::None, Due::None));
+        assert_eq!((schedule.due(None), Schedule::whole().due()), (Due::None, Due::None));
     }
 }

@@ -9,15 +9,17 @@
 mod endings;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use nearfar_trace::{RegionKind, Result, Writer};
+use nearfar_trace::{Error, RegionKind, Result, Writer};
 
 use crate::expand::Position;
 use crate::fences::{Fences, Lookahead};
 use crate::layout::{Slot, origin, state};
 use crate::recording::{ForkedChild, Recording};
 use crate::shared::{Shared, StreamReader};
+use crate::vm::{Ports, Vm};
 
 /// The receiver's view of an occupied slot.
 struct Stream<'a> {
@@ -119,6 +121,25 @@ impl<'a> Streams<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Record the regions of a virtual machine's RAM and, once a late recording begins, what is
+    /// touched already.
+    pub(crate) fn begin_vm(&mut self, vm: &Vm, ports: &Ports) -> Result<()> {
+        let late = std::mem::take(&mut self.is_late);
+        self.recording.map_ram(&vm.ranges(), ports.signals.regions())?;
+        if late {
+            let touched = ports
+                .touched(vm)
+                .map_err(|e| Error::io(Path::new("memory"), "cannot be read", &e))?;
+            self.recording.touched_ram(&touched)?;
+        }
+        Ok(())
+    }
+
+    /// Whether some process is being recorded.
+    pub(crate) fn has_processes(&self) -> bool {
+        !self.processes.is_empty()
     }
 
     /// Whether child processes are recorded.

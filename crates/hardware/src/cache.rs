@@ -13,7 +13,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use nearfar_trace::{Batch, Kind, Record, last_byte};
+use nearfar_trace::{Batch, Kind, KindSet, Record, last_byte};
 
 /// One level: `sets` of `ways` lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +181,7 @@ impl Filter {
         let mut traffic = Traffic::default();
         loop {
             let first = match &mut self.instruction {
-                Some(cache) if kind == Kind::Fetch => cache,
+                Some(cache) if kind.fetches() => cache,
                 _ => &mut self.data,
             };
             if let Some(old) = first.access(line, Entry::from(kind.writes())) {
@@ -213,10 +213,10 @@ impl Filter {
     #[inline]
     fn line(&mut self, line: u64, kind: u8, thread: u32, out: &mut Batch) {
         let first = match &mut self.instruction {
-            Some(cache) if kind == Kind::Fetch as u8 => cache,
+            Some(cache) if KindSet::FETCHES.0 >> kind & 1 == 1 => cache,
             _ => &mut self.data,
         };
-        let writes = kind == Kind::Store as u8 || kind == Kind::KernelStore as u8;
+        let writes = KindSet::WRITES.0 >> kind & 1 == 1;
         if let Some(old) = first.access(line, Entry::from(writes)) {
             self.record_miss(line, old, kind, thread, out);
         }
@@ -308,7 +308,7 @@ mod tests {
                     .min(u64::MAX / geometry.line_bytes);
             for line in lines {
                 let (which, level) = match geometry.instruction {
-                    Some(level) if r.kind == Kind::Fetch => (0, level),
+                    Some(level) if r.kind.fetches() => (0, level),
                     _ => (1, geometry.data),
                 };
                 let hit = caches[which].holds(level, line);

@@ -28,6 +28,7 @@ fn capture_run(
     let (start, stop_after, max_refs) = request.limits().map_err(raise)?;
     let options = Options {
         command,
+        vm: request.virtual_machine().map_err(raise)?,
         output,
         plugin,
         force,

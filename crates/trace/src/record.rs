@@ -15,16 +15,26 @@ pub enum Kind {
     Store = 1,
     /// The program fetched a run of consecutive instructions (`size` bytes of code).
     Fetch = 2,
-    /// The kernel read memory for the program (page cache on `read`, user buffer on `write`).
+    /// The kernel read memory: for the program (page cache on `read`, user buffer on `write`), or,
+    /// in a virtual machine, at all.
     KernelLoad = 3,
-    /// The kernel wrote memory for the program (user buffer on `read`, page cache on `write`).
+    /// The kernel wrote memory: for the program (user buffer on `read`, page cache on `write`), or,
+    /// in a virtual machine, at all.
     KernelStore = 4,
+    /// The kernel of a virtual machine fetched a run of consecutive instructions.
+    KernelFetch = 5,
 }
 
 impl Kind {
     /// All kinds, by on-disk number.
-    pub const ALL: [Kind; 5] =
-        [Kind::Load, Kind::Store, Kind::Fetch, Kind::KernelLoad, Kind::KernelStore];
+    pub const ALL: [Kind; 6] = [
+        Kind::Load,
+        Kind::Store,
+        Kind::Fetch,
+        Kind::KernelLoad,
+        Kind::KernelStore,
+        Kind::KernelFetch,
+    ];
 
     /// The kind with this on-disk number.
     pub fn from_u8(value: u8) -> Option<Kind> {
@@ -39,12 +49,28 @@ impl Kind {
             Kind::Fetch => "fetch",
             Kind::KernelLoad => "kernel-load",
             Kind::KernelStore => "kernel-store",
+            Kind::KernelFetch => "kernel-fetch",
         }
     }
 
     /// The kind of this name.
     pub fn from_name(name: &str) -> Option<Kind> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether instructions are fetched.
+    pub fn fetches(self) -> bool {
+        KindSet::FETCHES.contains(self)
+    }
+
+    /// The same reference, made by the kernel.
+    pub fn by_kernel(self) -> Kind {
+        match self {
+            Kind::Load => Kind::KernelLoad,
+            Kind::Store => Kind::KernelStore,
+            Kind::Fetch => Kind::KernelFetch,
+            kernel => kernel,
+        }
     }
 
     /// Whether the reference writes memory, which makes the page dirty.
@@ -72,6 +98,7 @@ impl nearfar_schema::Registry for Kinds {
             Kind::Fetch => "instructions fetched",
             Kind::KernelLoad => "read by the kernel for the program",
             Kind::KernelStore => "written by the kernel for the program",
+            Kind::KernelFetch => "instructions of a virtual machine's kernel",
         };
         let entry =
             |kind: Kind| nearfar_schema::Entry { name: kind.name(), what: what(kind).into() };
@@ -85,10 +112,13 @@ pub struct KindSet(pub u8);
 
 impl KindSet {
     /// Every kind.
-    pub const ALL: KindSet = KindSet(0b1_1111);
+    pub const ALL: KindSet = KindSet(0b11_1111);
 
     /// The kinds that write memory.
     pub const WRITES: KindSet = KindSet(1 << Kind::Store as u8 | 1 << Kind::KernelStore as u8);
+
+    /// The kinds that fetch instructions.
+    pub const FETCHES: KindSet = KindSet(1 << Kind::Fetch as u8 | 1 << Kind::KernelFetch as u8);
 
     /// The chosen kinds.
     pub fn of(kinds: &[nearfar_schema::Choice<Kinds>]) -> KindSet {

@@ -31,8 +31,9 @@ SETTINGS = {
 @takes(declared.OPTIONS)
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")
-    ],
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND...", help="Program and its arguments."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -42,7 +43,7 @@ def run(
     force: Force = False,
     **options: Unpack[declared.Options],
 ) -> None:
-    """Run an unmodified x86-64 or aarch64 program and write its trace.
+    """Run an unmodified x86-64 or aarch64 program, or a virtual machine, and write its trace.
 
     capture starts the program: it cannot attach to one that runs already (there is no --pid).
     nearfar's options go before the program; all words after it are the program's.
@@ -69,7 +70,7 @@ def run(
         if show is not None:
             show(records)
 
-    outcome = captures.run(command, output, force=force, progress=on_progress, **options)
+    outcome = captures.run(command or [], output, force=force, progress=on_progress, **options)
     if show is not None:
         print("\x1b[K", end="", file=sys.stderr)
     info = outcome.info

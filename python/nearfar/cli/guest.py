@@ -134,7 +134,7 @@ def run(
         parameters=append.split(),
     ).run(
         command,
-        files=dict(map(_placed, put or ())),
+        files=dict(map(guest.placed, put or ())),
         out=out,
         force=force,
         timeout=timeout or None,
@@ -170,8 +170,3 @@ def _each(nodes: int, text: str, flag: str) -> list[str]:
         raise NearfarError(f"{flag}: {text} is not one value per node; give {nodes}")
     return words
 
-
-def _placed(put: str) -> tuple[str, Path]:
-    """The path in the guest of a file of the host, and the file."""
-    source, _, place = put.partition("=")
-    return place or f"/work/{Path(source).absolute().name}", Path(source)

@@ -31,7 +31,7 @@ from nearfar.output import check_output, claimed, commit
 from nearfar.processes import terminate_as_interrupt
 from nearfar.units import size
 
-__all__ = ["ARCHITECTURES", "Finished", "Guest", "Hardware", "Link", "Node"]
+__all__ = ["ARCHITECTURES", "Finished", "Guest", "Hardware", "Link", "Node", "placed"]
 
 #: The file in an output folder that records the command.
 RECORD: Final = "guest.json"
@@ -158,19 +158,14 @@ class Guest:
         if self.icount is not None:
             options += ["-icount", f"shift={self.icount},sleep=off"]
         with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
-            kernel, root = self.fetch()
             archive = Path(scratch) / "archive"
-            with archive.open("wb") as file:
-                with root.open("rb") as base:
-                    shutil.copyfileobj(base, file)
-                self._add(Archive(file), kernel, command, files or {})
-            self._check_room(archive.stat().st_size)
+            kernel = self.write(archive, command, files or {})
             run = Run(about, Path(scratch))
             code = run.run(
                 kernel.image,
                 archive,
                 [*options, *self.qemu],
-                [*_PARAMETERS, f"console={about.console}", *self.parameters],
+                self.kernel_parameters(),
                 timeout=timeout,
                 start=self.start,
                 stream=stream,
@@ -181,6 +176,27 @@ class Guest:
                     record = {"command": [*command], "exit_code": code, "kernel": kernel.release}
                     (temporary / RECORD).write_text(json.dumps(record) + "\n")
             return Finished(code, run.output("output"), run.output("error"), run.console())
+
+    def kernel_parameters(self) -> list[str]:
+        """The parameters of the kernel."""
+        return [*_PARAMETERS, f"console={self._about().console}", *self.parameters]
+
+    def write(
+        self, archive: Path, command: Sequence[str], files: Mapping[str, Path | bytes]
+    ) -> Kernel:
+        """Write the initial file system, which runs ``command``, and return its kernel.
+
+        Raises:
+            NearfarError: the kernel or a package is missing (exit code 3), or the files do not fit
+                into the memory.
+        """
+        kernel, root = self.fetch()
+        with archive.open("wb") as file:
+            with root.open("rb") as base:
+                shutil.copyfileobj(base, file)
+            self._add(Archive(file), kernel, command, files)
+        self._check_room(archive.stat().st_size)
+        return kernel
 
     def _about(self) -> Architecture:
         name = platform.machine() if self.architecture == "auto" else self.architecture
@@ -215,6 +231,12 @@ class Guest:
         if memory < needed:
             why = f"the kernel and the files do not fit into {size(memory)} of memory"
             raise NearfarError(f"guest: {why}; give it at least {size(needed)}")
+
+
+def placed(put: str) -> tuple[str, Path]:
+    """The path in the guest of a file of the host, and the file; ``put`` is ``PATH[=GUEST]``."""
+    source, _, place = put.partition("=")
+    return place or f"/work/{Path(source).absolute().name}", Path(source)
 
 
 def _write_root(root: Path, packages: Sequence[Path]) -> None:

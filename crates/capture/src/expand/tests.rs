@@ -123,13 +123,20 @@ fn reference_records(words: &[u64], entries: &[(u64, u64, u64)], fetch: bool) ->
             start = executed;
             let (block_addr, bytes, count) = block_of(*word, entries);
             current = count;
-            (addr, kind, size, at) = (block_addr, Kind::Fetch, bytes, start);
+            let by_kernel = block_addr >> 63 == 1;
+            kind = if by_kernel { Kind::KernelFetch } else { Kind::Fetch };
+            (addr, size, at) = (block_addr & (u64::MAX >> 1), bytes, start);
             if !fetch || bytes == 0 {
                 continue;
             }
         } else {
             addr = word & 0xffff_ffff_ffff;
-            kind = if word >> 60 & 1 == 1 { Kind::Store } else { Kind::Load };
+            kind = match (word >> 60 & 1, word >> 61 & 1) {
+                (0, 0) => Kind::Load,
+                (_, 0) => Kind::Store,
+                (0, _) => Kind::KernelLoad,
+                _ => Kind::KernelStore,
+            };
             size = 1 << (word >> 57 & 7);
             at = start + (word >> 48 & 0x1ff) + 1;
         }
@@ -201,7 +208,7 @@ proptest! {
         };
         let mut words: Vec<u64> = raw
             .iter()
-            .map(|&(bits, index, is_block)| if is_block { block(index) } else { bits >> 3 })
+            .map(|&(bits, index, is_block)| if is_block { block(index) } else { bits >> 2 })
             .collect();
         for (body, addr, cut) in turns {
             let index = body % bodies.len();

@@ -1,6 +1,6 @@
 //! The pass over the trace: which pages are touched, when, and in which region.
 
-use nearfar_trace::{Batch, Error, Kind, Result};
+use nearfar_trace::{Batch, Error, KindSet, Result};
 use rustc_hash::FxHashSet;
 
 use super::hot::CodeSample;
@@ -85,7 +85,7 @@ impl Pass {
             let thread = batch.thread.get(at).copied().unwrap_or(0);
             let first = addr >> PAGE_SHIFT;
             let region = self.touch(first, kind);
-            if kind == Kind::Fetch as u8 {
+            if KindSet::FETCHES.0 >> kind & 1 == 1 {
                 self.code.fetch(thread, addr);
             } else {
                 // `touch` has made it the last page.

@@ -31,7 +31,7 @@ pub fn regions(
         .collect();
     for (id, (counts, pages)) in counts.iter().zip(touched_pages).enumerate() {
         let region = &mut regions[final_region(id as u32) as usize];
-        let [loads, stores, fetches, kernel_loads, kernel_stores, ..] = *counts;
+        let [loads, stores, fetches, kernel_loads, kernel_stores, kernel_fetches, ..] = *counts;
         add(
             region,
             &Region {
@@ -42,6 +42,7 @@ pub fn regions(
                 fetches,
                 kernel_loads,
                 kernel_stores,
+                kernel_fetches,
                 ..empty(String::new())
             },
         );
@@ -61,6 +62,7 @@ fn empty(name: String) -> Region {
         fetches: 0,
         kernel_loads: 0,
         kernel_stores: 0,
+        kernel_fetches: 0,
     }
 }
 
@@ -72,6 +74,7 @@ fn add(to: &mut Region, other: &Region) {
     to.fetches += other.fetches;
     to.kernel_loads += other.kernel_loads;
     to.kernel_stores += other.kernel_stores;
+    to.kernel_fetches += other.kernel_fetches;
 }
 
 /// Touched regions, most records first, the tail summed up.

@@ -41,10 +41,12 @@ nearfar_schema::columns! {
         stores: u64,
         /// Fetches of instructions.
         fetches: u64,
-        /// Loads of the kernel for the program.
+        /// Loads of the kernel for the program; in a virtual machine, all of the kernel's.
         kernel_loads: u64,
-        /// Stores of the kernel for the program.
+        /// Stores of the kernel for the program; in a virtual machine, all of the kernel's.
         kernel_stores: u64,
+        /// Fetches of a virtual machine's kernel.
+        kernel_fetches: u64,
     }
     keys [name]
     metrics [records less, pages less]

@@ -11,7 +11,7 @@ mod tally;
 
 use nearfar_hardware::processor::Processor;
 use nearfar_schema::{Bytes, List, OneMemory, none};
-use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
+use nearfar_trace::{Batch, Columns, KindSet, Reader, Result, last_byte};
 use serde::Serialize;
 
 use super::options::Options;
@@ -169,7 +169,7 @@ pub fn explain(
             at += 1;
             // Pages are identified by address space and address, names by address.
             let placed = pages.place(thread, addr);
-            if kind == Kind::Fetch as u8 {
+            if KindSet::FETCHES.0 >> kind & 1 == 1 {
                 tally.fetch(thread, addr);
             }
             if options.kinds.0 >> kind & 1 == 0 {

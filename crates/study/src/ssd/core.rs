@@ -222,7 +222,7 @@ pub fn run_fast_path(
             counts.instructions += u64::from(instr);
             thread.charged = true;
         }
-        let side = usize::from(kind == Kind::Fetch && host.instruction_tlb_entries > 0);
+        let side = usize::from(kind.fetches() && host.instruction_tlb_entries > 0);
         let last = last_byte(addr, size) >> shift;
         let mut page = (addr >> shift) + thread.pages_done;
         loop {

@@ -13,7 +13,7 @@ const RECENT: usize = 64;
 /// Whether a page whose first reference is of this kind is of a file: what is executed, and what the
 /// kernel reads for the program, was there before the program began.
 pub fn is_of_file(kind: Kind) -> bool {
-    matches!(kind, Kind::Fetch | Kind::KernelLoad)
+    kind.fetches() || kind == Kind::KernelLoad
 }
 
 /// A read of the disk.
@@ -70,11 +70,11 @@ impl Disk {
         let found = self.recent.iter().rfind(|read| page.wrapping_sub(read.first) < pages);
         let Some(read) = found else {
             // Of what is mapped, the kernel reads as much before the page as after it.
-            let before = if kind == Kind::Fetch { pages / 2 } else { 0 };
+            let before = if kind.fetches() { pages / 2 } else { 0 };
             return self.submit(page.saturating_sub(before), now, times);
         };
         let (there, next) = (read.there, read.first.saturating_add(pages));
-        let onwards = kind != Kind::Fetch && page == read.first + 1;
+        let onwards = !kind.fetches() && page == read.first + 1;
         if onwards && !self.recent.iter().any(|read| read.first == next) {
             self.submit(next, now, times);
         }

@@ -38,7 +38,7 @@ pub struct EncodedGroup {
     /// Distinct 4 KiB pages, sorted, with the kinds that touched them (one bit each).
     pub pages: Vec<(u64, u8)>,
     /// Records by kind.
-    pub by_kind: [u64; 5],
+    pub by_kind: [u64; Kind::ALL.len()],
     /// Records and instructions by thread index.
     pub threads: Vec<(u32, u64, u64)>,
 }
@@ -134,7 +134,7 @@ impl Encoder {
         let instr_data = number_data(&instr, group.instr.bytes());
         let columns = [
             addr,
-            self.kind_column(records, group.kind.page())?,
+            self.kind_column(records, &by_kind, group.kind.page())?,
             self.number_column(SIZE, records, &size, &size_data)?,
             self.thread_column(group.threads.runs())?,
             self.number_column(INSTR, records, &instr, &instr_data)?,
@@ -177,15 +177,23 @@ impl Encoder {
         column
     }
 
-    fn kind_column(&mut self, rows: usize, data: &[u8]) -> Result<Column> {
-        let names: Vec<u8> = Kind::ALL
+    fn kind_column(
+        &mut self,
+        rows: usize,
+        by_kind: &[u64; Kind::ALL.len()],
+        data: &[u8],
+    ) -> Result<Column> {
+        // Only traces of virtual machines name the last kind.
+        let last = Kind::KernelFetch as usize;
+        let kinds = if by_kind[last] > 0 { &Kind::ALL[..] } else { &Kind::ALL[..last] };
+        let names: Vec<u8> = kinds
             .iter()
             .flat_map(|kind| {
                 let name = kind.name().as_bytes();
                 (name.len() as u32).to_le_bytes().into_iter().chain(name.iter().copied())
             })
             .collect();
-        self.dictionary_column(KIND, rows, &names, Kind::ALL.len(), data, None)
+        self.dictionary_column(KIND, rows, &names, kinds.len(), data, None)
     }
 
     /// `size` or `instr`.

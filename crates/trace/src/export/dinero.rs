@@ -34,7 +34,7 @@ impl Encoder for Lines {
         let letter = match record.kind {
             Kind::Load | Kind::KernelLoad => 'r',
             Kind::Store | Kind::KernelStore => 'w',
-            Kind::Fetch => 'i',
+            Kind::Fetch | Kind::KernelFetch => 'i',
         };
         writeln!(self.out, "{letter} {:x} {:x}", record.addr, record.size)
     }

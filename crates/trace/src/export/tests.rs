@@ -56,6 +56,7 @@ fn through_dinero(record: &Record) -> Record {
     let kind = match record.kind {
         Kind::KernelLoad => Kind::Load,
         Kind::KernelStore => Kind::Store,
+        Kind::KernelFetch => Kind::Fetch,
         kind => kind,
     };
     Record { kind, thread: 0, instr: u32::from(kind == Kind::Fetch), ..*record }

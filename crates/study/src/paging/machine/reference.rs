@@ -2,7 +2,7 @@
 //! cache lines of page tables in the simulated caches. Shows the error of the fast implementation.
 
 use nearfar_hardware::processor::{Found, Hierarchy, Line};
-use nearfar_trace::{Batch, Columns, Kind, KindSet, Reader, Result, last_byte};
+use nearfar_trace::{Batch, Columns, KindSet, Reader, Result, last_byte};
 use rustc_hash::FxHashMap;
 
 use super::super::options::Options;
@@ -88,7 +88,7 @@ impl<'a> OneByOne<'a> {
             self.running = Some(thread);
         }
         let placed = lifetimes::place(self.space, addr);
-        let (write, fetch) = (KindSet::WRITES.0 >> kind & 1 == 1, kind == Kind::Fetch as u8);
+        let [write, fetch] = [KindSet::WRITES, KindSet::FETCHES].map(|set| set.0 >> kind & 1 == 1);
         let shift = self.hierarchy.line_shift();
         for line in placed >> shift..=last_byte(placed, batch.size[at]) >> shift {
             let found = self.hierarchy.access(line, fetch);

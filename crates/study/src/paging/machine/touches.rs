@@ -262,7 +262,7 @@ impl Touches {
         let what = batch.kind[range.clone()].iter().zip(&batch.instr[range.clone()]);
         let (mut repeats, mut instructions, mut code) = (0, 0, None);
         for (((&addr, &size), (&kind, &instr)), &by) in places.zip(what).zip(&batch.thread[range]) {
-            let fetch = kind == Kind::Fetch as u8;
+            let fetch = KindSet::FETCHES.0 >> kind & 1 == 1;
             let reads = KindSet::WRITES.0 >> kind & 1 == 0;
             let (number, end) = (addr >> SMALL, last_byte(addr, size));
             let (page, used) = own.last[usize::from(fetch)].hinted(number);
@@ -290,7 +290,7 @@ impl Touches {
     #[inline]
     fn record(&mut self, batch: &Batch, at: usize, chunk: &mut Chunk, observer: &mut impl Observe) {
         let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
-        let fetch = kind == Kind::Fetch as u8;
+        let fetch = KindSet::FETCHES.0 >> kind & 1 == 1;
         observer.record(self.records + at as u64, thread, addr, fetch);
         if self.threads.len() <= thread {
             self.threads.resize(thread + 1, self.new.clone());

@@ -1,0 +1,127 @@
+"""Captures of whole virtual machines: time against QEMU alone, bytes, and what programs' own captures have."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from inputs import Inputs
+from measure import BenchError, Row, nearfar, ratios, row, run
+from table import recorded, summary
+
+from nearfar.guest import Guest, Hardware, Node
+
+NAME = "vm"
+SUMMARY = "virtual machines: time against QEMU alone, bytes of a reference, programs' references"
+
+#: Programs of the host that run in the guest, each with a file of numbers.
+PROGRAMS = {
+    "gzip": ["gzip", "-dc", "numbers.gz"],
+    "sort": ["sort", "-n", "numbers"],
+    "sha256sum": ["sha256sum", "numbers"],
+}
+NUMBERS, QUICK_NUMBERS = 2_000_000, 20_000
+MEMORY = 1 << 30
+#: What the guest prints of a program: seconds since its boot, before and after.
+TIMED = "read a _ </proc/uptime; {}; read b _ </proc/uptime; echo took $a $b"
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Each program in turn, alone, recorded, and outside of the guest."""
+    if shutil.which("qemu-system-x86_64") is None or os.uname().machine != "x86_64":
+        inputs.remarks.append(f"{NAME} skipped: no qemu-system-x86_64")
+        return []
+    numbers = inputs.scratch / "numbers"
+    count = QUICK_NUMBERS if quick else NUMBERS
+    lines = (str(i * 2654435761 % count) for i in range(count))
+    numbers.write_text("\n".join(lines) + "\n")
+    run(["gzip", "-kf", numbers])
+    rows, boots = [], []
+    for name, words in PROGRAMS.items():
+        files = dict(libraries(words[0])) | {
+            f"/work/{file.name}": file for file in (numbers, numbers.with_suffix(".gz"))
+        }
+        alone, boot, took, records, user = [], [], [], [], []
+        for _ in range(rounds):
+            print(f"bench: {NAME}: {name}", file=sys.stderr)
+            command = ["sh", "-c", TIMED.format(f"{' '.join(words)} >/dev/null")]
+            plain = guest_alone(command, files)
+            trace = inputs.scratch / "vm.trace"
+            put = ",".join(f"{source}={place}" for place, source in files.items())
+            done = run(
+                nearfar("capture", "--vm-image", "debian", "--arch", "x86_64", "--memory", str(MEMORY),
+                        "--put", put, "--force", "-o", str(trace), "--", *command)
+            )  # fmt: skip
+            guest = times(done.output)
+            info = json.loads((trace / "trace.json").read_text())
+            boot.append((guest[0], plain[0]))
+            alone.append(plain[1] - plain[0])
+            took.append(guest[1] - guest[0])
+            kinds = info["records_by_kind"]
+            user.append(kinds["load"] + kinds["store"])
+            records.append(sum(part["bytes"] for part in info["parts"]) / info["records"])
+            kernel = sum(count for kind, count in kinds.items() if kind.startswith("kernel"))
+        boots += boot
+        outside = references(inputs, numbers.parent, words)
+        share = f"{kernel / info['records']:.0%} of {info['records']:,} references are the kernel's"
+        rows += [
+            row(NAME, f"{name}: recorded / QEMU alone", ratios(took, alone), "x", goal="<= 12",
+                note=share),
+            row(NAME, f"{name}: bytes of a reference", records, "B", goal="<= 1"),
+            row(NAME, f"{name}: loads and stores / those of its own capture",
+                [one / outside for one in user], "", note=f"{outside:,} in its own capture"),
+        ]  # fmt: skip
+    ours, theirs = zip(*boots, strict=True)
+    rows.append(row(NAME, "boot, with the plugin / without", ratios(ours, theirs), "x", goal="<= 1.1"))
+    return rows
+
+
+def guest_alone(command: list[str], files: dict[str, Path]) -> tuple[float, float]:
+    """Run the command in the same guest without the plugin; seconds since its boot."""
+    guest = Guest("x86_64", Hardware((Node(MEMORY, 1),)))
+    return times(guest.run(command, files=files).output.decode())
+
+
+def times(output: str) -> tuple[float, float]:
+    """The two times that the guest printed."""
+    found = re.search(r"took ([\d.]+) ([\d.]+)", output)
+    if found is None:
+        raise BenchError(f"{NAME}: the guest printed no time: {output[-200:]}")
+    return float(found[1]), float(found[2])
+
+
+def libraries(program: str) -> Iterator[tuple[str, Path]]:
+    """A program of the host and its libraries, by their path in the guest."""
+    path = shutil.which(program)
+    if path is None:
+        raise BenchError(f"{NAME}: no {program}; install it")
+    yield f"/usr/local/bin/{program}", Path(path).resolve()
+    listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+    for library in re.findall(r"(/\S+) \(0x", listed):
+        yield library, Path(library).resolve()
+
+
+def references(inputs: Inputs, folder: Path, words: list[str]) -> int:
+    """Loads and stores of the program's own capture, on the same processor."""
+    trace = inputs.scratch / "program.trace"
+    os.environ["QEMU_CPU"] = "max"
+    command = f"cd {folder}; exec {' '.join(words)} >/dev/null"
+    run(nearfar("capture", "--force", "-o", str(trace), "--", "sh", "-c", command))
+    del os.environ["QEMU_CPU"]
+    kinds = json.loads((trace / "trace.json").read_text())["records_by_kind"]
+    return int(kinds["load"] + kinds["store"])
+
+
+def figures() -> str:
+    """All rows, as a table of the docs."""
+    return summary(recorded(NAME)["rows"])
+
+
+#: By the name that the page has for it.
+TABLES = {"figures": figures}

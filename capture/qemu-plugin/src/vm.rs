@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! System emulation: the references of a whole virtual machine, by guest-physical address. Those
+//! that its kernel makes are told apart by the address of their code.
+//!
+//! Until the receiver asks for records ([`Header::record`]), no code is instrumented, so that the
+//! machine boots as fast as without the plugin. Then QEMU discards all translated code.
+//!
+//! The machine's RAM is one mapping of this process, of a file that the receiver made. So the host
+//! address of a reference, which QEMU gives for it, says where in RAM it is.
+
+use std::ffi::c_uint;
+use std::fs;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use qemu_plugin_sys as qemu;
+
+use crate::layout::{PAGE_SHIFT, SIZE_SHIFT};
+use crate::recorder::{Recorder, end_process};
+use crate::{At, OnBlock, OnReference, Part, Recording, on_translation};
+
+const PAGE: u64 = 1 << PAGE_SHIFT;
+
+/// The machine's RAM: bytes from the low address, and the rest from the high one.
+#[derive(Clone, Copy, Debug)]
+pub struct Ram {
+    bytes: u64,
+    low: u64,
+    low_bytes: u64,
+    high: u64,
+}
+
+impl Ram {
+    /// Parse `BYTES:LOW:LOW_BYTES:HIGH`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(':').map(|word| word.parse().ok());
+        let mut next = || words.next().flatten();
+        Some(Self { bytes: next()?, low: next()?, low_bytes: next()?, high: next()? })
+    }
+
+    /// The guest-physical address of this byte of RAM.
+    fn address(&self, offset: u64) -> Option<u64> {
+        match offset {
+            _ if offset >= self.bytes => None,
+            _ if offset < self.low_bytes => Some(self.low + offset),
+            _ => Some(self.high + (offset - self.low_bytes)),
+        }
+    }
+}
+
+/// What is recorded: the machine's RAM and its host address, once recording has begun.
+struct Machine {
+    ram: Ram,
+    base: u64,
+}
+
+static ON: AtomicBool = AtomicBool::new(false);
+static RAM: OnceLock<Ram> = OnceLock::new();
+static MACHINE: OnceLock<Machine> = OnceLock::new();
+/// This plugin's number.
+static ID: AtomicU64 = AtomicU64::new(0);
+/// Recording has begun, or is about to.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Whether QEMU emulates a whole machine.
+pub fn is_on() -> bool {
+    ON.load(Relaxed)
+}
+
+/// Wait for the receiver to ask for records.
+///
+/// # Safety
+/// To be called while QEMU installs the plugin as number `id`.
+pub unsafe fn install(id: qemu::qemu_plugin_id_t, ram: Ram) {
+    ON.store(true, Relaxed);
+    let _ = RAM.set(ram);
+    ID.store(id, Relaxed);
+    // SAFETY: contract of this function, and the callbacks have the types that QEMU expects.
+    unsafe {
+        qemu::qemu_plugin_register_vcpu_init_cb(id, Some(on_processor));
+        qemu::qemu_plugin_register_vcpu_resume_cb(id, Some(on_resume));
+        qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(before_recording));
+    }
+}
+
+extern "C" fn on_processor(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
+    if let Some(recorder) = Recorder::installed() {
+        recorder.open(vcpu);
+        recorder.started();
+    }
+}
+
+extern "C" fn on_resume(_: qemu::qemu_plugin_id_t, _: c_uint) {
+    begin_if_asked();
+}
+
+extern "C" fn before_recording(_: qemu::qemu_plugin_id_t, _: *mut qemu::qemu_plugin_tb) {
+    begin_if_asked();
+}
+
+/// Begin to record if the receiver has asked for it: QEMU removes all callbacks and all translated
+/// code, then calls [`instrument`].
+fn begin_if_asked() {
+    let asked = |recorder: &Recorder| recorder.header().record.load(Acquire) != 0;
+    if Recorder::installed().is_some_and(asked) && !BEGUN.swap(true, Relaxed) {
+        // SAFETY: QEMU calls this on the thread of a virtual CPU.
+        unsafe { qemu::qemu_plugin_reset(ID.load(Relaxed), Some(instrument)) };
+    }
+}
+
+extern "C" fn instrument(id: qemu::qemu_plugin_id_t) {
+    let (Some(recorder), Some(ram)) = (Recorder::installed(), RAM.get()) else { return };
+    let Some(base) = base_of_ram() else { fail("its RAM is not mapped") };
+    let _ = MACHINE.set(Machine { ram: *ram, base });
+    // SAFETY: the callback has the type that QEMU expects.
+    unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(on_translation)) };
+    recorder.header().recording.store(1, Release);
+    recorder.ring_bell();
+}
+
+/// Host address of the machine's RAM.
+fn base_of_ram() -> Option<u64> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.contains("/memfd:nearfar-vm "))?;
+    u64::from_str_radix(line.split('-').next()?, 16).ok()
+}
+
+/// End QEMU: what it would record would be wrong.
+fn fail(why: &str) -> ! {
+    eprintln!("nearfar plugin: cannot record this machine: {why}; Debian's QEMU 7.2 is tested");
+    end_process();
+    std::process::abort()
+}
+
+/// The guest-physical address of an instruction's first byte; `None` if it is not in RAM.
+///
+/// # Safety
+/// `instruction` is valid.
+pub unsafe fn code(instruction: *mut qemu::qemu_plugin_insn) -> Option<u64> {
+    // SAFETY: contract of this function.
+    let host = unsafe { qemu::qemu_plugin_insn_haddr(instruction) } as u64;
+    let machine = MACHINE.get()?;
+    machine.ram.address(host.wrapping_sub(machine.base))
+}
+
+/// Whether an instruction at `addr` is in the same page as the part of a block before it.
+pub fn continues(part: &Part, addr: Option<u64>) -> bool {
+    match (part.addr, addr) {
+        (Some(start), Some(addr)) => start / PAGE == addr / PAGE,
+        (start, addr) => start.is_none() && addr.is_none(),
+    }
+}
+
+/// Whether code at a virtual address is the kernel's: Linux has the upper half, on x86-64 and
+/// aarch64. Firmware counts as a program.
+pub fn is_kernel(addr: u64) -> bool {
+    addr >> 63 != 0
+}
+
+/// QEMU's `struct qemu_plugin_hwaddr` (plugins/api.c), if the address is in memory.
+#[repr(C)]
+struct HostAddress {
+    is_device: bool,
+    is_store: bool,
+    host: u64,
+}
+
+/// The guest-physical address of a reference that has just been made; `None` if it is not in RAM.
+#[inline(always)]
+fn locate(info: u32, addr: u64) -> Option<u64> {
+    // SAFETY: QEMU calls the callbacks of references, which call this, when it is valid.
+    let found = unsafe { qemu::qemu_plugin_get_hwaddr(info, addr) };
+    let machine = MACHINE.get()?;
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: as QEMU 7.2 defines it, which `check` has verified.
+    let HostAddress { is_device, host, .. } = unsafe { found.cast::<HostAddress>().read() };
+    if is_device {
+        return None;
+    }
+    let offset = host.wrapping_sub(machine.base);
+    if CHECKS.load(Relaxed) < MAX_CHECKS {
+        check(found, offset, machine);
+    }
+    machine.ram.address(offset)
+}
+
+/// References whose addresses are compared with those of the API.
+const MAX_CHECKS: u64 = 1 << 12;
+static CHECKS: AtomicU64 = AtomicU64::new(0);
+/// QEMU's number of the first byte of RAM, plus 1.
+static FIRST_BYTE: AtomicU64 = AtomicU64::new(0);
+
+/// End QEMU if its API gives another address: then its structures differ from those expected.
+#[cold]
+fn check(found: *mut qemu::qemu_plugin_hwaddr, offset: u64, machine: &Machine) {
+    CHECKS.fetch_add(1, Relaxed);
+    // SAFETY: valid until the callback returns.
+    let (is_device, number) = unsafe {
+        (qemu::qemu_plugin_hwaddr_is_io(found), qemu::qemu_plugin_hwaddr_phys_addr(found))
+    };
+    if is_device || offset >= machine.ram.bytes {
+        return;
+    }
+    let first = number.wrapping_sub(offset).wrapping_add(1);
+    let known =
+        FIRST_BYTE.compare_exchange(0, first, Relaxed, Relaxed).unwrap_or_else(|first| first);
+    if known != 0 && known != first {
+        fail("QEMU's structures differ from those expected");
+    }
+}
+
+/// Records `R`, with guest-physical addresses.
+pub struct Physical<R>(R);
+
+impl<R: Recording> Recording for Physical<R> {
+    fn data(index: u64, count: u64) -> u64 {
+        R::data(index, count)
+    }
+    #[inline(always)]
+    unsafe fn access(vcpu: c_uint, word: u64, at: At, data: u64) {
+        let bytes = 1 << (word >> SIZE_SHIFT & 7);
+        let first = PAGE - at.addr % PAGE;
+        if bytes > first {
+            // SAFETY: contract of the trait.
+            return unsafe { crossing::<R>(vcpu, word, at, data) };
+        }
+        match locate(at.info, at.addr) {
+            // SAFETY: contract of the trait.
+            Some(addr) => unsafe { R::access(vcpu, word, At { addr, ..at }, data) },
+            None => not_in_ram(),
+        }
+    }
+    #[inline(always)]
+    unsafe fn fetch(vcpu: c_uint, word: u64) {
+        // SAFETY: contract of the trait.
+        unsafe { R::fetch(vcpu, word) };
+    }
+    unsafe fn position(vcpu: c_uint) -> u64 {
+        // SAFETY: contract of the trait.
+        unsafe { R::position(vcpu) }
+    }
+    fn reference() -> OnReference {
+        crate::reference_by::<Self>
+    }
+    fn block(recorder: &Recorder, word: u64, count: u64) -> (OnBlock, u64) {
+        R::block(recorder, word, count)
+    }
+    fn zeroed() -> OnBlock {
+        R::zeroed()
+    }
+}
+
+/// A reference that crosses a page boundary: one of each page, of at most as many bytes as it has
+/// there, because sizes are powers of two.
+///
+/// # Safety
+/// That of [`Recording::access`].
+#[cold]
+unsafe fn crossing<R: Recording>(vcpu: c_uint, word: u64, at: At, data: u64) {
+    let bytes = 1 << (word >> SIZE_SHIFT & 7);
+    let first = PAGE - at.addr % PAGE;
+    for (addr, bytes) in [(at.addr, first), (at.addr + first, bytes - first)] {
+        let word = word & !(7 << SIZE_SHIFT) | u64::from(bytes.ilog2()) << SIZE_SHIFT;
+        match locate(at.info, addr) {
+            // SAFETY: contract of this function.
+            Some(addr) => unsafe { R::access(vcpu, word, At { addr, ..at }, data) },
+            None => not_in_ram(),
+        }
+    }
+}
+
+/// A reference to memory of a device, or to the firmware.
+#[cold]
+fn not_in_ram() {
+    if let Some(recorder) = Recorder::installed() {
+        recorder.header().device_references.fetch_add(1, Relaxed);
+    }
+}

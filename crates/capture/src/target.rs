@@ -1,0 +1,94 @@
+//! What is captured, a program or a virtual machine, and the QEMU command that runs it.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nearfar_trace::{Error, Result};
+
+use crate::probe::{page_entry, zeroed_block};
+use crate::program::{Arch, Program, qemu, resolve};
+use crate::vm::{Connections, Vm};
+
+/// What is captured.
+pub(crate) enum Target<'a> {
+    Program(Program),
+    Vm(&'a Vm),
+}
+
+/// QEMU, about to run.
+pub(crate) struct Launch {
+    pub command: Command,
+    pub emulator: PathBuf,
+    /// Those of a virtual machine.
+    pub connections: Option<Connections>,
+}
+
+impl<'a> Target<'a> {
+    /// The virtual machine if there is one, or else the program of `command`.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub fn new(command: &[OsString], arch: Arch, vm: Option<&'a Vm>) -> Result<Self> {
+        vm.map_or_else(|| resolve(command, arch).map(Self::Program), |vm| Ok(Self::Vm(vm)))
+    }
+
+    /// Its architecture.
+    pub fn arch(&self) -> &'static str {
+        match self {
+            Self::Program(program) => program.arch,
+            Self::Vm(vm) => vm.arch,
+        }
+    }
+
+    /// What the trace says of it.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Program(program) => format!("qemu-{} with the nearfar plugin", program.arch),
+            Self::Vm(vm) => vm.describe(),
+        }
+    }
+
+    /// The command that runs it, with this option of `-plugin`.
+    ///
+    /// # Errors
+    /// QEMU is not installed, or a file of the virtual machine cannot be read.
+    pub fn launch(self, plugin: String) -> Result<Launch> {
+        match self {
+            Self::Program(program) => of_program(program, plugin),
+            Self::Vm(vm) => {
+                let emulator = vm.emulator()?;
+                let (command, connections) = vm.command(&emulator, &plugin)?;
+                Ok(Launch { command, emulator, connections: Some(connections) })
+            }
+        }
+    }
+}
+
+fn of_program(program: Program, mut plugin: String) -> Result<Launch> {
+    let emulator = qemu(program.arch)?;
+    if program.arch == "aarch64"
+        && let Some(bytes) = zeroed_block(&emulator)
+    {
+        plugin.push_str(&format!(",zva={bytes}"));
+    }
+    if let Some(bytes) = page_entry(&emulator) {
+        plugin.push_str(&format!(",entry={bytes}"));
+    }
+    let (name, rest) = program
+        .arguments
+        .split_first()
+        .ok_or_else(|| Error::input("command", "is empty", "put the program after `--`"))?;
+    let mut command = Command::new(&emulator);
+    command.arg0(format!("qemu-{}", program.arch));
+    command.arg("-plugin").arg(plugin).arg("-0").arg(name);
+    // A relative path could begin with a dash.
+    command.arg(if program.file.is_absolute() {
+        program.file
+    } else {
+        Path::new(".").join(program.file)
+    });
+    command.args(rest);
+    Ok(Launch { command, emulator, connections: None })
+}

@@ -1,0 +1,112 @@
+"""Whole virtual machines are recorded by the physical addresses that the guest itself knows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from capturing import info, records
+from conftest import Run, fetched, tool
+
+#: Stores into pages whose physical address it prints; one store in each crosses into the next.
+TOUCH = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+enum { PAGES = 16, WORD = 8 };
+
+int main(void) {
+    char *memory = mmap(0, (PAGES + 1) * 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int page = 0; page <= PAGES; page++) *(volatile char *)(memory + page * 4096) = 1;
+    int map = open("/proc/self/pagemap", O_RDONLY);
+    for (int page = 0; page < PAGES; page++) {
+        for (int i = 0; i < 10000 + 100 * page; i++)
+            *(volatile uint64_t *)(memory + page * 4096 + i % 500 * WORD) = i;
+        for (int i = 0; i < 1000; i++)
+            *(volatile uint64_t *)(memory + page * 4096 + 4096 - 3) = i;
+        uint64_t entry = 0;
+        if (pread(map, &entry, 8, (uintptr_t)(memory + page * 4096) / 4096 * 8) != 8) return 1;
+        printf("page %d at %llx\n", page, (unsigned long long)(entry & ((1ull << 55) - 1)) << 12);
+    }
+    return 0;
+}
+"""
+PAGES = 16
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program above, statically linked."""
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "touch.c").write_text(TOUCH)
+    command = [tool("cc", "gcc"), "-O1", "-static", "-o", "touch", "touch.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / "touch"
+
+
+@pytest.fixture(scope="module")
+def recorded(nearfar: Run, program: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The trace of a machine with memory on both sides of the hole, and its console."""
+    fetched("x86_64")
+    trace = tmp_path_factory.mktemp("vm") / "vm.trace"
+    done = nearfar(
+        *("capture", "--vm-image", "debian", "--arch", "x86_64", "--memory", "3G", "--cpus", "2"),
+        *("--put", program, "-o", trace, "--", "sh", "-c", "/work/touch; exit 3"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the program exited with status 3" in done.stderr
+    return trace, done.stdout
+
+
+def test_references_are_at_the_addresses_that_the_guest_knows(recorded: tuple[Path, str]) -> None:
+    """Each page has the stores that the program made to it, those that cross included."""
+    trace, console = recorded
+    places = [int(at, 16) for at in re.findall(r"^page \d+ at ([0-9a-f]+)", console, re.M)]
+    assert len(places) == PAGES
+    assert max(places) >= 1 << 32, "none is above the hole"
+    table = records(trace)
+    stored = table["addr"].filter(pc.equal(table["kind"], "store")).to_numpy() // 4096 * 4096
+    stores = Counter(stored.tolist())
+    for page, place in enumerate(places):
+        crossing = 1000 if page == 0 else 2000
+        assert stores[place] == 1 + 10_000 + 100 * page + crossing, page
+
+
+def test_kernel_and_program_are_told_apart(recorded: tuple[Path, str]) -> None:
+    """Kinds, regions and processors of the trace."""
+    trace, _ = recorded
+    kinds = info(trace)["records_by_kind"]
+    assert set(kinds) == {
+        *("load", "store", "fetch", "kernel-load", "kernel-store", "kernel-fetch")
+    }
+    assert 0.05 < kinds["kernel-fetch"] / (kinds["fetch"] + kinds["kernel-fetch"]) < 0.95
+    assert len(info(trace)["threads"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--memory", "1G", "--", "true"], "--memory: is for virtual machines"),
+        (["--vm", "none.qcow2"], "none.qcow2: cannot read"),
+        (["--vm", "none.qcow2", "--", "true"], "--vm: a disk's machine runs its own programs"),
+        (["--vm-image", "debian"], "command: is empty"),
+        (["--vm-image", "debian", "--memory", "1M", "--", "true"], "at least"),
+        (["--vm", "a", "--start", "never"], "'never' is no start"),
+        (["--vm", "a", "--arch", "aarch64"], "an aarch64 machine needs a kernel"),
+        (["--vm", "a", "--initrd", "b"], "--initrd: belongs to a kernel"),
+        (["--vm", "a", "--vm-image", "debian", "--", "true"], "--vm"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(nearfar: Run, words: list[str], why: str) -> None:
+    """One line says what to do."""
+    done = nearfar("capture", *words)
+    assert done.returncode == 2
+    assert why in done.stderr and done.stderr.count("\n") == 1
