@@ -53,12 +53,15 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recorded(nearfar: Run, program: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def recorded(
+    nearfar: Run, program: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
     """The trace of a machine with memory on both sides of the hole, and its console."""
     fetched("x86_64")
     trace = tmp_path_factory.mktemp("vm") / "vm.trace"
     done = nearfar(
         *("capture", "--vm-image", "debian", "--arch", "x86_64", "--memory", "3G", "--cpus", "2"),
+        "--by-task",
         *("--put", program, "-o", trace, "--", "sh", "-c", "/work/touch; exit 3"),
     )
     assert done.returncode == 0, done.stderr
@@ -88,7 +91,20 @@ def test_kernel_and_program_are_told_apart(recorded: tuple[Path, str]) -> None:
         *("load", "store", "fetch", "kernel-load", "kernel-store", "kernel-fetch")
     }
     assert 0.05 < kinds["kernel-fetch"] / (kinds["fetch"] + kinds["kernel-fetch"]) < 0.95
-    assert len(info(trace)["threads"]) == 2
+
+
+def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
+    """All but the first few: the program is one, and so is the idle task of a processor."""
+    trace, _ = recorded
+    names = {thread["index"]: thread.get("name", "") for thread in info(trace)["threads"]}
+    assert {name.split()[0] for name in names.values() if name} >= {"touch", "sh", "swapper/0"}
+    table = records(trace)
+    # Those of 4 KiB are memory that was touched before recording began.
+    made = table.filter(pc.less(table["size"], 4096))
+    counts = Counter(made["thread"].to_pylist())
+    assert sum(count for index, count in counts.items() if names[index]) > 0.99 * len(made)
+    stores = made["thread"].filter(pc.equal(made["kind"], "store"))
+    assert {names[index].split()[0] for index in pc.unique(stores).to_pylist()} >= {"touch", "sh"}
 
 
 @pytest.mark.parametrize(

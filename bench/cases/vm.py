@@ -78,7 +78,9 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
                 [one / outside for one in user], "", note=f"{outside:,} in its own capture"),
         ]  # fmt: skip
     ours, theirs = zip(*boots, strict=True)
-    rows.append(row(NAME, "boot, with the plugin / without", ratios(ours, theirs), "x", goal="<= 1.1"))
+    rows.append(
+        row(NAME, "boot, with the plugin / without", ratios(ours, theirs), "x", goal="<= 1.1")
+    )
     return rows
 
 

@@ -202,6 +202,7 @@ def _image(command: Sequence[str], options: declared.Options) -> Iterator[declar
         architecture=options.get("arch", "auto"),
         hardware=Hardware((Node(parse_bytes(options.get("memory") or "512M", "--memory"), 1),)),
         packages=listed.split(",") if isinstance(listed, str) else listed,
+        tasks=options.get("by_task", False),
         parameters=(options.get("append") or "").split(),
     )
     files = dict(map(placed, copied.split(",") if isinstance(copied, str) else copied))

@@ -658,6 +658,7 @@ class capture:
         initrd: str | None
         append: str | None
         start: str | None
+        by_task: bool
         boot_timeout: str | None
         packages: str | Sequence[str] | None
         put: str | Sequence[str] | None

@@ -115,9 +115,9 @@ def emitters() -> Iterable[Finding]:
     libvirt = "libvirt-clients libxml2-utils"
     yield _program("virt-xml-validate", used_for, libvirt, for_tests=True)
     yield _program("virt-xml", "the output of nearfar advise --emit libvirt", "virtinst")
-    boots = f"nearfar guest; make validate; {used_for}"
+    boots = f"nearfar guest; nearfar capture --vm; make validate; {used_for}"
     yield _program("qemu-system-x86_64", boots, "qemu-system-x86", version=("--version",))
-    boots = "nearfar guest --arch aarch64"
+    boots = "nearfar guest and nearfar capture --vm with --arch aarch64"
     yield _program("qemu-system-aarch64", boots, "qemu-system-arm", version=("--version",))
     yield _program("systemd-analyze", used_for, "systemd", version=("--version",), for_tests=True)
 

@@ -43,10 +43,11 @@ class Verified(TypedDict):
 
 
 class Thread(TypedDict):
-    """A thread of the program."""
+    """A thread of the program, or a task of a virtual machine, which has a name."""
 
     index: int
     process: int
+    name: NotRequired[str]
     records: int
     instructions: int
 

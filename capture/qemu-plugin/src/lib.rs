@@ -320,6 +320,9 @@ unsafe fn instrument<R: Recording>(recorder: &Recorder, block: *mut qemu::qemu_p
                     }
                 };
                 at += size as u64;
+                if kernel {
+                    vm::instrument_switch(recorder, instruction);
+                }
                 qemu::qemu_plugin_register_vcpu_mem_cb(
                     instruction,
                     Some(callback),

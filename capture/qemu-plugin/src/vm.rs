@@ -8,7 +8,7 @@
 //! The machine's RAM is one mapping of this process, of a file that the receiver made. So the host
 //! address of a reference, which QEMU gives for it, says where in RAM it is.
 
-use std::ffi::c_uint;
+use std::ffi::{c_uint, c_void};
 use std::fs;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -16,9 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use qemu_plugin_sys as qemu;
 
-use crate::layout::{PAGE_SHIFT, SIZE_SHIFT};
+use crate::layout::{PAGE_SHIFT, SIZE_SHIFT, STORE, TASK_NAME, what};
 use crate::recorder::{Recorder, end_process};
-use crate::{At, OnBlock, OnReference, Part, Recording, on_translation};
+use crate::stream::Stream;
+use crate::{
+    At, NO_REGS, OnBlock, OnReference, Part, READ_WRITE, Recording, on_translation, unpack_by_api,
+};
 
 const PAGE: u64 = 1 << PAGE_SHIFT;
 
@@ -46,6 +49,16 @@ impl Ram {
             _ if offset < self.low_bytes => Some(self.low + offset),
             _ => Some(self.high + (offset - self.low_bytes)),
         }
+    }
+}
+
+impl Ram {
+    /// The byte of RAM at a guest-physical address, if there are this many.
+    fn offset(&self, addr: u64, bytes: u64) -> Option<u64> {
+        let low = addr.wrapping_sub(self.low);
+        let high = addr.wrapping_sub(self.high).wrapping_add(self.low_bytes);
+        let offset = if low < self.low_bytes { low } else { high };
+        (addr >= self.low && offset.checked_add(bytes)? <= self.bytes).then_some(offset)
     }
 }
 
@@ -185,6 +198,68 @@ fn locate(info: u32, addr: u64) -> Option<u64> {
         check(found, offset, machine);
     }
     machine.ram.address(offset)
+}
+
+/// Bytes of `__switch_to` at most.
+const SWITCH_BYTES: u64 = 0x800;
+/// Bytes of a `struct task_struct` at most.
+const TASK_BYTES: u64 = 1 << 15;
+
+/// Register a callback for an instruction that may switch tasks.
+///
+/// # Safety
+/// To be called while QEMU translates the instruction.
+pub unsafe fn instrument_switch(recorder: &Recorder, instruction: *mut qemu::qemu_plugin_insn) {
+    let start = recorder.header().tasks.switch.load(Relaxed);
+    // SAFETY: contract of this function, and the callback has the type that QEMU expects.
+    unsafe {
+        let addr = qemu::qemu_plugin_insn_vaddr(instruction);
+        if start != 0 && addr.wrapping_sub(start) < SWITCH_BYTES {
+            let data = std::ptr::null_mut();
+            qemu::qemu_plugin_register_vcpu_mem_cb(
+                instruction,
+                Some(switch),
+                NO_REGS,
+                READ_WRITE,
+                data,
+            );
+        }
+    }
+}
+
+/// Called on a load or store of `__switch_to`: if it makes another task current, report it.
+extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
+    let Some(recorder) = Recorder::installed() else { return };
+    let tasks = &recorder.header().tasks;
+    let word = unpack_by_api(info);
+    if word & STORE == 0
+        || word >> SIZE_SHIFT & 7 != 3
+        || (addr ^ tasks.current.load(Relaxed)) % PAGE != 0
+    {
+        return;
+    }
+    let Some(variable) = locate(info, addr) else { return };
+    // The kernel maps all RAM at one distance, the variable and the tasks included.
+    let distance = addr.wrapping_sub(variable);
+    let Some(task) = read::<8>(variable).map(u64::from_le_bytes) else { return };
+    let task = task.wrapping_sub(distance);
+    let [pid, tgid, name] = tasks.offsets.each_ref().map(|at| task + at.load(Relaxed) % TASK_BYTES);
+    let number = |at| read::<4>(at).map(|bytes| u64::from(u32::from_le_bytes(bytes)));
+    if let (Some(pid), Some(tgid), Some(name)) =
+        (number(pid), number(tgid), read::<TASK_NAME>(name))
+    {
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(TASK_NAME);
+        // SAFETY: QEMU calls this on the thread of `vcpu`; no other handle exists.
+        unsafe { Stream::of(vcpu) }.event(&[what::TASK, pid, tgid], &name[..end]);
+    }
+}
+
+/// The bytes at a guest-physical address, if they are in RAM.
+fn read<const BYTES: usize>(addr: u64) -> Option<[u8; BYTES]> {
+    let machine = MACHINE.get()?;
+    let at = machine.base + machine.ram.offset(addr, BYTES as u64)?;
+    // SAFETY: within the mapping of RAM; any bytes are valid. The guest may write them meanwhile.
+    Some(unsafe { std::ptr::with_exposed_provenance::<[u8; BYTES]>(at as usize).read_volatile() })
 }
 
 /// References whose addresses are compared with those of the API.

@@ -43,6 +43,15 @@ impl Position {
         forward
     }
 
+    /// Continue as another thread. Returns the instructions that the present one has executed since
+    /// its last record.
+    pub fn switch(&mut self, thread: u32) -> u64 {
+        let rest = self.rest();
+        self.recorded += rest;
+        self.thread = thread;
+        rest
+    }
+
     /// Append a record of the kernel, after the current block, on behalf of this thread.
     pub fn push_kernel(&mut self, kind: Kind, addr: u64, size: u16, out: &mut Batch) {
         let instr = self.rest().min(u64::from(u32::MAX));

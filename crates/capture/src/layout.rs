@@ -170,9 +170,26 @@ pub struct Header {
     pub recording: AtomicU32,
     /// References of a virtual machine to memory of devices, which are not recorded.
     pub device_references: AtomicU64,
+    /// How the tasks of a virtual machine are told apart; zeros if they are not.
+    pub tasks: Tasks,
     /// Which threads run.
     pub activity: Activity,
 }
+
+/// Where the kernel of a virtual machine has its tasks: a store within `__switch_to` to a variable of
+/// each processor makes a task current.
+#[repr(C)]
+pub struct Tasks {
+    /// Address of `__switch_to`.
+    pub switch: AtomicU64,
+    /// The variable's address, of which only the offset in its page is known.
+    pub current: AtomicU64,
+    /// Offsets in `struct task_struct` of `pid`, `tgid` and `comm`.
+    pub offsets: [AtomicU64; 3],
+}
+
+/// Bytes of the name of a task (`TASK_COMM_LEN`).
+pub const TASK_NAME: usize = 16;
 
 impl Header {
     /// Whether the receiver has ended.
@@ -504,6 +521,9 @@ pub mod what {
     /// No thread ran for `addr` nanoseconds; otherwise `length` / 1000 at a time
     /// ([`Activity`](super::Activity)).
     pub const IDLE: u64 = 22;
+    /// A processor of a virtual machine runs another task from now on: `addr` is its pid, `length`
+    /// that of its process. The name is the task's.
+    pub const TASK: u64 = 23;
 }
 
 /// Why a program runs unrecorded.

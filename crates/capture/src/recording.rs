@@ -27,6 +27,8 @@ const MAX_NAME_BYTES: u64 = 256 << 20;
 const MAX_RANGES: usize = 1 << 22;
 /// Maximum number of bursts in a trace; later ones are not used.
 const MAX_BURSTS: usize = 1 << 16;
+/// Maximum number of tasks of a virtual machine that are told apart.
+const MAX_TASKS: usize = 1 << 16;
 /// Maximum bytes of a name; the plugin truncates longer ones.
 const MAX_NAME: usize = 4096;
 
@@ -62,6 +64,8 @@ pub(crate) struct Recording<'a> {
     /// Where the current burst of a thread began, in records.
     burst_of: HashMap<u32, u64>,
     processes: u32,
+    /// The thread of each task of a virtual machine.
+    tasks: HashMap<String, u32>,
     /// By process. Processes that share a space (`vfork`) have a copy each.
     spaces: HashMap<u32, AddressSpace>,
     /// The program of an `execve` that may still fail, by thread.
@@ -122,6 +126,7 @@ impl<'a> Recording<'a> {
             references_of: HashMap::new(),
             burst_of: HashMap::new(),
             processes: 0,
+            tasks: HashMap::new(),
             spaces: HashMap::new(),
             exec: HashMap::new(),
             expected: HashMap::new(),
@@ -154,6 +159,37 @@ impl<'a> Recording<'a> {
             self.region(RegionEvent { thread, event: RegionKind::ThreadStart, ..<_>::default() })?;
         }
         Ok(thread)
+    }
+
+    /// A processor of a virtual machine runs this task from now on: a thread of its own.
+    fn switch_task(
+        &mut self,
+        pid: u64,
+        process: u64,
+        name: String,
+        position: &mut Position,
+    ) -> Result<()> {
+        // Each processor has an idle task, of the same number.
+        let task = match pid {
+            0 => name,
+            _ if pid == process => format!("{name} {pid}"),
+            _ => format!("{name} {process}/{pid}"),
+        };
+        let thread = match self.tasks.get(&task) {
+            Some(thread) => *thread,
+            None if self.tasks.len() >= MAX_TASKS => return Ok(()),
+            None => {
+                let thread = self.new_thread(self.process_of[position.thread as usize])?;
+                self.out.writer.thread_name(thread, &task);
+                self.tasks.insert(task, thread);
+                thread
+            }
+        };
+        let (before, rest) = (position.thread, position.switch(thread));
+        if !self.out.stopped {
+            self.out.writer.add_instructions(before, rest);
+        }
+        Ok(())
     }
 
     /// End a thread.

@@ -59,6 +59,8 @@ nearfar_schema::options! {
         /// When the recording of a virtual machine begins: `boot`; `marker`, when the guest asks for
         /// it; or `console:TEXT`, when its console shows this text.
         start: Option<VmStart> = none("marker with --vm-image, otherwise boot"),
+        /// Record the tasks of --vm-image as threads, instead of its processors.
+        by_task: bool = false,
         /// How long it may take until then.
         boot_timeout: Option<TimeSpan> = none("15min"),
         /// Debian packages to install in --vm-image.
@@ -123,6 +125,7 @@ impl Request {
                 ("--boot-timeout", self.boot_timeout.is_some()),
                 ("--packages", self.packages.is_some()),
                 ("--put", self.put.is_some()),
+                ("--by-task", self.by_task),
             ];
             return match given.iter().find(|(_, given)| *given) {
                 None => Ok(None),

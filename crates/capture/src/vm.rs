@@ -5,8 +5,12 @@
 //!
 //! * `region FIRST-LAST NAME`: guest-physical addresses (hexadecimal) that have a name, such as a
 //!   line of `/proc/iomem`; before `start`.
+//! * `symbol ADDRESS NAME`, as in `/proc/kallsyms`, and `btf BYTES`, followed by the contents of
+//!   `/sys/kernel/btf/vmlinux`: what it takes to tell tasks apart; before `start`.
 //! * `start`: what follows is to be recorded. The guest waits for a line in return.
 //! * `stop STATUS`: the end of that, and the exit status of the command. The machine then ends.
+
+mod tasks;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -25,6 +29,10 @@ use nearfar_trace::{Error, Result};
 
 use crate::program::find;
 use crate::shared::Shared;
+use tasks::Kernel;
+
+/// Maximum bytes of the description of a kernel's types.
+const MAX_TYPES: u64 = 64 << 20;
 
 /// What recording of a virtual machine waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +79,14 @@ struct Machine {
 
 const GIB: u64 = 1 << 30;
 
+/// Debian's package of the QEMU for each architecture.
+const PACKAGES: [(&str, &str); 2] = [("x86_64", "qemu-system-x86"), ("aarch64", "qemu-system-arm")];
+
+/// The name of the QEMU for an architecture.
+fn emulator_name(arch: &str) -> String {
+    format!("qemu-system-{arch}")
+}
+
 fn machine(arch: &str) -> Machine {
     match arch {
         "aarch64" => {
@@ -111,18 +127,13 @@ impl Vm {
         format!("ram={}:{low}:{}:{}", self.memory, self.low_bytes(), 4 * GIB)
     }
 
-    /// The name of its QEMU.
-    fn emulator_name(&self) -> String {
-        format!("qemu-system-{}", self.arch)
-    }
-
     /// What the trace says of it.
     pub(crate) fn describe(&self) -> String {
         let memory = self.memory / (1 << 20);
         format!(
             "{} with the nearfar plugin: a virtual machine with {memory} MiB and {} processors, by \
              guest-physical address",
-            self.emulator_name(),
+            emulator_name(self.arch),
             self.cpus
         )
     }
@@ -213,10 +224,11 @@ impl Connections {
 impl Vm {
     /// Its QEMU.
     pub(crate) fn emulator(&self) -> Result<PathBuf> {
-        let name = self.emulator_name();
+        let name = emulator_name(self.arch);
         find(Path::new(&name)).map_err(|_| {
-            let package = if self.arch == "x86_64" { "qemu-system-x86" } else { "qemu-system-arm" };
-            Error::missing(name, "is not installed", format!("apt-get install {package}"))
+            let package = PACKAGES.iter().find(|known| known.0 == self.arch);
+            let fix = format!("apt-get install {}", package.map_or("", |known| known.1));
+            Error::missing(name, "is not installed", fix)
         })
     }
 
@@ -323,15 +335,26 @@ impl Ports {
 
     /// Obey the guest's lines, until QEMU has ended.
     pub fn watch_port(&self, shared: &Shared, start: &VmStart) {
-        for line in BufReader::new(&self.port).lines().map_while(io::Result::ok) {
-            match line.split_once(' ').unwrap_or((&line, "")) {
+        let (mut from, mut line) = (BufReader::new(&self.port), String::new());
+        let mut kernel = Kernel::default();
+        while matches!(from.read_line(&mut line), Ok(1..)) {
+            match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
                 ("region", range) => {
                     if let Some(region) = region(range) {
                         self.signals.text(|text| text.regions.push(region));
                     }
                 }
+                ("symbol", symbol) => kernel.symbol(symbol),
+                ("btf", bytes) => {
+                    let bytes = bytes.parse().unwrap_or(0u64).min(MAX_TYPES);
+                    let mut types = Vec::new();
+                    if from.by_ref().take(bytes).read_to_end(&mut types).is_ok() {
+                        kernel.types(&types);
+                    }
+                }
                 ("start", _) => {
                     if *start == VmStart::Marker {
+                        kernel.ask(shared.header());
                         self.signals.begin.store(true, Release);
                         shared.ring_bell();
                         self.wait_for_recording(shared);
@@ -345,6 +368,7 @@ impl Ports {
                 }
                 _ => {}
             }
+            line.clear();
         }
     }
 

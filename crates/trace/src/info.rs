@@ -65,6 +65,9 @@ pub struct ThreadInfo {
     pub index: u32,
     /// Its process (0: unknown).
     pub process: u32,
+    /// Of a task of a virtual machine: its name, then the numbers of its process and of itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
     /// Records of this thread.
     pub records: u64,
     /// Instructions it executed.

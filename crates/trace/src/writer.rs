@@ -170,6 +170,11 @@ impl Writer {
         self.pool.sink().thread(thread).process = process;
     }
 
+    /// Name a thread.
+    pub fn thread_name(&mut self, thread: u32, name: &str) {
+        self.pool.sink().thread(thread).name = name.to_owned();
+    }
+
     /// Add instructions that a thread executed after its last record.
     pub fn add_instructions(&mut self, thread: u32, instructions: u64) {
         let mut sink = self.pool.sink();

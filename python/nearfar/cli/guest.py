@@ -169,4 +169,3 @@ def _each(nodes: int, text: str, flag: str) -> list[str]:
     if len(words) != nodes:
         raise NearfarError(f"{flag}: {text} is not one value per node; give {nodes}")
     return words
-

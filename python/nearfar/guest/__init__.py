@@ -85,6 +85,7 @@ class Guest:
         packages: Debian packages to install; their scripts do not run.
         modules: kernel modules to load, with their dependencies.
         zram: bytes of swap on zram; 0 for none.
+        tasks: have a capture tell tasks apart.
         icount: use instructions as the clock, each 2^icount ns; None for the host's clock.
         parameters: additional kernel parameters.
         qemu: additional options of QEMU.
@@ -97,6 +98,7 @@ class Guest:
     packages: Sequence[str] = ()
     modules: Sequence[str] = ()
     zram: int = 0
+    tasks: bool = False
     icount: int | None = None
     parameters: Sequence[str] = ()
     qemu: Sequence[str] = ()
@@ -216,7 +218,8 @@ class Guest:
         modules = [*self.modules, *(["zram"] if self.zram else [])]
         for number, (name, data) in enumerate(kernel.modules(modules)):
             archive.file(f"nearfar/modules/{number:02}-{name}.ko", data)
-        archive.file("nearfar/settings", f"zram={self.zram or ''}\n".encode())
+        settings = f"zram={self.zram or ''}\ntasks={'1' if self.tasks else ''}\n"
+        archive.file("nearfar/settings", settings.encode())
         archive.file("nearfar/command", f"exec {shlex.join(command)}\n".encode())
         for path, source in files.items():
             if isinstance(source, bytes):

@@ -31,6 +31,13 @@ if [ -n "$port_nearfar" ]; then
   # `nearfar capture` records the command: names of addresses, then begin and end.
   exec 6<>"$port_nearfar"
   sed -n 's/^ *\([0-9a-f]*-[0-9a-f]* : Kernel .*\)/region \1/p' /proc/iomem >&6
+  if [ -n "$tasks" ]; then
+    for name in __switch_to pcpu_hot current_task __entry_task; do
+      sed -n "s/ . $name\$/ $name/p" /proc/kallsyms | sed 's/^/symbol /' >&6
+    done
+    echo "btf $(stat -c %s /sys/kernel/btf/vmlinux)" >&6
+    cat /sys/kernel/btf/vmlinux >&6
+  fi
   cd /work
   echo start >&6
   read -r _ <&6

@@ -247,6 +247,8 @@ def info(found: Content) -> RenderableType:
     parts: list[RenderableType] = [labelled(facts(found))]
     if found.get("peak_resident_bytes") is not None:
         parts += [Text(""), Text(_MEMORIES)]
+    if named := [thread for thread in found.get("threads") or () if thread.get("name")]:
+        parts += [Text(""), _tasks(named)]
     if found.get("regions"):
         parts += [Text(""), _regions(found["regions"])]
     if found.get("hot"):
@@ -274,6 +276,18 @@ _HOT: Final = 8
 #: Counts of a region that are shown.
 RegionCount = Literal["records", "loads", "stores", "fetches", "pages"]
 REGION_COUNTS: Final[tuple[RegionCount, ...]] = get_args(RegionCount)
+
+
+def _tasks(tasks: Sequence[Content]) -> Table:
+    """The tasks of a virtual machine that have most records."""
+    table = Table("Tasks of the virtual machine: names and process numbers")
+    table.add_column("task", overflow="fold", narrow=16, importance=KEY)
+    for head in ("records", "instructions"):
+        table.add_column(head, justify="right")
+    for task in sorted(tasks, key=lambda task: -int(task["records"]))[:_HOT]:
+        numbers = (units.count(task[head]) for head in ("records", "instructions"))
+        table.add_row(units.clean(task["name"]), *numbers)
+    return table
 
 
 def _regions(regions: Sequence[info_declared.RegionsRow]) -> Table:
