@@ -42,6 +42,7 @@ from cases import (
     thp,
     tiering,
     view,
+    vm,
     watch,
     watch_cost,
     zipf,
@@ -82,6 +83,7 @@ VALIDATION = [
     watch_cost,
     captured_sample,
     big,
+    vm,
 ]
 
 

@@ -94,10 +94,10 @@ def test_kernel_and_program_are_told_apart(recorded: tuple[Path, str]) -> None:
 
 
 def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
-    """All but the first few: the program is one, and so is the idle task of a processor."""
+    """All but the first few."""
     trace, _ = recorded
     names = {thread["index"]: thread.get("name", "") for thread in info(trace)["threads"]}
-    assert {name.split()[0] for name in names.values() if name} >= {"touch", "sh", "swapper/0"}
+    assert {name.split()[0] for name in names.values() if name} >= {"touch", "sh"}
     table = records(trace)
     # Those of 4 KiB are memory that was touched before recording began.
     made = table.filter(pc.less(table["size"], 4096))

@@ -1,4 +1,4 @@
-"""Captures of whole virtual machines: time against QEMU alone, bytes, and what programs' own captures have."""
+"""Captures of whole virtual machines: time, bytes, and what programs' own captures have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from inputs import Inputs
-from measure import BenchError, Row, nearfar, ratios, row, run
+from measure import BenchError, Row, capture, nearfar, ratios, row, run
 from table import recorded, summary
 
 from nearfar.guest import Guest, Hardware, Node
@@ -23,10 +23,10 @@ SUMMARY = "virtual machines: time against QEMU alone, bytes of a reference, prog
 #: Programs of the host that run in the guest, each with a file of numbers.
 PROGRAMS = {
     "gzip": ["gzip", "-dc", "numbers.gz"],
-    "sort": ["sort", "-n", "numbers"],
+    "sort": ["sort", "--parallel=1", "-n", "numbers"],
     "sha256sum": ["sha256sum", "numbers"],
 }
-NUMBERS, QUICK_NUMBERS = 2_000_000, 20_000
+NUMBERS, QUICK_NUMBERS = 1_000_000, 100_000
 MEMORY = 1 << 30
 #: What the guest prints of a program: seconds since its boot, before and after.
 TIMED = "read a _ </proc/uptime; {}; read b _ </proc/uptime; echo took $a $b"
@@ -50,14 +50,15 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         alone, boot, took, records, user = [], [], [], [], []
         for _ in range(rounds):
             print(f"bench: {NAME}: {name}", file=sys.stderr)
-            command = ["sh", "-c", TIMED.format(f"{' '.join(words)} >/dev/null")]
+            # By its path: the guest's shell has programs of the same names.
+            job = f"/usr/local/bin/{' '.join(words)} >/dev/null"
+            command = ["sh", "-c", TIMED.format(job)]
             plain = guest_alone(command, files)
             trace = inputs.scratch / "vm.trace"
             put = ",".join(f"{source}={place}" for place, source in files.items())
-            done = run(
-                nearfar("capture", "--vm-image", "debian", "--arch", "x86_64", "--memory", str(MEMORY),
-                        "--put", put, "--force", "-o", str(trace), "--", *command)
-            )  # fmt: skip
+            options = ["--vm-image", "debian", "--arch", "x86_64", "--memory", str(MEMORY)]
+            options += ["--put", put, "--force", "-o", str(trace)]
+            done = run(nearfar("capture", *options, "--", *command))
             guest = times(done.output)
             info = json.loads((trace / "trace.json").read_text())
             boot.append((guest[0], plain[0]))
@@ -112,10 +113,9 @@ def libraries(program: str) -> Iterator[tuple[str, Path]]:
 def references(inputs: Inputs, folder: Path, words: list[str]) -> int:
     """Loads and stores of the program's own capture, on the same processor."""
     trace = inputs.scratch / "program.trace"
-    os.environ["QEMU_CPU"] = "max"
+    environment = {"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"], "QEMU_CPU": "max"}
     command = f"cd {folder}; exec {' '.join(words)} >/dev/null"
-    run(nearfar("capture", "--force", "-o", str(trace), "--", "sh", "-c", command))
-    del os.environ["QEMU_CPU"]
+    capture(["sh", "-c", command], trace, environment)
     kinds = json.loads((trace / "trace.json").read_text())["records_by_kind"]
     return int(kinds["load"] + kinds["store"])
 

@@ -200,7 +200,9 @@ def _image(command: Sequence[str], options: declared.Options) -> Iterator[declar
     copied = options.get("put") or ()
     guest = Guest(
         architecture=options.get("arch", "auto"),
-        hardware=Hardware((Node(parse_bytes(options.get("memory") or "512M", "--memory"), 1),)),
+        hardware=Hardware(
+            (Node(parse_bytes(str(options.get("memory") or "512M"), "--memory"), 1),)
+        ),
         packages=listed.split(",") if isinstance(listed, str) else listed,
         tasks=options.get("by_task", False),
         parameters=(options.get("append") or "").split(),

@@ -157,23 +157,15 @@ impl Recorder {
     }
 
     /// Start a thread that watches for the end of the receiver, even while the other threads block.
+    /// Without it, threads that wait for room still notice.
     pub fn watch(&'static self) {
-        let watch = || loop {
-            let seen = self.header().receiver.load(Acquire);
-            self.end_with_receiver();
-            futex_wait(&self.header().receiver, seen, 1000);
-        };
-        // SAFETY: signal sets are filled in before they are read.
-        unsafe {
-            let (mut every_signal, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-            libc::sigfillset(&mut every_signal);
-            // QEMU does not know the thread and cannot handle signals on it.
-            libc::pthread_sigmask(libc::SIG_SETMASK, &every_signal, &mut before);
-            // Without this thread, the receiver's end is still noticed by threads that wait for
-            // room.
-            let _ = std::thread::Builder::new().stack_size(1 << 17).spawn(watch);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
-        }
+        in_background(|| {
+            loop {
+                let seen = self.header().receiver.load(Acquire);
+                self.end_with_receiver();
+                futex_wait(&self.header().receiver, seen, 1000);
+            }
+        });
     }
 
     /// Give `vcpu` a stream.
@@ -318,6 +310,19 @@ impl Recorder {
         if header.sleeping.load(SeqCst) != 0 {
             futex_wake(&header.bell, 1);
         }
+    }
+}
+
+/// Run in a thread of its own, if one can be started.
+pub fn in_background(work: impl FnOnce() + Send + 'static) {
+    // SAFETY: signal sets are filled in before they are read.
+    unsafe {
+        let (mut every_signal, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut every_signal);
+        // QEMU does not know the thread and cannot handle signals on it.
+        libc::pthread_sigmask(libc::SIG_SETMASK, &every_signal, &mut before);
+        let _ = std::thread::Builder::new().stack_size(1 << 17).spawn(work);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
     }
 }
 

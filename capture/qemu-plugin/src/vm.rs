@@ -2,8 +2,9 @@
 //! System emulation: the references of a whole virtual machine, by guest-physical address. Those
 //! that its kernel makes are told apart by the address of their code.
 //!
-//! Until the receiver asks for records ([`Header::record`]), no code is instrumented, so that the
-//! machine boots as fast as without the plugin. Then QEMU discards all translated code.
+//! Until the receiver asks for records ([`Header::record`](crate::layout::Header::record)), no code
+//! is instrumented, so that the machine boots as fast as without the plugin. Then QEMU discards all
+//! translated code.
 //!
 //! The machine's RAM is one mapping of this process, of a file that the receiver made. So the host
 //! address of a reference, which QEMU gives for it, says where in RAM it is.
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use qemu_plugin_sys as qemu;
 
 use crate::layout::{PAGE_SHIFT, SIZE_SHIFT, STORE, TASK_NAME, what};
-use crate::recorder::{Recorder, end_process};
+use crate::recorder::{Recorder, end_process, futex_wait, in_background};
 use crate::stream::Stream;
 use crate::{
     At, NO_REGS, OnBlock, OnReference, Part, READ_WRITE, Recording, on_translation, unpack_by_api,
@@ -93,8 +94,16 @@ pub unsafe fn install(id: qemu::qemu_plugin_id_t, ram: Ram) {
     unsafe {
         qemu::qemu_plugin_register_vcpu_init_cb(id, Some(on_processor));
         qemu::qemu_plugin_register_vcpu_resume_cb(id, Some(on_resume));
-        qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(before_recording));
     }
+    // A callback for translations would slow down the boot.
+    in_background(move || {
+        let Some(recorder) = Recorder::installed() else { return };
+        while recorder.header().record.load(Acquire) == 0 {
+            futex_wait(&recorder.header().record, 0, 1000);
+        }
+        // SAFETY: QEMU takes its lock.
+        unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(before_recording)) };
+    });
 }
 
 extern "C" fn on_processor(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {

@@ -23,7 +23,7 @@ use crate::program::Arch;
 use crate::recording::{LostProgram, Recording};
 use crate::sample::{Rate, counts};
 use crate::schedule::{Due, Schedule, Start, TimeSpan};
-use crate::shared::Shared;
+use crate::shared::{Shared, wake};
 use crate::streams::{Remaining, Streams};
 use crate::target::{Launch, Target};
 use crate::vm::{Connections, Ports, Signals, Vm, VmStart};
@@ -364,6 +364,7 @@ impl<'a> Guest<'a> {
             self.begun = true;
             streams.begin_vm(self.vm, self.ports)?;
             shared.header().record.store(1, Release);
+            wake(&shared.header().record);
         }
         if streams.stopped() && !self.ended && !ended {
             self.ended = true;

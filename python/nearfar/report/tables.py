@@ -21,7 +21,7 @@ from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared import info as info_declared
 from nearfar.declared import paging as paging_declared
-from nearfar.info import Content
+from nearfar.info import Content, Thread
 from nearfar.memory_curve import Memory
 from nearfar.output import coloured
 from nearfar.paging import PagingResult
@@ -278,15 +278,15 @@ RegionCount = Literal["records", "loads", "stores", "fetches", "pages"]
 REGION_COUNTS: Final[tuple[RegionCount, ...]] = get_args(RegionCount)
 
 
-def _tasks(tasks: Sequence[Content]) -> Table:
+def _tasks(tasks: Sequence[Thread]) -> Table:
     """The tasks of a virtual machine that have most records."""
     table = Table("Tasks of the virtual machine: names and process numbers")
     table.add_column("task", overflow="fold", narrow=16, importance=KEY)
     for head in ("records", "instructions"):
         table.add_column(head, justify="right")
-    for task in sorted(tasks, key=lambda task: -int(task["records"]))[:_HOT]:
-        numbers = (units.count(task[head]) for head in ("records", "instructions"))
-        table.add_row(units.clean(task["name"]), *numbers)
+    for task in sorted(tasks, key=lambda task: -task["records"])[:_HOT]:
+        numbers = (task["records"], task["instructions"])
+        table.add_row(units.clean(task.get("name", "")), *map(units.count, numbers))
     return table
 
 
