@@ -9,6 +9,7 @@
 //! The machine's RAM is one mapping of this process, of a file that the receiver made. So the host
 //! address of a reference, which QEMU gives for it, says where in RAM it is.
 
+use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
 use std::fs;
 use std::sync::OnceLock;
@@ -251,16 +252,42 @@ extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
     // The kernel maps all RAM at one distance, the variable and the tasks included.
     let distance = addr.wrapping_sub(variable);
     let Some(task) = read::<8>(variable).map(u64::from_le_bytes) else { return };
-    let task = task.wrapping_sub(distance);
-    let [pid, tgid, name] = tasks.offsets.each_ref().map(|at| task + at.load(Relaxed) % TASK_BYTES);
-    let number = |at| read::<4>(at).map(|bytes| u64::from(u32::from_le_bytes(bytes)));
-    if let (Some(pid), Some(tgid), Some(name)) =
-        (number(pid), number(tgid), read::<TASK_NAME>(name))
-    {
+    let before = CURRENT.get();
+    // A program may have been executed meanwhile.
+    let renamed = read_task(recorder, before.addr).filter(|task| task.name != before.name);
+    let next = read_task(recorder, task.wrapping_sub(distance)).unwrap_or_default();
+    CURRENT.set(next);
+    for Task { pid, process, name, .. } in renamed.into_iter().chain([next]) {
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(TASK_NAME);
         // SAFETY: QEMU calls this on the thread of `vcpu`; no other handle exists.
-        unsafe { Stream::of(vcpu) }.event(&[what::TASK, pid, tgid], &name[..end]);
+        unsafe { Stream::of(vcpu) }.event(&[what::TASK, pid, process], &name[..end]);
     }
+}
+
+/// A task of the guest.
+#[derive(Clone, Copy, Default)]
+struct Task {
+    /// Guest-physical address of its `struct task_struct`; 0 if it is not known.
+    addr: u64,
+    pid: u64,
+    process: u64,
+    name: [u8; TASK_NAME],
+}
+
+thread_local! {
+    /// The current task of this virtual CPU.
+    static CURRENT: Cell<Task> =
+        const { Cell::new(Task { addr: 0, pid: 0, process: 0, name: [0; TASK_NAME] }) };
+}
+
+/// The task at a guest-physical address.
+fn read_task(recorder: &Recorder, addr: u64) -> Option<Task> {
+    let offsets = &recorder.header().tasks.offsets;
+    let [pid, process, name] =
+        offsets.each_ref().map(|at| addr.wrapping_add(at.load(Relaxed) % TASK_BYTES));
+    let number = |at| read::<4>(at).map(|bytes| u64::from(u32::from_le_bytes(bytes)));
+    let task = Task { addr, pid: number(pid)?, process: number(process)?, name: read(name)? };
+    (addr != 0).then_some(task)
 }
 
 /// The bytes at a guest-physical address, if they are in RAM.

@@ -25,10 +25,11 @@ use crate::layout::{
 use crate::liveness::{self, not_run};
 use crate::output::StopReason;
 use crate::recording::Recording;
-use crate::run::{kill_with_parent, receive};
+use crate::run::receive;
 use crate::schedule::Schedule;
 use crate::shared::Shared;
 use crate::streams::Streams;
+use crate::target::kill_with_parent;
 
 mod event_order;
 mod hostile;

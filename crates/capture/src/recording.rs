@@ -64,8 +64,8 @@ pub(crate) struct Recording<'a> {
     /// Where the current burst of a thread began, in records.
     burst_of: HashMap<u32, u64>,
     processes: u32,
-    /// The thread of each task of a virtual machine.
-    tasks: HashMap<String, u32>,
+    /// The thread of each task of a virtual machine, by its number, and of idle tasks by name.
+    tasks: HashMap<(u64, String), u32>,
     /// By process. Processes that share a space (`vfork`) have a copy each.
     spaces: HashMap<u32, AddressSpace>,
     /// The program of an `execve` that may still fail, by thread.
@@ -170,21 +170,22 @@ impl<'a> Recording<'a> {
         position: &mut Position,
     ) -> Result<()> {
         // Each processor has an idle task, of the same number.
-        let task = match pid {
+        let key = (pid, if pid == 0 { name.clone() } else { String::new() });
+        let name = match pid {
             0 => name,
             _ if pid == process => format!("{name} {pid}"),
             _ => format!("{name} {process}/{pid}"),
         };
-        let thread = match self.tasks.get(&task) {
+        let thread = match self.tasks.get(&key) {
             Some(thread) => *thread,
             None if self.tasks.len() >= MAX_TASKS => return Ok(()),
             None => {
                 let thread = self.new_thread(self.process_of[position.thread as usize])?;
-                self.out.writer.thread_name(thread, &task);
-                self.tasks.insert(task, thread);
+                self.tasks.insert(key, thread);
                 thread
             }
         };
+        self.out.writer.thread_name(thread, name);
         let (before, rest) = (position.thread, position.switch(thread));
         if !self.out.stopped {
             self.out.writer.add_instructions(before, rest);

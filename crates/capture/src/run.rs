@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ExitStatus};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -23,10 +23,10 @@ use crate::program::Arch;
 use crate::recording::{LostProgram, Recording};
 use crate::sample::{Rate, counts};
 use crate::schedule::{Due, Schedule, Start, TimeSpan};
-use crate::shared::{Shared, wake};
+use crate::shared::Shared;
 use crate::streams::{Remaining, Streams};
-use crate::target::{Launch, Target};
-use crate::vm::{Connections, Ports, Signals, Vm, VmStart};
+use crate::target::{Launch, Target, kill_with_parent};
+use crate::vm::{Connections, Guest, Ports, Signals, Vm, VmStart};
 
 /// What to capture and where to.
 #[derive(Clone, Debug)]
@@ -206,27 +206,6 @@ fn copy_perf_map(pid: u32, trace: &Path) {
     }
 }
 
-/// Have the program killed when this process ends, however it ends: unrecorded, the program would
-/// run on at a fraction of its speed.
-pub(crate) fn kill_with_parent(command: &mut Command) {
-    let parent = std::process::id();
-    let set_signal = move || {
-        // SAFETY: both are system calls that a child may make between fork and exec.
-        unsafe {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            // This process may have ended before the call.
-            if libc::getppid() as u32 != parent {
-                libc::_exit(1);
-            }
-        }
-        Ok(())
-    };
-    // SAFETY: `set_signal` neither allocates nor takes locks.
-    unsafe { command.pre_exec(set_signal) };
-}
-
 /// Receive the words of `child` and of the processes that it forks until all have ended. The child
 /// must not be reaped meanwhile. An error ends it.
 pub(crate) fn receive(
@@ -337,44 +316,6 @@ fn drive(
     }
 }
 
-/// A virtual machine that runs as process `pid`.
-struct Guest<'a> {
-    vm: &'a Vm,
-    ports: &'a Ports,
-    pid: u32,
-    /// When QEMU was started.
-    since: Instant,
-    begun: bool,
-    ended: bool,
-}
-
-impl<'a> Guest<'a> {
-    fn new(vm: &'a Vm, ports: &'a Ports, pid: u32) -> Self {
-        Self { vm, ports, pid, since: Instant::now(), begun: false, ended: false }
-    }
-
-    /// Begin to record it when it is time, and end it once recording is over.
-    fn turn(&mut self, shared: &Shared, streams: &mut Streams<'_>, ended: bool) -> Result<()> {
-        let out = &mut streams.recording.out;
-        let waits = !out.has_begun();
-        if waits && out.schedule.waits_for().is_some() && self.since.elapsed() > self.vm.boot {
-            out.stop(None);
-        }
-        if !waits && !self.begun && streams.has_processes() {
-            self.begun = true;
-            streams.begin_vm(self.vm, self.ports)?;
-            shared.header().record.store(1, Release);
-            wake(&shared.header().record);
-        }
-        if streams.stopped() && !self.ended && !ended {
-            self.ended = true;
-            // It has nothing to write back.
-            send(self.pid, libc::SIGKILL);
-        }
-        Ok(())
-    }
-}
-
 /// Wait until the child has ended, without reaping it.
 fn wait_for(pid: u32) {
     loop {
@@ -447,15 +388,14 @@ fn finish(
     let start = streams.recording.out.schedule.waits_for();
     let not_begun = start.map(|start| {
         let start = start.describe();
-        let line = signals.map(Signals::last_line).filter(|line| !line.is_empty());
-        let console =
-            line.map_or_else(String::new, |line| format!("; its console ends with '{line}'"));
-        format!("nothing is recorded: the program ended before recording began ({start}){console}")
+        format!("nothing is recorded: the program ended before recording began ({start})")
     });
-    let panic = signals.and_then(Signals::panic);
-    let panic = panic.map(|why| format!("the kernel of the virtual machine panicked: {why}"));
-    let reason = panic.or_else(|| incomplete(shared, &streams.recording, end));
-    let reason = reason.or(no_data).or(not_begun);
+    let lacks = options.vm.as_ref().zip(signals).and_then(|(vm, signals)| {
+        let out = &streams.recording.out;
+        signals.lacks(vm, out.has_begun(), out.stopped)
+    });
+    let reason = incomplete(shared, &streams.recording, end);
+    let reason = lacks.filter(|_| end != End::Interrupted).or(reason).or(no_data).or(not_begun);
     let stopped = streams.stopped() && !signals.is_some_and(Signals::ends);
     let build_ids = build_ids(&streams.recording.files_mapped);
     let mut clock = std::mem::take(&mut streams.recording.out.clock);

@@ -281,6 +281,6 @@ mod tests {
         unsafe { libc::raise(libc::SIGUSR2) };
         assert_eq!(schedule.due(None), Due::Begin);
         schedule.begin();
-        assert_eq!((schedule.due(None), Schedule::whole().due()), (Due::None, Due::None));
+        assert_eq!((schedule.due(None), Schedule::whole().due(None)), (Due::None, Due::None));
     }
 }

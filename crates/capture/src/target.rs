@@ -92,3 +92,24 @@ fn of_program(program: Program, mut plugin: String) -> Result<Launch> {
     command.args(rest);
     Ok(Launch { command, emulator, connections: None })
 }
+
+/// Have the program killed when this process ends, however it ends: unrecorded, the program would
+/// run on at a fraction of its speed.
+pub(crate) fn kill_with_parent(command: &mut Command) {
+    let parent = std::process::id();
+    let set_signal = move || {
+        // SAFETY: both are system calls that a child may make between fork and exec.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // This process may have ended before the call.
+            if libc::getppid() as u32 != parent {
+                libc::_exit(1);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: `set_signal` neither allocates nor takes locks.
+    unsafe { command.pre_exec(set_signal) };
+}

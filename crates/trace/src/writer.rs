@@ -171,8 +171,8 @@ impl Writer {
     }
 
     /// Name a thread.
-    pub fn thread_name(&mut self, thread: u32, name: &str) {
-        self.pool.sink().thread(thread).name = name.to_owned();
+    pub fn thread_name(&mut self, thread: u32, name: String) {
+        self.pool.sink().thread(thread).name = name;
     }
 
     /// Add instructions that a thread executed after its last record.
