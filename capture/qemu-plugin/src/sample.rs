@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::layout::{
-    BLOCKS, BYTES_SHIFT, COUNT_SHIFT, FETCH, KERNEL_BLOCK, PAGE_SHIFT, Place, SIZE_SHIFT, STORE,
+    BLOCKS, BYTES_SHIFT, COUNT_SHIFT, FETCH, PAGE_SHIFT, Place, SIZE_SHIFT, STORE, block_addr,
     burst, burst_distance, burst_start, is_sampled, silent_word, tag,
 };
 use crate::recorder::{Recorder, VCPUS, map};
@@ -331,7 +331,7 @@ fn fetch(vcpu: c_uint, word: u64) {
     if count == 0 {
         let (start, shape) = recorder.block(word as usize % BLOCKS);
         let bytes_and_count = (shape & u64::from(u32::MAX), shape >> 32);
-        (addr, (bytes, count)) = (start & !KERNEL_BLOCK, bytes_and_count);
+        (addr, (bytes, count)) = (block_addr(start).0, bytes_and_count);
     }
     // SAFETY: callers are on the thread of `vcpu`.
     let counts = unsafe { counts(vcpu) };

@@ -6,7 +6,7 @@ use nearfar_trace::{Batch, Kind, KindSet, NarrowBatch, Record, Result};
 
 use crate::layout::{
     ADDR_BITS, BLOCK, BLOCKS, BYTES_SHIFT, Block, COUNT_SHIFT, INDEX_MASK, INDEX_SHIFT, KERNEL,
-    KERNEL_BLOCK, OTHER, SIZE_SHIFT, STORE,
+    OTHER, SIZE_SHIFT, STORE, block_addr,
 };
 
 /// Position of a thread, in executed instructions.
@@ -98,8 +98,8 @@ const BY_KERNEL: u8 = Kind::KernelLoad as u8 - Kind::Load as u8;
 
 /// The address of a block of the table, and the number of its [`Kind`].
 fn fetch_of(addr: u64) -> (u64, u8) {
-    let kernel = addr & KERNEL_BLOCK != 0;
-    (addr & !KERNEL_BLOCK, Kind::Fetch as u8 + if kernel { BY_KERNEL } else { 0 })
+    let (addr, kernel) = block_addr(addr);
+    (addr, Kind::Fetch as u8 + if kernel { BY_KERNEL } else { 0 })
 }
 
 fn is_fetch(kind: u8) -> bool {

@@ -336,8 +336,15 @@ pub struct Block {
     pub shape: AtomicU64,
 }
 
-/// Bit of [`Block::addr`]: the code is the kernel's. Such blocks always use the table.
+/// Bit of [`Block::addr`]: the code is of the kernel of a virtual machine, whose addresses have at
+/// most [`ADDR_BITS`]. Such blocks always use the table.
 pub const KERNEL_BLOCK: u64 = 1 << 63;
+
+/// The address of a block, and whether its code is of such a kernel.
+pub const fn block_addr(addr: u64) -> (u64, bool) {
+    let kernel = addr >> ADDR_BITS == KERNEL_BLOCK >> ADDR_BITS;
+    (if kernel { addr & !KERNEL_BLOCK } else { addr }, kernel)
+}
 
 /// Set in every word that is not a load or store.
 pub const CONTROL: u64 = 1 << 63;

@@ -135,6 +135,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         detail,
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         arch: arch.into(),
+        vm_memory_bytes: options.vm.as_ref().map_or(0, |vm| vm.memory),
         sample: options.sample.map(|(rate, seed)| rate.sample(seed)),
         unrecorded: Some(late.then(|| "its start".to_owned()).into_iter().collect()),
         ..Source::default()

@@ -42,6 +42,9 @@ pub struct Source {
     pub command: Vec<String>,
     /// Architecture of the program (`x86_64`, `aarch64`, or empty if unknown).
     pub arch: String,
+    /// Bytes of RAM of the virtual machine that was recorded; 0 for a program.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub vm_memory_bytes: u64,
     /// Records are a sample (perf), so that reuse distances are not those of the program.
     #[serde(default)]
     pub sampled: bool,
@@ -55,6 +58,10 @@ pub struct Source {
     /// as in older traces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unrecorded: Option<Vec<String>>,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// One thread of the program.

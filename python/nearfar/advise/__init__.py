@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 
 from nearfar import machine as machines
+from nearfar import trace as traces
 from nearfar import units
 from nearfar.advise import by_machine
 from nearfar.advise.architectures import neighbours, transparent
@@ -228,7 +229,8 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
             if vm.machine in sizes:
                 sizes[vm.machine][vm.storage].write(row)
             if options["set_memory"]:
-                size_guest(row)
+                source = traces.open(trace).info["source"]
+                size_guest(row, whole=bool(source.get("vm_memory_bytes")))
             rows[index] = row
     recorded = {option.name for option in declared.OPTIONS if option.recorded}
     values = {name: value for name, value in options.items() if name in recorded}

@@ -54,14 +54,14 @@ class Enough:
         row["why"] += f" {sentence[0].upper()}{sentence[1:]}"
 
 
-def guest_memory(program: int) -> int:
-    """The memory in bytes of a guest whose program takes ``program`` bytes.
+def guest_memory(program: int, system: int = SYSTEM) -> int:
+    """The memory in bytes of a guest whose program and system take so many bytes.
 
     >>> guest_memory(600 << 20) >> 20
     1024
     """
     structs = USUAL_PAGE // PAGE_STRUCT
-    needed = -(-(program + SYSTEM) * structs // (structs - 1))
+    needed = -(-(program + system) * structs // (structs - 1))
     return -(-needed // STEP) * STEP
 
 
@@ -99,9 +99,19 @@ def enough(
     return {storage: Enough(curves[storage], limit) for storage in storages}
 
 
-def size_guest(row: Advice) -> None:
-    """Fill in the memory of the guest, and append a sentence to ``why``."""
+def size_guest(row: Advice, whole: bool) -> None:
+    """Fill in the memory of the guest, and append a sentence to ``why``.
+
+    Args:
+        row: the advice.
+        whole: whether the trace is of a whole virtual machine, its system included.
+    """
     program = row["memory_bytes"] + max(row["bloat_bytes"] or 0, 0)
+    if whole:
+        row["guest_memory_bytes"] = memory = guest_memory(program, 0)
+        touched = f"it touched {units.size(program)}, with its kernel"
+        row["why"] += f" Give the guest {units.size(memory)}: {touched}."
+        return
     row["guest_memory_bytes"] = memory = guest_memory(program)
     row["why"] += (
         f" Give the guest {units.size(memory)}: {units.size(program)} for the program, "
