@@ -72,6 +72,7 @@ fn flat(nodes: usize) -> Hardware {
 mod contract;
 mod copies;
 mod lives;
+mod placement;
 mod threads;
 
 /// Run the same program in both worlds; every action must be the same at the same moment.
