@@ -70,7 +70,9 @@ fn the_hot_megabytes_end_in_fast_memory() {
         let shape = Shape { wss_gib, ..shape(Mix::Read, SCALE) };
         let workload = Arc::new(generated("hot-cold", &shape).unwrap());
         let sources: Vec<_> = POLICIES.iter().map(|(name, _)| source(name, SCALE)).collect();
-        let found = run(&options(SCALE), &workload, &sources, &[1], &mut |_| Ok(())).unwrap();
+        let found =
+            run(&options(SCALE), std::slice::from_ref(&workload), &sources, &[1], &mut |_| Ok(()))
+                .unwrap();
         for (name, _) in POLICIES {
             let last = found.series.iter().rfind(|point| point.policy == *name).unwrap();
             // Each page is accessed as often as any other.
