@@ -28,6 +28,7 @@ def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: An
     rows: list[Any] = [
         {
             "policy": policy,
+            "workload": "a.trace",
             "seed": seed,
             "phase": phase,
             "mean_latency_ns": time,

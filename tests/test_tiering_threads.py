@@ -16,7 +16,7 @@ from nearfar.tiering import policies, tiering, workloads
 #: Rows of 16 threads on two sockets, at 1/256 of their size.
 ROWS: dict[str, Any] = {"machine": "ddr4-2socket", "scale": "1/256", "fast": "16G"}
 #: Policies that may take more than three times as long as no policy (docs/tiering.md, Policies).
-SLOW = {(f"nomad-{size}", "tpp") for size in ("small", "medium", "large")}
+SLOW = {(name, "tpp") for name in ("nomad-small", "nomad-medium", "nomad-large", "ranked")}
 
 
 def last(result: Any) -> dict[str, Any]:

@@ -330,7 +330,7 @@ def tiering_run(
     machine: Machine,
     *,
     policies: Sequence[tuple[str, str | None, Callable[[], object] | None, Mapping[str, str]]],
-    trace: str | PathLike[str] | None,
+    traces: Sequence[str | PathLike[str]],
     policy_scale: float | None,
     options: Mapping[str, Any],
     progress: Callable[[int], object] | None,

@@ -373,7 +373,8 @@ class numa_plan:
 
 class tiering:
     class Options(TypedDict, total=False):
-        workload: str | Path
+        workload: str | Path | Sequence[str | Path]
+        share: str | None
         policy: PolicyLike | Sequence[PolicyLike]
         machine: MachineLike
         mix: str

@@ -74,7 +74,7 @@ def provenance(
         run["question"] = question
     run["command"] = command_line(f"{study} {question}".strip(), words, options, given)
     if trace is not None:
-        run |= _of_trace(trace)
+        run |= of_trace(trace)
     if isinstance(machine, machines.Machine):
         run |= {"machine": machine.name, "machine_description": machine.to_dict()}
     elif machine is not None:
@@ -88,7 +88,8 @@ def provenance(
     return run
 
 
-def _of_trace(trace: Path) -> Run:
+def of_trace(trace: Path) -> Run:
+    """The part of a record that says which trace was used."""
     text = read_trace(trace)
     info = json.loads(text)
     source = info["source"]

@@ -30,7 +30,7 @@ from nearfar.memory_curve import Memory, in_order, middle
 from nearfar.policy import Knobs, by_policy, constructor_of, from_file
 from nearfar.policy import Policy as Policy
 from nearfar.policy import read_knobs as read_knobs
-from nearfar.provenance import Run, provenance
+from nearfar.provenance import Run, of_trace, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import PolicyLike, Rows, default, knob_text, takes
 from nearfar.sizes import list_of
@@ -83,6 +83,8 @@ class TieringRun(Run, total=False):
     """The record of a tiering run."""
 
     workload: str
+    #: Of several traces, the record of each.
+    traces: list[Run]
     footprint_bytes: int
     #: None if pages never end.
     peak_resident_bytes: int | None
@@ -157,7 +159,12 @@ AnyRow = TypeVar("AnyRow", declared.Row, declared.SeriesRow)
 
 def memory_scale(run: TieringRun) -> float:
     """The scale of a run's memory; a trace is not scaled."""
-    return 1.0 if "trace" in run else run.get("policy_scale", 1.0)
+    return 1.0 if {"trace", "traces"} & run.keys() else run.get("policy_scale", 1.0)
+
+
+def tenants(rows: Iterable[AnyRow]) -> list[str]:
+    """The programs that share the machine, in their order."""
+    return list(dict.fromkeys(row["workload"] for row in rows))
 
 
 def memory_of(row: declared.Row | declared.SeriesRow, run: TieringRun) -> Memory:
@@ -208,9 +215,7 @@ def trace_of(load: str | PathLike[str]) -> Path | None:
 
 @takes(declared.OPTIONS)
 def tiering(
-    load: str | PathLike[str] | None = None,
-    /,
-    *,
+    *loads: str | PathLike[str],
     knobs: Knobs | None = None,
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
@@ -218,7 +223,7 @@ def tiering(
     """Run the tiering study.
 
     Args:
-        load: the option ``workload``. A trace is not scaled; policies are, as if the trace were
+        loads: the option ``workload``. Traces are not scaled; policies are, as if the traces were
             the 27 GiB that they are tuned for.
         knobs: values by ``policy.knob``.
         progress: called regularly with the number of accesses done.
@@ -230,7 +235,7 @@ def tiering(
     Raises:
         NearfarError: bad input.
     """
-    request, began = _Request.of(load, options, knobs), time.monotonic()
+    request, began = _Request.of(loads, options, knobs), time.monotonic()
     answer, sentence = _answer(request, progress)
     return _result(request, answer, sentence, time.monotonic() - began)
 
@@ -240,8 +245,8 @@ class _Request:
     """The resolved options of a study, with what the engine parses in ``values``."""
 
     machine: machines.Machine
-    trace: Path | None
-    workload: str
+    traces: list[Path]
+    workloads: list[str]
     knobs: dict[str, str]
     #: By the text that repeats the run: a name, a Python file, or the label of an object.
     policies: dict[str, _EnginePolicy]
@@ -251,42 +256,56 @@ class _Request:
     @classmethod
     def of(
         cls,
-        load: str | PathLike[str] | None,
+        loads: Sequence[str | PathLike[str]],
         options: declared.Options,
         knobs: Knobs | None,
     ) -> _Request:
-        load = options.get("workload", WORKLOAD) if load is None else load
-        values: dict[str, object] = {**options, "workload": fspath(load)}
+        loads = loads or _listed(options.get("workload", WORKLOAD))
+        traces = [trace for trace in map(trace_of, loads) if trace is not None]
+        if traces and len(traces) < len(loads):
+            raise NearfarError(
+                "--workload: traces and generated workloads do not run together, as their memory "
+                "has different scales; give one kind"
+            )
+        workloads = [fspath(load) for load in loads]
+        values: dict[str, object] = {**options, "workload": workloads}
         machine = machines.load(options.get("machine", default(declared.OPTIONS, "machine")))
         values.pop("machine", None)
         values.pop("policy", None)
         texts = {name: knob_text(value) for name, value in (knobs or {}).items()}
         policies = _policies(options.get("policy", "all"), by_policy(texts))
         filtered = options.get("filter", default(declared.OPTIONS, "filter"))
-        return cls(machine, trace_of(load), fspath(load), texts, policies, filtered, values)
+        return cls(machine, traces, workloads, texts, policies, filtered, values)
+
+
+def _listed(
+    loads: str | PathLike[str] | Sequence[str | PathLike[str]],
+) -> Sequence[str | PathLike[str]]:
+    """The workloads of an option."""
+    if not isinstance(loads, str):
+        return loads if isinstance(loads, Sequence) else [loads]
+    return [loads] if Path(loads).exists() else list_of(loads)
 
 
 def _answer(
     request: _Request, progress: Callable[[int], None] | None
 ) -> tuple[_Answer, str | None]:
     """The engine's answer, and the sentence on the references; None for a workload."""
-    path = sentence = None
     with ExitStack() as stack:
-        if request.trace is not None:
-            seen = stack.enter_context(
-                view(request.trace, request.filtered, request.machine, progress)
-            )
-            path, sentence = seen.path, seen.sentence
+        views = [
+            stack.enter_context(view(trace, request.filtered, request.machine, progress))
+            for trace in request.traces
+        ]
         text = _engine.tiering_run(
             request.machine,
             policies=list(request.policies.values()),
-            trace=path,
+            traces=[seen.path for seen in views],
             policy_scale=None,
             options=request.values,
             progress=progress,
         )
     answer: _Answer = json.loads(text)
-    return answer, sentence
+    return answer, "; ".join(dict.fromkeys(seen.sentence for seen in views)) or None
 
 
 def _result(
@@ -294,28 +313,29 @@ def _result(
 ) -> TieringResult:
     values = answer["options"] | {"policy": list(request.policies)}
     del values["workload"]
-    trace, workload = request.trace, request.workload
+    traces, workload = request.traces, ",".join(request.workloads)
     run = provenance(
         "tiering",
-        arguments=["--workload", workload] if trace is None else [trace],
+        arguments=traces or ["--workload", workload],
         options=declared.OPTIONS,
         values=values,
-        trace=trace,
+        trace=traces[0] if len(traces) == 1 else None,
         machine=request.machine,
         view=sentence,
     )
     for key, value in request.knobs.items():
         run["command"] += f" --knob {shlex.quote(f'{key}={value}')}"
     run["options"]["knobs"] = request.knobs
-    whole: TieringRun = {
+    whole = {
         **run,
         "workload": workload,
         "footprint_bytes": answer["footprint_bytes"],
         "peak_resident_bytes": answer["peak_resident_bytes"],
         "policy_scale": answer["policy_scale"],
         "node_bytes": dict(zip(answer["nodes"], answer["node_bytes"], strict=True)),
+        **({"traces": [of_trace(trace) for trace in traces]} if len(traces) > 1 else {}),
     }
-    return TieringResult(whole, answer["rows"], answer["series"], seconds)
+    return TieringResult(cast("TieringRun", whole), answer["rows"], answer["series"], seconds)
 
 
 #: A policy as the engine takes it: label, name of a built-in one or constructor of one in Python,

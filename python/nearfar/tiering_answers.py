@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from nearfar import units
 from nearfar.declared import tiering as declared
 from nearfar.memory_curve import SAME, Memory, MemoryCurve, in_order, slowdown
 from nearfar.tiering import (
+    AnyRow,
     TieringResult,
     TieringRun,
     fast_memories,
@@ -18,6 +19,7 @@ from nearfar.tiering import (
     memory_scale,
     of_memory,
     shown_memory,
+    tenants,
 )
 
 #: Below this scale, policies cannot be compared: queues and batches do not shrink with memory and
@@ -39,7 +41,7 @@ def too_small(run: TieringRun) -> str | None:
         f"The program is too small to compare policies: it has 1/{units.count(round(1 / scale))} "
         f"of the size that they are tuned for, and needs {least}."
     )
-    if "trace" not in run:
+    if memory_scale(run) != 1:
         return f"{text} Use --scale {least} or more."
     copies = run["options"].get("copies", 1) * MIN_SCALE / scale
     # Rounding may lift a whole number a little.
@@ -48,12 +50,20 @@ def too_small(run: TieringRun) -> str | None:
 
 
 def means(rows: Iterable[declared.Row]) -> list[declared.Row]:
-    """One row per size of fast memory, policy and phase, with the means over seeds."""
-    groups: dict[tuple[int, float | None, str, str], list[declared.Row]] = {}
+    """One row per size of fast memory, policy, tenant and phase, with the means over seeds."""
+    groups: dict[tuple[object, ...], list[declared.Row]] = {}
     for row in rows:
-        key = (row["fast_node_bytes"], row["fast_fraction"], row["policy"], row["phase"])
+        size = (row["fast_node_bytes"], row["fast_fraction"])
+        key = (*size, row["policy"], row["workload"], row["phase"])
         groups.setdefault(key, []).append(row)
     return [_mean(rows) for rows in groups.values()]
+
+
+def by_tenant(rows: Sequence[AnyRow], key: Literal["phase", "policy"]) -> list[AnyRow]:
+    """The rows; if there are several tenants, ``key`` also names the tenant."""
+    if len(tenants(rows)) < 2:
+        return list(rows)
+    return [cast("AnyRow", {**row, key: f"{row[key]}, {row['workload']}"}) for row in rows]
 
 
 def _mean(rows: Sequence[declared.Row]) -> declared.Row:
@@ -86,13 +96,17 @@ class Standing:
     behind: tuple[tuple[str, float, float, float], ...]
 
 
-def standing(result: TieringResult) -> Standing | None:
-    """A comparison of policies at the size of fast memory that is shown first.
+def standing(result: TieringResult, tenant: str | None = None) -> Standing | None:
+    """A comparison of policies at the size of fast memory that is shown first, for a tenant.
 
     With several seeds, a policy is slower if all its runs are slower than all of the fastest; with
     one seed, if it takes 1 % longer. None if only bounds were run.
     """
-    rows = [row for row in of_memory(result, result.rows) if row["policy"] not in _BOUNDS]
+    rows = [
+        row
+        for row in of_memory(result, result.rows)
+        if row["policy"] not in _BOUNDS and tenant in (None, row["workload"])
+    ]
     memory = shown_memory(result)
     if not rows or memory is None:
         return None
@@ -120,11 +134,16 @@ def policy_curves(result: TieringResult) -> list[MemoryCurve]:
     """Time in the last phase against fast memory, for each policy; the best policy first.
 
     The base is the shortest time of any policy with all the program's memory fast. Empty if that
-    was not run, if there is only one size, or if the run is too small.
+    was not run, if there is only one size or several tenants, or if the run is too small.
     """
     memories, run = fast_memories(result), result.run
     rows = means(result.rows)
-    if len(memories) < 2 or not _holds_all(memories[-1], run) or too_small(run) is not None:
+    if (
+        len(tenants(rows)) > 1
+        or len(memories) < 2
+        or not _holds_all(memories[-1], run)
+        or too_small(run) is not None
+    ):
         return []
     times: dict[str, dict[Memory, float]] = {}
     for row in rows:
@@ -173,7 +192,11 @@ def answers(result: TieringResult) -> list[str]:
     small = too_small(result.run)
     if small is not None:
         return [small]
-    lines = [_standing(comparison, several=len(fast_memories(result)) > 1)]
+    several = len(fast_memories(result)) > 1
+    lines = [_standing(comparison, several)]
+    if len(names := tenants(result.rows)) > 1:
+        found = [(name, standing(result, name)) for name in names]
+        lines = [f"{units.clean(name)}: {_standing(each, several)}" for name, each in found if each]
     curves = policy_curves(result)
     if curves:
         lines.append(_fast_memory(curves, slowdown(result.run, declared.OPTIONS)))

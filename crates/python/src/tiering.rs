@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use nearfar_kernel::tiering::{POLICIES, Settings, find, make};
 use nearfar_schema::Options as _;
-use nearfar_study::tiering::options::Request;
+use nearfar_study::tiering::options::{Request, resident};
 use nearfar_study::tiering::{Options, PolicySource, run};
 use nearfar_trace::Error;
 use pyo3::prelude::*;
@@ -52,23 +51,23 @@ type Given = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String
 /// Run the study; returns `{"rows", "series", "footprint_bytes", "peak_resident_bytes" (null where
 /// pages live for ever), "node_bytes", "nodes", "options"}` as JSON text.
 ///
-/// With a `trace`, the option `workload` is only what results call it. `policy_scale` shrinks the
+/// With `traces`, the option `workload` is only what results call them. `policy_scale` shrinks the
 /// policies' times and sizes. With an object among the policies everything runs in this thread.
 #[pyfunction]
-#[pyo3(signature = (machine, *, policies, trace, policy_scale, options, progress))]
+#[pyo3(signature = (machine, *, policies, traces, policy_scale, options, progress))]
 #[allow(clippy::too_many_arguments)]
 fn tiering_run(
     py: Python<'_>,
     machine: &Machine,
     policies: Vec<Given>,
-    trace: Option<PathBuf>,
+    traces: Vec<PathBuf>,
     policy_scale: Option<f64>,
     options: &Bound<'_, PyDict>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let request: Request = crate::given::read(options)?;
     let mut options =
-        Options::from_request(machine.hardware(), &request, trace.is_some()).map_err(raise)?;
+        Options::from_request(machine.hardware(), &request, !traces.is_empty()).map_err(raise)?;
     let python = policies.iter().any(|(_, _, object, _)| object.is_some());
     if python {
         options.threads = 1;
@@ -76,11 +75,11 @@ fn tiering_run(
     let raised = Raised::default();
     let inner = raised.clone();
     let work = move |on_progress: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
-        let prepared = Arc::new(request.prepare(trace.as_deref(), on_progress)?);
-        let scale = policy_scale.unwrap_or_else(|| request.policy_scale(&prepared));
+        let programs = request.prepare(&traces, on_progress)?;
+        let scale = policy_scale.unwrap_or_else(|| request.policy_scale(&programs));
         // With several sizes, the result has the last one.
         let frames = match options.fast_sizes().last() {
-            Some(fast) => options.frames(prepared.resident, *fast)?,
+            Some(fast) => options.frames(resident(&programs), *fast)?,
             None => Vec::new(),
         };
         let mut sources = Vec::new();
@@ -114,15 +113,16 @@ fn tiering_run(
             on_progress(count)
         };
         let seeds = request.seeds.from(request.seed.0);
-        let found = run(&options, &prepared, &sources, &seeds, &mut watched)?;
+        let found = run(&options, &programs, &sources, &seeds, &mut watched)?;
         let nodes: Vec<_> = options.nodes.iter().map(|node| node.name.clone()).collect();
         let bytes: Vec<u64> = frames.iter().map(|frames| frames * 4096).collect();
         let answer = serde_json::json!({
             "rows": found.rows,
             "series": found.series,
-            "footprint_bytes": prepared.footprint * 4096,
+            "footprint_bytes": programs.iter().map(|program| program.footprint).sum::<u64>() * 4096,
             "peak_resident_bytes":
-                prepared.has_lives().then_some(u64::from(prepared.resident) * 4096),
+                programs.iter().any(|program| program.has_lives())
+                    .then_some(u64::from(resident(&programs)) * 4096),
             "policy_scale": scale,
             "nodes": nodes,
             "node_bytes": bytes,

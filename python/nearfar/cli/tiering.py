@@ -18,8 +18,11 @@ SETTINGS = {"epilog": "Example: nearfar tiering --policy nomad,ssp --mix write -
 
 @takes(declared.OPTIONS)
 def run(
-    trace: Annotated[
-        str | None, typer.Argument(help="Trace folder [default: a generated workload].")
+    traces: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Trace folders [default: a generated workload]; several share a machine."
+        ),
     ] = None,
     knob: Annotated[
         list[str] | None,
@@ -78,7 +81,7 @@ def run(
         values[key.strip()] = value.strip()
     with progress("tiering") as on_progress:
         result = tiering(
-            None if trace is None else Path(trace),
+            *map(Path, traces or ()),
             knobs=values,
             progress=on_progress,
             **options,

@@ -21,6 +21,7 @@ from nearfar.tiering import (
     memory_of,
     of_memory,
     shown_memory,
+    tenants,
 )
 
 #: Counts that both tables show.
@@ -37,13 +38,13 @@ _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 
 def tiering(result: TieringResult) -> RenderableType:
     """The answers, times by size of fast memory if there are several, and a table of means."""
-    rows = answers.means(of_memory(result, result.rows))
+    rows = answers.by_tenant(answers.means(of_memory(result, result.rows)), "phase")
     memories = fast_memories(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
     title = _title(result, len(memories) > 1)
     # A table without a title begins with an empty line.
     parts += [Text("")] if title else []
-    if len(memories) > 1:
+    if len(memories) > 1 and len(tenants(rows)) == 1:
         parts.append(by_memory(result, memories))
     table = Table(title, padding=(0, 1, 0, 0))
     for head in declared.ROWS.heads("policy", "phase"):
@@ -101,7 +102,7 @@ def by_memory(result: TieringResult, memories: Sequence[Memory]) -> Table:
 def series(result: TieringResult) -> RenderableType:
     """Counts since the start at each point of the run, for the first seed."""
     first = result.rows[0]["seed"]
-    points = of_memory(result, result.series)
+    points = answers.by_tenant(of_memory(result, result.series), "phase")
     table = Table("Over the run: counts since its start", padding=(0, 1, 0, 0))
     for head in declared.SERIES_ROWS.heads("policy", "phase"):
         table.add_column(head, importance=KEY)

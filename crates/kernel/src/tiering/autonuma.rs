@@ -145,8 +145,8 @@ impl Autonuma {
     /// Move a page that faulted, if the node has room.
     pub(super) fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) {
         // A migrated page keeps its list: a hint fault alone makes no page active.
-        let (span, active) = (mem.span(page), self.reclaim.lists.is_active(page));
-        if self.reclaim.has_room(mem, to, span) && mem.move_page(page, to).is_ok() {
+        let active = self.reclaim.lists.is_active(page);
+        if self.reclaim.has_room(mem, to, page) && mem.move_page(page, to).is_ok() {
             self.reclaim.moved(mem, page, active);
         }
         self.reclaim.wake_if_short(mem);

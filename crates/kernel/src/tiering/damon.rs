@@ -13,6 +13,7 @@
 use nearfar_trace::generate::rng::Rng;
 
 use super::knobs::{Frames, Knobs};
+use super::shares::may_demote;
 use super::{
     Capability, Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time, need,
 };
@@ -262,7 +263,7 @@ impl Damon {
             *first = page.skip(span).number();
             let to = match walk.promotes {
                 true if node != NodeId::FAST => NodeId::FAST,
-                false if node == NodeId::FAST => match node.slower(mem.nodes()) {
+                false if node == NodeId::FAST && may_demote(mem, page) => match node.slower(mem.nodes()) {
                     Some(slower) => slower,
                     None => continue,
                 },

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use nearfar_trace::generate::rng::mix64;
 
 use super::knobs::{Frames, Knobs};
+use super::shares::may_demote;
 use super::{
     Capability, Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time, need,
 };
@@ -182,7 +183,7 @@ impl Hybrid {
     }
 
     fn demote(mem: &mut dyn Memory, page: Page) {
-        if mem.mapped(page) && mem.node_of(page) == NodeId::FAST {
+        if mem.mapped(page) && mem.node_of(page) == NodeId::FAST && may_demote(mem, page) {
             let room = |node: &NodeId| mem.free(*node) >= u64::from(mem.span(page));
             if let Some(node) = NodeId::all(mem.nodes()).skip(1).find(room) {
                 let _ = mem.move_page(page, node);

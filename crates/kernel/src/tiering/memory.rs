@@ -86,7 +86,7 @@ pub fn need(
 /// A tenant's limits on a node, in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Up to this usage, policies do not demote its pages for other tenants.
+    /// Its share: up to this usage, policies do not demote its pages for other tenants. 0: it has none.
     pub low: u64,
     /// Maximum usage ([`Refused::NoFrame`]).
     pub max: u64,

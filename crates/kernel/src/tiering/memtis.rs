@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use super::knobs::{Frames, Knobs};
 use super::lists::Lists;
+use super::shares::{is_above, may_demote};
 use super::{
     Capability, Context, HUGE, Memory, PolicyEntry, Next, NodeId, Page, Policy, Refused, Thread, Time,
     need,
@@ -259,12 +260,24 @@ impl Memtis {
         let waiting = self.lists.frames(below.index() as u8, true);
         let (short, room) = (self.short(mem), self.room(mem));
         let target = if waiting > 0 { short.max(room) } else { short };
-        let mut moved = false;
-        for _ in 0..self.knobs.batch.max(1) {
+        let (mut moved, mut left) = (false, self.knobs.batch.max(1));
+        // Once around the list, at most.
+        let mut kept = self.lists.frames(0, false);
+        while left > 0 {
             if mem.free(NodeId::FAST) >= target {
                 return false;
             }
             let Some(page) = self.lists.oldest(0, false) else { return moved };
+            let span = mem.span(page);
+            if !may_demote(mem, page) {
+                if kept < u64::from(span) {
+                    return moved;
+                }
+                kept -= u64::from(span);
+                self.lists.relist(page, span, false);
+                continue;
+            }
+            left -= 1;
             match self.migrate(mem, page, below) {
                 Migrated::Yes => moved = true,
                 Migrated::Later => {}
@@ -282,7 +295,14 @@ impl Memtis {
         for node in slow.clone() {
             for _ in 0..self.knobs.batch.max(1) {
                 let Some(page) = self.lists.oldest(node, true) else { break };
-                if mem.free(NodeId::FAST) < short + u64::from(mem.span(page)) {
+                let span = mem.span(page);
+                let half = (short + self.room(mem)) / 2;
+                if is_above(mem, page) && mem.free(NodeId::FAST) < half + u64::from(span) {
+                    mem.wake(self.demoter);
+                    self.lists.relist(page, span, true);
+                    continue;
+                }
+                if mem.free(NodeId::FAST) < short + u64::from(span) {
                     mem.wake(self.demoter);
                     return false;
                 }

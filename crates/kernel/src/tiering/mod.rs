@@ -8,7 +8,7 @@
 //! To add a policy: one file here with a [`PolicyEntry`], one line in the registry below, and a
 //! test of its characteristic behaviour in its file. Shared parts of the kernel: [`lists`] (active
 //! and inactive lists, two-touch activation), [`reclaim`] (watermarks, kswapd), [`scan`]
-//! (hint-fault scanning). [`layered`] builds a policy from external hooks over a base policy.
+//! (hint-fault scanning), [`shares`] (fairness between tenants). [`layered`] builds a policy from external hooks over a base policy.
 
 use std::fmt;
 
@@ -23,6 +23,7 @@ pub mod pages;
 mod policy;
 pub mod reclaim;
 pub mod scan;
+pub mod shares;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

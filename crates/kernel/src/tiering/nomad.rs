@@ -241,7 +241,14 @@ impl<R: ShadowRule> Nomad<R> {
                 continue;
             }
             let span = u64::from(mem.span(page));
-            if mem.free(NodeId::FAST) < self.reclaim.marks(NodeId::FAST).min + span {
+            let min = self.reclaim.marks(NodeId::FAST).min;
+            let left = self.reclaim.reserve(mem, page, min);
+            if left > min && mem.free(NodeId::FAST) < left + span {
+                self.promote.pending.remove(&page);
+                self.reclaim.wake(mem);
+                continue;
+            }
+            if mem.free(NodeId::FAST) < min + span {
                 // Out of memory: the rest of the run goes back to the lists.
                 self.promote.give_up_run(page);
                 self.reclaim.wake(mem);

@@ -9,6 +9,7 @@
 
 use super::knobs::Frames;
 use super::lists::Lists;
+use super::shares::{is_above, may_demote};
 use super::{Context, FRAME, Memory, Next, NodeId, Page, Thread};
 use crate::knobs;
 
@@ -196,10 +197,19 @@ impl Reclaim {
         }
     }
 
-    /// Whether a hint fault may move this number of frames to a node. If it is nearly full, kswapd is woken
-    /// and the page stays (Linux, `migrate_balanced_pgdat`).
-    pub fn has_room(&self, mem: &mut dyn Memory, node: NodeId, frames: u32) -> bool {
-        let room = mem.free(node) >= self.marks(node).high + u64::from(frames);
+    /// Free frames that the promotion of a page must leave: `least`, or, if its tenant is above its share,
+    /// half of what kswapd keeps free beyond that.
+    pub fn reserve(&self, mem: &dyn Memory, page: Page, least: u64) -> u64 {
+        let most = if is_above(mem, page) { self.marks(NodeId::FAST).demote } else { least };
+        (least + most) / 2
+    }
+
+    /// Whether a hint fault may move a page to a node. If it is nearly full, kswapd is woken and the page
+    /// stays (Linux, `migrate_balanced_pgdat`).
+    pub fn has_room(&self, mem: &mut dyn Memory, node: NodeId, page: Page) -> bool {
+        let high = self.marks(node).high;
+        let left = if node == NodeId::FAST { self.reserve(mem, page, high) } else { high };
+        let room = mem.free(node) >= left + u64::from(mem.span(page));
         if !room {
             self.wake(mem);
         }
@@ -258,7 +268,7 @@ impl Reclaim {
             self.lists.set_referenced(page, used);
             if used {
                 self.lists.relist(page, span, referenced);
-            } else if how.demote(mem, page, to) {
+            } else if may_demote(mem, page) && how.demote(mem, page, to) {
                 self.moved(mem, page, false);
                 freed = true;
             } else {

@@ -70,7 +70,7 @@ impl Policy for Tpp {
                 // The entry is not restored: the same reference faults again.
                 return reclaim.lists.mark_accessed(page, span);
             }
-            if reclaim.has_room(mem, NodeId::FAST, span) && mem.move_page(page, NodeId::FAST).is_ok() {
+            if reclaim.has_room(mem, NodeId::FAST, page) && mem.move_page(page, NodeId::FAST).is_ok() {
                 reclaim.moved(mem, page, true);
             }
             reclaim.wake_if_short(mem);

@@ -8,7 +8,7 @@
 
 use nearfar_kernel::tiering::Page;
 
-use super::engine::{Access, Block, End};
+use super::engine::{Block, End};
 
 /// Accesses per turn. A round of all copies of a program at 1/256 (108 MiB) is shorter than any
 /// period of the policies at that scale, and a copy's pages are still in the TLB.
@@ -98,19 +98,9 @@ impl Copies {
         let ends = &self.whole.ends;
         let skipped = ends.partition_point(|(at, _)| *at < from);
         let those = ends.iter().skip(skipped).take_while(|(at, _)| *at < to);
-        out.ends.extend(those.map(|(at, end)| {
-            let end = match *end {
-                End::Page(page) => End::Page(page.skip(first)),
-                End::Translation(page) => End::Translation(page.skip(first)),
-                End::Pages(page, count) => End::Pages(page.skip(first), count),
-            };
-            (base + at - from, end)
-        }));
+        out.ends.extend(those.map(|(at, end)| (base + at - from, end.shifted(first))));
         let accesses = self.whole.accesses.get(from..to).unwrap_or_default();
-        out.accesses.extend(accesses.iter().map(|access| match access.page() {
-            Access::ZEROS => *access,
-            page => Access::new(page.number() + first, access.write()),
-        }));
+        out.accesses.extend(accesses.iter().map(|access| access.shifted(first)));
         (to - from) as u64
     }
 }

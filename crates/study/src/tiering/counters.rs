@@ -16,18 +16,36 @@ pub struct Hardware {
     pub first_touch: f64,
     /// Entries of the TLB; 0 = no TLB.
     pub tlb_entries: u64,
+    /// What runs on it: one program, or several tenants in the order of their page numbers.
+    pub programs: Vec<Program>,
+}
+
+/// A program on the machine.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its first page number.
+    pub first: u32,
+    /// Its share of the fastest node; 0: it has none.
+    pub share: f64,
     /// Threads of the program: with one, its own page-table changes interrupt nobody.
-    pub program_threads: u32,
+    pub threads: u32,
     /// Bytes of an access.
     pub access_bytes: u64,
-    /// Threads of the program that run at the same time, each with a clock and a TLB. With one,
-    /// accesses take the idle latency; with more, latency follows the load.
+    /// Threads that run at the same time, each with a clock and a TLB. With one on the machine, accesses
+    /// take the idle latency; with more, latency follows the load.
     pub parallel: u32,
     /// What the latency of an access is divided by: the lines that a thread has under way at once,
     /// or the pages that it streams.
     pub overlap: f64,
     /// Processor time of an access, picoseconds.
     pub work: f64,
+}
+
+impl Program {
+    /// Picoseconds of an access to a node while others use the share `busy` of it.
+    pub fn access_ps(&self, node: &NodeModel, write: bool, busy: f64) -> f64 {
+        node.access_ps(self.access_bytes, write, busy, self.overlap)
+    }
 }
 
 /// How often things happened. Pages are counted in frames of 4 KiB, so a huge page counts 512.
@@ -65,4 +83,36 @@ pub struct Counters {
     pub accesses: [[u64; 2]; MAX_NODES],
     /// TLB misses.
     pub tlb_misses: u64,
+}
+
+impl Counters {
+    /// All of them.
+    pub fn all(&self) -> Vec<u64> {
+        let Self {
+            fast_allocated,
+            fast_freed,
+            promotions,
+            demotions,
+            demotions_remapped,
+            demotions_copied,
+            shadow_copies,
+            shadow_faults,
+            shadow_reclaims,
+            aborts,
+            hint_faults,
+            write_faults,
+            frames_copied,
+            splits,
+            accesses,
+            tlb_misses,
+        } = *self;
+        let pages = [fast_allocated, fast_freed, promotions, demotions, demotions_remapped];
+        let shadows = [demotions_copied, shadow_copies, shadow_faults, shadow_reclaims, aborts];
+        let others = [hint_faults, write_faults, frames_copied, splits, tlb_misses];
+        [pages, shadows, others]
+            .concat()
+            .into_iter()
+            .chain(accesses.into_iter().flatten())
+            .collect()
+    }
 }

@@ -6,7 +6,7 @@
 use nearfar_hardware::node::LINE;
 use nearfar_hardware::table::prefetch;
 use nearfar_kernel::tiering::{
-    Context, HUGE, MIN_STEP, Made, Memory, Next, NodeId, Page, Policy, Tenant, Time,
+    Context, HUGE, MIN_STEP, Made, Memory, Next, NodeId, Page, Policy, Time,
 };
 use nearfar_trace::{Error, Result};
 
@@ -14,68 +14,12 @@ use super::counters::MAX_NODES;
 use super::world::entry::{self, ACCESSED, ARMED, DIRTY, Entry, PROTECTED};
 use super::world::{World, mapping};
 
+mod block;
 mod threads;
 
+pub use block::{Access, Block, End};
 pub use threads::Queue;
 use threads::faults_for_ever;
-
-/// An access to a base page: its number, and whether it stores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access(u32);
-
-impl Access {
-    /// Maximum number of pages: 31 bits minus one reserved number.
-    pub const MAX_PAGES: u32 = (1 << 31) - 1;
-    /// The kernel's zero page, shared by all memory that was never written. It is in the fastest
-    /// node, and policies do not see it.
-    pub const ZEROS: Page = Page::new(Self::MAX_PAGES);
-
-    /// An access to `page`, below [`MAX_PAGES`](Access::MAX_PAGES) or [`ZEROS`](Access::ZEROS).
-    #[inline]
-    pub const fn new(page: u32, write: bool) -> Self {
-        Self(page << 1 | write as u32)
-    }
-
-    /// The page.
-    #[inline]
-    pub const fn page(self) -> Page {
-        Page::new(self.0 >> 1)
-    }
-
-    /// Whether it stores.
-    #[inline]
-    pub const fn write(self) -> bool {
-        self.0 & 1 == 1
-    }
-}
-
-/// What ends between accesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// A page was freed; its number may be reused.
-    Page(Page),
-    /// What TLBs hold of a page, which stays: it was unmapped, or is shared from now on.
-    Translation(Page),
-    /// Free all mapped pages of a range: first page and count.
-    Pages(Page, u32),
-}
-
-/// Accesses, and what ends between them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Block {
-    /// The accesses.
-    pub accesses: Vec<Access>,
-    /// What ends before the access of this place, in order.
-    pub ends: Vec<(usize, End)>,
-}
-
-impl Block {
-    /// Neither accesses nor ends.
-    pub fn clear(&mut self) {
-        self.accesses.clear();
-        self.ends.clear();
-    }
-}
 
 /// The program's share of bandwidth is measured this often.
 const METER_PERIOD: Time = Time::from_ps(1_000_000_000);
@@ -150,7 +94,8 @@ impl Engine {
         for node in slower.chain(NodeId::all(nodes).filter(|node| *node < first)) {
             let mut done = world.map(page, node, huge);
             if !done {
-                self.policy.pressure(world, node, Tenant::ONLY);
+                let tenant = world.tenant_of(page);
+                self.policy.pressure(world, node, tenant);
                 done = world.map(page, node, huge);
             }
             if done {
@@ -190,13 +135,8 @@ impl Engine {
         }
     }
 
-    /// Every page ends.
-    pub fn end_all(&mut self) {
-        self.end_pages(Page::new(0), Access::MAX_PAGES);
-    }
-
     /// Free all mapped pages among `count` pages from `first`.
-    fn end_pages(&mut self, first: Page, count: u32) {
+    pub fn end_pages(&mut self, first: Page, count: u32) {
         let end = first.skip(count);
         let mut next = self.world.next_mapped(first);
         while let Some(page) = next.filter(|page| *page < end) {
@@ -217,24 +157,24 @@ impl Engine {
                 self.run(block.accesses.get(done..at).unwrap_or_default())?;
                 done = at;
             }
-            for (_, end) in ends {
-                match *end {
-                    End::Page(page) => self.end(page),
-                    End::Translation(page) => {
-                        let page = self.world.mapping_of(page);
-                        self.world.flush_tlbs(page);
-                    }
-                    End::Pages(first, count) => self.end_pages(first, count),
-                }
-            }
-            self.interrupt();
+            self.end_those(ends);
         }
         self.run(block.accesses.get(done..).unwrap_or_default())
     }
 
-    /// The program's other processors forget translations: once for all that end at a time.
-    fn interrupt(&mut self) {
-        if self.world.hardware().program_threads > 1 {
+    /// All of this ends. The program's other processors forget translations, once for all.
+    fn end_those(&mut self, ends: &[(usize, End)]) {
+        for (_, end) in ends {
+            match *end {
+                End::Page(page) => self.end(page),
+                End::Translation(page) => {
+                    let page = self.world.mapping_of(page);
+                    self.world.flush_tlbs(page);
+                }
+                End::Pages(first, count) => self.end_pages(first, count),
+            }
+        }
+        if self.world.running_program().threads > 1 {
             self.world.event = self.world.clock;
             self.world.charge(self.world.hardware().costs.shootdown);
             self.end_event();
@@ -288,11 +228,13 @@ impl Engine {
     fn run_fast_path(&mut self, accesses: &[Access], horizon: Time) -> (usize, Stop) {
         let due = self.due().min(horizon).ps();
         let world = &mut self.world;
-        let lines = (world.hardware().access_bytes / LINE).max(1) as i64;
+        let tenant = world.running_tenant();
+        let lines = (world.running_program().access_bytes / LINE).max(1) as i64;
         let lines = [lines.min(DEMAND_LINES), lines];
         let mut clock = world.clock.ps();
+        let cost = *world.cost_of(tenant);
         let World { entries, tlbs, huge, .. } = world;
-        let (entries, cost, walk) = (entries.as_mut_slice(), world.cost, world.walk);
+        let (entries, walk) = (entries.as_mut_slice(), world.walk);
         let Some(tlb) = tlbs.get_mut(world.current) else { return (0, Stop::End) };
         let mut left = world.left;
         let mut done = accesses.len();
@@ -338,12 +280,11 @@ impl Engine {
         }
         world.clock = Time::from_ps(clock);
         world.left = left;
-        for (total, count) in
-            world.counters.accesses.iter_mut().flatten().zip(count.iter().flatten())
-        {
-            *total += count;
-        }
-        world.counters.tlb_misses += misses;
+        world.tally_tenant(tenant, |counters| {
+            let all = counters.accesses.iter_mut().flatten();
+            all.zip(count.iter().flatten()).for_each(|(total, count)| *total += count);
+            counters.tlb_misses += misses;
+        });
         (done, stop)
     }
 
@@ -355,11 +296,14 @@ impl Engine {
             let (found, _) = tlb.look(page, false);
             tlb.keep(found, page, false);
         }
-        world.counters.tlb_misses += 1;
-        world.counters.accesses[NodeId::FAST.index()][0] += 1;
-        let cost = world.walk + world.cost[NodeId::FAST.index()][0];
+        let tenant = world.running_tenant();
+        world.tally_tenant(tenant, |count| {
+            count.tlb_misses += 1;
+            count.accesses[NodeId::FAST.index()][0] += 1;
+        });
+        let cost = world.walk + world.cost_of(tenant)[NodeId::FAST.index()][0];
         world.clock = world.clock.plus(Time::from_ps(cost));
-        let lines = (world.hardware().access_bytes / LINE).max(1) as i64;
+        let lines = (world.running_program().access_bytes / LINE).max(1) as i64;
         world.left[0] -= lines.min(DEMAND_LINES);
         if world.left[0] <= 0 {
             self.sample(access);
@@ -391,11 +335,11 @@ impl Engine {
             world.charge(world.hardware().first_touch);
             self.allocate(access.page())?;
         } else if entry & ARMED != 0 {
-            world.counters.hint_faults += 1;
+            world.tally(page, |count| count.hint_faults += 1);
             world.charge(world.hardware().costs.hint_fault);
             self.policy.hint_fault(world, page, access.write());
         } else if access.write() && entry & PROTECTED != 0 {
-            world.counters.write_faults += 1;
+            world.tally(page, |count| count.write_faults += 1);
             world.charge(world.hardware().costs.write_protect_fault);
             self.policy.write_fault(world, page);
         } else {

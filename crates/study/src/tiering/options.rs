@@ -1,29 +1,34 @@
 //! Options of a tiering study: parsed and checked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::machine::MachineName;
 use nearfar_hardware::node::{KernelCosts, LINE, NodeModel};
-use nearfar_kernel::tiering::{FRAME, POLICIES};
+use nearfar_kernel::tiering::{FRAME, HUGE};
 use nearfar_schema::units::{self, MemorySize};
-use nearfar_schema::{
-    Bytes, Count, Entry, Given, Memory, OneMemory, Registry as _, Runtime, Share, Value, none,
-};
+use nearfar_schema::{Bytes, Count, Memory, OneMemory, Runtime, Share, none};
 use nearfar_trace::{Error, Result};
-use serde_json::Value as Json;
 
-use super::counters::Hardware;
+pub use super::given::{Loads, Policies, Scale, Seeds, Shares};
+
+use super::counters::{Hardware, Program};
+use super::engine::Access;
 use super::trace::{Numbering, TracePages};
-use super::workload::{Mix, Pattern, Placement, Prepared, Shape, Workloads, generated};
+use super::workload::{Mix, Pattern, Placement, Prepared, Shape, generated};
 use crate::filter::Filter;
 use crate::lifetimes::Lifetimes;
 
 nearfar_schema::options! {
     /// The options of a tiering study as they are written.
     pub struct Request {
-        /// A generated workload, its .toml file, or a trace folder.
-        workload: Load = "nomad-medium",
+        /// A generated workload, its .toml file, or a trace folder; comma-separated, several that share the
+        /// machine.
+        workload: Loads = "nomad-medium",
+        /// Shares of the fastest node for several programs, such as 2:1: who is above its share is demoted
+        /// first and promoted last.
+        share: Option<Shares> = none("no shares"),
         /// Policies, comma-separated, or `all`; mine.py is a policy in Python.
         policy: Policies = "all",
         /// Machine name or file; it needs two to four nodes and [cost].
@@ -73,157 +78,6 @@ nearfar_schema::options! {
     }
 }
 
-/// What runs: the name of a generated workload, or what a trace is called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Load(pub String);
-
-impl Value for Load {
-    fn metavar() -> &'static str {
-        Workloads::METAVAR
-    }
-    fn python() -> String {
-        "str | Path".into()
-    }
-    fn registry() -> &'static str {
-        Workloads::NAME
-    }
-    fn choices() -> Vec<Entry> {
-        Workloads::entries()
-    }
-    fn open() -> bool {
-        true
-    }
-    fn read(given: &Given) -> std::result::Result<Self, String> {
-        String::read(given).map(Self)
-    }
-    fn plain(&self) -> Json {
-        self.0.as_str().into()
-    }
-}
-
-/// Names of policies. Policies written in Python are given beside them, not here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policies(pub Vec<String>);
-
-impl Value for Policies {
-    fn metavar() -> &'static str {
-        "POLICIES"
-    }
-    fn python() -> String {
-        "PolicyLike | Sequence[PolicyLike]".into()
-    }
-    fn registry() -> &'static str {
-        "policy"
-    }
-    fn choices() -> Vec<Entry> {
-        POLICIES.iter().map(|(name, policy)| Entry { name, what: policy.what.into() }).collect()
-    }
-    fn open() -> bool {
-        true
-    }
-    fn read(given: &Given) -> std::result::Result<Self, String> {
-        let names: Vec<_> = given.items().iter().map(Given::to_string).collect();
-        Ok(match names.as_slice() {
-            [all] if all == "all" => {
-                Self(POLICIES.iter().map(|(name, _)| (*name).into()).collect())
-            }
-            _ => Self(names),
-        })
-    }
-    fn plain(&self) -> Json {
-        self.0.as_slice().into()
-    }
-}
-
-/// A share of full size, above 0 and up to 16: `1/64`, `0.5`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scale {
-    /// What was written.
-    pub text: String,
-    /// What it says.
-    pub share: f64,
-}
-
-impl Value for Scale {
-    fn metavar() -> &'static str {
-        "SHARE"
-    }
-    fn python() -> String {
-        "str | float".into()
-    }
-    fn read(given: &Given) -> std::result::Result<Self, String> {
-        let text = given.to_string();
-        let share = match text.split_once('/') {
-            Some((part, whole)) => part
-                .trim()
-                .parse::<f64>()
-                .and_then(|part| whole.trim().parse::<f64>().map(|whole| part / whole)),
-            None => text.trim().parse(),
-        };
-        match share {
-            Ok(share) if share > 0.0 && share <= 16.0 => Ok(Self { text, share }),
-            _ => Err(format!("'{}' is not a share; write for example 1/64", given.shown())),
-        }
-    }
-    fn plain(&self) -> Json {
-        self.text.as_str().into()
-    }
-}
-
-/// How many seeds, or which.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seeds {
-    /// This many, from the first on.
-    Many(u64),
-    /// These.
-    These(Vec<u64>),
-}
-
-/// Maximum number of seeds.
-const MAX_SEEDS: usize = 10_000;
-
-impl Seeds {
-    /// The seeds, where `first` is the first of many.
-    pub fn from(&self, first: u64) -> Vec<u64> {
-        match self {
-            Seeds::Many(count) => (first..first + count).collect(),
-            Seeds::These(seeds) => seeds.clone(),
-        }
-    }
-}
-
-impl Value for Seeds {
-    fn metavar() -> &'static str {
-        "COUNT"
-    }
-    fn python() -> String {
-        "int | Sequence[int]".into()
-    }
-    fn read(given: &Given) -> std::result::Result<Self, String> {
-        let refused = || {
-            format!(
-                "'{}' is not a number of seeds; give 1 to {MAX_SEEDS}, or so many seeds from 0 to \
-                 2^64 - 1",
-                given.shown()
-            )
-        };
-        match given {
-            Given::List(seeds) if (1..=MAX_SEEDS).contains(&seeds.len()) => {
-                let read = |seed| Count::<0>::read(seed).map(|seed| seed.0);
-                seeds.iter().map(read).collect::<std::result::Result<_, _>>().map(Self::These)
-            }
-            one => Count::<1, { MAX_SEEDS as u64 }>::read(one).map(|count| Self::Many(count.0)),
-        }
-        .map_err(|_| refused())
-    }
-    fn plain(&self) -> Json {
-        match self {
-            Seeds::Many(count) => (*count).into(),
-            Seeds::These(seeds) => seeds.as_slice().into(),
-        }
-    }
-}
-
 impl Request {
     /// The shape of a generated workload.
     pub fn shape(&self) -> Shape {
@@ -270,22 +124,51 @@ pub struct Options {
     pub threads: usize,
     /// Points of the time series in a phase.
     pub points: u32,
+    /// Shares of the fastest node, in proportion; none, or one for each program.
+    pub shares: Vec<f64>,
 }
 
 /// Resident frames of the 27 GiB program that the policies were tuned with.
 const TUNED_FRAMES: f64 = 27.0 * (1 << 18) as f64;
 
 impl Request {
-    /// Prepare the program: a replay of `trace`, or the generated workload.
+    /// Prepare the programs: replays of `traces`, or generated workloads.
     ///
     /// # Errors
-    /// If the trace cannot be read or an option is invalid; errors of `on_progress`.
+    /// If a trace cannot be read or an option is invalid; errors of `on_progress`.
     pub fn prepare(
         &self,
-        trace: Option<&Path>,
+        traces: &[PathBuf],
+        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Vec<Arc<Prepared>>> {
+        let names = &self.workload.0;
+        if let Some(shares) = self.share.as_ref().map(|share| share.0.len())
+            && (shares != names.len() || shares < 2)
+        {
+            let what = format!("{shares} shares for {} programs", names.len());
+            return Err(Error::input("--share", what, "give one for each of several, such as 2:1"));
+        }
+        let mut programs = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let mut program = match traces.get(index) {
+                Some(path) => self.prepare_trace(name, path, on_progress)?,
+                None => generated(name, &self.shape())?,
+            };
+            let same = names.iter().take(index).filter(|other| *other == name).count();
+            if same > 0 {
+                program.name = format!("{name} ({})", same + 1);
+            }
+            programs.push(Arc::new(program));
+        }
+        Ok(programs)
+    }
+
+    fn prepare_trace(
+        &self,
+        name: &str,
+        path: &Path,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Prepared> {
-        let Some(path) = trace else { return generated(&self.workload.0, &self.shape()) };
         let rounds = self.rounds.map_or(1, |rounds| rounds.0 as u32);
         if rounds < 1 {
             return Err(Error::input("--rounds", "0 rounds of a trace; give 1 to 1000", ""));
@@ -298,17 +181,22 @@ impl Request {
             filtered: self.filter != Filter::None,
         };
         let pages = TracePages::open(path, numbering, on_progress)?.copied(self.copies.0 as u32)?;
-        Ok(Prepared::trace(self.workload.0.clone(), pages, rounds))
+        Ok(Prepared::trace(name.to_owned(), pages, rounds))
     }
 
-    /// Default scale of the policies' times and sizes. A trace is not scaled, so policies shrink to
-    /// its size relative to the program that they were tuned with.
-    pub fn policy_scale(&self, prepared: &Prepared) -> f64 {
-        match prepared.is_trace() {
-            true => (f64::from(prepared.resident) / TUNED_FRAMES).min(1.0),
+    /// Default scale of the policies' times and sizes. Traces are not scaled, so policies shrink to
+    /// their size relative to the program that they were tuned with.
+    pub fn policy_scale(&self, programs: &[Arc<Prepared>]) -> f64 {
+        match programs.iter().any(|program| program.is_trace()) {
+            true => (f64::from(resident(programs)) / TUNED_FRAMES).min(1.0),
             false => self.scale.share,
         }
     }
+}
+
+/// Peak number of pages of all programs.
+pub fn resident(programs: &[Arc<Prepared>]) -> u32 {
+    programs.iter().map(|program| program.resident).fold(0, u32::saturating_add)
 }
 
 impl Options {
@@ -339,6 +227,7 @@ impl Options {
             huge: false,
             threads: 0,
             points: 40,
+            shares: Vec::new(),
         })
     }
 
@@ -364,26 +253,50 @@ impl Options {
             huge: request.huge,
             threads: request.threads.0.0 as usize,
             points: request.points.0 as u32,
+            shares: request.share.as_ref().map_or_else(Vec::new, |share| share.0.clone()),
             ..Self::new(machine, request.cost_scale)?
         })
     }
 
-    /// The hardware for a workload.
-    pub(super) fn hardware(&self, workload: &Prepared) -> Hardware {
-        let (row, lines) = (f64::from(workload.row), workload.access_bytes / LINE);
-        // Rows are streamed; single lines overlap as far as the processor can.
-        let misses = u64::from(workload.misses).min(self.fill_buffers);
-        Hardware {
+    /// The hardware for programs, and the number of their pages.
+    ///
+    /// # Errors
+    /// More than 2^31 pages.
+    pub(super) fn hardware(&self, programs: &[Arc<Prepared>]) -> Result<(Hardware, u32)> {
+        let all: f64 = self.shares.iter().sum();
+        let (mut next, mut on_it) = (0u64, Vec::new());
+        for (index, program) in programs.iter().enumerate() {
+            // Programs share no huge page.
+            let first = next.next_multiple_of(HUGE.into());
+            next = first + u64::from(program.pages);
+            if next > Access::MAX_PAGES.into() {
+                return Err(Error::input(
+                    "tiering",
+                    "more than 2^31 pages",
+                    "give smaller programs",
+                ));
+            }
+            let (row, lines) = (f64::from(program.row), program.access_bytes / LINE);
+            // Rows are streamed; single lines overlap as far as the processor can.
+            let misses = u64::from(program.misses).min(self.fill_buffers);
+            on_it.push(Program {
+                first: first as u32,
+                share: self.shares.get(index).map_or(0.0, |share| share / all),
+                threads: program.threads,
+                access_bytes: program.access_bytes,
+                parallel: program.parallel,
+                overlap: if lines > 1 { row } else { misses as f64 },
+                work: program.work.ps() as f64 / row,
+            });
+        }
+        let hardware = Hardware {
             nodes: self.nodes.clone(),
             costs: self.costs,
             first_touch: self.first_touch,
             tlb_entries: self.tlb_entries,
-            program_threads: workload.threads,
-            access_bytes: workload.access_bytes,
-            parallel: workload.parallel,
-            overlap: if lines > 1 { row } else { misses as f64 },
-            work: workload.work.ps() as f64 / row,
-        }
+            programs: on_it,
+        };
+        Ok((hardware, next as u32))
     }
 
     /// Sizes of the fastest node, each a run; `None` for the machine's.

@@ -78,10 +78,11 @@ class TieringPage(page.Page[TieringResult]):
     def _sections(self) -> list[str]:
         result = self.result
         rows = of_memory(result, result.rows)
-        means = answers.means(rows)
+        means = answers.by_tenant(answers.means(rows), "phase")
         names = list(dict.fromkeys(row["policy"] for row in rows))
         seeds = list(dict.fromkeys(row["seed"] for row in rows))
-        series = of_memory(result, result.series)
+        series = answers.by_tenant(of_memory(result, result.series), "policy")
+        curves_of = list(dict.fromkeys(point["policy"] for point in series))
         memory = shown_memory(result)
         several = len(fast_memories(result)) > 1
         with_memory = f" With {memory.both} of fast memory." if several and memory else ""
@@ -91,7 +92,7 @@ class TieringPage(page.Page[TieringResult]):
         return [
             *([memory_chart.section(curves, "How much fast memory", _ENOUGH)] if curves else []),
             _bars(means, names, self.charts, with_memory),
-            *(_curve(name, series, names, seeds[0], self.charts) for name in _CURVES),
+            *(_curve(name, series, curves_of, seeds[0], self.charts) for name in _CURVES),
             _boxes(rows, names, seeds, self.charts),
             _numbers(means),
         ]

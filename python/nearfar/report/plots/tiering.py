@@ -15,6 +15,6 @@ def draw(result: TieringResult) -> Chart:
     if answers.policy_curves(result):
         made = tiering.curve_chart(result, names)
         return chart(made["spec"], title, points=made["points"], marks=made["marks"])
-    rows = answers.means(of_memory(result, result.rows))
+    rows = answers.by_tenant(answers.means(of_memory(result, result.rows)), "phase")
     made = tiering.bandwidth(rows, names)
     return chart(made["spec"], title, bars=made["bars"])

@@ -13,6 +13,8 @@ const MEASURED: u64 = 64;
 pub struct Queue {
     block: Block,
     at: usize,
+    /// Of what ends between the accesses, how much has.
+    ended: usize,
     /// Faults of the next access so far.
     faults: u32,
 }
@@ -30,7 +32,7 @@ pub(super) fn faults_for_ever(access: Option<Access>) -> Error {
 impl Engine {
     /// Run the accesses of several threads, each on its own clock: always the thread that is furthest
     /// behind. `refill` gives a thread its next accesses, none at its end. Returns the accesses done,
-    /// at least `count` unless all threads end.
+    /// at least `count` unless all threads of a tenant end.
     ///
     /// # Errors
     /// As [`run`](Engine::run); errors of `refill`.
@@ -52,18 +54,35 @@ impl Engine {
                 continue;
             }
             let Some(queue) = queues.get_mut(self.world.current) else { break };
+            let ends = queue.block.ends.get(queue.ended..).unwrap_or_default();
+            let now = ends.iter().take_while(|(at, _)| *at <= queue.at).count();
+            if now > 0 {
+                self.end_those(&ends[..now]);
+                queue.ended += now;
+                continue;
+            }
             if queue.at >= queue.block.accesses.len() {
-                queue.at = 0;
+                (queue.at, queue.ended) = (0, 0);
                 refill(self.world.current, &mut queue.block)?;
-                if queue.block.accesses.is_empty() {
+                if queue.block.accesses.is_empty() && queue.block.ends.is_empty() {
+                    let tenant = self.world.running_tenant();
                     self.world.end_thread();
+                    if self.world.ended(tenant).is_some() {
+                        break;
+                    }
                 }
                 continue;
             }
-            let rest = queue.block.accesses.get(queue.at..).unwrap_or_default();
+            let until = ends.first().map_or(queue.block.accesses.len(), |(at, _)| *at);
+            let rest = queue.block.accesses.get(queue.at..until).unwrap_or_default();
             let (mut done, mut stop) = self.run_fast_path(rest, horizon);
             let next = rest.get(done..=done).unwrap_or_default();
-            if let (Stop::Fault, [access]) = (&stop, next) {
+            if let (Stop::Fault, [access]) = (&stop, next)
+                && access.page() == Access::ZEROS
+            {
+                self.read_zeros(*access);
+                (done, stop) = (done + 1, Stop::Due);
+            } else if let (Stop::Fault, [access]) = (&stop, next) {
                 self.fault_once(*access)?;
                 // The kernel maps the page at the end of the fault, and the access follows at once: no
                 // kernel thread can take the page away before it.

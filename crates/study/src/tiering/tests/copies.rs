@@ -10,19 +10,19 @@ use crate::tiering::engine::End;
 const ONE: u32 = 8;
 
 /// An access and what ends before it.
-type Came = (Vec<End>, Access);
+pub(super) type Came = (Vec<End>, Access);
 
 /// A step of a program: a page (`None` of zeros), whether it is written, and the pages that end
 /// before, each with whether it is the page or only its translation.
-type OneStep = (Option<u32>, bool, Vec<(u32, bool)>);
+pub(super) type OneStep = (Option<u32>, bool, Vec<(u32, bool)>);
 
-fn programs() -> impl Strategy<Value = Vec<OneStep>> {
+pub(super) fn programs() -> impl Strategy<Value = Vec<OneStep>> {
     let end = (0..ONE, any::<bool>());
     let step = (proptest::option::of(0..ONE), any::<bool>(), prop::collection::vec(end, 0..3));
     prop::collection::vec(step, 1..40)
 }
 
-fn one(program: &[OneStep], first: u32) -> Vec<Came> {
+pub(super) fn one(program: &[OneStep], first: u32) -> Vec<Came> {
     let access = |page: Option<u32>, write| match page {
         Some(page) => Access::new(first + page, write),
         None => Access::new(Access::ZEROS.number(), write),
@@ -36,7 +36,7 @@ fn one(program: &[OneStep], first: u32) -> Vec<Came> {
         .collect()
 }
 
-fn block(came: &[Came]) -> Block {
+pub(super) fn block(came: &[Came]) -> Block {
     let mut block = Block::default();
     for (ends, access) in came {
         block.ends.extend(ends.iter().map(|end| (block.accesses.len(), *end)));

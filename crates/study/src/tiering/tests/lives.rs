@@ -281,18 +281,18 @@ fn split_pages_end_together() {
     let block = Block { accesses, ends: ends.to_vec() };
     engine.run_block(&block).unwrap();
     engine.world.check().unwrap();
-    assert_eq!(engine.world.used_frames(), [u64::from(HUGE), 0]);
+    assert_eq!(engine.world.used_frames(0), [u64::from(HUGE), 0]);
     assert_eq!(engine.world.span(Page::new(0)), HUGE);
     assert!(!engine.world.mapped(Page::new(HUGE + 3)));
-    engine.end_all();
-    assert_eq!(engine.world.used_frames(), [0, 0]);
+    engine.end_pages(Page::new(0), Access::MAX_PAGES);
+    assert_eq!(engine.world.used_frames(0), [0, 0]);
 }
 
 /// What ends is forgotten by the TLB, and other processors wait for that once.
 #[test]
 fn translations_end() {
     let mut hardware = flat(2);
-    (hardware.tlb_entries, hardware.program_threads) = (64, 2);
+    (hardware.tlb_entries, hardware.programs[0].threads) = (64, 2);
     (hardware.costs.page_walk, hardware.costs.shootdown) = (1000.0, 7000.0);
     let run = |ends: Vec<(usize, End)>| {
         let world = World::new(hardware.clone(), &[4, 4], 4);

@@ -17,7 +17,7 @@ use nearfar_kernel::tiering::{
 };
 use proptest::prelude::*;
 
-use super::counters::Hardware;
+use super::counters::{Hardware, Program};
 use super::engine::{Access, Block, Engine};
 use super::run::{PolicySource, Row, run};
 use super::workload::{Mix, Prepared, Shape, generated};
@@ -61,17 +61,23 @@ fn flat(nodes: usize) -> Hardware {
         },
         first_touch: 0.0,
         tlb_entries: 0,
-        program_threads: 1,
-        access_bytes: 64,
-        parallel: 1,
-        overlap: 1.0,
-        work: 0.0,
+        programs: vec![Program {
+            first: 0,
+            share: 0.0,
+            threads: 1,
+            access_bytes: 64,
+            parallel: 1,
+            overlap: 1.0,
+            work: 0.0,
+        }],
     }
 }
 
 mod contract;
 mod copies;
 mod lives;
+mod placement;
+mod tenants;
 mod threads;
 
 /// Run the same program in both worlds; every action must be the same at the same moment.
@@ -181,8 +187,9 @@ proptest! {
         let name = POLICIES[which].0;
         let settings = settings(name).unwrap();
         let machine = Machine::load("cxl-a", Path::new("")).unwrap();
-        let mut hardware = Options::new(&machine, 1.0).unwrap().hardware(&SMALL);
-        (hardware.tlb_entries, hardware.program_threads) = (8, 2);
+        let options = Options::new(&machine, 1.0).unwrap();
+        let (mut hardware, _) = options.hardware(std::slice::from_ref(&*SMALL)).unwrap();
+        (hardware.tlb_entries, hardware.programs[0].threads) = (8, 2);
         let unit = if huge { u64::from(HUGE) } else { 1 };
         let pages = 24 * unit as u32;
         let world = World::new(hardware, &[10 * unit, 26 * unit], pages);
@@ -219,8 +226,8 @@ proptest! {
 }
 
 /// A workload that copies pages.
-static SMALL: LazyLock<Prepared> =
-    LazyLock::new(|| generated("nomad-small", &shape(Mix::Read, 1.0 / 4096.0)).unwrap());
+static SMALL: LazyLock<Arc<Prepared>> =
+    LazyLock::new(|| Arc::new(generated("nomad-small", &shape(Mix::Read, 1.0 / 4096.0)).unwrap()));
 
 fn options(scale: f64) -> Options {
     let machine = Machine::load("cxl-a", Path::new("")).unwrap();
@@ -251,7 +258,7 @@ fn source(name: &'static str, scale: f64) -> PolicySource<'static> {
 
 fn rows(names: &[&'static str], workload: &Arc<Prepared>, options: &Options) -> Vec<Row> {
     let sources: Vec<_> = names.iter().map(|name| source(name, options.scale)).collect();
-    run(options, workload, &sources, &[1], &mut |_| Ok(())).unwrap().rows
+    run(options, std::slice::from_ref(workload), &sources, &[1], &mut |_| Ok(())).unwrap().rows
 }
 
 #[test]
@@ -328,7 +335,8 @@ fn the_same_whatever_the_threads() {
         let mut options = options(scale);
         options.threads = threads;
         let sources = [source("nomad", scale), source("ssp", scale)];
-        run(&options, &workload, &sources, &[1, 2, 3], &mut |_| Ok(())).unwrap()
+        run(&options, std::slice::from_ref(&workload), &sources, &[1, 2, 3], &mut |_| Ok(()))
+            .unwrap()
     };
     let (one, four) = (run_with(1), run_with(4));
     assert_eq!(one, four);
@@ -349,14 +357,17 @@ fn mistakes_are_explained() {
     let mut small = options(scale);
     small.slow = Some(Size::Bytes(1 << 30));
     let none = || [source("none", scale)];
-    let said = say(run(&small, &workload, &none(), &[1], &mut |_| Ok(())).map(|_| ()));
+    let said =
+        say(run(&small, std::slice::from_ref(&workload), &none(), &[1], &mut |_| Ok(()))
+            .map(|_| ()));
     assert!(said.contains("frames") && said.contains("--slow"), "{said}");
     let said = say(generated("nomad-tiny", &shape(Mix::Read, 1.0)).map(|_| ()));
     assert!(said.contains("nomad-medium"), "{said}");
     let said = say(generated("nomad-small", &shape(Mix::Read, 1e-9)).map(|_| ()));
     assert!(said.contains("--scale"), "{said}");
     let stop = |_| Err(nearfar_trace::Error::input("here", "enough", ""));
-    let stopped = run(&options(scale), &workload, &none(), &[1], &mut { stop });
+    let stopped =
+        run(&options(scale), std::slice::from_ref(&workload), &none(), &[1], &mut { stop });
     assert!(say(stopped.map(|_| ())).contains("enough"));
     assert!(Options::new(&Machine::load("nvme", Path::new("")).unwrap(), 1.0).is_err());
 }

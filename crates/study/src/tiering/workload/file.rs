@@ -14,13 +14,18 @@ use serde::de::{self, Deserializer};
 use super::Mix;
 
 /// The built-in workloads, in the order of lists.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 7] = [
     ("nomad-small", include_str!("../../../../../workloads/generated/nomad-small.toml")),
     ("nomad-medium", include_str!("../../../../../workloads/generated/nomad-medium.toml")),
     ("nomad-large", include_str!("../../../../../workloads/generated/nomad-large.toml")),
     ("pointer-chase", include_str!("../../../../../workloads/generated/pointer-chase.toml")),
     ("normal-rows", include_str!("../../../../../workloads/generated/normal-rows.toml")),
+    ("ranked", include_str!("../../../../../workloads/generated/ranked.toml")),
+    ("hot-cold", include_str!("../../../../../workloads/generated/hot-cold.toml")),
 ];
+
+/// Parts of a `ranked` array.
+pub(super) const RANKS: u32 = 10;
 
 /// Maximum bytes of a file.
 const MAX_BYTES: u64 = 1 << 20;
@@ -79,6 +84,9 @@ pub struct Array {
     /// `normal` only: the standard deviation, as a share of the array; .1 if left out.
     #[serde(default)]
     pub deviation: Option<f64>,
+    /// `ranked` only: its parts, [`RANKS`] if left out.
+    #[serde(default)]
+    pub ranks: Option<u32>,
     /// Draws that are made once and then repeated; each thread repeats its part. 0: new ones each time.
     #[serde(default)]
     pub draws: u64,
@@ -114,6 +122,8 @@ nearfar_schema::choices! {
         Sequential = "sequential",
         /// all in one random cycle
         Chase = "chase",
+        /// a row of part r exactly r times, from 0, in random order, over and over
+        Ranked = "ranked",
     }
 }
 
@@ -231,6 +241,12 @@ impl Workload {
                     return Err(format!("[[array]] {}: {what}", index + 1));
                 }
             }
+            if let Some(ranks) = array.ranks
+                && (array.distribution != Distribution::Ranked || !(2..=1000).contains(&ranks))
+            {
+                let what = format!("`ranks = {ranks}`: only `ranked` has `ranks`, 2 to 1000");
+                return Err(format!("[[array]] {}: {what}", index + 1));
+            }
             if !(array.weight > 0.0 && array.weight <= 1e6) {
                 let what =
                     format!("`weight = {}` is not above 0 and at most 1000000", array.weight);
@@ -273,6 +289,7 @@ mod tests {
             ("access = \"4KiB\"", "access = \"5KiB\"", "whole pages"),
             ("phase = \"warm-up\"", "shift = 2", "[[array]] 1: `shift = 2` is a share"),
             ("phase = \"warm-up\"", "mean = 0.5", "only `normal` has `mean`"),
+            ("phase = \"warm-up\"", "ranks = 8", "only `ranked` has `ranks`"),
             ("operations = 30_000_000", "operations = \"many\"", "line 4: "),
             ("30_000_000", "-3", "expected a whole number"),
             ("phase = \"warm-up\"", "phase = \"later\"", "line "),

@@ -1,20 +1,20 @@
 //! Where accesses come from: a generated workload, or a captured trace.
 
 mod file;
+mod region;
 
 use std::sync::Arc;
 
 use nearfar_hardware::node::LINE;
 use nearfar_kernel::tiering::{FRAME, HUGE, Time};
-use nearfar_trace::generate::permutation::Permutation;
 use nearfar_trace::generate::rng::Rng;
 use nearfar_trace::{Error, Result};
 
 use super::engine::{Access, Block};
 use super::trace::{Replay, TracePages};
-use super::zipf::{Draws, arrange, popularity};
 
 pub use file::{Array, Distribution, Phases, Workload, Workloads};
+use region::{Choice, Region};
 
 /// Operations that are drawn together: the table that they come from is larger than the caches.
 const TOGETHER: usize = 64;
@@ -136,92 +136,10 @@ pub struct Prepared {
     kind: Kind,
 }
 
-/// How rows of an array are chosen.
-#[derive(Clone, Debug)]
-enum Choice {
-    Draws(Arc<Draws>),
-    Uniform,
-    Sequential,
-    Chase(Arc<[u32]>),
-}
-
-/// An array in memory.
-#[derive(Debug)]
-struct Region {
-    first: u32,
-    rows: u32,
-    phase: Phases,
-    weight: f64,
-    choice: Choice,
-    draws: u64,
-    shift: f64,
-}
-
-impl Region {
-    fn is_of(&self, round: Option<u32>) -> bool {
-        match self.phase {
-            Phases::Both => true,
-            Phases::Never => false,
-            Phases::Rounds => round.is_some(),
-            Phases::WarmUp => round.is_none(),
-        }
-    }
-
-    /// The row of operation `at` of a thread that begins at row `begin`.
-    #[inline]
-    fn row(&self, random: u64, at: u64, begin: u32) -> u32 {
-        let turn = || (u64::from(begin) + at) % u64::from(self.rows);
-        match &self.choice {
-            Choice::Draws(draws) => draws.draw(random),
-            Choice::Uniform => ((random >> 32) * u64::from(self.rows) >> 32) as u32,
-            Choice::Sequential => turn() as u32,
-            Choice::Chase(order) => order.get(turn() as usize).copied().unwrap_or_default(),
-        }
-    }
-}
-
 #[derive(Debug)]
 enum Kind {
     Generated(Vec<Region>),
     Trace(Box<TracePages>),
-}
-
-/// Density of a normal distribution at each row; the mean's alone if it is too narrow for others.
-fn normal(rows: u32, mean: f64, deviation: f64) -> Vec<f64> {
-    let density = |row: u32| {
-        let z = (f64::from(row) / f64::from(rows) - mean) / deviation;
-        libm::exp(-0.5 * z * z)
-    };
-    let mut weights: Vec<f64> = (0..rows).map(density).collect();
-    let nearest = ((mean * f64::from(rows)) as usize).min(weights.len().saturating_sub(1));
-    if let Some(weight) = weights.get_mut(nearest) {
-        *weight = weight.max(f64::MIN_POSITIVE);
-    }
-    weights
-}
-
-impl Array {
-    /// How its rows are chosen.
-    fn choice(&self, rows: u32, shape: &Shape) -> Choice {
-        if self.phase == Phases::Never || rows == 0 {
-            return Choice::Sequential;
-        }
-        let draws = |weights: &[f64]| Choice::Draws(Arc::new(Draws::new(weights)));
-        match self.distribution {
-            Distribution::Zipf => {
-                draws(&arrange(popularity(rows, shape.scrambled), shape.hottest_first))
-            }
-            Distribution::Normal => {
-                draws(&normal(rows, self.mean.unwrap_or(0.5), self.deviation.unwrap_or(0.1)))
-            }
-            Distribution::Uniform => Choice::Uniform,
-            Distribution::Sequential => Choice::Sequential,
-            Distribution::Chase => {
-                let order = Permutation::new(u64::from(rows), 0);
-                Choice::Chase((0..rows).map(|i| order.apply(u64::from(i)) as u32).collect())
-            }
-        }
-    }
 }
 
 /// Generate a workload by name or from a file.
@@ -494,8 +412,7 @@ impl Source {
                     }
                 }
                 let region = used[chosen];
-                let begin = u64::from(region.rows) * u64::from(self.thread) / threads;
-                let mut place = region.row(*random, self.at, begin as u32);
+                let mut place = region.row(*random, self.at, self.thread, threads);
                 if moved[chosen] > 0 {
                     place = ((u64::from(place) + moved[chosen]) % u64::from(region.rows)) as u32;
                 }

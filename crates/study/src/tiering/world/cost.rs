@@ -25,8 +25,8 @@ impl World {
         if self.free_of_charge {
             return;
         }
-        self.interrupt(self.by_kernel());
-        if self.hardware.program_threads > 1 {
+        self.interrupt(page, self.by_kernel());
+        if self.program(page).threads > 1 {
             self.charge(self.hardware.costs.shootdown);
         }
     }
@@ -49,8 +49,8 @@ impl World {
         others.map(|(_, worker)| worker.busy[node]).sum::<f64>() + program
     }
 
-    pub(super) fn charge_copy(&mut self, from: usize, to: usize, frames: u64) {
-        self.counters.frames_copied += frames;
+    pub(super) fn charge_copy(&mut self, page: Page, from: usize, to: usize, frames: u64) {
+        self.tally(page, |count| count.frames_copied += frames);
         let bytes = frames * FRAME;
         let (busy_from, busy_to) = (self.traffic(from), self.traffic(to));
         let nodes = &self.hardware.nodes;
@@ -89,23 +89,27 @@ impl World {
     /// The program's own share of the bandwidth, since this was last asked.
     pub(in crate::tiering) fn meter(&mut self) {
         let clock = self.reached();
-        let elapsed = clock.since(self.metered.0).ps() as f64;
+        let elapsed = clock.since(self.metered).ps() as f64;
         if elapsed > 0.0 {
-            let before = self.metered.1;
             if self.is_parallel() {
-                self.measure_load(&before);
+                self.measure_load();
             }
             for (node, model) in self.hardware.nodes.iter().enumerate() {
-                let now = self.counters.accesses[node];
-                let busy = [false, true].map(|write| {
-                    let count = now[usize::from(write)] - before[node][usize::from(write)];
-                    count as f64 * model.local.direction(write).busy_ps
+                let tenants = self.accounts.iter().zip(&self.hardware.programs);
+                let busy = tenants.map(|(account, program)| {
+                    let busy = [false, true].map(|write| {
+                        account.since_metered(node)[usize::from(write)] as f64
+                            * model.local.direction(write).busy_ps
+                    });
+                    (busy[0] + busy[1]) * program.access_bytes as f64
                 });
-                self.program_busy[node] =
-                    (busy[0] + busy[1]) * self.hardware.access_bytes as f64 / elapsed;
+                self.program_busy[node] = busy.sum::<f64>() / elapsed;
             }
         }
-        self.metered = (clock, self.counters.accesses);
+        self.metered = clock;
+        for account in &mut self.accounts {
+            account.metered = account.counters.accesses;
+        }
         self.update_costs();
     }
 
@@ -122,13 +126,15 @@ impl World {
         if self.is_parallel() {
             return self.balance(&busy);
         }
-        let (bytes, overlap) = (self.hardware.access_bytes, self.hardware.overlap);
+        let (Some(program), Some(account)) =
+            (self.hardware.programs.first(), self.accounts.first_mut())
+        else {
+            return;
+        };
         for (node, model) in self.hardware.nodes.iter().enumerate() {
-            self.cost[node] = [false, true].map(|write| {
-                let access = model.access_ps(bytes, write, busy[node], overlap);
-                (access + self.hardware.work) as u64
-            });
-            self.latency[node] = self.cost[node][0];
+            account.cost[node] = [false, true]
+                .map(|write| (program.access_ps(model, write, busy[node]) + program.work) as u64);
+            self.latency[node] = account.cost[node][0];
         }
     }
 }

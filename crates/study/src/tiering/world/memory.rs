@@ -38,16 +38,21 @@ impl Memory for World {
         true
     }
     fn tenants(&self) -> u16 {
-        1
+        self.accounts.len() as u16
     }
-    fn tenant_of(&self, _: Page) -> Tenant {
-        Tenant::ONLY
+    fn tenant_of(&self, page: Page) -> Tenant {
+        Tenant::new(self.owner(page) as u16)
     }
-    fn used(&self, _: Tenant, node: NodeId) -> u64 {
-        self.capacity(node) - self.free(node)
+    fn used(&self, tenant: Tenant, node: NodeId) -> u64 {
+        self.accounts.get(tenant.index()).map_or(0, |account| account.used[node.index()])
     }
-    fn limit(&self, _: Tenant, node: NodeId) -> Limit {
-        Limit { low: 0, max: self.capacity(node) }
+    fn limit(&self, tenant: Tenant, node: NodeId) -> Limit {
+        let max = self.capacity(node);
+        let share = match node {
+            NodeId::FAST => self.hardware.programs.get(tenant.index()).map_or(0.0, |own| own.share),
+            _ => 0.0,
+        };
+        Limit { low: (max as f64 * share) as u64, max }
     }
     fn mapped(&self, page: Page) -> bool {
         self.entry(page) != entry::NONE
@@ -123,18 +128,18 @@ impl Memory for World {
         if from == to {
             return Err(Refused::State);
         }
-        self.take(to, frames)?;
-        self.release(from, frames);
+        self.take(page, to, frames)?;
+        self.release(page, from, frames);
         if let Some(frames) = self.free_shadow(page) {
-            self.counters.shadow_reclaims += frames;
+            self.tally(page, |count| count.shadow_reclaims += frames);
         }
         let dirty = if to > from { DIRTY } else { 0 };
         self.entries[page.index()] = entry::at(to, None) | self.entry(page) & dirty;
-        self.count(from, to, frames);
+        self.count(page, from, to, frames);
         if to > from {
-            self.counters.demotions_copied += frames;
+            self.tally(page, |count| count.demotions_copied += frames);
         }
-        self.charge_copy(from.index(), to.index(), frames);
+        self.charge_copy(page, from.index(), to.index(), frames);
         self.charge(self.hardware.costs.page_migration);
         self.flush(page);
         self.note(Action::Moved(page, to));
@@ -146,13 +151,13 @@ impl Memory for World {
         if from == to || self.shadow_of(page).is_some() {
             return Err(Refused::State);
         }
-        self.take(to, frames)?;
+        self.take(page, to, frames)?;
         self.change(page, 0, DIRTY);
         self.copies.insert(page, to);
         self.begun.push((page, wake));
-        self.charge_copy(from.index(), to.index(), frames);
+        self.charge_copy(page, from.index(), to.index(), frames);
         self.flush(page);
-        if self.by_kernel() && self.hardware.program_threads == 1 {
+        if self.by_kernel() && self.program(page).threads == 1 {
             // A flush that a plain migration does not have.
             self.charge(self.hardware.costs.shootdown);
         }
@@ -172,22 +177,21 @@ impl Memory for World {
         self.copies.remove(&page);
         self.charge(self.hardware.costs.page_migration);
         if self.dirty(page) {
-            self.release(to, frames);
-            self.counters.aborts += 1;
+            self.release(page, to, frames);
+            self.tally(page, |count| count.aborts += 1);
             self.note(Action::Committed(page, Commit::Dirtied, keep_shadow));
             return Ok(Commit::Dirtied);
         }
-        self.count(from, to, frames);
+        self.count(page, from, to, frames);
         if keep_shadow {
             self.entries[page.index()] = entry::at(to, Some(from)) | PROTECTED;
-            self.shadows += frames;
-            self.shadows_peak = self.shadows_peak.max(self.shadows);
-            self.counters.shadow_copies += frames;
+            self.add_shadows(page, frames);
+            self.tally(page, |count| count.shadow_copies += frames);
         } else {
             self.entries[page.index()] = entry::at(to, None);
-            self.release(from, frames);
+            self.release(page, from, frames);
             if to > from {
-                self.counters.demotions_copied += frames;
+                self.tally(page, |count| count.demotions_copied += frames);
             }
         }
         self.flush(page);
@@ -198,11 +202,11 @@ impl Memory for World {
     fn remap_to_shadow(&mut self, page: Page) -> Result<(), Refused> {
         let (from, frames) = self.movable(page)?;
         let to = self.shadow_of(page).ok_or(Refused::State)?;
-        self.shadows -= frames;
-        self.release(from, frames);
+        self.account(page).shadows -= frames;
+        self.release(page, from, frames);
         self.entries[page.index()] = entry::at(to, None);
-        self.count(from, to, frames);
-        self.counters.demotions_remapped += frames;
+        self.count(page, from, to, frames);
+        self.tally(page, |count| count.demotions_remapped += frames);
         self.charge(self.hardware.costs.page_migration);
         self.flush(page);
         self.note(Action::Remapped(page));
@@ -211,10 +215,10 @@ impl Memory for World {
 
     fn drop_shadow(&mut self, page: Page, why: DropReason) -> Result<(), Refused> {
         let frames = self.free_shadow(page).ok_or(Refused::State)?;
-        match why {
-            DropReason::Written => self.counters.shadow_faults += frames,
-            DropReason::Reclaimed => self.counters.shadow_reclaims += frames,
-        }
+        self.tally(page, |count| match why {
+            DropReason::Written => count.shadow_faults += frames,
+            DropReason::Reclaimed => count.shadow_reclaims += frames,
+        });
         self.charge(self.hardware.costs.page_scan);
         self.note(Action::Dropped(page, why));
         Ok(())
@@ -231,7 +235,7 @@ impl Memory for World {
         for inner in self.entries.iter_mut().skip(page.index()).take(HUGE as usize) {
             *inner = entry;
         }
-        self.counters.splits += 1;
+        self.tally(page, |count| count.splits += 1);
         self.charge(self.hardware.costs.page_migration);
         self.flush(page);
         self.note(Action::Split(page));

@@ -13,9 +13,11 @@ use super::tlb::Tlb;
 mod cost;
 pub(super) mod entry;
 mod memory;
+mod tenants;
 mod threads;
 
 use entry::Entry;
+use tenants::Account;
 use threads::Load;
 
 /// A thread of the policy.
@@ -42,16 +44,13 @@ pub struct World {
     hardware: Hardware,
     capacity: [u64; MAX_NODES],
     free: [u64; MAX_NODES],
-    shadows: u64,
-    shadows_peak: u64,
+    accounts: Vec<Account>,
     pub(super) workers: Vec<Worker>,
     pub(super) running: Option<usize>,
     /// The clock of the program's current thread.
     pub(super) clock: Time,
     /// The clocks of all its threads; that of the current one is in `clock`.
     clocks: Vec<Time>,
-    /// When the last of those that have ended did.
-    latest: Time,
     pub(super) current: usize,
     load: Load,
     /// When the current event began.
@@ -61,13 +60,11 @@ pub struct World {
     /// Copies begun in the current event, and whom to wake when they are complete.
     begun: Vec<(Page, Thread)>,
     pub(super) free_of_charge: bool,
-    /// Picoseconds of an access by node and load or store, with the current traffic.
-    pub(super) cost: [[u64; 2]; MAX_NODES],
     /// Picoseconds of a load by node, with the current traffic.
     latency: [u64; MAX_NODES],
     pub(super) walk: u64,
     program_busy: [f64; MAX_NODES],
-    metered: (Time, [[u64; 2]; MAX_NODES]),
+    metered: Time,
     pub(super) period: [u64; 2],
     pub(super) left: [i64; 2],
     pub(super) counters: Counters,
@@ -95,21 +92,21 @@ impl World {
         for (slot, frames) in capacity.iter_mut().zip(frames) {
             *slot = *frames;
         }
+        let accounts = Account::all(&hardware.programs);
+        let threads = accounts.last().map_or(1, |account| account.threads.end);
         let mut world = Self {
             entries: on_huge_pages(vec![0; pages as usize]),
             copies: FxHashMap::default(),
             huge: Vec::new(),
-            tlbs: vec![Tlb::new(hardware.tlb_entries); hardware.parallel.max(1) as usize],
-            clocks: vec![Time::default(); hardware.parallel.max(1) as usize],
-            latest: Time::default(),
+            tlbs: vec![Tlb::new(hardware.tlb_entries); threads],
+            clocks: vec![Time::default(); threads],
             current: 0,
             load: Load::default(),
             walk: hardware.costs.page_walk as u64,
             hardware,
             capacity,
             free: capacity,
-            shadows: 0,
-            shadows_peak: 0,
+            accounts,
             workers: Vec::new(),
             running: None,
             clock: Time::default(),
@@ -118,10 +115,9 @@ impl World {
             moved: [0.0; MAX_NODES],
             begun: Vec::new(),
             free_of_charge: false,
-            cost: [[0; 2]; MAX_NODES],
             latency: [0; MAX_NODES],
             program_busy: [0.0; MAX_NODES],
-            metered: Default::default(),
+            metered: Time::default(),
             period: [0; 2],
             left: [i64::MAX; 2],
             counters: Counters::default(),
@@ -144,29 +140,6 @@ impl World {
     /// The program's clock: that of the thread that is furthest behind.
     pub fn clock(&self) -> Time {
         self.reached()
-    }
-
-    /// Frames that hold shadows, now and at most since [`forget_peak`](World::forget_peak).
-    pub fn shadows(&self) -> (u64, u64) {
-        (self.shadows, self.shadows_peak)
-    }
-
-    /// The most shadows from now on.
-    pub fn forget_peak(&mut self) {
-        self.shadows_peak = self.shadows;
-    }
-
-    /// Used frames of each node, shadows and copies included.
-    pub fn used_frames(&self) -> Vec<u64> {
-        let nodes = self.hardware.nodes.len();
-        self.capacity.iter().zip(&self.free).take(nodes).map(|(all, free)| all - free).collect()
-    }
-
-    /// Frames of the fastest node that pages have; those of copies in progress are not.
-    pub fn fast_pages(&self) -> u64 {
-        let used = self.capacity(NodeId::FAST) - self.free(NodeId::FAST);
-        let copies = self.copies.iter().filter(|(_, to)| **to == NodeId::FAST);
-        used - copies.map(|(page, _)| u64::from(self.span(*page))).sum::<u64>()
     }
 
     pub(super) fn hardware(&self) -> &Hardware {
@@ -210,14 +183,16 @@ impl World {
         }
     }
 
-    fn take(&mut self, node: NodeId, frames: u64) -> Result<(), Refused> {
+    fn take(&mut self, page: Page, node: NodeId, frames: u64) -> Result<(), Refused> {
         let free = self.free.get_mut(node.index()).ok_or(Refused::State)?;
         *free = free.checked_sub(frames).ok_or(Refused::NoFrame)?;
+        self.account(page).used[node.index()] += frames;
         Ok(())
     }
 
-    fn release(&mut self, node: NodeId, frames: u64) {
+    fn release(&mut self, page: Page, node: NodeId, frames: u64) {
         self.free[node.index()] += frames;
+        self.account(page).used[node.index()] -= frames;
     }
 
     /// Whether no page of the group of a huge page is mapped: it could be one.
@@ -228,7 +203,7 @@ impl World {
     /// Map a page for the first time on `node`. Returns false if the node is full.
     pub(super) fn map(&mut self, page: Page, node: NodeId, huge: bool) -> bool {
         let frames = if huge { u64::from(HUGE) } else { 1 };
-        if self.take(node, frames).is_err() {
+        if self.take(page, node, frames).is_err() {
             return false;
         }
         if huge {
@@ -237,7 +212,7 @@ impl World {
         }
         self.entries[page.index()] = entry::at(node, None);
         if node == NodeId::FAST {
-            self.counters.fast_allocated += frames;
+            self.tally(page, |count| count.fast_allocated += frames);
         }
         true
     }
@@ -247,12 +222,12 @@ impl World {
         let span = self.span(page);
         self.free_shadow(page);
         if let Some(node) = self.copies.remove(&page) {
-            self.release(node, span.into());
+            self.release(page, node, span.into());
         }
         let node = self.node_of(page);
-        self.release(node, span.into());
+        self.release(page, node, span.into());
         if node == NodeId::FAST {
-            self.counters.fast_freed += u64::from(span);
+            self.tally(page, |count| count.fast_freed += u64::from(span));
         }
         self.entries[page.index()] = entry::NONE;
         if let Some(word) = self.huge.get_mut(page.index() / HUGE as usize / 64) {
@@ -279,12 +254,12 @@ impl World {
     }
 
     /// Count a move between nodes.
-    fn count(&mut self, from: NodeId, to: NodeId, frames: u64) {
-        if to < from {
-            self.counters.promotions += frames;
-        } else {
-            self.counters.demotions += frames;
-        }
+    fn count(&mut self, page: Page, from: NodeId, to: NodeId, frames: u64) {
+        let up = to < from;
+        self.tally(page, |count| match up {
+            true => count.promotions += frames,
+            false => count.demotions += frames,
+        });
     }
 
     fn free_shadow(&mut self, page: Page) -> Option<u64> {
@@ -292,8 +267,8 @@ impl World {
         let node = entry::shadow(entry)?;
         let frames = u64::from(self.span(page));
         self.entries[page.index()] = entry::at(entry::node(entry), None) | entry & entry::FLAGS;
-        self.shadows -= frames;
-        self.release(node, frames);
+        self.account(page).shadows -= frames;
+        self.release(page, node, frames);
         Some(frames)
     }
 
@@ -302,8 +277,7 @@ impl World {
     /// # Errors
     /// A description of what does not hold.
     pub fn check(&self) -> Result<(), String> {
-        let mut used = [0; MAX_NODES];
-        let mut shadows = 0;
+        let mut found = vec![([0; MAX_NODES], 0); self.accounts.len()];
         for number in 0..self.entries.len() as u32 {
             let page = Page::new(number);
             if !self.mapped(page) {
@@ -313,10 +287,11 @@ impl World {
                 continue;
             }
             let span = u64::from(self.span(page));
+            let (used, shadows) = &mut found[self.owner(page)];
             used[self.node_of(page).index()] += span;
             if let Some(node) = self.shadow_of(page) {
                 used[node.index()] += span;
-                shadows += span;
+                *shadows += span;
                 let clean = self.write_protected(page) && !self.dirty(page);
                 if node <= self.node_of(page) || !clean {
                     return Err(format!("{page:?}: a shadow of a master that may change"));
@@ -326,31 +301,14 @@ impl World {
                 used[node.index()] += span;
             }
         }
-        for (node, used) in used.iter().enumerate() {
-            if *used + self.free[node] != self.capacity[node] {
-                return Err(format!("node {node}: {used} used and {} free", self.free[node]));
+        for ((used, shadows), account) in found.iter().zip(&self.accounts) {
+            if *used != account.used {
+                return Err(format!("{used:?} frames used, counted {:?}", account.used));
+            }
+            if *shadows != account.shadows {
+                return Err(format!("{shadows} shadows, counted {}", account.shadows));
             }
         }
-        if shadows != self.shadows {
-            return Err(format!("{shadows} shadows, counted {}", self.shadows));
-        }
         self.adds_up()
-    }
-
-    /// Whether the counters agree with each other and with the frames in use.
-    ///
-    /// # Errors
-    /// A description of what does not.
-    pub fn adds_up(&self) -> Result<(), String> {
-        let count = &self.counters;
-        if count.demotions != count.demotions_copied + count.demotions_remapped {
-            return Err("demotions are not the copied and the remapped ones".into());
-        }
-        let entered = count.fast_allocated + count.promotions;
-        let left = count.fast_freed + count.demotions;
-        if self.hardware.nodes.len() == 2 && entered - left != self.fast_pages() {
-            return Err(format!("{entered} pages entered the fast node, {left} left it"));
-        }
-        Ok(())
     }
 }

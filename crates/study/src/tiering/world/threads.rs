@@ -1,10 +1,12 @@
 //! Threads of the program that run at the same time: their clocks, and how their load slows memory.
 
+use std::ops::Range;
+
 use nearfar_hardware::load::{Demand, Supply, balance};
 use nearfar_hardware::node::NodeModel;
 use nearfar_kernel::tiering::{FRAME, Page, Time};
 
-use super::super::counters::{Hardware, MAX_NODES};
+use super::super::counters::MAX_NODES;
 use super::World;
 
 /// What the threads did since the last measurement, and what followed from the one before.
@@ -23,7 +25,7 @@ pub(super) struct Load {
 impl World {
     /// Whether several threads of the program run at the same time.
     pub(in crate::tiering) fn is_parallel(&self) -> bool {
-        self.hardware.parallel > 1
+        self.clocks.len() > 1
     }
 
     /// What all threads have reached.
@@ -31,7 +33,18 @@ impl World {
         let others = self.others().map(|(_, clock)| clock);
         let least = others.fold(self.clock, Time::min);
         // All threads have ended.
-        if least == Time::NEVER { self.latest } else { least }
+        if least == Time::NEVER { self.latest() } else { least }
+    }
+
+    /// When the last of the threads that have ended did.
+    fn latest(&self) -> Time {
+        self.accounts.iter().map(|account| account.latest).fold(Time::default(), Time::max)
+    }
+
+    /// The clocks of these threads.
+    pub(super) fn clocks_of(&self, threads: Range<usize>) -> impl Iterator<Item = Time> {
+        let at = |index| if index == self.current { self.clock } else { self.clocks[index] };
+        threads.map(at)
     }
 
     /// Index and clock of all threads but the current one.
@@ -58,7 +71,9 @@ impl World {
 
     /// The current thread has nothing more to do.
     pub(in crate::tiering) fn end_thread(&mut self) {
-        self.latest = self.latest.max(self.clock);
+        let tenant = self.running_tenant();
+        let latest = &mut self.accounts[tenant].latest;
+        *latest = (*latest).max(self.clock);
         self.clock = Time::NEVER;
     }
 
@@ -66,7 +81,7 @@ impl World {
     pub(in crate::tiering) fn join(&mut self) {
         let ended = |clock: Time| if clock == Time::NEVER { Time::default() } else { clock };
         let others = self.others().map(|(_, clock)| ended(clock));
-        let last = others.fold(ended(self.clock), Time::max).max(self.latest);
+        let last = others.fold(ended(self.clock), Time::max).max(self.latest());
         self.clock = last;
         self.clocks.fill(last);
         self.current = 0;
@@ -85,19 +100,20 @@ impl World {
         }
     }
 
-    /// Threads take an interrupt: the other ones, and the current one if `all`.
-    pub(super) fn interrupt(&mut self, all: bool) {
+    /// The threads of a page's program take an interrupt: the other ones, and the current one if `all`.
+    pub(super) fn interrupt(&mut self, page: Page, all: bool) {
         let exception = Time::from_ps(self.hardware.costs.exception as u64);
-        if all {
-            self.clock = self.clock.plus(exception);
+        let mut threads = 0;
+        for index in self.account(page).threads.clone() {
+            let clock = match index == self.current {
+                true if all => &mut self.clock,
+                true => continue,
+                false => &mut self.clocks[index],
+            };
+            *clock = clock.plus(exception);
+            threads += 1;
         }
-        if self.is_parallel() {
-            for (index, clock) in self.clocks.iter_mut().enumerate() {
-                *clock = if index == self.current { *clock } else { clock.plus(exception) };
-            }
-            let threads = self.clocks.len() - usize::from(!all);
-            self.load.events += exception.ps() as f64 * threads as f64;
-        }
+        self.load.events += exception.ps() as f64 * f64::from(threads);
     }
 
     /// An event took the program this long.
@@ -111,29 +127,32 @@ impl World {
         self.load.copied[to][1] += (frames * FRAME) as f64;
     }
 
-    /// Measure the load since the last time, `before` accesses by node.
-    pub(super) fn measure_load(&mut self, before: &[[u64; 2]; MAX_NODES]) {
+    /// Measure the load since the last time.
+    pub(super) fn measure_load(&mut self) {
         let Load { copied, events, tlb_misses, .. } = std::mem::take(&mut self.load);
-        let bytes = self.hardware.access_bytes as f64;
-        let mut accesses = 0;
-        let mut demands = Vec::new();
-        for (node, model) in self.hardware.nodes.iter().enumerate() {
-            let now = self.counters.accesses[node];
-            let [loads, stores] = [0, 1].map(|way| now[way] - before[node][way]);
-            accesses += loads + stores;
-            let idle = |write| {
-                model.access_ps(self.hardware.access_bytes, write, 0.0, self.hardware.overlap)
-            };
-            demands.push(Demand {
-                loads: loads as f64 * bytes + copied[node][0],
-                stores: stores as f64 * bytes + copied[node][1],
-                idle_ps: loads as f64 * idle(false) + stores as f64 * idle(true),
-                others: 0.0,
-            });
+        let mut work = 0.0;
+        let mut demands = vec![Demand::default(); self.hardware.nodes.len()];
+        for (account, program) in self.accounts.iter().zip(&self.hardware.programs) {
+            let bytes = program.access_bytes as f64;
+            let mut accesses = 0;
+            for (node, (model, demand)) in self.hardware.nodes.iter().zip(&mut demands).enumerate()
+            {
+                let [loads, stores] = account.since_metered(node);
+                accesses += loads + stores;
+                let idle = |write| program.access_ps(model, write, 0.0);
+                demand.loads += loads as f64 * bytes;
+                demand.stores += stores as f64 * bytes;
+                demand.idle_ps += loads as f64 * idle(false) + stores as f64 * idle(true);
+            }
+            work += accesses as f64 * program.work;
+        }
+        for (demand, [loads, stores]) in demands.iter_mut().zip(copied) {
+            demand.loads += loads;
+            demand.stores += stores;
         }
         let misses = self.counters.tlb_misses - tlb_misses;
         self.load = Load {
-            away: events + misses as f64 * self.walk as f64 + accesses as f64 * self.hardware.work,
+            away: events + misses as f64 * self.walk as f64 + work,
             tlb_misses: self.counters.tlb_misses,
             demands,
             ..Load::default()
@@ -142,14 +161,16 @@ impl World {
 
     /// What a node gives if all threads only load from it.
     fn alone(&self, node: &NodeModel) -> Supply {
-        let Hardware { access_bytes, overlap, work, parallel, .. } = self.hardware;
-        let threads = f64::from(parallel);
-        let demand = Demand {
-            loads: access_bytes as f64 * threads,
-            idle_ps: node.access_ps(access_bytes, false, 0.0, overlap) * threads,
-            ..Demand::default()
-        };
-        let supplies = balance(std::slice::from_ref(node), &[demand], threads, work * threads);
+        let mut demand = Demand::default();
+        let mut work = 0.0;
+        for program in &self.hardware.programs {
+            let threads = f64::from(program.parallel);
+            demand.loads += program.access_bytes as f64 * threads;
+            demand.idle_ps += program.access_ps(node, false, 0.0) * threads;
+            work += program.work * threads;
+        }
+        let threads = self.clocks.len() as f64;
+        let supplies = balance(std::slice::from_ref(node), &[demand], threads, work);
         Supply { busy: 0.0, ..supplies.first().copied().unwrap_or_default() }
     }
 
@@ -161,7 +182,7 @@ impl World {
             demand.others = *busy;
         }
         let nodes = &self.hardware.nodes;
-        let threads = f64::from(self.hardware.parallel);
+        let threads = self.clocks.len() as f64;
         let supplies = match demands.is_empty() {
             // At first, as if each node had all accesses: the load must not begin above the peak.
             true => nodes.iter().map(|node| self.alone(node)).collect(),
@@ -169,11 +190,12 @@ impl World {
         };
         for (node, (model, supply)) in nodes.iter().zip(&supplies).enumerate() {
             self.program_busy[node] = supply.busy;
-            self.cost[node] = [false, true].map(|write| {
-                let idle =
-                    model.access_ps(self.hardware.access_bytes, write, 0.0, self.hardware.overlap);
-                (idle * supply.stretch + self.hardware.work) as u64
-            });
+            for (account, program) in self.accounts.iter_mut().zip(&self.hardware.programs) {
+                account.cost[node] = [false, true].map(|write| {
+                    let idle = program.access_ps(model, write, 0.0);
+                    (idle * supply.stretch + program.work) as u64
+                });
+            }
             self.latency[node] = (model.local.read.latency_ps * supply.stretch) as u64;
         }
     }

@@ -1,0 +1,89 @@
+//! What a program does: accesses, and what ends between them.
+
+use nearfar_kernel::tiering::Page;
+
+/// An access to a base page: its number, and whether it stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access(u32);
+
+impl Access {
+    /// Maximum number of pages: 31 bits minus one reserved number.
+    pub const MAX_PAGES: u32 = (1 << 31) - 1;
+    /// The kernel's zero page, shared by all memory that was never written. It is in the fastest
+    /// node, and policies do not see it.
+    pub const ZEROS: Page = Page::new(Self::MAX_PAGES);
+
+    /// An access to `page`, below [`MAX_PAGES`](Access::MAX_PAGES) or [`ZEROS`](Access::ZEROS).
+    #[inline]
+    pub const fn new(page: u32, write: bool) -> Self {
+        Self(page << 1 | write as u32)
+    }
+
+    /// The page.
+    #[inline]
+    pub const fn page(self) -> Page {
+        Page::new(self.0 >> 1)
+    }
+
+    /// Whether it stores.
+    #[inline]
+    pub const fn write(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// The same where the program's first page has the number `first`.
+    #[inline]
+    pub fn shifted(self, first: u32) -> Self {
+        match self.page() {
+            Self::ZEROS => self,
+            page => Self::new(page.number() + first, self.write()),
+        }
+    }
+}
+
+/// What ends between accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A page was freed; its number may be reused.
+    Page(Page),
+    /// What TLBs hold of a page, which stays: it was unmapped, or is shared from now on.
+    Translation(Page),
+    /// Free all mapped pages of a range: first page and count.
+    Pages(Page, u32),
+}
+
+impl End {
+    /// The same where the program's first page has the number `first`.
+    pub fn shifted(self, first: u32) -> Self {
+        match self {
+            End::Page(page) => End::Page(page.skip(first)),
+            End::Translation(page) => End::Translation(page.skip(first)),
+            End::Pages(page, count) => End::Pages(page.skip(first), count),
+        }
+    }
+}
+
+/// Accesses, and what ends between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// The accesses.
+    pub accesses: Vec<Access>,
+    /// What ends before the access of this place, in order.
+    pub ends: Vec<(usize, End)>,
+}
+
+impl Block {
+    /// Neither accesses nor ends.
+    pub fn clear(&mut self) {
+        self.accesses.clear();
+        self.ends.clear();
+    }
+
+    /// Let the program's first page have the number `first`.
+    pub fn shift(&mut self, first: u32) {
+        if first > 0 {
+            self.accesses.iter_mut().for_each(|access| *access = access.shifted(first));
+            self.ends.iter_mut().for_each(|(_, end)| *end = end.shifted(first));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Values of options of a tiering study.
+
+use nearfar_kernel::tiering::POLICIES;
+use nearfar_schema::{Count, Entry, Given, Registry as _, Value};
+use serde_json::Value as Json;
+
+use super::workload::Workloads;
+
+/// What runs together: names of generated workloads, or what traces are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loads(pub Vec<String>);
+
+impl Value for Loads {
+    fn metavar() -> &'static str {
+        Workloads::METAVAR
+    }
+    fn python() -> String {
+        "str | Path | Sequence[str | Path]".into()
+    }
+    fn registry() -> &'static str {
+        Workloads::NAME
+    }
+    fn choices() -> Vec<Entry> {
+        Workloads::entries()
+    }
+    fn open() -> bool {
+        true
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        Ok(Self(given.items().iter().map(Given::to_string).collect()))
+    }
+    fn plain(&self) -> Json {
+        match self.0.as_slice() {
+            [only] => only.as_str().into(),
+            several => several.into(),
+        }
+    }
+}
+
+/// Shares of several programs, in proportion to these numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shares(pub Vec<f64>);
+
+impl Value for Shares {
+    fn metavar() -> &'static str {
+        "SHARES"
+    }
+    fn python() -> String {
+        "str".into()
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        let text = given.to_string();
+        let shares: Option<Vec<f64>> = text
+            .split(':')
+            .map(|share| share.trim().parse().ok().filter(|share| (1e-6..=1e6).contains(share)))
+            .collect();
+        shares.map(Self).ok_or_else(|| {
+            format!(
+                "'{}' are no shares; write a number above 0 for each program, such as 2:1",
+                given.shown()
+            )
+        })
+    }
+    fn plain(&self) -> Json {
+        self.0.iter().map(f64::to_string).collect::<Vec<_>>().join(":").into()
+    }
+}
+
+/// Names of policies. Policies written in Python are given beside them, not here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policies(pub Vec<String>);
+
+impl Value for Policies {
+    fn metavar() -> &'static str {
+        "POLICIES"
+    }
+    fn python() -> String {
+        "PolicyLike | Sequence[PolicyLike]".into()
+    }
+    fn registry() -> &'static str {
+        "policy"
+    }
+    fn choices() -> Vec<Entry> {
+        POLICIES.iter().map(|(name, policy)| Entry { name, what: policy.what.into() }).collect()
+    }
+    fn open() -> bool {
+        true
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        let names: Vec<_> = given.items().iter().map(Given::to_string).collect();
+        Ok(match names.as_slice() {
+            [all] if all == "all" => {
+                Self(POLICIES.iter().map(|(name, _)| (*name).into()).collect())
+            }
+            _ => Self(names),
+        })
+    }
+    fn plain(&self) -> Json {
+        self.0.as_slice().into()
+    }
+}
+
+/// A share of full size, above 0 and up to 16: `1/64`, `0.5`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scale {
+    /// What was written.
+    pub text: String,
+    /// What it says.
+    pub share: f64,
+}
+
+impl Value for Scale {
+    fn metavar() -> &'static str {
+        "SHARE"
+    }
+    fn python() -> String {
+        "str | float".into()
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        let text = given.to_string();
+        let share = match text.split_once('/') {
+            Some((part, whole)) => part
+                .trim()
+                .parse::<f64>()
+                .and_then(|part| whole.trim().parse::<f64>().map(|whole| part / whole)),
+            None => text.trim().parse(),
+        };
+        match share {
+            Ok(share) if share > 0.0 && share <= 16.0 => Ok(Self { text, share }),
+            _ => Err(format!("'{}' is not a share; write for example 1/64", given.shown())),
+        }
+    }
+    fn plain(&self) -> Json {
+        self.text.as_str().into()
+    }
+}
+
+/// How many seeds, or which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seeds {
+    /// This many, from the first on.
+    Many(u64),
+    /// These.
+    These(Vec<u64>),
+}
+
+/// Maximum number of seeds.
+const MAX_SEEDS: usize = 10_000;
+
+impl Seeds {
+    /// The seeds, where `first` is the first of many.
+    pub fn from(&self, first: u64) -> Vec<u64> {
+        match self {
+            Seeds::Many(count) => (first..first + count).collect(),
+            Seeds::These(seeds) => seeds.clone(),
+        }
+    }
+}
+
+impl Value for Seeds {
+    fn metavar() -> &'static str {
+        "COUNT"
+    }
+    fn python() -> String {
+        "int | Sequence[int]".into()
+    }
+    fn read(given: &Given) -> std::result::Result<Self, String> {
+        let refused = || {
+            format!(
+                "'{}' is not a number of seeds; give 1 to {MAX_SEEDS}, or so many seeds from 0 to \
+                 2^64 - 1",
+                given.shown()
+            )
+        };
+        match given {
+            Given::List(seeds) if (1..=MAX_SEEDS).contains(&seeds.len()) => {
+                let read = |seed| Count::<0>::read(seed).map(|seed| seed.0);
+                seeds.iter().map(read).collect::<std::result::Result<_, _>>().map(Self::These)
+            }
+            one => Count::<1, { MAX_SEEDS as u64 }>::read(one).map(|count| Self::Many(count.0)),
+        }
+        .map_err(|_| refused())
+    }
+    fn plain(&self) -> Json {
+        match self {
+            Seeds::Many(count) => (*count).into(),
+            Seeds::These(seeds) => seeds.as_slice().into(),
+        }
+    }
+}

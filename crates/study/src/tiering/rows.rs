@@ -1,0 +1,292 @@
+//! Rows and points of the series: what a tenant did between two moments.
+
+use nearfar_kernel::tiering::{FRAME, Time};
+use nearfar_schema::column::Seed;
+use nearfar_trace::{Error, Result};
+use serde::Serialize;
+
+use super::counters::Counters;
+use super::engine::Engine;
+use super::options::Options;
+use super::run::PolicySource;
+use super::workload::{Phase, Prepared};
+
+nearfar_schema::columns! {
+    /// One policy x seed x phase.
+    pub struct Row {
+        /// The policy.
+        policy: String,
+        /// The generated workload, or the trace.
+        workload: String,
+        /// Its loads and stores: `trace` for a trace.
+        mix: &'static str,
+        /// The seed of the draws.
+        seed: Seed,
+        /// The phase: `warm-up`, `round-1`, ..., or `trace`.
+        phase: String,
+        /// The program's accesses.
+        accesses: u64,
+        /// How long they took, simulated.
+        seconds: f64 ["s"],
+        /// Bytes of the program's accesses per second.
+        bandwidth_mb_s: f64 ["MiB/s"] as "MiB/s",
+        /// Time of an access of a thread, all its faults included.
+        mean_latency_ns: f64 ["ns"] as "access",
+        /// Share of accesses to the fastest node.
+        fast_hit_ratio: f64 as "fast",
+        /// Pages allocated on the fastest node.
+        fast_allocated: u64 ["pages"],
+        /// Pages of the fastest node that the program released.
+        fast_freed: u64 ["pages"],
+        /// Pages moved up.
+        promotions: u64 ["pages"] as "up",
+        /// Pages moved down.
+        demotions: u64 ["pages"] as "down",
+        /// Of these, onto their shadow.
+        demotions_remapped: u64 ["pages"] as "remap",
+        /// Of these, by a copy.
+        demotions_copied: u64 ["pages"] as "copied",
+        /// Promotions that kept a shadow.
+        shadow_copies: u64 ["pages"] as "shadow",
+        /// Shadows freed by a write.
+        shadow_faults: u64 ["pages"] as "fault",
+        /// Shadows freed for their frame.
+        shadow_reclaims: u64 ["pages"] as "reclaim",
+        /// Copies given up because the page was written meanwhile.
+        aborts: u64 ["pages"],
+        /// Hint faults.
+        hint_faults: u64 as "hints",
+        /// Write-protect faults in all.
+        write_faults: u64,
+        /// Bytes copied between nodes.
+        bytes_migrated: u64 ["bytes"],
+        /// Most bytes in shadows at a time.
+        shadow_bytes_peak: u64 ["bytes"],
+        /// Pages on the fastest node at the end. With two nodes, that is as many as at the end of the phase
+        /// before, plus those allocated and moved up, less those released and moved down.
+        fast_pages: u64 ["pages"],
+        /// Size of the fastest node.
+        fast_node_bytes: u64 ["bytes"] as "fast memory",
+        /// The same where it was given as a part of the program's memory, or null.
+        fast_fraction: Option<f64> ["of the program's memory"],
+    }
+    keys [workload, mix, fast_fraction | fast_node_bytes, policy, phase]
+    metrics [
+        bandwidth_mb_s more,
+        mean_latency_ns less,
+        seconds less,
+        fast_hit_ratio more,
+        promotions less,
+        demotions less,
+        bytes_migrated less,
+        hint_faults less,
+        write_faults less,
+        shadow_faults less,
+        aborts less,
+    ]
+    seed [seed]
+}
+
+nearfar_schema::columns! {
+    /// One point of the time series of a run.
+    pub struct Point {
+        /// The policy.
+        policy: String,
+        /// The generated workload, or the trace.
+        workload: String,
+        /// Its loads and stores: `trace` for a trace.
+        mix: &'static str,
+        /// The seed of the draws.
+        seed: Seed,
+        /// The phase.
+        phase: String,
+        /// Share of the run's accesses done, 0 to 1.
+        progress: f64,
+        /// Simulated time since the start.
+        seconds: f64 ["s"],
+        /// Bytes of the program's accesses per second, since the point before.
+        bandwidth_mb_s: f64 ["MiB/s"] as "MiB/s",
+        /// Share of accesses to the fastest node, since the point before.
+        fast_hit_ratio: f64 as "fast",
+        /// Shadows made since the start.
+        shadow_copies: u64 ["pages"] as "shadow",
+        /// Pages promoted since the start.
+        promotions: u64 ["pages"] as "up",
+        /// Pages demoted since the start.
+        demotions: u64 ["pages"] as "down",
+        /// Bytes in use on the fastest node.
+        fast_bytes: u64 ["bytes"],
+        /// Bytes in use on the other nodes.
+        slow_bytes: u64 ["bytes"],
+        /// Of these, shadows.
+        shadow_bytes: u64 ["bytes"] as "in shadows",
+        /// Shadows freed by a write since the start.
+        shadow_faults: u64 ["pages"] as "fault",
+        /// Shadows freed for their frame since the start.
+        shadow_reclaims: u64 ["pages"] as "reclaim",
+        /// Pages demoted onto their shadow since the start.
+        demotions_remapped: u64 ["pages"] as "remap",
+        /// Size of the fastest node.
+        fast_node_bytes: u64 ["bytes"] as "fast memory",
+        /// The same where it was given as a part of the program's memory, or null.
+        fast_fraction: Option<f64> ["of the program's memory"],
+    }
+    keys [workload, mix, fast_fraction | fast_node_bytes, policy, phase, progress]
+    metrics [bandwidth_mb_s more, fast_hit_ratio more]
+    seed [seed]
+}
+
+/// What a study found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    /// A row for each size of the fastest node, policy, seed and phase.
+    pub rows: Vec<Row>,
+    /// The time series, in the same order.
+    pub series: Vec<Point>,
+}
+
+/// The memory of a run, by the size of its fastest node.
+#[derive(Clone)]
+pub(super) struct Fast {
+    pub bytes: u64,
+    pub fraction: Option<f64>,
+    /// Of every node.
+    pub frames: Vec<u64>,
+}
+
+/// What is run.
+pub(super) struct Case<'a> {
+    pub options: &'a Options,
+    pub fast: &'a Fast,
+    pub source: &'a PolicySource<'a>,
+    pub seed: u64,
+}
+
+/// A tenant at a moment.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub counters: Counters,
+    pub clock: Time,
+}
+
+impl Moment {
+    pub fn now(engine: &Engine, tenant: usize) -> Self {
+        let world = &engine.world;
+        Self { counters: *world.counters_of(tenant), clock: world.clock_of(tenant) }
+    }
+
+    /// The program's accesses so far.
+    pub fn accesses(&self) -> u64 {
+        self.counters.accesses.iter().flatten().sum()
+    }
+}
+
+/// MiB a second and the fastest node's share of accesses, between two moments.
+fn rates(bytes: u64, from: &Moment, to: &Moment) -> (f64, f64) {
+    let [was, is] = [from, to].map(|moment| moment.counters.accesses[0].iter().sum::<u64>());
+    let accesses = to.accesses() - from.accesses();
+    let mib = (accesses * bytes) as f64 / f64::from(1 << 20);
+    let seconds = (to.clock.since(from.clock).ps() as f64 / 1e12).max(1e-12);
+    (mib / seconds, (is - was) as f64 / accesses.max(1) as f64)
+}
+
+impl Case<'_> {
+    /// Points of the series in a phase.
+    pub fn points(&self) -> u64 {
+        u64::from(self.options.points.max(1))
+    }
+
+    /// Check what must hold at the end of a phase.
+    pub fn check(&self, engine: &Engine, phase: &Phase) -> Result<()> {
+        debug_assert_eq!(engine.world.check(), Ok(()));
+        engine.world.adds_up().map_err(|what| {
+            let place = format!("tiering: {}, {}", self.source.label, phase.name);
+            Error::input(place, what, "report this")
+        })
+    }
+
+    /// The point of the series now, `last` being that of the point before.
+    pub fn point(
+        &self,
+        engine: &Engine,
+        (tenant, workload): (usize, &Prepared),
+        phase: &Phase,
+        progress: f64,
+        last: &mut Moment,
+    ) -> Point {
+        let moment = Moment::now(engine, tenant);
+        let (bandwidth_mb_s, fast_hit_ratio) = rates(workload.access_bytes, last, &moment);
+        *last = moment;
+        let used = engine.world.used_frames(tenant);
+        let now = moment.counters;
+        Point {
+            policy: self.source.label.clone(),
+            workload: workload.name.clone(),
+            mix: workload.mix,
+            seed: Seed(self.seed),
+            phase: phase.name.clone(),
+            progress,
+            seconds: moment.clock.ps() as f64 / 1e12,
+            bandwidth_mb_s,
+            fast_hit_ratio,
+            shadow_copies: now.shadow_copies,
+            promotions: now.promotions,
+            demotions: now.demotions,
+            fast_bytes: used.first().copied().unwrap_or_default() * FRAME,
+            slow_bytes: used.iter().skip(1).sum::<u64>() * FRAME,
+            shadow_bytes: engine.world.shadows(tenant).0 * FRAME,
+            shadow_faults: now.shadow_faults,
+            shadow_reclaims: now.shadow_reclaims,
+            demotions_remapped: now.demotions_remapped,
+            fast_node_bytes: self.fast.bytes,
+            fast_fraction: self.fast.fraction,
+        }
+    }
+
+    /// The row of a phase that began at `began`; it counts what happened since `from`.
+    pub fn row(
+        &self,
+        engine: &Engine,
+        (tenant, workload): (usize, &Prepared),
+        phase: &Phase,
+        from: &Counters,
+        began: Time,
+    ) -> Row {
+        let now = Moment::now(engine, tenant);
+        let from = Moment { counters: *from, clock: began };
+        let elapsed = now.clock.since(began);
+        let (bandwidth_mb_s, fast_hit_ratio) = rates(workload.access_bytes, &from, &now);
+        let accesses = now.accesses() - from.accesses();
+        let count = |of: fn(&Counters) -> u64| of(&now.counters) - of(&from.counters);
+        Row {
+            policy: self.source.label.clone(),
+            workload: workload.name.clone(),
+            mix: workload.mix,
+            seed: Seed(self.seed),
+            phase: phase.name.clone(),
+            accesses,
+            seconds: elapsed.ps() as f64 / 1e12,
+            bandwidth_mb_s,
+            mean_latency_ns: elapsed.ps() as f64 / 1e3 * f64::from(workload.parallel)
+                / accesses.max(1) as f64,
+            fast_hit_ratio,
+            fast_allocated: count(|c| c.fast_allocated),
+            fast_freed: count(|c| c.fast_freed),
+            promotions: count(|c| c.promotions),
+            demotions: count(|c| c.demotions),
+            demotions_remapped: count(|c| c.demotions_remapped),
+            demotions_copied: count(|c| c.demotions_copied),
+            shadow_copies: count(|c| c.shadow_copies),
+            shadow_faults: count(|c| c.shadow_faults),
+            shadow_reclaims: count(|c| c.shadow_reclaims),
+            aborts: count(|c| c.aborts),
+            hint_faults: count(|c| c.hint_faults),
+            write_faults: count(|c| c.write_faults),
+            bytes_migrated: count(|c| c.frames_copied) * FRAME,
+            shadow_bytes_peak: engine.world.shadows(tenant).1 * FRAME,
+            fast_pages: engine.world.fast_pages(tenant),
+            fast_node_bytes: self.fast.bytes,
+            fast_fraction: self.fast.fraction,
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Several programs on one machine, each with its own pages, threads and phases.
+//!
+//! A tenant begins its next phase when all its threads have ended the one before, whatever the others do:
+//! they share nothing but memory and the policy.
+
+use std::sync::Arc;
+
+use nearfar_kernel::tiering::{Page, Time};
+use nearfar_trace::{Error, Result};
+
+use crate::jobs::Advance;
+
+use super::counters::Counters;
+use super::engine::{Engine, Queue};
+use super::rows::{Case, Moment, Outcome};
+use super::run::{BLOCK, Program, changed};
+use super::workload::Prepared;
+
+/// A tenant on its way.
+struct Tenant<'a> {
+    index: usize,
+    workload: &'a Arc<Prepared>,
+    first: u32,
+    phase: usize,
+    program: Program,
+    /// The same accesses, for policies that know the future.
+    ahead: Program,
+    /// The point of the series that comes next.
+    point: u64,
+    /// Accesses in the phases before.
+    before: u64,
+    /// At the end of the phase before; the point before; the begin of this phase.
+    from: Counters,
+    last: Moment,
+    began: Time,
+    over: bool,
+}
+
+impl<'a> Tenant<'a> {
+    fn new(
+        engine: &Engine,
+        index: usize,
+        workload: &'a Arc<Prepared>,
+        first: u32,
+        seed: u64,
+    ) -> Result<Self> {
+        Ok(Self {
+            index,
+            workload,
+            first,
+            phase: 0,
+            program: Program::new(workload, 0, seed)?,
+            ahead: Program::new(workload, 0, seed)?,
+            point: 1,
+            before: 0,
+            from: Counters::default(),
+            last: Moment::now(engine, index),
+            began: Time::default(),
+            over: workload.phases.is_empty(),
+        })
+    }
+
+    /// Begin the phase, `time` being when the one before ended.
+    fn begin(&mut self, case: &Case<'_>, engine: &mut Engine, time: Time) -> Result<()> {
+        let Some(phase) = self.workload.phases.get(self.phase) else {
+            self.over = true;
+            return Ok(());
+        };
+        engine.world.resume(self.index, time.plus(phase.sleep));
+        if self.phase > 0 {
+            if self.workload.has_lives() {
+                engine.end_pages(Page::new(self.first), self.workload.pages);
+            }
+            self.program = Program::new(self.workload, self.phase, case.seed)?;
+            self.ahead = Program::new(self.workload, self.phase, case.seed)?;
+        }
+        engine.world.forget_peak(self.index);
+        self.last = Moment::now(engine, self.index);
+        (self.began, self.point) = (self.last.clock, 1);
+        Ok(())
+    }
+
+    /// Accesses in this phase until the point that comes next.
+    fn until(&self, case: &Case<'_>) -> u64 {
+        let accesses = self.workload.phases.get(self.phase).map_or(0, |phase| phase.accesses);
+        accesses * self.point / case.points()
+    }
+
+    /// Accesses in this phase so far.
+    fn done(&self, engine: &Engine) -> u64 {
+        Moment::now(engine, self.index).accesses()
+            - self.from.accesses.iter().flatten().sum::<u64>()
+    }
+
+    /// Put the accesses until the next point, or of the phase, into the forecast.
+    fn foresee(&mut self, case: &Case<'_>, engine: &Engine, forecast: &mut [u32]) -> Result<()> {
+        let known = match self.workload.is_trace() {
+            true => self.until(case).saturating_sub(self.done(engine)),
+            false => u64::MAX,
+        };
+        let counts = self.ahead.counts(known, self.workload.pages)?;
+        let own = forecast.iter_mut().skip(self.first as usize);
+        own.zip(counts).for_each(|(all, own)| *all = own);
+        Ok(())
+    }
+
+    /// Note the points that were passed, and the end of a phase. Returns whether more of the future is to
+    /// be told.
+    fn note(
+        &mut self,
+        case: &Case<'_>,
+        engine: &mut Engine,
+        outcome: &mut Outcome,
+    ) -> Result<bool> {
+        let Some(phase) = self.workload.phases.get(self.phase) else { return Ok(false) };
+        let done = self.done(engine);
+        let total: u64 = self.workload.phases.iter().map(|phase| phase.accesses).sum();
+        let point = self.point;
+        while self.point <= case.points() && done >= self.until(case) {
+            let progress = (self.before + self.until(case)) as f64 / total.max(1) as f64;
+            let own = (self.index, &**self.workload);
+            outcome.series.push(case.point(engine, own, phase, progress, &mut self.last));
+            self.point += 1;
+        }
+        let more = self.point > point && self.point <= case.points() && self.workload.is_trace();
+        let Some(end) = engine.world.ended(self.index) else { return Ok(more) };
+        if done != phase.accesses {
+            return Err(changed());
+        }
+        case.check(engine, phase)?;
+        let own = (self.index, &**self.workload);
+        outcome.rows.push(case.row(engine, own, phase, &self.from, self.began));
+        self.from = *engine.world.counters_of(self.index);
+        self.before += phase.accesses;
+        self.phase += 1;
+        self.begin(case, engine, end)?;
+        Ok(!self.over)
+    }
+}
+
+/// Run all programs until the last one ends; rows and series are by tenant.
+///
+/// # Errors
+/// As [`run`](super::run::run).
+pub(super) fn together(
+    case: &Case<'_>,
+    engine: &mut Engine,
+    programs: &[Arc<Prepared>],
+    firsts: &[u32],
+    advance: &mut Advance<'_>,
+) -> Result<Outcome> {
+    let mut tenants = Vec::new();
+    let mut owners = Vec::new();
+    let mut forecast = Vec::new();
+    for (index, (workload, first)) in programs.iter().zip(firsts).enumerate() {
+        tenants.push(Tenant::new(engine, index, workload, *first, case.seed)?);
+        owners.extend((0..workload.parallel as usize).map(|thread| (index, thread)));
+        forecast.resize((first + workload.pages) as usize, 0);
+    }
+    for tenant in &mut tenants {
+        tenant.begin(case, engine, Time::default())?;
+        if case.source.foresees {
+            tenant.foresee(case, engine, &mut forecast)?;
+        }
+    }
+    if case.source.foresees {
+        engine.foresee(&forecast);
+    }
+    let mut queues: Vec<Queue> = owners.iter().map(|_| Queue::default()).collect();
+    let mut outcomes: Vec<Outcome> = tenants.iter().map(|_| Outcome::default()).collect();
+    let mut total = 0;
+    while tenants.iter().any(|tenant| !tenant.over) {
+        let going = tenants.iter().filter(|tenant| !tenant.over);
+        let left = going.map(|tenant| tenant.until(case).saturating_sub(tenant.done(engine)));
+        let count = left.min().unwrap_or(0).clamp(1, BLOCK as u64);
+        let done = engine.run_threads(&mut queues, count, &mut |thread, block| {
+            let (index, own) = owners[thread];
+            let tenant = &mut tenants[index];
+            tenant.program.refill(own, block)?;
+            block.shift(tenant.first);
+            Ok(())
+        })?;
+        total += done;
+        advance(done)?;
+        let mut more = false;
+        for (tenant, outcome) in
+            tenants.iter_mut().zip(&mut outcomes).filter(|(tenant, _)| !tenant.over)
+        {
+            if tenant.note(case, engine, outcome)? && case.source.foresees {
+                tenant.foresee(case, engine, &mut forecast)?;
+                more = true;
+            }
+        }
+        if more {
+            engine.foresee(&forecast);
+        }
+    }
+    let counted: u64 = engine.world.counters().accesses.iter().flatten().sum();
+    if counted != total {
+        let what = format!("{total} accesses, counted {counted}");
+        return Err(Error::input(format!("tiering: {}", case.source.label), what, "report this"));
+    }
+    let mut all = Outcome::default();
+    for outcome in outcomes {
+        all.rows.extend(outcome.rows);
+        all.series.extend(outcome.series);
+    }
+    Ok(all)
+}

@@ -1,0 +1,124 @@
+//! Arrays of a generated workload in memory, and how their rows are chosen.
+
+use std::sync::Arc;
+
+use nearfar_trace::generate::permutation::Permutation;
+
+use super::super::zipf::{Draws, arrange, popularity};
+use super::Shape;
+use super::file::{Array, Distribution, Phases, RANKS};
+
+/// How rows of an array are chosen.
+#[derive(Clone, Debug)]
+pub(super) enum Choice {
+    Draws(Arc<Draws>),
+    Uniform,
+    Sequential,
+    Chase(Arc<[u32]>),
+    Ranked(Ranks),
+}
+
+/// Parts of an array by rank: a deck has `r` cards for each row of part `r`, and is dealt in one random
+/// order over and over.
+#[derive(Clone, Debug)]
+pub(super) struct Ranks {
+    /// Rows of a part.
+    rows: u64,
+    cards: u64,
+    order: Permutation,
+}
+
+impl Ranks {
+    /// `parts`, at least two, of `rows`, at least as many.
+    fn new(rows: u32, parts: u32) -> Self {
+        let (rows, parts) = (u64::from(rows / parts), u64::from(parts));
+        let cards = rows * parts * (parts - 1) / 2;
+        Self { rows, cards, order: Permutation::new(cards, 0) }
+    }
+
+    /// The row of the card at this place of the deck.
+    fn row(&self, place: u64) -> u32 {
+        let card = self.order.apply(place);
+        // Part r has the cards from r (r - 1) / 2 times its rows on.
+        let part = (1 + 8 * (card / self.rows)).isqrt().div_ceil(2);
+        (part * self.rows + card % self.rows) as u32
+    }
+}
+
+/// An array in memory.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub first: u32,
+    pub rows: u32,
+    pub phase: Phases,
+    pub weight: f64,
+    pub choice: Choice,
+    pub draws: u64,
+    pub shift: f64,
+}
+
+impl Region {
+    pub fn is_of(&self, round: Option<u32>) -> bool {
+        match self.phase {
+            Phases::Both => true,
+            Phases::Never => false,
+            Phases::Rounds => round.is_some(),
+            Phases::WarmUp => round.is_none(),
+        }
+    }
+
+    /// The row of operation `at` of one of `threads` threads, which begin at different places.
+    #[inline]
+    pub fn row(&self, random: u64, at: u64, thread: u32, threads: u64) -> u32 {
+        let turn = |of: u64| (of * u64::from(thread) / threads + at) % of;
+        let rows = u64::from(self.rows);
+        match &self.choice {
+            Choice::Draws(draws) => draws.draw(random),
+            Choice::Uniform => ((random >> 32) * rows >> 32) as u32,
+            Choice::Sequential => turn(rows) as u32,
+            Choice::Chase(order) => order.get(turn(rows) as usize).copied().unwrap_or_default(),
+            Choice::Ranked(ranks) => ranks.row(turn(ranks.cards)),
+        }
+    }
+}
+
+/// Density of a normal distribution at each row; the mean's alone if it is too narrow for others.
+fn normal(rows: u32, mean: f64, deviation: f64) -> Vec<f64> {
+    let density = |row: u32| {
+        let z = (f64::from(row) / f64::from(rows) - mean) / deviation;
+        libm::exp(-0.5 * z * z)
+    };
+    let mut weights: Vec<f64> = (0..rows).map(density).collect();
+    let nearest = ((mean * f64::from(rows)) as usize).min(weights.len().saturating_sub(1));
+    if let Some(weight) = weights.get_mut(nearest) {
+        *weight = weight.max(f64::MIN_POSITIVE);
+    }
+    weights
+}
+
+impl Array {
+    /// How its rows are chosen.
+    pub(super) fn choice(&self, rows: u32, shape: &Shape) -> Choice {
+        if self.phase == Phases::Never || rows == 0 {
+            return Choice::Sequential;
+        }
+        let draws = |weights: &[f64]| Choice::Draws(Arc::new(Draws::new(weights)));
+        match self.distribution {
+            Distribution::Zipf => {
+                draws(&arrange(popularity(rows, shape.scrambled), shape.hottest_first))
+            }
+            Distribution::Normal => {
+                draws(&normal(rows, self.mean.unwrap_or(0.5), self.deviation.unwrap_or(0.1)))
+            }
+            Distribution::Uniform => Choice::Uniform,
+            Distribution::Ranked if rows > 1 => {
+                Choice::Ranked(Ranks::new(rows, self.ranks.unwrap_or(RANKS).min(rows)))
+            }
+            Distribution::Sequential | Distribution::Ranked => Choice::Sequential,
+            Distribution::Chase => {
+                let order = Permutation::new(u64::from(rows), 0);
+                Choice::Chase((0..rows).map(|i| order.apply(u64::from(i)) as u32).collect())
+            }
+        }
+    }
+}

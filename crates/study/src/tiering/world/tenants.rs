@@ -1,0 +1,192 @@
+//! Tenants: the program, or several that share the machine.
+
+use std::ops::Range;
+
+use nearfar_kernel::tiering::{Memory, NodeId, Page, Tenant, Time};
+
+use super::super::counters::{Counters, MAX_NODES, Program};
+use super::World;
+
+/// What a tenant has, and what happened to it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Account {
+    pub counters: Counters,
+    /// Frames, by node.
+    pub used: [u64; MAX_NODES],
+    /// Frames that hold shadows, now and at most.
+    pub shadows: u64,
+    pub shadows_peak: u64,
+    /// Picoseconds of an access by node and load or store, with the current traffic.
+    pub cost: [[u64; 2]; MAX_NODES],
+    /// Accesses at the last measurement.
+    pub metered: [[u64; 2]; MAX_NODES],
+    /// Its threads, and when the last of those that have ended did.
+    pub threads: Range<usize>,
+    pub latest: Time,
+}
+
+impl Account {
+    /// One for each program.
+    pub fn all(programs: &[Program]) -> Vec<Self> {
+        let mut next = 0;
+        let account = |program: &Program| {
+            let threads = next..next + program.parallel.max(1) as usize;
+            next = threads.end;
+            Self { threads, ..Self::default() }
+        };
+        programs.iter().map(account).collect()
+    }
+
+    /// Loads and stores of a node since the last measurement.
+    pub fn since_metered(&self, node: usize) -> [u64; 2] {
+        [0, 1].map(|way| self.counters.accesses[node][way] - self.metered[node][way])
+    }
+}
+
+impl World {
+    /// The tenant of a page.
+    #[inline]
+    pub(super) fn owner(&self, page: Page) -> usize {
+        match self.accounts.len() {
+            1 => 0,
+            _ => {
+                let programs = &self.hardware.programs;
+                programs.partition_point(|program| program.first <= page.number()).max(1) - 1
+            }
+        }
+    }
+
+    pub(super) fn account(&mut self, page: Page) -> &mut Account {
+        let owner = self.owner(page);
+        &mut self.accounts[owner]
+    }
+
+    /// The program of a page.
+    pub(in crate::tiering) fn program(&self, page: Page) -> &Program {
+        &self.hardware.programs[self.owner(page)]
+    }
+
+    /// The tenant whose thread runs.
+    pub(in crate::tiering) fn running_tenant(&self) -> usize {
+        let current = self.current;
+        self.accounts.iter().position(|account| account.threads.contains(&current)).unwrap_or(0)
+    }
+
+    /// The program whose thread runs.
+    pub(in crate::tiering) fn running_program(&self) -> &Program {
+        &self.hardware.programs[self.running_tenant()]
+    }
+
+    /// Picoseconds of an access of a tenant, by node and load or store.
+    pub(in crate::tiering) fn cost_of(&self, tenant: usize) -> &[[u64; 2]; MAX_NODES] {
+        &self.accounts[tenant].cost
+    }
+
+    /// Count something that happened to a page.
+    pub(in crate::tiering) fn tally(&mut self, page: Page, count: impl Fn(&mut Counters)) {
+        let owner = self.owner(page);
+        self.tally_tenant(owner, count);
+    }
+
+    /// Count something that happened to a tenant.
+    pub(in crate::tiering) fn tally_tenant(
+        &mut self,
+        tenant: usize,
+        count: impl Fn(&mut Counters),
+    ) {
+        count(&mut self.counters);
+        count(&mut self.accounts[tenant].counters);
+    }
+
+    /// What happened to a tenant so far.
+    pub fn counters_of(&self, tenant: usize) -> &Counters {
+        &self.accounts[tenant].counters
+    }
+
+    /// The clock of a tenant: of its thread that is furthest behind, or that ended last.
+    pub fn clock_of(&self, tenant: usize) -> Time {
+        let account = &self.accounts[tenant];
+        match self.clocks_of(account.threads.clone()).min() {
+            None | Some(Time::NEVER) => account.latest,
+            Some(clock) => clock,
+        }
+    }
+
+    /// When a tenant ended, if all its threads have.
+    pub(in crate::tiering) fn ended(&self, tenant: usize) -> Option<Time> {
+        let account = &self.accounts[tenant];
+        let mut clocks = self.clocks_of(account.threads.clone());
+        clocks.all(|clock| clock == Time::NEVER).then_some(account.latest)
+    }
+
+    /// The threads of a tenant, which has ended, go on at `time`.
+    pub(in crate::tiering) fn resume(&mut self, tenant: usize, time: Time) {
+        self.clocks[self.current] = self.clock;
+        let threads = self.accounts[tenant].threads.clone();
+        self.clocks[threads.clone()].fill(time);
+        (self.current, self.clock) = (threads.start, time);
+    }
+
+    /// Frames that a tenant's shadows hold, now and at most since [`forget_peak`](World::forget_peak).
+    pub fn shadows(&self, tenant: usize) -> (u64, u64) {
+        let account = &self.accounts[tenant];
+        (account.shadows, account.shadows_peak)
+    }
+
+    /// The most shadows from now on.
+    pub fn forget_peak(&mut self, tenant: usize) {
+        let account = &mut self.accounts[tenant];
+        account.shadows_peak = account.shadows;
+    }
+
+    /// A tenant has so many frames more in shadows.
+    pub(super) fn add_shadows(&mut self, page: Page, frames: u64) {
+        let account = self.account(page);
+        account.shadows += frames;
+        account.shadows_peak = account.shadows_peak.max(account.shadows);
+    }
+
+    /// Frames of each node that a tenant uses, shadows and copies included.
+    pub fn used_frames(&self, tenant: usize) -> Vec<u64> {
+        self.accounts[tenant].used.into_iter().take(self.hardware.nodes.len()).collect()
+    }
+
+    /// Frames of the fastest node that a tenant's pages have; those of copies in progress are not.
+    pub fn fast_pages(&self, tenant: usize) -> u64 {
+        let own = |page: &Page| self.owner(*page) == tenant;
+        let copies = self.copies.iter().filter(|(page, to)| **to == NodeId::FAST && own(page));
+        self.accounts[tenant].used[NodeId::FAST.index()]
+            - copies.map(|(page, _)| u64::from(self.span(*page))).sum::<u64>()
+    }
+
+    /// Whether the counters of all tenants agree with each other, with the frames in use, and with the
+    /// machine's.
+    ///
+    /// # Errors
+    /// A description of what does not.
+    pub fn adds_up(&self) -> Result<(), String> {
+        let mut sums = vec![0; self.counters.all().len()];
+        for (tenant, account) in self.accounts.iter().enumerate() {
+            let count = &account.counters;
+            if count.demotions != count.demotions_copied + count.demotions_remapped {
+                return Err("demotions are not the copied and the remapped ones".into());
+            }
+            let entered = count.fast_allocated + count.promotions;
+            let left = count.fast_freed + count.demotions;
+            if self.hardware.nodes.len() == 2 && entered - left != self.fast_pages(tenant) {
+                return Err(format!("{entered} pages entered the fast node, {left} left it"));
+            }
+            sums.iter_mut().zip(count.all()).for_each(|(sum, count)| *sum += count);
+        }
+        for node in NodeId::all(self.nodes()) {
+            let tenants = (0..self.tenants()).map(|tenant| self.used(Tenant::new(tenant), node));
+            if tenants.sum::<u64>() != self.capacity(node) - self.free(node) {
+                return Err(format!("the tenants do not use what is used of {node:?}"));
+            }
+        }
+        match sums == self.counters.all() {
+            true => Ok(()),
+            false => Err("the tenants' counters are not the machine's".into()),
+        }
+    }
+}
