@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use qemu_plugin_sys as qemu;
 
-use crate::layout::{PAGE_SHIFT, SIZE_SHIFT, STORE, TASK_NAME, what};
+use crate::layout::{PAGE_SHIFT, SIZE_SHIFT, STORE, TASK_NAME, now, what};
 use crate::recorder::{Recorder, end_process, futex_wait, in_background};
 use crate::stream::Stream;
 use crate::{
@@ -260,7 +260,7 @@ extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
     for Task { pid, process, name, .. } in renamed.into_iter().chain([next]) {
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(TASK_NAME);
         // SAFETY: QEMU calls this on the thread of `vcpu`; no other handle exists.
-        unsafe { Stream::of(vcpu) }.event(&[what::TASK, pid, process], &name[..end]);
+        unsafe { Stream::of(vcpu) }.event(&[what::TASK, pid, process, now()], &name[..end]);
     }
 }
 

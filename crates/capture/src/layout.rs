@@ -529,7 +529,7 @@ pub mod what {
     /// ([`Activity`](super::Activity)).
     pub const IDLE: u64 = 22;
     /// A processor of a virtual machine runs another task from now on: `addr` is its pid, `length`
-    /// that of its process. The name is the task's.
+    /// that of its process, `offset` the time in nanoseconds. The name is the task's.
     pub const TASK: u64 = 23;
 }
 

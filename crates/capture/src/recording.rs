@@ -64,8 +64,9 @@ pub(crate) struct Recording<'a> {
     /// Where the current burst of a thread began, in records.
     burst_of: HashMap<u32, u64>,
     processes: u32,
-    /// The thread of each task of a virtual machine, by its number, and of idle tasks by name.
-    tasks: HashMap<(u64, String), u32>,
+    /// The thread of each task of a virtual machine, by its number, and of idle tasks by name; and the
+    /// time of its name, which programs change.
+    tasks: HashMap<(u64, String), (u32, u64)>,
     /// By process. Processes that share a space (`vfork`) have a copy each.
     spaces: HashMap<u32, AddressSpace>,
     /// The program of an `execve` that may still fail, by thread.
@@ -161,12 +162,13 @@ impl<'a> Recording<'a> {
         Ok(thread)
     }
 
-    /// A processor of a virtual machine runs this task from now on: a thread of its own.
+    /// A processor of a virtual machine runs this task (its number, and that of its process) from now
+    /// on: a thread of its own. `time` orders the events of all processors.
     fn switch_task(
         &mut self,
-        pid: u64,
-        process: u64,
+        (pid, process): (u64, u64),
         name: String,
+        time: u64,
         position: &mut Position,
     ) -> Result<()> {
         // Each processor has an idle task, of the same number.
@@ -176,16 +178,15 @@ impl<'a> Recording<'a> {
             _ if pid == process => format!("{name} {pid}"),
             _ => format!("{name} {process}/{pid}"),
         };
-        let thread = match self.tasks.get(&key) {
-            Some(thread) => *thread,
+        let (thread, named) = match self.tasks.get(&key) {
+            Some(task) => *task,
             None if self.tasks.len() >= MAX_TASKS => return Ok(()),
-            None => {
-                let thread = self.new_thread(self.process_of[position.thread as usize])?;
-                self.tasks.insert(key, thread);
-                thread
-            }
+            None => (self.new_thread(self.process_of[position.thread as usize])?, 0),
         };
-        self.out.writer.thread_name(thread, name);
+        if time >= named {
+            self.tasks.insert(key, (thread, time));
+            self.out.writer.thread_name(thread, name);
+        }
         let (before, rest) = (position.thread, position.switch(thread));
         if !self.out.stopped {
             self.out.writer.add_instructions(before, rest);

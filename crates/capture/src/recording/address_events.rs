@@ -92,7 +92,10 @@ impl Recording<'_> {
                 self.region(RegionEvent { event: RegionKind::Idle, ..idle })?;
             }
             what::IDLE => {}
-            what::TASK => self.switch_task(addr, length, name, position)?,
+            what::TASK => {
+                let time = word(Event::Offset);
+                self.switch_task((addr, length), name, time, position)?;
+            }
             what::EXIT => self.ending.push(thread),
             what::WAITED => self.waited.push(addr as u32),
             what::UNSEEN => self.unseen = Some(name),
