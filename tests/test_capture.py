@@ -314,7 +314,9 @@ def test_gzip_and_streams(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout == text
     found = info(trace)
     assert found["records"] == records(trace).num_rows > 100_000
-    assert set(found["records_by_kind"]) == set(dict(declared.names.KIND))
+    # Only virtual machines have the last.
+    kinds = set(dict(declared.names.KIND)) - {"kernel-fetch"}
+    assert set(found["records_by_kind"]) == kinds
     kinds = Counter(records(trace)["kind"].to_pylist())
     assert sum(kinds.values()) == sum(found["records_by_kind"].values())
     table = records(trace)

@@ -72,18 +72,22 @@ def recorded(
     return trace, done.stdout
 
 
+def stores_of(trace: Path) -> Counter[int]:
+    """Stores of the program, by page; other programs can have the same page before or afterwards."""
+    threads = info(trace)["threads"]
+    own = [one["index"] for one in threads if one.get("name", "").startswith("touch ")]
+    table = records(trace)
+    made = pc.and_(pc.equal(table["kind"], "store"), pc.is_in(table["thread"], pa.array(own)))
+    return Counter((table["addr"].filter(made).to_numpy() // 4096 * 4096).tolist())
+
+
 def test_references_are_at_the_addresses_that_the_guest_knows(recorded: tuple[Path, str]) -> None:
     """Each page has the stores that the program made to it, those that cross included."""
     trace, console = recorded
     places = [int(at, 16) for at in re.findall(r"^page \d+ at ([0-9a-f]+)", console, re.M)]
     assert len(places) == PAGES
     assert max(places) >= 1 << 32, "none is above the hole"
-    threads = info(trace)["threads"]
-    # Others can have had the same page before or afterwards.
-    own = [one["index"] for one in threads if one.get("name", "").startswith("touch ")]
-    table = records(trace)
-    made = pc.and_(pc.equal(table["kind"], "store"), pc.is_in(table["thread"], pa.array(own)))
-    stores = Counter((table["addr"].filter(made).to_numpy() // 4096 * 4096).tolist())
+    stores = stores_of(trace)
     for page, place in enumerate(places):
         crossing = 1000 if page == 0 else 2000
         assert stores[place] == 1 + 10_000 + 100 * page + crossing, page
@@ -100,7 +104,7 @@ def test_kernel_and_program_are_told_apart(recorded: tuple[Path, str]) -> None:
 
 
 def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
-    """All but the first few."""
+    """All but the first few, of the tasks that a processor had when recording began."""
     trace, _ = recorded
     names = {thread["index"]: thread.get("name", "") for thread in info(trace)["threads"]}
     assert {name.split()[0] for name in names.values() if name} >= {"touch", "sh"}
@@ -108,7 +112,7 @@ def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
     # Those of 4 KiB are memory that was touched before recording began.
     made = table.filter(pc.less(table["size"], 4096))
     counts = Counter(made["thread"].to_pylist())
-    assert sum(count for index, count in counts.items() if names[index]) > 0.95 * len(made)
+    assert sum(count for index, count in counts.items() if names[index]) > 0.9 * len(made)
     stores = made["thread"].filter(pc.equal(made["kind"], "store"))
     assert {names[index].split()[0] for index in pc.unique(stores).to_pylist()} >= {"touch", "sh"}
 
@@ -199,12 +203,10 @@ def test_a_sample_of_a_machine_has_all_references_to_its_pages(
     """Every page is touched; those of the sample have each of their references."""
     fetched("x86_64")
     trace = tmp_path / "vm.trace"
-    options = ("--vm-image", "debian", "--sample", "25%", "--put", program)
+    options = ("--vm-image", "debian", "--by-task", "--sample", "25%", "--put", program)
     done = nearfar("capture", *options, "-o", trace, "--", "/work/touch")
     assert done.returncode == 0, done.stderr
-    table = records(trace)
-    stored = table["addr"].filter(pc.equal(table["kind"], "store")).to_numpy() // 4096 * 4096
-    stores = Counter(stored.tolist())
+    stores = stores_of(trace)
     places = [int(at, 16) for at in re.findall(r"^page \d+ at ([0-9a-f]+)", done.stdout, re.M)]
     whole = [1 + 10_000 + 100 * page + (1000 if page == 0 else 2000) for page in range(PAGES)]
     counts = [stores[place] for place in places]
