@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from nearfar.paging import paging
 
     made = tmp_path_factory.mktemp("terminal")
-    shutil.copytree(DATA / "captures" / "gnugo.trace", made / "app.trace")
+    shutil.copytree(DATA / "captures" / "memcached.trace", made / "app.trace")
     (made / "measured.csv").write_text("page_bytes,tlb_miss_rate\n1K,0.05\n4K,0.02\n16K,0.009\n")
     (made / "study.toml").write_text(
         'study = "paging"\n[grid]\nreplacement = ["clock", "lru"]\n[options]\n'
