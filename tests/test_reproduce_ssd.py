@@ -21,7 +21,6 @@ from nearfar.reproduce import (
 from nearfar.reproduce import ssd as study
 from nearfar.ssd import ssd
 
-
 #: Those of which the tests say more, and one of the machine. The others take a quarter of a minute.
 OTHERWISE = tuple(
     one
