@@ -213,10 +213,11 @@ def test_what_a_study_reads_is_known_before(folder: Path, tmp_path: Path) -> Non
     assert records_of_run(folder / "absent.run") is None
 
 
-def test_the_estimate_is_shown(folder: Path, nearfar: Run) -> None:
+def test_the_estimate_is_shown(nearfar: Run) -> None:
     for words in (["info"], ["paging", "--machine", "optane-ssd"]):
         command, *more = words
-        done = nearfar(command, folder / "app.trace", *more, "--progress", "always")
+        trace = DATA / "captures" / "gnugo.trace"
+        done = nearfar(command, trace, *more, "--progress", "always")
         assert re.search(r": \d+ of 1 M references(, pass \d)?, \d+ %", done.stderr), done.stderr
 
 
