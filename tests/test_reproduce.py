@@ -307,6 +307,14 @@ def test_sensitivity_counts_its_changes(found: Reproduced) -> None:
     assert any(case["more"] or case["fewer"] for case in others)
 
 
+@pytest.mark.long("a whole study again")
+def test_all_choices_are_judged() -> None:
+    usual, *others = reproduce.reproduce("paging", traces=CAPTURES).sensitivity
+    assert [case["setting"] for case in others] == [name for name, *_ in study.VARIANTS]
+    for case in others:
+        assert case["holds"] == usual["holds"] + len(case["more"]) - len(case["fewer"])
+
+
 def test_command_line(nearfar: Run) -> None:
     found = reproduce.reproduce("numa")
     done = nearfar("reproduce", "numa", "--format", "json", "--check")

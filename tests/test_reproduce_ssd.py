@@ -70,6 +70,14 @@ def test_every_other_choice_is_judged_anew(found: Reproduced) -> None:
     assert any("only in flash" in item for item in stored["more"])
 
 
+@pytest.mark.long("a whole study again")
+def test_all_choices_are_judged() -> None:
+    usual, *others = reproduce("ssd").sensitivity
+    assert [case["setting"] for case in others] == [name for name, _, _ in study.OTHERWISE]
+    for case in others:
+        assert case["holds"] == usual["holds"] + len(case["more"]) - len(case["fewer"])
+
+
 def test_what_the_view_cannot_know_is_that_of_the_program() -> None:
     known = tomllib.loads(published("002/pigz"))
     for program in ("pigz", "pigz-45"):
