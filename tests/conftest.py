@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -82,15 +83,22 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def nearfar(commands: str) -> Run:
     """Run the command line as a user does, after some code; returns the finished process."""
 
-    def run(*words: object, first: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        *words: object, first: str = "", stdin: bytes = b"", cwd: Path | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        """``more``: variables besides those that are there."""
         given = list(map(str, words))
         with (
-            Path(os.devnull).open() as nothing,
+            contextlib.chdir(cwd or "."),
+            tempfile.TemporaryFile() if stdin else Path(os.devnull).open("r+b") as read,
             tempfile.TemporaryFile("w+", errors="backslashreplace") as out,
             tempfile.TemporaryFile("w+", errors="backslashreplace") as err,
         ):
-            streams = (nothing.fileno(), out.fileno(), err.fileno())
-            code = forks.run(commands, given, streams, {**os.environ, "FORKS_FIRST": first})
+            read.write(stdin)
+            read.seek(0)
+            streams = (read.fileno(), out.fileno(), err.fileno())
+            variables = {**os.environ, **more, "FORKS_FIRST": first}
+            code = forks.run(commands, given, streams, variables)
             out.seek(0)
             err.seek(0)
             return subprocess.CompletedProcess(given, code, out.read(), err.read())

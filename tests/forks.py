@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 #: Seconds after which what a test waits for hangs. No test may take a busy machine for a hang.
 HANG = 900.0
@@ -98,6 +99,17 @@ def _become(asked: socket.socket, known: Mapping[str, str]) -> list[str]:
     return list(words)
 
 
+def _leave(code: int) -> NoReturn:
+    """End as Python does, but keep the modules: to destroy them would copy the server's heap."""
+    import atexit
+    import threading
+
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)
+
+
 def preload() -> None:
     """Import what commands import. The threads of OpenBLAS and jemalloc start again in a fork."""
     import importlib
@@ -122,4 +134,7 @@ if __name__ == "__main__":
     sys.argv = ["nearfar", *serve(sys.argv[2])]
     from nearfar.cli import main
 
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        _leave(int(end.code or 0))

@@ -38,7 +38,7 @@ OF_MODELS = (
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """References at random over 156 MiB, which large pages help."""
     trace = tmp_path_factory.mktemp("view") / "walk.trace"
-    generate("uniform", trace, refs=400_000, pages=40_000, seed=1)
+    generate("uniform", trace, refs=200_000, pages=40_000, seed=1)
     return trace
 
 
@@ -102,7 +102,7 @@ def test_of_sizes_that_gain_alike_the_smallest(
 
 def test_advice_is_for_a_guest_of_small_pages_unless_the_machine_says(tmp_path: Path) -> None:
     trace = tmp_path / "walk.trace"
-    generate("uniform", trace, refs=400_000, pages=20_000, seed=1)
+    generate("uniform", trace, refs=100_000, pages=20_000, seed=1)
 
     def times(**options: Any) -> list[float]:
         (row,) = advise(trace, machine="nvme", **options).rows

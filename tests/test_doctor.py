@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from conftest import Run
 from nearfar import doctor
-
-
-def run(path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from nearfar.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "doctor", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PATH": path},
-    )
 
 
 def fake(folder: Path, name: str, script: str) -> None:
@@ -38,9 +26,9 @@ def test_every_finding_has_a_reason_and_a_missing_one_a_fix() -> None:
         assert one.available != bool(one.fix), one
 
 
-def test_an_absent_tool_is_missed_and_a_present_one_found(tmp_path: Path) -> None:
+def test_an_absent_tool_is_missed_and_a_present_one_found(tmp_path: Path, nearfar: Run) -> None:
     fake(tmp_path, "valgrind", 'echo "valgrind-9.9"')
-    done = run(str(tmp_path), "--format", "json")
+    done = nearfar("doctor", "--format", "json", PATH=str(tmp_path))
     assert done.returncode == 0
     found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
     assert found["valgrind"]["available"] and found["valgrind"]["why"] == "valgrind-9.9"
@@ -48,22 +36,22 @@ def test_an_absent_tool_is_missed_and_a_present_one_found(tmp_path: Path) -> Non
     assert found["pigz"]["fix"] == "sudo apt-get install pigz"
 
 
-def test_a_tool_that_does_not_work_is_not_there(tmp_path: Path) -> None:
+def test_a_tool_that_does_not_work_is_not_there(tmp_path: Path, nearfar: Run) -> None:
     fake(tmp_path, "valgrind", 'test "$1" = --version || { echo no lackey >&2; exit 1; }')
-    done = run(str(tmp_path), "--format", "json")
+    done = nearfar("doctor", "--format", "json", PATH=str(tmp_path))
     found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
     assert not found["valgrind"]["available"]
     assert "no lackey" in found["valgrind"]["why"]
 
 
-def test_require_decides_the_exit_code(tmp_path: Path) -> None:
+def test_require_decides_the_exit_code(tmp_path: Path, nearfar: Run) -> None:
     fake(tmp_path, "pigz", "exit 0")
-    assert run(str(tmp_path), "--require", "pigz").returncode == 0
-    done = run(str(tmp_path), "--require", "pigz", "--require", "perf")
+    assert nearfar("doctor", "--require", "pigz", PATH=str(tmp_path)).returncode == 0
+    done = nearfar("doctor", "--require", "pigz", "--require", "perf", PATH=str(tmp_path))
     assert done.returncode == 3
     assert done.stderr.startswith("nearfar: error: perf: not in PATH; sudo apt-get install")
     assert "pigz" in done.stdout
-    unknown = run(str(tmp_path), "--require", "qemu")
+    unknown = nearfar("doctor", "--require", "qemu", PATH=str(tmp_path))
     assert unknown.returncode == 2 and "no such tool" in unknown.stderr
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 
+from conftest import Run
 from nearfar import machine
 from nearfar.advise.measured import decide
 from nearfar.declared import fit as declared
@@ -145,7 +144,7 @@ def test_no_predicted_rate_is_above_one() -> None:
     assert fit("tlb", [4096, 8192], [0.9, 0.5]).predict([512]) == [1.0]
 
 
-def test_a_table_becomes_a_page_size(tmp_path: Path) -> None:
+def test_a_table_becomes_a_page_size(tmp_path: Path, nearfar: Run) -> None:
     """Times at measured sizes are the equations' (001, 1 to 3); the least is chosen."""
     rates = {4096: (0.021, 0.00031), 16384: (0.009, 0.00005), 65536: (0.004, 0.0002)}
     fits = fit_rows(
@@ -172,11 +171,8 @@ def test_a_table_becomes_a_page_size(tmp_path: Path) -> None:
     path = tmp_path / "rates.csv"
     lines = [f"{size},{misses},{faults}" for size, (misses, faults) in rates.items()]
     path.write_text("\n".join(["page_bytes,tlb_miss_rate,fault_rate", *lines]))
-    words = ["fit", "--csv", str(path), "--machine", "desktop-nvm", "--format", "json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "nearfar", *words, "--storage", "nvm-10x"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    words = ["fit", "--csv", path, "--machine", "desktop-nvm", "--format", "json"]
+    done = nearfar(*words, "--storage", "nvm-10x")
     rows = [row for row in made.rows if row["storage"] == "nvm-10x"]
     assert json.loads(done.stdout)["decision"] == rows
 
@@ -337,19 +333,12 @@ CSV = """page_bytes, memory_fraction, tlb_miss_rate, fault_rate
 """
 
 
-def nearfar(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from nearfar.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "fit", *arguments], capture_output=True, text=True
-    )
-
-
-def test_command_prints_what_the_library_finds(tmp_path: Path) -> None:
+def test_command_prints_what_the_library_finds(tmp_path: Path, nearfar: Run) -> None:
     path = tmp_path / "measured.csv"
     path.write_text(CSV)
     tlb, fault = fit_csv(path)
     assert len(tlb.measured) == 3 and len(fault.measured) == 2
-    done = nearfar("--csv", str(path), "--predict", "1K,2MiB", "--format", "json")
+    done = nearfar("fit", "--csv", str(path), "--predict", "1K,2MiB", "--format", "json")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)["fits"]
     assert printed[0]["coefficients"] == tlb.coefficients
@@ -357,37 +346,37 @@ def test_command_prints_what_the_library_finds(tmp_path: Path) -> None:
     assert printed[0]["predictions"][1]["rate"] == tlb.predict(2 << 20)[0]
     assert fit_csv(path, predict="1K,2MiB").to_dict()["fits"] == printed
     assert fit_csv(path).table.schema == declared.ROWS.arrow()
-    table = nearfar("--csv", str(path), "--quantity", "fault")
+    table = nearfar("fit", "--csv", str(path), "--quantity", "fault")
     assert table.returncode == 0 and "bad" in table.stdout and "TLB" not in table.stdout
-    lines = nearfar("--csv", str(path), "--format", "csv").stdout.splitlines()
+    lines = nearfar("fit", "--csv", str(path), "--format", "csv").stdout.splitlines()
     assert lines[0].startswith('"quantity",') and len(lines) == 1 + 3 + 2
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_any_family_is_offered_for_any_rate(model: str, tmp_path: Path) -> None:
+def test_any_family_is_offered_for_any_rate(model: str, tmp_path: Path, nearfar: Run) -> None:
     path = tmp_path / "measured.csv"
     rates = dict(zip(SIZES[:6], (0.09, 0.05, 0.03, 0.02, 0.025, 0.04), strict=True))
     lines = [f"{size},{rate},{rate / 7}" for size, rate in rates.items()]
     path.write_text("\n".join(["page_bytes,tlb_miss_rate,fault_rate", *lines]))
     words = ["--csv", str(path), "--model", model]
-    done = nearfar(*words, "--format", "json")
+    done = nearfar("fit", *words, "--format", "json")
     for found in json.loads(done.stdout)["fits"]:
         scale = 1 if found["quantity"] == "tlb" else 7
         scaled = [float(str(rate / scale)) for rate in rates.values()]
         direct = fit(found["quantity"], list(rates), scaled, model=model)
         assert (found["model"], found["aic"]) == (model, pytest.approx(direct.aic))
     assert [row["model"] for row in fit_csv(path, model=model).rows] == [model] * 2 * len(rates)
-    assert f"AIC {direct.aic:.4g}" in nearfar(*words).stdout
+    assert f"AIC {direct.aic:.4g}" in nearfar("fit", *words).stdout
 
 
-def test_choices_are_refused_by_name(tmp_path: Path) -> None:
+def test_choices_are_refused_by_name(tmp_path: Path, nearfar: Run) -> None:
     path = tmp_path / "measured.csv"
     path.write_text(CSV)
     for words, said in (
         (["--quantity", "tbl"], "unknown quantity `tbl`; one of tlb, fault"),
         (["--weighting", "log"], "unknown weighting `log`; one of absolute, relative"),
     ):
-        done = nearfar("--csv", str(path), *words)
+        done = nearfar("fit", "--csv", str(path), *words)
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
     with pytest.raises(NearfarError, match="--weigh: there is no such option; .*--weighting"):
         fit_csv(path, weigh="relative")  # type: ignore[call-arg]
@@ -420,7 +409,7 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, text: str, said: str
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_bad_usage_is_one_line(tmp_path: Path) -> None:
+def test_bad_usage_is_one_line(tmp_path: Path, nearfar: Run) -> None:
     path = tmp_path / "measured.csv"
     path.write_text(CSV)
     binary = tmp_path / "binary.csv"
@@ -433,6 +422,6 @@ def test_bad_usage_is_one_line(tmp_path: Path) -> None:
         (("--csv", str(path), "--quantity", "tbl"), "tbl"),
         ((), "--csv"),
     ):
-        done = nearfar(*arguments)
+        done = nearfar("fit", *arguments)
         assert done.returncode == 2 and said in done.stderr, done.stderr
         assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1

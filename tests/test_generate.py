@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import collections
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from conftest import Run
 from nearfar import generate
 from nearfar.errors import NearfarError
 
@@ -105,13 +104,12 @@ def test_nonsense_is_refused(tmp_path, name, arguments, says):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command(tmp_path):
-    command = [sys.executable, "-c", "from nearfar.cli import main; main()", "generate", "strided"]
-    command += ["-o", str(tmp_path / "s.trace"), "--refs", "100", "--pages", "10"]
-    done = subprocess.run([*command, "--json"], capture_output=True, check=False)
+def test_the_command(tmp_path, nearfar: Run):
+    words = ["generate", "strided", "-o", tmp_path / "s.trace", "--refs", "100", "--pages", "10"]
+    done = nearfar(*words, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["info"]["pages_by_kinds"] == {"load": 10}
-    done = subprocess.run([*command, "--force", "--stride", "0"], capture_output=True, check=False)
+    done = nearfar(*words, "--force", "--stride", "0")
     assert done.returncode == 2
-    assert done.stderr.decode().startswith("nearfar: error: --stride: '0' is not")
+    assert done.stderr.startswith("nearfar: error: --stride: '0' is not")
     assert (tmp_path / "s.trace" / "trace.json").is_file(), "a failed run removed the old trace"

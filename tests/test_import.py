@@ -6,13 +6,12 @@ import gzip
 import json
 import lzma
 import struct
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from conftest import Run
 from nearfar import exporter, importer
 from nearfar.errors import NearfarError
 
@@ -23,18 +22,13 @@ def info(trace: Path) -> dict:
     return json.loads((trace / "trace.json").read_text())
 
 
-def nearfar(*args: object, stdin: bytes = b"", cwd: Path | None = None):
-    command = [sys.executable, "-c", "from nearfar.cli import main; main()", *map(str, args)]
-    return subprocess.run(command, input=stdin, capture_output=True, cwd=cwd, check=False)
-
-
 def test_what_is_exported_can_be_imported():
     assert set(exporter.formats()) <= set(importer.formats())
 
 
-def test_help_has_the_formats():
+def test_help_has_the_formats(nearfar: Run):
     for command, formats in (("import", importer.formats()), ("export", exporter.formats())):
-        shown = "".join(nearfar(command, "--help").stdout.decode().split())  # names wrap at hyphens
+        shown = "".join(nearfar(command, "--help").stdout.split())  # names wrap at hyphens
         assert f"--formatNAMEFormatofthefile:{','.join(formats)}." in shown
 
 
@@ -59,7 +53,7 @@ def test_perf_samples_are_marked_as_such(tmp_path):
     assert info(trace)["threads"][0]["process"] > 1
 
 
-def test_a_folder_of_drmemtrace(tmp_path):
+def test_a_folder_of_drmemtrace(tmp_path, nearfar: Run):
     """As DynamoRIO writes it: a file a thread, in ``trace``."""
     entries = [(25, 0, 7), (22, 4, 1), (24, 4, 9), (28, 2, 50), (10, 4, 0x1000), (0, 0, 0x2000)]
     folder = tmp_path / "drmemtrace.app.9.dir" / "trace"
@@ -75,11 +69,11 @@ def test_a_folder_of_drmemtrace(tmp_path):
     assert found["records_by_kind"] == {"load": 2, "fetch": 2}
     assert [thread["process"] for thread in found["threads"]] == [9, 9]
     done = nearfar("import", folder, "--format", "lackey", cwd=tmp_path)
-    assert done.returncode == 2 and b"is a folder, and lackey is a single file" in done.stderr
+    assert done.returncode == 2 and "is a folder, and lackey is a single file" in done.stderr
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
-def test_compressed_and_from_standard_input(tmp_path, pack):
+def test_compressed_and_from_standard_input(tmp_path, pack, nearfar: Run):
     packed = pack((DATA / "small.lackey").read_bytes())
     done = nearfar("import", "-", "--json", stdin=packed, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -88,17 +82,17 @@ def test_compressed_and_from_standard_input(tmp_path, pack):
     assert (tmp_path / "stdin.trace" / "trace.json").is_file()
 
 
-def test_a_bad_record_is_one_clear_line_and_leaves_nothing(tmp_path):
+def test_a_bad_record_is_one_clear_line_and_leaves_nothing(tmp_path, nearfar: Run):
     bad = tmp_path / "bad.din"
     bad.write_text("r 1000 4\nr zzz 4\n")
     done = nearfar("import", bad, cwd=tmp_path)
     assert done.returncode == 2
-    error = done.stderr.decode()
+    error = done.stderr
     assert error.startswith(f"nearfar: error: {bad}: line 2, byte 9: bad dinero record")
     assert error.count("\n") == 1 and "--skip-bad" in error
     assert [path.name for path in tmp_path.iterdir()] == ["bad.din"]
     done = nearfar("import", bad, "--skip-bad", 1, cwd=tmp_path)
-    assert done.returncode == 0 and b"1 bad records skipped" in done.stdout
+    assert done.returncode == 0 and "1 bad records skipped" in done.stdout
     assert info(tmp_path / "bad.trace")["source"]["skipped_records"] == 1
 
 
@@ -118,10 +112,10 @@ def test_a_bad_record_is_one_clear_line_and_leaves_nothing(tmp_path):
         (b"r 10 0\n", [], "a size of 0 touches nothing"),
     ],
 )
-def test_bad_input(tmp_path, content, args, says):
+def test_bad_input(tmp_path, content, args, says, nearfar: Run):
     done = nearfar("import", "-", *args, stdin=content, cwd=tmp_path)
     assert done.returncode == 2
-    assert says in done.stderr.decode() and b"Traceback" not in done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -162,18 +156,18 @@ def test_round_trip(tmp_path, format):
     assert (tmp_path / "out").read_bytes() == (tmp_path / "out2").read_bytes()
 
 
-def test_export_to_standard_output(tmp_path):
+def test_export_to_standard_output(tmp_path, nearfar: Run):
     trace = importer.import_trace(DATA / "small.lackey", tmp_path / "t.trace")
     done = nearfar(
         "export", trace, "--format", "csv", "-o", "-", "--kinds", "load", "--max-refs", 3
     )
-    lines = done.stdout.decode().splitlines()
+    lines = done.stdout.splitlines()
     assert lines[0] == "addr,kind,size,thread,instr" and len(lines) == 4
     assert all(",load," in line for line in lines[1:])
     done = nearfar("export", trace, "--format", "oracle-general", "-o", "-")
-    assert done.returncode == 2 and b"name a file with -o" in done.stderr
+    assert done.returncode == 2 and "name a file with -o" in done.stderr
     done = nearfar("export", trace, "--format", "csv", "-o", "-", "--kinds", "lode")
-    assert done.returncode == 2 and b"no kind 'lode'; choose one of load," in done.stderr
+    assert done.returncode == 2 and "no kind 'lode'; choose one of load," in done.stderr
 
 
 def test_oracle_general_is_what_libcachesim_reads(tmp_path):

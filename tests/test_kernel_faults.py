@@ -145,6 +145,7 @@ def test_recorded_figures_come_from_the_cells() -> None:
     assert [row.to_dict() for row in kernel_faults.rows(changed)] != RECORD["rows"]
 
 
+@pytest.mark.long("captures a program anew; test_digests.py finds what changes the predictions")
 @pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="QEMU is not installed")
 @pytest.mark.parametrize("name", REPLAYED)
 def test_recorded_predictions_are_made_again(

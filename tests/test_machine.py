@@ -6,12 +6,11 @@ import json
 import pickle
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from conftest import Run
 from nearfar import machine
 from nearfar.errors import NearfarError
 from nearfar.paging import paging
@@ -20,13 +19,6 @@ ROOT = Path(__file__).parents[1]
 GNUGO = ROOT / "tests/data/captures/gnugo.trace"
 
 SIZES = [1 << power for power in range(9, 22)]
-
-
-def nearfar(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    code = "from nearfar.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=cwd
-    )
 
 
 def test_the_promised_machines_are_there() -> None:
@@ -82,7 +74,7 @@ def test_the_schema_describes_the_built_in_machines() -> None:
         assert list(validator.iter_errors({**described, "cpus": {}}))
 
 
-def test_list_show_check_schema(tmp_path: Path) -> None:
+def test_list_show_check_schema(tmp_path: Path, nearfar: Run) -> None:
     listed = json.loads(nearfar("machine", "list", "--format", "json").stdout)
     assert [row["name"] for row in listed["machines"]] == machine.names()
     assert "desktop-nvm" in nearfar("machine", "list").stdout
@@ -119,7 +111,7 @@ def test_list_show_check_schema(tmp_path: Path) -> None:
         (("shwo", "nvme"), "shwo"),
     ],
 )
-def test_bad_usage_is_one_line(arguments: tuple[str, ...], said: str) -> None:
+def test_bad_usage_is_one_line(arguments: tuple[str, ...], said: str, nearfar: Run) -> None:
     done = nearfar("machine", *arguments)
     assert done.returncode == 2
     assert said in done.stderr and "Traceback" not in done.stderr
@@ -127,14 +119,14 @@ def test_bad_usage_is_one_line(arguments: tuple[str, ...], said: str) -> None:
 
 
 @pytest.mark.parametrize("name", machine.names())
-def test_show_toml_prints_a_file_to_start_from(name: str, tmp_path: Path) -> None:
+def test_show_toml_prints_a_file_to_start_from(name: str, tmp_path: Path, nearfar: Run) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(nearfar("machine", "show", name, "--format", "toml").stdout)
     assert mine.read_text() == (ROOT / "machines" / f"{name}.toml").read_text()
     assert machine.load(mine).to_dict() == machine.load(name).to_dict()
 
 
-def test_set_changes_one_value_and_keeps_the_comments(tmp_path: Path) -> None:
+def test_set_changes_one_value_and_keeps_the_comments(tmp_path: Path, nearfar: Run) -> None:
     value = "node.slow.read_latency=200ns"
     shown = nearfar("machine", "show", "cxl-a", "--set", value, "--format", "toml").stdout
     before = (ROOT / "machines/cxl-a.toml").read_text().splitlines()
@@ -160,14 +152,14 @@ def test_set_changes_one_value_and_keeps_the_comments(tmp_path: Path) -> None:
         ("node.slow=1ns", "is a section"),
     ],
 )
-def test_a_bad_set_is_one_line(value: str, said: str) -> None:
+def test_a_bad_set_is_one_line(value: str, said: str, nearfar: Run) -> None:
     done = nearfar("tiering", "nomad-medium", "--machine", "cxl-a", "--set", value)
     assert done.returncode == 2 and done.stdout == ""
     assert f"--set {value}" in done.stderr and said in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_set_value_is_used_and_recorded() -> None:
+def test_a_set_value_is_used_and_recorded(nearfar: Run) -> None:
     usual = paging(GNUGO, memory="50%", page_sizes="4K", storage=["nvm-1x"])
     slow = {"node.dram.read_latency": "100ns"}
     changed = paging(
@@ -276,7 +268,7 @@ def test_the_view_is_what_the_machine_and_the_options_allow(
     assert found.run["options"]["view"] == view
 
 
-def test_a_users_file_without_a_processor_is_said(tmp_path: Path) -> None:
+def test_a_users_file_without_a_processor_is_said(tmp_path: Path, nearfar: Run) -> None:
     own = tmp_path / "own.toml"
     own.write_text(machine.load("desktop-nvm").to_toml())
     done = nearfar("paging", str(GNUGO), "--machine", str(own), "--memory", "100%")
@@ -285,7 +277,7 @@ def test_a_users_file_without_a_processor_is_said(tmp_path: Path) -> None:
     assert re.search(said, done.stderr)
 
 
-def test_a_file_that_was_measured_elsewhere_is_said(tmp_path: Path) -> None:
+def test_a_file_that_was_measured_elsewhere_is_said(tmp_path: Path, nearfar: Run) -> None:
     own = tmp_path / "own.toml"
     text = machine.load("zen4-vm").to_toml()
     own.write_text(text.replace("Measured on AMD EPYC", "Measured on an abacus", 1))
@@ -308,7 +300,7 @@ def test_one_machine_with_cxl_serves_paging_tiering_and_placement() -> None:
     assert any(row["possible"] for row in numa.alloc("8G", machine="cxl").rows)
 
 
-def test_a_built_in_machine_is_changed_as_its_error_says(tmp_path: Path) -> None:
+def test_a_built_in_machine_is_changed_as_its_error_says(tmp_path: Path, nearfar: Run) -> None:
     words = ["ssd", str(GNUGO), "--dram", "1M"]
     error = nearfar(*words, "--machine", "nvme", cwd=tmp_path).stderr
     show, own = re.search(r"`nearfar (machine show \S+ --format toml) > (\S+)`", error).groups()

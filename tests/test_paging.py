@@ -18,8 +18,7 @@ from nearfar.paging import paging, warnings
 from nearfar.paging_answers import answers
 from nearfar.sizes import parse_bytes, parse_memory, parse_page_sizes
 
-#: A few of them: libCacheSim takes seconds for each.
-CAPTURES = [DATA / "captures" / f"{name}.trace" for name in ("gnugo", "sqlite")]
+CAPTURE = DATA / "captures" / "gnugo.trace"
 
 
 def page_references(trace: Path, page_bytes: int) -> list[int]:
@@ -48,13 +47,13 @@ def peer_misses(cache: Any, pages: list[int]) -> int:
     return misses
 
 
-@pytest.mark.parametrize("trace", CAPTURES, ids=lambda path: path.stem)
-def test_equals_libcachesim_on_captures(trace: Path, tmp_path: Path) -> None:
-    check_against_libcachesim(trace, "4K,64K", "10%,50%,100%")
+def test_equals_libcachesim_on_a_capture() -> None:
+    check_against_libcachesim(CAPTURE, "4K", "10%,50%")
 
 
 def test_equals_libcachesim_on_generated(mixed: Path) -> None:
-    check_against_libcachesim(mixed, "512,4K,16K,1M", "10%,40%,70%,100%")
+    """Pages smaller than 4 KiB, and ones of which few fit; little memory, much, and enough."""
+    check_against_libcachesim(mixed, "512,64K", "10%,70%,100%")
 
 
 def check_against_libcachesim(trace: Path, page_sizes: str, memory: str) -> None:
@@ -222,7 +221,7 @@ def test_json_has_what_it_promises(nearfar: Run, mixed: Path) -> None:
 def test_memories_of_fewer_than_8_pages_are_left_out(nearfar: Run, tmp_path: Path) -> None:
     """They have no rows, and a note and the result say which; if all are, that is an error."""
     html = tmp_path / "page.html"
-    words = ["paging", CAPTURES[0], "--storage", "nvme", "--page-sizes", "4K,64K"]
+    words = ["paging", CAPTURE, "--storage", "nvme", "--page-sizes", "4K,64K"]
     memory = f"{8 * 65536 - 1},{8 * 65536},32K"
     done = nearfar(*words, "--memory", memory, "--format", "json", "--html", html)
     found = json.loads(done.stdout)

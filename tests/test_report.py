@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from nearfar.errors import NearfarError
 from nearfar.numa import alloc
 from nearfar.paging import PagingResult, paging
 from nearfar.report import palette, tables, terminal
+from nearfar.report.html import page as page_module
 from nearfar.report.html.info import InfoPage
 from nearfar.report.html.paging import PagingPage
 from nearfar.report.html.rows import RowsPage
@@ -314,6 +316,21 @@ def test_numbers_that_json_lacks_become_null() -> None:
     found = re.search(r'id="data-result">(.*?)</script>', PagingPage(result).html())
     assert found
     assert json.loads(found[1])["fits"][0]["rmse"] is None
+
+
+def test_the_script_of_charts_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vl_convert
+
+    made = iter(["first", "second"])
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda *_, **__: next(made))
+    library = page_module._library.__wrapped__
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert [library(), library()] == ["first", "first"]
+    (kept,) = (tmp_path / "cache" / "nearfar").iterdir()
+    assert kept.read_text() == "first"
+    # Where nothing can be kept it is made.
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
+    assert library() == "second"
 
 
 def test_a_misshapen_heat_map_is_refused() -> None:

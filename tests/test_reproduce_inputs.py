@@ -119,13 +119,13 @@ def test_numa(changed: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> 
     described = machines.load("optane-4node")
 
     @functools.cache
-    def once(overlap: float, latencies: tuple[float, ...]) -> Any:
-        return pair("48G", "48G", overlap=[overlap])
+    def once(overlaps: tuple[float, ...], latencies: tuple[float, ...]) -> Any:
+        return pair("48G", "48G", overlap=[*overlaps])
 
     def seldom(_: str, __: str, overlap: list[float]) -> Any:
         """Pairs take long, and depend on latencies alone."""
         nodes = topology("optane-4node")["nodes"]
-        return once(overlap[0], tuple(node["local_read_ns"] for node in nodes))
+        return once(tuple(overlap), tuple(node["local_read_ns"] for node in nodes))
 
     monkeypatch.setattr(paper, "pair", seldom)
     judge(lambda: keyed(numa.rows()), "optane-4node", dict(figures(described)), changed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -49,17 +48,6 @@ def bare(code: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-SQL = """
-create table word (number integer primary key, text text, square real);
-with recursive n(i) as (select 1 union all select i + 1 from n where i < 60000)
-  insert into word select i, hex(i * 7919 % 65536) || printf('%060d', i), i * 1.0 * i from n;
-create index by_text on word (text);
-select count(*), sum(number), max(text) from word where text > '34';
-select sum(a.number * b.number) from word a join word b on b.number = a.number % 1000 + 1;
-pragma integrity_check;
-"""
-
-
 @needs_userfaultfd
 @pytest.mark.parametrize(("fast", "far", "policy"), [
     ("10M", "zstd", "ssp"),
@@ -102,27 +90,11 @@ def test_a_slow_tier_keeps_a_thread_for_as_long_as_it_says() -> None:
 
 
 @needs_userfaultfd
-def test_a_database_in_a_quarter_of_its_memory(tmp_path: Path) -> None:
-    if shutil.which("sqlite3") is None:
-        pytest.skip("no sqlite3")
-    script = tmp_path / "queries.sql"
-    script.write_text("pragma cache_size = -65536;" + SQL)
-    words = ["sqlite3", ":memory:", f".read {script}"]
-    alone = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert alone.stdout.endswith("ok\n")
-    output, outcome = run(*words, fast="4M", far=f"file:{tmp_path / 'far'}", policy="ssp")
-    assert output == alone.stdout
-    assert outcome.counters["promotions"] > 0 and outcome.far_bytes > 4 << 20
-    assert outcome.fast_bytes < 1.6 * (4 << 20)
-    assert not list(tmp_path.glob("far*"))
-
-
-@needs_userfaultfd
 @needs_cc
 @pytest.mark.parametrize("far", ["zstd", "shm", "file"])
 def test_no_page_is_wrong(far: str, tmp_path: Path, build: Callable[..., Path]) -> None:
     program = build((HERE / "soak.c").read_text(), "-pthread")
-    words = [str(program), "32", "40000", "3", str(tmp_path / "read")]
+    words = [str(program), "32", "10000", "3", str(tmp_path / "read")]
     far = f"file:{tmp_path / 'far'}" if far == "file" else far
     output, outcome = run(*words, fast="8M", far=far, policy="ssp")
     assert output == "0 pages were wrong\n" and outcome.exit_code == 0

@@ -159,8 +159,8 @@ def alone(words: list[str]) -> str:
 @needs_userfaultfd
 @pytest.mark.parametrize("chosen", ["Second", "Second()"])
 def test_a_program_and_its_copy_read_what_they_wrote(chosen: str) -> None:
-    output, outcome, seen = run(program(40, 1), chosen=chosen)
-    assert output == alone(program(40, 0)) and outcome.exit_code == 0 and outcome.why is None
+    output, outcome, seen = run(program(30, 1), chosen=chosen)
+    assert output == alone(program(30, 0)) and outcome.exit_code == 0 and outcome.why is None
     counted = outcome.counters
     assert counted["promotions"] >= 100 and counted["demotions_copied"] > 0
     # Every other fault of a page is let through.
@@ -215,7 +215,7 @@ def test_no_page_is_wrong(tmp_path: Path, build: Callable[..., Path]) -> None:
     soak = build((HERE / "soak.c").read_text(), "-pthread")
     # Over before it was found if the machine would have it so: then again.
     shell = 'while test -z "$(ls "$MARKS")"; do "$@" || exit; done'
-    words = ["sh", "-c", shell, "sh", str(soak), "16", "32000", "3", str(tmp_path / "read")]
+    words = ["sh", "-c", shell, "sh", str(soak), "16", "10000", "3", str(tmp_path / "read")]
     output, outcome, seen = run(words, fast="6M")
     assert set(output.splitlines()) == {"0 pages were wrong"} and outcome.exit_code == 0
     for what in ("promotions", "demotions_copied", "released", "forks"):

@@ -208,7 +208,7 @@ NOT_RUN = {
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the examples name."""
     folder = tmp_path_factory.mktemp("examples")
-    shutil.copytree(DATA / "captures" / "gnugo.trace", folder / "app.trace")
+    shutil.copytree(DATA / "captures" / "memcached.trace", folder / "app.trace")
     (folder / "measured.csv").write_text(
         "page_bytes,tlb_miss_rate,fault_rate\n4K,.02,.001\n16K,.01,.0004\n64K,.004,.0003\n"
     )

@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from nearfar.paging import paging
 
     made = tmp_path_factory.mktemp("terminal")
-    shutil.copytree(DATA / "captures" / "gnugo.trace", made / "app.trace")
+    shutil.copytree(DATA / "captures" / "memcached.trace", made / "app.trace")
     (made / "measured.csv").write_text("page_bytes,tlb_miss_rate\n1K,0.05\n4K,0.02\n16K,0.009\n")
     (made / "study.toml").write_text(
         'study = "paging"\n[grid]\nreplacement = ["clock", "lru"]\n[options]\n'
@@ -213,10 +213,11 @@ def test_what_a_study_reads_is_known_before(folder: Path, tmp_path: Path) -> Non
     assert records_of_run(folder / "absent.run") is None
 
 
-def test_the_estimate_is_shown(folder: Path, nearfar: Run) -> None:
+def test_the_estimate_is_shown(nearfar: Run) -> None:
     for words in (["info"], ["paging", "--machine", "optane-ssd"]):
         command, *more = words
-        done = nearfar(command, folder / "app.trace", *more, "--progress", "always")
+        trace = DATA / "captures" / "gnugo.trace"
+        done = nearfar(command, trace, *more, "--progress", "always")
         assert re.search(r": \d+ of 1 M references(, pass \d)?, \d+ %", done.stderr), done.stderr
 
 

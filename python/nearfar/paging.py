@@ -26,7 +26,6 @@ from nearfar.errors import NearfarError
 from nearfar.filter import view
 from nearfar.info import HeatMap
 from nearfar.memory_curve import Memory, in_order
-from nearfar.models import Fit
 from nearfar.page_choice import choose
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
@@ -36,6 +35,8 @@ from nearfar.strict import Json
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from nearfar.models import Fit
 
 #: Points of a fitted curve in results, between the smallest and largest page size.
 _CURVE = 49
@@ -334,8 +335,6 @@ def burst_warnings(result: PagingResult) -> list[str]:
 
 def machine_warnings(run: Run) -> list[str]:
     """Warnings about the machines of a run whose files the user wrote."""
-    from nearfar.measure.system import elsewhere
-
     lines = []
     hosts = run.get("machines") or {run["machine"]: run["machine_description"]}
     parsed = [machines.Machine.from_json(name, json.dumps(host)) for name, host in hosts.items()]
@@ -346,11 +345,15 @@ def machine_warnings(run: Run) -> list[str]:
         own = name not in machines.names()
         if lacking[name] is not None and (own or mixed):
             lines.append(f"times are those of the papers' model: {lacking[name]}")
-        if own and elsewhere(described["description"]):
-            lines.append(
-                f"machine {name} was measured on another machine than this: "
-                f"{described['description']}"
-            )
+        if own:
+            # It takes a tenth of a second to import.
+            from nearfar.measure.system import elsewhere
+
+            if elsewhere(described["description"]):
+                lines.append(
+                    f"machine {name} was measured on another machine than this: "
+                    f"{described['description']}"
+                )
     return lines
 
 

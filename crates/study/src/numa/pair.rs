@@ -5,6 +5,8 @@
 //! random, or a trace. Sizes are simulated on a cache scaled down to [`FRAMES`] pages: hit rates
 //! depend on the ratio of working set to cache alone.
 
+use std::ops::Range;
+
 use nearfar_hardware::Topology;
 use nearfar_hardware::memory_side_cache::{MemorySideCache, Outcome};
 use nearfar_hardware::node::{LINE, PAGE};
@@ -132,24 +134,8 @@ impl Player {
     }
 }
 
-/// The pages of a guest.
-enum Place {
-    /// From this page of the memory on.
-    Contiguous(u64),
-    /// Spread by a permutation of the memory, from this index on.
-    Spread(Permutation, u64),
-}
-
-impl Place {
-    fn address(&self, line: u64) -> u64 {
-        let page = line / LINES;
-        let frame = match self {
-            Place::Contiguous(start) => start + page,
-            Place::Spread(order, start) => order.apply(start + page),
-        };
-        frame * PAGE + line % LINES * LINE
-    }
-}
+/// The page of memory of each page of the guests.
+type Places = [Vec<u64>; 2];
 
 /// Play both guests on `memory` (one with a cache in front), for a program of the node `from`.
 ///
@@ -188,13 +174,12 @@ pub fn pair(
     }
     let hit_ns = topology.view(from, front).load_ns(true);
     let miss_ns = hit_ns + topology.view(from, memory.backing).load_ns(true);
-    let mut measure = |places: [Place; 2], overlap: Option<f64>| -> Result<PairRow> {
-        let mut hits = |turns| play(&players, &places, turns, frames, seed, on_progress);
-        let alone = [hits([true, false])?[0], hits([false, true])?[1]];
-        let together = hits([true; 2])?;
+    let mut hits =
+        |places: &Places, turns| play(&players, places, turns, frames, seed, on_progress);
+    let row = |overlap: Option<f64>, alone: [f64; 2], together: [f64; 2]| {
         let ns = |rates: [f64; 2]| rates.map(|rate| rate * hit_ns + (1.0 - rate) * miss_ns);
         let (alone_ns, together_ns) = (ns(alone), ns(together));
-        Ok(PairRow {
+        PairRow {
             shuffled: overlap.is_none(),
             overlap,
             alone_hit_rate_a: alone[0],
@@ -207,10 +192,12 @@ pub fn pair(
             together_ns_b: together_ns[1],
             slowdown_a: together_ns[0] / alone_ns[0],
             slowdown_b: together_ns[1] / alone_ns[1],
-        })
+        }
     };
     let mut rows = Vec::new();
     let (first, second) = (players[0].pages, players[1].pages);
+    // It makes no difference to a guest alone where its contiguous pages begin.
+    let mut alone_contiguous = None;
     for overlap in &options.overlaps {
         if !(0.0..=1.0).contains(overlap) {
             return Err(Error::input(
@@ -222,12 +209,27 @@ pub fn pair(
         // The second starts so far into the first's places, a whole number of caches further on.
         let shared = (overlap * first.min(second) as f64).round() as u64;
         let start = first - shared + first.div_ceil(frames) * frames;
-        let places = [Place::Contiguous(0), Place::Contiguous(start)];
-        rows.push(measure(places, Some(overlap_of(first, second, start, frames)))?);
+        let places = [(0..first).collect(), (start..start + second).collect()];
+        let alone = match alone_contiguous {
+            Some(known) => known,
+            None => *alone_contiguous.insert(alone(&mut hits, &places)?),
+        };
+        let together = hits(&places, [true; 2])?;
+        rows.push(row(Some(overlap_of(first, second, start, frames)), alone, together));
     }
     let order = Permutation::new(behind, seed);
-    rows.push(measure([Place::Spread(order.clone(), 0), Place::Spread(order, first)], None)?);
+    let spread = |pages: Range<u64>| pages.map(|page| order.apply(page)).collect();
+    let places = [spread(0..first), spread(first..first + second)];
+    rows.push(row(None, alone(&mut hits, &places)?, hits(&places, [true; 2])?));
     Ok(rows)
+}
+
+/// Hit rates of each guest without the other.
+fn alone(
+    hits: &mut impl FnMut(&Places, [bool; 2]) -> Result<[f64; 2]>,
+    places: &Places,
+) -> Result<[f64; 2]> {
+    Ok([hits(places, [true, false])?[0], hits(places, [false, true])?[1]])
 }
 
 /// Share of the smaller guest's pages whose place in the cache the other uses too.
@@ -246,7 +248,7 @@ fn overlap_of(first: u64, second: u64, start: u64, frames: u64) -> f64 {
 /// Hit rates of the guests whose turn it is, after a warm-up of as many rounds as are counted.
 fn play(
     players: &[Player; 2],
-    places: &[Place; 2],
+    places: &Places,
     turns: [bool; 2],
     frames: u64,
     seed: u64,
@@ -257,13 +259,16 @@ fn play(
     let longest = players[0].round().max(players[1].round());
     let steps = longest * if players.iter().any(|p| p.lines.is_some()) { 1 } else { 4 };
     let mut hits = [0u64; 2];
+    let address = |guest: usize, line: u64| {
+        places[guest][(line / LINES) as usize] * PAGE + line % LINES * LINE
+    };
     // Every line once, or those that chance leaves out would miss while it counts.
     for guest in (0..2).filter(|guest| turns[*guest] && players[*guest].lines.is_none()) {
         for line in 0..players[guest].round() {
             if line % PROGRESS_STEP == 0 {
                 on_progress(line)?;
             }
-            cache.access(places[guest].address(line), false);
+            cache.access(address(guest, line), false);
         }
     }
     for step in 0..2 * steps {
@@ -273,7 +278,7 @@ fn play(
         for guest in 0..2 {
             if turns[guest] {
                 let line = players[guest].line(step, &mut rngs[guest]);
-                let hit = cache.access(places[guest].address(line), false) == Outcome::Hit;
+                let hit = cache.access(address(guest, line), false) == Outcome::Hit;
                 hits[guest] += u64::from(hit && step >= steps);
             }
         }

@@ -7,18 +7,22 @@ connection, so that a missing escape cannot load anything.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import ClassVar, Generic, TypeVar, cast
 
 from nearfar import units
 from nearfar.errors import NearfarError
+from nearfar.output import write_whole
 from nearfar.report import palette
 from nearfar.report.html.charts import Drawn
 from nearfar.result import Result
@@ -332,12 +336,23 @@ def _themes() -> dict[str, object]:
 
 @functools.cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, in the version of Altair's specifications."""
+    """Vega, Vega-Lite and Vega-Embed as one script, in the version of Altair's specifications.
+
+    It takes 2 s to make, and is kept in ``~/.cache/nearfar`` (``XDG_CACHE_HOME``) where it can be.
+    """
     import altair
     import vl_convert
 
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    source = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = base / "nearfar" / f"vega-{version}-{vl_convert.__version__}.js"
+    try:
+        source = kept.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        source = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
+        with contextlib.suppress(OSError, NearfarError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, source, force=True)
     # A script element has no escapes; these two strings would end or confuse it.
     return str(source).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
