@@ -114,8 +114,9 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
                 foresees,
                 make: Box::new(|memory| make(name, &settings, memory)),
             };
-            let found = rounds
-                .time(|| simulate(&options, &workload, &[source], &seeds, &mut |_| Ok(())))?;
+            let (programs, sources) = (std::slice::from_ref(&workload), [source]);
+            let found =
+                rounds.time(|| simulate(&options, programs, &sources, &seeds, &mut |_| Ok(())))?;
             rows.extend(found.rows);
         }
     }
