@@ -73,7 +73,7 @@ def recorded(
 
 
 def stores_of(trace: Path) -> Counter[int]:
-    """Stores of the program, by page; other programs can have the same page before or afterwards."""
+    """Stores of the program, by page: others can have the same page before or afterwards."""
     threads = info(trace)["threads"]
     own = [one["index"] for one in threads if one.get("name", "").startswith("touch ")]
     table = records(trace)
@@ -122,7 +122,7 @@ def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
     [
         (["--memory", "1G", "--", "true"], "--memory: is for virtual machines"),
         (["--vm", "none.qcow2"], "none.qcow2: cannot read"),
-        (["--vm", "none.qcow2", "--", "true"], "--vm: a disk's machine runs its own programs"),
+        (["--vm", "none.qcow2", "--", "true"], "--vm: a machine of your own runs its own programs"),
         (["--vm-image", "debian"], "command: is empty"),
         (["--vm-image", "debian", "--memory", "1M", "--", "true"], "at least"),
         (["--vm", "a", "--start", "never"], "'never' is no start"),

@@ -19,7 +19,7 @@ from nearfar import _engine
 from nearfar.declared import capture as declared
 from nearfar.errors import NearfarError
 from nearfar.output import watched
-from nearfar.processes import handling
+from nearfar.processes import handling, terminate_as_interrupt
 from nearfar.schema import takes
 from nearfar.units import rest
 
@@ -122,7 +122,7 @@ def run(
 
     Args:
         command: the program (a path, or a name in ``PATH``) and its arguments; with ``vm_image``,
-            a program of that machine, and with ``vm`` empty.
+            a program of that machine, and with ``vm`` or ``kernel`` empty.
         output: trace folder; by default ``NAME.trace`` in the current folder.
         force: replace an existing trace.
         progress: called about ten times a second with the number of records so far.
@@ -135,15 +135,16 @@ def run(
             and the capture ends with it; a second Ctrl-C kills it.
     """
     words = [os.fspath(word) for word in command]
-    disk = options.get("vm")
-    if disk and words:
-        why = "a disk's machine runs its own programs, and COMMAND would not run"
-        raise NearfarError(f"--vm: {why}; leave it out, or give --vm-image")
-    if not words and not disk:
+    made = options.get("vm_image")
+    own = options.get("vm") or (None if made else options.get("kernel"))
+    if own and words:
+        why = "a machine of your own runs its own programs, and COMMAND would not run"
+        raise NearfarError(f"--vm: {why}; leave it out, or give --vm-image alone")
+    if not words and not own:
         raise NearfarError("command: is empty; put the program after `--`")
-    path = Path(output) if output is not None else default_output([*words, disk or ""])
+    path = Path(output) if output is not None else default_output([*words, own or ""])
     with ExitStack() as stack:
-        if options.get("vm_image"):
+        if made:
             options = {**options, **stack.enter_context(_image(words, options))}
         stack.enter_context(_interrupts())
         text = _engine.capture_run(
@@ -208,7 +209,7 @@ def _image(command: Sequence[str], options: declared.Options) -> Iterator[declar
         parameters=(options.get("append") or "").split(),
     )
     files = dict(map(placed, copied.split(",") if isinstance(copied, str) else copied))
-    with TemporaryDirectory(prefix="nearfar-") as scratch:
+    with terminate_as_interrupt(), TemporaryDirectory(prefix="nearfar-") as scratch:
         archive = Path(scratch) / "archive"
         kernel = guest.write(archive, command, files)
         yield {

@@ -52,9 +52,7 @@ impl Ram {
             _ => Some(self.high + (offset - self.low_bytes)),
         }
     }
-}
 
-impl Ram {
     /// The byte of RAM at a guest-physical address, if there are this many.
     fn offset(&self, addr: u64, bytes: u64) -> Option<u64> {
         let low = addr.wrapping_sub(self.low);
@@ -244,7 +242,7 @@ extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
     let word = unpack_by_api(info);
     if word & STORE == 0
         || word >> SIZE_SHIFT & 7 != 3
-        || (addr ^ tasks.current.load(Relaxed)) % PAGE != 0
+        || !(addr ^ tasks.current.load(Relaxed)).is_multiple_of(PAGE)
     {
         return;
     }
@@ -308,17 +306,17 @@ static FIRST_BYTE: AtomicU64 = AtomicU64::new(0);
 #[cold]
 fn check(found: *mut qemu::qemu_plugin_hwaddr, offset: u64, machine: &Machine) {
     CHECKS.fetch_add(1, Relaxed);
-    // SAFETY: valid until the callback returns.
-    let (is_device, number) = unsafe {
-        (qemu::qemu_plugin_hwaddr_is_io(found), qemu::qemu_plugin_hwaddr_phys_addr(found))
-    };
-    if is_device || offset >= machine.ram.bytes {
+    if offset >= machine.ram.bytes {
         return;
     }
+    // SAFETY: valid until the callback returns.
+    let is_device = unsafe { qemu::qemu_plugin_hwaddr_is_io(found) };
+    // SAFETY: as above.
+    let number = if is_device { 0 } else { unsafe { qemu::qemu_plugin_hwaddr_phys_addr(found) } };
     let first = number.wrapping_sub(offset).wrapping_add(1);
     let known =
         FIRST_BYTE.compare_exchange(0, first, Relaxed, Relaxed).unwrap_or_else(|first| first);
-    if known != 0 && known != first {
+    if is_device || known != 0 && known != first {
         fail("QEMU's structures differ from those expected");
     }
 }

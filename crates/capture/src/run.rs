@@ -423,6 +423,11 @@ fn finish(
         });
         unrecorded.push("its end".into());
     }
+    let skipped = shared.header().device_references.load(Relaxed);
+    if skipped > 0 {
+        let what = format!("{skipped} references to devices and firmware are not recorded");
+        writer.change_source(|source| source.detail = format!("{}; {what}", source.detail));
+    }
     if let End::Exit(status) = end
         && status != 0
     {

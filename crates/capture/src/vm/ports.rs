@@ -14,6 +14,10 @@ use super::tasks::Kernel;
 use super::{Vm, VmStart};
 use crate::shared::Shared;
 
+/// Maximum bytes of a line of a guest; the rest of a longer one is another line.
+const MAX_LINE: u64 = 4096;
+/// Maximum number of named addresses.
+const MAX_REGIONS: usize = 1024;
 /// Maximum bytes of the description of a kernel's types.
 const MAX_TYPES: u64 = 64 << 20;
 
@@ -38,6 +42,14 @@ struct Text {
     panic: Option<String>,
     /// Named addresses: first, last and name.
     regions: Vec<(u64, u64, String)>,
+}
+
+impl Text {
+    fn add(&mut self, region: (u64, u64, String)) {
+        if self.regions.len() < MAX_REGIONS {
+            self.regions.push(region);
+        }
+    }
 }
 
 impl Signals {
@@ -142,11 +154,11 @@ impl Ports {
     pub fn watch_port(&self, shared: &Shared, start: &VmStart) {
         let (mut from, mut line) = (BufReader::new(&self.port), String::new());
         let mut kernel = Kernel::default();
-        while matches!(from.read_line(&mut line), Ok(1..)) {
+        while matches!(from.by_ref().take(MAX_LINE).read_line(&mut line), Ok(1..)) {
             match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
                 ("region", range) => {
                     if let Some(region) = region(range) {
-                        self.signals.text(|text| text.regions.push(region));
+                        self.signals.text(|text| text.add(region));
                     }
                 }
                 ("symbol", symbol) => kernel.symbol(symbol),

@@ -16,7 +16,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar, cast
 
@@ -345,7 +345,8 @@ def _library() -> str:
 
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = base / "nearfar" / f"vega-{version}-{vl_convert.__version__}.js"
+    release = metadata.version("vl-convert-python")
+    kept = base / "nearfar" / f"vega-{version}-{release}.js"
     try:
         source = kept.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

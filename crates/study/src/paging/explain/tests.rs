@@ -3,7 +3,9 @@
 use nearfar_hardware::processor::Hierarchy;
 use nearfar_kernel::replacement::REPLACEMENTS;
 use nearfar_schema::Choice;
-use nearfar_trace::{KindSet, Record, RegionEvent, RegionKind, Source, Writer, WriterOptions};
+use nearfar_trace::{
+    Kind, KindSet, Record, RegionEvent, RegionKind, Source, Writer, WriterOptions,
+};
 use proptest::prelude::*;
 
 use super::*;
