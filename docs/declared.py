@@ -69,6 +69,7 @@ RECORDS = {
     "watch": "cases.watch",
     "watch-cost": "cases.watch_cost",
     "big": "cases.big",
+    "vm": "cases.vm",
 }
 
 _STUB = """# Types of what nearfar.declared holds. Made by `make declared`; not to be edited.

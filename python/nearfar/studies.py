@@ -92,10 +92,11 @@ class Study:
         hints: dict[str, object] = typing.get_type_hints(self.function)
         hints |= {option.name: option.annotation for option in options_of(self.function)}
         internal = ("progress", "max_memory", self.threads)
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
         return {
             name: Parameter(name, hints[name], parameter.default)
             for name, parameter in inspect.signature(self.function).parameters.items()
-            if parameter.kind is not parameter.POSITIONAL_ONLY and name not in internal
+            if parameter.kind not in positional and name not in internal
         }
 
     @property
