@@ -125,8 +125,9 @@ impl Vm {
     /// What the trace says of it.
     pub(crate) fn describe(&self) -> String {
         let memory = self.memory / (1 << 20);
+        let noun = if self.cpus == 1 { "processor" } else { "processors" };
         format!(
-            "{} with the nearfar plugin: a virtual machine with {memory} MiB and {} processors, by \
+            "{} with the nearfar plugin: a virtual machine with {memory} MiB and {} {noun}, by \
              guest-physical address",
             emulator_name(self.arch),
             self.cpus
