@@ -192,23 +192,21 @@ def capture(
 def _image(command: Sequence[str], options: declared.Options) -> Iterator[declared.Options]:
     """Make the virtual machine that runs ``command``: its kernel, as options."""
     from nearfar.guest import Guest, Hardware, Node, placed
-    from nearfar.sizes import parse_bytes
+    from nearfar.sizes import list_of, parse_bytes
 
     for name in ("vm", "kernel", "initrd"):
         if options.get(name):
             raise NearfarError(f"--{name}: conflicts with --vm-image; give only one of them")
-    listed = options.get("packages") or ()
-    copied = options.get("put") or ()
     guest = Guest(
         architecture=options.get("arch", "auto"),
         hardware=Hardware(
             (Node(parse_bytes(str(options.get("memory") or "512M"), "--memory"), 1),)
         ),
-        packages=listed.split(",") if isinstance(listed, str) else listed,
+        packages=list_of(options.get("packages") or ()),
         tasks=options.get("by_task", False),
         parameters=(options.get("append") or "").split(),
     )
-    files = dict(map(placed, copied.split(",") if isinstance(copied, str) else copied))
+    files = dict(map(placed, list_of(options.get("put") or ())))
     with terminate_as_interrupt(), TemporaryDirectory(prefix="nearfar-") as scratch:
         archive = Path(scratch) / "archive"
         kernel = guest.write(archive, command, files)

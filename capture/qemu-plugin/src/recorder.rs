@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 use super::layout::{
-    BLOCKS, CHUNK, FOLLOW, Header, MAGIC, Memory, Slot, TOTAL, now, origin, state,
+    ADDR_BITS, BLOCKS, BYTES_SHIFT, CHUNK, COUNT_SHIFT, FOLLOW, Header, MAGIC, Memory, Slot, TOTAL,
+    now, origin, state,
 };
 use super::sample;
 
@@ -296,11 +297,16 @@ impl Recorder {
         index
     }
 
-    /// Address and shape of a block in the shared table.
-    #[cfg_attr(test, allow(dead_code, reason = "only a sample reads it; loopback tests have none"))]
-    pub fn block(&self, index: usize) -> (u64, u64) {
-        let block = &self.memory.blocks()[index];
-        (block.addr.load(Relaxed), block.shape.load(Relaxed))
+    /// Address, bytes and number of instructions of the block that a word begins.
+    #[cfg_attr(test, allow(dead_code, reason = "loopback tests have neither samples nor repeats"))]
+    pub fn decode(&self, word: u64) -> (u64, u64, u64) {
+        let count = word >> COUNT_SHIFT & 0x7f;
+        if count > 0 {
+            return (word & ((1 << ADDR_BITS) - 1), word >> BYTES_SHIFT & 0xff, count);
+        }
+        let block = &self.memory.blocks()[word as usize % BLOCKS];
+        let shape = block.shape.load(Relaxed);
+        (block.addr.load(Relaxed), shape & u64::from(u32::MAX), shape >> 32)
     }
 
     /// Wake the receiver.
@@ -313,7 +319,7 @@ impl Recorder {
     }
 }
 
-/// Run in a thread of its own, if one can be started.
+/// Run `work` in a new thread, if one can be started.
 pub fn in_background(work: impl FnOnce() + Send + 'static) {
     // SAFETY: signal sets are filled in before they are read.
     unsafe {

@@ -11,9 +11,8 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-use crate::layout::{BLOCKS, COUNT_SHIFT};
 use crate::recorder::Recorder;
-use crate::{ADDR_MASK, At, Recording, unpack_by_api};
+use crate::{At, Recording, unpack_by_api};
 
 /// A repeated instruction: its address, and the data of a callback for its references.
 struct Instruction {
@@ -53,14 +52,9 @@ pub fn instruction(addr: u64, data: u64) -> *mut c_void {
 pub extern "C" fn on_block<R: Recording>(vcpu: c_uint, word: *mut c_void) {
     let word = word as u64;
     let last = LAST.get();
-    let addr = match Recorder::installed() {
-        Some(recorder) if word >> COUNT_SHIFT & 0x7f == 0 => {
-            recorder.block(word as usize % BLOCKS).0
-        }
-        _ => word & ADDR_MASK,
-    };
+    let Some(recorder) = Recorder::installed() else { return };
     // SAFETY: QEMU calls this on the thread of `vcpu`, which has been opened.
-    if last.addr == addr && last.position == unsafe { R::position(vcpu) } {
+    if last.addr == recorder.decode(word).0 && last.position == unsafe { R::position(vcpu) } {
         LAST.set(Iteration { next_block: word, ..last });
     } else {
         // SAFETY: as above.

@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::layout::{
-    BLOCKS, BYTES_SHIFT, COUNT_SHIFT, FETCH, PAGE_SHIFT, Place, SIZE_SHIFT, STORE, block_addr,
-    burst, burst_distance, burst_start, is_sampled, silent_word, tag,
+    BYTES_SHIFT, COUNT_SHIFT, FETCH, PAGE_SHIFT, Place, SIZE_SHIFT, STORE, block_addr, burst,
+    burst_distance, burst_start, is_sampled, silent_word, tag,
 };
 use crate::recorder::{Recorder, VCPUS, map};
 use crate::seen::{
@@ -326,13 +326,8 @@ extern "C" fn on_uncounted_block(vcpu: c_uint, count: *mut c_void) {
 /// A block begins: count it, and report it if it is part of the sample.
 fn fetch(vcpu: c_uint, word: u64) {
     let Some(recorder) = Recorder::installed() else { return };
-    let (mut addr, mut bytes) = (word & ADDR_MASK, word >> BYTES_SHIFT & 0xff);
-    let mut count = word >> COUNT_SHIFT & 0x7f;
-    if count == 0 {
-        let (start, shape) = recorder.block(word as usize % BLOCKS);
-        let bytes_and_count = (shape & u64::from(u32::MAX), shape >> 32);
-        (addr, (bytes, count)) = (block_addr(start).0, bytes_and_count);
-    }
+    let (addr, bytes, count) = recorder.decode(word);
+    let (addr, _) = block_addr(addr);
     // SAFETY: callers are on the thread of `vcpu`.
     let counts = unsafe { counts(vcpu) };
     turn_if_due(vcpu, counts);

@@ -68,7 +68,6 @@ struct Machine {
     base: u64,
 }
 
-static ON: AtomicBool = AtomicBool::new(false);
 static RAM: OnceLock<Ram> = OnceLock::new();
 static MACHINE: OnceLock<Machine> = OnceLock::new();
 /// This plugin's number.
@@ -78,7 +77,7 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Whether QEMU emulates a whole machine.
 pub fn is_on() -> bool {
-    ON.load(Relaxed)
+    RAM.get().is_some()
 }
 
 /// Wait for the receiver to ask for records.
@@ -86,7 +85,6 @@ pub fn is_on() -> bool {
 /// # Safety
 /// To be called while QEMU installs the plugin as number `id`.
 pub unsafe fn install(id: qemu::qemu_plugin_id_t, ram: Ram) {
-    ON.store(true, Relaxed);
     let _ = RAM.set(ram);
     ID.store(id, Relaxed);
     // SAFETY: contract of this function, and the callbacks have the types that QEMU expects.
@@ -336,11 +334,8 @@ impl<R: Recording> Recording for Physical<R> {
             // SAFETY: contract of the trait.
             return unsafe { crossing::<R>(vcpu, word, at, data) };
         }
-        match locate(at.info, at.addr) {
-            // SAFETY: contract of the trait.
-            Some(addr) => unsafe { R::access(vcpu, word, At { addr, ..at }, data) },
-            None => not_in_ram(),
-        }
+        // SAFETY: as above.
+        unsafe { within_page::<R>(vcpu, word, at, data) };
     }
     #[inline(always)]
     unsafe fn fetch(vcpu: c_uint, word: u64) {
@@ -362,6 +357,19 @@ impl<R: Recording> Recording for Physical<R> {
     }
 }
 
+/// A reference to one page.
+///
+/// # Safety
+/// That of [`Recording::access`].
+#[inline(always)]
+unsafe fn within_page<R: Recording>(vcpu: c_uint, word: u64, at: At, data: u64) {
+    match locate(at.info, at.addr) {
+        // SAFETY: contract of this function.
+        Some(addr) => unsafe { R::access(vcpu, word, At { addr, ..at }, data) },
+        None => not_in_ram(),
+    }
+}
+
 /// A reference that crosses a page boundary: one of each page, of at most as many bytes as it has
 /// there, because sizes are powers of two.
 ///
@@ -373,11 +381,8 @@ unsafe fn crossing<R: Recording>(vcpu: c_uint, word: u64, at: At, data: u64) {
     let first = PAGE - at.addr % PAGE;
     for (addr, bytes) in [(at.addr, first), (at.addr + first, bytes - first)] {
         let word = word & !(7 << SIZE_SHIFT) | u64::from(bytes.ilog2()) << SIZE_SHIFT;
-        match locate(at.info, addr) {
-            // SAFETY: contract of this function.
-            Some(addr) => unsafe { R::access(vcpu, word, At { addr, ..at }, data) },
-            None => not_in_ram(),
-        }
+        // SAFETY: contract of this function.
+        unsafe { within_page::<R>(vcpu, word, At { addr, ..at }, data) };
     }
 }
 

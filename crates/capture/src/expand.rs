@@ -102,10 +102,6 @@ fn fetch_of(addr: u64) -> (u64, u8) {
     (addr, Kind::Fetch as u8 + if kernel { BY_KERNEL } else { 0 })
 }
 
-fn is_fetch(kind: u8) -> bool {
-    KindSet::FETCHES.0 >> kind & 1 == 1
-}
-
 fn size_of(top: u16) -> u16 {
     1 << (top >> (SIZE_SHIFT - ADDR_BITS) & 7)
 }
@@ -241,7 +237,7 @@ impl Columns {
     fn drop_fetches(&mut self, count: usize, fetch: bool, mut carried: u32) -> (usize, u32) {
         let mut left = 0;
         for i in 0..count {
-            let is_fetch = is_fetch(self.kind[i]) && !(fetch && self.size[i] > 0);
+            let is_fetch = KindSet::FETCHES.has(self.kind[i]) && !(fetch && self.size[i] > 0);
             carried += u32::from(self.gap[i]);
             self.addr[left] = self.addr[i];
             self.kind[left] = self.kind[i];
@@ -474,7 +470,7 @@ impl Expander {
                 let at = position.block_start + u64::from(within_block(top));
                 (word & !TOP, kind_of(top), size_of(top), at)
             };
-            if is_fetch(kind) && (!self.fetch || size == 0) {
+            if KindSet::FETCHES.has(kind) && (!self.fetch || size == 0) {
                 continue;
             }
             // What does not fit the column is carried over to the next record.

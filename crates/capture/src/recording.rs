@@ -162,8 +162,8 @@ impl<'a> Recording<'a> {
         Ok(thread)
     }
 
-    /// A processor of a virtual machine runs this task (its number, and that of its process) from now
-    /// on: a thread of its own. `time` orders the events of all processors.
+    /// From now on, a processor of a virtual machine runs this task (its number, and that of its
+    /// process), which is a thread in the trace. `time` orders the events of all processors.
     fn switch_task(
         &mut self,
         (pid, process): (u64, u64),

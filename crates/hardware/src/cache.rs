@@ -213,10 +213,10 @@ impl Filter {
     #[inline]
     fn line(&mut self, line: u64, kind: u8, thread: u32, out: &mut Batch) {
         let first = match &mut self.instruction {
-            Some(cache) if KindSet::FETCHES.0 >> kind & 1 == 1 => cache,
+            Some(cache) if KindSet::FETCHES.has(kind) => cache,
             _ => &mut self.data,
         };
-        let writes = KindSet::WRITES.0 >> kind & 1 == 1;
+        let writes = KindSet::WRITES.has(kind);
         if let Some(old) = first.access(line, Entry::from(writes)) {
             self.record_miss(line, old, kind, thread, out);
         }

@@ -63,16 +63,6 @@ impl Kind {
         KindSet::FETCHES.contains(self)
     }
 
-    /// The same reference, made by the kernel.
-    pub fn by_kernel(self) -> Kind {
-        match self {
-            Kind::Load => Kind::KernelLoad,
-            Kind::Store => Kind::KernelStore,
-            Kind::Fetch => Kind::KernelFetch,
-            kernel => kernel,
-        }
-    }
-
     /// Whether the reference writes memory, which makes the page dirty.
     pub fn writes(self) -> bool {
         KindSet::WRITES.contains(self)
@@ -128,7 +118,13 @@ impl KindSet {
 
     /// Whether `kind` is in the set.
     pub fn contains(self, kind: Kind) -> bool {
-        self.0 & kind.bit() != 0
+        self.has(kind as u8)
+    }
+
+    /// Whether the kind of this on-disk number is in the set.
+    #[inline(always)]
+    pub fn has(self, number: u8) -> bool {
+        self.0 >> number & 1 == 1
     }
 
     /// Names of the members, joined by `+`.

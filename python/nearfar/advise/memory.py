@@ -55,7 +55,7 @@ class Enough:
 
 
 def guest_memory(program: int, system: int = SYSTEM) -> int:
-    """The memory in bytes of a guest whose program and system take so many bytes.
+    """The memory in bytes of a guest whose program and system need these, in bytes.
 
     >>> guest_memory(600 << 20) >> 20
     1024

@@ -85,7 +85,7 @@ impl Pass {
             let thread = batch.thread.get(at).copied().unwrap_or(0);
             let first = addr >> PAGE_SHIFT;
             let region = self.touch(first, kind);
-            if KindSet::FETCHES.0 >> kind & 1 == 1 {
+            if KindSet::FETCHES.has(kind) {
                 self.code.fetch(thread, addr);
             } else {
                 // `touch` has made it the last page.

@@ -42,7 +42,7 @@ impl ResidentTracker {
     /// write does not either.
     #[inline]
     pub fn touch(&mut self, mark: u32, number: u64, kind: u8) -> u32 {
-        let write = KindSet::WRITES.0 >> kind & 1 == 1;
+        let write = KindSet::WRITES.has(kind);
         if mark == self.interval << 1 | 1 || mark == self.interval << 1 && !write {
             return mark;
         }

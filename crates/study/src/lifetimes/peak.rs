@@ -95,7 +95,7 @@ impl ResidentSet {
             if kinds.0 >> kind & 1 == 0 {
                 continue;
             }
-            let write = KindSet::WRITES.0 >> kind & 1 == 1;
+            let write = KindSet::WRITES.has(kind);
             for number in addr >> PAGE..=last_byte(addr, size) >> PAGE {
                 if !recent.contains(number) && self.reference(number, write) {
                     recent.insert(number);

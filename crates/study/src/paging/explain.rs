@@ -169,13 +169,13 @@ pub fn explain(
             at += 1;
             // Pages are identified by address space and address, names by address.
             let placed = pages.place(thread, addr);
-            if KindSet::FETCHES.0 >> kind & 1 == 1 {
+            if KindSet::FETCHES.has(kind) {
                 tally.fetch(thread, addr);
             }
             if options.kinds.0 >> kind & 1 == 0 {
                 continue;
             }
-            let write = KindSet::WRITES.0 >> kind & 1 == 1;
+            let write = KindSet::WRITES.has(kind);
             let first = placed >> block_shift;
             for block in first..=last_byte(placed, batch.size[index]) >> block_shift {
                 // The part of the record in this block.

@@ -167,8 +167,8 @@ impl Value for Seeds {
     fn read(given: &Given) -> std::result::Result<Self, String> {
         let refused = || {
             format!(
-                "'{}' is not a number of seeds; give 1 to {MAX_SEEDS}, or so many seeds from 0 to \
-                 2^64 - 1",
+                "'{}' is not a number of seeds; give 1 to {MAX_SEEDS}, or a list of as many seeds \
+                 from 0 to 2^64 - 1",
                 given.shown()
             )
         };

@@ -196,7 +196,7 @@ impl Builder {
             }
             for number in addr >> PAGE..=last_byte(addr, batch.size[index]) >> PAGE {
                 if !self.recent.contains(number) {
-                    let write = KindSet::WRITES.0 >> batch.kind[index] & 1 == 1;
+                    let write = KindSet::WRITES.has(batch.kind[index]);
                     self.reference(number, write);
                 }
                 self.lives.accesses += 1;

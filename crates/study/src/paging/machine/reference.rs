@@ -88,7 +88,7 @@ impl<'a> OneByOne<'a> {
             self.running = Some(thread);
         }
         let placed = lifetimes::place(self.space, addr);
-        let [write, fetch] = [KindSet::WRITES, KindSet::FETCHES].map(|set| set.0 >> kind & 1 == 1);
+        let [write, fetch] = [KindSet::WRITES, KindSet::FETCHES].map(|set| set.has(kind));
         let shift = self.hierarchy.line_shift();
         for line in placed >> shift..=last_byte(placed, batch.size[at]) >> shift {
             let found = self.hierarchy.access(line, fetch);

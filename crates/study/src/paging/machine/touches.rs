@@ -262,8 +262,8 @@ impl Touches {
         let what = batch.kind[range.clone()].iter().zip(&batch.instr[range.clone()]);
         let (mut repeats, mut instructions, mut code) = (0, 0, None);
         for (((&addr, &size), (&kind, &instr)), &by) in places.zip(what).zip(&batch.thread[range]) {
-            let fetch = KindSet::FETCHES.0 >> kind & 1 == 1;
-            let reads = KindSet::WRITES.0 >> kind & 1 == 0;
+            let fetch = KindSet::FETCHES.has(kind);
+            let reads = !KindSet::WRITES.has(kind);
             let (number, end) = (addr >> SMALL, last_byte(addr, size));
             let (page, used) = own.last[usize::from(fetch)].hinted(number);
             let same = (page.number == number) & (end >> SMALL == number) & (by == thread);
@@ -290,7 +290,7 @@ impl Touches {
     #[inline]
     fn record(&mut self, batch: &Batch, at: usize, chunk: &mut Chunk, observer: &mut impl Observe) {
         let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
-        let fetch = KindSet::FETCHES.0 >> kind & 1 == 1;
+        let fetch = KindSet::FETCHES.has(kind);
         observer.record(self.records + at as u64, thread, addr, fetch);
         if self.threads.len() <= thread {
             self.threads.resize(thread + 1, self.new.clone());
@@ -299,7 +299,7 @@ impl Touches {
         if self.kinds.0 >> kind & 1 == 0 {
             return;
         }
-        let write = KindSet::WRITES.0 >> kind & 1 == 1;
+        let write = KindSet::WRITES.has(kind);
         let shift = self.hierarchy.line_shift();
         let (first, last_line) = (addr >> shift, last_byte(addr, batch.size[at]) >> shift);
         let mut line = first;

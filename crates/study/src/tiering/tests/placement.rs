@@ -1,4 +1,4 @@
-//! Placements that are known beforehand: parts of ranked hotness, and so many hot MB.
+//! Placements that are known beforehand: parts of ranked hotness, and a known number of hot MB.
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn no_policy_is_quicker_than_the_best_placement() {
     }
 }
 
-/// A program with so many hot MB ends with them in fast memory, to within 1 MB.
+/// A program ends with all its hot MB in fast memory, to within 1 MB.
 #[test]
 fn the_hot_megabytes_end_in_fast_memory() {
     for hot in [16u64, 32] {

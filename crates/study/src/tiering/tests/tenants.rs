@@ -7,7 +7,7 @@ use super::super::tenants::together;
 use super::copies::{block, one, programs};
 use super::*;
 
-/// Two programs of so many page numbers each.
+/// Two programs, each with this number of page numbers.
 const EACH: u32 = 8;
 
 fn two(shares: [f64; 2]) -> Hardware {

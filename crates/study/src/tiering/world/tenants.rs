@@ -139,7 +139,7 @@ impl World {
         account.shadows_peak = account.shadows;
     }
 
-    /// A tenant has so many frames more in shadows.
+    /// The shadows of a page's tenant take this many more frames.
     pub(super) fn add_shadows(&mut self, page: Page, frames: u64) {
         let account = self.account(page);
         account.shadows += frames;
