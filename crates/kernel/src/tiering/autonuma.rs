@@ -26,6 +26,8 @@ knobs! {
             "Linux 6.3, sysctl numa_balancing_scan_period_max_ms";
         spare: Frames = "1GiB" (in tests "4KiB"), "least free memory above `high` that counts as to spare",
             "Linux 6.3, pgdat_free_space_enough: the larger of 1 GiB and 1/16 of the node";
+        lru_gen: bool = "false", "kswapd demotes in the order of the multi-generational LRU",
+            "Linux 6.12, /sys/kernel/mm/lru_gen/enabled; off, as in Linux without CONFIG_LRU_GEN_ENABLED";
     }
 }
 
@@ -91,7 +93,10 @@ impl Autonuma {
         mem: &mut dyn Memory,
     ) -> nearfar_trace::Result<(Self, (Thread, Time))> {
         let knobs = AutonumaKnobs::read(settings)?;
-        let reclaim = Reclaim::new(mem, &without_headroom(settings)?);
+        let mut reclaim = Reclaim::new(mem, &without_headroom(settings)?);
+        if knobs.lru_gen {
+            reclaim = reclaim.with_generations(mem);
+        }
         let (scanner, first_scan) = Scanner::new(mem, settings)?;
         let policy = Self {
             threshold: knobs.hot_threshold,
@@ -144,8 +149,8 @@ impl Autonuma {
 
     /// Move a page that faulted, if the node has room.
     pub(super) fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) {
-        // A migrated page keeps its list: a hint fault alone makes no page active.
-        let active = self.reclaim.lists.is_active(page);
+        // A hint fault alone makes no page active.
+        let active = self.reclaim.is_active(page);
         if self.reclaim.has_room(mem, to, page) && mem.move_page(page, to).is_ok() {
             self.reclaim.moved(mem, page, active);
         }

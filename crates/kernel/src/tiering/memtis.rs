@@ -1,16 +1,20 @@
 //! `memtis`: placement by the distribution of sampled accesses.
 //!
 //! Lee et al., "MEMTIS: Efficient Memory Tiering with Dynamic Page Classification and Page Size
-//! Determination", SOSP'23, as its kernel has it (`cosmoss-jigu/memtis`): the processor samples
-//! loads that miss the last-level cache and stores; a page's count goes into a histogram of 16
-//! bins by its logarithm; the hot threshold is the lowest bin from which up everything fits the
-//! fast node; counts are halved now and then (cooling). Migration threads wake periodically: one
-//! demotes cold pages when the fast node is short, the other promotes hot ones while there is
-//! room. Huge pages whose accesses are skewed are split when base pages would raise the hit ratio.
+//! Determination", SOSP'23, as its kernel has it (`cosmoss-jigu/memtis`, `mm/htmm_core.c` and
+//! `mm/htmm_migrater.c`): the processor samples loads that miss the last-level cache, and stores. A page's
+//! count goes into a histogram of 16 bins by its logarithm; the hot threshold is the lowest bin from which
+//! up everything fits the fast node (`__adjust_active_threshold`). Counts are halved after many samples
+//! or much new memory (`__cooling`). A new page starts with a count just above the threshold and
+//! keeps it at the first halving (`htmm_skip_cooling`), so it is hot until later halvings.
 //!
-//! The period of sampling is fixed, without the kernel's cap on its processor time. Sampling one in
-//! hundreds of accesses needs seconds to see a page, and at 4 KiB an operation most pages are never
-//! seen.
+//! Two threads wake periodically. One demotes pages that are neither hot nor warm, as many as the hot
+//! pages below need (`need_toptier_demotion`); the other promotes hot pages, as many as there is room
+//! (`promotion_available`). The program's memory limit on a node is the node's size. Huge pages
+//! whose accesses are skewed are split ([`split`]).
+//!
+//! Sampling one in hundreds of accesses needs seconds to see a page, and at 4 KiB an operation most
+//! pages are never seen.
 
 use std::ops::Range;
 
@@ -18,10 +22,13 @@ use super::knobs::{Frames, Knobs};
 use super::lists::Lists;
 use super::shares::{is_above, may_demote};
 use super::{
-    Capability, Context, HUGE, Memory, PolicyEntry, Next, NodeId, Page, Policy, Refused, Thread, Time,
-    need,
+    Capability, Context, HUGE, Memory, Next, NodeId, Page, Policy, PolicyEntry, Tenant, Thread, Time, need,
 };
 use crate::knobs;
+
+mod split;
+
+use split::Splitter;
 
 knobs! {
     /// Memtis's constants.
@@ -31,24 +38,27 @@ knobs! {
         store_period: u64 = "100007" (in tests "5"), "stores to a sample", "Memtis, htmm_inst_period of stores";
         cooling_samples: u64 = "2000000" (in tests "60"), "samples from one halving of counts to the next",
             "Memtis, htmm_cooling_period";
+        cooling_alloc: Frames = "10GiB" (in tests "40KiB"), "new memory after which counts are halved",
+            "Memtis, htmm_thres_cooling_alloc";
         adapt_samples: u64 = "100000" (in tests "15"), "samples from one threshold to the next",
             "Memtis, htmm_adaptation_period";
-        threshold_headroom: f64 = "0.03", "share of the fast node that the hot set leaves free",
-            "Memtis, htmm_core.c";
+        least_threshold: u64 = "1", "lowest bin that can be hot", "Memtis, htmm_thres_hot";
         migrate_period: Time = "500ms" (in tests "30us"), "time between runs of the migration threads",
-            "Memtis, kmigrated";
+            "Memtis, htmm_demotion_period_in_ms";
         demote_share: f64 = "0.02", "free share of the fast node below which it demotes",
-            "Memtis, htmm_core.c";
-        demote_least: Frames = "50MB" (in tests "4KiB"), "at least", "Memtis, htmm_core.c";
-        demote_most: Frames = "1000MB" (in tests "8KiB"), "at most", "Memtis, htmm_core.c";
-        promote_share: f64 = "0.03", "free share that demotion for promotions restores",
-            "Memtis, htmm_core.c";
-        promote_least: Frames = "100MB" (in tests "8KiB"), "at least", "Memtis, htmm_core.c";
-        promote_most: Frames = "1500MB" (in tests "16KiB"), "at most", "Memtis, htmm_core.c";
+            "Memtis, get_memcg_demotion_watermark";
+        promote_share: f64 = "0.03", "free share that promotions and the hot set leave",
+            "Memtis, get_memcg_promotion_watermark";
+        watermark_least: Frames = "50MiB" (in tests "4KiB"), "both are at least this",
+            "Memtis, MIN_WATERMARK_LOWER_LIMIT";
+        watermark_most: Frames = "1000MiB" (in tests "8KiB"), "both are at most this",
+            "Memtis, MIN_WATERMARK_UPPER_LIMIT";
+        pressure_extra: Frames = "50MiB" (in tests "4KiB"), "more to demote after an allocation found the node full",
+            "Memtis, need_toptier_demotion: 128 x 100 pages";
         split: bool = "true", "split skewed huge pages", "Memtis, htmm_thres_split";
-        split_factor: f64 = "0.95", "split while this x the base-page hit ratio is above the real one",
-            "Memtis, htmm_core.c";
-        split_gain: f64 = "0.03", "least gain of hit ratio for a split", "Memtis, htmm_core.c";
+        split_period: u64 = "2", "the samples that a split needs: pages in use / 2^n", "Memtis, htmm_split_period";
+        split_gain: f64 = "0.45", "huge pages split, per unit of hit ratio that base pages would gain",
+            "Memtis, set_memcg_nr_split: .4 (htmm_gamma) x (170 - 80) / 80 ns";
         batch: u64 = "32" (in tests "4"), "pages moved in a step", "Linux 5.15, SWAP_CLUSTER_MAX";
     }
 }
@@ -57,7 +67,7 @@ knobs! {
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Memtis: sampled access histogram, periodic migration, huge-page split",
     follows: "Memtis (SOSP'23), its kernel for Linux 5.15",
-    leaves_out: "the cap on sampling's processor time, promotion of warm pages, collapsing of base pages",
+    leaves_out: "the cap on sampling's processor time, collapsing of base pages",
     not_for: "a hot set that changes quicker than samples tell",
     foresees: false,
     knobs: MemtisKnobs::declared,
@@ -87,8 +97,24 @@ const BINS: usize = 16;
 /// A sample of a base page counts as much as samples all over a huge page would.
 const WEIGHT: u32 = HUGE;
 
+/// `get_idx`.
 fn bin(count: u32) -> usize {
-    ((count + 1).ilog2() as usize).min(BINS - 1)
+    ((count.saturating_add(1)).ilog2() as usize).min(BINS - 1)
+}
+
+/// Frames by bin.
+type Histogram = [u64; BINS];
+
+/// The lowest bin from which up everything fits `room` frames, and what these bins hold.
+fn fitting(bins: &Histogram, room: u64) -> (usize, u64) {
+    let mut sum = 0;
+    for (index, frames) in bins.iter().enumerate().rev() {
+        if sum + frames > room {
+            return ((index + 1).min(BINS - 1), sum);
+        }
+        sum += frames;
+    }
+    (0, sum)
 }
 
 /// The places of a mapping's base pages in a table.
@@ -96,64 +122,76 @@ fn base_pages(page: Page, span: u32) -> Range<usize> {
     page.index()..page.index() + span as usize
 }
 
+/// Flags of a mapping: allocated since the last halving, which does not change its count.
+const NEW: u8 = 1;
+/// Its count is in the histogram: it was sampled or halved.
+const COUNTED: u8 = 2;
+
+/// A migration thread's run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    /// Frames that it still moves, and looks at.
+    left: u64,
+    to_scan: u64,
+    moved: u64,
+}
+
 /// Memtis.
 #[derive(Debug)]
 pub struct Memtis {
     knobs: MemtisKnobs,
     demoter: Thread,
+    /// The demoter when an allocation wakes it before its time.
+    pressed_demoter: Thread,
     promoter: Thread,
     lists: Lists,
-    /// Weighted count of each mapping, and of each base page; the latter only while there may be
-    /// huge pages to split.
+    /// By mapping.
     counts: Vec<u32>,
-    inner: Vec<u8>,
-    /// Frames whose count is in a bin; of mappings, and of base pages.
-    bins: [u64; BINS],
-    inner_bins: [u64; BINS],
+    flags: Vec<u8>,
+    bins: Histogram,
     threshold: usize,
+    /// Pages below the threshold from this bin up are not demoted.
+    warm: usize,
     samples: u64,
-    fast_samples: u64,
-    base_samples: u64,
-    window: u64,
+    /// Counts were halved, and the threshold was not yet adapted.
+    cooled: bool,
+    /// Used frames at the last halving because of new memory.
+    used: u64,
+    /// An allocation found the fast node nearly full.
+    pressed: bool,
+    /// The demoter's run, and the promoter's by slow node.
+    demotion: Option<Run>,
+    promotion: Option<Vec<Run>>,
+    splitter: Splitter,
 }
 
 impl Memtis {
     fn new(knobs: MemtisKnobs, mem: &mut dyn Memory) -> Self {
         mem.sample_every(knobs.load_period, knobs.store_period);
+        let threshold = (knobs.least_threshold as usize).min(BINS - 1);
         Self {
-            knobs,
-            demoter: mem.spawn("kdemoted", Context::Kernel),
-            promoter: mem.spawn("kpromoted", Context::Kernel),
+            demoter: mem.spawn("kmigraterd0", Context::Kernel),
+            pressed_demoter: mem.spawn("kmigraterd0", Context::Kernel),
+            promoter: mem.spawn("kmigraterd1", Context::Kernel),
             lists: Lists::new(mem.page_limit(), mem.nodes(), 1),
             counts: vec![0; mem.page_limit() as usize],
-            inner: Vec::new(),
+            flags: vec![0; mem.page_limit() as usize],
             bins: [0; BINS],
-            inner_bins: [0; BINS],
-            threshold: 1,
+            threshold,
+            warm: threshold,
             samples: 0,
-            fast_samples: 0,
-            base_samples: 0,
-            window: 0,
+            cooled: false,
+            used: 0,
+            pressed: false,
+            demotion: None,
+            promotion: None,
+            splitter: Splitter::new(&knobs, threshold),
+            knobs,
         }
     }
 
     fn hot(&self, page: Page) -> bool {
         bin(self.counts[page.index()]) >= self.threshold
-    }
-
-    /// The lowest bin from which up everything fits the fast node, at least 1.
-    fn fitting(&self, bins: &[u64; BINS], mem: &dyn Memory) -> usize {
-        let room = mem.capacity(NodeId::FAST) as f64 * (1.0 - self.knobs.threshold_headroom);
-        let mut sum = 0;
-        let mut lowest = BINS;
-        for (index, frames) in bins.iter().enumerate().rev() {
-            sum += frames;
-            if sum as f64 > room {
-                break;
-            }
-            lowest = index;
-        }
-        lowest.clamp(1, BINS - 1)
     }
 
     /// Put a page on the list that its count says.
@@ -164,277 +202,278 @@ impl Memtis {
         }
     }
 
-    /// Halve every count; the threshold falls with them.
-    fn cool(&mut self, mem: &dyn Memory) {
-        self.bins = [0; BINS];
-        self.inner_bins = [0; BINS];
-        self.threshold = (self.threshold - 1).max(1);
-        let mut next = mem.next_mapped(Page::new(0));
-        while let Some(page) = next {
-            let span = mem.span(page);
-            if self.inner.is_empty() {
-                self.inner_bins[0] += u64::from(span);
-            } else {
-                for inner in &mut self.inner[base_pages(page, span)] {
-                    *inner /= 2;
-                    self.inner_bins[bin(u32::from(*inner) * WEIGHT)] += 1;
-                }
-            }
-            self.counts[page.index()] /= 2;
-            self.bins[bin(self.counts[page.index()])] += u64::from(span);
-            self.classify(mem, page);
-            next = mem.next_mapped(page.skip(span));
+    /// Set a page's count; the histogram holds it from now on.
+    fn count(&mut self, page: Page, span: u32, count: u32) {
+        let flags = &mut self.flags[page.index()];
+        let before = std::mem::replace(&mut self.counts[page.index()], count);
+        if *flags & COUNTED != 0 {
+            self.bins[bin(before)] -= u64::from(span);
         }
+        *flags |= COUNTED;
+        self.bins[bin(count)] += u64::from(span);
     }
 
-    /// Split the most skewed huge pages, as many as the gain of hit ratio is worth.
+    /// Halve every count.
+    fn cool(&mut self, mem: &dyn Memory) {
+        self.bins = [0; BINS];
+        self.splitter.begin_cooling();
+        self.cooled = true;
+        each(mem, |page, span| {
+            let flags = &mut self.flags[page.index()];
+            let was_new = *flags & NEW != 0;
+            *flags = 0;
+            if was_new {
+                self.splitter.forget(page, span);
+            } else {
+                let count = self.counts[page.index()];
+                self.splitter.cool(page, span, bin(count), self.threshold);
+                self.count(page, span, count / 2);
+                self.classify(mem, page);
+            }
+        });
+        self.splitter.end_cooling(used(mem), mem.capacity(NodeId::FAST));
+    }
+
+    /// Adapt the thresholds (`__adjust_active_threshold`).
+    fn adapt(&mut self, mem: &dyn Memory) {
+        let room = mem.capacity(NodeId::FAST) - self.room(mem);
+        let (lowest, hot_frames) = fitting(&self.bins, room);
+        let least = (self.knobs.least_threshold as usize).min(BINS - 1);
+        let (lowest, before) = (lowest.max(least), self.threshold);
+        // Not all pages are in the histogram yet after counts were halved.
+        if self.cooled {
+            if lowest < self.threshold && self.threshold > 1 {
+                self.threshold -= 1;
+            }
+        } else if lowest > self.threshold || self.splitter.has_split() {
+            self.threshold = lowest;
+        }
+        let base = fitting(self.splitter.bins(), room).0.max(least);
+        self.splitter.adapt(base, self.cooled);
+        let need_warm = hot_frames < room * 3 / 4;
+        self.warm = self.threshold.saturating_sub(usize::from(need_warm));
+        if self.cooled || self.threshold != before {
+            each(mem, |page, _| self.classify(mem, page));
+        }
+        self.cooled = false;
+    }
+
+    /// Split what the splitter chose, some at a time.
     fn split(&mut self, mem: &mut dyn Memory) {
-        if self.inner.is_empty() || !self.knobs.split || self.window == 0 {
-            return;
-        }
-        let real = self.fast_samples as f64 / self.window as f64;
-        let base = self.base_samples as f64 / self.window as f64;
-        if self.knobs.split_factor * base <= real || base - real < self.knobs.split_gain {
-            return;
-        }
-        let mut skewed = Vec::new();
-        let mut huge = 0u64;
-        let mut next = mem.next_mapped(Page::new(0));
-        while let Some(page) = next {
-            let span = mem.span(page);
-            next = mem.next_mapped(page.skip(span));
-            if span == 1 {
-                continue;
-            }
-            huge += 1;
-            let inner = &self.inner[base_pages(page, span)];
-            let squares: u64 = inner.iter().map(|n| u64::from(*n).pow(2)).sum();
-            let touched = inner.iter().filter(|n| **n > 0).count() as u64;
-            if touched > 0 {
-                skewed.push((squares / touched.pow(2), page));
-            }
-        }
-        skewed.sort_unstable_by_key(|(skew, page)| (std::cmp::Reverse(*skew), *page));
-        let share = ((base - real) * huge as f64) as usize;
-        for (_, page) in skewed.into_iter().take(share.max(1)) {
+        for page in self.splitter.take() {
             let node = mem.node_of(page).index() as u8;
             if mem.split(page).is_err() {
                 continue;
             }
             self.lists.remove(page, HUGE);
-            self.bins[bin(self.counts[page.index()])] -= u64::from(HUGE);
+            let flags = std::mem::take(&mut self.flags[page.index()]);
+            if flags & COUNTED != 0 {
+                self.bins[bin(self.counts[page.index()])] -= u64::from(HUGE);
+            }
             for number in page.number()..page.number() + HUGE {
                 let base = Page::new(number);
-                let count = u32::from(self.inner[base.index()]) * WEIGHT;
-                self.counts[base.index()] = count;
-                self.bins[bin(count)] += 1;
-                let hot = self.hot(base);
-                self.lists.add(base, 1, node, hot);
+                self.flags[base.index()] = flags & NEW;
+                self.count(base, 1, self.splitter.count_of(base));
+                self.lists.add(base, 1, node, self.hot(base));
             }
         }
     }
 
-    /// Move a page and list it there.
-    fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> Migrated {
-        let (span, hot) = (mem.span(page), self.hot(page));
-        match mem.move_page(page, to) {
-            Ok(()) => {
-                self.lists.remove(page, span);
-                self.lists.add(page, span, to.index() as u8, hot);
-                Migrated::Yes
-            }
-            Err(Refused::Pinned) => {
-                // Let others go first.
-                let active = self.lists.is_active(page);
-                self.lists.relist(page, span, active);
-                Migrated::Later
-            }
-            Err(_) => Migrated::No,
+    /// Move a page and list it there; if that is refused, let others go first.
+    fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
+        let (span, active) = (mem.span(page), self.lists.is_active(page));
+        let moved = mem.move_page(page, to).is_ok();
+        if moved {
+            self.lists.remove(page, span);
+            self.lists.add(page, span, to.index() as u8, active);
+        } else {
+            self.lists.relist(page, span, active);
         }
+        moved
+    }
+
+    /// Frames on the active lists of slow nodes.
+    fn waiting(&self, mem: &dyn Memory) -> u64 {
+        (1..mem.nodes()).map(|node| self.lists.frames(node, true)).sum()
+    }
+
+    /// What the demoter is to move now (`need_toptier_demotion`).
+    fn demand(&self, mem: &dyn Memory) -> u64 {
+        let (all, room) = (mem.capacity(NodeId::FAST), self.room(mem));
+        let used = all - mem.free(NodeId::FAST);
+        if self.pressed && used + room > all {
+            return used + room - all + self.knobs.pressure_extra.0;
+        }
+        let waiting = self.waiting(mem);
+        let must_stay_free = if waiting > 0 { waiting + room } else { self.short(mem) };
+        if used + must_stay_free <= all { 0 } else { used + waiting + room - all }
     }
 
     /// A batch of the demoter; whether there is more to do at once.
     fn demote(&mut self, mem: &mut dyn Memory) -> bool {
         let Some(below) = NodeId::FAST.slower(mem.nodes()) else { return false };
-        // Hot pages waiting below are a reason to make room, up to their number.
-        let waiting = self.lists.frames(below.index() as u8, true);
-        let (short, room) = (self.short(mem), self.room(mem));
-        let target = if waiting > 0 { short.max(room) } else { short };
-        let (mut moved, mut left) = (false, self.knobs.batch.max(1));
-        // Once around the list, at most.
-        let mut kept = self.lists.frames(0, false);
-        while left > 0 {
-            if mem.free(NodeId::FAST) >= target {
+        let mut run = self.demotion.take().unwrap_or_else(|| Run {
+            left: self.demand(mem),
+            // Once around the list, at most.
+            to_scan: self.lists.frames(0, false),
+            moved: 0,
+        });
+        for _ in 0..self.knobs.batch.max(1) {
+            let oldest = self.lists.oldest(0, false).filter(|_| run.left > 0 && run.to_scan > 0);
+            let Some(page) = oldest else {
+                self.finish_demotion(mem, run);
                 return false;
-            }
-            let Some(page) = self.lists.oldest(0, false) else { return moved };
+            };
             let span = mem.span(page);
-            if !may_demote(mem, page) {
-                if kept < u64::from(span) {
-                    return moved;
-                }
-                kept -= u64::from(span);
+            run.to_scan = run.to_scan.saturating_sub(span.into());
+            if !may_demote(mem, page) || bin(self.counts[page.index()]) >= self.warm {
                 self.lists.relist(page, span, false);
-                continue;
-            }
-            left -= 1;
-            match self.migrate(mem, page, below) {
-                Migrated::Yes => moved = true,
-                Migrated::Later => {}
-                Migrated::No => return false,
+            } else if self.migrate(mem, page, below) {
+                run.left = run.left.saturating_sub(span.into());
+                run.moved += u64::from(span);
             }
         }
-        moved
+        self.demotion = Some(run);
+        true
+    }
+
+    /// Warm pages stand in the way of hot ones no longer (`demote_node`).
+    fn finish_demotion(&mut self, mem: &dyn Memory, run: Run) {
+        if run.moved < self.waiting(mem).min(run.left + run.moved) {
+            self.warm = self.threshold;
+        }
+        if mem.free(NodeId::FAST) > self.short(mem) {
+            self.pressed = false;
+        }
     }
 
     /// A batch of the promoter; whether there is more to do at once.
     fn promote(&mut self, mem: &mut dyn Memory) -> bool {
-        let short = self.short(mem);
-        let slow = 1..mem.nodes();
-        let mut done = false;
-        for node in slow.clone() {
+        let room = self.room(mem);
+        let mut runs = self.promotion.take().unwrap_or_else(|| {
+            let free = mem.free(NodeId::FAST).saturating_sub(room);
+            let run = |node| {
+                let waiting = self.lists.frames(node, true);
+                Run { left: free.min(waiting), to_scan: waiting, moved: 0 }
+            };
+            (1..mem.nodes()).map(run).collect()
+        });
+        for (node, run) in (1..mem.nodes()).zip(&mut runs) {
             for _ in 0..self.knobs.batch.max(1) {
-                let Some(page) = self.lists.oldest(node, true) else { break };
+                let Some(page) = self.lists.oldest(node, true).filter(|_| run.left > 0 && run.to_scan > 0)
+                else {
+                    run.left = 0;
+                    break;
+                };
                 let span = mem.span(page);
-                let half = (short + self.room(mem)) / 2;
-                if is_above(mem, page) && mem.free(NodeId::FAST) < half + u64::from(span) {
-                    mem.wake(self.demoter);
+                run.to_scan = run.to_scan.saturating_sub(span.into());
+                let least = if is_above(mem, page) { 2 * room } else { room };
+                if mem.free(NodeId::FAST) < least + u64::from(span) {
                     self.lists.relist(page, span, true);
-                    continue;
-                }
-                if mem.free(NodeId::FAST) < short + u64::from(span) {
-                    mem.wake(self.demoter);
-                    return false;
-                }
-                if !self.hot(page) {
-                    self.classify(mem, page);
-                    done = true;
-                    continue;
-                }
-                match self.migrate(mem, page, NodeId::FAST) {
-                    Migrated::Yes => done = true,
-                    Migrated::Later => {}
-                    Migrated::No => return false,
+                } else if self.migrate(mem, page, NodeId::FAST) {
+                    run.left = run.left.saturating_sub(span.into());
                 }
             }
         }
-        done && { slow }.any(|node| self.lists.oldest(node, true).is_some())
+        let more = runs.iter().any(|run| run.left > 0);
+        self.promotion = more.then_some(runs);
+        more
     }
 
     /// Free frames of the fast node below which it demotes.
     fn short(&self, mem: &dyn Memory) -> u64 {
-        let knobs = &self.knobs;
-        mark(mem, knobs.demote_share, knobs.demote_least, knobs.demote_most)
+        self.mark(mem, self.knobs.demote_share)
     }
 
-    /// Free frames that demotion for promotions restores.
+    /// Free frames that promotions and the hot set leave.
     fn room(&self, mem: &dyn Memory) -> u64 {
-        let knobs = &self.knobs;
-        mark(mem, knobs.promote_share, knobs.promote_least, knobs.promote_most)
+        self.mark(mem, self.knobs.promote_share)
+    }
+
+    /// A share of the fast node, within bounds.
+    fn mark(&self, mem: &dyn Memory, share: f64) -> u64 {
+        let (least, most) = (self.knobs.watermark_least.0, self.knobs.watermark_most.0);
+        let capacity = mem.capacity(NodeId::FAST);
+        let frames = (capacity as f64 * share) as u64;
+        frames.clamp(least.min(most), most.max(least)).min(capacity / 4)
     }
 }
 
-/// A share of the fast node, within bounds.
-fn mark(mem: &dyn Memory, share: f64, min: Frames, max: Frames) -> u64 {
-    let capacity = mem.capacity(NodeId::FAST);
-    let frames = (capacity as f64 * share) as u64;
-    frames.clamp(min.0.min(max.0), max.0.max(min.0)).min(capacity / 4)
+/// Call `with` for each mapping and its frames.
+fn each(mem: &dyn Memory, mut with: impl FnMut(Page, u32)) {
+    let mut next = mem.next_mapped(Page::new(0));
+    while let Some(page) = next {
+        let span = mem.span(page);
+        with(page, span);
+        next = mem.next_mapped(page.skip(span));
+    }
 }
 
-/// What became of a migration.
-enum Migrated {
-    Yes,
-    /// Not now: the page is pinned.
-    Later,
-    No,
+/// Used frames of all nodes.
+fn used(mem: &dyn Memory) -> u64 {
+    NodeId::all(mem.nodes()).map(|node| mem.capacity(node) - mem.free(node)).sum()
 }
 
 impl Policy for Memtis {
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         let span = mem.span(page);
-        if span > 1 && self.inner.is_empty() {
-            self.inner = vec![0; mem.page_limit() as usize];
-        }
-        self.bins[0] += u64::from(span);
-        self.inner_bins[0] += u64::from(span);
+        // `get_accesses_from_idx(active_threshold + 1)`: hot once the lists are adjusted.
+        let count = 1 << (self.threshold + 1).min(BINS);
+        self.counts[page.index()] = count;
+        self.flags[page.index()] = NEW;
+        self.splitter.allocated(mem, page, span, count);
         self.lists.add(page, span, mem.node_of(page).index() as u8, false);
+        if mem.free(NodeId::FAST) <= self.short(mem) {
+            self.pressed = true;
+            mem.wake(self.pressed_demoter);
+        }
     }
 
     fn released(&mut self, _: &mut dyn Memory, page: Page, span: u32) {
         self.lists.forget(page, span);
         let count = std::mem::take(&mut self.counts[page.index()]);
-        self.bins[bin(count)] -= u64::from(span);
-        if self.inner.is_empty() {
-            self.inner_bins[0] -= u64::from(span);
-        } else {
-            for inner in &mut self.inner[base_pages(page, span)] {
-                self.inner_bins[bin(u32::from(std::mem::take(inner)) * WEIGHT)] -= 1;
-            }
+        if std::mem::take(&mut self.flags[page.index()]) & COUNTED != 0 {
+            self.bins[bin(count)] -= u64::from(span);
         }
+        self.splitter.released(page, span);
     }
 
     fn sample(&mut self, mem: &mut dyn Memory, page: Page, at: Page, _: bool) {
         let span = mem.span(page);
-        let before = bin(self.counts[page.index()]);
-        let count = self.counts[page.index()].saturating_add(if span == 1 { WEIGHT } else { 1 });
-        self.counts[page.index()] = count;
-        if bin(count) != before {
-            self.bins[before] -= u64::from(span);
-            self.bins[bin(count)] += u64::from(span);
-        }
-        self.samples += 1;
-        self.window += 1;
-        self.fast_samples += u64::from(mem.node_of(page) == NodeId::FAST);
-        if let Some(inner) = self.inner.get_mut(at.index()) {
-            let was = bin(u32::from(*inner) * WEIGHT);
-            *inner = inner.saturating_add(1);
-            let is = bin(u32::from(*inner) * WEIGHT);
-            self.inner_bins[was] -= 1;
-            self.inner_bins[is] += 1;
-            self.base_samples += u64::from(is >= self.fitting(&self.inner_bins.clone(), mem));
-        }
+        let more = if span == 1 { WEIGHT } else { 1 };
+        self.count(page, span, self.counts[page.index()].saturating_add(more));
+        self.splitter.sample(at, mem.node_of(page) == NodeId::FAST);
         self.classify(mem, page);
-        if self.samples.is_multiple_of(self.knobs.adapt_samples.max(1)) {
-            // The threshold only rises here; it falls by cooling and by splits.
-            self.threshold = self.threshold.max(self.fitting(&self.bins.clone(), mem));
-            self.split(mem);
-            (self.window, self.fast_samples, self.base_samples) = (0, 0, 0);
+        self.samples += 1;
+        let used = used(mem);
+        let grown = used >= self.used + self.knobs.cooling_alloc.0;
+        if grown {
+            self.used = used;
         }
-        if self.samples.is_multiple_of(self.knobs.cooling_samples.max(1)) {
+        if grown || self.samples.is_multiple_of(self.knobs.cooling_samples.max(1)) {
             self.cool(mem);
+        } else if self.samples.is_multiple_of(self.knobs.adapt_samples.max(1)) {
+            self.adapt(mem);
+        }
+    }
+
+    fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, _: Tenant) {
+        if node == NodeId::FAST {
+            self.pressed = true;
+            mem.wake(self.pressed_demoter);
         }
     }
 
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
-        let more =
-            if thread == self.demoter { self.demote(mem) } else { self.promote(mem) };
-        if more {
-            Next::Again
-        } else {
-            Next::At(mem.now().plus(self.knobs.migrate_period))
+        self.split(mem);
+        let more = if thread == self.promoter { self.promote(mem) } else { self.demote(mem) };
+        match more {
+            true => Next::Again,
+            false if thread == self.pressed_demoter => Next::Idle,
+            false => Next::At(mem.now().plus(self.knobs.migrate_period)),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::testing::{Step, is_demotion, is_promotion, run, settings, thrash};
-    use super::super::{Action, HUGE};
-
-    #[test]
-    fn promotes_and_demotes() {
-        let actions = thrash("memtis", 3);
-        assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion));
-    }
-
-    #[test]
-    fn splits_skewed_huge_pages() {
-        // One base page of each huge page is hot: half of the huge pages fit, all hot base pages
-        // would.
-        let all = (0..4).map(|huge| Step::Read(huge * HUGE));
-        let steps: Vec<_> = all.chain((0..4000).map(|i| Step::Read(i % 4 * HUGE + 7))).collect();
-        let nodes = [2 * HUGE as usize, 5 * HUGE as usize];
-        let memory = run("memtis", &settings("memtis").unwrap(), &nodes, &steps, true);
-        assert!(memory.actions.iter().any(|(_, action)| matches!(action, Action::Split(_))));
-    }
-}
+mod tests;

@@ -7,13 +7,15 @@
 //!
 //! To add a policy: one file here with a [`PolicyEntry`], one line in the registry below, and a
 //! test of its characteristic behaviour in its file. Shared parts of the kernel: [`lists`] (active
-//! and inactive lists, two-touch activation), [`reclaim`] (watermarks, kswapd), [`scan`]
-//! (hint-fault scanning), [`shares`] (fairness between tenants). [`layered`] builds a policy from external hooks over a base policy.
+//! and inactive lists, two-touch activation), [`generations`] (the multi-generational LRU),
+//! [`reclaim`] (watermarks, kswapd), [`scan`] (hint-fault scanning), [`shares`] (fairness between
+//! tenants). [`layered`] builds a policy from external hooks over a base policy.
 
 use std::fmt;
 
 use nearfar_trace::{Error, Result};
 
+pub mod generations;
 mod ids;
 pub mod knobs;
 pub mod layered;

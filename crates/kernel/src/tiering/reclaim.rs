@@ -7,6 +7,7 @@
 //! list is smaller than the active one divided by sqrt(10 x GiB). After two scans of a node without
 //! a freed page, kswapd sleeps until it is woken.
 
+use super::generations::{Generations, Step};
 use super::knobs::Frames;
 use super::lists::Lists;
 use super::shares::{is_above, may_demote};
@@ -52,8 +53,9 @@ pub struct Watermarks {
 /// Lists and watermarks of all nodes.
 #[derive(Debug)]
 pub struct Reclaim {
-    /// The page lists.
+    /// The page lists; unused if there are generations.
     pub lists: Lists,
+    generations: Option<Generations>,
     marks: Vec<Watermarks>,
     /// Frames scanned since the last one was freed, by node.
     fruitless: Vec<u64>,
@@ -117,11 +119,24 @@ impl Reclaim {
         let marks: Vec<_> = marks.collect();
         Self {
             lists: Lists::new(mem.page_limit(), mem.nodes(), knobs.pagevec as usize),
+            generations: None,
             fruitless: vec![0; marks.len()],
             marks,
             batch: knobs.batch.max(1),
             kswapd: mem.spawn("kswapd", Context::Kernel),
         }
+    }
+
+    /// With the multi-generational LRU instead of lists.
+    pub fn with_generations(self, mem: &dyn Memory) -> Self {
+        Self { generations: Some(Generations::new(mem.page_limit(), mem.nodes())), ..self }
+    }
+
+    /// Whether the page is on an active list, or in a young generation.
+    pub fn is_active(&self, page: Page) -> bool {
+        self.generations
+            .as_ref()
+            .map_or_else(|| self.lists.is_active(page), |all| all.is_active(page))
     }
 
     /// The watermarks of a node.
@@ -144,13 +159,20 @@ impl Reclaim {
 
     /// A new page.
     pub fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
-        self.lists.add(page, mem.span(page), mem.node_of(page).index() as u8, false);
+        let (span, node) = (mem.span(page), mem.node_of(page));
+        match &mut self.generations {
+            Some(generations) => generations.add(page, span, node, true),
+            None => self.lists.add(page, span, node.index() as u8, false),
+        }
         self.wake_if_short(mem);
     }
 
     /// A page of `span` frames is gone.
     pub fn released(&mut self, page: Page, span: u32) {
-        self.lists.forget(page, span);
+        match &mut self.generations {
+            Some(generations) => generations.remove(page, span),
+            None => self.lists.forget(page, span),
+        }
     }
 
     /// Where to put a new page: as [`Policy::place`](super::Policy::place), keeping `high` free.
@@ -162,9 +184,13 @@ impl Reclaim {
 
     /// The page was moved: list it on its node.
     pub fn moved(&mut self, mem: &dyn Memory, page: Page, active: bool) {
-        let span = mem.span(page);
+        let (span, node) = (mem.span(page), mem.node_of(page));
+        if let Some(generations) = &mut self.generations {
+            generations.remove(page, span);
+            return generations.add(page, span, node, active);
+        }
         self.lists.remove(page, span);
-        self.lists.add(page, span, mem.node_of(page).index() as u8, active);
+        self.lists.add(page, span, node.index() as u8, active);
     }
 
     /// One batch of kswapd on the fastest node that is short.
@@ -239,6 +265,9 @@ impl Reclaim {
         to: NodeId,
         how: &mut dyn Demotion,
     ) -> Next {
+        if self.generations.is_some() {
+            return self.shrink_generations(mem, node, to, how);
+        }
         let on = node.index() as u8;
         self.lists.drain();
         let (active, inactive) = (self.lists.frames(on, true), self.lists.frames(on, false));
@@ -279,6 +308,28 @@ impl Reclaim {
             self.fruitless[node.index()] = 0;
         }
         if self.lists.oldest(on, false).is_none() && self.lists.oldest(on, true).is_none() {
+            return Next::Idle;
+        }
+        Next::Again
+    }
+
+    /// The same, in the order of the generations.
+    fn shrink_generations(
+        &mut self,
+        mem: &mut dyn Memory,
+        node: NodeId,
+        to: NodeId,
+        how: &mut dyn Demotion,
+    ) -> Next {
+        let Some(generations) = &mut self.generations else { return Next::Idle };
+        let fruitless = &mut self.fruitless[node.index()];
+        match generations.shrink(mem, node, |mem, page| how.demote(mem, page, to)) {
+            Step::Empty => return Next::Idle,
+            Step::Freed => *fruitless = 0,
+            Step::Looked(frames) => *fruitless += frames,
+        }
+        if *fruitless > 4 * (mem.capacity(node) - mem.free(node)) {
+            *fruitless = 0;
             return Next::Idle;
         }
         Next::Again

@@ -1,0 +1,288 @@
+//! The multi-generational LRU (MGLRU) of each node: the order in which kswapd demotes where it is on.
+//!
+//! Follows `mm/vmscan.c` of Linux 6.12 for mapped anonymous pages. A node's pages belong to up to four
+//! generations. A new page enters the youngest. Aging (`try_to_inc_max_seq`) walks the page tables, moves
+//! accessed pages to the youngest generation and starts a new one; it skips page tables in which few
+//! accessed pages were found before (a Bloom filter in the kernel, exact here). kswapd takes pages
+//! from the oldest generation; around an accessed one it looks for others
+//! (`lru_gen_look_around`). It ages when two generations are left, or three that are uneven
+//! (`should_run_aging`). A migrated page enters the youngest generation of its node if it was in one of
+//! the two youngest, else the next (`lru_gen_add_folio`). Tiers of pages used through files are left
+//! out.
+
+use nearfar_hardware::list::{self, Links};
+
+use super::shares::may_demote;
+use super::{Memory, NodeId, Page};
+
+/// `MAX_NR_GENS`, `MIN_NR_GENS`.
+const GENERATIONS: u64 = 4;
+const MIN_GENERATIONS: u64 = 2;
+/// `MIN_LRU_BATCH`: pages evicted together, and pages around an accessed one.
+const BATCH: u32 = 64;
+/// A table is walked again if at least one in this many pages was accessed.
+const DENSITY: u32 = 8;
+/// Pages of a page table.
+const TABLE: u32 = 512;
+/// Page tables that a step of aging walks.
+const TABLES: u32 = 64;
+
+/// In a page's word: a node's number + 1, and the generation modulo [`GENERATIONS`].
+const NODE: u32 = 0b111;
+const GENERATION: u32 = 3;
+
+/// The generations of a node.
+#[derive(Clone, Debug)]
+struct Node {
+    lists: [list::List; GENERATIONS as usize],
+    frames: [u64; GENERATIONS as usize],
+    oldest: u64,
+    youngest: u64,
+    /// Of each page table, the walk that visits it next.
+    next_walk: Vec<u64>,
+    walks: u64,
+    /// Where the walk in progress goes on.
+    walk: Option<Page>,
+}
+
+/// What a step of kswapd did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It looked at this many frames, and freed none.
+    Looked(u64),
+    /// It demoted pages.
+    Freed,
+    /// The node has no pages.
+    Empty,
+}
+
+/// The generations of all nodes.
+#[derive(Clone, Debug)]
+pub struct Generations {
+    links: Links,
+    nodes: Vec<Node>,
+}
+
+/// Index of a generation by its sequence number.
+fn slot(generation: u64) -> usize {
+    (generation % GENERATIONS) as usize
+}
+
+impl Generations {
+    /// Empty generations for page numbers below `pages` on `nodes` nodes.
+    pub fn new(pages: u32, nodes: u8) -> Self {
+        let node = Node {
+            lists: Default::default(),
+            frames: [0; GENERATIONS as usize],
+            oldest: 0,
+            youngest: MIN_GENERATIONS + 1,
+            next_walk: vec![0; pages.div_ceil(TABLE) as usize],
+            walks: 0,
+            walk: None,
+        };
+        Self { links: Links::new(pages as usize), nodes: vec![node; usize::from(nodes)] }
+    }
+
+    fn place(&self, page: Page) -> Option<(usize, usize)> {
+        let word = self.links[page.number()];
+        let node = (word & NODE).checked_sub(1)?;
+        Some((node as usize, (word >> GENERATION) as usize))
+    }
+
+    fn put(&mut self, page: Page, span: u32, node: usize, generation: u64) {
+        let to = &mut self.nodes[node];
+        self.links[page.number()] = node as u32 + 1 | (slot(generation) as u32) << GENERATION;
+        self.links.push(&mut to.lists[slot(generation)], page.number());
+        to.frames[slot(generation)] += u64::from(span);
+    }
+
+    /// Put a page of `span` frames that has no generation into the youngest of a node, or the next.
+    pub fn add(&mut self, page: Page, span: u32, node: NodeId, youngest: bool) {
+        let generation = self.nodes[node.index()].youngest - u64::from(!youngest);
+        self.put(page, span, node.index(), generation);
+    }
+
+    /// Take a page of `span` frames out of its generation.
+    pub fn remove(&mut self, page: Page, span: u32) {
+        if let Some((node, generation)) = self.place(page) {
+            let node = &mut self.nodes[node];
+            self.links.remove(&mut node.lists[generation], page.number());
+            self.links[page.number()] = 0;
+            node.frames[generation] -= u64::from(span);
+        }
+    }
+
+    /// Whether the page is in one of the two youngest generations of its node (`lru_gen_is_active`).
+    pub fn is_active(&self, page: Page) -> bool {
+        self.place(page).is_some_and(|(node, generation)| {
+            let youngest = self.nodes[node].youngest;
+            generation == slot(youngest) || generation == slot(youngest - 1)
+        })
+    }
+
+    fn move_to_youngest(&mut self, page: Page, span: u32, node: NodeId) {
+        self.remove(page, span);
+        self.add(page, span, node, true);
+    }
+
+    /// `should_run_aging`.
+    fn should_age(&self, node: NodeId) -> bool {
+        let node = &self.nodes[node.index()];
+        if node.oldest + MIN_GENERATIONS != node.youngest {
+            return node.oldest + MIN_GENERATIONS > node.youngest;
+        }
+        let total: u64 = node.frames.iter().sum();
+        let (young, old) = (node.frames[slot(node.youngest)], node.frames[slot(node.oldest)]);
+        young * MIN_GENERATIONS > total || old * (MIN_GENERATIONS + 2) < total
+    }
+
+    /// Walk some page tables; at the last one, start a generation.
+    fn age(&mut self, mem: &mut dyn Memory, on: NodeId) {
+        let node = &mut self.nodes[on.index()];
+        let mut next = node.walk.take().or_else(|| mem.next_mapped(Page::new(0)));
+        for _ in 0..TABLES {
+            let Some(first) = next else { break };
+            let table = first.number() / TABLE;
+            let end = (table + 1) * TABLE;
+            let walks = self.nodes[on.index()].walks;
+            if walks == 0 || self.nodes[on.index()].next_walk[table as usize] == walks {
+                self.look(mem, on, (first, end), walks + 1);
+            }
+            next = (end < mem.page_limit()).then(|| mem.next_mapped(Page::new(end))).flatten();
+        }
+        let node = &mut self.nodes[on.index()];
+        node.walk = next;
+        if next.is_none() {
+            node.walks += 1;
+            node.youngest += 1;
+        }
+    }
+
+    /// Move the accessed pages of a part of a page table to the youngest generation. If there are enough
+    /// of them, walk `next` visits the table.
+    fn look(&mut self, mem: &mut dyn Memory, on: NodeId, (first, end): (Page, u32), next: u64) {
+        let (mut all, mut young) = (0, 0);
+        let mut at = mem.next_mapped(first);
+        while let Some(page) = at.filter(|page| page.number() < end) {
+            let span = mem.span(page);
+            at = mem.next_mapped(page.skip(span));
+            if mem.node_of(page) == on {
+                all += span;
+                if mem.accessed(page) && mem.clear_accessed(page) {
+                    young += span;
+                    self.move_to_youngest(page, span, on);
+                }
+            }
+        }
+        if young * DENSITY >= all && young > 0 {
+            self.nodes[on.index()].next_walk[(first.number() / TABLE) as usize] = next;
+        }
+    }
+
+    /// A step of kswapd on a node: age, or take a batch of the oldest generation and `demote` what was not
+    /// accessed.
+    pub fn shrink(
+        &mut self,
+        mem: &mut dyn Memory,
+        on: NodeId,
+        mut demote: impl FnMut(&mut dyn Memory, Page) -> bool,
+    ) -> Step {
+        if self.nodes[on.index()].frames.iter().all(|frames| *frames == 0) {
+            return Step::Empty;
+        }
+        if self.nodes[on.index()].walk.is_some() || self.should_age(on) {
+            self.age(mem, on);
+            let node = &self.nodes[on.index()];
+            let ended = node.walk.is_none();
+            return Step::Looked(if ended { node.frames.iter().sum() } else { 0 });
+        }
+        let (mut freed, mut looked) = (false, 0);
+        for _ in 0..BATCH {
+            let node = &mut self.nodes[on.index()];
+            let Some(page) = node.lists[slot(node.oldest)].oldest().map(Page::new) else {
+                // `try_to_inc_min_seq`.
+                node.oldest += 1;
+                break;
+            };
+            let span = mem.span(page);
+            looked += u64::from(span);
+            if mem.accessed(page) {
+                let first = page.number() / BATCH * BATCH;
+                let walks = self.nodes[on.index()].walks;
+                self.look(mem, on, (Page::new(first), first + BATCH), walks);
+            } else if may_demote(mem, page) && demote(mem, page) {
+                self.remove(page, span);
+                self.add(page, span, mem.node_of(page), false);
+                freed = true;
+            } else {
+                self.move_to_youngest(page, span, on);
+            }
+        }
+        if freed { Step::Freed } else { Step::Looked(looked) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::none::Never;
+    use super::super::testing::{COSTS, ReferenceMemory};
+    use super::*;
+
+    /// Pages 0 to 15 in the fast node, all of the oldest generation; some were accessed since.
+    fn aged(accessed: &[u32]) -> (ReferenceMemory, Generations) {
+        let mut memory = ReferenceMemory::new(COSTS, &[16, 32], 16, false);
+        let mut generations = Generations::new(16, 2);
+        let mut policy = Never;
+        for page in (0..16).map(Page::new) {
+            memory.access(&mut policy, page, false).unwrap();
+            generations.add(page, 1, NodeId::FAST, true);
+            memory.clear_accessed(page);
+        }
+        while generations.nodes[0].frames[slot(generations.nodes[0].oldest)] == 0 {
+            generations.shrink(&mut memory, NodeId::FAST, |_, _| false);
+        }
+        for page in accessed {
+            memory.access(&mut policy, Page::new(*page), false).unwrap();
+        }
+        (memory, generations)
+    }
+
+    #[test]
+    fn demotes_what_was_not_accessed_oldest_first() {
+        let (mut memory, mut generations) = aged(&[1, 2, 7]);
+        let mut demoted = vec![];
+        let slow = NodeId::new(1);
+        let mut rounds = 0;
+        while generations.nodes[1].frames.iter().sum::<u64>() == 0 {
+            rounds += 1;
+            assert!(rounds < 20);
+            generations.shrink(&mut memory, NodeId::FAST, |memory, page| {
+                demoted.push(page.number());
+                memory.move_page(page, slow).is_ok()
+            });
+        }
+        assert_eq!(demoted, [0, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15]);
+        assert!(generations.is_active(Page::new(7)) && generations.is_active(Page::new(0)));
+        assert_eq!(generations.nodes[0].frames.iter().sum::<u64>(), 3);
+    }
+
+    /// Whatever is accessed: every page is in one generation, and there are two to four of them.
+    #[test]
+    fn generations_are_a_partition() {
+        let (mut memory, mut generations) = aged(&[]);
+        let mut policy = Never;
+        for round in 0..300u32 {
+            for page in 0..round % 5 {
+                memory.access(&mut policy, Page::new(page * round % 16), false).unwrap();
+            }
+            generations.shrink(&mut memory, NodeId::FAST, |memory, page| {
+                page.number() % 3 == 0 && memory.move_page(page, NodeId::new(1)).is_ok()
+            });
+            let node = &generations.nodes[0];
+            assert!((MIN_GENERATIONS - 1..GENERATIONS).contains(&(node.youngest - node.oldest)));
+            let frames: u64 = generations.nodes.iter().flat_map(|node| node.frames).sum();
+            assert_eq!(frames, 16);
+        }
+        assert!(generations.nodes[1].frames.iter().sum::<u64>() > 0);
+    }
+}

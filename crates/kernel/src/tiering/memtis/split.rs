@@ -1,0 +1,253 @@
+//! Which huge pages Memtis splits: those with skewed accesses, as many as hits would gain.
+//!
+//! Follows `check_transhuge_cooling`, `set_memcg_nr_split` and `update_pginfo` of its kernel. Base pages
+//! are counted as well. A sample of a base page that was hot before would be a hit with base pages; the
+//! share of such samples beyond that of the fast node's is the gain.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use super::super::{Memory, Page};
+use super::{BINS, COUNTED, Histogram, MemtisKnobs, WEIGHT, base_pages, bin};
+
+/// A base page that was hot at its last sample or halving: `may_hot`.
+const WAS_HOT: u8 = 4;
+/// Huge pages in this bin or above are hot all over.
+const VERY_HOT: usize = 13;
+/// Most splits in a run of a migration thread: `deferred_split_scan_for_htmm`.
+const SPLITS: usize = 50;
+
+/// Samples since counts were last halved, and before: each halving counts half.
+#[derive(Clone, Copy, Debug, Default)]
+struct Samples {
+    now: u64,
+    before: u64,
+}
+
+impl Samples {
+    fn halve(&mut self) {
+        self.before = self.before / 2 + self.now;
+        self.now = 0;
+    }
+}
+
+/// Counts of base pages, and huge pages to split.
+#[derive(Debug)]
+pub(super) struct Splitter {
+    /// By base page; empty until there is a huge page.
+    counts: Vec<u32>,
+    flags: Vec<u8>,
+    bins: Histogram,
+    threshold: usize,
+    fast: Samples,
+    base: Samples,
+    /// `fast.before` before the last halving.
+    fast_then: u64,
+    since_split: u64,
+    halvings: u32,
+    /// Huge pages with hot base pages; all huge pages by how skewed they are.
+    in_use: u64,
+    skews: Vec<(u32, Page)>,
+    wanted: bool,
+    has_split: bool,
+    stopped: bool,
+    queue: VecDeque<Page>,
+    cooling_samples: u64,
+    period: u64,
+    gain: f64,
+}
+
+impl Splitter {
+    pub(super) fn new(knobs: &MemtisKnobs, threshold: usize) -> Self {
+        Self {
+            counts: Vec::new(),
+            flags: Vec::new(),
+            bins: [0; BINS],
+            threshold,
+            fast: Samples::default(),
+            base: Samples::default(),
+            fast_then: 0,
+            since_split: 0,
+            halvings: 0,
+            in_use: 0,
+            skews: Vec::new(),
+            wanted: false,
+            has_split: false,
+            stopped: !knobs.split,
+            queue: VecDeque::new(),
+            cooling_samples: knobs.cooling_samples,
+            period: knobs.split_period.min(63),
+            gain: knobs.split_gain,
+        }
+    }
+
+    pub(super) fn bins(&self) -> &Histogram {
+        &self.bins
+    }
+
+    /// The count of a base page.
+    pub(super) fn count_of(&self, page: Page) -> u32 {
+        self.counts.get(page.index()).copied().unwrap_or_default()
+    }
+
+    /// Whether pages were split since the last decision to split.
+    pub(super) fn has_split(&self) -> bool {
+        self.has_split
+    }
+
+    pub(super) fn allocated(&mut self, mem: &dyn Memory, page: Page, span: u32, count: u32) {
+        if span > 1 && self.counts.is_empty() {
+            self.counts = vec![0; mem.page_limit() as usize];
+            self.flags = vec![0; mem.page_limit() as usize];
+        }
+        if !self.counts.is_empty() {
+            self.counts[base_pages(page, span)].fill(count);
+            self.flags[base_pages(page, span)].fill(0);
+        }
+    }
+
+    pub(super) fn released(&mut self, page: Page, span: u32) {
+        self.forget(page, span);
+        if !self.counts.is_empty() {
+            self.counts[base_pages(page, span)].fill(0);
+        }
+    }
+
+    /// The histogram holds the counts of a mapping no longer.
+    pub(super) fn forget(&mut self, page: Page, span: u32) {
+        if self.counts.is_empty() {
+            return;
+        }
+        for at in base_pages(page, span) {
+            if std::mem::take(&mut self.flags[at]) & COUNTED != 0 {
+                self.bins[bin(self.counts[at])] -= 1;
+            }
+        }
+    }
+
+    fn count(&mut self, at: usize, count: u32) {
+        let before = std::mem::replace(&mut self.counts[at], count);
+        if self.flags[at] & COUNTED != 0 {
+            self.bins[bin(before)] -= 1;
+        }
+        self.bins[bin(count)] += 1;
+        self.flags[at] = COUNTED;
+    }
+
+    /// A sample of a base page, in the fast node or not.
+    pub(super) fn sample(&mut self, page: Page, fast: bool) {
+        self.fast.now += u64::from(fast);
+        self.since_split += 1;
+        if self.counts.is_empty() {
+            return;
+        }
+        let at = page.index();
+        self.base.now += u64::from(self.flags[at] & WAS_HOT != 0);
+        self.count(at, self.counts[at].saturating_add(WEIGHT));
+        if bin(self.counts[at]) >= self.threshold {
+            self.flags[at] |= WAS_HOT;
+        }
+    }
+
+    /// Counts are about to be halved.
+    pub(super) fn begin_cooling(&mut self) {
+        self.threshold = self.threshold.saturating_sub(1);
+        self.halvings = self.halvings.saturating_add(1);
+        self.fast_then = self.fast.before;
+        self.fast.halve();
+        self.base.halve();
+        self.in_use = 0;
+        self.skews.clear();
+    }
+
+    /// Halve the counts of a mapping's base pages; its own was in bin `mapping`.
+    pub(super) fn cool(&mut self, page: Page, span: u32, mapping: usize, threshold: usize) {
+        if self.counts.is_empty() {
+            return;
+        }
+        let (mut hot, mut squares) = (0u64, 0u64);
+        for at in base_pages(page, span) {
+            let count = self.counts[at];
+            hot += u64::from(bin(count) >= self.threshold.min(threshold));
+            squares = squares.saturating_add(u64::from(count).pow(2));
+            self.count(at, count / 2);
+            if bin(count) >= self.threshold {
+                self.flags[at] |= WAS_HOT;
+            }
+        }
+        if span > 1 && hot > 0 {
+            self.in_use += 1;
+            if mapping < VERY_HOT {
+                self.skews.push((skew_bin(squares / 11 / hot / hot), page));
+            }
+        }
+    }
+
+    /// Counts were halved: decide whether to split, with `used` frames of memory and a fast node of
+    /// `capacity`.
+    pub(super) fn end_cooling(&mut self, used: u64, capacity: u64) {
+        if self.wanted || self.stopped || self.counts.is_empty() {
+            return;
+        }
+        if self.since_split <= capacity.max(used >> self.period) {
+            return self.choose(self.queue.len());
+        }
+        // The last splits did not raise the hit ratio by 3 %.
+        if self.has_split && self.fast.before * 100 < self.fast_then * 103 {
+            self.stopped = true;
+            return;
+        }
+        self.has_split = false;
+        self.wanted = true;
+    }
+
+    /// The threshold of base pages is adapted; after a halving, huge pages to split are chosen.
+    pub(super) fn adapt(&mut self, lowest: usize, cooled: bool) {
+        if !cooled {
+            self.threshold = lowest;
+            return;
+        }
+        self.threshold = self.threshold.min(lowest);
+        if std::mem::take(&mut self.wanted) {
+            self.since_split = 0;
+            let gain = (self.base.before * 95 / 100).saturating_sub(self.fast.before);
+            let halved = self.cooling_samples.checked_shr(self.halvings.saturating_sub(1)).unwrap_or(0);
+            let samples = (2 * self.cooling_samples - halved).max(1);
+            let pages = gain as f64 / samples as f64 * self.in_use as f64 * self.gain;
+            self.choose(pages.ceil() as usize);
+        }
+    }
+
+    /// Split the most skewed huge pages.
+    fn choose(&mut self, pages: usize) {
+        self.skews.sort_by_key(|(skew, page)| (Reverse(*skew), *page));
+        let skewed = self.skews.iter().filter(|(skew, _)| *skew > 0);
+        self.queue = skewed.take(pages).map(|(_, page)| *page).collect();
+    }
+
+    /// The next huge pages to split.
+    pub(super) fn take(&mut self) -> Vec<Page> {
+        let some = self.queue.len().min(SPLITS);
+        self.has_split |= some > 0;
+        self.queue.drain(..some).collect()
+    }
+}
+
+/// `get_skew_idx`, at most 20.
+fn skew_bin(skew: u64) -> u32 {
+    match skew {
+        0..1024 => u64::BITS - skew.leading_zeros(),
+        _ => 11 + ((skew - 1) / 1024).min(9) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::skew_bin;
+
+    #[test]
+    fn bins_of_skew() {
+        let bins = [0, 1, 2, 3, 4, 1023, 1024, 1025, 2048, 2049, u64::MAX].map(skew_bin);
+        assert_eq!(bins, [0, 1, 2, 2, 3, 10, 11, 12, 12, 13, 20]);
+    }
+}
