@@ -234,7 +234,7 @@ impl RunOptions {
         };
         // The default of the machine, with the budget as its memory.
         let (knob, usual) = usual_min_free(setup.fast);
-        let known = base.map(find).transpose()?.map_or(Vec::new(), |base| (base.knobs)());
+        let known = base.map(find).transpose()?.map_or(Vec::new(), |base| base.all_knobs());
         if known.iter().any(|declared| declared.name == knob) {
             setup.knobs.entry(knob.to_owned()).or_insert(usual);
         }

@@ -20,7 +20,7 @@ use crate::raise;
 #[pyfunction]
 fn tiering_policies() -> String {
     let policies = POLICIES.iter().map(|(name, policy)| {
-        let knobs = (policy.knobs)().into_iter().map(|knob| {
+        let knobs = policy.all_knobs().into_iter().map(|knob| {
             serde_json::json!({
                 "name": knob.name, "kind": knob.kind, "default": knob.default,
                 "what": knob.what, "source": knob.source,

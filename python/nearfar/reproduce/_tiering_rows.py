@@ -21,6 +21,7 @@ Tick = Callable[[int], None] | None
 class Options(TypedDict, total=False):
     """Options of the study ``tiering``."""
 
+    workload: str
     scale: str
     threads: int
     progress: Tick
@@ -32,6 +33,7 @@ class Options(TypedDict, total=False):
     rounds: int
     machine: str
     fast: str
+    share: str
     slow: str
     rss: str
     wss: str

@@ -9,13 +9,14 @@
 //! test of its characteristic behaviour in its file. Shared parts of the kernel: [`lists`] (active
 //! and inactive lists, two-touch activation), [`generations`] (the multi-generational LRU),
 //! [`reclaim`] (watermarks, kswapd), [`scan`] (hint-fault scanning), [`shares`] (fairness between
-//! tenants). [`layered`] builds a policy from external hooks over a base policy.
+//! tenants). [`guard`] can be put around any policy. [`layered`] builds a policy from external hooks over a base policy.
 
 use std::fmt;
 
 use nearfar_trace::{Error, Result};
 
 pub mod generations;
+pub mod guard;
 mod ids;
 pub mod knobs;
 pub mod layered;
@@ -52,11 +53,22 @@ pub struct PolicyEntry {
     pub not_for: &'static str,
     /// Whether it knows future references ([`Policy::foresee`]), as an upper bound.
     pub foresees: bool,
-    /// Its knobs, with the defaults of their sources.
+    /// Its own knobs, with the defaults of their sources.
     pub knobs: fn() -> Vec<Knob>,
     /// Create the policy for a memory without mapped pages: check its [`Capability`]s, allocate
     /// tables, [spawn](Memory::spawn) threads. The settings have passed [`check`].
     pub make: fn(&Settings, &mut dyn Memory) -> Result<Made>,
+}
+
+impl PolicyEntry {
+    /// All its knobs: its own and, if it can have one, those of the [`guard`].
+    pub fn all_knobs(&self) -> Vec<Knob> {
+        let mut knobs = (self.knobs)();
+        if !knobs.is_empty() && !self.foresees {
+            knobs.extend(guard::GuardKnobs::declared());
+        }
+        knobs
+    }
 }
 
 impl fmt::Debug for PolicyEntry {
@@ -109,7 +121,7 @@ pub fn find(name: &str) -> Result<&'static PolicyEntry> {
 /// If there is no such policy or knob (the error suggests the nearest name), or a value is invalid.
 pub fn check(name: &str, settings: &Settings) -> Result<&'static PolicyEntry> {
     let policy = find(name)?;
-    settings.check(name, &(policy.knobs)())?;
+    settings.check(name, &policy.all_knobs())?;
     Ok(policy)
 }
 
@@ -118,5 +130,5 @@ pub fn check(name: &str, settings: &Settings) -> Result<&'static PolicyEntry> {
 /// # Errors
 /// Those of [`check`]; if the memory lacks a required capability.
 pub fn make(name: &str, settings: &Settings, mem: &mut dyn Memory) -> Result<Made> {
-    (check(name, settings)?.make)(settings, mem)
+    guard::make(check(name, settings)?, settings, mem)
 }

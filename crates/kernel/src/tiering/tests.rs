@@ -179,7 +179,7 @@ fn a_policy_refuses_a_memory_that_it_cannot_do_with() {
 fn knobs_are_checked() {
     for (name, policy) in POLICIES {
         check(name, &Settings::default()).unwrap();
-        let knobs = (policy.knobs)();
+        let knobs = policy.all_knobs();
         let names: BTreeSet<_> = knobs.iter().map(|knob| knob.name).collect();
         assert_eq!(names.len(), knobs.len(), "{name} declares a knob twice");
         assert!(knobs.iter().all(|knob| !knob.source.is_empty() && !knob.what.is_empty()));

@@ -97,7 +97,7 @@ pub fn thrashing(writes: u32) -> Vec<Step> {
 /// # Errors
 /// No such policy.
 pub fn settings(policy: &str) -> nearfar_trace::Result<Settings> {
-    let knobs = (find(policy)?.knobs)();
+    let knobs = find(policy)?.all_knobs();
     let values = knobs.iter().filter_map(|knob| Some((knob.name.into(), knob.in_tests?.into())));
     Ok(Settings { values: values.collect(), scale: 1.0 })
 }
@@ -108,7 +108,7 @@ pub fn settings(policy: &str) -> nearfar_trace::Result<Settings> {
 /// No such policy.
 pub fn all_settings(policy: &str) -> nearfar_trace::Result<Vec<Settings>> {
     let mut all = vec![settings(policy)?];
-    for knob in (find(policy)?.knobs)() {
+    for knob in find(policy)?.all_knobs() {
         for choice in knob.choices {
             let mut settings = settings(policy)?;
             settings.values.insert(knob.name.into(), (*choice).into());

@@ -127,3 +127,26 @@ fn shares_are_kept() {
         assert!(without[1] > 0.4, "{name}: {without:?}");
     }
 }
+
+/// Threads of a program that has ended slow nobody.
+#[test]
+fn an_ended_tenant_leaves_its_bandwidth_to_others() {
+    const SCALE: f64 = 1.0 / 2048.0;
+    let machine = Machine::load("ddr4-2socket", Path::new("")).unwrap();
+    let options = Options {
+        scale: SCALE,
+        slow: Some(Size::Bytes(64 << 30)),
+        ..Options::new(&machine, 1.0).unwrap()
+    };
+    let options = Options { fast: vec![Size::Bytes(32 << 30)], ..options };
+    let last = |names: &[&str]| {
+        let shape = Shape { rounds: 2, ..shape(Mix::Mixed, SCALE) };
+        let programs: Vec<_> =
+            names.iter().map(|name| Arc::new(generated(name, &shape).unwrap())).collect();
+        let rows =
+            run(&options, &programs, &[source("none", SCALE)], &[1], &mut |_| Ok(())).unwrap().rows;
+        rows.iter().rfind(|row| row.workload == "antagonist").unwrap().bandwidth_mb_s
+    };
+    let (alone, beside) = (last(&["antagonist"]), last(&["antagonist", "gups"]));
+    assert!((beside / alone - 1.0).abs() < 0.01, "{beside} beside one that ended, {alone} alone");
+}

@@ -14,13 +14,16 @@ use serde::de::{self, Deserializer};
 use super::Mix;
 
 /// The built-in workloads, in the order of lists.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 10] = [
     ("nomad-small", include_str!("../../../../../workloads/generated/nomad-small.toml")),
     ("nomad-medium", include_str!("../../../../../workloads/generated/nomad-medium.toml")),
     ("nomad-large", include_str!("../../../../../workloads/generated/nomad-large.toml")),
+    ("nomad-threads", include_str!("../../../../../workloads/generated/nomad-threads.toml")),
     ("pointer-chase", include_str!("../../../../../workloads/generated/pointer-chase.toml")),
     ("normal-rows", include_str!("../../../../../workloads/generated/normal-rows.toml")),
     ("ranked", include_str!("../../../../../workloads/generated/ranked.toml")),
+    ("gups", include_str!("../../../../../workloads/generated/gups.toml")),
+    ("antagonist", include_str!("../../../../../workloads/generated/antagonist.toml")),
     ("hot-cold", include_str!("../../../../../workloads/generated/hot-cold.toml")),
 ];
 

@@ -23,6 +23,8 @@ pub(super) struct Account {
     /// Its threads, and when the last of those that have ended did.
     pub threads: Range<usize>,
     pub latest: Time,
+    /// When its threads go on after a sleep.
+    pub resumes: Time,
 }
 
 impl Account {
@@ -122,6 +124,7 @@ impl World {
     /// The threads of a tenant, which has ended, go on at `time`.
     pub(in crate::tiering) fn resume(&mut self, tenant: usize, time: Time) {
         self.clocks[self.current] = self.clock;
+        self.accounts[tenant].resumes = time;
         let threads = self.accounts[tenant].threads.clone();
         self.clocks[threads.clone()].fill(time);
         (self.current, self.clock) = (threads.start, time);

@@ -8,6 +8,7 @@ use nearfar_kernel::tiering::{FRAME, Page, Time};
 
 use super::super::counters::MAX_NODES;
 use super::World;
+use super::tenants::Account;
 
 /// What the threads did since the last measurement, and what followed from the one before.
 #[derive(Clone, Debug, Default)]
@@ -174,6 +175,16 @@ impl World {
         Supply { busy: 0.0, ..supplies.first().copied().unwrap_or_default() }
     }
 
+    /// Threads that have not ended and whose program does not sleep; at least one.
+    fn running(&self) -> usize {
+        let now = self.reached();
+        let awake = self.accounts.iter().filter(|account| account.resumes <= now);
+        let running = |account: &Account| {
+            self.clocks_of(account.threads.clone()).filter(|clock| *clock != Time::NEVER).count()
+        };
+        awake.map(running).sum::<usize>().max(1)
+    }
+
     /// The costs of accesses with the load of the last measurement, while kernel threads use the
     /// share `busy` of each node.
     pub(super) fn balance(&mut self, busy: &[f64; MAX_NODES]) {
@@ -182,7 +193,7 @@ impl World {
             demand.others = *busy;
         }
         let nodes = &self.hardware.nodes;
-        let threads = self.clocks.len() as f64;
+        let threads = self.running() as f64;
         let supplies = match demands.is_empty() {
             // At first, as if each node had all accesses: the load must not begin above the peak.
             true => nodes.iter().map(|node| self.alone(node)).collect(),
