@@ -1,7 +1,13 @@
-"""What ``nearfar watch`` costs a server under full load, in alternating halves of short pairs."""
+"""What ``nearfar watch`` costs a server under full load, in alternating halves of short pairs.
+
+The server and its client fill two processors, so that the watcher takes time from them; or both run
+on one, and the watcher has another to itself.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
 import shutil
 import signal
 import socket
@@ -36,17 +42,19 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         return []
     made = []
     pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if quick else (PAIRS, SECONDS)
-    for size, (keys, watch) in (QUICK_SIZES if quick else SIZES).items():
-        print(f"bench: {NAME}: {size}", file=sys.stderr)
-        with server(inputs.scratch) as (pid, wire, asking):
+    sizes = (QUICK_SIZES if quick else SIZES).items()
+    for (size, (keys, watch)), spare in itertools.product(sizes, (False, True)):
+        name = f"{size}, a processor to spare" if spare else size
+        print(f"bench: {NAME}: {name}", file=sys.stderr)
+        with server(inputs.scratch, spare) as (pid, wire, asking):
             asking = [*asking, "-r", str(keys), "-q", "-P", "8"]
             run([*asking, "-t", "set", "-d", str(VALUE), "-n", str(3 * keys)], discard=True)
             found = [*measured(pid, wire, [*asking, "-t", "get", "-l"], watch, pairs, seconds)]
         losses = [1 - one[True][0] / one[False][0] for one in found]
         gains = [one[True][1] / one[False][1] - 1 for one in found]
         made += [
-            lost(f"signed throughput lost, {size}", losses),
-            lost(f"signed processor time a request gained, {size}", gains),
+            lost(f"signed throughput lost, {name}", losses),
+            lost(f"signed processor time a request gained, {name}", gains),
         ]
     return made
 
@@ -57,12 +65,26 @@ def lost(name: str, losses: list[float]) -> Row:
 
 
 @contextmanager
-def server(scratch: Path) -> Iterator[tuple[int, socket.socket, list[str]]]:
-    """A server without files: its number, a connection to it, and how it is put under load."""
+def server(scratch: Path, spare: bool) -> Iterator[tuple[int, socket.socket, list[str]]]:
+    """A server without files: its number, a connection to it, and how it is put under load.
+
+    With ``spare``, both stay on one processor.
+    """
     name = str(scratch / "watch-cost.sock")
     Path(name).unlink(missing_ok=True)
-    words = ["redis-server", "--port", "0", "--unixsocket", name, "--save", "", "--appendonly"]
-    with subprocess.Popen([*words, "no"], stdout=subprocess.DEVNULL) as child:
+    pinned = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))] if spare else []
+    words = [
+        "redis-server",
+        "--port",
+        "0",
+        "--unixsocket",
+        name,
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]
+    with subprocess.Popen([*pinned, *words], stdout=subprocess.DEVNULL) as child:
         try:
             while not Path(name).exists():
                 if child.poll() is not None:
@@ -70,7 +92,7 @@ def server(scratch: Path) -> Iterator[tuple[int, socket.socket, list[str]]]:
                 time.sleep(0.05)
             with socket.socket(socket.AF_UNIX) as wire:
                 wire.connect(name)
-                yield child.pid, wire, ["redis-benchmark", "-s", name]
+                yield child.pid, wire, [*pinned, "redis-benchmark", "-s", name]
         finally:
             child.kill()
 
