@@ -187,6 +187,36 @@ def test_regions_are_those_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
     assert answer["tlb_misses"] > 0
 
 
+@pytest.mark.parametrize("machine", ["optane-ssd", "zen4-vm"])
+def test_the_kernel_s_share_is_that_of_a_plain_loop(
+    tmp_path: Path, nearfar: Run, machine: str
+) -> None:
+    """The kernel has pages of its own, so its share of first touches is that of their number."""
+    lines = ["addr,kind"]
+    for number in range(4000):
+        # The programs use 30 pages, the kernel 10 others, for one reference in four.
+        own = f"{4096 * (1000 + number % 10)},kernel-load"
+        lines.append(own if number % 4 == 3 else f"{4096 * (number % 30)},store")
+    (tmp_path / "vm.csv").write_text("\n".join(lines) + "\n")
+    trace = tmp_path / "vm.trace"
+    assert nearfar("import", tmp_path / "vm.csv", "-o", trace).returncode == 0
+    run = made(trace, tmp_path / "plain", machine=machine, memory="100%")
+    assert all(term["kernel_share"] is None for term in explain(run, page="16K").terms)
+    info = json.loads((trace / "trace.json").read_text())
+    info["source"]["vm_memory_bytes"] = 1 << 30
+    (trace / "trace.json").write_text(json.dumps(info))
+    run = made(trace, tmp_path / "run", machine=machine, memory="100%")
+    found = explain(run, page="4K", memory="100%")
+    pages = len({number % 30 for number in range(4000) if number % 4 != 3})
+    own = len({number % 10 for number in range(4000) if number % 4 == 3})
+    shares = {term["term"]: term["kernel_share"] for term in found.terms}
+    faults = "faults" if machine == "zen4-vm" else "page faults"
+    assert shares[faults] == pytest.approx(own / (own + pages))
+    if machine == "optane-ssd":
+        assert shares["TLB lookup"] == shares["memory access"] == 0.25
+    assert "kernel" in nearfar("explain", run, "--page", "4K").stdout
+
+
 def test_code_is_that_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
     """First touches by the block fetched before them."""
     found = explain(made(trace, tmp_path / "run"), page="4K")

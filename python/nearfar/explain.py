@@ -27,7 +27,15 @@ from nearfar import paging_findings as findings
 from nearfar.declared import explain as declared
 from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
-from nearfar.explain_terms import KINDS, cost_ns, machine_terms, model_terms, rows_of
+from nearfar.explain_terms import (
+    KINDS,
+    Term,
+    cost_ns,
+    kernel_shares,
+    machine_terms,
+    model_terms,
+    rows_of,
+)
 from nearfar.filter import view
 from nearfar.machine import Machine
 from nearfar.page_choice import choose
@@ -122,6 +130,8 @@ TABLES: Final = {
                    "machine`."),
             _COSTS[0],
             Column("share", "double", False, "", "Its share of `total_ns`."),
+            Column("kernel_share", "double", True, "", "The kernel's share of it, in a trace of a "
+                   "virtual machine; null where it is not counted.", "kernel"),
             Column("usual_ns", "double", True, "ns", "Time with 4 KiB pages; null unless the run "
                    "has `--view machine` and 4 KiB pages, and this is another page size.",
                    "4 KiB"),
@@ -271,22 +281,26 @@ def explain(
         )
     machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
     trace = _trace(made, opened.path)
+    info = parse_json(read_trace(trace))
+    of_vm = bool(info["source"].get("vm_memory_bytes"))
     sizes: list[declared.SizesRow] = []
     with view(trace, run_options["filter"], machine, progress) as seen:
         if on_machine:
             usual = _usual(rows, row)
             answer["usual_ns"] = None if usual is None else usual["total_ns"]
-            terms = machine_terms(row, usual)
             smallest = min(row["page_bytes"] for row in rows)
             wanted = rows if asked["by_region"] else [row]
             counted = regions.count(seen.path, machine, run_options, wanted, smallest, progress)
             found = counted[wanted.index(row)]
+            shares = kernel_shares(found, info["instructions"]) if of_vm else {}
+            terms = machine_terms(row, usual, shares)
             if asked["by_region"]:
                 sizes = regions.by_region(seen.path, machine, run_options, rows, progress, counted)
         else:
-            found, terms = _by_the_model(
+            found, model = _by_the_model(
                 opened.path, seen.path, run_options, row, machine, progress
             )
+            terms = rows_of(model, row["total_ns"], found, of_vm=of_vm)
     answer["lifetimes"] = found["lifetimes"]
     whole = found["total"]["ns"]
     for place in regions.places_of(found):
@@ -296,7 +310,6 @@ def explain(
     filtered = findings.filtered(made)
     by_code = [] if filtered else found["sites"]
     by_code.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
-    info = parse_json(read_trace(trace))
     symbols = Symbols(info.get("build_ids", {}), asked["symbols"] or (), trace.glob("perf-*.map"))
     functions = by_line(by_code, symbols, info["source"]["command"])
     if len(functions) > _LINES:
@@ -348,7 +361,7 @@ def _by_the_model(
     row: paging_declared.Row,
     machine: Machine,
     progress: Callable[[int], None] | None,
-) -> tuple[Explained, list[declared.TermsRow]]:
+) -> tuple[Explained, list[Term]]:
     """Counts with the run's TLB, and the terms of the equations."""
     options = regions.options_of(run_options, row, row["page_bytes"])
     found: Explained = json.loads(_engine.paging_explain(trace, options=options, progress=progress))
@@ -365,7 +378,7 @@ def _by_the_model(
     terms = model_terms(machine, row, total, lifetimes, bool(run_options["write_back"]))
     for place in regions.places_of(found):
         place["ns"] = cost_ns(place, terms) / total["references"]
-    return found, rows_of(terms, row["total_ns"])
+    return found, terms
 
 
 # --- the row

@@ -8,7 +8,7 @@ model of page-size advice (000, equations 1 to 3), which the engine applies
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -17,6 +17,7 @@ from nearfar import units
 from nearfar.declared import explain as declared
 from nearfar.declared import paging as paging_declared
 from nearfar.machine import Machine
+from nearfar.regions import Explained
 
 #: Kinds of faults, and events that cost time.
 Kind = Literal["zero_fills", "file_reads", "swap_ins", "file_rereads"]
@@ -54,6 +55,7 @@ class Term:
             "each_ns": self.each_ns,
             "ns": ns,
             "share": ns / total_ns,
+            "kernel_share": None,
             "usual_ns": None,
             "saved_ns": None,
             "gain": None,
@@ -111,10 +113,32 @@ def model_terms(
     return terms
 
 
-def rows_of(terms: Iterable[Term], total_ns: float) -> list[declared.TermsRow]:
-    """The terms as rows, without kinds of events that did not occur."""
+def rows_of(
+    terms: Iterable[Term], total_ns: float, found: Explained, *, of_vm: bool
+) -> list[declared.TermsRow]:
+    """The terms as rows, without kinds of events that did not occur.
+
+    Args:
+        terms: the terms.
+        total_ns: the time of a reference.
+        found: counts, for the kernel's share.
+        of_vm: whether the trace is of a virtual machine.
+    """
     always = (None, "tlb_misses", "faults")
-    return [term.row(total_ns) for term in terms if term.rate or term.event in always]
+    rows = []
+    for term in terms:
+        if term.rate or term.event in always:
+            row = term.row(total_ns)
+            # Every reference has the others, but for write-backs, which are nobody's.
+            count = term.event or ("references" if term.rate == 1 else None)
+            if of_vm and count is not None:
+                row["kernel_share"] = _share(found["kernel"][count], found["total"][count])
+            rows.append(row)
+    return rows
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def cost_ns(place: declared.TotalRow, terms: Sequence[Term]) -> float:
@@ -126,9 +150,15 @@ def cost_ns(place: declared.TotalRow, terms: Sequence[Term]) -> float:
 
 
 def machine_terms(
-    row: paging_declared.Row, usual: paging_declared.Row | None
+    row: paging_declared.Row, usual: paging_declared.Row | None, shares: Mapping[str, float | None]
 ) -> list[declared.TermsRow]:
-    """The parts of the time of a row with ``--view machine``, beside those of 4 KiB pages."""
+    """The parts of the time of a row with ``--view machine``, beside those of 4 KiB pages.
+
+    Args:
+        row: the row.
+        usual: that of 4 KiB pages; None if it is the same, or there is none.
+        shares: the kernel's share by part (:func:`kernel_shares`).
+    """
     terms: list[declared.TermsRow] = []
     for part in findings.PARTS:
         ns, usual_ns, saved = row.get(part) or 0.0, None, None
@@ -144,9 +174,29 @@ def machine_terms(
                 "each_ns": None,
                 "ns": ns,
                 "share": ns / row["total_ns"],
+                "kernel_share": shares.get(part),
                 "usual_ns": usual_ns,
                 "saved_ns": saved,
                 "gain": None if usual is None or saved is None else saved / usual["total_ns"],
             }
         )
     return terms
+
+
+def kernel_shares(found: Explained, instructions: int) -> dict[str, float | None]:
+    """The kernel's share of the parts of the time on a machine that are counted by reference.
+
+    Args:
+        found: counts on that machine.
+        instructions: of the whole trace.
+    """
+    kernel, total = found["kernel"], found["total"]
+    given = _share(kernel["given_ps"], total["given_ps"])
+    return {
+        "cpu_ns": _share(found["kernel_instructions"], instructions),
+        "tlb_ns": _share(kernel["tlb_ps"], total["tlb_ps"]),
+        "walk_ns": _share(kernel["walk_ps"], total["walk_ps"]),
+        "fault_ns": given,
+        "start_ns": given,
+        "io_ns": _share(kernel["swap_ins"], total["swap_ins"]),
+    }

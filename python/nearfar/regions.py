@@ -89,6 +89,9 @@ class Explained(TypedDict):
 
     lifetimes: bool
     total: Counts
+    #: The part of it by references of the kernel.
+    kernel: Counts
+    kernel_instructions: int
     regions: list[Place]
     ranges: list[Place]
     sites: list[SiteCounts]
@@ -108,7 +111,7 @@ def options_of(
 
 def places_of(found: Explained) -> list[Counts]:
     """Everything that has counts."""
-    return [found["total"], *found["regions"], *found["ranges"], *found["sites"]]
+    return [found["total"], found["kernel"], *found["regions"], *found["ranges"], *found["sites"]]
 
 
 def count(

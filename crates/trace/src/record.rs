@@ -110,6 +110,11 @@ impl KindSet {
     /// The kinds that fetch instructions.
     pub const FETCHES: KindSet = KindSet(1 << Kind::Fetch as u8 | 1 << Kind::KernelFetch as u8);
 
+    /// The kernel's kinds.
+    pub const KERNEL: KindSet = KindSet(
+        1 << Kind::KernelLoad as u8 | 1 << Kind::KernelStore as u8 | 1 << Kind::KernelFetch as u8,
+    );
+
     /// The chosen kinds.
     pub fn of(kinds: &[nearfar_schema::Choice<Kinds>]) -> KindSet {
         let named = kinds.iter().filter_map(|kind| Kind::from_name(kind.name));

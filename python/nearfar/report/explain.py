@@ -61,6 +61,7 @@ def _spent(result: ExplainResult) -> Table:
         "each_ns": None,
         "ns": total,
         "share": 1.0,
+        "kernel_share": None,
         "usual_ns": usual,
         "saved_ns": saved,
         "gain": saved / usual if saved is not None and usual else None,
@@ -75,13 +76,14 @@ def term_cells(
     """Heads and cells of the table of terms: times and shares, or times beside those of 4 KiB."""
     if result.run["usual_ns"] is None:
         heads = declared.TERMS_ROWS.heads("term", "ns", "share")
-        return heads, [
+        cells = [
             [term["term"], units.duration(term["ns"]), units.percent(term["share"])]
             for term in terms
         ]
+        return _with_kernel(terms, heads, cells)
     heads = declared.TERMS_ROWS.heads("term", "usual_ns", "ns", "saved_ns", "gain")
     heads[2] = units.size(result.run["page_bytes"])
-    return heads, [
+    cells = [
         [
             term["term"],
             units.duration(term["usual_ns"] or 0),
@@ -91,6 +93,19 @@ def term_cells(
         ]
         for term in terms
     ]
+    return _with_kernel(terms, heads, cells)
+
+
+def _with_kernel(
+    terms: Sequence[declared.TermsRow], heads: list[str], cells: list[list[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of terms, with the kernel's share if it is known."""
+    shares = [term["kernel_share"] for term in terms]
+    if all(share is None for share in shares):
+        return heads, cells
+    shown = ["" if share is None else units.percent(share) for share in shares]
+    head = declared.TERMS_ROWS.head("kernel_share")
+    return [*heads, head], [[*row, cell] for row, cell in zip(cells, shown, strict=True)]
 
 
 def larger_pages(rows: Sequence[declared.SizesRow]) -> tuple[list[declared.SizesRow], int]:
@@ -196,7 +211,7 @@ def _terms(terms: Sequence[declared.TermsRow]) -> Table:
     ]
     title = "T_total = T_A + T_D per reference, equations 1 to 3 of page-size advice (000)"
     heads = declared.TERMS_ROWS.heads("part", "term", "formula", "rate", "each_ns", "ns", "share")
-    return listing(title, heads, rows)
+    return listing(title, *_with_kernel(terms, heads, rows))
 
 
 def _regions(regions: Sequence[declared.Row]) -> Table:

@@ -134,6 +134,10 @@ pub struct Explained {
     pub lifetimes: bool,
     /// Sum over all places.
     pub total: Counts,
+    /// The part of it by references of the kernel; without references if there is a processor.
+    pub kernel: Counts,
+    /// Instructions of the kernel, if there is a processor.
+    pub kernel_instructions: u64,
     /// By region, most misses and faults first.
     pub regions: Vec<Place>,
     /// By address range, lowest first.
@@ -172,10 +176,11 @@ pub fn explain(
             if KindSet::FETCHES.has(kind) {
                 tally.fetch(thread, addr);
             }
-            if options.kinds.0 >> kind & 1 == 0 {
+            if !options.kinds.has(kind) {
                 continue;
             }
             let write = KindSet::WRITES.has(kind);
+            let by_kernel = KindSet::KERNEL.has(kind);
             let first = placed >> block_shift;
             for block in first..=last_byte(placed, batch.size[index]) >> block_shift {
                 // The part of the record in this block.
@@ -185,7 +190,7 @@ pub fn explain(
                 let events = simulation.reference(target);
                 // A record references each page once, even if it touches several blocks of it.
                 let references = u64::from(block == first || low & (page_bytes - 1) == 0);
-                tally.reference(thread, block_addr, events, references);
+                tally.reference((thread, by_kernel), block_addr, events, references);
             }
         }
         if at >= next_progress {

@@ -148,7 +148,7 @@ impl Named {
 
 impl Observe for Areas {
     #[inline]
-    fn record(&mut self, at: u64, thread: usize, _: u64, _: bool) {
+    fn record(&mut self, at: u64, thread: usize, _: u64, _: u8) {
         if at >= self.next_event {
             let processes = &self.processes;
             let process_of = |thread: u32| processes.get(&thread).copied().unwrap_or(0);

@@ -5,7 +5,7 @@
 //! counted by block.
 
 use nearfar_hardware::processor::{Hierarchy, Processor};
-use nearfar_trace::{Reader, Result};
+use nearfar_trace::{Batch, KindSet, Reader, Result};
 use rustc_hash::FxHashMap;
 
 use super::memory::TlbAndMemory;
@@ -54,17 +54,21 @@ pub fn explain(
     places.finish(sizes, processor.map_ns)
 }
 
-/// Counts by the ids of places and of code.
+/// Counts by the ids of places and of code, and those of the kernel.
 #[derive(Clone, Default)]
 struct ByPlace {
     places: Vec<Counts>,
     sites: Vec<Counts>,
+    kernel: Counts,
 }
 
 impl ByPlace {
-    fn add(&mut self, place: u32, site: u32, counts: &Counts) {
+    fn add(&mut self, (place, site, by_kernel): (u32, u32, bool), counts: &Counts) {
         for (all, id) in [(&mut self.places, place), (&mut self.sites, site)] {
             slot(all, id).add(counts);
+        }
+        if by_kernel {
+            self.kernel.add(counts);
         }
     }
 }
@@ -94,6 +98,7 @@ struct Entry {
     until: usize,
     place: u32,
     site: u32,
+    by_kernel: bool,
     region: u32,
 }
 
@@ -116,6 +121,9 @@ struct Places {
     running: Option<usize>,
     thread: usize,
     process: u32,
+    /// The record is of the kernel.
+    by_kernel: bool,
+    kernel_instructions: u64,
     /// The last fetch by thread.
     fetched: Vec<Option<u64>>,
     /// Region and range of [`MIN_RANGE_SHIFT`].
@@ -150,6 +158,8 @@ impl Places {
             running: None,
             thread: 0,
             process: threads.first().map_or(0, |thread| thread.process),
+            by_kernel: false,
+            kernel_instructions: 0,
             fetched: Vec::new(),
             places: Ids(FxHashMap::default()),
             sites: Ids(FxHashMap::default()),
@@ -204,7 +214,7 @@ impl Places {
         let events = Counts { tlb_misses: 0, tlb_second_hits: 0, ..events };
         if events != Counts::default() {
             let site = self.site();
-            self.counts.add(place, site, &events);
+            self.counts.add((place, site, self.by_kernel), &events);
             self.stamp += 1;
         } else if !self.memory.sees_all() {
             self.blocks[block as usize].stamp = self.stamp;
@@ -216,7 +226,8 @@ impl Places {
             slot(&mut self.counts.places, seen.place).references += seen.references;
         }
         let map_ps = (map_ns * 1e3).round() as u64;
-        for counts in self.counts.places.iter_mut().chain(&mut self.counts.sites) {
+        let ByPlace { places, sites, kernel } = &mut self.counts;
+        for counts in places.iter_mut().chain(sites).chain([kernel]) {
             counts.given_ps += counts.given * map_ps;
         }
         let by_code = self.fetched.iter().any(Option::is_some);
@@ -227,6 +238,7 @@ impl Places {
             let cell_shift = size.shift().max(MIN_RANGE_SHIFT);
             let mut counted = Counted::default();
             for part in [&self.counts, &counts] {
+                counted.kernel.add(&part.kernel);
                 for (&(region, cell), &id) in &self.places.0 {
                     let cell = cell >> (cell_shift - MIN_RANGE_SHIFT);
                     let of = counted.places.entry((region, cell)).or_default();
@@ -239,7 +251,9 @@ impl Places {
             }
             counted.sites.retain(|_, counts| *counts != Counts::default());
             let resident: Vec<u64> = memory.bytes.iter().map(|&(_, peak)| peak as u64).collect();
-            found.push(counted.explained(&names, &programs, cell_shift, Some(&resident)));
+            let kernel_instructions = self.kernel_instructions;
+            let explained = counted.explained(&names, &programs, cell_shift, Some(&resident));
+            found.push(Explained { kernel_instructions, ..explained });
         }
         Ok(found)
     }
@@ -248,13 +262,20 @@ impl Places {
 impl Observe for Places {
     const SKIPS: bool = true;
 
+    fn batch(&mut self, batch: &Batch) {
+        let records = batch.kind.iter().zip(&batch.instr);
+        let by_kernel = records.filter(|record| KindSet::KERNEL.has(*record.0));
+        self.kernel_instructions += by_kernel.map(|record| u64::from(*record.1)).sum::<u64>();
+    }
+
     fn event(&mut self) {
         self.stamp += 1;
         self.running = None;
     }
 
     #[inline]
-    fn record(&mut self, at: u64, thread: usize, addr: u64, fetch: bool) {
+    fn record(&mut self, at: u64, thread: usize, addr: u64, kind: u8) {
+        self.by_kernel = KindSet::KERNEL.has(kind);
         if at >= self.next_event {
             let processes = &self.processes;
             let process_of = |thread: u32| processes.get(&thread).copied().unwrap_or(0);
@@ -273,7 +294,7 @@ impl Observe for Places {
             self.process = process;
             slot(&mut self.fetched, thread as u32);
         }
-        if fetch {
+        if KindSet::FETCHES.has(kind) {
             self.fetched(thread, addr);
         }
     }
@@ -307,13 +328,13 @@ impl Observe for Places {
     }
 
     fn touched(&mut self, chunk: &Chunk, number: u64, maps: u64) {
-        let ((place, region), site) = (self.place(number), self.site());
+        let ((place, region), site, by_kernel) = (self.place(number), self.site(), self.by_kernel);
         if maps != self.mapped {
             let given = maps - self.mapped;
-            self.counts.add(place, site, &Counts { given, ..Counts::default() });
+            self.counts.add((place, site, by_kernel), &Counts { given, ..Counts::default() });
             self.mapped = maps;
         }
-        self.entries.push(Entry { until: chunk.touches.len(), place, site, region });
+        self.entries.push(Entry { until: chunk.touches.len(), place, site, by_kernel, region });
     }
 }
 
@@ -368,7 +389,7 @@ impl Watch for Attribution<'_> {
                     tlb_ps: costs.tlb_ps,
                     ..Counts::default()
                 };
-                self.counts.add(entry.place, entry.site, &counts);
+                self.counts.add((entry.place, entry.site, entry.by_kernel), &counts);
             }
         }
     }

@@ -67,9 +67,19 @@ impl Tally {
         self.fetched.insert(thread, addr);
     }
 
-    /// Count the events of a reference, and `references` references, 0 or 1.
-    pub fn reference(&mut self, thread: u32, addr: u64, events: Counts, references: u64) {
+    /// Count the events of a reference by a thread or by the kernel for it, and `references`
+    /// references, 0 or 1.
+    pub fn reference(
+        &mut self,
+        (thread, by_kernel): (u32, bool),
+        addr: u64,
+        events: Counts,
+        references: u64,
+    ) {
         self.enter(addr);
+        if by_kernel {
+            self.counted.kernel.add(&Counts { references, ..events });
+        }
         if events != Counts::default() {
             let (names, running) = (&mut self.names, self.running);
             let site = self.fetched.get(&thread).map(|&addr| (names.code(running, addr), addr));
@@ -111,6 +121,8 @@ impl Tally {
 /// Counts by region and range, and by code: the last instructions that the thread had fetched.
 #[derive(Default)]
 pub struct Counted {
+    /// Those of the kernel's references.
+    pub kernel: Counts,
     /// By region id, and address in ranges.
     pub places: FxHashMap<(u32, u64), Counts>,
     /// `None` before any fetch. Empty if there are no fetches.
@@ -228,6 +240,8 @@ impl Counted {
         regions.sort_by_key(|r| {
             (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults + r.counts.given), r.addr_low)
         });
-        Explained { lifetimes: false, total, regions, ranges, sites }
+        let kernel = self.kernel;
+        let (lifetimes, kernel_instructions) = (false, 0);
+        Explained { lifetimes, total, kernel, kernel_instructions, regions, ranges, sites }
     }
 }

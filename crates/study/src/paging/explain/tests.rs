@@ -196,7 +196,7 @@ fn check(records: &[Record], tlb: &str, policy: &str) {
             assert!(found.ranges.len() <= RANGES);
             let mut sites = Counts { references: study.references, ..Counts::default() };
             found.sites.iter().for_each(|site| sites.add(&site.counts));
-            let fetches = records.iter().any(|r| r.kind == Kind::Fetch);
+            let fetches = records.iter().any(|r| r.kind.fetches());
             assert!(sites == study || !fetches && found.sites.is_empty());
             // Each page of each record counts where its first byte there lies.
             for name in ["low", "high", "(unnamed)"] {
@@ -217,8 +217,33 @@ fn check(records: &[Record], tlb: &str, policy: &str) {
     }
 }
 
+/// If the kernel's references are to a region of their own, the counts of that are the kernel's.
+fn check_kernel(records: &[Record], tlb: &str) {
+    let by_kernel = |r: &Record| KindSet::KERNEL.contains(r.kind);
+    let records: Vec<Record> = records
+        .iter()
+        .map(|r| Record { addr: [LOW, HIGH][usize::from(by_kernel(r))] + (r.addr & 0xffff), ..*r })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let reader = store(&records, folder.path());
+    let memory = vec![MemorySize::Fraction(0.5)];
+    let options = new_options(vec![4096], memory, tlb, "clock", KindSet::ALL).unwrap();
+    let processor = crate::paging::machine::tests::processor(None);
+    let on_machine =
+        explain_on_machine(&reader, &options, &processor, &[4096], &mut |_| Ok(())).unwrap();
+    let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
+    let by_kernel_instr = records.iter().filter(|&r| by_kernel(r)).map(|r| u64::from(r.instr));
+    assert_eq!(on_machine[0].kernel_instructions, by_kernel_instr.sum::<u64>());
+    for (found, all_references) in [(&found, true), (&on_machine[0], false)] {
+        let high = found.regions.iter().find(|region| region.name == "high");
+        let counts = high.map_or(Counts::default(), |region| region.counts);
+        let references = if all_references { counts.references } else { 0 };
+        assert_eq!(found.kernel, Counts { references, ..counts });
+    }
+}
+
 fn records() -> impl Strategy<Value = Vec<Record>> {
-    let one = (0u64..2, 0u64..80_000, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..5000]);
+    let one = (0u64..2, 0u64..80_000, 0u8..6, prop_oneof![9 => 1u16..9, 1 => 1u16..5000]);
     prop::collection::vec(one, 1..1200).prop_map(|parts| {
         parts
             .iter()
@@ -242,6 +267,7 @@ proptest! {
         policy in prop::sample::select(REPLACEMENTS),
     ) {
         check(&records, tlb, policy.name);
+        check_kernel(&records, tlb);
     }
     #[test]
     fn sums_are_the_views_on_a_machine(steps in steps(), lives in any::<bool>()) {

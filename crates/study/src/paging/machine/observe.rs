@@ -1,5 +1,7 @@
 //! What sees every reference of the pass over a trace.
 
+use nearfar_trace::Batch;
+
 use super::touches::Chunk;
 
 /// Observes the references of a trace.
@@ -18,10 +20,12 @@ pub trait Observe {
     }
     /// The last fetch of records that were counted so.
     fn fetched(&mut self, _thread: usize, _addr: u64) {}
+    /// A batch of records begins.
+    fn batch(&mut self, _batch: &Batch) {}
     /// An event happened, so pages may have changed.
     fn event(&mut self) {}
-    /// Record number `at` begins.
-    fn record(&mut self, _at: u64, _thread: usize, _addr: u64, _fetch: bool) {}
+    /// Record number `at` begins, of the kind with this on-disk number.
+    fn record(&mut self, _at: u64, _thread: usize, _addr: u64, _kind: u8) {}
     /// It references a line.
     fn access(&mut self, _page: Access) {}
     /// The chunk has touches for this reference to page `number`; `maps` faults mapped pages of the

@@ -208,6 +208,7 @@ impl Touches {
     }
 
     fn batch<O: Observe>(&mut self, batch: &mut Batch, chunk: &mut Chunk, observer: &mut O) {
+        observer.batch(batch);
         let mut events = std::mem::replace(&mut self.events, Events::none());
         for next in events.among(batch.len()) {
             match next {
@@ -291,7 +292,7 @@ impl Touches {
     fn record(&mut self, batch: &Batch, at: usize, chunk: &mut Chunk, observer: &mut impl Observe) {
         let (addr, kind, thread) = (batch.addr[at], batch.kind[at], batch.thread[at] as usize);
         let fetch = KindSet::FETCHES.has(kind);
-        observer.record(self.records + at as u64, thread, addr, fetch);
+        observer.record(self.records + at as u64, thread, addr, kind);
         if self.threads.len() <= thread {
             self.threads.resize(thread + 1, self.new.clone());
         }
