@@ -136,6 +136,10 @@ def test_memory_from_before_a_late_start_is_counted(program: Path, tmp_path: Pat
     assert row["max_bytes"] is None and "its start" in row["no_limit"]
     with pytest.raises(NearfarError, match="no limit is advised: not recorded: its start"):
         emit.emit("systemd-memory", row)
+    capture.capture([program, "late", "6"], trace, start_after="2s", resident=False, force=True)
+    row = sized(trace, swap="none")
+    assert row["peak_bytes"] < 20 * MIB
+    assert "memory that was resident before" in str(row["no_limit"])
 
 
 @needs_cc

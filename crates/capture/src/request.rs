@@ -20,6 +20,8 @@ nearfar_schema::options! {
     pub struct Request {
         /// Record instruction fetches, one for each block of straight-line code.
         fetch: bool = true,
+        /// Record pages that are resident when recording begins late, as accesses of the kernel.
+        resident: bool = true,
         /// Start recording this long after the program starts. Earlier mappings are known, but not
         /// which of their pages were touched.
         start_after: Option<TimeSpan> = none("at program start"),

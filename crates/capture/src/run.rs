@@ -43,6 +43,8 @@ pub struct Options {
     pub force: bool,
     /// Record instruction fetches.
     pub fetch: bool,
+    /// Record pages that are resident when recording begins late.
+    pub resident: bool,
     /// What recording waits for. Address spaces are recorded from the start.
     pub start: Option<Start>,
     /// Stop recording this long after it began; the program runs on.
@@ -119,6 +121,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     let started = format!("recording began {}", described.as_deref().unwrap_or_default());
     for (set, text) in [
         (!options.fetch, "without instruction fetches"),
+        (!options.resident, "without what was resident before"),
         (options.follow_forks, "child processes recorded"),
         (described.is_some(), started.as_str()),
         (options.skip_refs > 0, skipped.as_str()),
@@ -130,6 +133,8 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     // The boot of a virtual machine is no part of what was asked for.
     let late = start.as_ref().is_some_and(|start| !matches!(start, Start::Guest(_)));
     let late = late || options.skip_refs > 0;
+    let missing = [(late, "its start"), (!options.resident, "memory that was resident before")];
+    let missing = missing.into_iter().filter(|part| part.0).map(|part| part.1);
     let source = Source {
         kind: "capture".into(),
         detail,
@@ -137,7 +142,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         arch: arch.into(),
         vm_memory_bytes: options.vm.as_ref().map_or(0, |vm| vm.memory),
         sample: options.sample.map(|(rate, seed)| rate.sample(seed)),
-        unrecorded: Some(late.then(|| "its start".to_owned()).into_iter().collect()),
+        unrecorded: Some(missing.map(str::to_owned).collect()),
         ..Source::default()
     };
     // The program and the expander use at most a processor each, encoding one and a half.
@@ -174,6 +179,9 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     let limits = (options.skip_refs, options.max_refs, schedule);
     let recording = Recording::new(&shared, writer, options.fetch, limits, interrupter);
     let mut streams = Streams::new(&shared, recording, options.follow_forks);
+    if !options.resident {
+        streams.skip_resident();
+    }
     let received = receive(&shared, &mut streams, &child, guest);
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
     received?;

@@ -111,6 +111,11 @@ impl<'a> Streams<'a> {
         }
     }
 
+    /// Do not record what is resident once a late recording begins.
+    pub(crate) fn skip_resident(&mut self) {
+        self.is_late = false;
+    }
+
     /// Record what is resident already, once a late recording begins.
     pub(crate) fn begin_late(&mut self) -> Result<()> {
         if self.is_late && self.recording.out.has_begun() {

@@ -33,6 +33,7 @@ fn capture_run(
         plugin,
         force,
         fetch: request.fetch,
+        resident: request.resident,
         skip_refs: request.skip_refs.0,
         max_refs,
         start,
