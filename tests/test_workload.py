@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from capturing import needs_cc, needs_qemu
-from conftest import DATA, Run
-from nearfar import inputs, workload
+from conftest import DATA, HANG, Run, fetched
+from nearfar import inputs, workload, workload_guest
 from nearfar.errors import NearfarError
 
 SHORT = """
@@ -209,6 +209,35 @@ def test_a_display_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match="did not run to its end"):
         bare = workload.parse("other.toml", short(command='["xdotool", "getdisplaygeometry"]'))
         workload.capture(bare, tmp_path)
+
+
+def test_a_guest_s_script_runs_what_a_capture_runs(tmp_path: Path) -> None:
+    """Its shell starts the program with its input, then the clients, and waits longer."""
+    text = short(
+        command='["sh", "-c", "cat >got; until [ -e done ]; do sleep 0.1; done"]',
+        stdin='"typed"',
+        client='[["sleep", "0"], ["sh", "-c", "cat >done", "<", "typed"]]',
+    )
+    made = workload.parse("mine.toml", text + '\ntyped = { text = "abc" }\n')
+    workload.make_inputs(made, tmp_path)
+    script = workload_guest.script(made.to_dict())
+    # Its folder in a guest.
+    own = script.replace("=/work", f"={tmp_path}")
+    subprocess.run(["sh", "-c", own], cwd=tmp_path, check=True, timeout=HANG)
+    assert (tmp_path / "got").read_text() == (tmp_path / "done").read_text() == "abc"
+    assert "sleep 50" in workload_guest.script(workload.load("gedit").to_dict())
+
+
+@pytest.mark.long("one more guest under TCG")
+def test_a_workload_in_a_guest(tmp_path: Path) -> None:
+    """Its kernel is recorded with it, and what the guest touched before is not."""
+    fetched("x86_64")
+    made = workload.capture(workload.load("gunzip"), tmp_path, vm=True)
+    assert made.trace == tmp_path / "gunzip-vm.trace"
+    kinds = json.loads((made.trace / "trace.json").read_text())["records_by_kind"]
+    assert kinds["load"] > 10_000_000 and kinds["kernel-fetch"] > 100_000
+    # A small part of the memory that its packages take.
+    assert made.pages < 16_000
 
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

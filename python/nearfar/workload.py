@@ -35,6 +35,7 @@ from nearfar.output import check_output, claimed
 from nearfar.processes import running
 from nearfar.schema import Option, complete, takes
 from nearfar.strict import Complaint, Json, read_text
+from nearfar.workload_guest import SLOWER, in_guest
 
 #: Folder in which a workload given by name is looked for before the built-in ones.
 SEARCH: Final = Path("workloads")
@@ -49,6 +50,13 @@ OPTIONS: Final = (
         "small",
         "bool",
         "Capture only the short part given by `small` in the workload file, as for tests.",
+        default=False,
+    ),
+    Option(
+        "vm",
+        "bool",
+        "Capture a virtual machine that runs the workload, with its kernel, display and clients, "
+        "as NAME-vm.trace.",
         default=False,
     ),
 )
@@ -103,17 +111,19 @@ class Workload:
         """Plain values for JSON."""
         return asdict(self)
 
-    def missing(self) -> list[str]:
-        """Programs and files that are not installed."""
-        programs = [self.command[0], *(words[0] for words in (*self.prepare, *self.client))]
-        programs += ["Xvfb"] if self.display else []
+    def missing(self, vm: bool = False) -> list[str]:
+        """Programs and files that are not installed; with ``vm``, of those that run here."""
+        programs = [words[0] for words in self.prepare]
+        if not vm:
+            programs += [self.command[0], *(words[0] for words in self.client)]
+            programs += ["Xvfb"] if self.display else []
         wanted = dict.fromkeys([program for program in programs if program not in self.files])
         gone = [name for name in wanted if not shutil.which(name, path=_path())]
-        return gone + [name for name in self.needs if not Path(name).exists()]
+        return gone + [name for name in self.needs if not vm and not Path(name).exists()]
 
-    def check_there(self) -> None:
+    def check_there(self, vm: bool = False) -> None:
         """Raise an error (exit code 3) that says what to install, if something is missing."""
-        gone = self.missing()
+        gone = self.missing(vm)
         if gone:
             what = f"workload {self.name}: not installed: {', '.join(gone)}"
             fix = f"apt-get install {' '.join(self.packages)}"
@@ -137,6 +147,11 @@ class Captured:
     records: int
     pages: int
     seconds: float = field(compare=False, default=0.0)
+
+
+def trace_name(name: str, vm: bool = False) -> str:
+    """The name of a workload's trace."""
+    return f"{name}-vm.trace" if vm else f"{name}.trace"
 
 
 def names() -> list[str]:
@@ -276,6 +291,8 @@ def capture(
 ) -> Captured:
     """Make a workload's inputs, run it under capture, and write ``out/NAME.trace``.
 
+    A virtual machine has its programs from its own packages; ``prepare`` runs here.
+
     Args:
         workload: from :func:`load`.
         out: the folder to write to, created if missing.
@@ -286,9 +303,10 @@ def capture(
         NearfarError: something is missing (exit code 3), a command failed, or the program did
             not complete its work.
     """
-    small = complete(OPTIONS, options)["small"]
-    workload.check_there()
-    trace = Path(out).absolute() / f"{workload.name}.trace"
+    given = complete(OPTIONS, options)
+    small, vm = given["small"], given["vm"]
+    workload.check_there(vm)
+    trace = Path(out).absolute() / trace_name(workload.name, vm)
     check_output(trace, force=force, holds="trace.json")
     limits = ["--skip-refs", str(workload.small["skip_refs"])] if small else []
     most = workload.small["max_refs"] if small else workload.max_refs
@@ -302,29 +320,37 @@ def capture(
         make_inputs(workload, folder)
         for words in workload.prepare:
             _run(workload, words, folder, surroundings)
-        if workload.display:
+        if workload.display and not vm:
             surroundings["DISPLAY"] = stack.enter_context(_display(workload, surroundings))
         began = time.monotonic()
         made = outside / trace.name
-        nearfar = [sys.executable, "-P", "-m", "nearfar", "capture", "-o", str(made), *limits, "--"]
+        nearfar = [sys.executable, "-P", "-m", "nearfar", "capture", "-o", str(made), *limits]
+        words = ["--", program, *workload.command[1:]]
+        if vm:
+            words = in_guest(workload.to_dict(), folder)
         said = stack.enter_context((outside / "said").open("w+b"))
         stdin = folder / workload.stdin if workload.stdin else Path(os.devnull)
         with stdin.open("rb") as typed:
             captured = running(
-                [*nearfar, program, *workload.command[1:]],
+                [*nearfar, *words],
                 cwd=folder,
-                env=surroundings,
+                # Packages of guests are in the user's cache.
+                env=None if vm else surroundings,
                 stdin=typed,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
             )
             child = stack.enter_context(captured)
-        _clients(workload, folder, surroundings, child)
+        patience = PATIENCE
+        if vm:
+            patience *= 4 * SLOWER
+        else:
+            _clients(workload, folder, surroundings, child)
         try:
             # A window that missed its input would never close.
-            code = child.wait(PATIENCE if workload.client else None)
+            code = child.wait(patience if workload.client else None)
         except subprocess.TimeoutExpired:
-            late = f"did not end within {PATIENCE:.0f} s of its last client"
+            late = f"did not end within {patience:.0f} s{'' if vm else ' of its last client'}"
             raise NearfarError(f"workload {workload.name}: {late}", 1) from None
         seconds = time.monotonic() - began
         said.seek(0)

@@ -86,8 +86,9 @@ def capture(
         raise NearfarError("workload capture: give names from `nearfar workload list`, or --all")
     found = [workload.load(name) for name in (names or workload.names())]
     for one in found if names else []:
-        one.check_there()
-        check_output(out / f"{one.name}.trace", force=force, holds="trace.json")
+        vm = options.get("vm", False)
+        one.check_there(vm)
+        check_output(out / workload.trace_name(one.name, vm), force=force, holds="trace.json")
     rows: list[dict[str, str | float]] = []
     failed: list[NearfarError] = []
     for one in found:

@@ -19,6 +19,21 @@ fail() {
   poweroff -f
 }
 
+# What the scripts of packages would make.
+for lib in /usr/lib/*-linux-gnu; do
+  schemas=$lib/glib-2.0/glib-compile-schemas loaders=$lib/gdk-pixbuf-2.0/gdk-pixbuf-query-loaders
+  [ ! -x "$schemas" ] || "$schemas" /usr/share/glib-2.0/schemas
+  [ ! -x "$loaders" ] || "$loaders" --update-cache
+  for library in "$lib"/blas/*.so.3 "$lib"/lapack/*.so.3; do
+    [ ! -e "$library" ] || ln -s "$library" "$lib"
+  done
+done
+[ ! -x /usr/bin/update-mime-database ] || update-mime-database /usr/share/mime
+[ ! -x /usr/bin/fc-cache ] || fc-cache
+for program in /usr/bin/*-im6.q16; do
+  [ ! -e "$program" ] || ln -s "$program" "${program%-im6.q16}"
+done
+
 . /nearfar/settings
 for module in /nearfar/modules/*; do
   [ ! -e "$module" ] || insmod "$module" || fail "module ${module##*/} does not load"

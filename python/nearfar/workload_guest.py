@@ -1,0 +1,78 @@
+"""Workloads in guests: the options of ``nearfar capture`` that run one in a virtual machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from nearfar.strict import Json
+
+#: How much slower a program is in a recorded guest than in a capture of its own, about; waits are
+#: as much longer.
+SLOWER: Final = 10
+#: With room for the packages, which are in its memory. Tasks are threads, as a program's are.
+#: As in a program's capture, only memory counts that is touched while it is recorded. QEMU runs
+#: `rep movsb` and `rep stosb` a byte at a time: neither the kernel nor glibc uses them.
+_OPTIONS: Final = (
+    *("--vm-image", "debian", "--memory", "2G", "--by-task", "--no-resident"),
+    *("--append", "clearcpuid=erms,fsrm"),
+)
+_ENVIRONMENT: Final = {
+    "HOME": "/work",
+    "TMPDIR": "/work",
+    "PYTHONHASHSEED": "0",
+    "GLIBC_TUNABLES": ":".join(
+        f"glibc.cpu.x86_rep_{name}_threshold={1 << 30}" for name in ("movsb", "stosb")
+    ),
+}
+
+
+def in_guest(workload: Json, folder: Path) -> list[str]:
+    """The options and the command of ``nearfar capture``.
+
+    Args:
+        workload: keys of a :class:`nearfar.workload.Workload`.
+        folder: its working folder, with its inputs.
+    """
+    packages = ",".join(workload["packages"])
+    options = [*_OPTIONS, "--packages", packages, "--put", f"{folder}=/work"]
+    return [*options, "--", "sh", "-c", script(workload)]
+
+
+def script(workload: Json) -> str:
+    """The shell script that runs a workload in its guest, with its display and its clients."""
+    given = _ENVIRONMENT | workload["environment"]
+    lines = [f"export {key}={shlex.quote(value)}" for key, value in given.items()]
+    if workload["display"]:
+        lines += [
+            "Xvfb :0 -screen 0 1280x1024x24 -nolisten tcp >/dev/null 2>&1 &",
+            "until [ -e /tmp/.X11-unix/X0 ]; do sleep 1; done",
+            "export DISPLAY=:0",
+        ]
+    name, *rest = workload["command"]
+    # By its path: the guest's shell has programs of the same names.
+    file = f'"$at"/{shlex.quote(name)}'
+    lines.append(
+        f"program=$(IFS=:; for at in $PATH; do [ ! -x {file} ] || {{ echo {file}; break; }}; done)"
+    )
+    typed = shlex.quote(workload["stdin"] or os.devnull)
+    program = f'"$program" {shlex.join(rest)} <{typed} >/dev/null'
+    if not workload["client"]:
+        return "\n".join([*lines, program])
+    lines += [f"{program} &", "job=$!"]
+    if workload["ready"]:
+        lines.append(f"until [ -e {shlex.quote(workload['ready'])} ]; do sleep 1; done")
+    lines += [f"{_client(words)} || exit 1" for words in workload["client"]]
+    return "\n".join([*lines, "wait $job"])
+
+
+def _client(words: Sequence[str]) -> str:
+    """A command of a client, with longer waits; ``<`` and a file name redirect standard input."""
+    slower = [
+        str(int(word) * SLOWER) if before in ("sleep", "--delay") else word
+        for before, word in zip(["", *words], words, strict=False)
+    ]
+    return " ".join(word if word == "<" else shlex.quote(word) for word in slower)
