@@ -8,8 +8,8 @@ declarations of commands whose home is Python:
 * tables of the site, in place of ``<!-- declared: WHAT -->`` in ``docs/*.md``, where WHAT is
   ``options COMMAND``, ``columns COMMAND [TABLE]``, ``names REGISTRY``, ``policies`` (of tiering),
   ``record CASE TABLE`` (what a case of the bench recorded: ``TABLES`` of :data:`RECORDS`),
-  ``conform`` (what ``make conform`` knows to differ), ``learnt``, ``found STUDY [PAPER]`` (of the
-  papers, ``docs/learnt.py``).
+  ``conform`` (what ``make conform`` knows to differ), ``learnt``, ``found STUDY [PAPER]``,
+  ``vms STUDY`` (of the papers, ``docs/learnt.py``).
 
 ``tests/test_declared.py`` fails when running this again would change a file.
 """
@@ -262,10 +262,11 @@ def table(what: str, declared: dict[str, Any]) -> str:
         case, table = name.split()
         made: str = importlib.import_module(RECORDS[case]).TABLES[table]()
         return made
-    elif kind in ("learnt", "found"):
+    elif kind in ("learnt", "found", "vms"):
         sys.path.insert(0, str(ROOT / "docs"))
         learnt = importlib.import_module("learnt")
-        text: str = learnt.summary() if kind == "learnt" else learnt.table(name)
+        tables = {"learnt": learnt.summary, "found": learnt.table, "vms": learnt.in_vms}
+        text: str = tables[kind](*filter(None, [name]))
         return text
     elif kind == "conform":
         sys.path.insert(0, str(ROOT / "tests"))

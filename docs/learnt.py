@@ -5,7 +5,10 @@ is made of them here (``make declared``). To record a study again::
 
     .venv/bin/python docs/learnt.py numa paging ssd tiering
 
-They are those of ``nearfar reproduce --all``.
+They are those of ``nearfar reproduce --all``. ``docs/found-vm.json`` holds the rows of virtual
+machines, by study; to record these from captures in a folder::
+
+    .venv/bin/python docs/learnt.py --vm FOLDER paging ssd
 """
 
 from __future__ import annotations
@@ -17,15 +20,16 @@ from pathlib import Path
 from typing import Any, Final
 
 FOUND: Final = Path(__file__).with_name("found.json")
+IN_VMS: Final = FOUND.with_name("found-vm.json")
 #: What of a row is recorded.
 KEYS: Final = ("paper", "item", "published", "ours", "unit", "tolerance", "holds", "input")
 
 Row = dict[str, Any]
 
 
-def recorded() -> dict[str, list[Row]]:
+def recorded(file: Path = FOUND) -> dict[str, list[Row]]:
     """The rows of each study."""
-    found: dict[str, list[Row]] = json.loads(FOUND.read_text(encoding="utf-8"))
+    found: dict[str, list[Row]] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 
@@ -82,6 +86,22 @@ def table(what: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def in_vms(study: str) -> str:
+    """The rows that are judged otherwise if the whole virtual machine is captured, and the numbers
+    that are not judged."""
+    from nearfar.papers import label
+    from nearfar.report.reproduce import value, verdict
+
+    lines = ["| paper | statement | unit | program | virtual machine | holds |", "|---" * 6 + "|"]
+    for row, own in zip(recorded()[study], recorded(IN_VMS)[study], strict=True):
+        if row["holds"] != own["holds"] or row["holds"] is None and row["ours"] != own["ours"]:
+            holds = f"{verdict(row)}, {verdict(own)}".replace("NO", "**no**")
+            cells = [label(row["paper"]), row["item"], row["unit"], value(row["ours"])]
+            cells += [value(own["ours"]), holds]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def _item(row: Row) -> str:
     """What is stated, and where; with the number, where there is one."""
     from nearfar.report.reproduce import value
@@ -93,12 +113,16 @@ def _item(row: Row) -> str:
 
 def main(words: Sequence[str]) -> None:
     """Record the studies that are named."""
+    from nearfar.declared import reproduce as declared
     from nearfar.reproduce import rows
 
-    found = recorded() if FOUND.exists() else {}
-    for study in words:
-        found[study] = kept(rows(study))
-    FOUND.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    file, studies, options = FOUND, words, declared.Options()
+    if words[:1] == ["--vm"]:
+        file, studies, options = IN_VMS, words[2:], declared.Options(vm=True, traces=words[1])
+    found = recorded(file) if file.exists() else {}
+    for study in studies:
+        found[study] = kept(rows(study, **options))
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -39,10 +39,20 @@ def test_recorded_rows_are_those_of_today(study: str) -> None:
     )
 
 
-def test_whole_workloads_are_of_today_s_statements() -> None:
+@pytest.mark.parametrize(
+    ("file", "study", "papers"),
+    [
+        (learnt.FOUND, "paging", ("001", "000")),
+        (learnt.IN_VMS, "paging", ("001", "000")),
+        (learnt.IN_VMS, "ssd", ("002",)),
+    ],
+)
+def test_whole_workloads_are_of_today_s_statements(
+    file: Path, study: str, papers: tuple[str, ...]
+) -> None:
     """Rows of whole captures cannot be made here; but what they are judged by can be read."""
-    rows = learnt.recorded()["paging"]
-    stated = [one for paper in ("001", "000") for one in statements(paper)]
+    rows = learnt.recorded(file)[study]
+    stated = [one for paper in papers for one in statements(paper)]
     assert len(rows) == len(stated)
     for row, one in zip(rows, stated, strict=True):
         assert row["item"] == f"{one.place}: {one.says}"
@@ -69,6 +79,19 @@ def test_rows_of_tiering_are_those_it_makes() -> None:
         [row[key] for key in keys]
         for row in made  # type: ignore[literal-required]
     ]
+
+
+def test_the_page_says_what_virtual_machines_change() -> None:
+    """Its counts are those of the rows, and its tables name what is judged otherwise."""
+    page = (ROOT / "docs/reproduce.md").read_text(encoding="utf-8")
+    rows = {file: learnt.recorded(file)["paging"] for file in (learnt.FOUND, learnt.IN_VMS)}
+    hold = {file: sum(row["holds"] is True for row in own) for file, own in rows.items()}
+    judged = sum(row["holds"] is not None for row in rows[learnt.FOUND])
+    assert f"{hold[learnt.IN_VMS]} of {judged} statements hold" in page
+    assert f"against {hold[learnt.FOUND]}:" in page
+    text = learnt.in_vms("paging")
+    for row, own in zip(*rows.values(), strict=True):
+        assert (row["item"] in text) == (row["holds"] != own["holds"]), row["item"]
 
 
 def test_every_claim_is_a_row() -> None:

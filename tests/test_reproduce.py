@@ -407,6 +407,10 @@ def test_table_as_csv(found: Reproduced) -> None:
         (["paging", "--all"], 2, r"give a study \(.*paging.*\) or --all"),
         (["paging", "--format", "xml"], 2, "'--format': 'xml' is not one of"),
         (["paging", "--traces", "nowhere"], 3, r"nowhere: has no freecell.trace; capture it with"),
+        (["paging", "--vm", "--traces", "no"], 3, r"no freecell-vm.trace; capture .* --vm -o no"),
+        (["paging", "--vm"], 2, "--vm: captures of virtual machines do not come with the sources"),
+        (["ssd", "--vm"], 2, "--vm: captures of virtual machines do not come with the sources"),
+        (["numa", "--vm"], 2, "--vm: reproduce numa has no such option"),
     ],
 )
 def test_errors(nearfar: Run, words: list[str], code: int, says: str) -> None:
@@ -415,6 +419,26 @@ def test_errors(nearfar: Run, words: list[str], code: int, says: str) -> None:
     assert re.search(says, done.stderr), done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+
+
+def test_captures_of_virtual_machines_have_names_of_their_own(
+    found: Reproduced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under these names the same captures give the same rows, and the kernel's share."""
+    monkeypatch.setattr(study, "VARIANTS", ())
+    for name in (*PAPER_001, *PAPER_000):
+        (tmp_path / f"{name}-vm.trace").symlink_to(CAPTURES / f"{name}.trace")
+    of_vms = reproduce.reproduce("paging", traces=tmp_path, vm=True)
+    assert of_vms.rows == found.rows
+    shares = of_vms.run["kernel_shares"]
+    with simulation(tmp_path, vm=True) as simulated:
+        for name in ("gedit", "photo"):
+            whole, programs = (
+                simulated.rates(name, Setting(kinds=kinds)).references
+                for kinds in (None, "load,store,fetch")
+            )
+            assert shares[name]["references"] == pytest.approx(1 - programs / whole)
+    assert shares["gedit"]["references"] > 0
 
 
 def test_page(found: Reproduced, tmp_path: Path) -> None:

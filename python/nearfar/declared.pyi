@@ -572,6 +572,7 @@ class explain:
         each_ns: float | None
         ns: float
         share: float
+        kernel_share: float | None
         usual_ns: float | None
         saved_ns: float | None
         gain: float | None
@@ -642,6 +643,7 @@ class explain:
 class capture:
     class Options(TypedDict, total=False):
         fetch: bool
+        resident: bool
         start_after: str | None
         start_on: str | None
         stop_after: str | int | None
@@ -962,6 +964,7 @@ class reproduce:
     class Options(TypedDict, total=False):
         full: bool
         traces: str | Path | None
+        vm: bool
         live: bool
         threads: int
 
@@ -1096,5 +1099,6 @@ class sweep:
 class workload:
     class Options(TypedDict, total=False):
         small: bool
+        vm: bool
 
     OPTIONS: Final[tuple[Option, ...]]

@@ -201,7 +201,7 @@ def _terms(terms: Sequence[declared.TermsRow]) -> Table:
         [
             term["part"],
             term["term"],
-            term["formula"],
+            term["formula"] or "",
             "1" if term["rate"] == 1 else units.rate(term["rate"] or 0),
             units.duration(term["each_ns"] or 0),
             units.duration(term["ns"]),

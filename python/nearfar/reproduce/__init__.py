@@ -203,7 +203,7 @@ def reproduce(
     run: Callable[..., Reproduced | list[declared.Row]] = getattr(module, "study", module.rows)
     supported = inspect.signature(run).parameters
     given = _given(options)
-    for key in ("full", "traces"):
+    for key in ("full", "traces", "vm"):
         if key in given and key not in supported:
             raise NearfarError(f"--{key}: reproduce {study} has no such option; leave it out")
     given["progress"] = progress

@@ -26,8 +26,10 @@ from nearfar.advise.prediction import Costs, Point, points_of
 from nearfar.declared import advise as declared
 from nearfar.errors import NearfarError
 from nearfar.filter import view
+from nearfar.paging_findings import USUAL_PAGE
 from nearfar.reproduce import _views, published
 from nearfar.schema import default
+from nearfar.workload import trace_name
 
 Array = npt.NDArray[np.float64]
 
@@ -53,6 +55,7 @@ class Setting:
     Attributes:
         view: the references (``nearfar.declared.names.FILTER``).
         tlb: as ``nearfar paging --tlb``.
+        kinds: kinds of references, as ``nearfar paging --kinds``; None: all.
         memory: share of the footprint in figures without a memory size.
         unit: bytes that one NVM access moves; None: as in the machine file.
         nvm: the storage for 000's NVM: of its machine, of 001's or of ``optane-ssd``.
@@ -69,6 +72,7 @@ class Setting:
     """
 
     view: str = "cache"
+    kinds: str | None = None
     tlb: str = "64"
     memory: float = 0.5
     unit: str | None = None
@@ -110,14 +114,18 @@ class Simulation:
         stack: ExitStack,
         threads: int,
         progress: Callable[[int], None] | None,
+        vm: bool = False,
     ) -> None:
-        """Read captures, or views (:mod:`._views`), from the folder ``traces``."""
-        self.traces = traces
+        """Read captures, or views (:mod:`._views`), from the folder ``traces``.
+
+        With ``vm``, captures are those of virtual machines.
+        """
+        self.traces, self.vm = traces, vm
         #: References before filtering, by workload; empty for captures.
-        self.stand_for = _views.references(traces)
+        self.stand_for = {} if vm else _views.references(traces)
         self._stack, self._threads, self._progress = stack, threads, progress
         self._views: dict[tuple[str, str], Path] = {}
-        self._rates: dict[tuple[str, str, str], Rates] = {}
+        self._rates: dict[tuple[str, str, str, str | None], Rates] = {}
 
     def rates(self, workload: str, setting: Setting) -> Rates:
         """Rates of a workload.
@@ -125,7 +133,7 @@ class Simulation:
         Raises:
             NearfarError: its trace is missing or damaged.
         """
-        key = (workload, setting.view, setting.tlb)
+        key = (workload, setting.view, setting.tlb, setting.kinds)
         if key not in self._rates:
             self._rates[key] = self._simulate(workload, setting)
         return self._rates[key]
@@ -133,12 +141,12 @@ class Simulation:
     def _simulate(self, workload: str, setting: Setting) -> Rates:
         seen = (workload, setting.view)
         if seen not in self._views:
-            trace = self.traces / f"{workload}.trace"
+            trace = self.traces / trace_name(workload, self.vm)
             if not self.stand_for:
                 caches = machines.load(NVM_MACHINE)
                 opened = view(trace, setting.view, caches, self._progress)
                 trace = self._stack.enter_context(opened).path
-            elif setting.view != "cache":
+            elif setting.view != "cache" or setting.kinds is not None:
                 raise NearfarError(
                     f"{trace}: holds only references that miss the caches; "
                     "give --traces a folder of whole captures", 3,
@@ -151,11 +159,9 @@ class Simulation:
                 self._views[seen],
                 [described],
                 options={
+                    **_options(setting),
                     "page_sizes": SIZES,
                     "memory": ",".join(f"{share:.15%}" for share in MEMORIES),
-                    "tlb": setting.tlb,
-                    # As in the papers: pages never end, memory is a share of the footprint.
-                    "lifetimes": "off",
                     "storage": ["nvm-1x"],
                     "view": "paper",
                     "threads": self._threads,
@@ -179,24 +185,53 @@ class Simulation:
             int(found["footprint_bytes"]),
         )
 
+    def kernel_shares(self, workload: str, setting: Setting) -> dict[str, float]:
+        """The kernel's shares of references, TLB misses and faults at 4 KiB, by count."""
+        memory = self.rates(workload, setting).memory_bytes[setting.memory]
+        options = {**_options(setting), "page_sizes": [USUAL_PAGE], "memory": str(memory)}
+        view = self._views[workload, setting.view]
+        found = json.loads(_engine.paging_explain(view, options=options, progress=self._progress))
+        counts = ("references", "tlb_misses", "faults")
+        return {name: found["kernel"][name] / found["total"][name] for name in counts}
+
+
+def _options(setting: Setting) -> dict[str, object]:
+    """The engine's options. As in the papers, pages never end: memory is of the footprint."""
+    kinds = {} if setting.kinds is None else {"kinds": setting.kinds}
+    return {"tlb": setting.tlb, "lifetimes": "off", **kinds}
+
 
 @contextmanager
 def simulation(
-    traces: Path, threads: int = 0, progress: Callable[[int], None] | None = None
+    traces: Path,
+    threads: int = 0,
+    progress: Callable[[int], None] | None = None,
+    vm: bool = False,
 ) -> Iterator[Simulation]:
     """Open a :class:`Simulation`; its views are removed when it is closed."""
-    missing = [name for name in (*PAPER_001, *PAPER_000) if not _there(traces, name)]
+    missing = [name for name in (*PAPER_001, *PAPER_000) if not there(traces, name, vm)]
     if missing:
-        raise NearfarError(
-            f"{traces}: has no {missing[0]}.trace; capture it with "
-            f"`nearfar workload capture {' '.join(missing)} -o {traces}`", 3,
-        )  # fmt: skip
+        raise NearfarError(lacks(traces, missing, vm), 3)
     with ExitStack() as stack:
-        yield Simulation(traces, stack, threads, progress)
+        yield Simulation(traces, stack, threads, progress, vm)
 
 
-def _there(traces: Path, name: str) -> bool:
-    return (traces / f"{name}.trace" / "trace.json").is_file()
+def there(traces: Path, name: str, vm: bool) -> bool:
+    """Whether a folder has the capture of a workload."""
+    return (traces / trace_name(name, vm) / "trace.json").is_file()
+
+
+def no_vms() -> NearfarError:
+    """The error that captures of virtual machines do not come with the sources."""
+    fix = "give --traces FOLDER, or --full to capture"
+    return NearfarError(f"--vm: captures of virtual machines do not come with the sources; {fix}")
+
+
+def lacks(traces: Path, missing: Sequence[str], vm: bool) -> str:
+    """A message: the folder has no captures of these workloads."""
+    words = f"{' '.join(missing)}{' --vm' if vm else ''} -o {traces}"
+    name = trace_name(missing[0], vm)
+    return f"{traces}: has no {name}; capture it with `nearfar workload capture {words}`"
 
 
 class Evidence:

@@ -19,6 +19,13 @@ OPTIONS: Final = (
         metavar="FOLDER",
     ),
     Option(
+        "vm",
+        "bool",
+        "Captures of whole virtual machines, NAME-vm.trace, with their kernels; needs --traces or "
+        "--full.",
+        default=False,
+    ),
+    Option(
         "live",
         "bool",
         "Also run the paper's benchmark under nearfar run on this kernel; takes some minutes.",

@@ -39,7 +39,9 @@ from nearfar.reproduce._evidence import (
     Evidence,
     Setting,
     Simulation,
+    no_vms,
     simulation,
+    there,
 )
 
 Progress = Callable[[int], None] | None
@@ -51,6 +53,7 @@ MEASURES: Final = {"001": paper_001.MEASURES, "000": paper_000.MEASURES}
 #: Other choices: name, what it represents, changes of the setting.
 VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
     ("every reference", "no CPU cache before the TLB and memory", {"view": "none"}),
+    ("programs alone", "without what the kernel reads and writes", {"kinds": "load,store,fetch"}),
     ("TLB of 32", "half the entries", {"tlb": "32"}),
     ("TLB of 128", "twice the entries", {"tlb": "128"}),
     ("TLB 64x4+1536x12", "the two levels of the desktop's own processor", {"tlb": "64x4+1536x12"}),
@@ -78,13 +81,14 @@ def rows(
     *,
     full: bool = False,
     traces: str | Path | None = None,
+    vm: bool = False,
     threads: int = 0,
     progress: Progress = None,
 ) -> list[declared.Row]:
     """Rows of :func:`study`, without the sensitivity."""
     with ExitStack() as stack:
-        folder = _traces(full, traces, stack)
-        simulated = stack.enter_context(simulation(folder, threads, progress))
+        folder = _traces(full, traces, vm, stack)
+        simulated = stack.enter_context(simulation(folder, threads, progress, vm))
         return judged(Evidence(simulated, Setting()))
 
 
@@ -92,6 +96,7 @@ def study(
     *,
     full: bool = False,
     traces: str | Path | None = None,
+    vm: bool = False,
     threads: int = 0,
     progress: Progress = None,
 ) -> Reproduced:
@@ -101,6 +106,8 @@ def study(
         full: capture the full workloads first, into a temporary folder or ``traces``.
         traces: a folder of full captures, ``freecell.trace`` and so on; by default the views in the
             sources (:mod:`._views`).
+        vm: captures of virtual machines instead, ``freecell-vm.trace`` and so on, which do not come
+            with the sources.
         threads: 0 = one per core.
         progress: called regularly with the number of references done.
 
@@ -108,8 +115,8 @@ def study(
         NearfarError: a trace is missing (3) or damaged, or a program is not installed (3).
     """
     with ExitStack() as stack:
-        folder = _traces(full, traces, stack)
-        simulated = stack.enter_context(simulation(folder, threads, progress))
+        folder = _traces(full, traces, vm, stack)
+        simulated = stack.enter_context(simulation(folder, threads, progress, vm))
         evidence = Evidence(simulated, Setting())
         found = judged(evidence)
         seen = [evidence.rates(name) for name in (*PAPER_001, *PAPER_000)]
@@ -118,7 +125,7 @@ def study(
             "study": "reproduce paging",
             "captures": "the bundled views of whole runs"
             if simulated.stand_for
-            else "whole runs, or those given",
+            else f"{'virtual machines' if vm else 'whole runs'}, or those given",
             "view": f"references that miss the caches of {NVM_MACHINE} (--filter cache)",
             "references_per_page": [round(reuse[0], 1), round(reuse[-1], 1)],
             "setting": asdict(evidence.setting),
@@ -132,6 +139,11 @@ def study(
             },
             "version": _engine.__version__,
         }
+        if vm:
+            run["kernel_shares"] = {
+                name: simulated.kernel_shares(name, evidence.setting)
+                for name in (*PAPER_001, *PAPER_000)
+            }
         return Reproduced(
             rows=found,
             run=run,
@@ -156,20 +168,22 @@ def sensitivity(
 ) -> list[declared.SensitivityRow]:
     """How many rows hold under each of :data:`VARIANTS`, and which change.
 
-    Views have no references that hit the caches, so the variant with these is left out.
+    Views have no references that hit the caches, and no kinds, so these variants are left out.
     """
     cases = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:
-        if simulated.stand_for and "view" in changed:
+        if simulated.stand_for and changed.keys() & {"view", "kinds"}:
             continue
         other = judged(Evidence(simulated, replace(Setting(), **changed)))  # type: ignore[arg-type]
         cases.append(compared(setting, why, other, usual))
     return cases
 
 
-def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
+def _traces(full: bool, traces: str | Path | None, vm: bool, stack: ExitStack) -> Path:
     """The folder to read; with ``full``, missing captures are made first."""
     if not full:
+        if vm and traces is None:
+            raise no_vms()
         return workload.bundled("views") if traces is None else Path(traces)
     if traces is None:
         folder = Path(tempfile.mkdtemp(prefix="nearfar-"))
@@ -177,11 +191,11 @@ def _traces(full: bool, traces: str | Path | None, stack: ExitStack) -> Path:
     else:
         folder = Path(traces)
     wanted = [workload.load(name) for name in (*PAPER_001, *PAPER_000)]
-    wanted = [one for one in wanted if not (folder / f"{one.name}.trace").exists()]
+    wanted = [one for one in wanted if not there(folder, one.name, vm)]
     for one in wanted:
-        one.check_there()
+        one.check_there(vm)
     for one in wanted:
-        workload.capture(one, folder)
+        workload.capture(one, folder, vm=vm)
     return folder
 
 

@@ -28,6 +28,7 @@ from nearfar.declared import ssd as ssd_declared
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
 from nearfar.reproduce import Reproduced, TextTable, compared, published, statements
+from nearfar.reproduce._evidence import lacks, no_vms, there
 from nearfar.sizes import parse_bytes, parse_time
 from nearfar.ssd import MACHINE, SsdResult, ssd
 from nearfar.strict import Json
@@ -194,18 +195,20 @@ def rows(
     *,
     full: bool = False,
     traces: str | Path | None = None,
+    vm: bool = False,
     threads: int = 0,
     progress: Progress = None,
 ) -> list[declared.Row]:
     """The rows of :func:`study`, with the same arguments."""
     with ExitStack() as stack:
-        return _rows(*_judged(_open(full, traces, threads, progress, stack)))
+        return _rows(*_judged(_open(full, traces, threads, progress, stack, vm)))
 
 
 def study(
     *,
     full: bool = False,
     traces: str | Path | None = None,
+    vm: bool = False,
     threads: int = 0,
     progress: Progress = None,
 ) -> Reproduced:
@@ -215,6 +218,7 @@ def study(
         full: capture the whole program first, into a temporary folder or ``traces``.
         traces: a folder that holds ``pigz.trace``, whole; the page view that comes with the
             sources by default. The sensitivity and the further tables are of the view always.
+        vm: ``pigz-vm.trace``, a whole virtual machine, instead; without sensitivity and tables.
         threads: 0 = one per core.
         progress: called regularly with the number of references done.
 
@@ -222,14 +226,9 @@ def study(
         NearfarError: the trace is missing (3) or damaged, or pigz is not installed (3).
     """
     with ExitStack() as stack:
-        pigz = _open(full, traces, threads, progress, stack)
+        pigz = _open(full, traces, threads, progress, stack, vm)
         found, long = _judged(pigz)
         usual = Setting()
-        base = _rows(*_measured(pigz, usual))
-        cases = [compared("as chosen", "this run", base, base)]
-        for name, why, changes in OTHERWISE:
-            other = _rows(*_measured(pigz, usual.changed(**changes)))
-            cases.append(compared(name, why, other, base))
         run = {
             "study": "reproduce ssd",
             "captures": "the whole capture" if pigz.whole else "the bundled view by pages",
@@ -237,6 +236,13 @@ def study(
             "setting": asdict(usual),
             "version": _engine.__version__,
         }
+        if vm:
+            return Reproduced(_rows(found, long), run)
+        base = _rows(*_measured(pigz, usual))
+        cases = [compared("as chosen", "this run", base, base)]
+        for name, why, changes in OTHERWISE:
+            other = _rows(*_measured(pigz, usual.changed(**changes)))
+            cases.append(compared(name, why, other, base))
         return Reproduced(
             rows=_rows(found, long),
             run=run,
@@ -246,24 +252,27 @@ def study(
 
 
 def _open(
-    full: bool, traces: str | Path | None, threads: int, progress: Progress, stack: ExitStack
+    full: bool,
+    traces: str | Path | None,
+    threads: int,
+    progress: Progress,
+    stack: ExitStack,
+    vm: bool = False,
 ) -> _Pigz:
     """The captures; with ``full``, made first."""
     program = Setting().program
     views = {name: workload.bundled() / f"{name}-pages.trace" for name in (program, "pigz-45")}
     if traces is None and not full:
+        if vm:
+            raise no_vms()
         return _Pigz(views, None, threads, progress)
     temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
     folder = temporary if traces is None else Path(traces)
-    whole = folder / f"{program}.trace"
-    if not (whole / "trace.json").is_file():
+    if not there(folder, program, vm):
         if not full:
-            raise NearfarError(
-                f"{folder}: has no {program}.trace; capture it with "
-                f"`nearfar workload capture {program} -o {folder}`", 3,
-            )  # fmt: skip
-        workload.capture(workload.load(program), folder)
-    return _Pigz(views, whole, threads, progress)
+            raise NearfarError(lacks(folder, [program], vm), 3)
+        workload.capture(workload.load(program), folder, vm=vm)
+    return _Pigz(views, folder / workload.trace_name(program, vm), threads, progress)
 
 
 def view(whole: Path, to: Path, progress: Progress = None) -> Path:
