@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,24 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def advice(trace: Path, **options: Any) -> dict[str, Any]:
     (row,) = advise(trace, view="machine", machine="zen4-vm", **options).rows
     return dict(row)
+
+
+def test_pages_of_a_virtual_machine_s_trace_are_the_host_s(
+    walk: Path, tmp_path: Path, nearfar: Run
+) -> None:
+    """No TLB entry is cut to the host's page, as it would be for a program; --nested is refused."""
+    trace = tmp_path / "vm.trace"
+    shutil.copytree(walk, trace)
+    info = json.loads((trace / "trace.json").read_text())
+    info["source"]["vm_memory_bytes"] = 1 << 30
+    (trace / "trace.json").write_text(json.dumps(info))
+    of_vm, of_program = (advise(one, machine="nvme", whole=True) for one in (trace, walk))
+    assert (of_vm.run["options"]["nested"], of_program.run["options"]["nested"]) == (None, 4096)
+    assert of_vm.rows[0]["gain"] > of_program.rows[0]["gain"]
+    for command in ("paging", "advise", "thp"):
+        done = nearfar(command, trace, "--machine", "nvme", "--nested", "4K")
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "--nested: the trace is of a virtual machine" in done.stderr
 
 
 def test_advice_is_the_least_time_of_the_study(walk: Path) -> None:

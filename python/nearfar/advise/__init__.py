@@ -174,6 +174,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
         group = [vms[index] for index in members]
         memories = list(dict.fromkeys(vm.memory for vm in group))
         first = group[0]
+        of_vm = bool(traces.open(trace).info["source"].get("vm_memory_bytes"))
         storages = list(dict.fromkeys(vm.storage for vm in group))
         study_options |= {
             # Memory that is enough also holds 8 of the largest pages.
@@ -182,7 +183,9 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
             "storage": storages if as_machine else [first.storage],
         }
         if as_machine:
-            study_options["nested"] = options["nested"] or _host_page(loaded[first.machine])
+            # The pages of a virtual machine's trace are the host's.
+            usual = None if of_vm else _host_page(loaded[first.machine])
+            study_options["nested"] = options["nested"] or usual
         study = paging(trace, progress=progress, **study_options)
         _check_sample(study.run)
         notes += [*trace_warnings(study.run), *machine_warnings(study.run)]
@@ -229,8 +232,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
             if vm.machine in sizes:
                 sizes[vm.machine][vm.storage].write(row)
             if options["set_memory"]:
-                source = traces.open(trace).info["source"]
-                size_guest(row, whole=bool(source.get("vm_memory_bytes")))
+                size_guest(row, whole=of_vm)
             rows[index] = row
     recorded = {option.name for option in declared.OPTIONS if option.recorded}
     values = {name: value for name, value in options.items() if name in recorded}

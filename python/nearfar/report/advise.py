@@ -27,8 +27,9 @@ def advice(result: AdviseResult) -> RenderableType:
     rows = result.rows
     options = result.run["options"]
     title = "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret"
-    if options.get("view") == "machine":
-        nested = bytes_of(str(options.get("nested")))
+    nested = bytes_of(str(options.get("nested")))
+    walks = [one.get("tlb", {}).get("walk", {}) for one in result.run["machines"].values()]
+    if options.get("view") == "machine" and (nested or any("host_page" in one for one in walks)):
         given = f"{units.size(nested)} pages" if nested else "the pages of its machine file"
         title += f". For a virtual machine on a host that gives it {given} (--nested)"
     table = Table(title, collapse_padding=True)

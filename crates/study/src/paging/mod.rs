@@ -21,6 +21,7 @@ pub use options::{Lifetimes, MemorySize, Options, PageCache, Request, View};
 pub use sample::OmittedSize;
 pub use simulate::{Simulated, simulate};
 pub use study::Study;
+pub(crate) use study::check_nested;
 pub use table::{Prices, Row, rows};
 
 #[cfg(test)]

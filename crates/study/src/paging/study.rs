@@ -5,7 +5,7 @@ use std::path::Path;
 use nearfar_hardware::machine::{FaultTimes, remedy};
 use nearfar_hardware::processor::Processor;
 use nearfar_hardware::{AccessTimes, Machine, Storage};
-use nearfar_schema::Options as _;
+use nearfar_schema::{Bytes, Options as _};
 use nearfar_trace::{Error, Info, Reader, Result};
 use serde_json::{Value, json};
 
@@ -100,6 +100,7 @@ impl Study {
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Value> {
         let reader = Reader::open_sample(trace)?;
+        check_nested(&reader, self.request.nested)?;
         if let (Some(sample), true) =
             (&reader.info().source.sample, self.hosts.iter().any(|host| host.processor.is_some()))
         {
@@ -179,4 +180,16 @@ fn storages(machine: &Machine, request: &Request, single: bool) -> Result<Vec<St
         return Err(Error::input(place, "has no storage to page to", fix));
     }
     Ok(storages)
+}
+
+/// Check that the host's page size makes sense.
+///
+/// # Errors
+/// If the trace is of a virtual machine, whose pages are the host's.
+pub fn check_nested(reader: &Reader, nested: Option<Bytes>) -> Result<()> {
+    if nested.is_none() || reader.info().source.vm_memory_bytes == 0 {
+        return Ok(());
+    }
+    let what = "the trace is of a virtual machine, so the page sizes of the study are the host's";
+    Err(Error::input("--nested", what, "leave it out"))
 }

@@ -231,6 +231,7 @@ impl Study {
         reader: &Reader,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Outcome> {
+        paging::check_nested(reader, self.request.nested)?;
         // Without events, all memory is private and in no area, so khugepaged finds nothing.
         let lives = lifetimes::known(reader)?;
         let threads = self.request.threads.0.0 as usize;
