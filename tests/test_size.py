@@ -328,6 +328,11 @@ def test_a_stored_result_is_enough_to_emit(nearfar: Run, gnugo: Path, tmp_path: 
         (["--record", "x", str(GNUGO)], "--record and --show-output need a program"),
         (["--record", ".", "--", "true"], "name a file or folder with --record"),
         (["sh", "x"], "put `--` before it: nearfar size -- sh x"),
+        ([], "give traces, or a program after `--`"),
+        (["--memory", "1G", str(GNUGO)], "--memory: is for recording; give --vm, or a program"),
+        (["--memory", "1G", "--", "true"], "--memory: is for virtual machines"),
+        (["--vm", "no.qcow2"], "no.qcow2: cannot read"),
+        (["--vm", "no.qcow2", "--", "true"], "COMMAND would not run"),
     ],
 )
 def test_bad_options_are_refused_before_recording(
@@ -337,6 +342,19 @@ def test_bad_options_are_refused_before_recording(
     done = nearfar("size", *words)
     assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.long("one more guest under TCG")
+def test_a_virtual_machine_is_recorded_and_sized(
+    nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its kernel, it has more memory than the program alone, and less than the machine."""
+    fetched("x86_64")
+    monkeypatch.chdir(tmp_path)
+    words = ("--machine", "nvme", "--swap", "none", "--format", "json", "--", "seq", "20000")
+    (alone,) = json.loads(nearfar("size", *words).stdout)["rows"]
+    (whole,) = json.loads(nearfar("size", "--vm-image", "debian", "--force", *words).stdout)["rows"]
+    assert alone["peak_bytes"] < 16 * MIB < whole["peak_bytes"] < 512 * MIB
 
 
 def test_a_fleet_has_a_row_for_each_vm(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ SUMMARY = "virtual machines: time against QEMU alone, bytes of a reference, prog
 #: Programs of the host that run in the guest, each with a file of numbers.
 PROGRAMS = {
     "gzip": ["gzip", "-dc", "numbers.gz"],
-    "sort": ["sort", "--parallel=1", "-n", "numbers"],
+    # Its buffers would depend on the machine's memory.
+    "sort": ["sort", "--parallel=1", "-S", "64M", "-n", "numbers"],
     "sha256sum": ["sha256sum", "numbers"],
 }
 NUMBERS, QUICK_NUMBERS = 1_000_000, 100_000

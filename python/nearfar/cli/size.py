@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Final, Unpack, cast
 
 import typer
 
@@ -25,6 +25,7 @@ from nearfar.cli._study import (
     print_result,
     save,
 )
+from nearfar.declared import capture as captured
 from nearfar.declared import size as declared
 from nearfar.errors import NearfarError
 from nearfar.schema import takes, written
@@ -34,18 +35,26 @@ if TYPE_CHECKING:
 
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar size -- gzip -dc numbers.gz"}
+#: Options of `capture` for virtual machines.
+_VM: Final = tuple(
+    option
+    for option in captured.OPTIONS
+    if option.name
+    in ("vm", "vm_image", "memory", "cpus", "kernel", "initrd", "append", "start", "boot_timeout",
+        "packages", "put", "stop_after")
+)  # fmt: skip
 
 
-@takes(declared.OPTIONS)
+@takes((*declared.OPTIONS, *_VM))
 def run(
     inputs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="-- COMMAND... | TRACE...",
             help="A program to record and its arguments, or trace folders, or one fleet.toml, or "
             "the folder of an earlier -o.",
         ),
-    ],
+    ] = None,
     record: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where to record a program [default: NAME.trace]."),
@@ -65,15 +74,26 @@ def run(
     """Say how much memory, which page size and which swap a program needs.
 
     A program after `--` is recorded first, with its child processes, as by `nearfar capture`; what
-    it prints is not shown. Limits are advised only if the whole run was recorded.
+    it prints is not shown. With --vm-image it is recorded with its virtual machine; --vm records a
+    machine of your own. Limits are advised only if the whole run was recorded.
     """
     import nearfar.size as sizes
     from nearfar import emit as emitters
+    from nearfar.capture import default_output
     from nearfar.cli._progress import progress
     from nearfar.output import watched
     from nearfar.result import RUN
 
-    command = after_dashes()
+    command, inputs = after_dashes(), inputs or []
+    vm, options = _split(options)
+    own = vm.get("vm") or vm.get("kernel")
+    if own and not inputs:
+        command, record = [], record or default_output([own])
+    if command is None and vm:
+        option = next(option.flag for option in _VM if option.name in vm)
+        raise NearfarError(f"{option}: is for recording; give --vm, or a program after `--`")
+    if command is None and not inputs:
+        raise NearfarError("size: give traces, or a program after `--`")
     if command is not None and len(command) != len(inputs):
         raise NearfarError("size: give traces, or a program after `--`, not both")
     check_format(output_format)
@@ -91,7 +111,7 @@ def run(
         if emit is not None and out is None:
             check_files(emit, plan.vms, fleet=fleet)
         if command is not None:
-            code = _record(command, plan.vms[0].trace, force, show_output)
+            code = _record(command, plan.vms[0].trace, force, show_output, vm)
         names = ", ".join(vm.name for vm in plan.vms)
         watching = progress(f"size {names}", plan.references if watched() else None)
         with watching as on_progress:
@@ -111,6 +131,15 @@ def run(
     for note in [*result.notes, *more, *failed]:
         print(f"nearfar: note: {note}", file=sys.stderr)
     return code or (1 if failed else 0)
+
+
+def _split(options: declared.Options) -> tuple[captured.Options, declared.Options]:
+    """The given options of virtual machines, and the others."""
+    usual = {option.name: option.default for option in _VM}
+    given = cast("dict[str, object]", options)
+    vm = {name: value for name, value in given.items() if usual.get(name, value) != value}
+    others = {name: value for name, value in given.items() if name not in usual}
+    return cast("captured.Options", vm), cast("declared.Options", others)
 
 
 def _plan(
@@ -151,16 +180,21 @@ def _earlier(folder: Path, options: declared.Options) -> SizeResult:
     return result
 
 
-def _record(command: Sequence[str], trace: Path, force: bool, show_output: bool) -> int:
-    """Record a program, with its child processes. Returns the exit code: 1 if it failed."""
+def _record(
+    command: Sequence[str], trace: Path, force: bool, show_output: bool, vm: captured.Options
+) -> int:
+    """Record a program with its child processes, or a virtual machine.
+
+    Returns the exit code: 1 if it failed.
+    """
     import nearfar.capture as captures
 
     show = captures.meter()
     try:
         with _redirected(show_output):
-            outcome = captures.run(
-                list(command), trace, force=force, progress=show, follow_forks=True
-            )
+            of_vm = bool(vm.get("vm") or vm.get("kernel") or vm.get("vm_image"))
+            options: captured.Options = {**vm, "follow_forks": not of_vm}
+            outcome = captures.run(list(command), trace, force=force, progress=show, **options)
     except NearfarError as error:
         raise NearfarError(
             str(error).replace("with -o", "with --record"), error.exit_code
