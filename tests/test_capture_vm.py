@@ -210,6 +210,7 @@ def test_a_sample_of_a_machine_has_all_references_to_its_pages(
     places = [int(at, 16) for at in re.findall(r"^page \d+ at ([0-9a-f]+)", done.stdout, re.M)]
     whole = [1 + 10_000 + 100 * page + (1000 if page == 0 else 2000) for page in range(PAGES)]
     counts = [stores[place] for place in places]
-    sampled = [count == expected for count, expected in zip(counts, whole, strict=True)]
-    assert 0 < sum(sampled) < PAGES
-    assert all(count <= expected for count, expected in zip(counts, whole, strict=True))
+    # Before, the task may have had some of them for its start.
+    more = [count - expected for count, expected in zip(counts, whole, strict=True)]
+    assert 0 < sum(0 <= each < 500 for each in more) < PAGES
+    assert max(more) < 500
