@@ -5,8 +5,9 @@
 //! was armed (the hot threshold, which adapts), and not more than the rate limit allows. If less than
 //! `high` is free, the page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`);
 //! kswapd demotes until WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Promotion stops the
-//! thread, as in TPP, but a page faults only once. Where accesses are spread evenly, every page is
-//! about as quick to fault, so that hot pages cannot be told from cold ones.
+//! thread, as in TPP, but a page faults only once. Scans are [those of Linux 6.12](super::scan). Where
+//! accesses are spread evenly, every page is about as quick to fault, so that hot pages cannot be told
+//! from cold ones.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
@@ -28,6 +29,8 @@ knobs! {
             "Linux 6.3, pgdat_free_space_enough: the larger of 1 GiB and 1/16 of the node";
         lru_gen: bool = "false", "kswapd demotes in the order of the multi-generational LRU",
             "Linux 6.12, /sys/kernel/mm/lru_gen/enabled; off, as in Linux without CONFIG_LRU_GEN_ENABLED";
+        idle_mappings: u64 = "1", "mappings that never fault, each of which takes a scan in a pass",
+            "Linux 6.12, task_numa_work: at least the stack";
     }
 }
 
@@ -44,7 +47,7 @@ fn ticks(mem: &dyn Memory) -> u32 {
 /// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency",
-    follows: "Linux 6.3, should_numa_migrate_memory (kernel/sched/fair.c); lists of Linux 5.13",
+    follows: "Linux 6.3, should_numa_migrate_memory (kernel/sched/fair.c); scans of Linux 6.12; lists of Linux 5.13",
     leaves_out: "file pages, swap, more than one task's scan",
     not_for: "accesses that are spread evenly",
     foresees: false,
@@ -83,7 +86,7 @@ pub struct Autonuma {
     armed: Vec<u32>,
     threshold: Time,
     window: Window,
-    adjusted: Window,
+    adjusted: Option<Window>,
 }
 
 impl Autonuma {
@@ -97,7 +100,8 @@ impl Autonuma {
         if knobs.lru_gen {
             reclaim = reclaim.with_generations(mem);
         }
-        let (scanner, first_scan) = Scanner::new(mem, settings)?;
+        let (mut scanner, first_scan) = Scanner::new(mem, settings)?;
+        scanner.newer(knobs.idle_mappings);
         let policy = Self {
             threshold: knobs.hot_threshold,
             knobs,
@@ -105,7 +109,7 @@ impl Autonuma {
             reclaim,
             armed: vec![0; mem.page_limit() as usize],
             window: Window::default(),
-            adjusted: Window::default(),
+            adjusted: None,
         };
         Ok((policy, first_scan))
     }
@@ -139,7 +143,9 @@ impl Autonuma {
             return false;
         }
         let (now, span) = (mem.now(), u64::from(mem.span(page)));
-        self.adjusted.frames += span;
+        if let Some(adjusted) = &mut self.adjusted {
+            adjusted.frames += span;
+        }
         if now.since(self.window.since) >= self.knobs.rate_window {
             self.window = Window { since: now, frames: 0 };
         }
@@ -147,26 +153,30 @@ impl Autonuma {
         self.window.frames <= self.knobs.rate_limit.0
     }
 
-    /// Move a page that faulted, if the node has room.
-    pub(super) fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) {
+    /// Move a page that faulted, if the node has room; whether it was moved.
+    pub(super) fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
         // A hint fault alone makes no page active.
         let active = self.reclaim.is_active(page);
-        if self.reclaim.has_room(mem, to, page) && mem.move_page(page, to).is_ok() {
+        let moved = self.reclaim.has_room(mem, to, page) && mem.move_page(page, to).is_ok();
+        if moved {
             self.reclaim.moved(mem, page, active);
         }
         self.reclaim.wake_if_short(mem);
+        moved
     }
 
     /// Move the threshold so that about as many pages are hot as the rate limit lets through.
     fn adjust(&mut self, now: Time) {
-        let elapsed = now.since(self.adjusted.since);
-        if elapsed < self.knobs.adjust_period {
+        // The kernel begins with a time that is long past (`nbp_th_start`).
+        let period = self.knobs.adjust_period;
+        let elapsed = self.adjusted.map_or(period, |window| now.since(window.since));
+        if elapsed < period {
             return;
         }
         let windows = elapsed.ps() as f64 / self.knobs.rate_window.ps().max(1) as f64;
         let wanted = self.knobs.rate_limit.0 as f64 * windows;
         let step = self.knobs.hot_threshold.ps() * 2 / STEPS;
-        let hot_frames = self.adjusted.frames as f64;
+        let hot_frames = self.adjusted.map_or(0.0, |window| window.frames as f64);
         let threshold = self.threshold.ps();
         if hot_frames > wanted * 1.1 {
             self.threshold = Time::from_ps(threshold.saturating_sub(step).max(step));
@@ -174,7 +184,7 @@ impl Autonuma {
             let max = self.knobs.hot_threshold.ps() * 2;
             self.threshold = Time::from_ps((threshold + step).min(max));
         }
-        self.adjusted = Window { since: now, frames: 0 };
+        self.adjusted = Some(Window { since: now, frames: 0 });
     }
 }
 
@@ -192,9 +202,9 @@ impl Policy for Autonuma {
     }
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
-        self.scanner.fault();
-        if mem.node_of(page) != NodeId::FAST && self.is_hot(mem, page) {
-            self.migrate(mem, page, NodeId::FAST);
+        let (now, slow) = (mem.now(), mem.node_of(page) != NodeId::FAST);
+        if slow && self.is_hot(mem, page) && self.migrate(mem, page, NodeId::FAST) {
+            self.scanner.fault(now);
         }
         if !mem.has(Capability::FarIsMapped) {
             // The next reference faults as well.

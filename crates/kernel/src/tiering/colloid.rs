@@ -92,7 +92,7 @@ impl Policy for Colloid {
         if !self.is_congested() {
             return self.autonuma.hint_fault(mem, page, write);
         }
-        self.autonuma.scanner.fault();
+        self.autonuma.scanner.fault(mem.now());
         if node != NodeId::FAST {
             self.autonuma.update_threshold(mem);
         } else if self.autonuma.is_recent(mem, page)

@@ -384,7 +384,7 @@ impl<R: ShadowRule> Policy for Nomad<R> {
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
         mem.disarm_hint(page);
-        self.scanner.fault();
+        self.scanner.fault(mem.now());
         if mem.node_of(page) == NodeId::FAST {
             return;
         }

@@ -10,7 +10,12 @@
 //! * `update_task_scan_period`: at the first fault after a pass the period doubles, because no
 //!   fault was local or shared: fast pages do not fault, and all threads count as one task here.
 //!
-//! Not modelled: the limit of 3 % of the program's time (a scan of 256 MiB takes less).
+//! A scanner [of Linux 6.12](Scanner::newer) also follows rules that matter where a pass has few scans:
+//!
+//! * `task_numa_work`: a scan ends at the end of memory. A mapping without hint faults, such as the stack,
+//!   takes a scan of its own (`vma_is_accessed`, `vma_pids_forced`; since 6.7).
+//! * `update_task_scan_period`: when the period doubles, the next scan is that much later.
+//! * `task_numa_work`: a scan takes at most 3 % of the program's time.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::{Context, Memory, Next, NodeId, Page, Refused, Request, Thread, Time};
@@ -32,6 +37,9 @@ knobs! {
     }
 }
 
+/// How many times as long as a scan the program runs before the next (`task_numa_work`).
+const OTHER_WORK: u64 = 32;
+
 /// The scanner.
 #[derive(Debug)]
 pub struct Scanner {
@@ -44,6 +52,13 @@ pub struct Scanner {
     passed: bool,
     /// Pages of the fast node are armed too.
     all_nodes: bool,
+    /// Scans of a pass that arm nothing, and how many of them are left; none before Linux 6.12.
+    idle: Option<u64>,
+    idle_left: u64,
+    /// Since Linux 6.12: no scan before; from when the period counts; when the scan began that just ended.
+    due: Time,
+    stamp: Option<Time>,
+    began: Option<Time>,
     /// Buffers: the pages to arm in a step, and the results.
     requests: Vec<Request>,
     outcomes: Vec<Result<(), Refused>>,
@@ -72,6 +87,11 @@ impl Scanner {
             period,
             passed: false,
             all_nodes: false,
+            idle: None,
+            idle_left: 0,
+            due: Time::default(),
+            stamp: None,
+            began: None,
             requests: Vec::new(),
             outcomes: Vec::new(),
         };
@@ -83,21 +103,45 @@ impl Scanner {
         self.all_nodes = true;
     }
 
+    /// Scan as Linux 6.12 does, with `idle` scans in each pass for mappings that do not fault
+    /// (`task_numa_work`, `vma_pids_forced`).
+    pub fn newer(&mut self, idle: u64) {
+        self.idle = Some(idle);
+    }
+
     /// The thread that must run [`work`](Scanner::work).
     pub fn thread(&self) -> Thread {
         self.thread
     }
 
-    /// Record a hint fault.
-    pub fn fault(&mut self) {
+    /// Record a hint fault; since Linux 5.18, one that has moved its page up (`task_numa_fault`).
+    pub fn fault(&mut self, now: Time) {
         if self.passed {
             self.passed = false;
             self.period = self.period.plus(self.period).min(self.longest);
+            if self.idle.is_some() {
+                self.due = now.plus(self.period);
+            }
         }
     }
 
     /// Arm the wanted pages of the next step that has any, and call `armed` for each.
     pub fn work(&mut self, mem: &mut dyn Memory, mut armed: impl FnMut(Page)) -> Next {
+        let now = mem.now();
+        if let Some(began) = self.began.take() {
+            let spent = now.since(began).ps();
+            self.stamp = Some(began.plus(Time::from_ps(OTHER_WORK * spent)));
+        }
+        let next = self.stamp.map_or(self.due, |stamp| stamp.plus(self.period).max(self.due));
+        if now < next {
+            return Next::At(next);
+        }
+        if self.idle_left > 0 {
+            self.idle_left -= 1;
+            self.passed |= self.idle_left == 0;
+            self.stamp = Some(now);
+            return Next::At(now.plus(self.period));
+        }
         let limit = mem.page_limit();
         let step = self.knobs.scan_size.0;
         let mut pass = step.saturating_mul(8).min(u64::from(limit));
@@ -119,7 +163,11 @@ impl Scanner {
                 self.cursor = at.skip(seen).number();
                 if self.cursor >= limit {
                     self.cursor = 0;
-                    self.passed = true;
+                    self.idle_left = self.idle.unwrap_or(0);
+                    self.passed |= self.idle_left == 0;
+                    if self.idle.is_some() {
+                        (left, pass) = (0, 0);
+                    }
                 }
             }
             mem.batch(&self.requests, &mut self.outcomes);
@@ -134,7 +182,12 @@ impl Scanner {
                 break;
             }
         }
-        Next::At(mem.now().plus(self.period))
+        if self.idle.is_some() {
+            self.began = Some(now);
+            // To see when it has ended.
+            return Next::Again;
+        }
+        Next::At(now.plus(self.period))
     }
 }
 
@@ -143,9 +196,12 @@ mod tests {
     use super::super::testing::{COSTS, ReferenceMemory, settings};
     use super::*;
 
+    fn us(us: u64) -> Time {
+        Time::from_ps(us * 1_000_000)
+    }
+
     /// 24 pages, the first four fast; a scan is eight pages, so a pass three scans.
-    #[test]
-    fn arms_steps_and_slows_down_after_passes_with_faults() {
+    fn made() -> (Scanner, ReferenceMemory) {
         let mut memory = ReferenceMemory::new(COSTS, &[4, 24], 24, false);
         let mut none = memory.start("none", &Settings::default()).unwrap();
         for page in 0..24 {
@@ -153,27 +209,54 @@ mod tests {
         }
         let mut own = settings("tpp").unwrap();
         own.values.retain(|name, _| name.starts_with("scan_"));
-        let us = |us: u64| Time::from_ps(us * 1_000_000);
-        let (mut scanner, (thread, first)) = Scanner::new(&mut memory, &own).unwrap();
+        let (scanner, (thread, first)) = Scanner::new(&mut memory, &own).unwrap();
         assert_eq!((thread.name(), first), ("scanner", memory.now().plus(us(10))));
-        let scan = |scanner: &mut Scanner, memory: &mut ReferenceMemory| {
-            let mut armed = Vec::new();
-            let Next::At(next) = scanner.work(memory, |page| armed.push(page.number())) else {
-                panic!("a scan is followed by another")
-            };
-            (armed, next.since(memory.now()))
-        };
+        (scanner, memory)
+    }
+
+    /// The pages that a scan arms, and the time until the next.
+    fn scan(scanner: &mut Scanner, memory: &mut ReferenceMemory) -> (Vec<u32>, Time) {
+        let mut armed = Vec::new();
+        let mut next = scanner.work(memory, |page| armed.push(page.number()));
+        if next == Next::Again {
+            next = scanner.work(memory, |_| panic!("no time has passed"));
+        }
+        let Next::At(next) = next else { panic!("a scan is followed by another") };
+        (armed, next.since(memory.now()))
+    }
+
+    #[test]
+    fn arms_steps_and_slows_down_after_passes_with_faults() {
+        let (mut scanner, mut memory) = made();
         assert_eq!(scan(&mut scanner, &mut memory), ((4..8).collect(), us(20)));
         assert_eq!(scan(&mut scanner, &mut memory), ((8..16).collect(), us(20)));
-        scanner.fault();
+        scanner.fault(memory.now());
         assert_eq!(scan(&mut scanner, &mut memory), ((16..24).collect(), us(20)));
         // A pass is over: the next fault doubles the period, others do not, up to the longest.
         for (faults, period) in [(2, 40), (0, 40), (1, 80), (1, 80)] {
             for _ in 0..faults {
-                scanner.fault();
+                scanner.fault(memory.now());
             }
             // Everything is armed: a scan looks at all 24 pages and arms none.
             assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(period)));
         }
+    }
+
+    /// 20 pages are armed in three scans, the last of them short; another is for a mapping that is idle.
+    #[test]
+    fn newer_passes_have_more_scans() {
+        let (mut scanner, mut memory) = made();
+        scanner.newer(1);
+        scanner.cursor = 12;
+        assert_eq!(scan(&mut scanner, &mut memory), ((12..20).collect(), us(20)));
+        scanner.fault(memory.now());
+        assert_eq!(scan(&mut scanner, &mut memory), ((20..24).collect(), us(20)));
+        // The pass is not over yet.
+        scanner.fault(memory.now());
+        assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(20)));
+        scanner.fault(memory.now());
+        // Not before the doubled period is over.
+        assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(40)));
+        assert_eq!(scanner.cursor, 0);
     }
 }

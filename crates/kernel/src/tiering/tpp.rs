@@ -63,7 +63,7 @@ impl Policy for Tpp {
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
         let reclaim = &mut self.reclaim;
-        self.scanner.fault();
+        self.scanner.fault(mem.now());
         if mem.node_of(page) != NodeId::FAST {
             let span = mem.span(page);
             if !reclaim.lists.is_active(page) {
