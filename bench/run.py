@@ -41,6 +41,7 @@ from cases import (
     sweep,
     thp,
     tiering,
+    tiering_guest,
     view,
     vm,
     watch,
@@ -72,6 +73,7 @@ CASES = [
 VALIDATION = [
     kernel_faults,
     mglru_guest,
+    tiering_guest,
     page_gain,
     thp,
     first_access,

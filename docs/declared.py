@@ -58,6 +58,7 @@ IN_PYTHON = {
 RECORDS = {
     "kernel-faults": "kernel_tables",
     "mglru-guest": "cases.mglru_guest",
+    "tiering-guest": "cases.tiering_guest",
     "page-gain": "gain_tables",
     "first-access": "cases.first_access",
     "thp": "cases.thp",

@@ -24,7 +24,14 @@ sys.path.insert(0, str(BENCH))
 import run  # noqa: E402 - of the bench
 
 #: Cases with tests of their own.
-TESTED = {"kernel-faults", "mglru-guest", "page-gain", "first-access", "guest-pages"}
+TESTED = {
+    "kernel-faults",
+    "mglru-guest",
+    "tiering-guest",
+    "page-gain",
+    "first-access",
+    "guest-pages",
+}
 CASES = [case.NAME for case in (*run.CASES, *run.VALIDATION) if case.NAME not in TESTED]
 
 

@@ -1,0 +1,325 @@
+"""Linux's own tiering in a guest, beside what ``--policy autonuma`` predicts.
+
+The guest has Debian's 6.12, one processor, and two memory nodes that cost the same: times are
+instructions (``-icount``), and so is what the kernel decides by them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from inputs import Inputs
+from measure import BenchError, Row, row
+from programs import HERE
+from table import recorded, summary
+
+from nearfar import machine as machines
+from nearfar.errors import NearfarError
+from nearfar.guest import Guest, Hardware, Link, Node
+from nearfar.tiering import tiering
+
+NAME = "tiering-guest"
+SUMMARY = "Linux's tiering in a guest: pages moved and where they are, against the prediction"
+
+MIB = 1 << 20
+PAGE = 4096
+FAST, SLOW = 256 * MIB, 640 * MIB
+TENTHS = 10
+#: Seconds that a guest may take.
+TIMEOUT = 3600
+#: The kernel's page lists: classic ones, which the model has, and generations, Debian's default.
+LISTS = {"classic": "0", "mglru": "7"}
+#: Counters of the kernel, summed, by the column of `nearfar tiering`.
+COUNTERS = {
+    "promotions": ("pgpromote_success",),
+    "demotions": ("pgdemote_kswapd", "pgdemote_direct"),
+    "hint_faults": ("numa_hint_faults",),
+}
+#: Goals: error of a count, percent; of the share of accesses that fast memory serves, points.
+COUNT_ERROR, SHARE_ERROR = 25, 5
+
+
+@dataclass(frozen=True)
+class Program:
+    """The arguments of ``programs/moving.c`` (pages, shares of the hot ones, microseconds), and the
+    longest time of a scan of all memory, milliseconds."""
+
+    name: str
+    cold: int = 49152
+    hot: int = 65536
+    deviation: float = 0.08
+    shift: float = 0.3
+    rounds: int = 5
+    operations: int = 3_000_000
+    work: int = 20
+    scan_max: int = 10_000
+
+
+PROGRAMS = (
+    Program("fits"),
+    Program("too large", cold=16384, hot=110592, deviation=0.3),
+    Program("moves quickly", rounds=30, operations=500_000),
+    Program("busy", operations=20_000_000, work=1),
+    # As Linux is set, in which a pass takes one and a half minutes.
+    Program("default scans", operations=6_000_000, scan_max=60_000),
+)
+QUICK = (Program("fits", rounds=2, operations=200_000),)
+#: What runs with which lists.
+ASKED = [*((one, "classic") for one in PROGRAMS), (PROGRAMS[-1], "mglru")]
+
+#: What the model lacks is kept small: no page of the program goes to `ZONE_DMA`, a processor keeps
+#: few free pages for itself, and no watermark is boosted.
+_SCRIPT = """
+set -e
+grep -H . /sys/devices/virtual/memory_tiering/memory_tier*/nodelist
+[ "$(ls /sys/devices/virtual/memory_tiering | grep -c memory_tier)" -gt 1 ] || exit 0
+echo "kernel $(uname -r)"
+echo 1 >/proc/sys/vm/lowmem_reserve_ratio
+echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
+echo 0 >/proc/sys/vm/watermark_boost_factor
+echo 3 >/proc/sys/vm/drop_caches
+echo 1 >/proc/sys/vm/compact_memory
+echo {lists} >/sys/kernel/mm/lru_gen/enabled
+echo 1 >/sys/kernel/mm/numa/demotion_enabled
+echo 2 >/proc/sys/kernel/numa_balancing
+mount -t debugfs debugfs /sys/kernel/debug
+echo {scan_max} >/sys/kernel/debug/sched/numa_balancing/scan_period_max_ms
+cat /proc/zoneinfo
+./moving {arguments}
+"""
+
+
+def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
+    """Each program in a guest, and simulated."""
+    cells: list[dict[str, Any]] = []
+    program = inputs.scratch / "moving"
+    try:
+        source = HERE / "moving.c"
+        subprocess.run(["cc", "-O2", "-static", "-o", program, source, "-lm"], check=True)
+        asked = [(one, "classic") for one in QUICK] if quick else ASKED
+        # Guests have a clock of their own: they may run side by side.
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            for cell in pool.map(lambda words: ask_guest(*words, program), asked):
+                cell["predicted"] = predict(cell, inputs.scratch)
+                cells.append(cell)
+    except (OSError, subprocess.CalledProcessError, NearfarError) as error:
+        inputs.remarks.append(f"{NAME} {'ended early' if cells else 'skipped'}: {error}")
+    inputs.cells += cells
+    return rows(cells)
+
+
+def ask_guest(one: Program, lists: str, program: Path) -> dict[str, Any]:
+    """Run a program in a guest of its own; what the kernel counted."""
+    print(f"bench: {NAME}: {one.name}, {lists} lists", file=sys.stderr)
+    words = [one.cold, one.hot, one.deviation, one.shift, one.rounds, one.operations, one.work]
+    arguments = " ".join(map(str, words))
+    script = _SCRIPT.format(lists=LISTS[lists], scan_max=one.scan_max, arguments=arguments)
+    near, far = Link(80, 100 << 30), Link(250, 25 << 30)
+    done = Guest(
+        "x86_64",
+        Hardware((Node(FAST, cpus=1), Node(SLOW)), links={(0, 0): near, (0, 1): far}),
+        icount=0,
+        parameters=("transparent_hugepage=never", "norandmaps"),
+    ).run(
+        ["sh", "run.sh"],
+        files={"/work/moving": program, "/work/run.sh": script.encode()},
+        timeout=TIMEOUT,
+    )
+    if done.exit_code:
+        raise NearfarError(f"{one.name}: {done.error.decode(errors='replace').strip()[-300:]}", 1)
+    return {"program": asdict(one), "lists": lists, **parse(done.output.decode())}
+
+
+def parse(text: str) -> dict[str, Any]:
+    """What a guest printed, as plain values.
+
+    Raises:
+        BenchError: the kernel has all memory in one tier, or the program did not come to its end.
+    """
+    tiers = re.findall(r"memory_tier\d+/nodelist:(\S+)", text)
+    if len(tiers) < 2:
+        raise BenchError("the guest's kernel has one memory tier: it demotes nothing")
+    zones = {}
+    for node, name, about in re.findall(r"Node (\d+), zone +(\w+)\n((?: .*\n)+)", text):
+        counts = re.findall(r"(pages free|min|low|high|promo|managed) +(\d+)\n", about)
+        zones[f"{node} {name}"] = {key: int(count) for key, count in counts}
+    program = text[text.find("\noperation ") :]
+    points: list[dict[str, float]] = [{}]
+    for line in program.split("\n"):
+        name, _, value = line.partition(" ")
+        if name == "at":
+            points.append({})
+        if name:
+            points[-1][name] = float(value)
+    start, *tenths = points
+    if not zones or len(tenths) != TENTHS + 1:
+        raise BenchError(f"the program ended early: {' / '.join(text.splitlines()[-2:])}")
+    return {
+        "linux": text.partition("\nkernel ")[2].split()[0],
+        "zones": {name: zone for name, zone in zones.items() if zone["managed"]},
+        "operation_ns": start["operation"],
+        "migration_ns": start["migration"],
+        "free": int(start["nr_free_pages"]),
+        "tenths": tenths,
+    }
+
+
+def predict(cell: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
+    """What ``nearfar tiering`` counts of the same program and memory."""
+    one = Program(**cell["program"])
+    pages = one.cold + one.hot
+    workload = scratch / "moving.toml"
+    workload.write_text(described(one, cell["operation_ns"]), encoding="utf-8")
+    zones = cell["zones"]
+    # Page tables are in fast memory.
+    fast = cell["free"] - zones["0 DMA"]["pages free"] - pages // 512
+    slow = zones["1 DMA32"]["pages free"]
+    # Points so close that a share of accesses is that of a moment.
+    points = -(-10 * TENTHS // one.rounds)
+    found = tiering(
+        workload,
+        policy="autonuma",
+        machine=machines.load("cxl-a", set=equal(cell["migration_ns"])),
+        scale="1/1",
+        rounds=one.rounds,
+        points=points,
+        fast=f"{fast * 4}KiB",
+        slow=f"{slow * 4}KiB",
+        knobs={
+            "autonuma.min_free": f"{zones['0 DMA32']['min'] * 4}KiB",
+            "autonuma.scan_period_max": f"{one.scan_max}ms",
+            "autonuma.adjust_period": f"{one.scan_max}ms",
+        },
+    )
+    step = one.rounds * points // TENTHS
+    at = found.series[step - 1 :: step]
+    counts = {name: sum(int(r[name]) for r in found.rows) for name in COUNTERS}  # type: ignore[literal-required]
+    return {
+        **counts,
+        "promoted": [point["promotions"] for point in at],
+        "demoted": [point["demotions"] for point in at],
+        "fast_pages": [point["fast_bytes"] // PAGE for point in at],
+        "hits": [point["fast_hit_ratio"] for point in at],
+        "seconds": at[-1]["seconds"],
+    }
+
+
+def equal(migration_ns: float) -> dict[str, str]:
+    """A machine whose nodes cost the same, and next to nothing: an operation takes its `work`.
+
+    One processor runs the program and kswapd: who moves a page up waits while another moves down.
+    """
+    instant = {"read_latency": "1ns"} | {
+        f"{who}{way}_bandwidth": "1000GB/s" for who in ("", "thread_") for way in ("read", "write")
+    }
+    return {
+        **{
+            f"node.{node}.local.{key}": it
+            for node in ("fast", "slow")
+            for key, it in instant.items()
+        },
+        "cost.page_walk": "1ns",
+        # What a scan takes there for a page that it arms, by ftrace.
+        "cost.page_scan": "400ns",
+        "cost.page_migration": f"{2 * migration_ns:.0f}ns",
+    }
+
+
+def described(one: Program, operation_ns: float) -> str:
+    """The program as a workload file."""
+    return f"""\
+description = "What programs/moving.c does"
+source = "{NAME}"
+access = "64B"
+operations = {one.operations}
+work = "{operation_ns:.1f}ns"
+mix = "read"
+[[array]]
+size = "{one.cold * 4}KiB"
+distribution = "uniform"
+[[array]]
+size = "{one.hot * 4}KiB"
+distribution = "normal"
+deviation = {one.deviation}
+shift = {one.shift}
+weight = 3
+"""
+
+
+def counted(cell: Mapping[str, Any], name: str) -> int:
+    """What the kernel counted from the start to the end of the program."""
+    first, last = cell["tenths"][0], cell["tenths"][-1]
+    return sum(int(last[key] - first[key]) for key in COUNTERS[name])
+
+
+def count_error(cell: Mapping[str, Any], name: str) -> float:
+    """Percent that the prediction is above the kernel's count."""
+    return 100 * (cell["predicted"][name] / max(counted(cell, name), 1) - 1)
+
+
+def share_errors(cell: Mapping[str, Any]) -> list[float]:
+    """Points that the predicted share of accesses to fast memory is above that of the guest."""
+    pairs = zip(cell["predicted"]["hits"], cell["tenths"][1:], strict=True)
+    return [100 * (ours - theirs["hits"]) for ours, theirs in pairs]
+
+
+def page_errors(cell: Mapping[str, Any]) -> list[float]:
+    """The same for the share of the program's pages that are on the fast node."""
+    pages = cell["program"]["cold"] + cell["program"]["hot"]
+    pairs = zip(cell["predicted"]["fast_pages"], cell["tenths"][1:], strict=True)
+    return [100 * (ours - at["cold"] - at["hot"]) / pages for ours, at in pairs]
+
+
+def rows(cells: list[dict[str, Any]]) -> list[Row]:
+    """Shares of cells and tenths that are near enough, for each kind of lists."""
+    made = []
+    for lists in LISTS:
+        own = [cell for cell in cells if cell["lists"] == lists]
+        if not own:
+            continue
+        goal = ">= 1" if lists == "classic" else ""
+        for name in COUNTERS:
+            near = [abs(count_error(cell, name)) <= COUNT_ERROR for cell in own]
+            what = f"{lists}: programs with {name} within {COUNT_ERROR} %"
+            made.append(row(NAME, what, [sum(near) / len(near)], "", goal=goal))
+        for what, errors in (("pages on", page_errors), ("accesses to", share_errors)):
+            near = [abs(error) <= SHARE_ERROR for cell in own for error in errors(cell)]
+            what = (
+                f"{lists}: tenths with the share of {what} fast memory within {SHARE_ERROR} points"
+            )
+            made.append(row(NAME, what, [sum(near) / len(near)], "", goal=goal))
+    return made
+
+
+def figures() -> str:
+    """All rows."""
+    return summary(recorded(NAME)["rows"])
+
+
+def table() -> str:
+    """Every cell: the kernel's counts and the predictions, and the tenths."""
+    lines = [
+        f"| program | lists | {' | '.join(COUNTERS)} | accesses to fast memory by tenth |",
+        f"|---|---|{'---:|' * len(COUNTERS)}---|",
+    ]
+    for cell in recorded(NAME)["cells"]:
+        words = [cell["program"]["name"], cell["lists"]]
+        for name in COUNTERS:
+            said = f"{cell['predicted'][name]:,} ({count_error(cell, name):+.0f} %)"
+            words.append(f"{counted(cell, name):,}, {said}")
+        pairs = zip(cell["tenths"][1:], cell["predicted"]["hits"], strict=True)
+        words.append(", ".join(f"{100 * at['hits']:.0f}/{100 * ours:.0f}" for at, ours in pairs))
+        lines.append(f"| {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+#: By the name that the page has for it.
+TABLES = {"figures": figures, "cells": table}

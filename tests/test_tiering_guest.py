@@ -1,0 +1,84 @@
+"""Linux's tiering in a guest: what the bench reads, and what the engine says of its record."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+
+from cases import tiering_guest  # noqa: E402
+from measure import BenchError  # noqa: E402
+from table import recorded  # noqa: E402
+
+TIERS = """\
+/sys/devices/virtual/memory_tiering/memory_tier4/nodelist:0
+/sys/devices/virtual/memory_tiering/memory_tier56/nodelist:1
+"""
+ZONES = """\
+kernel 6.12.1
+Node 0, zone      DMA
+  per-node stats
+      nr_inactive_anon 1
+  pages free     3000
+        min      15
+        low      18
+        high     21
+        managed  3840
+        protection: (0, 92559)
+  pagesets
+    cpu: 0
+              high:  4642
+Node 1, zone    DMA32
+  pages free     148762
+        min      599
+        low      748
+        high     897
+        managed  151530
+Node 1, zone   Normal
+  pages free     0
+        min      0
+        low      0
+        high     0
+        managed  0
+"""
+TENTH = "at {}\ncold 5\nhot {}\nhits 0.5\nnr_free_pages 4\npgpromote_success {}\n"
+PROGRAM = "operation 20.5\nmigration 1000\nnr_free_pages 90\n"
+WHOLE = TIERS + ZONES + PROGRAM + "".join(TENTH.format(i, 2 * i, 10 + i) for i in range(11))
+
+
+def test_cells_are_read() -> None:
+    cell = tiering_guest.parse(WHOLE)
+    assert cell["linux"] == "6.12.1" and cell["free"] == 90
+    assert (cell["operation_ns"], cell["migration_ns"]) == (20.5, 1000)
+    assert [*cell["zones"]] == ["0 DMA", "1 DMA32"]
+    counts = {"pages free": 3000, "min": 15, "low": 18, "high": 21, "managed": 3840}
+    assert cell["zones"]["0 DMA"] == counts
+    assert tiering_guest.counted(cell, "promotions") == 10
+    cell["predicted"] = {"promotions": 12, "hits": [0.6] * 10, "fast_pages": [15] * 10}
+    cell["program"] = {"cold": 60, "hot": 40}
+    assert tiering_guest.count_error(cell, "promotions") == pytest.approx(20)
+    assert tiering_guest.share_errors(cell) == pytest.approx([10] * 10)
+    # 5 and 2 pages after the first tenth, 5 and 20 after the last.
+    assert tiering_guest.page_errors(cell) == pytest.approx([8 - 2 * i for i in range(10)])
+
+
+def test_what_tells_nothing_is_refused() -> None:
+    with pytest.raises(BenchError, match="one memory tier"):
+        tiering_guest.parse(WHOLE.replace("memory_tier56", "other"))
+    with pytest.raises(BenchError, match="ended early"):
+        tiering_guest.parse(WHOLE.rsplit("at ", 1)[0])
+
+
+@pytest.mark.parametrize("name", [one.name for one in tiering_guest.PROGRAMS])
+def test_the_engine_says_what_was_recorded(name: str, tmp_path: Path) -> None:
+    cells = recorded(tiering_guest.NAME)["cells"]
+    own = [cell for cell in cells if cell["program"]["name"] == name]
+    assert [cell["lists"] for cell in own] == [
+        lists for one, lists in tiering_guest.ASKED if one.name == name
+    ]
+    found = tiering_guest.predict(own[0], tmp_path)
+    assert found == own[0]["predicted"]
