@@ -13,6 +13,8 @@ from nearfar.strict import Json
 #: How much slower a program is in a recorded guest than in a capture of its own, about; waits are
 #: as much longer.
 SLOWER: Final = 10
+#: Seconds that a client may take: it would wait for the window of a program that failed to start.
+_PATIENCE: Final = 1200
 #: With room for the packages, which are in its memory. Tasks are threads, as a program's are.
 #: As in a program's capture, only memory counts that is touched while it is recorded. QEMU runs
 #: `rep movsb` and `rep stosb` a byte at a time: neither the kernel nor glibc uses them.
@@ -65,7 +67,7 @@ def script(workload: Json) -> str:
     lines += [f"{program} &", "job=$!"]
     if workload["ready"]:
         lines.append(f"until [ -e {shlex.quote(workload['ready'])} ]; do sleep 1; done")
-    lines += [f"{_client(words)} || exit 1" for words in workload["client"]]
+    lines += [f"timeout {_PATIENCE} {_client(words)} || exit 1" for words in workload["client"]]
     return "\n".join([*lines, "wait $job"])
 
 
