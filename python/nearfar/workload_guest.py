@@ -66,8 +66,11 @@ def script(workload: Json) -> str:
         return "\n".join([*lines, program])
     lines += [f"{program} &", "job=$!"]
     if workload["ready"]:
-        lines.append(f"until [ -e {shlex.quote(workload['ready'])} ]; do sleep 1; done")
-    lines += [f"timeout {_PATIENCE} {_client(words)} || exit 1" for words in workload["client"]]
+        ready = shlex.quote(workload["ready"])
+        lines.append(f"until [ -e {ready} ]; do kill -0 $job || exit 1; sleep 1; done")
+    clients = [f"timeout {_PATIENCE} {_client(words)}" for words in workload["client"]]
+    # The console is slow.
+    lines += [f"{client} >/dev/null || exit 1" for client in clients]
     return "\n".join([*lines, "wait $job"])
 
 
