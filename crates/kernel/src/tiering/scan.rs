@@ -242,21 +242,27 @@ mod tests {
         }
     }
 
-    /// 20 pages are armed in three scans, the last of them short; another is for a mapping that is idle.
+    /// A scan ends with memory; another is for a mapping that is idle.
     #[test]
     fn newer_passes_have_more_scans() {
         let (mut scanner, mut memory) = made();
         scanner.newer(1);
         scanner.cursor = 12;
         assert_eq!(scan(&mut scanner, &mut memory), ((12..20).collect(), us(20)));
-        scanner.fault(memory.now());
+        // Too early.
+        assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(20)));
+        scanner.stamp = None;
         assert_eq!(scan(&mut scanner, &mut memory), ((20..24).collect(), us(20)));
+        scanner.stamp = None;
         // The pass is not over yet.
         scanner.fault(memory.now());
         assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(20)));
+        scanner.stamp = None;
         scanner.fault(memory.now());
-        // Not before the doubled period is over.
         assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(40)));
+        // A scan that has taken a microsecond.
+        scanner.began = Some(Time::from_ps(memory.now().ps() - us(1).ps()));
+        assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(OTHER_WORK + 40 - 1)));
         assert_eq!(scanner.cursor, 0);
     }
 }
