@@ -3,6 +3,8 @@
 //!
 //! * `two_nodes program MIB REFERENCES` refers to so much memory, checks what it reads, and says on which
 //!   nodes its pages are.
+//! * `two_nodes hot MIB HOT SECONDS` writes so much memory, then reads the last HOT MiB of it for some time, and
+//!   says on which nodes these are.
 //! * `two_nodes run LIBRARY FAST FAR POLICY COMMAND...` is `nearfar run` without Python.
 //! * `two_nodes fill NODE MIB COMMAND...` runs a command while so much of a node is left.
 //!
@@ -13,7 +15,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearfar_live::options::RunOptions;
 use nearfar_live::setup::Setup;
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
             run(library, fast, far, policy, &arguments[5..])
         }
         ["program", mib, references] => program(number(mib), number(references)),
+        ["hot", mib, hot, seconds] => keep_hot(number(mib), number(hot), number(seconds)),
         ["fill", node, mib, _, ..] => fill(number(node), number(mib), &arguments[3..]),
         _ => Err(Error::input("two_nodes", "not like this", "see the source")),
     };
@@ -199,4 +202,28 @@ fn program(mib: usize, references: usize) -> Result<ExitCode> {
     println!("@@nodes {} {}", nodes[0], nodes[1]);
     std::thread::sleep(STILL);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Memory of which a known part is hot.
+fn keep_hot(mib: usize, hot: usize, seconds: usize) -> Result<ExitCode> {
+    let mut words = vec![0u64; (mib << 20) / 8];
+    words.chunks_mut(PAGE / 8).enumerate().for_each(|(page, words)| words[0] = page as u64 + 1);
+    std::thread::sleep(STILL);
+    let hot = &words[words.len() - (hot << 20) / 8..];
+    let (began, mut sum) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(seconds as u64) {
+        sum = hot
+            .chunks(PAGE / 8)
+            .fold(sum, |sum: u64, page| sum.wrapping_add(std::hint::black_box(page[0])));
+    }
+    let pages: Vec<*const u64> = hot.chunks(PAGE / 8).map(<[u64]>::as_ptr).collect();
+    let mut nodes = vec![-1i32; pages.len()];
+    // SAFETY: both tables have as many entries as the kernel is told; without nodes it moves nothing.
+    let done = unsafe {
+        let (pages, nodes) = (pages.as_ptr(), nodes.as_mut_ptr());
+        libc::syscall(libc::SYS_move_pages, 0, hot.len() * 8 / PAGE, pages, 0, nodes, 0)
+    };
+    let on = |node: i32| nodes.iter().filter(|on| **on == node).count();
+    println!("@@hot {} {} {sum:x}", on(0), on(1));
+    Ok(if done == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
