@@ -191,7 +191,7 @@ def test_regions_are_those_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
 def test_the_kernel_s_share_is_that_of_a_plain_loop(
     tmp_path: Path, nearfar: Run, machine: str
 ) -> None:
-    """The kernel has pages of its own, so its share of first touches is that of their number."""
+    """The kernel shares no page here: its share of first touches is its share of the pages."""
     lines = ["addr,kind"]
     for number in range(4000):
         # The programs use 30 pages, the kernel 10 others, for one reference in four.

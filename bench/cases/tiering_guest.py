@@ -117,7 +117,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def ask_guest(one: Program, lists: str, program: Path) -> dict[str, Any]:
-    """Run a program in a guest of its own; what the kernel counted."""
+    """Run a program in a new guest; returns what the kernel counted."""
     print(f"bench: {NAME}: {one.name}, {lists} lists", file=sys.stderr)
     words = [one.cold, one.hot, one.deviation, one.shift, one.rounds, one.operations, one.work]
     arguments = " ".join(map(str, words))
@@ -142,7 +142,7 @@ def parse(text: str) -> dict[str, Any]:
     """What a guest printed, as plain values.
 
     Raises:
-        BenchError: the kernel has all memory in one tier, or the program did not come to its end.
+        BenchError: the kernel has all memory in one tier, or the program ended early.
     """
     tiers = re.findall(r"memory_tier\d+/nodelist:(\S+)", text)
     if len(tiers) < 2:

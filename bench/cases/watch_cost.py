@@ -73,18 +73,8 @@ def server(scratch: Path, spare: bool) -> Iterator[tuple[int, socket.socket, lis
     name = str(scratch / "watch-cost.sock")
     Path(name).unlink(missing_ok=True)
     pinned = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))] if spare else []
-    words = [
-        "redis-server",
-        "--port",
-        "0",
-        "--unixsocket",
-        name,
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-    ]
-    with subprocess.Popen([*pinned, *words], stdout=subprocess.DEVNULL) as child:
+    words = ["redis-server", "--port", "0", "--unixsocket", name, "--save", "", "--appendonly"]
+    with subprocess.Popen([*pinned, *words, "no"], stdout=subprocess.DEVNULL) as child:
         try:
             while not Path(name).exists():
                 if child.poll() is not None:

@@ -129,7 +129,7 @@ def rows_of(
     for term in terms:
         if term.rate or term.event in always:
             row = term.row(total_ns)
-            # Every reference has the others, but for write-backs, which are nobody's.
+            # Other terms are paid by each reference, except write-backs, which belong to none.
             count = term.event or ("references" if term.rate == 1 else None)
             if of_vm and count is not None:
                 row["kernel_share"] = _share(found["kernel"][count], found["total"][count])

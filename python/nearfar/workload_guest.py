@@ -10,8 +10,8 @@ from typing import Final
 
 from nearfar.strict import Json
 
-#: How much slower a program is in a recorded guest than in a capture of its own, about; waits are
-#: as much longer.
+#: About how much slower a program is in a recorded guest than when it is captured alone; waits are
+#: longer by this factor.
 SLOWER: Final = 10
 #: Seconds that a client may take: it would wait for the window of a program that failed to start.
 _PATIENCE: Final = 1200

@@ -88,7 +88,7 @@ fn receive(
         (0, Some(MAX_RECORDS), Schedule::whole()),
         interrupter,
     );
-    let mut streams = Streams::new(shared, recording, follows);
+    let mut streams = Streams::new(shared, recording, follows, true);
     let mut orders = 1000;
     while !input.is_empty() {
         let slot = usize::from(input.byte()) % STREAMS;

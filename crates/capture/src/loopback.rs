@@ -269,7 +269,7 @@ fn received_with_limit(shared: &Shared, mut child: Child, follow: bool, max: u64
     let limits = (0, None, Schedule::whole());
     let mut recording = Recording::new(shared, writer, true, limits, interrupter);
     recording.events_left = recording.events_left.min(max);
-    let mut streams = Streams::new(shared, recording, follow);
+    let mut streams = Streams::new(shared, recording, follow, true);
     receive(shared, &mut streams, &child, None).unwrap();
     let status = child.wait().unwrap();
     assert!(status.success() || status.signal().is_some(), "{status}");

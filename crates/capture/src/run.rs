@@ -178,10 +178,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     let interrupter = Interrupter::new(child.id(), witness, poll);
     let limits = (options.skip_refs, options.max_refs, schedule);
     let recording = Recording::new(&shared, writer, options.fetch, limits, interrupter);
-    let mut streams = Streams::new(&shared, recording, options.follow_forks);
-    if !options.resident {
-        streams.skip_resident();
-    }
+    let mut streams = Streams::new(&shared, recording, options.follow_forks, options.resident);
     let received = receive(&shared, &mut streams, &child, guest);
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
     received?;

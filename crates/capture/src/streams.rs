@@ -90,12 +90,14 @@ pub(crate) struct Streams<'a> {
 const MAX_FENCES: usize = 1 << 17;
 
 impl<'a> Streams<'a> {
+    /// With `resident`, a late recording begins with what is resident then.
     pub(crate) fn new(
         shared: &'a Shared,
         recording: Recording<'a>,
         follows_children: bool,
+        resident: bool,
     ) -> Self {
-        let is_late = !recording.out.has_begun();
+        let is_late = resident && !recording.out.has_begun();
         Self {
             shared,
             recording,
@@ -109,11 +111,6 @@ impl<'a> Streams<'a> {
             began: false,
             words: Vec::new(),
         }
-    }
-
-    /// Do not record what is resident once a late recording begins.
-    pub(crate) fn skip_resident(&mut self) {
-        self.is_late = false;
     }
 
     /// Record what is resident already, once a late recording begins.

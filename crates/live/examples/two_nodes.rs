@@ -218,7 +218,7 @@ fn keep_hot(mib: usize, hot: usize, seconds: usize) -> Result<ExitCode> {
     }
     let pages: Vec<*const u64> = hot.chunks(PAGE / 8).map(<[u64]>::as_ptr).collect();
     let mut nodes = vec![-1i32; pages.len()];
-    // SAFETY: both tables have as many entries as the kernel is told; without nodes it moves nothing.
+    // SAFETY: both tables have the passed number of entries; without target nodes nothing is moved.
     let done = unsafe {
         let (pages, nodes) = (pages.as_ptr(), nodes.as_mut_ptr());
         libc::syscall(libc::SYS_move_pages, 0, hot.len() * 8 / PAGE, pages, 0, nodes, 0)

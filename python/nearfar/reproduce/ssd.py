@@ -257,7 +257,7 @@ def _open(
     threads: int,
     progress: Progress,
     stack: ExitStack,
-    vm: bool = False,
+    vm: bool,
 ) -> _Pigz:
     """The captures; with ``full``, made first."""
     program = Setting().program

@@ -425,8 +425,8 @@ def _headlines(options: Options) -> Iterator[declared.Row]:
         "objects of 4 KiB (of 64 B, page walks decide); a share keeps the antagonist in place",
     )  # fmt: skip
     placed = tiering("hot-cold", policy="none,hybridtier,damon", **common)
+    last = {row["policy"]: row["bandwidth_mb_s"] for row in placed.rows}
     for policy, paper in (("hybridtier", "HybridTier"), ("damon", "DAMON")):
-        last = {row["policy"]: row["bandwidth_mb_s"] for row in placed.rows}
         value = table[policy]["over_none"]
         ours = last[policy] / last["none"]
         yield row_of(

@@ -101,7 +101,7 @@ impl Autonuma {
             reclaim = reclaim.with_generations(mem);
         }
         let (mut scanner, first_scan) = Scanner::new(mem, settings)?;
-        scanner.newer(knobs.idle_mappings);
+        scanner.follow_linux_6_12(knobs.idle_mappings);
         let policy = Self {
             threshold: knobs.hot_threshold,
             knobs,

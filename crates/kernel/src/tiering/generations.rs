@@ -89,17 +89,13 @@ impl Generations {
         Some((node as usize, (word >> GENERATION) as usize))
     }
 
-    fn put(&mut self, page: Page, span: u32, node: usize, generation: u64) {
-        let to = &mut self.nodes[node];
-        self.links[page.number()] = node as u32 + 1 | (slot(generation) as u32) << GENERATION;
-        self.links.push(&mut to.lists[slot(generation)], page.number());
-        to.frames[slot(generation)] += u64::from(span);
-    }
-
     /// Put a page of `span` frames that has no generation into the youngest of a node, or the next.
     pub fn add(&mut self, page: Page, span: u32, node: NodeId, youngest: bool) {
-        let generation = self.nodes[node.index()].youngest - u64::from(!youngest);
-        self.put(page, span, node.index(), generation);
+        let to = &mut self.nodes[node.index()];
+        let generation = slot(to.youngest - u64::from(!youngest));
+        self.links[page.number()] = node.index() as u32 + 1 | (generation as u32) << GENERATION;
+        self.links.push(&mut to.lists[generation], page.number());
+        to.frames[generation] += u64::from(span);
     }
 
     /// Take a page of `span` frames out of its generation.
@@ -136,8 +132,9 @@ impl Generations {
         young * MIN_GENERATIONS > total || old * (MIN_GENERATIONS + 2) < total
     }
 
-    /// Walk some page tables; at the last one, start a generation.
-    fn age(&mut self, mem: &mut dyn Memory, on: NodeId) {
+    /// Walk some page tables; at the last one, start a generation. Returns the frames looked at, all at
+    /// the end of a walk.
+    fn age(&mut self, mem: &mut dyn Memory, on: NodeId) -> u64 {
         let node = &mut self.nodes[on.index()];
         let mut next = node.walk.take().or_else(|| mem.next_mapped(Page::new(0)));
         for _ in 0..TABLES {
@@ -152,10 +149,12 @@ impl Generations {
         }
         let node = &mut self.nodes[on.index()];
         node.walk = next;
-        if next.is_none() {
-            node.walks += 1;
-            node.youngest += 1;
+        if next.is_some() {
+            return 0;
         }
+        node.walks += 1;
+        node.youngest += 1;
+        node.frames.iter().sum()
     }
 
     /// Move the accessed pages of a part of a page table to the youngest generation. If there are enough
@@ -191,10 +190,7 @@ impl Generations {
             return Step::Empty;
         }
         if self.nodes[on.index()].walk.is_some() || self.should_age(on) {
-            self.age(mem, on);
-            let node = &self.nodes[on.index()];
-            let ended = node.walk.is_none();
-            return Step::Looked(if ended { node.frames.iter().sum() } else { 0 });
+            return Step::Looked(self.age(mem, on));
         }
         let (mut freed, mut looked) = (false, 0);
         for _ in 0..BATCH {

@@ -75,13 +75,12 @@ impl State {
             let many = self.bounces as f64 > self.knobs.guard_share * self.promotions as f64;
             self.looks = if many && self.promotions >= FEW { self.looks + 1 } else { 0 };
             (self.promotions, self.bounces) = (0, 0);
-            self.stopped = self.looks >= LOOKS;
-            self.accessed = None;
+            self.stopped = self.looks == LOOKS;
+            if self.stopped {
+                (self.looks, self.accessed) = (0, None);
+            }
         }
         let period = if self.stopped { self.knobs.guard_restart } else { self.knobs.guard_period };
-        if !self.stopped && self.looks >= LOOKS {
-            self.looks = 0;
-        }
         mem.now().plus(period)
     }
 
@@ -146,7 +145,7 @@ impl Seen<'_> {
     }
 }
 
-/// Methods that the memory answers itself.
+/// Define methods that call the memory's own.
 macro_rules! forward {
     ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) $(-> $out:ty)?;)*) => {
         $(fn $name(&self $(, $arg: $type)*) $(-> $out)? { self.mem.$name($($arg),*) })*

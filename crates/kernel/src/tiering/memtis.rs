@@ -26,8 +26,10 @@ use super::{
 };
 use crate::knobs;
 
+mod counts;
 mod split;
 
+use counts::{BINS, COUNTED, Counts, Histogram, WEIGHT, bin};
 use split::Splitter;
 
 knobs! {
@@ -93,18 +95,6 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-const BINS: usize = 16;
-/// A sample of a base page counts as much as samples all over a huge page would.
-const WEIGHT: u32 = HUGE;
-
-/// `get_idx`.
-fn bin(count: u32) -> usize {
-    ((count.saturating_add(1)).ilog2() as usize).min(BINS - 1)
-}
-
-/// Frames by bin.
-type Histogram = [u64; BINS];
-
 /// The lowest bin from which up everything fits `room` frames, and what these bins hold.
 fn fitting(bins: &Histogram, room: u64) -> (usize, u64) {
     let mut sum = 0;
@@ -122,10 +112,8 @@ fn base_pages(page: Page, span: u32) -> Range<usize> {
     page.index()..page.index() + span as usize
 }
 
-/// Flags of a mapping: allocated since the last halving, which does not change its count.
-const NEW: u8 = 1;
-/// Its count is in the histogram: it was sampled or halved.
-const COUNTED: u8 = 2;
+/// Flag of a mapping: allocated since the last halving, which does not change its count.
+const NEW: u8 = COUNTED << 1;
 
 /// A migration thread's run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -145,10 +133,8 @@ pub struct Memtis {
     pressed_demoter: Thread,
     promoter: Thread,
     lists: Lists,
-    /// By mapping.
-    counts: Vec<u32>,
-    flags: Vec<u8>,
-    bins: Histogram,
+    /// Of mappings.
+    counts: Counts,
     threshold: usize,
     /// Pages below the threshold from this bin up are not demoted.
     warm: usize,
@@ -174,9 +160,7 @@ impl Memtis {
             pressed_demoter: mem.spawn("kmigraterd0", Context::Kernel),
             promoter: mem.spawn("kmigraterd1", Context::Kernel),
             lists: Lists::new(mem.page_limit(), mem.nodes(), 1),
-            counts: vec![0; mem.page_limit() as usize],
-            flags: vec![0; mem.page_limit() as usize],
-            bins: [0; BINS],
+            counts: Counts::new(mem.page_limit()),
             threshold,
             warm: threshold,
             samples: 0,
@@ -191,7 +175,7 @@ impl Memtis {
     }
 
     fn hot(&self, page: Page) -> bool {
-        bin(self.counts[page.index()]) >= self.threshold
+        bin(self.counts.of[page.index()]) >= self.threshold
     }
 
     /// Put a page on the list that its count says.
@@ -202,32 +186,20 @@ impl Memtis {
         }
     }
 
-    /// Set a page's count; the histogram holds it from now on.
-    fn count(&mut self, page: Page, span: u32, count: u32) {
-        let flags = &mut self.flags[page.index()];
-        let before = std::mem::replace(&mut self.counts[page.index()], count);
-        if *flags & COUNTED != 0 {
-            self.bins[bin(before)] -= u64::from(span);
-        }
-        *flags |= COUNTED;
-        self.bins[bin(count)] += u64::from(span);
-    }
-
     /// Halve every count.
     fn cool(&mut self, mem: &dyn Memory) {
-        self.bins = [0; BINS];
         self.splitter.begin_cooling();
         self.cooled = true;
         each(mem, |page, span| {
-            let flags = &mut self.flags[page.index()];
-            let was_new = *flags & NEW != 0;
-            *flags = 0;
-            if was_new {
+            let at = page.index();
+            if self.counts.flags[at] & NEW != 0 {
+                self.counts.uncount(at, span);
+                self.counts.flags[at] = 0;
                 self.splitter.forget(page, span);
             } else {
-                let count = self.counts[page.index()];
+                let count = self.counts.of[at];
                 self.splitter.cool(page, span, bin(count), self.threshold);
-                self.count(page, span, count / 2);
+                self.counts.set(at, span, count / 2);
                 self.classify(mem, page);
             }
         });
@@ -237,7 +209,7 @@ impl Memtis {
     /// Adapt the thresholds (`__adjust_active_threshold`).
     fn adapt(&mut self, mem: &dyn Memory) {
         let room = mem.capacity(NodeId::FAST) - self.room(mem);
-        let (lowest, hot_frames) = fitting(&self.bins, room);
+        let (lowest, hot_frames) = fitting(&self.counts.bins, room);
         let least = (self.knobs.least_threshold as usize).min(BINS - 1);
         let (lowest, before) = (lowest.max(least), self.threshold);
         // Not all pages are in the histogram yet after counts were halved.
@@ -266,14 +238,12 @@ impl Memtis {
                 continue;
             }
             self.lists.remove(page, HUGE);
-            let flags = std::mem::take(&mut self.flags[page.index()]);
-            if flags & COUNTED != 0 {
-                self.bins[bin(self.counts[page.index()])] -= u64::from(HUGE);
-            }
+            self.counts.uncount(page.index(), HUGE);
+            let new = std::mem::take(&mut self.counts.flags[page.index()]);
             for number in page.number()..page.number() + HUGE {
                 let base = Page::new(number);
-                self.flags[base.index()] = flags & NEW;
-                self.count(base, 1, self.splitter.count_of(base));
+                self.counts.flags[base.index()] = new;
+                self.counts.set(base.index(), 1, self.splitter.count_of(base));
                 self.lists.add(base, 1, node, self.hot(base));
             }
         }
@@ -326,7 +296,7 @@ impl Memtis {
             };
             let span = mem.span(page);
             run.to_scan = run.to_scan.saturating_sub(span.into());
-            if !may_demote(mem, page) || bin(self.counts[page.index()]) >= self.warm {
+            if !may_demote(mem, page) || bin(self.counts.of[page.index()]) >= self.warm {
                 self.lists.relist(page, span, false);
             } else if self.migrate(mem, page, below) {
                 run.left = run.left.saturating_sub(span.into());
@@ -419,8 +389,8 @@ impl Policy for Memtis {
         let span = mem.span(page);
         // `get_accesses_from_idx(active_threshold + 1)`: hot once the lists are adjusted.
         let count = 1 << (self.threshold + 1).min(BINS);
-        self.counts[page.index()] = count;
-        self.flags[page.index()] = NEW;
+        self.counts.of[page.index()] = count;
+        self.counts.flags[page.index()] = NEW;
         self.splitter.allocated(mem, page, span, count);
         self.lists.add(page, span, mem.node_of(page).index() as u8, false);
         if mem.free(NodeId::FAST) <= self.short(mem) {
@@ -431,17 +401,15 @@ impl Policy for Memtis {
 
     fn released(&mut self, _: &mut dyn Memory, page: Page, span: u32) {
         self.lists.forget(page, span);
-        let count = std::mem::take(&mut self.counts[page.index()]);
-        if std::mem::take(&mut self.flags[page.index()]) & COUNTED != 0 {
-            self.bins[bin(count)] -= u64::from(span);
-        }
+        self.counts.uncount(page.index(), span);
+        (self.counts.of[page.index()], self.counts.flags[page.index()]) = (0, 0);
         self.splitter.released(page, span);
     }
 
     fn sample(&mut self, mem: &mut dyn Memory, page: Page, at: Page, _: bool) {
         let span = mem.span(page);
-        let more = if span == 1 { WEIGHT } else { 1 };
-        self.count(page, span, self.counts[page.index()].saturating_add(more));
+        let (index, more) = (page.index(), if span == 1 { WEIGHT } else { 1 });
+        self.counts.set(index, span, self.counts.of[index].saturating_add(more));
         self.splitter.sample(at, mem.node_of(page) == NodeId::FAST);
         self.classify(mem, page);
         self.samples += 1;

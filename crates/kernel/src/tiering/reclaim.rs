@@ -265,8 +265,18 @@ impl Reclaim {
         to: NodeId,
         how: &mut dyn Demotion,
     ) -> Next {
-        if self.generations.is_some() {
-            return self.shrink_generations(mem, node, to, how);
+        let fruitless = &mut self.fruitless[node.index()];
+        if let Some(generations) = &mut self.generations {
+            match generations.shrink(mem, node, |mem, page| how.demote(mem, page, to)) {
+                Step::Empty => return Next::Idle,
+                Step::Freed => *fruitless = 0,
+                Step::Looked(frames) => *fruitless += frames,
+            }
+            let gives_up = *fruitless > 4 * (mem.capacity(node) - mem.free(node));
+            if gives_up {
+                *fruitless = 0;
+            }
+            return if gives_up { Next::Idle } else { Next::Again };
         }
         let on = node.index() as u8;
         self.lists.drain();
@@ -308,28 +318,6 @@ impl Reclaim {
             self.fruitless[node.index()] = 0;
         }
         if self.lists.oldest(on, false).is_none() && self.lists.oldest(on, true).is_none() {
-            return Next::Idle;
-        }
-        Next::Again
-    }
-
-    /// The same, in the order of the generations.
-    fn shrink_generations(
-        &mut self,
-        mem: &mut dyn Memory,
-        node: NodeId,
-        to: NodeId,
-        how: &mut dyn Demotion,
-    ) -> Next {
-        let Some(generations) = &mut self.generations else { return Next::Idle };
-        let fruitless = &mut self.fruitless[node.index()];
-        match generations.shrink(mem, node, |mem, page| how.demote(mem, page, to)) {
-            Step::Empty => return Next::Idle,
-            Step::Freed => *fruitless = 0,
-            Step::Looked(frames) => *fruitless += frames,
-        }
-        if *fruitless > 4 * (mem.capacity(node) - mem.free(node)) {
-            *fruitless = 0;
             return Next::Idle;
         }
         Next::Again

@@ -10,10 +10,10 @@
 //! * `update_task_scan_period`: at the first fault after a pass the period doubles, because no
 //!   fault was local or shared: fast pages do not fault, and all threads count as one task here.
 //!
-//! A scanner [of Linux 6.12](Scanner::newer) also follows rules that matter where a pass has few scans:
+//! A scanner [of Linux 6.12](Scanner::follow_linux_6_12) also follows rules that matter where a pass has few scans:
 //!
 //! * `task_numa_work`: a scan ends at the end of memory. A mapping without hint faults, such as the stack,
-//!   takes a scan of its own (`vma_is_accessed`, `vma_pids_forced`; since 6.7).
+//!   takes a separate scan (`vma_is_accessed`, `vma_pids_forced`; since 6.7).
 //! * `update_task_scan_period`: when the period doubles, the next scan is that much later.
 //! * `task_numa_work`: a scan takes at most 3 % of the program's time.
 
@@ -105,7 +105,7 @@ impl Scanner {
 
     /// Scan as Linux 6.12 does, with `idle` scans in each pass for mappings that do not fault
     /// (`task_numa_work`, `vma_pids_forced`).
-    pub fn newer(&mut self, idle: u64) {
+    pub fn follow_linux_6_12(&mut self, idle: u64) {
         self.idle = Some(idle);
     }
 
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn newer_passes_have_more_scans() {
         let (mut scanner, mut memory) = made();
-        scanner.newer(1);
+        scanner.follow_linux_6_12(1);
         scanner.cursor = 12;
         assert_eq!(scan(&mut scanner, &mut memory), ((12..20).collect(), us(20)));
         // Too early.

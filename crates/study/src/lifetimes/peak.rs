@@ -92,7 +92,7 @@ impl ResidentSet {
     ) {
         let records = batch.addr[range.clone()].iter().zip(&batch.kind[range.clone()]);
         for ((&addr, &kind), &size) in records.zip(&batch.size[range]) {
-            if kinds.0 >> kind & 1 == 0 {
+            if !kinds.has(kind) {
                 continue;
             }
             let write = KindSet::WRITES.has(kind);

@@ -217,11 +217,11 @@ impl Windower {
         let size_of_block = 1u64 << self.shift;
         let records = batch.addr[range.clone()].iter().zip(&batch.kind[range.clone()]);
         for ((&addr, &kind), &size) in records.zip(&batch.size[range]) {
-            if self.kinds.0 >> kind & 1 == 0 {
+            if !self.kinds.has(kind) {
                 continue;
             }
             chunk.records += 1;
-            let write = KindSet::WRITES.0 >> kind & 1;
+            let write = u8::from(KindSet::WRITES.has(kind));
             let block = addr >> self.shift;
             self.reference(block, write, chunk);
             if (addr & (size_of_block - 1)) + u64::from(size) > size_of_block {

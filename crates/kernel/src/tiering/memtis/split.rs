@@ -8,10 +8,11 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::super::{Memory, Page};
-use super::{BINS, COUNTED, Histogram, MemtisKnobs, WEIGHT, base_pages, bin};
+use super::counts::{COUNTED, Counts, Histogram, WEIGHT, bin};
+use super::{MemtisKnobs, base_pages};
 
 /// A base page that was hot at its last sample or halving: `may_hot`.
-const WAS_HOT: u8 = 4;
+const WAS_HOT: u8 = COUNTED << 1;
 /// Huge pages in this bin or above are hot all over.
 const VERY_HOT: usize = 13;
 /// Most splits in a run of a migration thread: `deferred_split_scan_for_htmm`.
@@ -35,9 +36,7 @@ impl Samples {
 #[derive(Debug)]
 pub(super) struct Splitter {
     /// By base page; empty until there is a huge page.
-    counts: Vec<u32>,
-    flags: Vec<u8>,
-    bins: Histogram,
+    counts: Counts,
     threshold: usize,
     fast: Samples,
     base: Samples,
@@ -60,9 +59,7 @@ pub(super) struct Splitter {
 impl Splitter {
     pub(super) fn new(knobs: &MemtisKnobs, threshold: usize) -> Self {
         Self {
-            counts: Vec::new(),
-            flags: Vec::new(),
-            bins: [0; BINS],
+            counts: Counts::default(),
             threshold,
             fast: Samples::default(),
             base: Samples::default(),
@@ -82,12 +79,12 @@ impl Splitter {
     }
 
     pub(super) fn bins(&self) -> &Histogram {
-        &self.bins
+        &self.counts.bins
     }
 
     /// The count of a base page.
     pub(super) fn count_of(&self, page: Page) -> u32 {
-        self.counts.get(page.index()).copied().unwrap_or_default()
+        self.counts.of.get(page.index()).copied().unwrap_or_default()
     }
 
     /// Whether pages were split since the last decision to split.
@@ -96,57 +93,56 @@ impl Splitter {
     }
 
     pub(super) fn allocated(&mut self, mem: &dyn Memory, page: Page, span: u32, count: u32) {
-        if span > 1 && self.counts.is_empty() {
-            self.counts = vec![0; mem.page_limit() as usize];
-            self.flags = vec![0; mem.page_limit() as usize];
+        if span > 1 && self.is_off() {
+            self.counts = Counts::new(mem.page_limit());
         }
-        if !self.counts.is_empty() {
-            self.counts[base_pages(page, span)].fill(count);
-            self.flags[base_pages(page, span)].fill(0);
+        if !self.is_off() {
+            self.counts.of[base_pages(page, span)].fill(count);
+            self.counts.flags[base_pages(page, span)].fill(0);
         }
     }
 
     pub(super) fn released(&mut self, page: Page, span: u32) {
         self.forget(page, span);
-        if !self.counts.is_empty() {
-            self.counts[base_pages(page, span)].fill(0);
+        if !self.is_off() {
+            self.counts.of[base_pages(page, span)].fill(0);
         }
     }
 
     /// The histogram holds the counts of a mapping no longer.
     pub(super) fn forget(&mut self, page: Page, span: u32) {
-        if self.counts.is_empty() {
+        if self.is_off() {
             return;
         }
         for at in base_pages(page, span) {
-            if std::mem::take(&mut self.flags[at]) & COUNTED != 0 {
-                self.bins[bin(self.counts[at])] -= 1;
-            }
+            self.counts.uncount(at, 1);
+            self.counts.flags[at] = 0;
         }
     }
 
-    fn count(&mut self, at: usize, count: u32) {
-        let before = std::mem::replace(&mut self.counts[at], count);
-        if self.flags[at] & COUNTED != 0 {
-            self.bins[bin(before)] -= 1;
-        }
-        self.bins[bin(count)] += 1;
-        self.flags[at] = COUNTED;
+    /// Whether there was no huge page yet, so that base pages are not counted.
+    fn is_off(&self) -> bool {
+        self.counts.of.is_empty()
+    }
+
+    /// Set the count of a base page, and whether it was hot with `hot`.
+    fn count(&mut self, at: usize, count: u32, hot: u32) {
+        self.counts.set(at, 1, count);
+        let was_hot = if bin(hot) >= self.threshold { WAS_HOT } else { 0 };
+        self.counts.flags[at] = COUNTED | was_hot;
     }
 
     /// A sample of a base page, in the fast node or not.
     pub(super) fn sample(&mut self, page: Page, fast: bool) {
         self.fast.now += u64::from(fast);
         self.since_split += 1;
-        if self.counts.is_empty() {
+        if self.is_off() {
             return;
         }
         let at = page.index();
-        self.base.now += u64::from(self.flags[at] & WAS_HOT != 0);
-        self.count(at, self.counts[at].saturating_add(WEIGHT));
-        if bin(self.counts[at]) >= self.threshold {
-            self.flags[at] |= WAS_HOT;
-        }
+        self.base.now += u64::from(self.counts.flags[at] & WAS_HOT != 0);
+        let count = self.counts.of[at].saturating_add(WEIGHT);
+        self.count(at, count, count);
     }
 
     /// Counts are about to be halved.
@@ -162,18 +158,15 @@ impl Splitter {
 
     /// Halve the counts of a mapping's base pages; its own was in bin `mapping`.
     pub(super) fn cool(&mut self, page: Page, span: u32, mapping: usize, threshold: usize) {
-        if self.counts.is_empty() {
+        if self.is_off() {
             return;
         }
         let (mut hot, mut squares) = (0u64, 0u64);
         for at in base_pages(page, span) {
-            let count = self.counts[at];
+            let count = self.counts.of[at];
             hot += u64::from(bin(count) >= self.threshold.min(threshold));
             squares = squares.saturating_add(u64::from(count).pow(2));
-            self.count(at, count / 2);
-            if bin(count) >= self.threshold {
-                self.flags[at] |= WAS_HOT;
-            }
+            self.count(at, count / 2, count);
         }
         if span > 1 && hot > 0 {
             self.in_use += 1;
@@ -186,7 +179,7 @@ impl Splitter {
     /// Counts were halved: decide whether to split, with `used` frames of memory and a fast node of
     /// `capacity`.
     pub(super) fn end_cooling(&mut self, used: u64, capacity: u64) {
-        if self.wanted || self.stopped || self.counts.is_empty() {
+        if self.wanted || self.stopped || self.is_off() {
             return;
         }
         if self.since_split <= capacity.max(used >> self.period) {

@@ -41,8 +41,8 @@ fn the_histogram_adds_up() {
     for round in 0..400u32 {
         let step = if round % 7 == 0 { Step::Release(round % 24) } else { Step::Read(round * 5 % 24) };
         drive(&mut memory, &mut memtis, &[step]);
-        let counted = memtis.flags.iter().filter(|flags| **flags & COUNTED != 0).count();
-        assert_eq!(memtis.bins.iter().sum::<u64>(), counted as u64);
+        let counted = memtis.counts.flags.iter().filter(|flags| **flags & COUNTED != 0).count();
+        assert_eq!(memtis.counts.bins.iter().sum::<u64>(), counted as u64);
     }
     assert!(memtis.samples > 60);
 }
@@ -56,7 +56,7 @@ fn a_new_page_is_halved_from_the_second_time_on() {
     drive(&mut memory, &mut memtis, &[Step::Read(3)]);
     let mut counts = vec![];
     for _ in 0..3 {
-        counts.push(memtis.counts[3]);
+        counts.push(memtis.counts.of[3]);
         memtis.cool(&memory);
     }
     assert_eq!(counts, [4, 4, 2]);

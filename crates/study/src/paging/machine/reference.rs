@@ -80,7 +80,7 @@ impl<'a> OneByOne<'a> {
         *instructions += u64::from(batch.instr[at]);
         let instructions = *instructions;
         let kind = batch.kind[at];
-        if self.kinds.0 >> kind & 1 == 0 {
+        if !self.kinds.has(kind) {
             return;
         }
         if self.running != Some(thread) {

@@ -297,7 +297,7 @@ impl Touches {
             self.threads.resize(thread + 1, self.new.clone());
         }
         self.threads[thread].instructions += u64::from(batch.instr[at]);
-        if self.kinds.0 >> kind & 1 == 0 {
+        if !self.kinds.has(kind) {
             return;
         }
         let write = KindSet::WRITES.has(kind);
