@@ -153,7 +153,7 @@ def test_paging(machine: str, changed: Callable[..., None]) -> None:
 @pytest.fixture(scope="module")
 def pigz() -> Iterator[Callable[[ssd.Setting], Rows]]:
     with ExitStack() as stack:
-        opened = ssd._open(False, None, 0, None, stack)
+        opened = ssd._open(False, None, 0, None, stack, vm=False)
         yield lambda setting: keyed(ssd._rows(*ssd._measured(opened, setting)))
 
 
