@@ -20,7 +20,7 @@ $(VENV)/.engine: $(VENV)/.packages $(RUST_SOURCES)
 	touch $@
 
 PLUGIN := python/nearfar/_plugin/libnearfar_qemu_plugin.so
-PLUGIN_SOURCES := $(wildcard capture/qemu-plugin/src/*.rs) capture/qemu-plugin/Cargo.toml capture/qemu-plugin/Cargo.lock crates/capture/src/layout.rs crates/capture/src/layout/activity.rs
+PLUGIN_SOURCES := $(wildcard capture/qemu-plugin/src/*.rs) capture/qemu-plugin/Cargo.toml capture/qemu-plugin/Cargo.lock crates/capture/src/layout.rs $(wildcard crates/capture/src/layout/*.rs)
 
 # Where the sources and crates lie on this machine is nothing that a wheel should hold.
 REMAPPED := --remap-path-prefix=$(CURDIR)=/nearfar --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo

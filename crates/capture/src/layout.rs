@@ -1,4 +1,4 @@
-//! Layout of the memory that the QEMU plugin and the receiver share, and the encoding of words.
+//! Layout of the memory that the QEMU plugin and the receiver share, and the encoding of its words.
 //!
 //! Both sides compile this file (the plugin includes it by path), so it depends only on `core` and
 //! `libc`. All offsets are bytes from the start of the shared memory.
@@ -34,12 +34,15 @@
 
 #[path = "layout/activity.rs"]
 mod activity;
+#[path = "layout/words.rs"]
+mod words;
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 pub use activity::{Activity, ThreadActivity, now};
+pub use words::*;
 
 /// First word of the shared memory: "nearfar", the version of the encoding, and the sizes below, so
 /// that sides built with different layouts reject each other.
@@ -344,205 +347,4 @@ pub const KERNEL_BLOCK: u64 = 1 << 63;
 pub const fn block_addr(addr: u64) -> (u64, bool) {
     let kernel = addr >> ADDR_BITS == KERNEL_BLOCK >> ADDR_BITS;
     (if kernel { addr & !KERNEL_BLOCK } else { addr }, kernel)
-}
-
-/// Set in every word that is not a load or store.
-pub const CONTROL: u64 = 1 << 63;
-/// A block begins: address, bytes ([`BYTES_SHIFT`]) and number of instructions ([`COUNT_SHIFT`]).
-/// If the number is 0, the low 32 bits are the block's index in the table. Without bytes, it is no
-/// fetch, and only counts instructions.
-pub const BLOCK: u64 = CONTROL;
-/// Position of a block's bytes (8 bits).
-pub const BYTES_SHIFT: u32 = 48;
-/// Position of a block's number of instructions (7 bits).
-pub const COUNT_SHIFT: u32 = 56;
-/// Maximum number of instructions of a block that fits a word.
-pub const MAX_COUNT: u64 = 119;
-/// Smallest word that is neither a reference nor a block: `CONTROL | TAG << 56`, payload below.
-pub const OTHER: u64 = CONTROL | (MAX_COUNT + 1) << COUNT_SHIFT;
-/// Number of address bits in a reference or block.
-pub const ADDR_BITS: u32 = 48;
-/// Position of the instruction's index in its block (9 bits).
-pub const INDEX_SHIFT: u32 = 48;
-/// Maximum index of an instruction in a block.
-pub const INDEX_MASK: u64 = 0x1ff;
-/// Position of log2 of the size (3 bits).
-pub const SIZE_SHIFT: u32 = 57;
-/// Set if the reference is a store.
-pub const STORE: u64 = 1 << 60;
-/// Set if the kernel of a virtual machine made the reference.
-pub const KERNEL: u64 = 1 << 61;
-
-/// Tags of the other control words, above [`MAX_COUNT`]. The payload (56 bits) is the number of
-/// words that follow.
-pub mod tag {
-    /// Padding before the end of a chunk.
-    pub const PAD: u64 = 120;
-    /// Transfer between a file and memory, see [`super::Transfer`].
-    pub const TRANSFER: u64 = 121;
-    /// An event of the address space, see [`super::Event`].
-    pub const EVENT: u64 = 122;
-    /// A file's name: device, inode, then its text.
-    pub const FILE: u64 = 123;
-    /// A fence: its ticket, then order and position of each other stream of the process. All words
-    /// of streams that it does not list follow it.
-    pub const FENCE: u64 = 124;
-    /// The end of a fence.
-    pub const FENCE_END: u64 = 125;
-    /// In a sample, where the thread is, see [`super::Place`].
-    pub const PLACE: u64 = 126;
-    /// In a sample, a burst begins (1) or ends (0): in it, every reference of the thread is recorded.
-    pub const BURST: u64 = 127;
-}
-
-/// Encode a block that is no fetch, but only counts instructions, if it fits.
-pub fn silent_word(instructions: u64) -> Option<u64> {
-    (1..=MAX_COUNT).contains(&instructions).then_some(BLOCK | instructions << COUNT_SHIFT)
-}
-
-/// Encode a block as a word, if it fits.
-pub fn block_word(addr: u64, bytes: u64, instructions: u64) -> Option<u64> {
-    let fits = addr >> ADDR_BITS == 0
-        && (1..=u64::from(u8::MAX)).contains(&bytes)
-        && (1..=MAX_COUNT).contains(&instructions);
-    fits.then_some(BLOCK | instructions << COUNT_SHIFT | bytes << BYTES_SHIFT | addr)
-}
-
-/// Maximum number of words in a control record, including the control word.
-pub const MAX_CONTROL: usize = CHUNK / 16;
-
-/// Words of a transfer after the control word. Address and bytes of each buffer of the program
-/// follow.
-#[repr(usize)]
-pub enum Transfer {
-    /// 1 if the file (or socket) is written, 0 if it is read.
-    Write = 0,
-    /// Device of the file, or [`NO_FILE`] if it is not a regular file.
-    Device = 1,
-    /// Inode.
-    Inode = 2,
-    /// Offset in the file.
-    Offset = 3,
-    /// Bytes moved.
-    Bytes = 4,
-    /// Number of words before the buffers.
-    Fixed = 5,
-}
-
-/// Words of a place after the control word: what a sample leaves out, so that the next record has
-/// its position, and the counts of what the thread has done so far.
-#[repr(usize)]
-pub enum Place {
-    /// Instructions before the current block.
-    BlockStart = 0,
-    /// Instructions up to the end of the current block.
-    BlockEnd = 1,
-    /// Blocks.
-    Fetches = 2,
-    /// Loads.
-    Loads = 3,
-    /// Stores.
-    Stores = 4,
-    /// Number of words.
-    Words = 5,
-}
-
-/// Device of a transfer without a regular file.
-pub const NO_FILE: u64 = u64::MAX;
-
-/// Words of an event after the control word. The name follows, as its length in bytes and its text.
-#[repr(usize)]
-pub enum Event {
-    /// One of [`what`].
-    What = 0,
-    /// First address.
-    Addr = 1,
-    /// Bytes.
-    Length = 2,
-    /// Offset in the file.
-    Offset = 3,
-    /// Protection, as for `mmap`, and [`SHARED`].
-    Prot = 4,
-    /// Device of the file that is mapped.
-    Device = 5,
-    /// Inode of that file; 0 if there is none.
-    Inode = 6,
-    /// Bytes in the name.
-    Name = 7,
-    /// Number of words before the name.
-    Fixed = 8,
-}
-
-/// Bit of a protection: the mapping is shared.
-pub const SHARED: u64 = 8;
-
-/// Kinds of events.
-pub mod what {
-    /// A range was mapped.
-    pub const MAP: u64 = 0;
-    /// A range was unmapped.
-    pub const UNMAP: u64 = 1;
-    /// The heap is now this range (`brk`).
-    pub const BRK: u64 = 2;
-    /// The process is about to become another program; recording goes on.
-    pub const EXEC: u64 = 3;
-    /// The process is about to become another program, unrecorded. `addr` is one of
-    /// [`super::lost`].
-    pub const EXEC_LOST: u64 = 4;
-    /// The last announced program did not start.
-    pub const EXEC_FAILED: u64 = 5;
-    /// An unrecorded child process began.
-    pub const FORK_LOST: u64 = 6;
-    /// `mremap`: `offset` is the new length, `prot` the flags, `device` the new address.
-    pub const REMAP: u64 = 7;
-    /// The pages of a range were discarded (`MADV_DONTNEED`).
-    pub const DONTNEED: u64 = 8;
-    /// The pages of a range may be discarded (`MADV_FREE`).
-    pub const FREE: u64 = 9;
-    /// The pages of a range and the contents of its file there were discarded (`MADV_REMOVE`).
-    pub const REMOVE: u64 = 10;
-    /// The `shmat` mapping at `addr` was unmapped (`shmdt`).
-    pub const DETACH: u64 = 11;
-    /// A child process began: `addr` is the order of its stream, `length` its pid.
-    pub const FORKED: u64 = 12;
-    /// The process is about to end.
-    pub const EXIT: u64 = 13;
-    /// The process has waited for pid `addr`, which may have ended.
-    pub const WAITED: u64 = 14;
-    /// The stores of an instruction are not seen. The name is the instruction's.
-    pub const UNSEEN: u64 = 15;
-    /// The kernel made the pages of a range resident (`MAP_POPULATE`, `MADV_POPULATE_READ`,
-    /// `MADV_POPULATE_WRITE`).
-    pub const POPULATE: u64 = 16;
-    /// A range was locked in memory (`mlock`), which makes its pages resident unless `offset` is
-    /// not 0 (`MLOCK_ONFAULT`).
-    pub const LOCK: u64 = 17;
-    /// A range was unlocked (`munlock`).
-    pub const UNLOCK: u64 = 18;
-    /// A range may have huge pages (`MADV_HUGEPAGE`).
-    pub const HUGE: u64 = 19;
-    /// A range may not have huge pages (`MADV_NOHUGEPAGE`).
-    pub const NO_HUGE: u64 = 20;
-    /// The pages of a range were made huge (`MADV_COLLAPSE`).
-    pub const COLLAPSE: u64 = 21;
-    /// No thread ran for `addr` nanoseconds; otherwise `length` / 1000 at a time
-    /// ([`Activity`](super::Activity)).
-    pub const IDLE: u64 = 22;
-    /// A processor of a virtual machine runs another task from now on: `addr` is its pid, `length`
-    /// that of its process, `offset` the time in nanoseconds. The name is the task's.
-    pub const TASK: u64 = 23;
-}
-
-/// Why a program runs unrecorded.
-pub mod lost {
-    /// It is not a program for this QEMU.
-    pub const OTHER: u64 = 0;
-    /// Its file can be executed but not read.
-    pub const UNREADABLE: u64 = 1;
-    /// Its arguments cannot be read.
-    pub const ARGUMENTS: u64 = 2;
-    /// QEMU or the plugin can no longer be opened.
-    pub const REACH: u64 = 3;
-    /// QEMU could not be started in its place.
-    pub const START: u64 = 4;
 }
