@@ -38,6 +38,7 @@ HEAD = r"""
 #include <string.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -289,6 +290,9 @@ int main(int argc, char **argv) {
         p[0] = 1;
     }
     madvise((void *)p, 0, MADV_DONTNEED);
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    p[0] = 1;
+    prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
     int id = shmget(IPC_PRIVATE, 5000, 0600);
     volatile char *s = shmat(id, 0, 0); put(s);
     s[4999] = 1;
@@ -320,6 +324,9 @@ def test_what_is_mapped_over_reserved_and_given_up(build: Build, tmp_path: Path)
         strict=True,
     ):
         assert stores[advice - 1] < event["at"] <= stores[advice]
+    off, on = got.named("thp-disable")
+    assert (off["to"], on["to"], off["length"]) == (1, 0, 0)
+    assert stores[24] < off["at"] <= stores[25] < on["at"]
     huge = [event for event in got.of(everything, 1 << 36) if event[2] > 0]
     assert huge == [("map", 0, 1 << 24), ("map", 1 << 35, 1), ("unmap", 0, 1 << 24)]
     (segment,) = [e for e in got.named("map") if e["name"] == "[shm]"]

@@ -72,6 +72,31 @@ int main(void)
 }
 """
 
+#: One page in each 2 MiB of 16 MiB, of which half is advised. With an argument, huge pages are
+#: first switched off with these flags of prctl, and the program is started again.
+DISABLED = """
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+#define MIB (1L << 20)
+int main(int count, char **words)
+{
+    if (count > 1) {
+        prctl(PR_SET_THP_DISABLE, 1, atoi(words[1]), 0, 0);
+        execl(words[0], words[0], NULL);
+    }
+    char *all = mmap((void *)0x200000000000, 16 * MIB, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (all == MAP_FAILED)
+        return 1;
+    madvise(all, 8 * MIB, MADV_HUGEPAGE);
+    for (long at = 0; at < 16 * MIB; at += 2 * MIB)
+        all[at] = 1;
+    return 0;
+}
+"""
+
 #: Programs of public reports: PROGRAM sparse, heap or save.
 PUBLIC = """
 #include <signal.h>
@@ -172,6 +197,18 @@ def test_advice_of_the_program_counts(recorded: Path) -> None:
         assert row["stalls"] == ranges and row["longest_ns"] > 100e3
     # The program fills its memory in the first part of its time.
     assert never["mean_bytes"] < never["peak_bytes"]
+
+
+def test_a_process_can_switch_huge_pages_off(tmp_path: Path) -> None:
+    """It has none, nor does the program that it becomes."""
+    usual = thp(record(tmp_path, DISABLED, "-static"), machine="nvme", policy="madvise,always")
+    assert huge_faults(usual)["madvise"] == 4
+    assert not usual.notes
+    (folder := tmp_path / "off").mkdir()
+    off = thp(record(folder, DISABLED, "-static", words=["0"]), machine="nvme", policy="always")
+    # The stack of the first program may have one.
+    assert huge_faults(off)["always"] == huge_faults(usual)["always"] - 8 <= 1
+    assert ["switches huge pages off for itself" in note for note in off.notes] == [True]
 
 
 def test_khugepaged_fills_what_is_nearly_full(recorded: Path) -> None:

@@ -408,11 +408,21 @@ def trace_warnings(run: Run) -> list[str]:
         lines.append(f"{run['trace']}: the trace is incomplete; this is what it holds so far")
     if run["sampled_trace"]:
         lines.append(f"{run['trace']}: a sampled trace; reuse, and so every rate, is not exact")
+    if run.get("thp_disabled"):
+        lines.append(
+            f"{run['trace']}: a process switches huge pages off for itself (prctl "
+            "PR_SET_THP_DISABLE; Redis: disable-thp): no setting of the kernel gives it larger ones"
+        )
     if (share := run.get("sampled_pages")) is not None:
         lines.append(
             f"{run['trace']}: a sample of {units.percent(share)} of the pages; rates are estimates "
             "with 95 % intervals"
         )
+        if run.get("options", {}).get("view") == "machine":
+            lines.append(
+                "TLBs, caches and memory are simulated with the recorded references alone: times "
+                "are at least those, and slowdowns at most"
+            )
     return lines
 
 

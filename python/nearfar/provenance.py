@@ -32,6 +32,8 @@ class Run(TypedDict, total=False):
     sampled_trace: bool
     #: The share of the program's pages that the trace holds; absent if it holds all.
     sampled_pages: float
+    #: A process of the program switches huge pages off for itself; absent if none does.
+    thp_disabled: bool
     machine: str
     machine_description: Json
     #: Instead, if several machines were compared: their descriptions and DRAM latencies.
@@ -100,4 +102,5 @@ def of_trace(trace: Path) -> Run:
         "trace_complete": info["complete"],
         "sampled_trace": source.get("sampled", False),
         **({"sampled_pages": sample["rate"]} if (sample := source.get("sample")) else {}),
+        **({"thp_disabled": True} if source.get("thp_disabled") else {}),
     }

@@ -200,6 +200,16 @@ pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result
     match (call, result) {
         (Call::Execve | Call::ExecveAt, _) => stream.note(what::EXEC_FAILED, b""),
         (Call::Privilege, _) => reach::release_descriptors(),
+        // QEMU 7.2 refuses it, and Linux does not.
+        (Call::Prctl, _) if a[0] as i32 == libc::PR_SET_THP_DISABLE => {
+            let disabled = match (a[1], a[2]) {
+                (0, _) => 0,
+                // PR_THP_DISABLE_EXCEPT_ADVISED, since Linux 6.18.
+                (_, 2) => 2,
+                _ => 1,
+            };
+            event_after(stream, &[what::THP_DISABLE, disabled], b"");
+        }
         (Call::Fork | Call::Vfork | Call::Clone | Call::Clone3, _) => {
             after_fork(stream, call, &a, result)
         }

@@ -58,6 +58,9 @@ pub struct Source {
     /// as in older traces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unrecorded: Option<Vec<String>>,
+    /// A process switched huge pages off for itself (`PR_SET_THP_DISABLE`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub thp_disabled: bool,
 }
 
 fn is_zero(bytes: &u64) -> bool {

@@ -47,7 +47,7 @@ impl Reader {
             Some(sample) => Err(Error::input(
                 dir.display().to_string(),
                 format!("holds {} of the pages, and this needs every reference", sample.share()),
-                "capture without --sample; `nearfar paging` reads samples",
+                "capture without --sample; `nearfar paging` and `nearfar size` read samples",
             )),
         }
     }

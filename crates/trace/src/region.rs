@@ -50,6 +50,9 @@ pub enum RegionKind {
     NoHuge,
     /// The pages of a range were made huge (`MADV_COLLAPSE`).
     Collapse,
+    /// From now on, the process has huge pages as the kernel is set (`to` is 0), none (1), or only
+    /// where it asks for them (2), also in what it becomes (`PR_SET_THP_DISABLE`).
+    ThpDisable,
     /// A file's page cache got this range of made-up kernel addresses.
     File,
     /// Since the last such event, no recorded thread ran for `to` nanoseconds, because all were in
@@ -72,7 +75,7 @@ pub enum RegionKind {
 }
 
 impl RegionKind {
-    const NAMES: [(RegionKind, &'static str); 20] = [
+    const NAMES: [(RegionKind, &'static str); 21] = [
         (RegionKind::Map, "map"),
         (RegionKind::Unmap, "unmap"),
         (RegionKind::Brk, "brk"),
@@ -85,6 +88,7 @@ impl RegionKind {
         (RegionKind::Huge, "huge"),
         (RegionKind::NoHuge, "no-huge"),
         (RegionKind::Collapse, "collapse"),
+        (RegionKind::ThpDisable, "thp-disable"),
         (RegionKind::File, "file"),
         (RegionKind::Idle, "idle"),
         (RegionKind::ThreadStart, "thread-start"),

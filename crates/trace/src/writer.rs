@@ -13,7 +13,7 @@ use crate::footprint::Footprint;
 use crate::info::{self, Info, Source};
 use crate::output::{Form, Output, OutputRequest, TRACE};
 use crate::record::{Batch, NarrowBatch, Record};
-use crate::region::RegionEvent;
+use crate::region::{RegionEvent, RegionKind};
 
 use pool::Pool;
 use sink::Sink;
@@ -156,7 +156,9 @@ impl Writer {
     /// far; a caller that buffers records sets it higher.
     pub fn region(&mut self, mut event: RegionEvent) -> Result<()> {
         event.at = event.at.max(self.appended);
-        self.pool.sink().regions.push(event);
+        let mut sink = self.pool.sink();
+        sink.info.source.thp_disabled |= event.event == RegionKind::ThpDisable && event.to != 0;
+        sink.regions.push(event);
         Ok(())
     }
 

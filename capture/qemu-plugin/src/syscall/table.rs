@@ -27,6 +27,8 @@ pub enum Call {
     Brk,
     /// `(address, bytes, advice)`.
     Madvise,
+    /// `(option, ...)`.
+    Prctl,
     Shmat,
     Shmdt,
     /// `(address, bytes)`.
@@ -113,6 +115,7 @@ pub static ARCHS: [Arch; 2] = [
             (151, Call::MlockAll),
             (152, Call::MunlockAll),
             (155, Call::Privilege), // pivot_root
+            (157, Call::Prctl),
             (161, Call::Privilege), // chroot
             (165, Call::Privilege), // mount
             (166, Call::Privilege), // umount2
@@ -161,6 +164,7 @@ pub static ARCHS: [Arch; 2] = [
             (151, Call::Privilege), // setfsuid
             (152, Call::Privilege), // setfsgid
             (159, Call::Privilege), // setgroups
+            (167, Call::Prctl),
             (196, Call::Shmat),
             (197, Call::Shmdt),
             (206, Call::Plain(true)),

@@ -79,6 +79,10 @@ impl Recording<'_> {
             what::HUGE => self.region(range(RegionKind::Huge))?,
             what::NO_HUGE => self.region(range(RegionKind::NoHuge))?,
             what::COLLAPSE => self.region(range(RegionKind::Collapse))?,
+            what::THP_DISABLE => {
+                let event = RegionEvent { addr: 0, to: addr, ..range(RegionKind::ThpDisable) };
+                self.region(event)?;
+            }
             what::REMAP => {
                 let (flags, to) = (word(Event::Prot), word(Event::Device));
                 self.remap(thread, [addr, length, word(Event::Offset)], to, flags)?;

@@ -237,6 +237,7 @@ impl Mapped {
             | RegionKind::Huge
             | RegionKind::NoHuge
             | RegionKind::Collapse
+            | RegionKind::ThpDisable
             | RegionKind::Idle
             | RegionKind::ThreadStart
             | RegionKind::ThreadExit => return,

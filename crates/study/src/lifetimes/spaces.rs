@@ -77,6 +77,8 @@ struct Space {
     mapped: Ranges<Backing>,
     /// Where it is not [`Advice::None`].
     advice: Ranges<Advice>,
+    /// [`RegionKind::ThpDisable`].
+    thp_disable: u64,
     /// The heap: first page and end.
     heap: Option<(u64, u64)>,
     /// Number of processes in this address space: more than one after `vfork`.
@@ -113,16 +115,24 @@ impl Space {
             let mut next = from;
             for (start, end, advice) in self.advice.within(from, to) {
                 if next < start {
-                    areas.push((next, start - 1, Advice::None));
+                    areas.push((next, start - 1, self.effective(Advice::None)));
                 }
-                areas.push((start, end, advice));
+                areas.push((start, end, self.effective(advice)));
                 next = end + 1;
             }
             if next <= to {
-                areas.push((next, to, Advice::None));
+                areas.push((next, to, self.effective(Advice::None)));
             }
         }
         areas
+    }
+
+    /// What an area's advice means in this process (`vma_thp_disabled`, `include/linux/huge_mm.h`).
+    fn effective(&self, advice: Advice) -> Advice {
+        match (self.thp_disable, advice) {
+            (0, _) | (2, Advice::Huge) => advice,
+            _ => Advice::NoHuge,
+        }
     }
 }
 
@@ -356,8 +366,16 @@ impl Spaces {
                 }
             }
             RegionKind::Exec => {
+                let before = self.of_process(process);
+                let thp_disable = self.spaces[before as usize].thp_disable;
                 self.close(process, effects);
-                self.open(process);
+                let space = self.open(process);
+                self.spaces[space as usize].thp_disable = thp_disable;
+            }
+            RegionKind::ThpDisable => {
+                let space = self.of_process(process);
+                self.spaces[space as usize].thp_disable = event.to;
+                self.show_areas(space, (0, PAGES - 1), effects);
             }
             RegionKind::Exit => self.close(process, effects),
             RegionKind::Lock
@@ -451,6 +469,24 @@ impl Spaces {
         effects.push(Effect::Area { space, first, last, advice: None });
         for (first, last, advice) in self.spaces[space as usize].areas(first, last) {
             effects.push(Effect::Area { space, first, last, advice: Some(advice) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_can_switch_huge_pages_off() {
+        use Advice::{Huge, NoHuge, None};
+        let mut space = Space::default();
+        space.mapped.map(0, 9, Backing::Zeros);
+        space.advice.map(0, 4, Huge);
+        for (disable, expected) in [(0, [Huge, None]), (1, [NoHuge; 2]), (2, [Huge, NoHuge])] {
+            space.thp_disable = disable;
+            let advice: Vec<_> = space.areas(0, 9).into_iter().map(|area| area.2).collect();
+            assert_eq!(advice, expected, "{disable}");
         }
     }
 }
