@@ -14,6 +14,7 @@ from programs import PROGRAMS
 
 from nearfar.errors import NearfarError
 from nearfar.paging import paging
+from nearfar.size import size
 
 NAME = "captured-sample"
 SUMMARY = "`capture --sample`: share of intervals that hold the answer of a whole capture"
@@ -39,6 +40,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     os.environ["PYTHONHASHSEED"] = "0"
     seeds = QUICK_SEEDS if quick else SEEDS
     held, of, used = Counter[str](), Counter[str](), []
+    sizes: list[float] = []
     for program in PROGRAMS:
         if program.name in LEFT_OUT or quick and program.name not in QUICK:
             continue
@@ -48,13 +50,18 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         folder = inputs.scratch / f"{NAME}-{program.name}"
         folder.mkdir()
         command = program.make(folder, PART)
-        truth = rates(record(folder, command, None))
+        trace = record(folder, command, None)
+        truth, whole = rates(trace), advised(trace)
         for seed in range(seeds):
             try:
                 found = rates(record(folder, command, seed))
             except NearfarError as error:
                 inputs.remarks.append(f"{NAME}: {program.name}, seed {seed}: {error}")
                 break
+            sizes.append(advised(folder / "t.trace") / whole)
+            inputs.cells.append(
+                {"program": program.name, "seed": seed, "of": "size", "ratio": sizes[-1]}
+            )
             for key, (rate, low, high) in found.items():
                 # From 0 to 1 where there are too few bursts to say more.
                 if low is None or high is None or high == 1:
@@ -72,7 +79,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         used.append(program.name)
         shutil.rmtree(folder)
     note = f"{', '.join(used)}; {seeds} samples of {SHARE:.0%} of the pages each"
-    return [
+    made = [
         row(NAME, f"true {what} inside its 95 % interval", [held[key] / of[key]], "of cells",
             goal=">= 0.95", note=f"{of[key]} cells; {note}")
         for key, what in (
@@ -81,6 +88,15 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         )
         if of[key]
     ]  # fmt: skip
+    if sizes:
+        enough = sum(size >= 1 for size in sizes) / len(sizes)
+        made += [
+            row(NAME, "`size`: memory advised / advised by the whole capture", sizes, "x",
+                note=f"{len(sizes)} samples; {note}"),
+            row(NAME, "`size`: at least the memory of the whole capture", [enough], "of samples",
+                goal=">= 0.95"),
+        ]  # fmt: skip
+    return made
 
 
 def record(folder: Path, command: list[str], seed: int | None) -> Path:
@@ -90,6 +106,12 @@ def record(folder: Path, command: list[str], seed: int | None) -> Path:
     words = nearfar("capture", "--force", "--follow-forks", *sample, "-o", path, "--", *command)
     run(words, discard=True)
     return path
+
+
+def advised(trace: Path) -> int:
+    """The memory that ``nearfar size`` advises, without what large pages add."""
+    (sized,) = size(trace, machine="nvme", swap="zram").rows
+    return sized["memory_bytes"] - sized["bloat_bytes"]
 
 
 def rates(trace: Path) -> Rates:
