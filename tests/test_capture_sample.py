@@ -20,6 +20,7 @@ from capturing import (
     regions,
 )
 from nearfar import capture
+from nearfar import size as sizes
 from nearfar.advise import advise
 from nearfar.errors import NearfarError
 from nearfar.paging import paging, warnings
@@ -212,6 +213,39 @@ def test_gives_the_curve_of_a_sampled_study(program: Path, tmp_path: Path) -> No
             assert low <= exact["tlb_miss_rate"] <= high
 
 
+def test_sizes_a_program(program: Path, tmp_path: Path) -> None:
+    """Processor time and faults are exact, waiting times lower bounds; memory is an upper bound."""
+    command = [program, "400000"]
+    whole = capture.run(command, tmp_path / "whole.trace").path
+    taken = capture.run(command, tmp_path / "sample.trace", sample=0.4).path
+    settings: Any = {"page_sizes": "4K", "view": "machine", "memory": "60%", "machine": "nvme"}
+    settings |= {"storage": ["zram"], "replacement": "linux"}
+    of, got = paging(whole, **settings).rows[0], paging(taken, **settings)
+    row = got.rows[0]
+    same = ("references", "pages", "resident_bytes", "memory_bytes")
+    assert [row[key] for key in same] == [of[key] for key in same]  # type: ignore[literal-required]
+    assert (row["cpu_ns"], row["start_ns"]) == pytest.approx(
+        (of["cpu_ns"], of["start_ns"]), rel=1e-5
+    )
+    # What is found in a nearer level counts there.
+    for waits in (("tlb_ns", "walk_ns"), ("cache_ns", "dram_ns")):
+        least, whole_ns = (sum(one[wait] or 0 for wait in waits) for one in (row, of))  # type: ignore[literal-required]
+        assert 0 < least < whole_ns
+    low, high = row["fault_rate_low"], row["fault_rate_high"]
+    assert low is not None and high is not None and low <= of["fault_rate"] <= high
+    assert sum("times are at least those" in line for line in warnings(got)) == 1
+
+    given: Any = {"machine": "nvme", "swap": "zram"}
+    full, row = (sizes.size(one, **given).rows[0] for one in (whole, taken))
+    # Large pages are advised for the whole capture.
+    bloat = full["bloat_bytes"]
+    assert full["peak_bytes"] - bloat == row["peak_bytes"]
+    assert full["memory_bytes"] - bloat <= row["memory_bytes"] <= row["peak_bytes"]
+    assert row["advised_page_bytes"] == 4096
+    assert "a sample of them does not show" in row["page_why"]
+    assert "an upper bound, from a sample of 40 % of the pages" in row["risk"]
+
+
 def test_lowers_the_share_as_the_program_grows(build: Callable[..., Path], tmp_path: Path) -> None:
     text = """
     #include <stdlib.h>
@@ -285,8 +319,6 @@ def test_studies_that_need_every_reference_refuse(program: Path, tmp_path: Path)
     needs = "holds 40 % of the pages, and this needs every reference; capture without --sample"
     with pytest.raises(NearfarError, match=needs):
         tiering(taken)
-    with pytest.raises(NearfarError, match="--view machine: needs every reference, and the trace"):
-        paging(taken, view="machine")
     with pytest.raises(NearfarError, match="40 % of the 4 KiB pages, and advice compares page"):
         advise(taken, view="paper", machine="nvme", storage=["zram"])
     with pytest.raises(NearfarError, match="--sample: the trace is a sample of 40 % already"):

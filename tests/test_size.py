@@ -291,6 +291,22 @@ def test_a_command_is_recorded_and_sized(
     assert row["no_limit"] is None and row["max_bytes"] > row["peak_bytes"]
 
 
+@needs_cc
+@needs_qemu
+def test_a_sample_is_recorded_and_sized(nearfar: Run, program: Path, tmp_path: Path) -> None:
+    """Its peak and what it locks are exact."""
+    trace = tmp_path / "t.trace"
+    recording = ["--sample", "40%", "--record", str(trace)]
+    done = nearfar("size", *recording, "--swap", "zram", "--", str(program), "cold")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((trace / "trace.json").read_text())["source"]["sample"]["rate"] == 0.4
+    assert "an upper bound, from a sample of 40 % of the pages" in " ".join(done.stdout.split())
+    capture.capture([program, "cold"], tmp_path / "whole.trace", follow_forks=True)
+    of, row = sized(tmp_path / "whole.trace", swap="zram"), sized(trace, swap="zram")
+    assert row["peak_bytes"] == of["peak_bytes"] - of["bloat_bytes"]
+    assert of["memory_bytes"] - of["bloat_bytes"] <= row["memory_bytes"] <= row["peak_bytes"]
+
+
 @needs_qemu
 def test_what_the_program_prints_does_not_mix_with_the_answer(
     nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ def info_summarize(
     *,
     options: Mapping[str, object],
     heat_map: bool,
+    sample: bool,
     progress: Callable[[int], object] | None,
 ) -> tuple[str, str | None, str | None]: ...
 

@@ -75,6 +75,12 @@ class HeatMap(TypedDict):
     seconds: list[float] | None
 
 
+class Sample(TypedDict):
+    """What ``capture --sample`` chose: the share of the 4 KiB pages."""
+
+    rate: float
+
+
 class Source(TypedDict):
     """Where a trace comes from; ``unrecorded``: missing parts of the run, if any."""
 
@@ -83,6 +89,7 @@ class Source(TypedDict):
     command: list[str]
     arch: str
     unrecorded: NotRequired[list[str]]
+    sample: NotRequired[Sample]
 
 
 class Content(TypedDict, total=False):
@@ -148,6 +155,7 @@ def info(
     trace: str | PathLike[str],
     *,
     heatmap: bool = True,
+    sample: bool = False,
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
 ) -> Info:
@@ -156,6 +164,8 @@ def info(
     Args:
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
         heatmap: add the heat map as ``heatmap``, which takes a second pass over the trace.
+        sample: also read a trace of ``capture --sample``. Its events and distinct pages are those
+            of the program; all numbers of references are those of its records.
         progress: called with the number of references so far, about every four million.
         {options}
 
@@ -171,7 +181,7 @@ def info(
     path = Path(trace)
     with view_of(path, options, progress) as (seen, given):
         text, heat, files = _engine.info_summarize(
-            seen.path, path, options=given, heat_map=heatmap, progress=progress
+            seen.path, path, options=given, heat_map=heatmap, sample=sample, progress=progress
         )
     summary = json.loads(text)
     _name_functions(summary["hot"], summary.pop("hot_code"), path)

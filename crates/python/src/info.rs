@@ -17,22 +17,24 @@ fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
 }
 
 /// What a trace holds, its heat map if requested, and the files of `whole`, the trace that `trace`
-/// is a view of, if they are to be verified, as JSON texts.
+/// is a view of, if they are to be verified, as JSON texts. A trace that holds a sample of pages is
+/// refused unless `sample` is true; counts are then those of its records.
 #[pyfunction]
-#[pyo3(signature = (trace, whole, *, options, heat_map, progress))]
+#[pyo3(signature = (trace, whole, *, options, heat_map, sample, progress))]
 fn info_summarize(
     py: Python<'_>,
     trace: PathBuf,
     whole: PathBuf,
     options: &Bound<'_, PyDict>,
     heat_map: bool,
+    sample: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Option<String>, Option<String>)> {
     let Request { reuse, verify } = crate::given::read(options)?;
     crate::progress::run(py, progress, move |on_progress| {
         let files = verify.then(|| verify::verify(&Reader::open_sample(&whole)?, on_progress));
         let files = files.transpose()?;
-        let reader = Reader::open(&trace)?;
+        let reader = if sample { Reader::open_sample(&trace) } else { Reader::open(&trace) }?;
         let (summary, heat) = info::summarize(&reader, Options { reuse, heat_map }, on_progress)?;
         let heat = heat.as_ref().map(to_json).transpose()?;
         Ok((to_json(&summary)?, heat, files.as_ref().map(to_json).transpose()?))

@@ -27,7 +27,7 @@ _FIRST: Final[Mapping[str, str]] = {
     "numa plan": "capacity working_set bandwidth machine pattern writes threads emit out",
     "numa run": "machine mode pattern writes nodes weights from_ threads out",
     "paging": "page_sizes memory tlb replacement machine storage view sample out",
-    "size": "swap machine slowdown whole zram_ratio record emit out",
+    "size": "sample swap machine slowdown whole zram_ratio record emit out",
     "ssd": "machine dram epf disk precondition first_touch seed out",
     "watch": "for_ swap slowdown cgroup unit container follow emit out",
     "sweep": "workers threads dask dry_run out",

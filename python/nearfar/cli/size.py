@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar size -- gzip -dc numbers.gz"}
-#: Options of `capture` for virtual machines.
-_VM: Final = tuple(
+#: Options of `capture`: for a sample of the pages, and for virtual machines.
+_RECORDING: Final = tuple(
     option
     for option in captured.OPTIONS
     if option.name
-    in ("vm", "vm_image", "memory", "cpus", "kernel", "initrd", "append", "start", "boot_timeout",
-        "packages", "put", "stop_after")
+    in ("sample", "vm", "vm_image", "memory", "cpus", "kernel", "initrd", "append", "start",
+        "boot_timeout", "packages", "put", "stop_after")
 )  # fmt: skip
 
 
-@takes((*declared.OPTIONS, *_VM))
+@takes((*declared.OPTIONS, *_RECORDING))
 def run(
     inputs: Annotated[
         list[str] | None,
@@ -74,7 +74,8 @@ def run(
     """Say how much memory, which page size and which swap a program needs.
 
     A program after `--` is recorded first, with its child processes, as by `nearfar capture`; what
-    it prints is not shown. With --vm-image it is recorded with its virtual machine; --vm records a
+    it prints is not shown. --sample auto records a large one in a fraction of the time, and says
+    nothing of page sizes. With --vm-image it is recorded with its virtual machine; --vm records a
     machine of your own. Limits are advised only if the whole run was recorded.
     """
     import nearfar.size as sizes
@@ -85,12 +86,12 @@ def run(
     from nearfar.result import RUN
 
     command, inputs = after_dashes(), inputs or []
-    vm, options = _split(options)
-    own = vm.get("vm") or vm.get("kernel")
+    recording, options = _split(options)
+    own = recording.get("vm") or recording.get("kernel")
     if own and not inputs:
         command, record = [], record or default_output([own])
-    if command is None and vm:
-        option = next(option.flag for option in _VM if option.name in vm)
+    if command is None and recording:
+        option = next(option.flag for option in _RECORDING if option.name in recording)
         raise NearfarError(f"{option}: is for recording; give --vm, or a program after `--`")
     if command is None and not inputs:
         raise NearfarError("size: give traces, or a program after `--`")
@@ -111,7 +112,7 @@ def run(
         if emit is not None and out is None:
             check_files(emit, plan.vms, fleet=fleet)
         if command is not None:
-            code = _record(command, plan.vms[0].trace, force, show_output, vm)
+            code = _record(command, plan.vms[0].trace, force, show_output, recording)
         names = ", ".join(vm.name for vm in plan.vms)
         watching = progress(f"size {names}", plan.references if watched() else None)
         with watching as on_progress:
@@ -134,12 +135,12 @@ def run(
 
 
 def _split(options: declared.Options) -> tuple[captured.Options, declared.Options]:
-    """The given options of virtual machines, and the others."""
-    usual = {option.name: option.default for option in _VM}
+    """The given options of the recording, and the others."""
+    usual = {option.name: option.default for option in _RECORDING}
     given = cast("dict[str, object]", options)
-    vm = {name: value for name, value in given.items() if usual.get(name, value) != value}
+    recording = {name: value for name, value in given.items() if usual.get(name, value) != value}
     others = {name: value for name, value in given.items() if name not in usual}
-    return cast("captured.Options", vm), cast("declared.Options", others)
+    return cast("captured.Options", recording), cast("declared.Options", others)
 
 
 def _plan(
@@ -181,7 +182,11 @@ def _earlier(folder: Path, options: declared.Options) -> SizeResult:
 
 
 def _record(
-    command: Sequence[str], trace: Path, force: bool, show_output: bool, vm: captured.Options
+    command: Sequence[str],
+    trace: Path,
+    force: bool,
+    show_output: bool,
+    recording: captured.Options,
 ) -> int:
     """Record a program with its child processes, or a virtual machine.
 
@@ -192,8 +197,8 @@ def _record(
     show = captures.meter()
     try:
         with _redirected(show_output):
-            of_vm = bool(vm.get("vm") or vm.get("kernel") or vm.get("vm_image"))
-            options: captured.Options = {**vm, "follow_forks": not of_vm}
+            of_vm = any(recording.get(name) for name in ("vm", "kernel", "vm_image"))
+            options: captured.Options = {**recording, "follow_forks": not of_vm}
             outcome = captures.run(list(command), trace, force=force, progress=show, **options)
     except NearfarError as error:
         raise NearfarError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from nearfar import units
 from nearfar.info import Content
 from nearfar.phases import phases, sentence
 
@@ -51,8 +52,12 @@ def refused(content: Content) -> str | None:
 def risk(content: Content) -> str:
     """What the answer does not cover."""
     parts = ["memory that other inputs or a longer run need is not seen"]
-    shifts = sentence(phases(content["working_set"]))
-    if shifts:
+    sample = content["source"].get("sample")
+    shifts = None if sample else sentence(phases(content["working_set"]))
+    if sample:
+        share = units.percent(sample["rate"])
+        parts.insert(0, f"memory is an upper bound, from a sample of {share} of the pages")
+    elif shifts:
         parts.insert(0, shifts)
     return "; ".join(parts)
 

@@ -5,13 +5,17 @@ decides the page size. Then with 4 KiB pages over memory sizes, under the policy
 (``linux``), which keeps what is used again and drops what is streamed once; what the page size adds
 to memory is added to the result, because under pressure the kernel splits larger pages. Where the
 answer lies between two memory sizes of the grid, a finer grid follows.
+
+Of a trace captured with ``--sample``, only 4 KiB pages are simulated. The waiting times of the
+machine's view are then lower bounds, and faults are taken at the upper end of their interval, so
+slowdowns are upper bounds and the program needs at most the memory that is advised.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from nearfar import units
@@ -88,13 +92,15 @@ class Pages:
 
 def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progress) -> Sized:
     """Size the program of ``vm``."""
-    content = info(vm.trace, heatmap=False, progress=progress).content
+    content = info(vm.trace, heatmap=False, sample=True, progress=progress).content
     swaps = vm.storage != NONE
     zram = vm.storage == ZRAM
     storage = vm.storage if swaps else next(iter(machine.storages))
     study = _Study(vm, machine, storage, options, progress)
     enough = study.run([ENOUGH])
     pages = choose(enough.rows, whole=options["whole"], arch=vm.arch)
+    if "sample" in content["source"]:
+        pages = replace(pages, why="4 KiB: a sample of them does not show what larger ones save")
     page, private = pages.chosen["page_bytes"], _private(pages.chosen)
     resident = content["peak_resident_bytes"] or content["footprint_bytes"]
     # Both are upper bounds: the first counts written pages of files twice, the second has the page
@@ -235,9 +241,23 @@ class _Study:
         rows = self._with_less(sorted({*grid, whole, 4 * (peak + whole)}))
 
         def times(rows: Sequence[paging_declared.Row]) -> dict[int, float]:
-            return {row["memory_bytes"]: counted_ns(row, self.options["whole"]) for row in rows}
+            whole = self.options["whole"]
+            return {row["memory_bytes"]: counted_ns(row, whole) + self._more(row) for row in rows}
 
         return _Curve(times(rows), lambda sizes: times(self._with_less(sizes)))
+
+    def _more(self, row: paging_declared.Row) -> float:
+        """Nanoseconds per reference that the upper end of the interval of faults adds."""
+        high = row["fault_rate_high"]
+        if high is None:
+            return 0.0
+        swap, file = row["swap_ins"], row["file_rereads"]
+        part = file / (swap + file) if file else 0.0
+        (swap_ns,), (file_ns,) = (
+            read(self.storage, [USUAL_PAGE]) for read in (self.machine.io_ns, self.machine.file_ns)
+        )
+        fault_ns = self.machine.fault_times().fault_ns
+        return (high - row["fault_rate"]) * (fault_ns + (1 - part) * swap_ns + part * file_ns)
 
     def _with_less(self, memory: Sequence[int]) -> list[paging_declared.Row]:
         """4 KiB pages at these memory sizes."""

@@ -36,7 +36,8 @@ pub struct Study {
 
 impl Study {
     /// Check a request for these machines, to simulate `trace`: a sample of pages has the papers'
-    /// view by default, as it lacks what the machine's needs.
+    /// view by default, because the machine's view of it has lower bounds of times
+    /// ([`machine::times`]).
     ///
     /// # Errors
     /// As [`Study::new`].
@@ -101,16 +102,6 @@ impl Study {
     ) -> Result<Value> {
         let reader = Reader::open_sample(trace)?;
         check_nested(&reader, self.request.nested)?;
-        if let (Some(sample), true) =
-            (&reader.info().source.sample, self.hosts.iter().any(|host| host.processor.is_some()))
-        {
-            let what = format!(
-                "needs every reference, and the trace holds {} of the pages",
-                sample.share()
-            );
-            let fix = "capture without --sample; `nearfar paging --view paper` takes samples";
-            return Err(Error::input("--view machine", what, fix));
-        }
         let lives = self.options.lifetimes && lifetimes::known(&reader)?;
         // Missing times are an error before hours of simulation.
         let fault_times = self.fault_times(lives)?;

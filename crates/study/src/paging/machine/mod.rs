@@ -100,6 +100,10 @@ pub(super) fn check(page_sizes: &[u64]) -> Result<()> {
 
 /// The time of each page size of `options`, in their order.
 ///
+/// In a trace captured with `--sample`, instructions, first touches and events are exact, so
+/// `cpu_ns`, faults and resident memory are. Caches and TLBs see the recorded references alone, and
+/// LRU keeps at least what it would keep among all of them: their waiting times are lower bounds.
+///
 /// # Errors
 /// If a page size is not supported or the trace cannot be read; errors of `on_progress`.
 pub fn times(
