@@ -177,7 +177,7 @@ Sample = tuple[float, int, int]
 def watched(words: list[str]) -> tuple[float, list[Sample]]:
     """Run a command and sample its private memory and that of its children.
 
-    A page that processes share after a fork counts once, as in the prediction.
+    A page that processes share after a fork counts in each, as in the prediction.
     """
     samples: list[Sample] = []
     with huge_pages(False):
@@ -187,7 +187,7 @@ def watched(words: list[str]) -> tuple[float, list[Sample]]:
         while child.poll() is None:
             at = time.monotonic()
             tree = process_tree(child.pid)
-            private = sum(kib(pid, "smaps_rollup", "Pss_Anon:") for pid in tree)
+            private = sum(kib(pid, "status", "RssAnon:") for pid in tree)
             huge = sum(kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree)
             samples.append((at - began, private * 1024, huge * 1024))
             time.sleep(max(0.002, 5 * (time.monotonic() - at)))
