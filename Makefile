@@ -57,8 +57,12 @@ live: $(LIVE) ## Library for nearfar run
 CHECKED := --release --config profile.release.debug-assertions=true --config profile.release.overflow-checks=true \
   --config 'profile.release.package."*".debug-assertions=false' --config 'profile.release.package."*".overflow-checks=false'
 
+# Two targets at once: each alone leaves processors idle. Not if `make -j` was given.
+AT_ONCE = @$(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j2)
+
 .PHONY: env
-env: $(VENV)/.engine $(PLUGIN) $(LIVE) ## Virtual environment and engine, in release mode
+env: ## Virtual environment and engine, in release mode
+	$(AT_ONCE) $(VENV)/.engine $(PLUGIN) $(LIVE)
 
 .PHONY: declared
 declared: env ## What the engine declares, as Python source
@@ -73,11 +77,16 @@ demo: env ## Capture a server and a graph program; page size, memory and storage
 workloads: env ## Install the programs of every workload (nearfar workload list)
 	@workloads/install.sh qemu-user $$($(BIN)/python -c "from nearfar import workload as w; print(*sorted({p for n in w.names() for p in w.load(n).packages}))")
 
-.PHONY: lint
+.PHONY: lint lint-rust lint-python
 lint: env ## Formatters and linters
+	$(AT_ONCE) lint-rust lint-python
+
+lint-rust:
 	cargo fmt --all --check
 	cargo clippy $(CHECKED) --locked --workspace --all-targets --quiet -- -D warnings
 	cd capture/qemu-plugin && cargo fmt --check && cargo clippy --release --locked --quiet -- -D warnings
+
+lint-python:
 	$(BIN)/ruff check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/ruff format --check python tests bench workloads docs/*.py examples fuzz
 	$(BIN)/mypy
@@ -99,15 +108,22 @@ test: test-packages ## Everything: lint, Rust tests, Python tests, documentation
 	@rm -f $(STEPS)
 	$(STEP) 'engine and plugin' $(MAKE) --no-print-directory env
 	$(STEP) 'formatters and linters' $(MAKE) --no-print-directory lint
+	$(AT_ONCE) test-rust test-python
+	@$(PYTHON) tests/processor.py report $(STEPS) $(TEST_BUDGET)
+
+.PHONY: test-rust test-python
+test-rust:
 	$(STEP) 'Rust tests, compiled' $(RUST_TESTS) --no-run
 	$(STEP) 'Rust tests, run' $(RUST_TESTS)
+
+test-python:
 	$(STEP) 'Python tests' $(PYTEST)
-	@$(PYTHON) tests/processor.py report $(STEPS) $(TEST_BUDGET)
 
 # Without the bench, and so without the checked libraries that it alone needs.
 RUST_TESTS := cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --quiet
 
-PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+# Some tests wait, so one process more than processors; at most four, for their memory.
+PYTEST := $(BIN)/pytest --numprocesses $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist loadgroup
 
 .PHONY: test-long
 test-long: test-packages env ## Soaks and validations, which `make test` leaves out (CONTRIBUTING.md, Tests)

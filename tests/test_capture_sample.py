@@ -22,6 +22,7 @@ from capturing import (
 from nearfar import capture
 from nearfar import size as sizes
 from nearfar.advise import advise
+from nearfar.devices import devices
 from nearfar.errors import NearfarError
 from nearfar.paging import paging, warnings
 from nearfar.tiering import tiering
@@ -215,7 +216,7 @@ def test_gives_the_curve_of_a_sampled_study(program: Path, tmp_path: Path) -> No
 
 def test_sizes_a_program(program: Path, tmp_path: Path) -> None:
     """Processor time and faults are exact, waiting times lower bounds; memory is an upper bound."""
-    command = [program, "400000"]
+    command = [program, "150000"]
     whole = capture.run(command, tmp_path / "whole.trace").path
     taken = capture.run(command, tmp_path / "sample.trace", sample=0.4).path
     settings: Any = {"page_sizes": "4K", "view": "machine", "memory": "60%", "machine": "nvme"}
@@ -319,6 +320,8 @@ def test_studies_that_need_every_reference_refuse(program: Path, tmp_path: Path)
     needs = "holds 40 % of the pages, and this needs every reference; capture without --sample"
     with pytest.raises(NearfarError, match=needs):
         tiering(taken)
+    with pytest.raises(NearfarError, match="a sample of the pages, and this needs every"):
+        devices(taken, machine="nvme")
     with pytest.raises(NearfarError, match="40 % of the 4 KiB pages, and advice compares page"):
         advise(taken, view="paper", machine="nvme", storage=["zram"])
     with pytest.raises(NearfarError, match="--sample: the trace is a sample of 40 % already"):

@@ -1029,6 +1029,7 @@ class size:
         high_bytes: int | None
         max_bytes: int | None
         no_limit: str | None
+        sampled_pages: float | None
         page_why: str
         risk: str
 

@@ -420,8 +420,8 @@ def trace_warnings(run: Run) -> list[str]:
         )
         if run.get("options", {}).get("view") == "machine":
             lines.append(
-                "TLBs, caches and memory are simulated with the recorded references alone: times "
-                "are at least those, and slowdowns at most"
+                "TLBs, caches and memory are simulated with the recorded references alone: TLB "
+                "misses and times are at least those, and slowdowns at most"
             )
     return lines
 

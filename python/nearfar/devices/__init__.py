@@ -189,6 +189,15 @@ def _row(
 
 
 def _busy_threads(trace: Path) -> int:
-    """Threads that make at least a hundredth of the references."""
+    """Threads that make at least a hundredth of the references.
+
+    Raises:
+        NearfarError: the trace holds a sample of the pages, which has lower bounds of times.
+    """
     info = parse_json(read_trace(trace))
+    if info["source"].get("sample"):
+        raise NearfarError(
+            f"{trace}: holds a sample of the pages, and this needs every reference; capture "
+            "without --sample; `nearfar size` reads samples"
+        )
     return sum(100 * thread["records"] >= info["records"] for thread in info["threads"])

@@ -91,7 +91,8 @@ def _memory(row: declared.Row, limit: float, filled: str) -> str:
 def _start(row: declared.Row) -> str:
     """What the page size does while memory is filled."""
     share = units.percent(row["start_share"])
-    text = f"; filling memory is {share} of the run"
+    most = "at most " if row.get("sampled_pages") else ""
+    text = f"; filling memory is {most}{share} of the run"
     if row["bloat_bytes"] or row["start_gain"]:
         sign = "less" if row["start_gain"] >= 0 else "more"
         text += f" and takes {units.percent(abs(row['start_gain']))} {sign} time"

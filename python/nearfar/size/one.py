@@ -99,7 +99,8 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     study = _Study(vm, machine, storage, options, progress)
     enough = study.run([ENOUGH])
     pages = choose(enough.rows, whole=options["whole"], arch=vm.arch)
-    if "sample" in content["source"]:
+    sample = content["source"].get("sample")
+    if sample:
         pages = replace(pages, why="4 KiB: a sample of them does not show what larger ones save")
     page, private = pages.chosen["page_bytes"], _private(pages.chosen)
     resident = content["peak_resident_bytes"] or content["footprint_bytes"]
@@ -159,6 +160,7 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
         "high_bytes": high,
         "max_bytes": None if no_limit else limits.maximum(peak),
         "no_limit": no_limit,
+        "sampled_pages": sample["rate"] if sample else None,
         "page_why": pages.why,
         "risk": limits.risk(content),
     }

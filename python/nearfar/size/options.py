@@ -175,6 +175,14 @@ ROWS: Final = Rows(
             "Limit above which the kernel kills (`memory.max`); null if `no_limit` says why.",
         ),
         Column("no_limit", "string", True, "", "Why no limit is advised."),
+        Column(
+            "sampled_pages",
+            "double",
+            True,
+            "share",
+            "Share of the 4 KiB pages that `capture --sample` recorded; null if all. "
+            "`memory_bytes`, `slowdown` and `start_share` are then upper bounds.",
+        ),
         Column("page_why", "string", False, "", "The page size in words."),
         Column("risk", "string", False, "", "What the answer does not cover, in words."),
     ),

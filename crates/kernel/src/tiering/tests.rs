@@ -74,7 +74,7 @@ proptest! {
 
 proptest! {
     // A case takes a hundred times as long as one of small pages.
-    #![proptest_config(ProptestConfig::with_cases(8))]
+    #![proptest_config(ProptestConfig::with_cases(4))]
 
     #[test]
     fn nothing_is_lost_in_huge_pages(steps in huge_steps()) {

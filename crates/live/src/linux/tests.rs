@@ -390,13 +390,13 @@ fn memory_under_a_policy_holds_what_was_written() {
             manage(policy, far, 64, pages, |range| {
                 let mut versions = vec![0; pages as usize];
                 let mut state = 1u64;
-                for step in 1..20_000u64 {
+                for step in 1..8_000u64 {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     // Half of the references to an eighth of the pages, which moves.
                     let index = if state >> 63 == 0 {
                         (state >> 33) % pages
                     } else {
-                        (step / 4000 * 32 + (state >> 33) % 32) % pages
+                        (step / 1000 * 32 + (state >> 33) % 32) % pages
                     };
                     let at = range.from.plus(index);
                     assert_eq!(read_at(at), versions[index as usize], "{policy}, {far}, {step}");

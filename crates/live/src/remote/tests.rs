@@ -70,7 +70,7 @@ fn reference(huge: bool) -> ReferenceMemory {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(4))]
 
     /// Every policy with every choice of its knobs.
     #[test]

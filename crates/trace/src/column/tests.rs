@@ -158,12 +158,10 @@ fn every_layout_survives() {
     let (one, info) = write_and_read(&batch, small_parts.clone());
     assert!(one == batch, "records differ");
     assert_eq!(info.parts.len(), 4);
-    for threads in [1, 2] {
-        let threaded = WriterOptions { threads, ..small_parts.clone() };
-        let (read, same) = write_and_read(&batch, threaded);
-        assert!(read == batch, "records differ when encoded by {threads} threads");
-        assert_eq!(info, same);
-    }
+    let threaded = WriterOptions { threads: 2, ..small_parts };
+    let (read, same) = write_and_read(&batch, threaded);
+    assert!(read == batch, "records differ when encoded by threads");
+    assert_eq!(info, same);
 }
 
 /// A dictionary that gets full near the end of a group ends it there, and nothing else shows; one

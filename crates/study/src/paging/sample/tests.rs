@@ -133,7 +133,7 @@ fn a_sample_is_what_it_says() {
     }
 }
 
-/// Of all cells the true value is inside the interval in about 95 of a hundred, over 20 seeds and
+/// Of all cells the true value is inside the interval in about 95 of a hundred, over 10 seeds and
 /// four programs. What is too many or too few for chance fails: intervals that are too narrow, and
 /// those that hold everything.
 #[test]
@@ -145,7 +145,7 @@ fn intervals_hold_in_19_of_20_cells() {
         let reader = store(&records, folder.path());
         let exact = cells(&reader, &options("clock", "64", None, 0));
         let before = (faults, walks);
-        for seed in 0..20 {
+        for seed in 0..10 {
             for cell in cells(&reader, &options("clock", "64", Some(0.25), seed)) {
                 let same = |of: &&Cell| {
                     (of.page_bytes, of.memory_bytes) == (cell.page_bytes, cell.memory_bytes)
@@ -262,7 +262,7 @@ fn a_captured_sample_is_a_sample() {
         let folder = tempfile::tempdir().unwrap();
         let whole = store(&records, folder.path());
         let exact = cells(&whole, &options("clock", "64", None, 0));
-        for seed in 0..20 {
+        for seed in 0..10 {
             let folder = tempfile::tempdir().unwrap();
             let reader = captured(&records, 0.3, seed, (3500, 7000), folder.path());
             assert!(reader.info().records < records.len() as u64 / 10 * 9);
