@@ -97,6 +97,7 @@ class thp:
         policy: str | Sequence[str]
         machine: MachineLike | None
         nested: str | int | None
+        linux: str
         free_huge: str | int | None
         memory: str | int | None
         storage: str | None

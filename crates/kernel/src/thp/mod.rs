@@ -63,6 +63,9 @@ pub struct Policy {
     /// A fault that finds no free block makes one, if the area asked for huge pages (`defrag`
     /// is `madvise`, the default); otherwise it takes smaller pages.
     pub compacts: bool,
+    /// A write to the huge zero page splits it, as before Linux 6.13 (`do_huge_pmd_wp_page`); since
+    /// then it gives a huge page (`do_huge_zero_wp_pmd`).
+    pub splits_zero: bool,
 }
 
 /// The policies that have a name: what they are, where 2 MiB pages are used, and [`Policy::compacts`].
@@ -83,7 +86,7 @@ impl Policy {
     pub fn only(order: u32) -> Self {
         let mut sizes = [When::Never; ORDERS];
         sizes[order as usize] = When::Always;
-        Self { name: String::new(), sizes, compacts: true }
+        Self { name: String::new(), sizes, compacts: true, splits_zero: false }
     }
 
     /// The page sizes that are used, bytes, and the word that the kernel has for where.
@@ -110,7 +113,7 @@ impl Policy {
         if let Some((_, _, when, compacts)) = NAMED.iter().find(|(known, ..)| *known == text) {
             let mut sizes = [When::Never; ORDERS];
             sizes[HUGE as usize] = *when;
-            return Ok(Self { name, sizes, compacts: *compacts });
+            return Ok(Self { name, sizes, compacts: *compacts, splits_zero: false });
         }
         let known: Vec<&str> = NAMED.iter().map(|(name, ..)| *name).collect();
         let wrong = |part: &str| {
@@ -135,7 +138,7 @@ impl Policy {
             }
             sizes[order as usize] = when;
         }
-        Ok(Self { name, sizes, compacts: true })
+        Ok(Self { name, sizes, compacts: true, splits_zero: false })
     }
 }
 

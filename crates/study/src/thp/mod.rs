@@ -33,6 +33,16 @@ const SMALL: u32 = 12;
 /// References to the last pages of a thread are not seen, so that a memory has to hold many more.
 const MIN_PAGES: u64 = 64;
 
+nearfar_schema::choices! {
+    /// Kernels that differ in what they give.
+    pub enum Linux: "kernel" {
+        /// or older: in 2 MiB of memory that is read before it is written, writes give 4 KiB pages
+        Older = "6.12",
+        /// or later: they give the 2 MiB
+        Newer = "6.13",
+    }
+}
+
 nearfar_schema::options! {
     /// The options of a study of huge pages as they are written.
     pub struct Request {
@@ -44,6 +54,8 @@ nearfar_schema::options! {
         /// Page size that the host uses for a virtual machine's memory: page walks then include the
         /// host's page table.
         nested: Option<Bytes> = none("from the machine file"),
+        /// The kernel.
+        linux: Linux = "6.13",
         /// Free memory in blocks of 2 MiB when the program begins. A fault that finds none takes small
         /// pages, or makes room if the program asked for huge pages there.
         free_huge: Option<Bytes> = none("as much as is needed"),
@@ -198,12 +210,16 @@ impl Study {
             max_swap: request.max_ptes_swap.0,
         };
         let free = request.free_huge.map_or(u64::MAX, |free| free.0 >> SMALL >> HUGE);
-        let settings = |policy: &Policy| Settings {
-            policy: policy.clone(),
-            khugepaged: (rules.pages > 0).then_some(rules),
-            free,
-            limit: None,
-            max_none: rules.max_none,
+        let settings = |policy: &Policy| {
+            let mut policy = policy.clone();
+            policy.splits_zero = request.linux == Linux::Older;
+            Settings {
+                policy,
+                khugepaged: (rules.pages > 0).then_some(rules),
+                free,
+                limit: None,
+                max_none: rules.max_none,
+            }
         };
         let settings = policies.iter().map(settings).collect();
         let processor = machine.processor(request.nested.map(|size| size.0))?;

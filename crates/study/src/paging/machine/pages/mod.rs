@@ -400,9 +400,14 @@ impl Pages {
         }
     }
 
-    /// The first write to the huge zero page allocates a huge page, or splits it at the limit.
+    /// The first write to the huge zero page allocates a huge page, or splits it: in older kernels, and
+    /// at the limit.
     fn replace_zero(&mut self, number: u64) {
         let key = number >> HUGE;
+        if self.policy.splits_zero {
+            self.split(key);
+            return self.small(number);
+        }
         let advice = self.areas.find(number).unwrap_or_default();
         if !self.has_room(HUGE, self.compacts(advice)) {
             self.events.fallbacks += 1;
@@ -478,8 +483,8 @@ impl Pages {
             }
         } else {
             self.huge -= 1;
-            self.events.splits += 1;
         }
+        self.events.splits += 1;
     }
 
     fn shoot_down(&mut self, block: u32) {

@@ -87,8 +87,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-fn check(steps: &[Step], policy: &str, free: u64, limit: Option<u64>) -> Result<(), TestCaseError> {
-    let policy = Policy::parse(policy).unwrap();
+fn check(
+    steps: &[Step],
+    policy: Policy,
+    free: u64,
+    limit: Option<u64>,
+) -> Result<(), TestCaseError> {
     let settings = Settings {
         policy: policy.clone(),
         khugepaged: Some(RULES),
@@ -162,7 +166,10 @@ proptest! {
         ]),
         free in 0u64..6,
         limit in prop::option::of(prop::sample::select(vec![8u64, 60, 530, 600, 1100, 1700])),
+        splits_zero: bool,
     ) {
+        let mut policy = Policy::parse(policy).unwrap();
+        policy.splits_zero = splits_zero;
         check(&steps, policy, free, limit)?;
     }
 }

@@ -137,6 +137,10 @@ impl Plain {
     }
 
     fn replace_zero(&mut self, page: u64, policy: &Policy) {
+        if policy.splits_zero {
+            self.split(page >> HUGE);
+            return self.small(page);
+        }
         let advice = self.areas.get(&page).copied().unwrap_or_default();
         if !self.has_room(512, policy.compacts && advice == Advice::Huge) {
             self.events.fallbacks += 1;
@@ -158,9 +162,8 @@ impl Plain {
             for page in pages {
                 self.set(page, self.touched.get(&page).map(|_| Mapped::Other));
             }
-        } else {
-            self.events.splits += 1;
         }
+        self.events.splits += 1;
     }
 
     pub fn order(&self, page: u64) -> usize {
