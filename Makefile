@@ -225,7 +225,7 @@ validate: env ## The real kernel beside the models: placement and nearfar run un
 	  build-essential flex bison bc libelf-dev xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross memcached postgresql nginx-light default-jdk-headless
 	@rustup --quiet target add $(ARM) || echo "nearfar: install Rust's standard library for $(ARM)" >&2
 	$(BIN)/python bench/numa-kernel/validate.py
-	for case in kernel-faults mglru-guest tiering-guest page-gain first-access guest-pages epf watch watch-cost big; do \
+	for case in kernel-faults mglru-guest tiering-guest page-gain thp thp-guest first-access guest-pages epf watch watch-cost big; do \
 	  $(BIN)/python bench/run.py --only $$case --output bench/results/$$case || exit; \
 	done
 

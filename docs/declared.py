@@ -62,6 +62,7 @@ RECORDS = {
     "page-gain": "gain_tables",
     "first-access": "cases.first_access",
     "thp": "cases.thp",
+    "thp-guest": "cases.thp_guest",
     "guest-pages": "guest_tables",
     "real-programs": "cases.real_programs",
     "live": "cases.live",

@@ -211,6 +211,19 @@ def test_a_process_can_switch_huge_pages_off(tmp_path: Path) -> None:
     assert ["switches huge pages off for itself" in note for note in off.notes] == [True]
 
 
+def test_older_kernels_split_the_huge_zero_page(tmp_path: Path) -> None:
+    """Memory that is read before it is written keeps pages of 4 KiB."""
+    program = DISABLED.replace("all[at] = 1", "all[at] = *(volatile char *)(all + at) + 1")
+    trace = record(tmp_path, program, "-static")
+    newer, older = (
+        thp(trace, machine="nvme", policy="madvise", linux=linux).rows[0]
+        for linux in ("6.13", "6.12")
+    )
+    assert (newer["huge_faults"], newer["splits"]) == (4, 0)
+    assert (older["huge_faults"], older["splits"]) == (0, 4)
+    assert newer["peak_bytes"] - older["peak_bytes"] == 4 * (2 * MIB - 4096)
+
+
 def test_khugepaged_fills_what_is_nearly_full(recorded: Path) -> None:
     fast = {"machine": "nvme", "policy": "madvise", "scan_sleep": "10us", "pages_to_scan": 1 << 20}
     (full,) = thp(recorded, **fast, max_ptes_none=0).rows
