@@ -245,6 +245,8 @@ def test_sizes_a_program(program: Path, tmp_path: Path) -> None:
     assert row["advised_page_bytes"] == 4096
     assert "a sample of them does not show" in row["page_why"]
     assert "an upper bound, from a sample of 40 % of the pages" in row["risk"]
+    with pytest.raises(NearfarError, match="--thp: .* a sample of the pages"):
+        sizes.size(taken, **given, thp=True)
 
 
 def test_lowers_the_share_as_the_program_grows(build: Callable[..., Path], tmp_path: Path) -> None:

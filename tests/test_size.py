@@ -20,6 +20,7 @@ from nearfar.guest import Guest, Hardware, Node
 from nearfar.size import size, swap
 from nearfar.size.limits import high, maximum
 from nearfar.size.one import choose, within
+from nearfar.thp import thp
 from test_emit_memory import V1, group  # noqa: F401 - a fixture
 
 MIB = 1 << 20
@@ -198,6 +199,13 @@ def test_the_plan_is_consistent(gnugo: Path) -> None:
     without = sized(gnugo, swap="none")
     assert without["memory_bytes"] >= row["memory_bytes"]
     assert (without["high_bytes"], without["storage"], without["zram_bytes"]) == (None, None, None)
+
+
+def test_a_setting_of_huge_pages_is_named_if_asked_for(gnugo: Path) -> None:
+    assert sized(gnugo, swap="zram")["thp_why"] is None
+    why = sized(gnugo, swap="zram", thp=True)["thp_why"]
+    assert why == thp(gnugo, machine="nvme").sentence
+    assert why.split(";")[0] in ("never", "madvise", "always", "64K=always")
 
 
 def test_an_older_trace_does_not_say_whether_it_is_whole() -> None:

@@ -999,6 +999,7 @@ class size:
         slowdown: str | float
         ram: str | None
         whole: bool
+        thp: bool
         zram_ratio: str | float
         arch: str
         nested: str | int | None
@@ -1032,6 +1033,7 @@ class size:
         no_limit: str | None
         sampled_pages: float | None
         page_why: str
+        thp_why: str | None
         risk: str
 
     ROWS: Final[Rows]

@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, Unpack, cast
 
-from nearfar import _engine
+from nearfar import _engine, units
 from nearfar import machine as machines
 from nearfar.declared import thp as declared
 from nearfar.gain_error import gain_error
@@ -168,6 +168,35 @@ class ThpResult(FolderResult):
         most = max(gains[row["policy"]] for row in worth)
         equal = [row for row in worth if (less := most - gains[row["policy"]]) <= gain_error(less)]
         return min(equal, key=lambda row: row["mean_bytes"])
+
+    @property
+    def sentence(self) -> str:
+        """The policy to use, and why, without a full stop."""
+        best, base = self.best, self.base
+        if best is not base:
+            return (
+                f"{best['policy']}; it takes {units.percent(self.gain(best))} less time than "
+                f"{base['policy']} once memory is filled, with {self._memory(best)}"
+            )
+        others = [row for row in self.rows if row is not base]
+        if not others:
+            return f"{best['policy']}; it is the only one"
+        most = max(others, key=self.gain)
+        gain = self.gain(most)
+        if gain <= gain_error(gain):
+            why = "the time that others save is within the error of a prediction"
+        else:
+            why = (
+                f"{most['policy']} takes {units.percent(gain)} less time once memory is filled, "
+                f"but {self._memory(most)}"
+            )
+        return f"{best['policy']}; {why}"
+
+    def _memory(self, row: declared.Row) -> str:
+        more = self.growth(row)
+        if more >= 1:
+            return f"{units.digits(1 + more, 2)} times the memory"
+        return f"{units.percent(abs(more))} {'more' if more >= 0 else 'less'} memory"
 
 
 def _base(rows: Sequence[declared.Row]) -> declared.Row:

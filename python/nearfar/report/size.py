@@ -49,6 +49,8 @@ def lines(row: declared.Row, limit: float, filled: str) -> list[tuple[str, str]]
         ("memory", _memory(row, limit, filled)),
         ("page size", f"{row['page_why']}{_start(row)}."),
     ]
+    if row.get("thp_why"):
+        found.append(("huge pages", f"{row['thp_why']}."))
     if swap is None:
         found.append(("swap", "none; with `--swap zram` the program may need less memory."))
     elif not row["swapped_bytes"]:

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from nearfar import units
 from nearfar.declared import thp as declared
-from nearfar.gain_error import gain_error
 from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 from nearfar.report.tables import listing
 from nearfar.thp import FREE_GROWTH_OF_AREA, HUGE, NO_HUGE, ThpResult, settings
@@ -141,14 +140,9 @@ def rests(result: ThpResult) -> str:
 def answer(result: ThpResult) -> Iterator[str]:
     """Which policy, what it does to memory, and what faults take."""
     best, base = result.best, result.base
-    name, of_base = units.clean(best["policy"]), units.clean(base["policy"])
-    if best is base:
-        yield f"Policy: {name}; {_why_not(result)}"
-    else:
-        yield (
-            f"Policy: {name}; it takes {units.percent(result.gain(best))} less time than {of_base} "
-            f"once memory is filled, with {_memory(result, best)}."
-        )
+    of_base = units.clean(base["policy"])
+    yield f"Policy: {units.clean(result.sentence)}."
+    if best is not base:
         words = settings(best["policy"]).items()
         yield "Set: " + "; ".join(f"echo {word} > {SYSFS}/{file}" for file, word in words)
     fastest = min(result.rows, key=lambda row: row["start_ns"])
@@ -159,25 +153,3 @@ def answer(result: ThpResult) -> Iterator[str]:
             f"fault takes {units.duration(fastest['longest_ns'])} ({of_base}: "
             f"{units.duration(base['longest_ns'])})."
         )
-
-
-def _memory(result: ThpResult, row: declared.Row) -> str:
-    more = result.growth(row)
-    if more >= 1:
-        return f"{units.digits(1 + more, 2)} times the memory"
-    return f"{units.percent(abs(more))} {'more' if more >= 0 else 'less'} memory"
-
-
-def _why_not(result: ThpResult) -> str:
-    """Why no other policy is chosen."""
-    others = [row for row in result.rows if row is not result.base]
-    if not others:
-        return "it is the only one."
-    most = max(others, key=result.gain)
-    gain = result.gain(most)
-    if gain <= gain_error(gain):
-        return "the time that others save is within the error of a prediction."
-    return (
-        f"{units.clean(most['policy'])} takes {units.percent(gain)} less time once memory is "
-        f"filled, but {_memory(result, most)}."
-    )

@@ -79,7 +79,8 @@ class Plan:
     def references(self) -> int:
         """References to read, in all passes over all traces."""
         traces = (parse_json(read_trace(vm.trace)) for vm in self.vms)
-        return sum(PASSES * int(trace["records"]) for trace in traces)
+        passes = PASSES + self.options["thp"]
+        return sum(passes * int(trace["records"]) for trace in traces)
 
     @classmethod
     def of(

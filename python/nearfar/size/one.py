@@ -42,9 +42,11 @@ from nearfar.size import limits
 from nearfar.size.options import PASSED
 from nearfar.size.swap import NONE, ZRAM
 from nearfar.sizes import parse_memory
+from nearfar.thp import thp
 
 if TYPE_CHECKING:
     from nearfar.declared import size as declared
+    from nearfar.declared import thp as thp_declared
     from nearfar.machine import Machine
 
 #: Memory sizes of the first grid, as parts of the peak resident set.
@@ -93,13 +95,18 @@ class Pages:
 def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progress) -> Sized:
     """Size the program of ``vm``."""
     content = info(vm.trace, heatmap=False, sample=True, progress=progress).content
+    sample = content["source"].get("sample")
+    if sample and options["thp"]:
+        raise NearfarError(
+            f"--thp: {vm.trace} holds a sample of the pages, and this needs every reference; "
+            "leave it out, or capture without --sample"
+        )
     swaps = vm.storage != NONE
     zram = vm.storage == ZRAM
     storage = vm.storage if swaps else next(iter(machine.storages))
     study = _Study(vm, machine, storage, options, progress)
     enough = study.run([ENOUGH])
     pages = choose(enough.rows, whole=options["whole"], arch=vm.arch)
-    sample = content["source"].get("sample")
     if sample:
         pages = replace(pages, why="4 KiB: a sample of them does not show what larger ones save")
     page, private = pages.chosen["page_bytes"], _private(pages.chosen)
@@ -162,6 +169,7 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
         "no_limit": no_limit,
         "sampled_pages": sample["rate"] if sample else None,
         "page_why": pages.why,
+        "thp_why": study.setting() if options["thp"] else None,
         "risk": limits.risk(content),
     }
     notes = [*trace_warnings(enough.run), *machine_warnings(enough.run)]
@@ -247,6 +255,14 @@ class _Study:
             return {row["memory_bytes"]: counted_ns(row, whole) + self._more(row) for row in rows}
 
         return _Curve(times(rows), lambda sizes: times(self._with_less(sizes)))
+
+    def setting(self) -> str:
+        """The setting of huge pages to use, and why."""
+        options: thp_declared.Options = {
+            "machine": self.machine,
+            "threads": self.options["threads"],
+        }
+        return thp(self.vm.trace, progress=self.progress, **options).sentence
 
     def _more(self, row: paging_declared.Row) -> float:
         """Nanoseconds per reference that the upper end of the interval of faults adds."""

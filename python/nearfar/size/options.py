@@ -48,6 +48,12 @@ OPTIONS: Final = (
         "fills its memory; otherwise by the time after that.",
     ),
     Option(
+        "thp",
+        "bool",
+        "Also say which setting of huge pages the kernel should have (docs/thp.md).",
+        default=False,
+    ),
+    Option(
         "zram_ratio",
         "str | float",
         "Bytes of pages for each byte that zram needs for them. The kernel's documentation expects "
@@ -184,6 +190,13 @@ ROWS: Final = Rows(
             "`memory_bytes`, `slowdown` and `start_share` are then upper bounds.",
         ),
         Column("page_why", "string", False, "", "The page size in words."),
+        Column(
+            "thp_why",
+            "string",
+            True,
+            "",
+            "The setting of huge pages to use, and why, in words; null without `--thp`.",
+        ),
         Column("risk", "string", False, "", "What the answer does not cover, in words."),
     ),
     keys=("vm", "machine", "storage"),
