@@ -262,12 +262,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
     ]
     if signs:
         made.append(row(NAME, "shown gains with the right sign", [_share(signs)], "", goal=">= 1"))
-    for name in COUNTERS:
-        right = [near_counts(cell, name) for cell in cells]
-        made.append(
-            row(NAME, f"cells with {name} within a quarter", [_share(right)], "", goal=">= 0.9")
-        )
-    return made
+    return made + count_rows(NAME, cells)
 
 
 def memory_rows(case: str, cells: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -280,6 +275,20 @@ def memory_rows(case: str, cells: Sequence[Mapping[str, Any]]) -> list[Row]:
         row(case, f"{what} private memory within 10 %", [_share(near)], "", goal=">= 0.9")
         for what, near in (("runs with the peak of", peaks), ("tenths with", tenths))
     ]
+
+
+def count_rows(case: str, cells: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Shares of cells with about as many of each count as predicted."""
+    near = {name: [near_counts(cell, name) for cell in cells] for name in COUNTERS}
+    return [
+        row(case, f"cells with {name} within a quarter", [_share(right)], "", goal=">= 0.9")
+        for name, right in near.items()
+    ]
+
+
+def worst_tenth(cell: Mapping[str, Any]) -> float:
+    """The largest of :func:`memory_errors`."""
+    return max(memory_errors(cell), key=abs)
 
 
 def _peak(cell: Mapping[str, Any], course: str) -> float:
@@ -299,9 +308,9 @@ def table() -> str:
     ]
     cells = recorded(NAME)["cells"]
     bases = {cell["program"]: cell for cell in cells if cell["policy"] == "never"}
-    for cell in sorted(cells, key=lambda cell: -max(map(abs, memory_errors(cell)))):
-        worst = max(memory_errors(cell), key=abs)
-        words = [f"`{cell['program']}`", f"`{cell['policy']}`", f"{100 * worst:+.0f} %"]
+    for cell in sorted(cells, key=lambda cell: -abs(worst_tenth(cell))):
+        worst = f"{100 * worst_tenth(cell):+.0f} %"
+        words = [f"`{cell['program']}`", f"`{cell['policy']}`", worst]
         if cell["base"]:
             words.append(percent(gains(cell)))
             words.append(f"{100 * predicted_gain(cell, bases[cell['program']]):+.1f}")

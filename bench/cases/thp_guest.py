@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import kernel
 from inputs import Inputs
-from measure import BenchError, Row, capture, row, run
+from measure import BenchError, Row, capture, run
 from programs import HERE
 from table import recorded, summary
 
 from cases import thp
-from cases.thp import COUNTERS, POLICIES, TENTHS, memory_errors, near_counts
+from cases.thp import COUNTERS, POLICIES, TENTHS
 from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Node
 
@@ -104,7 +103,7 @@ def compare(name: str, policies: tuple[str, ...], scratch: Path) -> list[dict[st
     run(["gcc", "-O2", "-static", "-o", program, HERE / source])
     found = ask_guest(program, arguments, policies)
     capture([str(program), *arguments.split()], folder / "trace", kernel.ENVIRONMENT)
-    usual = thp.predict(folder / "trace", MACHINE, policies)["never"]["predicted"]["seconds"]
+    usual = thp.predict(folder / "trace", MACHINE, ("never",))["never"]["predicted"]["seconds"]
     sleep_ms = thp.SLEEP_MS * usual / found["never"]["seconds"]
     predicted = thp.predict(folder / "trace", MACHINE, policies, sleep_ms, "6.12")
     return [
@@ -174,12 +173,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
     """Shares of cells that are near enough."""
     if not cells:
         return []
-    made = [*thp.memory_rows(NAME, cells)]
-    for name in COUNTERS:
-        near = [near_counts(cell, name) for cell in cells]
-        what = f"cells with {name} within a quarter"
-        made.append(row(NAME, what, [sum(near) / len(near)], "", goal=">= 0.9"))
-    return made
+    return thp.memory_rows(NAME, cells) + thp.count_rows(NAME, cells)
 
 
 def figures() -> str:
@@ -193,12 +187,9 @@ def table() -> str:
         f"| program | policy | memory, worst tenth | {' | '.join(COUNTERS)} |",
         f"|---|---|---:|{'---:|' * len(COUNTERS)}",
     ]
-
-    def worst(cell: Mapping[str, Any]) -> float:
-        return max(memory_errors(cell), key=abs)
-
-    for cell in sorted(recorded(NAME)["cells"], key=lambda cell: -abs(worst(cell))):
-        words = [f"`{cell['program']}`", f"`{cell['policy']}`", f"{100 * worst(cell):+.0f} %"]
+    for cell in sorted(recorded(NAME)["cells"], key=lambda cell: -abs(thp.worst_tenth(cell))):
+        worst = f"{100 * thp.worst_tenth(cell):+.0f} %"
+        words = [f"`{cell['program']}`", f"`{cell['policy']}`", worst]
         words += [f"{cell['counts'][name]:,}, {cell['predicted'][name]:,}" for name in COUNTERS]
         lines.append(f"| {' | '.join(words)} |")
     return "\n".join(lines) + "\n"

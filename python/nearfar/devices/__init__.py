@@ -98,7 +98,13 @@ def devices(
     borrowed = [CXL_MEMORY] if CXL_SSD in names else []
     stored = [name for name in names if name not in (CXL_SSD, DRAM_SSD)]
     machine = machines.paging_machine(parsed["machine"], [*stored, *borrowed])
-    busy = _busy_threads(path)
+    info = parse_json(read_trace(path))
+    if info["source"].get("sample"):
+        raise NearfarError(
+            f"{path}: holds a sample of the pages, and this needs every reference; capture "
+            "without --sample; `nearfar size` reads samples"
+        )
+    busy = _busy_threads(info)
     compared = [model(name, machine, busy, ratio) for name in names]
 
     study = _Study(path, machine, parsed, progress)
@@ -188,16 +194,6 @@ def _row(
     }
 
 
-def _busy_threads(trace: Path) -> int:
-    """Threads that make at least a hundredth of the references.
-
-    Raises:
-        NearfarError: the trace holds a sample of the pages, which has lower bounds of times.
-    """
-    info = parse_json(read_trace(trace))
-    if info["source"].get("sample"):
-        raise NearfarError(
-            f"{trace}: holds a sample of the pages, and this needs every reference; capture "
-            "without --sample; `nearfar size` reads samples"
-        )
+def _busy_threads(info: Json) -> int:
+    """Threads that make at least a hundredth of the references."""
     return sum(100 * thread["records"] >= info["records"] for thread in info["threads"])

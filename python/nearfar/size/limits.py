@@ -51,15 +51,13 @@ def refused(content: Content) -> str | None:
 
 def risk(content: Content) -> str:
     """What the answer does not cover."""
-    parts = ["memory that other inputs or a longer run need is not seen"]
-    sample = content["source"].get("sample")
-    shifts = None if sample else sentence(phases(content["working_set"]))
-    if sample:
+    if sample := content["source"].get("sample"):
         share = units.percent(sample["rate"])
-        parts.insert(0, f"memory is an upper bound, from a sample of {share} of the pages")
-    elif shifts:
-        parts.insert(0, shifts)
-    return "; ".join(parts)
+        own = f"memory is an upper bound, from a sample of {share} of the pages"
+    else:
+        own = sentence(phases(content["working_set"]))
+    parts = [own, "memory that other inputs or a longer run need is not seen"]
+    return "; ".join(filter(None, parts))
 
 
 def whole_mib(size: int) -> int:

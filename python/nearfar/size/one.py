@@ -94,7 +94,7 @@ class Pages:
 
 def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progress) -> Sized:
     """Size the program of ``vm``."""
-    content = info(vm.trace, heatmap=False, sample=True, progress=progress).content
+    content = info(vm.trace, heatmap=False, sample=True, reuse=False, progress=progress).content
     sample = content["source"].get("sample")
     if sample and options["thp"]:
         raise NearfarError(
@@ -252,7 +252,9 @@ class _Study:
 
         def times(rows: Sequence[paging_declared.Row]) -> dict[int, float]:
             whole = self.options["whole"]
-            return {row["memory_bytes"]: counted_ns(row, whole) + self._more(row) for row in rows}
+            return {
+                row["memory_bytes"]: counted_ns(row, whole) + self._interval_ns(row) for row in rows
+            }
 
         return _Curve(times(rows), lambda sizes: times(self._with_less(sizes)))
 
@@ -264,7 +266,7 @@ class _Study:
         }
         return thp(self.vm.trace, progress=self.progress, **options).sentence
 
-    def _more(self, row: paging_declared.Row) -> float:
+    def _interval_ns(self, row: paging_declared.Row) -> float:
         """Nanoseconds per reference that the upper end of the interval of faults adds."""
         high = row["fault_rate_high"]
         if high is None:
