@@ -122,7 +122,6 @@ def _cases() -> dict[str, Callable[[], Rows]]:
         "mglru": {"replacement": "mglru", "tlb": "64x4"},
         "loads": {"kinds": ["load"]},
         "write back": {"write_back": True},
-        "sampled": {"sample": 0.5},
         "filtered": {"filter": "cache"},
     }.items():
         add(f"paging gnugo {name}", _paging, small, **options)

@@ -14,8 +14,7 @@ import pytest
 from conftest import DATA, Run
 from nearfar.declared import names
 from nearfar.errors import NearfarError
-from nearfar.paging import paging, warnings
-from nearfar.paging_answers import answers
+from nearfar.paging import paging
 from nearfar.sizes import parse_bytes, parse_memory, parse_page_sizes
 
 CAPTURE = DATA / "captures" / "gnugo.trace"
@@ -128,66 +127,6 @@ def test_access_time_is_the_papers_equation(mixed: Path) -> None:
         assert math.isclose(row["total_ns"], t_a + t_d, rel_tol=1e-12)
 
 
-def test_sampling_states_intervals_that_hold(tmp_path: Path) -> None:
-    from nearfar.generate import generate
-
-    trace = tmp_path / "zipf.trace"
-    generate("scrambled-zipf", trace, refs=400_000, pages=100_000, seed=3, alpha=0.8)
-    options: dict[str, Any] = {
-        "page_sizes": "4K,2M",
-        "memory": "20%,50%,80%",
-        "storage": ["nvm-1x"],
-        "replacement": "lru",
-        "view": "paper",
-    }
-    exact = paging(trace, **options)
-    sampled = paging(trace, **options, sample=0.2)
-    assert exact.run["left_out"] == []
-    assert all(row["fault_rate_low"] is row["tlb_miss_rate_low"] is None for row in exact.rows)
-    # Too few pages of 2 MiB.
-    assert sampled.run["left_out"] == [{"page_bytes": 2 << 20, "least_sample": None}]
-    (line,) = [line for line in warnings(sampled) if line.startswith("--sample 0.2 ")]
-    assert "2 MiB (all of them)" in line
-    small = [row for row in exact.rows if row["page_bytes"] == 4096]
-    for a, b in zip(small, sampled.rows, strict=True):
-        assert a["pages"] == b["pages"] and a["references"] == b["references"]
-        for rate in ("fault_rate", "tlb_miss_rate"):
-            assert b[f"{rate}_low"] < a[rate] < b[f"{rate}_high"], (rate, a, b)
-            assert b[f"{rate}_high"] - b[f"{rate}_low"] < 0.2 * a[rate]
-    with pytest.raises(NearfarError, match="--sample: 0.001 of .* is too few; give 0.0"):
-        paging(trace, **options, sample=0.001)
-
-
-def test_a_sample_keeps_the_view(tmp_path: Path) -> None:
-    """Times of the machine are of all references; only faults are sampled."""
-    from nearfar.generate import generate
-
-    trace = tmp_path / "uniform.trace"
-    generate("uniform", trace, refs=100_000, pages=5000, seed=3)
-    options: dict[str, Any] = {"machine": "zen4-vm", "page_sizes": "4K", "memory": "50%"}
-    (exact,) = paging(trace, **options).rows
-    (sampled,) = paging(trace, **options, sample=0.3).rows
-    assert sampled["cpu_ns"] is not None
-    assert (sampled["walk_ns"], sampled["cache_ns"]) == (exact["walk_ns"], exact["cache_ns"])
-    assert sampled["fault_rate_low"] is not None and exact["fault_rate_low"] is None
-
-
-def test_no_page_size_is_named_if_a_sample_lacks_one(tmp_path: Path) -> None:
-    from nearfar.generate import generate
-
-    trace = tmp_path / "uniform.trace"
-    generate("uniform", trace, refs=100_000, pages=20_000, seed=3)
-    options: dict[str, Any] = {"view": "paper", "memory": "50%", "storage": ["nvme"]}
-    line = answers(paging(trace, **options, page_sizes="1K,4K,64K", sample=0.1))[0]
-    assert line.startswith("Page size: none is named") and "64 KiB" in line
-    # 1,000 of some 5,000 pages of 16 KiB.
-    chosen = paging(trace, **options, page_sizes="4K,16K", sample=0)
-    assert chosen.run["left_out"] == [] and chosen.rows[0]["fault_rate_low"] is not None
-    assert answers(chosen)[0].startswith("Page size: at ")
-    # Nothing is gained by a sample of most of it.
-    assert paging(trace, **options, page_sizes="64K", sample=0).rows[0]["fault_rate_low"] is None
-
-
 def test_same_input_same_bytes(mixed: Path, tmp_path: Path) -> None:
     one, two = paging(mixed, threads=1), paging(mixed, threads=2)
     assert one.to_json() == two.to_json()
@@ -280,8 +219,6 @@ BAD = {
     "kind that is not there": (["--kinds", "fetch"], "no fetch records"),
     "unknown storage": (["--storage", "floppy"], "floppy"),
     "unknown machine": (["--machine", "pdp-11"], "pdp-11"),
-    "sample -1": (["--sample", "-1"], "--sample"),
-    "sample NaN": (["--sample", "nan"], "--sample"),
     "unknown format": (["--format", "xml"], "--format"),
     "unknown flag": (["--pages", "4K"], "--pages"),
 }

@@ -39,8 +39,6 @@ ADVISE = ["advise", GNUGO, "--machine", "optane-ssd"]
     ([*ADVISE, REDIS, "--storage", "nvme", "--emit", "qemu"], "--emit: 2 files to make"),
     ([*ADVISE, "--storage", "nvme", "--memory", "40%,50%", "--emit", "qemu"], "2 files"),
     ([*ADVISE, "--emit", "numactl"], "--emit: `nearfar advise` has no emitter 'numactl'"),
-    ([*ADVISE, "--sample", "0.5"], "--sample: 0.5 of the trace has too few pages of 4 KiB"),
-    (["advise", PIGZ, "--sample", "0.05"], "give 0.065 or more, or leave it out"),
     ([*ADVISE, "--slowdown", "x"], "--slowdown: 'x' is not"),
     ([*ADVISE, "--model", "x"], "--model: 'x' is no model"),
     ([*ADVISE, "--html", "new.html", "--memory", "1%,1.1%,...,30%"], "more than one page holds"),

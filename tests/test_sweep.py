@@ -90,8 +90,6 @@ def test_every_study_declares_what_sweeps_and_diffs_need() -> None:
         ("page_sizes", [4096, 8192], True),
         ("page_sizes", [4096, "8K"], True),
         ("page_sizes", [4096, True], False),
-        ("sample", 1, True),
-        ("sample", True, False),
         ("storage", ["hdd"], True),
         ("storage", "hdd", True),  # names separated by commas
         ("write_back", False, True),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from inputs import Inputs
 from measure import Row, nearfar, row, run
@@ -14,6 +14,7 @@ from programs import PROGRAMS
 
 from nearfar.errors import NearfarError
 from nearfar.paging import paging
+from nearfar.paging_answers import gain_interval
 from nearfar.size import size
 
 NAME = "captured-sample"
@@ -23,13 +24,25 @@ SUMMARY = "`capture --sample`: share of intervals that hold the answer of a whol
 SEEDS, SHARE, PART = 10, 0.5, 0.3
 MEMORY = "25%,50%,75%"
 POLICIES = ("linux", "clock")
+MACHINE = "nvme"
+#: What is compared, by the name in a cell.
+WHAT = {
+    "linux": "fault rate, linux,",
+    "clock": "fault rate, clock,",
+    "tlb": "TLB miss rate",
+    "gain": "gain of larger pages",
+}
 #: Two processes that wait for each other do not make the same references twice.
 LEFT_OUT = ("redis",)
 #: Programs and samples of a quick run.
 QUICK, QUICK_SEEDS = ("graph",), 2
 
-#: By policy, or `tlb`, and part of memory: the rate and its interval.
-Rates = dict[tuple[str, float], tuple[float, float | None, float | None]]
+#: Page sizes that are compared, with memory for all pages.
+PAGES = {4096: "4K", 64 << 10: "64K", 2 << 20: "2M"}
+ENOUGH = "1T"
+
+#: What is estimated, and at which memory or page size: the estimate and its interval.
+Estimates = dict[tuple[str, str], tuple[float, float | None, float | None]]
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
@@ -39,8 +52,6 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     # Python's sets and dictionaries are in the same order each time.
     os.environ["PYTHONHASHSEED"] = "0"
     seeds = QUICK_SEEDS if quick else SEEDS
-    held, of, used = Counter[str](), Counter[str](), []
-    sizes: list[float] = []
     for program in PROGRAMS:
         if program.name in LEFT_OUT or quick and program.name not in QUICK:
             continue
@@ -51,43 +62,46 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         folder.mkdir()
         command = program.make(folder, PART)
         trace = record(folder, command, None)
-        truth, whole = rates(trace), advised(trace)
+        truth, whole = estimates(trace), advised(trace)
         for seed in range(seeds):
+            name: dict[str, object] = {"program": program.name, "seed": seed}
             try:
-                found = rates(record(folder, command, seed))
+                found = estimates(record(folder, command, seed))
             except NearfarError as error:
                 inputs.remarks.append(f"{NAME}: {program.name}, seed {seed}: {error}")
                 break
-            sizes.append(advised(folder / "t.trace") / whole)
-            inputs.cells.append(
-                {"program": program.name, "seed": seed, "of": "size", "ratio": sizes[-1]}
-            )
-            for key, (rate, low, high) in found.items():
-                # From 0 to 1 where there are too few bursts to say more.
-                if low is None or high is None or high == 1:
-                    continue
-                true = truth[key][0]
-                holds = low <= true <= high
-                held[key[0]] += holds
-                of[key[0]] += 1
-                inputs.cells.append(
-                    {
-                        "program": program.name, "seed": seed, "of": key[0], "memory": key[1],
-                        "true": true, "rate": rate, "low": low, "high": high,
-                    }
-                )  # fmt: skip
-        used.append(program.name)
+            ratio = advised(folder / "t.trace") / whole
+            inputs.cells.append({**name, "of": "size", "ratio": ratio})
+            inputs.cells += [{**name, **cell} for cell in compared(truth, found)]
         shutil.rmtree(folder)
-    note = f"{', '.join(used)}; {seeds} samples of {SHARE:.0%} of the pages each"
-    made = [
-        row(NAME, f"true {what} inside its 95 % interval", [held[key] / of[key]], "of cells",
-            goal=">= 0.95", note=f"{of[key]} cells; {note}")
-        for key, what in (
-            *((policy, f"fault rate, {policy},") for policy in POLICIES),
-            ("tlb", "TLB miss rate"),
-        )
-        if of[key]
-    ]  # fmt: skip
+    return rows_of(inputs.cells)
+
+
+def compared(truth: Estimates, found: Estimates) -> list[dict[str, object]]:
+    """The intervals of a sample, with what the whole capture has."""
+    return [
+        {"of": of, "at": at, "true": truth[of, at][0], "found": value, "low": low, "high": high}
+        for (of, at), (value, low, high) in found.items()
+        # A rate is from 0 to 1 where there are too few bursts to say more.
+        if low is not None and high is not None and (of != "tlb" or high < 1)
+    ]
+
+
+def rows_of(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows of the cells of all samples."""
+    programs = list(dict.fromkeys(cell["program"] for cell in cells))
+    seeds = len({cell["seed"] for cell in cells})
+    note = f"{', '.join(programs)}; {seeds} samples of {SHARE:.0%} of the pages each"
+    made = []
+    for key, what in WHAT.items():
+        own = [cell for cell in cells if cell["of"] == key]
+        if own:
+            held = sum(cell["low"] <= cell["true"] <= cell["high"] for cell in own)
+            made.append(
+                row(NAME, f"true {what} inside its 95 % interval", [held / len(own)], "of cells",
+                    goal=">= 0.95", note=f"{len(own)} cells; {note}")
+            )  # fmt: skip
+    sizes = [cell["ratio"] for cell in cells if cell["of"] == "size"]
     if sizes:
         enough = sum(size >= 1 for size in sizes) / len(sizes)
         made += [
@@ -110,29 +124,27 @@ def record(folder: Path, command: list[str], seed: int | None) -> Path:
 
 def advised(trace: Path) -> int:
     """The memory that ``nearfar size`` advises, without what large pages add."""
-    (sized,) = size(trace, machine="nvme", swap="zram").rows
+    (sized,) = size(trace, machine=MACHINE, swap="zram").rows
     return sized["memory_bytes"] - sized["bloat_bytes"]
 
 
-def rates(trace: Path) -> Rates:
-    """The rates of a trace."""
-    return dict(_rates(trace))
-
-
-def _rates(trace: Path) -> Iterator[
-    tuple[tuple[str, float], tuple[float, float | None, float | None]]
-]:  # fmt: skip
+def estimates(trace: Path) -> Estimates:
+    """What `nearfar paging` finds: fault rates, TLB miss rates, and what larger pages save."""
+    found: Estimates = {}
     for policy in POLICIES:
-        found = paging(trace, page_sizes="4K", view="paper", memory=MEMORY, replacement=policy)
-        for cell in found.rows:
-            part = cell["memory_fraction"]
-            assert part is not None
-            yield (
-                (policy, part),
-                (cell["fault_rate"], cell["fault_rate_low"], cell["fault_rate_high"]),
-            )
-    cell = found.rows[0]
-    yield (
-        ("tlb", 1.0),
-        (cell["tlb_miss_rate"], cell["tlb_miss_rate_low"], cell["tlb_miss_rate_high"]),
-    )
+        study = paging(trace, page_sizes="4K", view="paper", memory=MEMORY, replacement=policy)
+        for cell in study.rows:
+            found[policy, f"{cell['memory_fraction']:.0%}"] = (
+                cell["fault_rate"], cell["fault_rate_low"], cell["fault_rate_high"]
+            )  # fmt: skip
+    study = paging(trace, page_sizes=",".join(PAGES.values()), view="paper", memory=ENOUGH,
+                   machine=MACHINE)  # fmt: skip
+    usual, *larger = study.rows
+    for cell in study.rows:
+        found["tlb", PAGES[cell["page_bytes"]]] = (
+            cell["tlb_miss_rate"], cell["tlb_miss_rate_low"], cell["tlb_miss_rate_high"]
+        )  # fmt: skip
+    for cell in larger:
+        low, gain, high = gain_interval(usual, cell)
+        found["gain", PAGES[cell["page_bytes"]]] = (gain, low, high)
+    return found

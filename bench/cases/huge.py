@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from inputs import Inputs
 from measure import Row, row
@@ -13,17 +12,12 @@ SUMMARY = "the default study of 10^8 pages: memory and time (only with --huge)"
 
 #: Pages that the goal is about.
 PAGES = 10**8
-#: Part of the pages that the sampled study takes, and of few pages, of which it needs a thousand.
-SAMPLE, FEW_SAMPLE, FEW = 0.01, 0.5, 10**6
 
 
 def run_case(inputs: Inputs, pages: int) -> list[Row]:
     """Every page of 4 KiB in turn, one reference each, and a fifth of them once more."""
     refs = pages + pages // 5
     to = inputs.generate("strided", inputs.scratch / "huge.trace", refs, pages)
-    # Sampled first: where memory is short, that figure is still there to be seen.
-    sampled = inputs.measure("study", to, "--sample", str(SAMPLE if pages >= FEW else FEW_SAMPLE))
-    print(f"bench: huge, sampled: {sampled['peak_bytes'] / 2**30:.2f} GiB", file=sys.stderr)
     found = inputs.measure("study", to)
     cores = len(os.sched_getaffinity(0))
     note = f"{refs:,} references to {pages:,} pages of 4 KiB"
@@ -33,6 +27,4 @@ def run_case(inputs: Inputs, pages: int) -> list[Row]:
         row(NAME, "peak memory, study", [peak], "GiB", goal=goal, cores=cores, note=note),
         row(NAME, "peak memory a page", [found["peak_bytes"] / pages], "bytes"),
         row(NAME, "study", found["study"]["seconds"], "s", cores=cores),
-        row(NAME, "peak memory, sampled", [sampled["peak_bytes"] / 2**30], "GiB", cores=cores),
-        row(NAME, "study, sampled", sampled["study"]["seconds"], "s", cores=cores),
     ]

@@ -45,7 +45,6 @@ class paging:
         nested: str | int | None
         slowdown: str | float
         whole: bool
-        sample: float | None
         threads: int
         max_memory: str | int
 
@@ -88,6 +87,8 @@ class paging:
         fault_rate_high: float | None
         tlb_miss_rate_low: float | None
         tlb_miss_rate_high: float | None
+        total_ns_low: float | None
+        total_ns_high: float | None
         start_ns: float | None
 
     ROWS: Final[Rows]
@@ -766,7 +767,6 @@ class advise:
         min_gain: str | float
         sizes: str | int | Sequence[int]
         model: str
-        sample: float | None
         page_sizes: str | int | Sequence[str | int]
         view: str | None
         nested: str | int | None

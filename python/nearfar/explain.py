@@ -76,7 +76,6 @@ class ExplainRun(TypedDict):
     times: str
     #: The time with 4 KiB pages, as a machine spends it; None without such a row.
     usual_ns: float | None
-    sample: float | None
     lifetimes: bool
 
 
@@ -265,7 +264,6 @@ def explain(
         "total_ns": row["total_ns"],
         "times": run_options.get("view", "paper"),
         "usual_ns": None,
-        "sample": run_options["sample"],
         "lifetimes": False,
     }
     on_machine = answer["times"] == "machine"
@@ -372,9 +370,8 @@ def _by_the_model(
         place["mapped"] = place["file_reads"] if warm else 0
         place["file_reads"] -= place["mapped"]
         place["faults"] -= place["mapped"]
-    if run_options["sample"] is None:
-        # Rows of older versions may not have kinds of faults.
-        _check(folder, row, total, by_kind=lifetimes and row.get("zero_fills") is not None)
+    # Rows of older versions may not have kinds of faults.
+    _check(folder, row, total, by_kind=lifetimes and row.get("zero_fills") is not None)
     terms = model_terms(machine, row, total, lifetimes, bool(run_options["write_back"]))
     for place in regions.places_of(found):
         place["ns"] = cost_ns(place, terms) / total["references"]

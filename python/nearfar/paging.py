@@ -12,6 +12,7 @@ module fits the models.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,10 +46,13 @@ ALL_REFERENCES: Final[str] = default(declared.OPTIONS, "filter")
 
 
 class LeftOut(TypedDict):
-    """A page size without rows; ``least_sample`` is None if only a full run has enough pages."""
+    """A page size of which a sample gives no rows.
+
+    ``least_memory`` is the memory, at least, with which it has a row; None for none.
+    """
 
     page_bytes: int
-    least_sample: float | None
+    least_memory: int | None
 
 
 class TooFewFrames(TypedDict):
@@ -82,7 +86,7 @@ class PagingRun(Run, total=False):
     pages_end: bool
     #: The peak resident set, if memory sizes are shares of it.
     peak_resident_bytes: int | None
-    #: Page sizes of which the sample has too few pages, with the lowest rate that has enough.
+    #: Page sizes without rows, because the trace is a sample.
     left_out: list[LeftOut]
     #: Page and memory sizes without rows, as the memory has fewer than 8 frames.
     too_few_frames: list[TooFewFrames]
@@ -129,7 +133,7 @@ class _Answer(TypedDict):
     footprint_bytes: int
     lifetimes: bool
     peak_resident_bytes: int | None
-    left_out: list[tuple[int, float | None]]
+    left_out: list[tuple[int, int | None]]
     too_few_frames: list[TooFewFrames]
 
 
@@ -303,7 +307,7 @@ def _result(request: _Request, path: Path, seen: str, text: str, seconds: float)
         "pages_end": answer["lifetimes"],
         "peak_resident_bytes": answer["peak_resident_bytes"],
         "left_out": [
-            {"page_bytes": page_bytes, "least_sample": least}
+            {"page_bytes": page_bytes, "least_memory": least}
             for page_bytes, least in answer["left_out"]
         ],
         "too_few_frames": answer["too_few_frames"],
@@ -358,20 +362,21 @@ def machine_warnings(run: Run) -> list[str]:
 
 
 def sample_warnings(run: PagingRun) -> list[str]:
-    """A warning about the page sizes that a sample left out, with the rates that they need."""
+    """A warning about the page sizes that a sample does not have."""
     if not (left := run.get("left_out")):
         return []
-    if run["options"]["sample"] is None:
-        names = ", ".join(units.size(size["page_bytes"]) for size in left)
-        return [f"{run['trace']}: a sample of 4 KiB pages; left out: pages of {names}"]
-    sizes = [
-        f"{units.size(size['page_bytes'])} ({size['least_sample'] or 'all of them'})"
-        for size in left
-    ]
-    return [
-        f"--sample {run['options']['sample']:g} takes too few pages of {', '.join(sizes)}: they "
-        "are left out; in brackets the least that would do"
-    ]
+    names = ", ".join(units.size(size["page_bytes"]) for size in left)
+    text = f"{run['trace']}: a sample of 4 KiB pages; left out: pages of {names}"
+    if memory := enough_for_left_out(run):
+        text += (
+            f"; larger ones need memory for all pages: add {math.ceil(memory / 2**20)}M to --memory"
+        )
+    return [text]
+
+
+def enough_for_left_out(run: PagingRun) -> int | None:
+    """The memory, at least, with which page sizes that were left out have rows; None for none."""
+    return max((size["least_memory"] or 0 for size in run.get("left_out", ())), default=0) or None
 
 
 def too_few_frames(run: PagingRun) -> list[str]:

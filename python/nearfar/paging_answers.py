@@ -87,14 +87,10 @@ def _page_size(result: PagingResult) -> str:
     """The page size with the shortest time.
 
     With ``--view machine``: at the largest memory size, the smallest page size whose gain does not
-    differ from the best by more than the error. None of a sample that has too few pages of a size.
+    differ from the best by more than the error.
     """
-    if left := result.run.get("left_out"):
-        sizes = ", ".join(units.size(one["page_bytes"]) for one in left)
-        return (
-            f"none is named, as the sample has too few pages of {sizes}; leave --sample out, or "
-            "give --page-sizes without them."
-        )
+    if result.run.get("sampled_pages") is not None:
+        return _of_sample(result)
     best: Best = best_pages(result)[answered_memory(result), storages(result)[0]]
     if best.row.get("cpu_ns") is None:
         return best.sentence[0].lower() + best.sentence[1:]
@@ -105,6 +101,44 @@ def _page_size(result: PagingResult) -> str:
     text = _choice(choice, best.gain, best.usual)
     text += f" This {needs}." if needs else ""
     return f"{text} {start}" if start else text
+
+
+def _of_sample(result: PagingResult) -> str:
+    """The page size that saves the most at the largest memory size, if that is certain."""
+    memory, storage = memories(result)[-1], storages(result)[0]
+    best = best_pages(result)[memory, storage]
+    others = [row for row in best.rows if row["page_bytes"] != USUAL_PAGE]
+    if not others or best.usual is None:
+        return "a sample shows what larger pages save only with memory for all of them."
+    row = min(others, key=lambda row: row["total_ns"])
+    low, gain, high = gain_interval(best.usual, row)
+    size, usual = units.size(row["page_bytes"]), units.size(USUAL_PAGE)
+    interval = f"95 % interval {units.percent(low)} to {units.percent(high)}"
+    if low <= 0:
+        return (
+            f"stay with {usual}; at {memory.phrase}, {size} pages would save "
+            f"{units.percent(gain)} of the time, which is not certain ({interval})."
+        )
+    return (
+        f"at {memory.phrase}, {size} pages take {units.percent(gain)} less time than {usual} "
+        f"pages ({interval})."
+    )
+
+
+def gain_interval(usual: declared.Row, row: declared.Row) -> tuple[float, float, float]:
+    """The share of the time with ``usual`` that ``row`` saves: 95 % interval and estimate.
+
+    Both rows are estimates from a sample. Their errors are taken to add up, although the same
+    bursts make most of them.
+    """
+    (least, ns, most), (usual_least, usual_ns, usual_most) = map(_times, (row, usual))
+    return 1 - most / usual_least, 1 - ns / usual_ns, 1 - least / usual_most
+
+
+def _times(row: declared.Row) -> tuple[float, float, float]:
+    """The time per reference: lower end of its interval, estimate, upper end."""
+    low, ns, high = row["total_ns_low"], row["total_ns"], row["total_ns_high"]
+    return ns if low is None else low, ns, ns if high is None else high
 
 
 def _choice(choice: PageChoice, gain: float, base: declared.Row) -> str:

@@ -85,6 +85,8 @@ class Best:
         if self.page_bytes == USUAL_PAGE:
             if self.choice.refusal is not None:
                 return f"{text}, the usual one: {time} per reference; {self.choice.refusal}."
+            if len(self.rows) == 1:
+                return f"{text}, the only size simulated: {time} per reference."
             within = "" if self.choice.fastest is self.row else " by more than the error"
             return (
                 f"{text}, the usual one: {time} per reference{when}, and no other size tried is "

@@ -144,7 +144,7 @@ def count(
         total = found["total"]
         checked: tuple[_Checked, ...] = get_args(_Checked)
         for name in checked:
-            if total[name] != row[name] and run_options.get("sample") is None:
+            if total[name] != row[name]:
                 raise NearfarError(
                     f"{trace}: the run has {row[name]:,} {name.replace('_', ' ')}, its trace has "
                     f"{total[name]:,}; run the study again with this version"

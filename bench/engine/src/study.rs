@@ -11,16 +11,8 @@ use crate::arguments::Arguments;
 use crate::decode::decode;
 use crate::measure::Rounds;
 
-pub const OPTIONS: &[&str] = &[
-    "--rounds",
-    "--threads",
-    "--sample",
-    "--sample-seed",
-    "--page-sizes",
-    "--decode",
-    "--lifetimes",
-    "--replacement",
-];
+pub const OPTIONS: &[&str] =
+    &["--rounds", "--threads", "--page-sizes", "--decode", "--lifetimes", "--replacement"];
 
 /// `--threads 0` is one per core; `--decode 1` also times decoding. Returns every cell.
 pub fn run(arguments: &Arguments) -> Result<Value> {
@@ -36,14 +28,10 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     if let Some(policy) = arguments.option::<String>("--replacement")? {
         given.insert("replacement".to_owned(), policy.as_str().into());
     }
-    if let Some(sample) = arguments.option::<f64>("--sample")? {
-        given.insert("sample".to_owned(), sample.into());
-    }
     if let Some(threads) = arguments.option::<u64>("--threads")? {
         given.insert("threads".to_owned(), threads.into());
     }
-    let mut options = Options::try_from(&Request::read(&given).map_err(Error::refused)?)?;
-    options.sample_seed = arguments.option("--sample-seed")?.unwrap_or(0);
+    let options = Options::try_from(&Request::read(&given).map_err(Error::refused)?)?;
     let reader = arguments.open()?;
     let with_decode = arguments.option("--decode")?.unwrap_or(0) == 1;
 
@@ -67,8 +55,6 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
                     "references": cell.references,
                     "tlb_misses": cell.tlb_misses,
                     "faults": cell.faults,
-                    "tlb_interval": cell.tlb_interval,
-                    "faults_interval": cell.faults_interval,
                     "pages": cell.pages,
                 })
             })

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 
 from nearfar import machine as machines
 from nearfar import trace as traces
-from nearfar import units
 from nearfar.advise import by_machine
 from nearfar.advise.architectures import neighbours, transparent
 from nearfar.advise.memory import Enough, enough, size_guest
@@ -35,10 +34,8 @@ from nearfar.memory_curve import ENOUGH
 from nearfar.paging import (
     ALL_REFERENCES,
     PagingResult,
-    PagingRun,
     machine_warnings,
     paging,
-    sample_warnings,
     trace_warnings,
 )
 from nearfar.paging_findings import USUAL_PAGE
@@ -187,9 +184,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
             usual = None if of_vm else _host_page(loaded[first.machine])
             study_options["nested"] = options["nested"] or usual
         study = paging(trace, progress=progress, **study_options)
-        _check_sample(study.run)
         notes += [*trace_warnings(study.run), *machine_warnings(study.run)]
-        notes += sample_warnings(study.run)
         hashes[str(trace)] = study.run["trace_json_sha256"]
         views[first.machine if filtered else "all"] = study.run["view"]
         used = {name: value for name, value in study.run["options"].items() if name in PASSED}
@@ -276,27 +271,6 @@ def _host_page(machine: machines.Machine) -> str | None:
     """The host's page size if the machine file does not have it, else None."""
     walk = machine.to_dict().get("tlb", {}).get("walk", {})
     return None if "host_page" in walk else _HOST_PAGE
-
-
-def _check_sample(run: PagingRun) -> None:
-    """Refuse a sample with too few pages of a size, which could be the best.
-
-    Raises:
-        NearfarError: it has too few.
-    """
-    if (share := run.get("sampled_pages")) is not None:
-        raise NearfarError(
-            f"{run['trace']}: holds {100 * share:g} % of the 4 KiB pages, and advice compares page "
-            "sizes; capture without --sample"
-        )
-    for left in run["left_out"]:
-        smallest = left["least_sample"]
-        size = units.size(left["page_bytes"])
-        raise NearfarError(
-            f"--sample: {run['options']['sample']:g} of the trace has too few pages of {size}; "
-            + (f"give {smallest:g} or more, or " if smallest else "")
-            + "leave it out, or give --page-sizes without that size"
-        )
 
 
 def _by_memory(

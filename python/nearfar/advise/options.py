@@ -78,11 +78,6 @@ OWN: Final = (
         open=False,
     ),
     replace(
-        _PAGING["sample"],
-        what="Simulate only this share of the trace (0 to 1; 0 = as little as is enough).",
-        shown="all",
-    ),
-    replace(
         _PAGING["page_sizes"],
         what="Page sizes to consider besides 4 KiB; `...` doubles. `--view machine` uses only "
         "sizes that the architecture can set.",
@@ -126,7 +121,7 @@ _SAME: Final = (
     "max_memory",
 )
 #: Options that are passed to the paging study.
-PASSED: Final = (*_SAME, "sample", "view", "page_cache", "nested", "whole")
+PASSED: Final = (*_SAME, "view", "page_cache", "nested", "whole")
 
 #: Options that have no meaning in a view, and why.
 IDLE: Final = {

@@ -38,8 +38,6 @@ def explain(result: ExplainResult, by_function: bool = False) -> RenderableType:
         parts += [Text(""), _regions(result.regions), Text(""), _ranges(result.ranges)]
         if result.sites:
             parts += [Text(""), _sites(result.sites)]
-    if run["sample"] is not None:
-        parts.append(Text("The run sampled pages; the counts here are of all pages."))
     return Group(*parts)
 
 

@@ -252,9 +252,7 @@ class _Study:
 
         def times(rows: Sequence[paging_declared.Row]) -> dict[int, float]:
             whole = self.options["whole"]
-            return {
-                row["memory_bytes"]: counted_ns(row, whole) + self._interval_ns(row) for row in rows
-            }
+            return {row["memory_bytes"]: _most_ns(row, whole) for row in rows}
 
         return _Curve(times(rows), lambda sizes: times(self._with_less(sizes)))
 
@@ -266,22 +264,15 @@ class _Study:
         }
         return thp(self.vm.trace, progress=self.progress, **options).sentence
 
-    def _interval_ns(self, row: paging_declared.Row) -> float:
-        """Nanoseconds per reference that the upper end of the interval of faults adds."""
-        high = row["fault_rate_high"]
-        if high is None:
-            return 0.0
-        swap, file = row["swap_ins"], row["file_rereads"]
-        part = file / (swap + file) if file else 0.0
-        (swap_ns,), (file_ns,) = (
-            read(self.storage, [USUAL_PAGE]) for read in (self.machine.io_ns, self.machine.file_ns)
-        )
-        fault_ns = self.machine.fault_times().fault_ns
-        return (high - row["fault_rate"]) * (fault_ns + (1 - part) * swap_ns + part * file_ns)
-
     def _with_less(self, memory: Sequence[int]) -> list[paging_declared.Row]:
         """4 KiB pages at these memory sizes."""
         return self.run(memory, page_sizes=[USUAL_PAGE], replacement="linux").rows
+
+
+def _most_ns(row: paging_declared.Row, whole: bool) -> float:
+    """The time that counts; of a sample, with faults at the upper end of their interval."""
+    high = row["total_ns_high"]
+    return counted_ns(row, whole) + (0.0 if high is None else high - row["total_ns"])
 
 
 def within(ram: int, peak: int, private: int, swap: str, ratio: float) -> int:

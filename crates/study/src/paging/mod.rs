@@ -18,7 +18,7 @@ mod window;
 
 pub use cell::{Cell, FaultKinds, TooFewFrames};
 pub use options::{Lifetimes, MemorySize, Options, PageCache, Request, View};
-pub use sample::OmittedSize;
+pub use sample::LeftOut;
 pub use simulate::{Simulated, simulate};
 pub use study::Study;
 pub(crate) use study::check_nested;

@@ -100,10 +100,6 @@ nearfar_schema::options! {
         /// Choose the page size by the whole run, with the time in which the program first fills its
         /// memory; otherwise by the time after that. For `--view machine`.
         whole: bool = false,
-        /// Simulate only this share of the trace (0 to 1): pages for memories, references for the
-        /// TLB. Rows then have 95 % intervals. 0 = the smallest share with enough pages of every
-        /// page size; all if that is over a half.
-        sample: Option<f64> = none(""),
         /// Threads; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,
         /// Memory limit of the simulation; if it needs more, it reads the trace several times.
@@ -166,10 +162,6 @@ pub struct Options {
     pub threads: usize,
     /// Memory limit of the simulation in bytes; large footprints take several passes.
     pub max_memory: u64,
-    /// Share of the trace to simulate ([`super::sample`]); 0 chooses it, `None` is all.
-    pub sample: Option<f64>,
-    /// Seed of the sample.
-    pub sample_seed: u64,
 }
 
 impl TryFrom<&Request> for Options {
@@ -216,15 +208,13 @@ impl TryFrom<&Request> for Options {
             max_memory: request.max_memory.0.0,
             ..options
         }
-        .sampled(request.sample)?
         .with_swappiness(request.swappiness.0)?
         .with_statistics_every(request.statistics_every.0)
     }
 }
 
 impl Options {
-    /// Check and normalise these options; others have defaults: no sample, all cores, no memory
-    /// limit.
+    /// Check and normalise these options; others have defaults: all cores, no memory limit.
     ///
     /// # Errors
     /// If an option is invalid.
@@ -288,24 +278,8 @@ impl Options {
             files: true,
             filtered: false,
             threads: 0,
-            sample: None,
-            sample_seed: 0,
             max_memory: u64::MAX,
         })
-    }
-
-    /// Simulate only a share of the trace, up to 1; 0 chooses it, `None` is all.
-    ///
-    /// # Errors
-    /// If the share is out of range.
-    pub fn sampled(mut self, rate: Option<f64>) -> Result<Self> {
-        let Some(value) = rate else { return Ok(self) };
-        if (0.0..=1.0).contains(&value) {
-            self.sample = rate;
-            return Ok(self);
-        }
-        let fix = "give a share from 0 to 1, such as 0.01";
-        Err(Error::input("--sample", format!("cannot sample {value}"), fix))
     }
 
     /// The address spaces of a trace.

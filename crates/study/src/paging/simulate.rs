@@ -1,7 +1,7 @@
 //! Passes over the trace: decoding and windows in one task, page sizes in others.
 
 use nearfar_kernel::replacement::{Replacement, Setup, Visitor};
-use nearfar_trace::{Error, Reader, Result};
+use nearfar_trace::{Error, PageSample, Reader, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
@@ -10,7 +10,8 @@ use super::engine::{Engine, SIZES};
 use super::memory::Memories;
 use super::options::Options;
 use super::page_size::{Job, PageSize};
-use super::sample::{self, OmittedSize, Sample, Sampled};
+use super::sample::records::TraceSample;
+use super::sample::{self, Larger, LeftOut, PAGE, Sample, Sampled};
 use super::source::{CachedChunks, Source};
 use super::stack::Stack;
 use super::window::Chunk;
@@ -29,8 +30,8 @@ pub struct Simulated {
     pub lifetimes: bool,
     /// The memory size of 100 %: the peak resident set, or the footprint without lifetimes.
     pub whole_bytes: u64,
-    /// Page sizes without cells, because the sample has too few of their pages.
-    pub left_out: Vec<OmittedSize>,
+    /// Page sizes without cells, because the trace is a sample that does not hold what they need.
+    pub left_out: Vec<LeftOut>,
     /// Cells that were not simulated, by page size.
     pub too_few_frames: Vec<TooFewFrames>,
 }
@@ -98,19 +99,8 @@ pub fn simulate(
     options: &Options,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Simulated> {
-    if let Some((options, omitted)) = sample::captured(reader, options)? {
-        let mut simulated = simulate_all(reader, &options, on_progress)?;
-        simulated.left_out.extend(omitted);
-        return Ok(simulated);
-    }
-    simulate_all(reader, options, on_progress)
-}
-
-fn simulate_all(
-    reader: &Reader,
-    options: &Options,
-    on_progress: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<Simulated> {
+    let captured = sample::captured(reader, options)?;
+    let options = captured.as_ref().map_or(options, |(_, own, _)| own);
     let footprint_bytes = footprint_bytes(reader, options)?;
     let records = reader.info().references_of(options.kinds);
     let lifetimes = options.lifetimes && lifetimes::known(reader)?;
@@ -121,12 +111,10 @@ fn simulate_all(
     let mut study =
         Study { reader, options, lifetimes, whole_bytes: footprint_bytes, footprint_bytes, pool };
 
-    let rate = match options.sample {
-        Some(0.0) => sample::chosen_rate(options, footprint_bytes),
-        given => given,
-    };
-    if let Some(rate) = rate {
-        return study.sampled(rate, records, on_progress);
+    if let Some((sample, _, smaller)) = &captured {
+        let simulated = study.sampled(sample, on_progress)?;
+        let left_out = [smaller, &simulated.left_out[..]].concat();
+        return Ok(Simulated { left_out, ..simulated });
     }
     if lifetimes && options.has_fractions() {
         if let [all] = passes(&study, &options.page_sizes, records)[..] {
@@ -292,33 +280,38 @@ impl<'a> Study<'a> {
         Job { shift, block_shift, tlb: None, sample, lives, files, engines, prefetch_pages }
     }
 
-    /// Simulate a sample of the trace.
+    /// Simulate the sample that the trace holds.
     fn sampled(
         &mut self,
-        rate: f64,
-        records: u64,
+        sample: &PageSample,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Simulated> {
         let Self { reader, options, lifetimes: lives, footprint_bytes, .. } = *self;
-        let mut candidates = sample::candidates(options, rate, footprint_bytes, reader)?;
+        let (recorded, references) =
+            (reader.info().records, reader.info().references_of(options.kinds));
         (_, self.whole_bytes) =
             whole_bytes(reader, options, footprint_bytes, &mut |_| on_progress(0))?;
         let memory = options.memory_bytes(self.whole_bytes);
         let simulated = options.simulated_pages(&memory);
-        candidates.sizes.retain(|page| simulated.contains(page));
-        if candidates.sizes.is_empty() {
-            return Ok(self.simulated(Vec::new(), records));
+        if simulated.is_empty() {
+            return Ok(self.simulated(Vec::new(), references));
         }
-        let sampled = Sampled { reader, options, lives, memory: &memory, pool: &self.pool };
-        let job = |page_bytes, block_shift, sample, frames: &[u64]| {
-            PageSize::new(self.job(page_bytes, block_shift, Some(sample), frames))
-        };
-        let (cells, left_out) = sampled.cells(&candidates, rate, on_progress, job)?;
-        let mut simulated = self.simulated(cells, records);
-        simulated
-            .too_few_frames
-            .retain(|cell| left_out.iter().all(|out| out.page_bytes != cell.page_bytes));
-        Ok(Simulated { left_out, ..simulated })
+        // Read up to three times.
+        let mut progress = |times: u64, at| on_progress((times * recorded + at) / 3);
+        let study = Sampled { reader, sample, options, lives, memory: &memory, pool: &self.pool };
+        let trace = TraceSample::read(&study, simulated, &mut |at| progress(0, at))?;
+        let mut cells = study.cells(&trace, &mut |at| progress(1, at), |sample, frames| {
+            PageSize::new(self.job(PAGE, PAGE.trailing_zeros(), Some(sample), frames))
+        })?;
+        let larger = Larger::of(&trace, simulated, &memory);
+        let mut counted = Vec::new();
+        for page_sizes in passes(self, &larger.sizes, recorded) {
+            let chunks = Chunks::Cut(Box::new(self.source(page_sizes)?));
+            counted.extend(self.pass(page_sizes, chunks, &mut |at| progress(2, at))?);
+        }
+        let (exact, left_out) = larger.exact(&trace, counted);
+        cells.extend(exact);
+        Ok(Simulated { left_out, ..self.simulated(cells, references) })
     }
 
     fn simulated(&self, cells: Vec<Cell>, records: u64) -> Simulated {

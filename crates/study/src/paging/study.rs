@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::machine;
 use super::options::{Options, PageCache, Request, View};
+use super::sample::{self, LeftOut};
 use super::simulate::simulate;
 use super::table::{Prices, rows};
 use crate::lifetimes;
@@ -105,11 +106,18 @@ impl Study {
         let lives = self.options.lifetimes && lifetimes::known(&reader)?;
         // Missing times are an error before hours of simulation.
         let fault_times = self.fault_times(lives)?;
-        let simulated = &simulate(&reader, &self.options, on_progress)?;
+        let Self { request, options, hosts } = self;
+        // Of a sample, the machine's times are lower bounds, with which page sizes cannot be compared.
+        let bounds = reader.info().source.sample.is_some() && request.view == Some(View::Machine);
+        let (page_sizes, larger): (Vec<u64>, Vec<u64>) =
+            options.page_sizes.iter().partition(|&&size| !bounds || size <= sample::PAGE);
+        let options = &Options { page_sizes, ..options.clone() };
+        let mut simulated = simulate(&reader, options, on_progress)?;
+        simulated.left_out.extend(larger.into_iter().map(LeftOut::without));
+        let simulated = &simulated;
         let mut page_sizes: Vec<u64> = simulated.cells.iter().map(|cell| cell.page_bytes).collect();
         page_sizes.dedup();
-        let sizes = Options { page_sizes, ..self.options.clone() };
-        let Self { request, options, hosts } = self;
+        let sizes = Options { page_sizes, ..options.clone() };
         let mut all_rows = Vec::new();
         for (host, faults) in hosts.iter().zip(fault_times) {
             let times = host
@@ -135,7 +143,7 @@ impl Study {
             )?);
         }
         let left_out = simulated.left_out.iter();
-        let left_out: Vec<_> = left_out.map(|size| (size.page_bytes, size.min_rate)).collect();
+        let left_out: Vec<_> = left_out.map(|size| (size.page_bytes, size.least_memory)).collect();
         Ok(json!({
             "rows": all_rows,
             "records": simulated.records,

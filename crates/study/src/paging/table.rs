@@ -30,11 +30,11 @@ nearfar_schema::columns! {
         tlb_miss_rate: f64 ["per reference"] as "TLB miss rate",
         /// First-level misses that the second level held; 0 with one level.
         tlb_second_hits: u64 as "second TLB hits",
-        /// Page faults; an estimate when pages were sampled.
+        /// Page faults; an estimate in a captured sample.
         faults: u64,
         /// d, delta of page-size advice (000).
         fault_rate: f64 ["per reference"],
-        /// Standard error of the fault rate when pages were sampled, else null.
+        /// Standard error of the fault rate in a captured sample, else null.
         fault_rate_error: Option<f64> ["per reference"],
         /// Distinct pages: no memory size can fault less.
         pages: u64 ["pages"],
@@ -83,16 +83,19 @@ nearfar_schema::columns! {
         read_first_share: Option<f64>,
         /// The machine.
         machine: String,
-        /// 95 % interval of the fault rate when pages were sampled. This and the three after it are
-        /// null without `--sample`.
+        /// 95 % interval of the fault rate in a captured sample. This and the five after it are null
+        /// for other traces.
         fault_rate_low: Option<f64> ["per reference"],
         /// Its upper end.
         fault_rate_high: Option<f64> ["per reference"],
-        /// 95 % interval of the TLB miss rate when references were sampled; null as well where the
-        /// trace is so short that all of it was simulated, and with `--view machine`.
+        /// 95 % interval of the TLB miss rate; null as well with `--view machine`.
         tlb_miss_rate_low: Option<f64> ["per reference"] as "TLB miss rate low",
         /// Its upper end.
         tlb_miss_rate_high: Option<f64> ["per reference"] as "TLB miss rate high",
+        /// The time with both rates at their lower ends.
+        total_ns_low: Option<f64> ["ns per reference"],
+        /// The time with both rates at their upper ends.
+        total_ns_high: Option<f64> ["ns per reference"],
         /// Filling memory: faults that raise the peak of private memory or map what is in memory,
         /// and first reads of files. Null but with `--view machine`.
         start_ns: Option<f64> ["ns per reference"] as "start",
@@ -227,6 +230,9 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         let translation_ns =
             times.translation_ns(tlb_miss_rate, per_reference(cell.tlb_second_hits));
         let (again, again_of_files, again_bytes) = reads_again(simulated, cell);
+        // The part of pages of files in faults after the first of a page.
+        let more_faults = kinds.swap_ins + kinds.file_rereads;
+        let more_of_files = kinds.file_rereads as f64 / more_faults.max(1) as f64;
         for (place, storage) in storages.iter().enumerate() {
             let disk = storage.files();
             let io_ns = storage.io_ns(cell.page_bytes);
@@ -279,6 +285,20 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 None => (translation_ns, data_ns + write_ns),
                 Some(spent) => (spent.translation_ns(), spent.data_ns()),
             };
+            let total_ns = translation_ns + data_ns;
+            // The time of one more fault, and of one more walk.
+            let again_ns =
+                |map_ns, bytes| map_ns + storage.io_ns(bytes) + more_of_files * more_ns(bytes);
+            let (more_fault_ns, more_walk_ns) = match (time, kernel) {
+                (Some(time), _) => (again_ns(time.map_ns, again_bytes), 0.0),
+                (None, Some(kernel)) => (again_ns(kernel.fault_ns, cell.page_bytes), times.dram_ns),
+                (None, None) => (io_ns, times.dram_ns),
+            };
+            let at = |fault: Option<f64>, walk: Option<f64>| {
+                let more_walks = walk.map_or(0.0, |rate| rate - tlb_miss_rate);
+                let more = |rate| (rate - fault_rate) * more_fault_ns + more_walks * more_walk_ns;
+                fault.map(|rate| total_ns + more(rate))
+            };
             let tlb = time.map_or((cell.tlb_misses, cell.tlb_second_hits), |time| {
                 (time.walks, time.tlb_second_hits)
             });
@@ -305,7 +325,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 storage: storage.name.clone(),
                 translation_ns,
                 data_ns,
-                total_ns: translation_ns + data_ns,
+                total_ns,
                 cpu_ns: spent.map(|spent| spent.cpu_ns),
                 tlb_ns: spent.map(|spent| spent.tlb_ns),
                 walk_ns: spent.map(|spent| spent.walk_ns),
@@ -320,6 +340,8 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 fault_rate_high,
                 tlb_miss_rate_low,
                 tlb_miss_rate_high,
+                total_ns_low: at(fault_rate_low, tlb_miss_rate_low),
+                total_ns_high: at(fault_rate_high, tlb_miss_rate_high),
                 start_ns: spent.map(|spent| spent.start_ns),
             });
         }

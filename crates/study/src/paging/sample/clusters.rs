@@ -1,37 +1,31 @@
 //! TLBs by clusters of references (SMARTS: Wunderlich, Wenisch, Falsafi, Hoe, ISCA 2003).
 //!
-//! The trace is divided into strata of equal length. In each, a cluster of [`CLUSTER`] records is
-//! measured at a random place, after a warm-up that starts with an empty TLB. All entries of this
-//! TLB are also in one that has seen the whole trace, so a hit is certain. A miss is certain if its
-//! set is full, otherwise it is *uncertain*. The interval extends from no uncertain miss being real
-//! to all being real, plus two standard errors of the mean over clusters on both sides; the
-//! estimate is the middle. For the second level of a TLB, this assumes that the first level passes
-//! on the same references.
+//! A trace that was captured with `--sample` has bursts of references of a thread. Each is a cluster,
+//! without the records of other threads: it is measured after a warm-up that starts with an empty
+//! TLB. All entries of this TLB are also in one that has seen the whole run, so a hit is certain. A
+//! miss is certain if its set is full, otherwise it is *uncertain*. The interval extends from no
+//! uncertain miss being real to all being real, plus two standard errors on both sides; the estimate
+//! is the middle. For the second level of a TLB, this assumes that the first level passes on the same
+//! references.
 //!
-//! A trace that was captured with `--sample` has bursts of references of a thread: each is a cluster,
-//! without the records of other threads. Bursts have different numbers of records, so misses are
-//! estimated by a ratio (Cochran, Sampling Techniques, 6.4). Fewer than [`MIN_BURSTS`] say nothing of
-//! the error: the interval is then from no miss to a miss in every reference.
+//! Bursts have different numbers of records, so misses are estimated by a ratio (Cochran, Sampling
+//! Techniques, 6.4). Fewer than [`MIN_BURSTS`] say nothing of the error: the interval is then from no
+//! miss to a miss in every reference.
 //!
-//! A trace too short for enough clusters is simulated completely. Clusters ignore events, so a page
-//! that is unmapped and mapped again within one stays in the TLB.
+//! Clusters ignore events, so a page that is unmapped and mapped again within one stays in the TLB.
 
 use std::ops::Range;
 
 use nearfar_hardware::tlb::{Buffer, Level, TlbSpec};
-use nearfar_trace::hash::{PageMap, mix};
+use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, KindSet, PageSample, last_byte};
 
-use super::estimate;
-
-/// Measured records per cluster.
-pub const CLUSTER: u64 = 1000;
-/// Minimum and maximum number of clusters.
-const COUNT: Range<u64> = 50..2000;
+/// Minimum number of measured records of a cluster.
+const CLUSTER: u64 = 1000;
 /// Half-width of a 95 % interval in standard errors of a mean of at least 50 values.
 const HALF_WIDTH: f64 = 2.01;
 /// Minimum number of bursts for an interval.
-const MIN_BURSTS: u64 = COUNT.start;
+const MIN_BURSTS: u64 = 50;
 
 /// Estimated misses of the TLB over the whole trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,36 +34,25 @@ pub struct Estimate {
     pub misses: f64,
     /// First-level misses that hit the second level.
     pub second_hits: f64,
-    /// 95 % interval of the page walks; `None` if the whole trace was simulated.
-    pub interval: Option<(f64, f64)>,
+    /// 95 % interval of the page walks.
+    pub interval: (f64, f64),
 }
 
-/// Positions of the clusters.
+/// The bursts that are clusters.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    records: u64,
+    /// References that the program made.
+    references: u64,
+    /// Records of each burst that warm the TLB up.
     warm: u64,
-    /// Number of clusters; 0 = one cluster of the whole trace.
-    pub count: u64,
-    seed: u64,
-    /// The clusters, with their threads, if they are the bursts of a sample.
-    bursts: Option<Vec<(Range<u64>, u32)>>,
+    /// The records of each burst, and its thread.
+    bursts: Vec<(Range<u64>, u32)>,
 }
 
 impl Schedule {
-    /// For a trace of `records` records.
-    pub fn new(records: u64, rate: f64, tlb: TlbSpec, seed: u64) -> Self {
-        let warm = warm_up(tlb);
-        let count = ((records as f64 * rate / CLUSTER as f64) as u64).clamp(COUNT.start, COUNT.end);
-        // At most half of the trace.
-        let count = count.min(records / (2 * (warm + CLUSTER)));
-        let count = if count < COUNT.start { 0 } else { count };
-        Self { records, warm, count, seed: mix(seed), bursts: None }
-    }
-
     /// The bursts of `sample`, for a program that made `references`. Those that overlap an earlier
     /// one or are too short to warm up are not used.
-    pub fn of_bursts(sample: &PageSample, references: u64, tlb: TlbSpec) -> Self {
+    pub fn new(sample: &PageSample, references: u64, tlb: TlbSpec) -> Self {
         let warm = warm_up(tlb);
         let mut all: Vec<_> =
             sample.bursts.iter().map(|burst| (burst.start..burst.end, burst.thread)).collect();
@@ -81,33 +64,7 @@ impl Schedule {
                 bursts.push((range, thread));
             }
         }
-        let count = bursts.len() as u64;
-        Self { records: references, warm, count, seed: 0, bursts: Some(bursts) }
-    }
-
-    /// Number of clusters, with one of the whole trace.
-    fn clusters(&self) -> u64 {
-        if self.bursts.is_some() { self.count } else { self.count.max(1) }
-    }
-
-    /// The thread of a cluster, if it is that of one thread.
-    fn thread(&self, number: u64) -> Option<u32> {
-        self.bursts.as_ref()?.get(number as usize).map(|(_, thread)| *thread)
-    }
-
-    /// The records of a cluster, including its warm-up, and the first measured one.
-    pub fn cluster(&self, number: u64) -> (Range<u64>, u64) {
-        if self.count == 0 {
-            return (0..self.records, 0);
-        }
-        if let Some((range, _)) = self.bursts.as_ref().and_then(|all| all.get(number as usize)) {
-            return (range.clone(), range.start + self.warm);
-        }
-        let edge = |number| (u128::from(self.records) * number as u128 / self.count as u128) as u64;
-        let (from, to) = (edge(number), edge(number + 1));
-        let length = self.warm + CLUSTER;
-        let start = from + mix(self.seed ^ number) % (to - from - length + 1);
-        (start..start + length, start + self.warm)
+        Self { references, warm, bursts }
     }
 }
 
@@ -230,7 +187,7 @@ pub struct Clusters {
     kinds: KindSet,
     sizes: Vec<Translation>,
     /// The current cluster, or the next one.
-    number: u64,
+    number: usize,
     inside: bool,
 }
 
@@ -244,9 +201,7 @@ impl Clusters {
 
     /// Apply the records of `batch` in `range`; the first is number `at` of the trace.
     pub fn records(&mut self, batch: &Batch, range: Range<usize>, at: u64) {
-        while self.number < self.schedule.clusters() {
-            let (cluster, measured) = self.schedule.cluster(self.number);
-            let thread = self.schedule.thread(self.number);
+        while let Some((cluster, own)) = self.schedule.bursts.get(self.number) {
             let place =
                 |number: u64| range.start + (number.max(at) - at).min(range.len() as u64) as usize;
             let (from, to) = (place(cluster.start), place(cluster.end));
@@ -254,11 +209,10 @@ impl Clusters {
                 if !std::mem::replace(&mut self.inside, true) {
                     self.sizes.iter_mut().for_each(Translation::begin);
                 }
-                let warm = place(measured);
+                let warm = place(cluster.start + self.schedule.warm);
                 for size in &mut self.sizes {
                     for i in (from..to).filter(|&i| self.kinds.0 >> batch.kind[i] & 1 == 1) {
-                        if thread.is_some_and(|own| batch.thread.get(i).is_some_and(|&t| t != own))
-                        {
+                        if batch.thread.get(i).is_some_and(|thread| thread != own) {
                             continue;
                         }
                         let addr = batch.addr[i];
@@ -281,37 +235,7 @@ impl Clusters {
     pub fn outcome(&self, shift: u32) -> Estimate {
         let counts = self.sizes.iter().find(|size| size.shift == shift);
         let counts = counts.map_or(&[][..], |size| &size.counts);
-        if self.schedule.bursts.is_some() {
-            return self.ratio(counts);
-        }
-        if self.schedule.count == 0 {
-            let counts = counts.first().copied().unwrap_or_default();
-            let misses = (counts.misses + counts.uncertain) as f64;
-            return Estimate { misses, second_hits: counts.second_hits as f64, interval: None };
-        }
-        let total = |count: fn(&Counts) -> u64| {
-            let values: Vec<f64> = counts.iter().map(|cluster| count(cluster) as f64).collect();
-            let (mean, error) = estimate(&values);
-            let scale = self.schedule.records as f64 / CLUSTER as f64;
-            (mean * scale, error * scale)
-        };
-        // The rule of three, for rare hits or misses that no cluster has.
-        let rare = 3.0 * self.schedule.records as f64 / (counts.len() as u64 * CLUSTER) as f64;
-        let (low, low_error) = total(|cluster| cluster.misses);
-        let (high, high_error) = total(|cluster| cluster.misses + cluster.uncertain);
-        Estimate {
-            misses: f64::midpoint(low, high),
-            second_hits: total(|cluster| cluster.second_hits).0,
-            interval: Some((
-                (low - HALF_WIDTH * low_error - rare).max(0.0),
-                high + HALF_WIDTH * high_error + rare,
-            )),
-        }
-    }
-
-    /// The estimate from bursts.
-    fn ratio(&self, counts: &[Counts]) -> Estimate {
-        let (bursts, references) = (counts.len() as f64, self.schedule.records as f64);
+        let (bursts, references) = (counts.len() as f64, self.schedule.references as f64);
         let measured = counts.iter().map(|burst| burst.records).sum::<u64>().max(1) as f64;
         // The total and its standard error.
         let total = |count: fn(&Counts) -> u64| {
@@ -321,11 +245,11 @@ impl Clusters {
             let error = (squares * bursts / (bursts - 1.0)).sqrt() / measured;
             (ratio * references, error * references)
         };
-        // The rule of three, as above.
+        // The rule of three, for rare hits or misses that no burst has.
         let rare = 3.0 * references / measured;
         let (low, low_error) = total(|burst| burst.misses);
         let (high, high_error) = total(|burst| burst.misses + burst.uncertain);
-        let interval = if self.schedule.count < MIN_BURSTS {
+        let interval = if (self.schedule.bursts.len() as u64) < MIN_BURSTS {
             (0.0, references)
         } else {
             (
@@ -336,7 +260,7 @@ impl Clusters {
         Estimate {
             misses: f64::midpoint(low, high),
             second_hits: total(|burst| burst.second_hits).0,
-            interval: Some(interval),
+            interval,
         }
     }
 }

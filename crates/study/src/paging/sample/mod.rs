@@ -1,25 +1,21 @@
-//! Sampling: estimates from a part of the trace, with their errors.
+//! Traces captured with `--sample`: estimates from a part of the references, with their errors.
 //!
-//! **Memories** sample pages (SHARDS: Waldspurger, Park, Garthwaite, Ahmad, FAST 2015): those with
-//! the hash of their number in a range. The range is split into [`GROUPS`] groups, which are
-//! simulated separately. The number of distinct pages is counted over the whole trace
-//! ([`block_set`]), so the share of each group is known: its memory has this share of the frames,
-//! and its counts are divided by it. A memory large enough for all pages is therefore exact. Their
-//! variance gives the error.
-//!
-//! Where the pages that were born are counted as well, only further faults are estimated: all
-//! pages without lifetimes, and in captured samples.
+//! **Memories of 4 KiB pages** have a sample of the pages (SHARDS: Waldspurger, Park, Garthwaite,
+//! Ahmad, FAST 2015): those with the hash of their number in a range. The range is split into
+//! [`GROUPS`] groups, which are simulated separately. The first references to every page are
+//! recorded, so the number of pages and the share of each group are known: its memory has this share
+//! of the frames, and its counts are divided by it. Their variance gives the error. Only faults after
+//! the first of a page are estimated; a memory large enough for all pages is exact.
 //!
 //! Few pages share a memory less well than many do, so groups fault too often, by an amount that falls
 //! as 1 / pages. The sample as a whole, which is simulated as well, has an eighth of this bias: the
 //! estimate is extrapolated from both (Richardson), and the extrapolated amount is part of the error.
 //!
-//! **TLBs** sample clusters of references with warm-up ([`clusters`]).
+//! **Memories of larger pages** are simulated if they hold all pages: they fault once for each, and
+//! that is exact ([`Larger`]). Which of a larger page's references are not recorded is unknown, so
+//! there is no estimate for less memory.
 //!
-//! A trace that was captured with `--sample` is such a sample already, of 4 KiB pages ([`captured`]).
-//!
-//! A page size with fewer than [`MIN_GROUP_PAGES`] pages per group is omitted; the result has the
-//! minimum rate for it.
+//! **TLBs** have bursts of references with warm-up ([`clusters`]).
 
 mod block_set;
 pub mod clusters;
@@ -29,7 +25,7 @@ use std::ops::Range;
 
 use nearfar_trace::hash::mix;
 use nearfar_trace::sample::PAGE_SHIFT;
-use nearfar_trace::{Batch, Error, Reader, RegionEvent, Result};
+use nearfar_trace::{Batch, Error, PageSample, Reader, RegionEvent, Result};
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
@@ -38,35 +34,35 @@ use super::engine::Outcome;
 use super::options::Options;
 use super::page_size::PageSize;
 use super::window::{Chunk, Windower};
-use crate::lifetimes::{self, Blocks, SPACE_SHIFT};
-use records::{SampledRecords, TraceSample};
+use crate::lifetimes::{Blocks, SPACE_SHIFT};
+use records::TraceSample;
 
+/// The sampled page size, bytes.
+pub const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Disjoint groups of sampled pages.
 pub const GROUPS: u32 = 8;
 /// Minimum number of expected pages per group.
 pub const MIN_GROUP_PAGES: f64 = 125.0;
-/// The largest rate that [`chosen_rate`] chooses.
-const WORTH: f64 = 0.5;
 /// Half-width of a 95 % interval in standard errors of a mean of [`GROUPS`] values (Student's t).
 const HALF_WIDTH: f64 = 2.365;
 /// Records per chunk of a group.
 const CHUNK: usize = 1 << 18;
 
-/// Pages of one size whose hash is in a range.
+/// Pages of 4 KiB whose hash is in a range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     low: u64,
     high: u64,
-    /// Address bits of a page number. They do not depend on the process.
-    mask: u64,
     seed: u64,
 }
 
 impl Sample {
-    /// A sample of `rate` (0 to 1) of all pages of 2^`shift` bytes.
-    pub fn new(shift: u32, rate: f64, seed: u64) -> Self {
-        let (high, mask) = ((rate * 2f64.powi(64)) as u64, ((1 << SPACE_SHIFT) - 1) >> shift);
-        Self { low: 0, high, mask, seed: mix(seed) }
+    /// Address bits of a page number. They do not depend on the process.
+    const MASK: u64 = ((1 << SPACE_SHIFT) - 1) >> PAGE_SHIFT;
+
+    /// The pages of a captured sample.
+    pub fn new(sample: &PageSample) -> Self {
+        Self { low: 0, high: (sample.rate * 2f64.powi(64)) as u64, seed: mix(sample.seed) }
     }
 
     /// Group number `group` (0..[`GROUPS`]) of this sample.
@@ -78,106 +74,64 @@ impl Sample {
     /// Whether the sample contains the page of this number.
     #[inline]
     pub fn contains(&self, page_number: u64) -> bool {
-        (self.low..self.high).contains(&mix(page_number & self.mask ^ self.seed))
+        (self.low..self.high).contains(&mix(page_number & Self::MASK ^ self.seed))
     }
 }
 
-/// A page size with too few sampled pages.
+/// A page size without cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OmittedSize {
+pub struct LeftOut {
     /// Page size, bytes.
     pub page_bytes: u64,
-    /// The minimum rate for this page size; `None` if it cannot be sampled.
-    pub min_rate: Option<f64>,
+    /// The memory, at least, that holds all of its pages, bytes; `None` if the trace does not hold
+    /// what the page size needs.
+    pub least_memory: Option<u64>,
 }
 
-/// The options that fit a trace that was captured with `--sample`, and the page sizes to omit; `None`
-/// if the trace holds everything.
+impl LeftOut {
+    /// A page size whose cells the trace does not give.
+    pub fn without(page_bytes: u64) -> Self {
+        Self { page_bytes, least_memory: None }
+    }
+}
+
+/// The sample that a trace holds, the options that fit it, and the page sizes that do not; `None` if
+/// the trace holds everything.
 ///
 /// # Errors
-/// If the options ask for what such a trace does not have, or it was cut off.
-pub fn captured(reader: &Reader, options: &Options) -> Result<Option<(Options, Vec<OmittedSize>)>> {
+/// If the options have no page size of 4 KiB, or the trace was cut off.
+pub fn captured<'a>(
+    reader: &'a Reader,
+    options: &Options,
+) -> Result<Option<(&'a PageSample, Options, Vec<LeftOut>)>> {
     let Some(sample) = &reader.info().source.sample else { return Ok(None) };
-    let place = || reader.path().display().to_string();
-    if options.sample.is_some() {
-        let what = format!("the trace is a sample of {} already", sample.share());
-        return Err(Error::input("--sample", what, "leave it out"));
-    }
     if sample.references.is_empty() {
+        let place = reader.path().display().to_string();
         let what = "was cut off before it said how many references the program made";
-        return Err(Error::input(place(), what, "capture again"));
+        return Err(Error::input(place, what, "capture again"));
     }
-    let page = 1u64 << PAGE_SHIFT;
-    if !options.page_sizes.contains(&page) {
-        let what = format!("the trace holds {} of the 4 KiB pages, and no others", sample.share());
+    if !options.page_sizes.contains(&PAGE) {
+        let what = format!("the trace holds {} of the 4 KiB pages", sample.share());
         return Err(Error::input("--page-sizes", what, "include 4K, or capture without --sample"));
     }
-    let omitted = |&&page_bytes: &&u64| page_bytes != page;
-    let omitted = options.page_sizes.iter().filter(omitted);
-    let omitted = omitted.map(|&page_bytes| OmittedSize { page_bytes, min_rate: None }).collect();
-    let page_sizes = vec![page];
-    let options = Options { finest: page, sample_seed: sample.seed, page_sizes, ..options.clone() };
-    Ok(Some((options.sampled(Some(sample.rate))?, omitted)))
+    let (page_sizes, smaller): (Vec<u64>, Vec<u64>) =
+        options.page_sizes.iter().partition(|&&size| size >= PAGE);
+    let options = Options { finest: PAGE, page_sizes, ..options.clone() };
+    Ok(Some((sample, options, smaller.into_iter().map(LeftOut::without).collect())))
 }
 
-/// Page sizes that can be sampled.
-pub struct Candidates {
-    /// Page sizes that may have enough pages.
-    pub sizes: Vec<u64>,
-    /// Page sizes that do not, with the maximum number of their pages.
-    too_few: Vec<(u64, u64)>,
-}
-
-/// The page sizes of `options` that may have enough pages at `rate`: at most footprint / page size
-/// pages, twice that for large pages, which may be partly used.
-///
-/// # Errors
-/// If no page size has enough pages.
-pub fn candidates(
-    options: &Options,
-    rate: f64,
-    footprint_bytes: u64,
-    reader: &Reader,
-) -> Result<Candidates> {
-    let pages = |page: u64| (footprint_bytes / page) << u32::from(page > 4096);
-    let (sizes, too_few): (Vec<u64>, Vec<u64>) =
-        options.page_sizes.iter().partition(|&&page| min_rate(pages(page)) <= rate);
-    if sizes.is_empty() {
-        let what = format!("{rate} of {} pages of 4 KiB is too few", footprint_bytes / 4096);
-        return Err(rate_error(what, min_rate(pages(options.page_sizes[0])), reader));
+/// Refuse a sample of too few pages.
+fn check(sample: &PageSample, pages: u64, reader: &Reader) -> Result<()> {
+    let least = f64::from(GROUPS) * MIN_GROUP_PAGES / pages as f64;
+    if sample.rate >= least {
+        return Ok(());
     }
-    let too_few = too_few.into_iter().map(|page| (page, pages(page))).collect();
-    Ok(Candidates { sizes, too_few })
-}
-
-/// The smallest rate with enough pages of every page size of `options`; `None` if sampling is not
-/// worth it.
-pub fn chosen_rate(options: &Options, footprint_bytes: u64) -> Option<f64> {
-    let rates = options.page_sizes.iter().map(|page| min_rate(footprint_bytes / page));
-    Some(round_up(rates.fold(0.0, f64::max))).filter(|&rate| rate <= WORTH)
-}
-
-impl OmittedSize {
-    fn new(page_bytes: u64, pages: u64) -> Self {
-        let min_rate = Some(min_rate(pages)).filter(|rate| *rate <= 1.0).map(round_up);
-        Self { page_bytes, min_rate }
-    }
-}
-
-/// The minimum rate that samples enough of this number of pages.
-fn min_rate(pages: u64) -> f64 {
-    f64::from(GROUPS) * MIN_GROUP_PAGES / pages as f64
-}
-
-fn rate_error(what: String, min_rate: f64, reader: &Reader) -> Error {
-    let captured = reader.info().source.sample.is_some();
-    let fix = match (min_rate <= 1.0, captured) {
-        (true, false) => format!("give {} or more, or leave it out", round_up(min_rate)),
-        (true, true) => format!("capture with {} or more, or with auto", round_up(min_rate)),
-        (false, false) => "leave it out: all of them are quickly done".to_owned(),
-        (false, true) => "capture without it".to_owned(),
+    let what = format!("{} of {pages} pages of 4 KiB is too few", sample.share());
+    let fix = match least <= 1.0 {
+        true => format!("capture with --sample {} or more, or with auto", round_up(least)),
+        false => "capture without --sample".to_owned(),
     };
-    Error::input("--sample", what, fix)
+    Err(Error::input(reader.path().display().to_string(), what, fix))
 }
 
 /// Round a rate up to two digits.
@@ -194,10 +148,12 @@ pub fn estimate(values: &[f64]) -> (f64, f64) {
     (mean, (variance / count).sqrt())
 }
 
-/// A sampled study.
+/// A study of a sample.
 pub struct Sampled<'a> {
     /// The trace.
     pub reader: &'a Reader,
+    /// The sample that it holds.
+    pub sample: &'a PageSample,
     /// Options of the study.
     pub options: &'a Options,
     /// Pages have lifetimes.
@@ -209,85 +165,38 @@ pub struct Sampled<'a> {
 }
 
 impl Sampled<'_> {
-    /// The cells of the page sizes with enough pages, and the other page sizes. `job` creates the
-    /// simulation of a page size, block size and group of pages with its share of all pages, for
-    /// memories of these numbers of frames.
+    /// The cells of 4 KiB pages. `job` creates the simulation of a group of pages with its share of
+    /// all pages, for memories of these numbers of frames.
     ///
     /// # Errors
-    /// If the trace cannot be read, or the sample is too large for memory or has too few pages;
-    /// errors of `on_progress`.
+    /// If the trace cannot be read, or the sample has too few pages; errors of `on_progress`.
     pub fn cells(
         &self,
-        candidates: &Candidates,
-        rate: f64,
+        trace: &TraceSample,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
-        job: impl Fn(u64, u32, (Sample, f64), &[u64]) -> PageSize + Sync,
-    ) -> Result<(Vec<Cell>, Vec<OmittedSize>)> {
-        // A captured sample, which can be large, is read twice and not kept.
-        let captured = self.reader.info().source.sample.is_some();
-        let (records, passes) = (self.reader.info().records, 1 + u64::from(captured));
-        let first = &mut |at| on_progress(at / passes);
-        let sample = TraceSample::read(self, &candidates.sizes, rate, first)?;
-        let (enough, too_few): (Vec<&SampledRecords>, Vec<&SampledRecords>) = sample
-            .by_size
-            .iter()
-            .partition(|records| min_rate(sample.touched.pages(records.shift)) <= rate);
-        if let ([], Some(records)) = (&enough[..], too_few.first()) {
-            let pages = sample.touched.pages(records.shift);
-            let page_bytes = 1u64 << records.shift;
-            let what = format!("{rate} of {pages} pages of {page_bytes} bytes is too few");
-            return Err(rate_error(what, min_rate(pages), self.reader));
-        }
-        let omitted = too_few
-            .iter()
-            .map(|records| (1 << records.shift, u64::MAX))
-            .chain(candidates.too_few.iter().copied())
-            .map(|(page_bytes, max_pages): (u64, u64)| {
-                let touched = sample.touched.pages(page_bytes.trailing_zeros());
-                OmittedSize::new(page_bytes, max_pages.min(touched))
-            });
-        let omitted = omitted.collect();
-        let cells: Vec<Vec<Cell>> = if captured {
-            let second = &mut |at| on_progress((records + at) / passes);
-            let cells = enough.iter().map(|records| self.cells_of(&sample, records, &job, second));
-            cells.collect::<Result<_>>()?
-        } else {
-            let cells =
-                |records: &&SampledRecords| self.cells_of(&sample, records, &job, &mut |_| Ok(()));
-            self.pool.install(|| enough.par_iter().map(cells).collect::<Result<_>>())?
-        };
-        Ok((cells.into_iter().flatten().collect(), omitted))
-    }
-
-    /// The cells of one page size.
-    fn cells_of(
-        &self,
-        sample: &TraceSample,
-        records: &SampledRecords,
-        job: &(impl Fn(u64, u32, (Sample, f64), &[u64]) -> PageSize + Sync),
-        on_progress: &mut dyn FnMut(u64) -> Result<()>,
+        job: impl Fn((Sample, f64), &[u64]) -> PageSize + Sync,
     ) -> Result<Vec<Cell>> {
-        let (shift, page_bytes) = (records.shift, 1 << records.shift);
-        let block_shift = if self.lives { shift.min(lifetimes::PAGE) } else { shift };
-        let pages = sample.touched.pages(shift);
-        let counts = records.pages_by_group();
+        let (shift, sample) = (PAGE_SHIFT, Sample::new(self.sample));
+        let pages = trace.touched.pages(shift);
+        check(self.sample, pages, self.reader)?;
+        let counts = trace.pages_by_group(sample);
         // At least 1: an empty group is possible, but unlikely.
         let shares: Vec<f64> = counts.iter().map(|&n| n.max(1) as f64 / pages as f64).collect();
-        let memories = self.options.memories(page_bytes, self.memory);
+        let memories = self.options.memories(PAGE, self.memory);
         let make = |sample: Sample, share: f64| {
             let scaled = |memory: &Memory| ((memory.frames as f64 * share).round() as u64).max(1);
             let frames: Vec<u64> = memories.iter().map(scaled).collect();
-            job(page_bytes, block_shift, (sample, share), &frames)
+            job((sample, share), &frames)
         };
         let in_groups = (0..GROUPS).zip(&shares);
         // The groups, then all of them as one.
         let mut groups: Vec<PageSize> =
-            in_groups.map(|(group, &share)| make(records.sample.group(group), share)).collect();
+            in_groups.map(|(group, &share)| make(sample.group(group), share)).collect();
         let all = groups.len();
         let share_of_all = shares.iter().sum();
-        groups.push(make(records.sample, share_of_all));
-        let mut simulation = Simulation::new(self, block_shift, shift, &mut groups);
-        sample.simulate(self, records, &mut simulation, on_progress)?;
+        groups.push(make(sample, share_of_all));
+        let mut simulation = Simulation::new(self, &mut groups);
+        records::simulate(self, sample, &mut simulation, on_progress)?;
 
         let outcomes: Vec<Vec<Outcome>> = groups.iter().map(PageSize::outcomes).collect();
         let mean_of = |count: &dyn Fn(usize) -> u64| {
@@ -300,25 +209,15 @@ impl Sampled<'_> {
         };
         let total = |count: &dyn Fn(usize) -> u64| mean_of(count).0.round() as u64;
         // With lifetimes, an address can have several pages.
-        let born = if self.lives { sample.born } else { Some((pages, 0)) };
-        let (pages, file_pages) = born.unwrap_or_else(|| {
-            let pages = total(&|group| groups[group].pages());
-            (pages, total(&|group| groups[group].file_pages()).min(pages))
-        });
-        let references = sample.records + sample.crossings[shift as usize];
-        let tlb = sample.clusters.outcome(shift);
+        let (born, file_pages) = if self.lives { trace.born } else { (pages, 0) };
+        let tlb = trace.clusters.outcome(shift);
         let cell = |(memory, &Memory { bytes, fraction, frames }): (usize, &Memory)| {
             let sum_of =
                 |count: fn(&Outcome) -> u64| total(&|group| count(&outcomes[group][memory]));
-            let faults = |group: usize| outcomes[group][memory].faults;
-            let (min_faults, (faults, error)) = match born {
-                Some((born, _)) => {
-                    let again = |group: usize| faults(group).saturating_sub(groups[group].pages());
-                    let (again, error) = mean_of(&again);
-                    (born as f64, (born as f64 + again, error))
-                }
-                None => (0.0, mean_of(&faults)),
-            };
+            let again =
+                |group: usize| outcomes[group][memory].faults.saturating_sub(groups[group].pages());
+            let (again, error) = mean_of(&again);
+            let faults = born as f64 + again;
             let outcome = Outcome {
                 faults: faults.round() as u64,
                 dirty_evictions: sum_of(|outcome| outcome.dirty_evictions),
@@ -329,29 +228,82 @@ impl Sampled<'_> {
             // The rule of three, for events that no sampled page had. Without lifetimes, a memory
             // for all pages is exact.
             let is_exact = !self.lives && frames >= pages;
-            let rare = if is_exact { 0.0 } else { 3.0 / shares.iter().sum::<f64>() };
+            let rare = if is_exact { 0.0 } else { 3.0 / share_of_all };
             Cell {
-                page_bytes,
+                page_bytes: PAGE,
                 memory_bytes: bytes,
                 memory_fraction: fraction,
                 frames,
-                references,
+                references: trace.references,
                 tlb_misses: tlb.misses.round() as u64,
                 tlb_second_hits: tlb.second_hits.round() as u64,
-                tlb_interval: tlb.interval,
+                tlb_interval: Some(tlb.interval),
                 faults: outcome.faults,
                 faults_error: Some(error),
                 faults_interval: Some((
-                    (faults - HALF_WIDTH * error).max(min_faults),
+                    (faults - HALF_WIDTH * error).max(born as f64),
                     faults + HALF_WIDTH * error + rare,
                 )),
                 dirty_evictions: outcome.dirty_evictions,
-                pages,
+                pages: born,
                 file_pages,
-                kinds: FaultKinds::of(outcome, pages, file_pages),
+                kinds: FaultKinds::of(outcome, born, file_pages),
             }
         };
         Ok(memories.iter().enumerate().map(cell).collect())
+    }
+}
+
+/// Page sizes above 4 KiB.
+pub struct Larger {
+    /// Those of which a memory may hold all pages.
+    pub sizes: Vec<u64>,
+    /// The others.
+    left_out: Vec<LeftOut>,
+}
+
+impl Larger {
+    /// Choose from the page sizes `simulated`.
+    pub fn of(trace: &TraceSample, simulated: &[u64], memory: &[(u64, Option<f64>)]) -> Self {
+        let mut larger = Self { sizes: Vec::new(), left_out: Vec::new() };
+        let largest = memory.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
+        for &page_bytes in simulated.iter().filter(|&&size| size > PAGE) {
+            let all = trace.touched.pages(page_bytes.trailing_zeros()) * page_bytes;
+            if all <= largest {
+                larger.sizes.push(page_bytes);
+            } else {
+                larger.left_out.push(LeftOut { page_bytes, least_memory: Some(all) });
+            }
+        }
+        larger
+    }
+
+    /// Of `cells`, counted from the recorded references, those that are exact, with TLB misses
+    /// estimated from bursts; and the page sizes without any.
+    pub fn exact(self, trace: &TraceSample, cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
+        let (exact, others): (Vec<Cell>, Vec<Cell>) =
+            cells.into_iter().partition(|cell| cell.frames >= cell.pages);
+        let mut left_out = self.left_out;
+        for Cell { page_bytes, pages, .. } in others {
+            let has = |found: &[LeftOut]| found.iter().any(|size| size.page_bytes == page_bytes);
+            if !has(&left_out) && exact.iter().all(|cell| cell.page_bytes != page_bytes) {
+                left_out.push(LeftOut { page_bytes, least_memory: Some(pages * page_bytes) });
+            }
+        }
+        left_out.sort_by_key(|size| size.page_bytes);
+        let estimated = |cell: Cell| {
+            let tlb = trace.clusters.outcome(cell.page_bytes.trailing_zeros());
+            Cell {
+                references: trace.references,
+                tlb_misses: tlb.misses.round() as u64,
+                tlb_second_hits: tlb.second_hits.round() as u64,
+                tlb_interval: Some(tlb.interval),
+                faults_error: Some(0.0),
+                faults_interval: Some((cell.faults as f64, cell.faults as f64)),
+                ..cell
+            }
+        };
+        (exact.into_iter().map(estimated).collect(), left_out)
     }
 }
 
@@ -365,12 +317,12 @@ pub struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(study: &Sampled<'_>, block_shift: u32, shift: u32, groups: &'a mut [PageSize]) -> Self {
+    fn new(study: &Sampled<'_>, groups: &'a mut [PageSize]) -> Self {
         let kinds = study.options.kinds;
-        let mut windower = Windower::new(block_shift, super::window::MAX_BLOCKS, kinds);
+        let mut windower = Windower::new(PAGE_SHIFT, super::window::MAX_BLOCKS, kinds);
         if study.lives {
             let spaces = study.options.spaces(study.reader);
-            windower = windower.with_lives(Blocks::new(block_shift, shift, spaces));
+            windower = windower.with_lives(Blocks::new(PAGE_SHIFT, PAGE_SHIFT, spaces));
         }
         let mut chunk = Chunk::default();
         windower.begin(&mut chunk);

@@ -9,7 +9,6 @@ use nearfar_trace::{
     Batch, Kind, KindSet, PageSample, Reader, Record, Source, Writer, WriterOptions, last_byte,
 };
 
-use super::clusters::{CLUSTER, Schedule};
 use super::*;
 use crate::paging::options::MemorySize;
 use crate::paging::simulate;
@@ -48,17 +47,17 @@ fn references(program: Program, count: u64, pages: u64, seed: u64) -> Vec<Record
     (0..count).map(record).collect()
 }
 
-fn options(policy: &str, tlb: &str, rate: Option<f64>, seed: u64) -> Options {
-    let memory = [0.1, 0.3, 0.5, 0.7, 0.9, 1.0].map(MemorySize::Fraction).to_vec();
+const MEMORY: [f64; 6] = [0.1, 0.3, 0.5, 0.7, 0.9, 1.0];
+
+fn options(policy: &str, tlb: &str, page_sizes: Vec<u64>, memory: Vec<MemorySize>) -> Options {
     let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
-    let sizes = vec![4096, 16_384];
-    let options = Options::new(sizes, memory, tlb, policy, KindSet::ALL).unwrap();
-    Options {
-        sample_seed: seed,
-        min_frames: 1,
-        prefetch_pages: 8,
-        ..options.sampled(rate).unwrap()
-    }
+    let options = Options::new(page_sizes, memory, tlb, policy, KindSet::ALL).unwrap();
+    Options { min_frames: 1, prefetch_pages: 8, ..options }
+}
+
+/// The options of 4 KiB pages.
+fn small(policy: &str, tlb: &str) -> Options {
+    options(policy, tlb, vec![4096], MEMORY.map(MemorySize::Fraction).to_vec())
 }
 
 fn cells(reader: &Reader, options: &Options) -> Vec<Cell> {
@@ -76,144 +75,6 @@ fn touched(records: &[Record], page: u64) -> Vec<(u64, bool)> {
 
 fn distinct(refs: impl Iterator<Item = (u64, bool)>) -> f64 {
     refs.map(|of| of.0).collect::<std::collections::HashSet<_>>().len() as f64
-}
-
-/// The estimates are those of picking the pages, and the clusters, and simulating each by a list.
-#[test]
-fn a_sample_is_what_it_says() {
-    let records = references(Program::Skewed, 400_000, 12_000, 3);
-    let folder = tempfile::tempdir().unwrap();
-    let reader = store(&records, folder.path());
-    for (policy, plain) in [("clock", naive_clock as fn(&_, _) -> _), ("lru", naive_lru)] {
-        let options = options(policy, "16x4", Some(0.4), 5);
-        for cell in cells(&reader, &options) {
-            let refs = touched(&records, cell.page_bytes);
-            let all = distinct(refs.iter().copied());
-            assert_eq!((cell.references, cell.pages), (refs.len() as u64, all as u64));
-            // The faults that the groups of these numbers say.
-            let of_groups = |groups: std::ops::Range<u8>| {
-                let edge = |group| f64::from(group) * 0.4 / 8.0 * 2f64.powi(64);
-                let hashes = edge(groups.start)..edge(groups.end);
-                let taken = |page: u64| hashes.contains(&(mix(page ^ mix(5)) as f64));
-                let own: Vec<_> = refs.iter().copied().filter(|of| taken(of.0)).collect();
-                let share = distinct(own.iter().copied()) / all;
-                plain(&own, (cell.frames as f64 * share).round() as usize).0 as f64 / share
-            };
-            let values: Vec<f64> = (0..8).map(|group| of_groups(group..group + 1)).collect();
-            let (mean, error) = estimate(&values);
-            // All have an eighth of the bias of a group.
-            let bias = (mean - of_groups(0..8)) / 7.0;
-            let (mean, error) = ((of_groups(0..8) - bias).max(all), error.hypot(bias));
-            assert_eq!(cell.faults, mean.round() as u64, "{policy} {}", cell.page_bytes);
-            assert!((cell.faults_error.unwrap() - error).abs() < 1e-6 * mean);
-            let (low, high) = cell.faults_interval.unwrap();
-            if cell.frames >= cell.pages {
-                assert_eq!((low, high), (all, all));
-            } else {
-                assert!(low <= mean && mean < high && high - mean > 2.0 * error);
-            }
-
-            let schedule = Schedule::new(400_000, 0.4, options.tlb, 5);
-            assert!(schedule.count > 10);
-            let misses: f64 = (0..schedule.count)
-                .map(|number| {
-                    let (whole, measured) = schedule.cluster(number);
-                    let numbers = |from: u64, to: u64| -> Vec<u64> {
-                        let refs = touched(&records[from as usize..to as usize], cell.page_bytes);
-                        refs.iter().map(|of| of.0).collect()
-                    };
-                    // A warm-up of 2000 at random fills every set: no miss is open.
-                    let count = |to| naive_lru_misses(&numbers(whole.start, to), 16, 4).len();
-                    (count(whole.end) - count(measured)) as f64
-                })
-                .sum();
-            let whole = misses * 400_000.0 / (schedule.count * CLUSTER) as f64;
-            assert_eq!(cell.tlb_misses, whole.round() as u64);
-        }
-    }
-}
-
-/// Of all cells the true value is inside the interval in about 95 of a hundred, over 10 seeds and
-/// four programs. What is too many or too few for chance fails: intervals that are too narrow, and
-/// those that hold everything.
-#[test]
-fn intervals_hold_in_19_of_20_cells() {
-    let (mut faults, mut walks) = ((0, 0), (0, 0));
-    for program in [Program::Uniform, Program::Skewed, Program::Sweeping, Program::Phases] {
-        let records = references(program, 400_000, 24_000, 1);
-        let folder = tempfile::tempdir().unwrap();
-        let reader = store(&records, folder.path());
-        let exact = cells(&reader, &options("clock", "64", None, 0));
-        let before = (faults, walks);
-        for seed in 0..10 {
-            for cell in cells(&reader, &options("clock", "64", Some(0.25), seed)) {
-                let same = |of: &&Cell| {
-                    (of.page_bytes, of.memory_bytes) == (cell.page_bytes, cell.memory_bytes)
-                };
-                let exact = exact.iter().find(same).unwrap();
-                let holds = |interval: Option<(f64, f64)>, count: u64| {
-                    interval.is_some_and(|(low, high)| (low..=high).contains(&(count as f64)))
-                };
-                // A memory that holds every page has no chance in it.
-                if cell.frames < cell.pages {
-                    faults.0 += u64::from(holds(cell.faults_interval, exact.faults));
-                    faults.1 += 1;
-                }
-                if cell.memory_fraction == Some(0.1) {
-                    walks.0 += u64::from(holds(cell.tlb_interval, exact.tlb_misses));
-                    walks.1 += 1;
-                }
-            }
-        }
-        let of =
-            |now: (u64, u64), then: (u64, u64)| (now.0 - then.0) as f64 / (now.1 - then.1) as f64;
-        println!(
-            "{program:?}: faults {:.3}, walks {:.3}",
-            of(faults, before.0),
-            of(walks, before.1)
-        );
-    }
-    for (what, (held, of), most) in [("faults", faults, 0.995), ("walks", walks, 1.0)] {
-        let share = held as f64 / of as f64;
-        println!("{what}: {held} of {of}, {share:.3}");
-        assert!((0.94..=most).contains(&share), "{what}: {held} of {of}");
-    }
-}
-
-/// A page size with too few pages has no cells, and its minimum rate gives it cells.
-#[test]
-fn too_few_pages_are_left_out() {
-    let records = references(Program::Uniform, 100_000, 6000, 2);
-    let folder = tempfile::tempdir().unwrap();
-    let reader = store(&records, folder.path());
-    let found = |rate| simulate(&reader, &options("clock", "64", Some(rate), 0), &mut |_| Ok(()));
-    let sampled = found(0.2).unwrap();
-    assert!(sampled.cells.iter().all(|cell| cell.page_bytes == 4096));
-    let [OmittedSize { page_bytes: 16_384, min_rate: Some(min_rate) }] = sampled.left_out[..]
-    else {
-        panic!("{:?}", sampled.left_out)
-    };
-    assert!(min_rate > 0.2);
-    assert!(found(min_rate).unwrap().left_out.is_empty());
-    let refused = found(0.01).unwrap_err().to_string();
-    let words: Vec<&str> = refused.split_whitespace().collect();
-    let rate = words.iter().position(|&word| word == "give").unwrap() + 1;
-    assert!(refused.starts_with("--sample: "), "{refused}");
-    assert!(!found(words[rate].parse().unwrap()).unwrap().cells.is_empty(), "{refused}");
-}
-
-/// So little memory that the records kept do not fit is refused, with a rate that does.
-#[test]
-fn what_does_not_fit_is_refused() {
-    let records = references(Program::Uniform, 200_000, 24_000, 2);
-    let folder = tempfile::tempdir().unwrap();
-    let reader = store(&records, folder.path());
-    let of = |rate| Options { max_memory: 1 << 20, ..options("clock", "64", Some(rate), 0) };
-    let refused = simulate(&reader, &of(0.9), &mut |_| Ok(())).unwrap_err().to_string();
-    let words: Vec<&str> = refused.split_whitespace().collect();
-    let rate = words.iter().position(|&word| word == "give").unwrap() + 1;
-    let fits: f64 = words[rate].trim_end_matches(',').parse().unwrap();
-    assert!(simulate(&reader, &of(fits), &mut |_| Ok(())).is_ok(), "{refused}");
 }
 
 /// The records that a capture with `--sample` has: those of sampled pages, the first load and store
@@ -252,45 +113,165 @@ fn captured(records: &[Record], rate: f64, seed: u64, bursts: (u64, u64), dir: &
     Reader::open_sample(&path).unwrap()
 }
 
-/// A captured sample has the faults of the same sample of a whole trace, and its bursts have the TLB
-/// misses of the whole run inside their intervals in about 95 of a hundred cells.
+/// The estimates are those of picking the pages, and the bursts, and simulating each by a list.
 #[test]
-fn a_captured_sample_is_a_sample() {
-    let (mut held, mut of) = (0, 0);
+fn a_sample_is_what_it_says() {
+    let records = references(Program::Skewed, 400_000, 12_000, 3);
+    let refs = touched(&records, 4096);
+    let all = distinct(refs.iter().copied());
+    for (policy, plain) in [("clock", naive_clock as fn(&_, _) -> _), ("lru", naive_lru)] {
+        let folder = tempfile::tempdir().unwrap();
+        let reader = captured(&records, 0.4, 5, (4000, 7000), folder.path());
+        let found = cells(&reader, &small(policy, "16x4"));
+        assert_eq!(found.len(), MEMORY.len());
+        for cell in found {
+            assert_eq!((cell.references, cell.pages), (400_000, all as u64));
+            // The faults that the groups of these numbers say.
+            let of_groups = |groups: std::ops::Range<u8>| {
+                let edge = |group| f64::from(group) * 0.4 / 8.0 * 2f64.powi(64);
+                let hashes = edge(groups.start)..edge(groups.end);
+                let taken = |page: u64| hashes.contains(&(mix(page ^ mix(5)) as f64));
+                let own: Vec<_> = refs.iter().copied().filter(|of| taken(of.0)).collect();
+                let pages = distinct(own.iter().copied());
+                let share = pages / all;
+                let faults = plain(&own, (cell.frames as f64 * share).round() as usize).0 as f64;
+                (faults - pages) / share
+            };
+            let values: Vec<f64> = (0..8).map(|group| of_groups(group..group + 1)).collect();
+            let (mean, error) = estimate(&values);
+            // All have an eighth of the bias of a group.
+            let bias = (mean - of_groups(0..8)) / 7.0;
+            let (mean, error) = (all + (of_groups(0..8) - bias).max(0.0), error.hypot(bias));
+            assert_eq!(cell.faults, mean.round() as u64, "{policy}");
+            assert!((cell.faults_error.unwrap() - error).abs() < 1e-6 * mean);
+            let (low, high) = cell.faults_interval.unwrap();
+            if cell.frames >= cell.pages {
+                assert_eq!((low, high), (all, all));
+            } else {
+                assert!(low <= mean && mean < high && high - mean > 2.0 * error);
+            }
+
+            let warm = 2000;
+            let (mut misses, mut measured) = (0, 0);
+            for number in 0..records.len() / 7000 {
+                let start = number * 7000 + (mix(5 ^ number as u64) % 3000) as usize;
+                let pages = |to: usize| -> Vec<u64> {
+                    touched(&records[start..to], 4096).iter().map(|of| of.0).collect()
+                };
+                // A warm-up of 2000 at random fills every set: no miss is uncertain.
+                let count = |to| naive_lru_misses(&pages(to), 16, 4).len();
+                misses += count(start + 4000) - count(start + warm);
+                measured += 4000 - warm;
+            }
+            let whole = misses as f64 * 400_000.0 / measured as f64;
+            assert_eq!(cell.tlb_misses, whole.round() as u64);
+        }
+    }
+}
+
+/// Of all cells the true value is inside the interval in about 95 of a hundred, over 10 seeds and
+/// four programs. What is too many or too few for chance fails: intervals that are too narrow, and
+/// those that hold everything.
+#[test]
+fn intervals_hold_in_19_of_20_cells() {
+    let (mut faults, mut walks) = ((0, 0), (0, 0));
     for program in [Program::Uniform, Program::Skewed, Program::Sweeping, Program::Phases] {
         let records = references(program, 400_000, 12_000, 1);
         let folder = tempfile::tempdir().unwrap();
         let whole = store(&records, folder.path());
-        let exact = cells(&whole, &options("clock", "64", None, 0));
+        let exact = cells(&whole, &small("clock", "64"));
+        let before = (faults, walks);
         for seed in 0..10 {
             let folder = tempfile::tempdir().unwrap();
             let reader = captured(&records, 0.3, seed, (3500, 7000), folder.path());
             assert!(reader.info().records < records.len() as u64 / 10 * 9);
-            let found =
-                simulate(&reader, &options("clock", "64", None, 0), &mut |_| Ok(())).unwrap();
+            let found = simulate(&reader, &small("clock", "64"), &mut |_| Ok(())).unwrap();
             assert_eq!(found.records, records.len() as u64);
             assert_eq!(found.footprint_bytes, whole.info().footprint_pages(KindSet::ALL) * 4096);
-            let [OmittedSize { page_bytes: 16_384, min_rate: None }] = found.left_out[..] else {
-                panic!("{:?}", found.left_out)
-            };
-            let expected = cells(&whole, &options("clock", "64", Some(0.3), seed));
-            let expected = expected.iter().filter(|cell| cell.page_bytes == 4096);
-            assert_eq!(found.cells.len(), 6);
-            for (cell, expected) in found.cells.iter().zip(expected) {
-                let counts = |cell: &Cell| {
-                    let Cell { faults, faults_interval, dirty_evictions, pages, kinds, .. } = *cell;
-                    (faults, faults_interval, dirty_evictions, pages, kinds)
+            assert_eq!(found.cells.len(), exact.len());
+            for (cell, exact) in found.cells.iter().zip(&exact) {
+                assert_eq!(cell.memory_bytes, exact.memory_bytes);
+                let holds = |interval: Option<(f64, f64)>, count: u64| {
+                    interval.is_some_and(|(low, high)| (low..=high).contains(&(count as f64)))
                 };
-                assert_eq!(counts(cell), counts(expected));
+                // A memory that holds every page has no chance in it.
+                if cell.frames < cell.pages {
+                    faults.0 += u64::from(holds(cell.faults_interval, exact.faults));
+                    faults.1 += 1;
+                }
+                if cell.memory_fraction == Some(0.1) {
+                    walks.0 += u64::from(holds(cell.tlb_interval, exact.tlb_misses));
+                    walks.1 += 1;
+                    let (low, high) = cell.tlb_interval.unwrap();
+                    assert!(high - low < exact.tlb_misses as f64 / 5.0, "{program:?}");
+                }
             }
-            let misses = exact.iter().find(|cell| cell.page_bytes == 4096).unwrap().tlb_misses;
-            let (low, high) = found.cells[0].tlb_interval.unwrap();
-            held += u64::from((low..=high).contains(&(misses as f64)));
-            of += 1;
-            assert!(high - low < misses as f64 / 5.0, "{program:?}: {low} to {high}");
         }
+        let of =
+            |now: (u64, u64), then: (u64, u64)| (now.0 - then.0) as f64 / (now.1 - then.1) as f64;
+        println!(
+            "{program:?}: faults {:.3}, walks {:.3}",
+            of(faults, before.0),
+            of(walks, before.1)
+        );
     }
-    assert!(held * 100 >= of * 92, "{held} of {of}");
+    for (what, (held, of), most) in [("faults", faults, 0.995), ("walks", walks, 1.0)] {
+        let share = held as f64 / of as f64;
+        println!("{what}: {held} of {of}, {share:.3}");
+        assert!((0.92..=most).contains(&share), "{what}: {held} of {of}");
+    }
+}
+
+/// Larger pages have the faults of the whole run where memory holds all of them, and its TLB misses
+/// inside their intervals; with less memory they have no cells.
+#[test]
+fn larger_pages_need_memory_for_all() {
+    let records = references(Program::Skewed, 400_000, 12_000, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let whole = store(&records, folder.path());
+    let folder = tempfile::tempdir().unwrap();
+    let reader = captured(&records, 0.3, 2, (3500, 7000), folder.path());
+    let memory = |bytes: u64| vec![MemorySize::Fraction(0.5), MemorySize::Bytes(bytes)];
+    let sizes = vec![1024, 4096, 65_536, 2 << 20];
+    // 12,000 pages from 4 MiB on: 24 pages of 2 MiB, 751 of 64 KiB with the byte behind the last.
+    let of = |bytes| options("clock", "16x4", sizes.clone(), memory(bytes));
+    let found = simulate(&reader, &of(60 << 20), &mut |_| Ok(())).unwrap();
+    assert_eq!(found.left_out, [LeftOut::without(1024)]);
+    let exact = cells(&whole, &of(60 << 20));
+    let larger: Vec<_> = found.cells.iter().filter(|cell| cell.page_bytes > 4096).collect();
+    assert_eq!(larger.iter().map(|cell| cell.page_bytes).collect::<Vec<_>>(), sizes[2..]);
+    for cell in larger {
+        let place = |of: &Cell| (of.page_bytes, of.memory_bytes);
+        let exact = exact.iter().find(|of| place(of) == place(cell)).unwrap();
+        assert_eq!((cell.faults, cell.pages), (exact.faults, exact.pages));
+        assert_eq!(cell.faults_interval, Some((exact.faults as f64, exact.faults as f64)));
+        let (low, high) = cell.tlb_interval.unwrap();
+        assert!((low..=high).contains(&(exact.tlb_misses as f64)), "{cell:?} {exact:?}");
+        assert_eq!(cell.references, 400_000);
+    }
+
+    let found = simulate(&reader, &of(47 << 20), &mut |_| Ok(())).unwrap();
+    let [_, LeftOut { page_bytes: 0x20_0000, least_memory: Some(least) }] = found.left_out[..]
+    else {
+        panic!("{:?}", found.left_out)
+    };
+    assert!(simulate(&reader, &of(least), &mut |_| Ok(())).unwrap().left_out.len() == 1);
+}
+
+/// A sample of too few pages is refused, with a rate that is enough.
+#[test]
+fn too_few_pages_are_refused() {
+    let records = references(Program::Uniform, 100_000, 6000, 2);
+    let found = |rate| {
+        let folder = tempfile::tempdir().unwrap();
+        let reader = captured(&records, rate, 1, (4000, 16_000), folder.path());
+        simulate(&reader, &small("clock", "64"), &mut |_| Ok(()))
+    };
+    let refused = found(0.1).unwrap_err().to_string();
+    let words: Vec<&str> = refused.split_whitespace().collect();
+    let rate = words.iter().position(|&word| word == "--sample").unwrap() + 1;
+    assert!(refused.contains("10 % of 6000 pages of 4 KiB is too few"), "{refused}");
+    assert!(!found(words[rate].parse().unwrap()).unwrap().cells.is_empty(), "{refused}");
 }
 
 /// With too few bursts, the faults are those of the same sample with enough of them, and the TLB
@@ -298,12 +279,12 @@ fn a_captured_sample_is_a_sample() {
 #[test]
 fn a_short_captured_run_has_faults() {
     let records = references(Program::Uniform, 100_000, 6000, 1);
-    let cells = |bursts| {
+    let found = |bursts| {
         let folder = tempfile::tempdir().unwrap();
         let reader = captured(&records, 0.3, 1, bursts, folder.path());
-        simulate(&reader, &options("clock", "64", None, 0), &mut |_| Ok(())).unwrap().cells
+        cells(&reader, &small("clock", "64"))
     };
-    let (few, many) = (cells((4000, 16_000)), cells((4, 16)));
+    let (few, many) = (found((4000, 16_000)), found((4, 16)));
     for (few, many) in few.iter().zip(&many) {
         assert_eq!(few.faults_interval, many.faults_interval);
         assert!(few.faults > 0 && few.tlb_misses > 0);
