@@ -96,7 +96,7 @@ lint-python:
 .PHONY: test-packages
 test-packages:
 	@workloads/install.sh qemu-user chromium pigz gzip libvirt-clients libxml2-utils virtinst qemu-system-x86 qemu-system-arm systemd numactl acpica-tools cpio \
-	  sqlite3 redis-server redis-tools xvfb xdotool zsh fish mandoc stress-ng memtester strace
+	  sqlite3 redis-server redis-tools xvfb xdotool mandoc stress-ng memtester strace
 
 # Minutes of processor time that `make test` may use after `make clean` (CONTRIBUTING.md, Tests).
 TEST_BUDGET := 30
@@ -115,12 +115,13 @@ test: test-packages ## Everything: lint, Rust tests, Python tests, documentation
 test-rust:
 	$(STEP) 'Rust tests, compiled' $(RUST_TESTS) --no-run
 	$(STEP) 'Rust tests, run' $(RUST_TESTS)
+	$(STEP) 'Rust examples in texts' cargo test $(CHECKED) --locked --doc --package nearfar-schema --quiet
 
 test-python:
 	$(STEP) 'Python tests' $(PYTEST)
 
 # Without the bench, and so without the checked libraries that it alone needs.
-RUST_TESTS := cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --quiet
+RUST_TESTS := cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --lib --tests --quiet
 
 # Some tests wait, so one process more than processors; at most four, for their memory.
 PYTEST := $(BIN)/pytest --numprocesses $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist loadgroup

@@ -1094,9 +1094,6 @@ class sweep:
         workers: int
         threads: int
         dask: str | None
-        dask_tls_ca: str | None
-        dask_tls_cert: str | None
-        dask_tls_key: str | None
 
     OPTIONS: Final[tuple[Option, ...]]
 

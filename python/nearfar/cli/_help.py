@@ -26,7 +26,7 @@ _FIRST: Final[Mapping[str, str]] = {
     "numa alloc": "size machine mode allocator nodes weights from_ threads out",
     "numa plan": "capacity working_set bandwidth machine pattern writes threads emit out",
     "numa run": "machine mode pattern writes nodes weights from_ threads out",
-    "paging": "page_sizes memory tlb replacement machine storage view sample out",
+    "paging": "page_sizes memory tlb replacement machine storage view slowdown out",
     "size": "sample swap machine slowdown whole zram_ratio record emit out",
     "ssd": "machine dram epf disk precondition first_touch seed out",
     "watch": "for_ swap slowdown cgroup unit container follow emit out",

@@ -29,7 +29,7 @@ from nearfar.strict import read_json
 from nearfar.studies import STUDIES, Study, find
 from nearfar.sweep import local
 from nearfar.sweep.cell import CellState, job_of, outcome_of, parameter_columns
-from nearfar.sweep.cluster import Cluster, Scheduler
+from nearfar.sweep.cluster import Cluster
 from nearfar.sweep.plan import Cell, Digests, Plan, SweepRun, read
 
 if TYPE_CHECKING:
@@ -218,20 +218,14 @@ class _Workers:
 
     count: int
     threads: int
-    dask: Scheduler | None
+    dask: str | None
 
 
 def _workers(options: declared.Options) -> _Workers:
     values = complete(declared.OPTIONS, options)
     workers = count("--workers", values["workers"], 0, 4096)
     threads = count("--threads", values["threads"], 0, 65536)
-    files = (values["dask_tls_ca"], values["dask_tls_cert"], values["dask_tls_key"])
-    if any(files) and not (values["dask"] and all(files)):
-        raise NearfarError(
-            "--dask-tls-ca, --dask-tls-cert, --dask-tls-key: go together, and with --dask"
-        )
-    where = values["dask"]
-    return _Workers(workers, threads, None if where is None else Scheduler(where, *files))
+    return _Workers(workers, threads, values["dask"])
 
 
 def load(folder: str | Path) -> SweepResult:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Generator, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,55 +23,19 @@ if TYPE_CHECKING:
 _PATIENCE: Final = 15
 
 
-@dataclass(frozen=True)
-class Scheduler:
-    """A cluster's scheduler.
-
-    Attributes:
-        where: its address (``tcp://host:8786``, ``tls://host:8786``) or scheduler file.
-        ca, cert, key: files for TLS, all three or none.
-    """
-
-    where: str
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-
-    @property
-    def security(self) -> distributed.Security | None:
-        """TLS, if there are files for it.
-
-        Raises:
-            NearfarError: a file cannot be read, or is not a certificate or key.
-        """
-        import distributed
-
-        if self.ca is None:
-            return None
-        security = distributed.Security(
-            require_encryption=True,
-            tls_ca_file=self.ca,
-            tls_client_cert=self.cert,
-            tls_client_key=self.key,
-        )
-        try:
-            security.get_connection_args("client")
-        except (OSError, ValueError) as error:  # those of `ssl` are OSErrors
-            why = getattr(error, "strerror", None) or error
-            files = ", ".join(str(file) for file in (self.ca, self.cert, self.key))
-            raise NearfarError(f"--dask-tls: {files}: {why}; give PEM files") from None
-        return security
-
-
 class Cluster:
     """A connection to a cluster.
+
+    Args:
+        where: address of its scheduler (``tcp://host:8786``), or its scheduler file. For
+            ``tls://``, Dask's own configuration names the certificates.
 
     Raises:
         NearfarError: ``distributed`` is not installed or the scheduler does not answer (both exit
             code 3).
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, where: str) -> None:
         """Connect."""
         try:
             import distributed
@@ -84,14 +47,9 @@ class Cluster:
         for name in list(logging.root.manager.loggerDict):
             if name.partition(".")[0] == "distributed":
                 logging.getLogger(name).setLevel(logging.CRITICAL)
-        where = scheduler.where
-        file = Path(where)
-        address = {"scheduler_file": where} if file.is_file() else {"address": where}
-        security = scheduler.security
+        address = {"scheduler_file": where} if Path(where).is_file() else {"address": where}
         try:
-            self.client = distributed.Client(
-                **address, security=security, timeout=_PATIENCE, set_as_default=False
-            )
+            self.client = distributed.Client(**address, timeout=_PATIENCE, set_as_default=False)
         # RuntimeError: one side uses TLS and the other does not.
         except (OSError, ValueError, TimeoutError, RuntimeError, TypeError) as error:
             line = (str(error).splitlines() or [type(error).__name__])[0]

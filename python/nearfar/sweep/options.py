@@ -32,26 +32,4 @@ OPTIONS: Final = (
         shown="none",
         metavar="ADDRESS",
     ),
-    Option(
-        "dask_tls_ca",
-        "str | None",
-        "Certificate of the authority that the scheduler's must be signed by (PEM); with "
-        "--dask-tls-cert and --dask-tls-key.",
-        shown="no TLS",
-        metavar="FILE",
-    ),
-    Option(
-        "dask_tls_cert",
-        "str | None",
-        "Client certificate (PEM).",
-        shown="no TLS",
-        metavar="FILE",
-    ),
-    Option(
-        "dask_tls_key",
-        "str | None",
-        "Key of the client certificate (PEM).",
-        shown="no TLS",
-        metavar="FILE",
-    ),
 )
