@@ -1,4 +1,4 @@
-"""A server of several GiB, recorded as a sample: what that costs, and what the kernel counts."""
+"""Programs of several GiB, recorded as samples: what that costs, and what the kernel counts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ from table import recorded
 from cases import kernel_faults
 from nearfar.apply.measure import kib
 from nearfar.processes import process_tree
+from nearfar.report import terminal
 
 NAME = "big"
-SUMMARY = "Redis of up to 8 GiB: cost of a sample, and swap-ins beside the kernel's"
+SUMMARY = (
+    "Redis of up to 8 GiB, a graph of 4 GiB: cost of a sample, and swap-ins beside the kernel's"
+)
 
-#: By name: values, of about a thousand bytes, and reads of them.
+#: A server: values, of about a thousand bytes, and reads of them. A graph: vertices, and searches.
 SIZES = {
-    "100 MiB": (80_000, 250_000),
-    "1 GiB": (850_000, 500_000),
-    "8 GiB": (6_800_000, 1_000_000),
+    "redis, 100 MiB": (80_000, 250_000),
+    "redis, 1 GiB": (850_000, 500_000),
+    "redis, 8 GiB": (6_800_000, 1_000_000),
+    "graph, 4 GiB": (64_000_000, 1),
 }
-QUICK_SIZES = {"10 MiB": (8_000, 20_000)}
+QUICK_SIZES = {"redis, 10 MiB": (8_000, 20_000), "graph, 7 MiB": (100_000, 1)}
 #: Memory sizes, as parts of the anonymous pages.
 PARTS = (0.75, 0.5)
 #: Of the Pareto distribution of reads: half of them are of a hundred values.
@@ -48,20 +52,19 @@ STUDY = (*kernel_faults.STUDY, *kernel_faults.DEVICE, "--replacement", POLICY, *
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     """Each size: without a limit, with little memory, then recorded and studied."""
     del rounds
-    if shutil.which("redis-server") is None or not inputs.can_capture:
-        inputs.remarks.append(f"{NAME} skipped: no redis-server or no QEMU")
+    missing = [name for name in ("redis-server", "gcc") if shutil.which(name) is None]
+    if missing or not inputs.can_capture:
+        inputs.remarks.append(f"{NAME} skipped: no {' or '.join(missing or ['QEMU'])}")
         return []
     try:
         where = kernel.controller(Path("/proc/mounts").read_text(encoding="ascii"))
-        for name, (keys, reads) in (QUICK_SIZES if quick else SIZES).items():
+        for name, (count, work) in (QUICK_SIZES if quick else SIZES).items():
             print(f"bench: {NAME}: {name}", file=sys.stderr)
-            folder = inputs.scratch / f"{NAME}-{keys}"
+            folder = inputs.scratch / f"{NAME}-{count}"
             folder.mkdir()
-            load = folder / "load.txt"
-            load.write_text(_load(keys, reads), encoding="ascii")
-            bash = shutil.which("bash") or "bash"
-            command = [bash, *map(str, (HERE / "big.sh", folder, keys, load))]
-            cell = {"size": name, "keys": keys, "reads": reads, **counted(where, command)}
+            make = _redis if name.startswith("redis") else _graph
+            command = make(folder, count, work)
+            cell = {"size": name, "count": count, "work": work, **counted(where, command)}
             cell |= recorded_and_studied(command, folder / "t.trace", cell["counts"])
             inputs.cells.append(cell)
             shutil.rmtree(folder)
@@ -69,6 +72,19 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         inputs.remarks.append(f"{NAME} skipped: {error}")
         return []
     return rows(inputs.cells)
+
+
+def _redis(folder: Path, keys: int, reads: int) -> list[str]:
+    load = folder / "load.txt"
+    load.write_text(_load(keys, reads), encoding="ascii")
+    bash = shutil.which("bash") or "bash"
+    return [bash, *map(str, (HERE / "big.sh", folder, keys, load))]
+
+
+def _graph(folder: Path, vertices: int, searches: int) -> list[str]:
+    program = str(folder / "graph")
+    run(["gcc", "-O2", "-o", program, str(HERE / "graph.c")])
+    return [program, str(vertices), str(searches)]
 
 
 def _load(keys: int, reads: int) -> str:
@@ -96,7 +112,7 @@ def counted(where: kernel.Controller, command: list[str]) -> dict[str, Any]:
 
 def _ended(ran: kernel.Finished) -> kernel.Finished:
     if ran.exit_code != 0 or ran.killed:
-        raise BenchError(f"redis: ended with {ran.exit_code}, {ran.killed} killed by the kernel")
+        raise BenchError(f"{NAME}: ended with {ran.exit_code}, {ran.killed} killed by the kernel")
     return ran
 
 
@@ -190,9 +206,9 @@ def rows(cells: Sequence[dict[str, Any]]) -> list[Row]:
 def growth() -> str:
     """Costs by size, a line each."""
     lines = [
-        "| memory | references | sampled pages | alone | recorded | trace | studied "
+        "| program | references | sampled pages | alone | recorded | trace | studied "
         "| memory of nearfar |",
-        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for cell in recorded(NAME)["cells"]:
         words = [cell["size"], f"{cell['references'] / 1e9:.2f} G", f"{cell['rate']:.2%}"]
@@ -206,8 +222,8 @@ def growth() -> str:
 def cells() -> str:
     """Counts and predictions."""
     lines = [
-        "| memory | part | swap-ins | predicted | 95 % interval |",
-        "|---:|---:|---:|---:|---|",
+        "| program | memory | swap-ins | predicted | 95 % interval |",
+        "|---|---:|---:|---:|---|",
     ]
     for cell in recorded(NAME)["cells"]:
         for count in cell["counts"]:
@@ -217,5 +233,17 @@ def cells() -> str:
     return "\n".join(lines) + "\n"
 
 
+def chart() -> str:
+    """Seconds by size, of the server."""
+    own = [cell for cell in recorded(NAME)["cells"] if cell["size"].startswith("redis")]
+    series = [
+        (label, [(cell["pages"] * kernel.PAGE, cell[name]) for cell in own])
+        for label, name in (
+            ("alone", "seconds"), ("recorded", "capture_seconds"), ("studied", "study_seconds")
+        )
+    ]  # fmt: skip
+    return f"```text\n{terminal.by_size('seconds, by memory (redis)', series)}```\n"
+
+
 #: By the name that the page has for them.
-TABLES = {"growth": growth, "cells": cells}
+TABLES = {"growth": growth, "chart": chart, "cells": cells}

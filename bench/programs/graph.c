@@ -14,6 +14,7 @@ static uint32_t draw(void)
 int main(int argc, char **argv)
 {
 	uint32_t vertices = argc > 1 ? strtoul(argv[1], NULL, 10) : 400000;
+	int searches = argc > 2 ? atoi(argv[2]) : 2;
 	uint32_t *first = calloc(vertices + 1, sizeof *first);
 	uint32_t *depth = malloc(vertices * sizeof *depth);
 	uint32_t *queue = malloc(vertices * sizeof *queue);
@@ -25,7 +26,7 @@ int main(int argc, char **argv)
 	uint32_t *target = malloc(first[vertices] * sizeof *target);
 	for (uint32_t e = 0; e < first[vertices]; e++)
 		target[e] = (uint64_t)(draw() % vertices) * (draw() % vertices) / vertices;
-	for (int search = 0; search < 2; search++) {
+	for (int search = 0; search < searches; search++) {
 		uint32_t head = 0, tail = 0;
 		for (uint32_t v = 0; v < vertices; v++)
 			depth[v] = UINT32_MAX;
@@ -43,7 +44,7 @@ int main(int argc, char **argv)
 	}
 	for (uint32_t v = 0; v < vertices; v++)
 		rank[v] = 1;
-	for (int round = 0; round < 2; round++) {
+	for (int round = 0; round < searches; round++) {
 		for (uint32_t v = 0; v < vertices; v++) {
 			next[v] = 0.15f;
 			for (uint32_t e = first[v]; e < first[v + 1]; e++)

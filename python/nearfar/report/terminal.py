@@ -25,7 +25,7 @@ MIN_COLUMNS = 44
 _MARKS = "ox+*#"
 _COLOURS = ("blue", "orange", "cyan", "magenta", "red")
 #: A label, and values by size in bytes.
-_Series = tuple[str, Sequence[tuple[int, float]]]
+Series = tuple[str, Sequence[tuple[int, float]]]
 
 
 def paging(
@@ -54,7 +54,7 @@ def paging(
     if not result.rows:
         return "(no plot: the result has no rows)\n"
     curves = answers.memory_curves(result)
-    lines: list[tuple[str, Sequence[_Series], Callable[[int], float]]] = []
+    lines: list[tuple[str, Sequence[Series], Callable[[int], float]]] = []
     if curves:
         lines.append(_memory(curves, "memory"))
     if full or not curves:
@@ -81,8 +81,13 @@ def memory(
     return _drawn([_memory(curves, what)], width, height, stream)
 
 
+def by_size(title: str, lines: Sequence[Series], width: int = 80, height: int = 16) -> str:
+    """A plain plot of series over sizes, both on logarithmic scales."""
+    return units.ascii_frame(_rates(title, lines, math.log2, width, height, colour=False))
+
+
 def _drawn(
-    plots: Sequence[tuple[str, Sequence[_Series], Callable[[int], float]]],
+    plots: Sequence[tuple[str, Sequence[Series], Callable[[int], float]]],
     width: int | None,
     height: int,
     stream: IO[str] | None,
@@ -113,7 +118,7 @@ def _points(
 
 def _memory(
     curves: Sequence[MemoryCurve], what: str
-) -> tuple[str, Sequence[_Series], Callable[[int], float]]:
+) -> tuple[str, Sequence[Series], Callable[[int], float]]:
     lines = [
         (
             curve.name if len(curves) > 1 else "",
@@ -128,7 +133,7 @@ def _memory(
 
 def _rates(
     title: str,
-    lines: Sequence[_Series],
+    lines: Sequence[Series],
     place: Callable[[int], float],
     width: int,
     height: int,
@@ -144,7 +149,7 @@ def _rates(
 
 def _plot(
     title: str,
-    lines: Sequence[_Series],
+    lines: Sequence[Series],
     place: Callable[[int], float],
     width: int,
     height: int,
