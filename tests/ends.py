@@ -1,4 +1,4 @@
-"""What ``ends.c`` reports, and a run of it whose processes are waited for, orphans too."""
+"""Runs ``ends.c``, waits for all its processes, and reads its report."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 import forks
 
 SOURCE = Path(__file__).with_name("ends.c")
-#: nearfar's own that serve a program, threads or processes, by their names.
+#: nearfar's helper threads and processes, by name.
 OWN = {"nearfar-manage": "manager", "nearfar-keep": "keeper", "nearfar-reap": "reaper"}
-#: What all of them have mapped.
+#: A mapping of every helper.
 SHARED = "/memfd:nearfar-run"
 #: Seconds that processes may take to end after the run has. A process that takes longer hangs.
 PATIENCE = 60.0
-#: The lines that a run ends with when nothing happened.
+#: The summary lines of an uneventful run.
 SUMMARY = re.compile(
     r"nearfar: (\d[\d.,]* s \(CPU|(Promotions|Faults|Resident|Core file): |Waited )"
 )
@@ -29,14 +29,14 @@ SUMMARY = re.compile(
 
 @dataclass
 class Reports:
-    """The lines of a file of results.
+    """A file of results, parsed.
 
     Attributes:
-        processes: who has begun, as which process, or was to be made.
-        makers: who was to be made, and by which process.
-        ended: who has said that all was well, or that it goes.
-        wrong: the lines of those who read something wrong.
-        near: who had nothing in the far tier.
+        processes: pid by name; None if forked but not begun.
+        makers: pid of the parent by name.
+        ended: names that reported ``ok`` or ``gone``.
+        wrong: lines that report wrong data.
+        near: names without far pages.
     """
 
     processes: dict[str, int | None]
@@ -47,7 +47,7 @@ class Reports:
 
     @classmethod
     def of(cls, path: Path) -> Reports:
-        """Read the file, of which the last line may be half there."""
+        """Read the file; its last line may be incomplete."""
         found = cls({}, {}, set(), [], set())
         text = path.read_text() if path.exists() else ""
         for line in text[: text.rfind("\n") + 1].splitlines():
@@ -66,7 +66,7 @@ class Reports:
         return found
 
     def lost(self) -> set[str]:
-        """Who has not been heard of at the end."""
+        """Names that never reported an end."""
         wrong = {line.split()[1] for line in self.wrong}
         return set(self.processes) - self.ended - wrong
 
@@ -80,7 +80,7 @@ class Ended:
     reports: Reports
 
     def reasons(self) -> list[str]:
-        """What nearfar said beyond what it says of any run."""
+        """Unusual lines of standard error."""
         return reasons(self.said)
 
 

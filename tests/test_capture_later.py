@@ -127,7 +127,7 @@ def test_a_recording_that_never_began_is_incomplete(
         (["--start-after", "1us"], "is not a time"),
         (["--start-on", "SIGKILL"], "--start-on"),
         (["--start-on", "SIGUSR1", "--start-after", "1s"], "conflicts with --start-after"),
-        (["--stop-after", "0"], "--stop-after: 0 records are none"),
+        (["--stop-after", "0"], "--stop-after: must be 1 or more"),
         (["--stop-after", "10", "--max-refs", "10"], "--stop-after: conflicts with --max-refs"),
     ],
 )

@@ -87,12 +87,16 @@ def mix(value: int) -> int:
     return z ^ z >> 31
 
 
+def distance(rate: float) -> int:
+    """Blocks of which one burst is recorded."""
+    return max(DISTANCE * 2**64 // int(rate * 2**64), 16 * DISTANCE)
+
+
 def bursts(rate: float, seed: int, length: int) -> Iterator[int]:
     """Blocks at which the bursts of the first thread begin, of ``length`` blocks."""
-    distance = max(DISTANCE * 2**64 // int(rate * 2**64), 16 * DISTANCE)
-    number = 0
+    each, number = distance(rate), 0
     while True:
-        yield number * distance + mix(mix(seed) ^ MASK - (number << 32)) % (distance - length + 1)
+        yield number * each + mix(mix(seed) ^ MASK - (number << 32)) % (each - length + 1)
         number += 1
 
 
@@ -179,7 +183,9 @@ def test_is_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool, rate:
     places = [
         start[chosen[at]] if at < len(chosen) else len(expected) for pair in found for at in pair
     ]
-    assert sample["bursts"] == [[0, *pair] for pair in zip(places[::2], places[1::2], strict=True)]
+    assert sample["bursts"] == [
+        [0, *pair, distance(rate)] for pair in zip(places[::2], places[1::2], strict=True)
+    ]
     events = [{**event, "at": start[event["at"]]} for event in regions(whole)]
     assert regions(taken) == events
     has, had = info(taken), info(whole)
@@ -243,7 +249,7 @@ def test_compares_page_sizes(program: Path, tmp_path: Path) -> None:
     options |= {"view": "machine", "machine": "nvme"}
     got = paging(taken, **options)
     assert {row["page_bytes"] for row in got.rows} == {4096}
-    assert answers(got)[0].startswith("Page size: a sample shows what larger pages save only")
+    assert answers(got)[0] == "Page size: 4 KiB; no larger one was simulated."
 
 
 def test_sizes_a_program(program: Path, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_system_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 5})
     found = system.read(two_sockets(tmp_path))
     assert (found.model, found.cores, found.sockets) == ("Made Up 3000", 2, 2)
-    assert found.one_a_core == {0, 2, 5}
+    assert found.one_per_core == {0, 2, 5}
     assert (found.memory, found.levels) == (8 << 30, 5)
     assert found.available == 1 << 29  # the control group has less than the machine
     assert {name: (c.size, c.ways, c.line, c.cores) for name, c in found.caches.items()} == {

@@ -26,7 +26,7 @@ SUMMARY = "major faults in a guest with multi-generational LRU, against the pred
 
 #: Memory sizes, percent of the program's anonymous pages.
 PARTS = (50, 60, 70, 80, 90)
-#: The policy that is read from the kernel, and others, to see what the comparison can tell apart.
+#: The policy under test, and others as controls.
 OURS, OTHERS = "mglru", ("linux", "clock", "lru")
 #: What the programs need in the guest. Left out are those that are part of this Python, that are
 #: several processes, or that take minutes under emulation.
@@ -82,7 +82,7 @@ def ask_guest(
         str(HERE): HERE,
     }
     for folder, (program, command) in chosen.items():
-        # /tmp is another one there.
+        # The guest has its own /tmp.
         there = f"/work/{program.name}"
         files[there] = folder
         words = shlex.join(word.replace(str(folder), there) for word in command)
@@ -103,7 +103,7 @@ def parse(text: str) -> list[dict[str, Any]]:
     """Cells of what ``limited.sh`` prints.
 
     Raises:
-        BenchError: it did not come to its end, or a program failed without a limit.
+        BenchError: it ended early, or a program failed without a limit.
     """
     about: dict[str, str] = {}
     cells: dict[tuple[str, str], dict[str, Any]] = {}
@@ -162,7 +162,7 @@ def ask_model(cells: list[dict[str, Any]], command: list[str], trace: Path) -> N
 
 
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
-    """The counts of each cell beside what is predicted, then the errors of all."""
+    """The counts of each cell beside what is predicted, then all errors."""
     made = []
     for cell in cells:
         label = f"{cell['program']}, {cell['part']:.0%}, {cell['frames']} frames"
@@ -181,7 +181,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
 
 
 def overall() -> str:
-    """What all cells come to, by policy."""
+    """A summary of all cells, by policy."""
     counted = ("signed error", "distance", "cells", "runs")
     return summary(one for one in recorded(NAME)["rows"] if one["name"].startswith(counted))
 
@@ -212,7 +212,7 @@ def table(cells: list[dict[str, Any]]) -> list[str]:
 
 
 def spread(counts: list[int]) -> str:
-    """The median of the runs, and where they differ the least and the most."""
+    """The median, with minimum and maximum if runs differ."""
     if not counts:
         return "not counted"
     between = f" ({min(counts):,} to {max(counts):,})" if len({*counts}) > 1 else ""

@@ -19,7 +19,7 @@ from nearfar.page_choice import (
     private_bytes,
     start_sentence,
 )
-from nearfar.paging import PagingResult, counts_whole
+from nearfar.paging import PagingResult, counts_whole, enough_for_left_out
 from nearfar.paging_findings import (
     USUAL_PAGE,
     Best,
@@ -108,11 +108,16 @@ def _of_sample(result: PagingResult) -> str:
     memory, storage = memories(result)[-1], storages(result)[0]
     best = best_pages(result)[memory, storage]
     others = [row for row in best.rows if row["page_bytes"] != USUAL_PAGE]
+    usual = units.size(USUAL_PAGE)
     if not others or best.usual is None:
-        return "a sample shows what larger pages save only with memory for all of them."
+        if enough_for_left_out(result.run):
+            return "a sample shows what larger pages save only with memory for all of them."
+        return f"{usual}; no larger one was simulated."
     row = min(others, key=lambda row: row["total_ns"])
     low, gain, high = gain_interval(best.usual, row)
-    size, usual = units.size(row["page_bytes"]), units.size(USUAL_PAGE)
+    if gain < LEAST_SHOWN:
+        return f"stay with {usual}; at {memory.phrase}, no other simulated size takes less time."
+    size = units.size(row["page_bytes"])
     interval = f"95 % interval {units.percent(low)} to {units.percent(high)}"
     if low <= 0:
         return (
@@ -128,8 +133,8 @@ def _of_sample(result: PagingResult) -> str:
 def gain_interval(usual: declared.Row, row: declared.Row) -> tuple[float, float, float]:
     """The share of the time with ``usual`` that ``row`` saves: 95 % interval and estimate.
 
-    Both rows are estimates from a sample. Their errors are taken to add up, although the same
-    bursts make most of them.
+    Both rows are estimates from a sample. The interval is conservative: both rows share the
+    bursts, so their errors partly cancel.
     """
     (least, ns, most), (usual_least, usual_ns, usual_most) = map(_times, (row, usual))
     return 1 - most / usual_least, 1 - ns / usual_ns, 1 - least / usual_most

@@ -16,7 +16,7 @@ pub struct Rounds {
 impl Rounds {
     /// Time `work` once more.
     pub fn time<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        forget_peak();
+        reset_peak();
         let (began, cpu) = (Instant::now(), cpu_seconds());
         let done = work()?;
         self.cpu_seconds.push(cpu_seconds() - cpu);
@@ -50,7 +50,7 @@ fn cpu_seconds() -> f64 {
 
 /// Begin a new peak (`man 5 proc`, `clear_refs`). Where that is not allowed the peak stays that
 /// of the process since its start, which is never too low.
-fn forget_peak() {
+fn reset_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 

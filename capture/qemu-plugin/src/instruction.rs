@@ -4,9 +4,9 @@
 /// How an instruction's references are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Each as it happens.
+    /// One by one.
     Usual,
-    /// Loads and stores at once, perhaps.
+    /// May load and store at once.
     Atomic,
     /// aarch64 `stxr` and the like.
     StoreExclusive,

@@ -47,6 +47,7 @@ static FIRST: First = First(Counts {
     data: [const { Cell::new(0) }; 2],
     limits: Cell::new(null_mut()),
     burst: Cell::new(0),
+    distance: Cell::new(0),
     reported: Cell::new(0),
     placed: Cell::new(0),
     part: Cell::new(0),
@@ -76,6 +77,8 @@ struct Counts {
     limits: Cell<*mut Limits>,
     /// Number of the block with which the current or next burst was to begin.
     burst: Cell<u64>,
+    /// Blocks of the part of the run in which that burst is.
+    distance: Cell<u64>,
     /// Instructions that the receiver knows of.
     reported: Cell<u64>,
     /// Instructions and references at the last report of where the thread is.
@@ -138,6 +141,7 @@ impl Counts {
         let start = part + burst_start(distance, length, seed(recorder), random);
         self.blocks.set(self.fetches().wrapping_sub(start).cast_signed());
         self.burst.set(start);
+        self.distance.set(distance);
         self.part.set(part + distance);
         self.number.set(number + 1);
     }
@@ -379,7 +383,8 @@ fn turn(vcpu: c_uint, counts: &Counts) {
         return;
     }
     // SAFETY: callers are on the thread of `vcpu`, and have no handle.
-    unsafe { Stream::of(vcpu) }.control(tag::BURST, &[begins.into()]);
+    unsafe { Stream::of(vcpu) }
+        .control(tag::BURST, &[if begins { counts.distance.get() } else { 0 }]);
     counts.look(recorder);
     if begins {
         counts.limits.set(ZEROS.load(Relaxed));

@@ -61,8 +61,8 @@ pub(crate) struct Recording<'a> {
     process_of: Vec<u32>,
     /// What each thread has done so far, if a sample is recorded ([`Place`]).
     references_of: HashMap<u32, [u64; 3]>,
-    /// Where the current burst of a thread began, in records.
-    burst_of: HashMap<u32, u64>,
+    /// Where the current burst of a thread began, in records, and the blocks that it stands for.
+    burst_of: HashMap<u32, (u64, u64)>,
     processes: u32,
     /// The thread of each task of a virtual machine, by its number, and of idle tasks by name; and the
     /// time of its name, which programs change.
@@ -303,7 +303,7 @@ impl<'a> Recording<'a> {
             }
             tag::PAD | tag::FENCE | tag::FENCE_END => {}
             tag::PLACE => self.place(words, position),
-            tag::BURST => self.burst(words == [1], position.thread),
+            tag::BURST => self.burst(words.first().copied().unwrap_or(0), position.thread),
             _ => self.stop_forged(),
         }
         Ok(())
@@ -328,15 +328,15 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// A burst of a thread begins or ends.
-    fn burst(&mut self, begins: bool, thread: u32) {
+    /// A burst of a thread begins, that stands for so many blocks, or ends.
+    fn burst(&mut self, blocks: u64, thread: u32) {
         let records = self.out.writer.records();
-        if begins && self.out.has_begun() {
-            self.burst_of.insert(thread, records);
-        } else if let Some(start) = self.burst_of.remove(&thread)
+        if blocks > 0 && self.out.has_begun() {
+            self.burst_of.insert(thread, (records, blocks));
+        } else if let Some((start, blocks)) = self.burst_of.remove(&thread)
             && self.out.bursts.len() < MAX_BURSTS
         {
-            self.out.bursts.push(Burst { thread, start, end: records });
+            self.out.bursts.push(Burst { thread, start, end: records, blocks });
         }
     }
 

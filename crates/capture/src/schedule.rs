@@ -1,4 +1,4 @@
-//! When recording begins and ends, if not with the program: options, a clock and a signal.
+//! Delayed start and early stop of recording: options, a timer and a signal.
 //!
 //! Records before the beginning are received and dropped, as by `--skip-refs`. Events of address
 //! spaces are recorded from the start, so that every record has its region.
@@ -84,13 +84,13 @@ impl Value for Stop {
         let text = given.to_string();
         if let Ok(records) = text.trim().parse::<u64>() {
             return match records {
-                0 => Err("0 records are none; give 1 or more, or a time such as 10s".into()),
+                0 => Err("must be 1 or more, or a time such as 10s".into()),
                 _ => Ok(Self::Records(records)),
             };
         }
         TimeSpan::read(given).map(Self::Time).map_err(|_| {
             let given = given.shown();
-            format!("'{given}' is no time and no count; write for example 10s or 1000000")
+            format!("'{given}' is neither a time nor a count; write for example 10s or 1000000")
         })
     }
     fn plain(&self) -> Json {
@@ -124,12 +124,12 @@ impl Start {
     }
 }
 
-/// The clock and the signal of one capture.
+/// Timer and signal state of one capture.
 pub(crate) struct Schedule {
     start: Option<Start>,
     signal: Option<SignalHandler>,
     stop: Option<Duration>,
-    /// When the program began; once recording has begun, when that was.
+    /// Start of the program, later of the recording.
     since: Option<Instant>,
 }
 
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn recording_begins_at_its_time_or_signal_and_ends_after_its_own() {
+    fn recording_starts_and_stops_as_given() {
         let wait = |text: &str| TimeSpan::read(&text.into()).unwrap();
         let mut schedule = Schedule::new(Some(Start::After(wait("1h"))), Some(Duration::ZERO));
         schedule.program_began();

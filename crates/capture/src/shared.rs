@@ -140,7 +140,7 @@ impl Shared {
                 tv_nsec: i64::from(timeout.subsec_nanos()),
             };
             let word = header.bell.as_ptr();
-            // SAFETY: the word is mapped; a spurious wake-up only causes another turn.
+            // SAFETY: the word is mapped; a spurious wake-up only repeats the loop.
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, seen, &timeout) };
         }
         header.sleeping.store(0, SeqCst);
@@ -243,7 +243,7 @@ impl<'a> StreamReader<'a> {
         let slot = self.slot;
         self.taken = until;
         slot.taken.store(until, SeqCst);
-        // Wake the writer only when half of its ring is free, lest it sleep again after a chunk.
+        // Wake the writer only when half of its ring is free, or it sleeps again after a chunk.
         if slot.waiting.load(SeqCst) != 0
             && slot.entered.load(Acquire).saturating_sub(until) <= RING_WORDS as u64 / 2
         {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_kernel::epf;
 use nearfar_kernel::tiering::layered::{Declared, Hooks};
-use nearfar_kernel::tiering::{NodeId, POLICIES, Settings, find, usual_min_free};
+use nearfar_kernel::tiering::{NodeId, POLICIES, Settings, find, default_min_free};
 use nearfar_schema::{
     Bytes, Choice, Command, Entry, Given, Nanoseconds, OneMemory, Options as _, Registry, Value,
     column, none, required, units::MemorySize,
@@ -233,7 +233,7 @@ impl RunOptions {
             ..Setup::default()
         };
         // The default of the machine, with the budget as its memory.
-        let (knob, usual) = usual_min_free(setup.fast);
+        let (knob, usual) = default_min_free(setup.fast);
         let known = base.map(find).transpose()?.map_or(Vec::new(), |base| base.all_knobs());
         if known.iter().any(|declared| declared.name == knob) {
             setup.knobs.entry(knob.to_owned()).or_insert(usual);

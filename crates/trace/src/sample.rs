@@ -39,7 +39,7 @@ pub struct PageSample {
 /// The records from number `start` to before number `end` hold every reference of a thread. Those of
 /// other threads between them are part of the sample of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "(u32, u64, u64)", from = "(u32, u64, u64)")]
+#[serde(into = "(u32, u64, u64, u64)", from = "(u32, u64, u64, u64)")]
 pub struct Burst {
     /// Index of the thread.
     pub thread: u32,
@@ -47,17 +47,20 @@ pub struct Burst {
     pub start: u64,
     /// Number of the record after its last one.
     pub end: u64,
+    /// Blocks of code of the part of the run that it stands for. Parts are longer where the rate is
+    /// lower, and `--sample auto` lowers it.
+    pub blocks: u64,
 }
 
-impl From<Burst> for (u32, u64, u64) {
+impl From<Burst> for (u32, u64, u64, u64) {
     fn from(burst: Burst) -> Self {
-        (burst.thread, burst.start, burst.end)
+        (burst.thread, burst.start, burst.end, burst.blocks)
     }
 }
 
-impl From<(u32, u64, u64)> for Burst {
-    fn from((thread, start, end): (u32, u64, u64)) -> Self {
-        Self { thread, start, end }
+impl From<(u32, u64, u64, u64)> for Burst {
+    fn from((thread, start, end, blocks): (u32, u64, u64, u64)) -> Self {
+        Self { thread, start, end, blocks }
     }
 }
 

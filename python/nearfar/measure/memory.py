@@ -116,7 +116,7 @@ def _capacity(bench: Bench, section: Section, name: str, lines: int, bound: floa
             # Lines that another program evicts return in a later try.
             return any(loads.run() < bound for _ in range(_TRIES))
 
-    # The whole cache would not fit, because lines are not spread evenly over the sets.
+    # Never the whole cache: lines are spread unevenly over the sets.
     limit = cache.size * 3 // 4 // LINE
     ways = cache.ways or 1
     step = max(cache.size // 32 // LINE // ways, 1) * ways
@@ -155,7 +155,7 @@ def _cache(bench: Bench, name: str, hit_time: Sourced) -> Section:
 
 
 def beyond_caches(bench: Bench) -> int:
-    """Bytes of lines of which caches hold only a small part, as far as there is memory."""
+    """Bytes far beyond the caches, if memory allows."""
     largest = max((cache.size for cache in bench.system.caches.values()), default=32 << 20)
     wanted = max(4 * largest, 64 << 20)
     room = bench.system.available // 8 * LINE // STRIDE
@@ -205,7 +205,7 @@ def _timing(bench: Bench, key: str, node: Node, host: int) -> tuple[Samples, Sec
         how = f"dependent loads over {size(bytes_)}"
         section: Section = {"read_latency": bench.time(f"{key}.read_latency", latency, how)}
         cpus = bench.system.node_cpus.get(host) or bench.system.cpus
-        several = [cpu for cpu in cpus if cpu in bench.system.one_a_core] or [pinned]
+        several = [cpu for cpu in cpus if cpu in bench.system.one_per_core] or [pinned]
         for threads, prefix in ((several, ""), ([pinned], "thread_")):
             each = max(min(bytes_, bench.system.available // 8 // len(threads)) // LARGE, 2) * LARGE
             for access in ("read", "write"):

@@ -90,7 +90,7 @@ class System:
         cpus: logical processors that this process may use.
         cores: per socket.
         sockets: their number.
-        one_a_core: the first of ``cpus`` on each core.
+        one_per_core: the first of ``cpus`` on each core.
         caches: by name, ``l1d`` first.
         nodes: memory nodes.
         node_cpus: those of ``cpus`` on each node, by node number.
@@ -106,7 +106,7 @@ class System:
     cpus: tuple[int, ...]
     cores: int
     sockets: int
-    one_a_core: frozenset[int]
+    one_per_core: frozenset[int]
     caches: dict[str, Cache]
     nodes: list[Node]
     node_cpus: dict[int, tuple[int, ...]]
@@ -167,7 +167,7 @@ def read(root: Path = Path("/")) -> System:
         cpus=cpus,
         cores=max(cores // sockets, 1),
         sockets=sockets,
-        one_a_core=frozenset({places.get(cpu, ("", str(cpu))): cpu for cpu in cpus[::-1]}.values()),
+        one_per_core=frozenset({places.get(cpu, ("", str(cpu))): cpu for cpu in cpus[::-1]}.values()),
         caches=_caches(folder, cpus[0], places) or _of_cpuid(processor),
         nodes=_nodes(root, memory["MemTotal"] * 1024, cpus),
         node_cpus=_node_cpus(root, cpus),

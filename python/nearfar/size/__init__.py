@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class SizeRun(Run, total=False):
-    """How sizes were found; ``traces``: the hash of each trace's ``trace.json``."""
+    """Provenance; ``traces``: the hash of each trace's ``trace.json``."""
 
     fleet: str | None
     traces: dict[str, str]
@@ -67,7 +67,7 @@ class SizeResult(FolderResult):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be sized: the VMs, and their machines by name."""
+    """The input: programs, as VMs, and host machines by name."""
 
     vms: Sequence[Vm]
     machines: Mapping[str, machines.Machine]

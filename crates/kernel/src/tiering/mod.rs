@@ -36,9 +36,9 @@ pub use ids::{FRAME, HUGE, NodeId, Page, Tenant, Time};
 pub use knobs::{Knob, Knobs, Settings};
 pub use memory::{Action, Capability, Commit, DropReason, Limit, Memory, Refused, Request, need};
 pub use policy::{Context, MIN_STEP, Next, Policy, Thread};
-pub use reclaim::usual_min_free;
+pub use reclaim::default_min_free;
 
-/// A policy, and the first run of each of its threads that does not start idle.
+/// A policy, and the first wake-up of each non-idle thread.
 pub type Made = (Box<dyn Policy>, Vec<(Thread, Time)>);
 
 /// A registered policy.

@@ -30,7 +30,7 @@ knobs! {
 
 /// The knob `min_free` as Linux sets it for a single node of this size in bytes (`mm/page_alloc.c`,
 /// `calculate_min_free_kbytes`).
-pub fn usual_min_free(node: u64) -> (&'static str, String) {
+pub fn default_min_free(node: u64) -> (&'static str, String) {
     let kib = ((node / 1024) as f64 * 16.0).sqrt() as u64;
     ("min_free", format!("{}KiB", kib.clamp(128, 256 << 10)))
 }

@@ -53,20 +53,20 @@ impl Backing {
     }
 }
 
-/// The effect of an event on touched pages of 4 KiB. Ranges include both ends.
+/// The effect of an event on touched pages of 4 KiB. Ranges are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The pages end; `kept`: their mapping does not.
+    /// The pages are freed; `kept`: still mapped.
     End { space: u32, first: u64, last: u64, kept: bool },
     /// The pages end, and the content of their object too.
     Remove { space: u32, first: u64, last: u64 },
-    /// The pages are discarded until they are written.
+    /// The pages are discarded unless written (`MADV_FREE`).
     Free { space: u32, first: u64, last: u64 },
     /// The pages move by `by` pages (modulo 2^64).
     Move { space: u32, first: u64, last: u64, by: u64 },
     /// The child shares all pages of the parent.
     Fork { parent: u32, child: u32 },
-    /// The pages are private memory with this advice now, or not private memory.
+    /// The pages are now private memory with this advice, or with none.
     Area { space: u32, first: u64, last: u64, advice: Option<Advice> },
     /// Every huge page within these pages is filled (`MADV_COLLAPSE`).
     Collapse { space: u32, first: u64, last: u64 },
@@ -309,7 +309,7 @@ impl Spaces {
             },
         };
         let named = file.1 != 0;
-        // Such files are memory: they have no storage to be read from.
+        // Files of tmpfs have no storage to be read from.
         let memory = ["/dev/shm/", "/memfd:"].iter().any(|start| event.name.starts_with(start));
         Backing::Object {
             object,
@@ -386,7 +386,7 @@ impl Spaces {
         }
     }
 
-    /// Apply an event of a range of one space. One beyond user addresses means nothing.
+    /// Apply an event of a range of one space. Ranges beyond user addresses are ignored.
     fn in_range(&mut self, event: &RegionEvent, process: u32, effects: &mut Vec<Effect>) {
         let end = event.length.checked_sub(1).and_then(|more| event.addr.checked_add(more));
         let Some(last) = end.map(|end| end >> PAGE).filter(|last| *last < PAGES) else { return };
@@ -464,7 +464,7 @@ impl Spaces {
         self.show_areas(space, (first, last), effects);
     }
 
-    /// Add what private memory a range has now.
+    /// Append the private areas of a range.
     fn show_areas(&self, space: u32, (first, last): (u64, u64), effects: &mut Vec<Effect>) {
         effects.push(Effect::Area { space, first, last, advice: None });
         for (first, last, advice) in self.spaces[space as usize].areas(first, last) {

@@ -14,7 +14,7 @@ use super::clear::clear_page;
 pub struct AllocOptions {
     /// `vmalloc` of the kernel, or a program.
     pub allocator: Allocator,
-    /// Input of the mode.
+    /// The placement policy.
     pub policy: Policy,
     /// The node whose cores allocate.
     pub from: usize,
@@ -30,7 +30,7 @@ pub struct AllocOptions {
 nearfar_schema::columns! {
     /// What landed on one node.
     pub struct Landed {
-        /// The topology's number of the node whose medium holds it.
+        /// Topology index of the node that backs it.
         node: usize,
         /// Kind and number, such as `pmem4`.
         label: String,
@@ -42,7 +42,7 @@ nearfar_schema::columns! {
         bytes: u64 ["bytes"],
         /// Bytes of page tables and the like.
         tables_bytes: u64 ["bytes"],
-        /// What is left of what the kernel can give out.
+        /// Bytes that stay allocatable.
         free_bytes: u64 ["bytes"],
         /// Time to allocate and clear a page.
         page_ns: f64 ["ns"],
@@ -71,11 +71,11 @@ nearfar_schema::columns! {
         seconds: Option<f64> ["s"] as "time",
         /// Its rate, or null when impossible.
         gb_per_second: Option<f64> ["GB/s"] as "GB/s",
-        /// What the kernel could have given out.
+        /// Allocatable bytes.
         capacity_bytes: u64 ["bytes"],
-        /// On DRAM of the own socket.
+        /// On local DRAM.
         local_dram_bytes: u64 ["bytes"] as "DRAM near",
-        /// On DRAM of others.
+        /// On remote DRAM.
         remote_dram_bytes: u64 ["bytes"] as "DRAM far",
         /// On persistent or CXL memory of the own socket.
         local_far_bytes: u64 ["bytes"] as "other near",
@@ -95,7 +95,7 @@ pub struct Allocated {
     /// Its row.
     #[serde(flatten)]
     pub row: AllocRow,
-    /// Node by node, those that the kernel sees.
+    /// One per node that the kernel sees.
     pub landed: Vec<Landed>,
 }
 

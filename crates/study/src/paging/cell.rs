@@ -26,7 +26,7 @@ pub struct Cell {
     pub tlb_interval: Option<(f64, f64)>,
     /// Page faults; an estimate when sampled.
     pub faults: u64,
-    /// Standard error of the faults when sampled.
+    /// Error of the faults when sampled: standard error and extrapolated bias.
     pub faults_error: Option<f64>,
     /// 95 % interval of the faults when sampled.
     pub faults_interval: Option<(f64, f64)>,

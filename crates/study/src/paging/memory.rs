@@ -1,4 +1,4 @@
-//! Many memory sizes at one page size, window by window, for policies that see faults only.
+//! Many memory sizes at one page size, window by window, for policies that run at faults only.
 
 use nearfar_hardware::table::{grow, prefetch};
 use nearfar_kernel::replacement::{AccessBits, Replacement, Setup, Shared};

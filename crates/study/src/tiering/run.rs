@@ -124,7 +124,7 @@ pub(super) fn alone(
             engine.end_pages(Page::new(0), workload.pages);
         }
         let mut ahead = Program::new(workload, index, case.seed)?;
-        engine.world.forget_peak(0);
+        engine.world.reset_peak(0);
         let mut last = Moment::now(engine, 0);
         let began = last.clock;
         let mut program = Program::new(workload, index, case.seed)?;

@@ -74,7 +74,7 @@ impl<'a> Tenant<'a> {
             self.program = Program::new(self.workload, self.phase, case.seed)?;
             self.ahead = Program::new(self.workload, self.phase, case.seed)?;
         }
-        engine.world.forget_peak(self.index);
+        engine.world.reset_peak(self.index);
         self.last = Moment::now(engine, self.index);
         (self.began, self.point) = (self.last.clock, 1);
         Ok(())

@@ -1,33 +1,30 @@
 //! Traces captured with `--sample`: estimates from a part of the references, with their errors.
 //!
-//! **Memories of 4 KiB pages** have a sample of the pages (SHARDS: Waldspurger, Park, Garthwaite,
+//! **Memories of 4 KiB pages** are simulated with a sample of the pages (SHARDS: Waldspurger, Park, Garthwaite,
 //! Ahmad, FAST 2015): those with the hash of their number in a range. The range is split into
 //! [`GROUPS`] groups, which are simulated separately. The first references to every page are
 //! recorded, so the number of pages and the share of each group are known: its memory has this share
 //! of the frames, and its counts are divided by it. Their variance gives the error. Only faults after
 //! the first of a page are estimated; a memory large enough for all pages is exact.
 //!
-//! Few pages share a memory less well than many do, so groups fault too often, by an amount that falls
-//! as 1 / pages. The sample as a whole, which is simulated as well, has an eighth of this bias: the
+//! Few pages share a memory less well than many do: groups fault too often, by an amount that falls as
+//! 1 / pages. The sample as a whole, which is simulated as well, has an eighth of this bias: the
 //! estimate is extrapolated from both (Richardson), and the extrapolated amount is part of the error.
 //!
 //! **Memories of larger pages** are simulated if they hold all pages: they fault once for each, and
 //! that is exact ([`Larger`]). Which of a larger page's references are not recorded is unknown, so
 //! there is no estimate for less memory.
 //!
-//! **TLBs** have bursts of references with warm-up ([`clusters`]).
+//! **TLBs** are simulated in bursts of references with warm-up ([`bursts`]).
 
 mod block_set;
-pub mod clusters;
+mod bursts;
 pub mod records;
-
-use std::ops::Range;
 
 use nearfar_trace::hash::mix;
 use nearfar_trace::sample::PAGE_SHIFT;
 use nearfar_trace::{Batch, Error, PageSample, Reader, RegionEvent, Result};
 use rayon::ThreadPool;
-use rayon::prelude::*;
 
 use super::cell::{Cell, FaultKinds, Memory};
 use super::engine::Outcome;
@@ -40,9 +37,9 @@ use records::TraceSample;
 /// The sampled page size, bytes.
 pub const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Disjoint groups of sampled pages.
-pub const GROUPS: u32 = 8;
+const GROUPS: u32 = 8;
 /// Minimum number of expected pages per group.
-pub const MIN_GROUP_PAGES: f64 = 125.0;
+const MIN_GROUP_PAGES: f64 = 125.0;
 /// Half-width of a 95 % interval in standard errors of a mean of [`GROUPS`] values (Student's t).
 const HALF_WIDTH: f64 = 2.365;
 /// Records per chunk of a group.
@@ -74,7 +71,19 @@ impl Sample {
     /// Whether the sample contains the page of this number.
     #[inline]
     pub fn contains(&self, page_number: u64) -> bool {
-        (self.low..self.high).contains(&mix(page_number & Self::MASK ^ self.seed))
+        (self.low..self.high).contains(&self.hash(page_number))
+    }
+
+    /// The group of this sample that contains the page.
+    pub fn group_of(&self, page_number: u64) -> Option<u32> {
+        let hash = self.hash(page_number);
+        let group = || (0..GROUPS).find(|&group| hash < self.group(group).high);
+        (self.low..self.high).contains(&hash).then(group).flatten()
+    }
+
+    #[inline]
+    fn hash(&self, page_number: u64) -> u64 {
+        mix(page_number & Self::MASK ^ self.seed)
     }
 }
 
@@ -83,13 +92,13 @@ impl Sample {
 pub struct LeftOut {
     /// Page size, bytes.
     pub page_bytes: u64,
-    /// The memory, at least, that holds all of its pages, bytes; `None` if the trace does not hold
-    /// what the page size needs.
+    /// A lower bound of the memory that holds all of its pages, bytes; `None` if the trace does not
+    /// hold what the page size needs.
     pub least_memory: Option<u64>,
 }
 
 impl LeftOut {
-    /// A page size whose cells the trace does not give.
+    /// A page size without cells at any memory size.
     pub fn without(page_bytes: u64) -> Self {
         Self { page_bytes, least_memory: None }
     }
@@ -141,7 +150,7 @@ fn round_up(rate: f64) -> f64 {
 }
 
 /// Mean of estimates, and its standard error.
-pub fn estimate(values: &[f64]) -> (f64, f64) {
+fn estimate(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (count - 1.0);
@@ -195,8 +204,8 @@ impl Sampled<'_> {
         let all = groups.len();
         let share_of_all = shares.iter().sum();
         groups.push(make(sample, share_of_all));
-        let mut simulation = Simulation::new(self, &mut groups);
-        records::simulate(self, sample, &mut simulation, on_progress)?;
+        let simulations = groups.iter_mut().map(|group| Simulation::new(self, group));
+        records::simulate(self, sample, simulations.collect(), on_progress)?;
 
         let outcomes: Vec<Vec<Outcome>> = groups.iter().map(PageSize::outcomes).collect();
         let mean_of = |count: &dyn Fn(usize) -> u64| {
@@ -210,13 +219,19 @@ impl Sampled<'_> {
         let total = |count: &dyn Fn(usize) -> u64| mean_of(count).0.round() as u64;
         // With lifetimes, an address can have several pages.
         let (born, file_pages) = if self.lives { trace.born } else { (pages, 0) };
-        let tlb = trace.clusters.outcome(shift);
+        let tlb = trace.bursts.outcome(shift);
         let cell = |(memory, &Memory { bytes, fraction, frames }): (usize, &Memory)| {
             let sum_of =
                 |count: fn(&Outcome) -> u64| total(&|group| count(&outcomes[group][memory]));
             let again =
                 |group: usize| outcomes[group][memory].faults.saturating_sub(groups[group].pages());
-            let (again, error) = mean_of(&again);
+            // The rule of three, for events that no sampled page had.
+            let mut rare = 3.0 / share_of_all;
+            let (mut again, mut error) = mean_of(&again);
+            // A memory for the peak is exact, though the share of a group can need more than its own.
+            if frames >= if self.lives { trace.peak_pages } else { pages } {
+                (again, error, rare) = (0.0, 0.0, 0.0);
+            }
             let faults = born as f64 + again;
             let outcome = Outcome {
                 faults: faults.round() as u64,
@@ -225,10 +240,6 @@ impl Sampled<'_> {
                 file_dirty_evictions: sum_of(|outcome| outcome.file_dirty_evictions),
                 void_faults: sum_of(|outcome| outcome.void_faults),
             };
-            // The rule of three, for events that no sampled page had. Without lifetimes, a memory
-            // for all pages is exact.
-            let is_exact = !self.lives && frames >= pages;
-            let rare = if is_exact { 0.0 } else { 3.0 / share_of_all };
             Cell {
                 page_bytes: PAGE,
                 memory_bytes: bytes,
@@ -242,7 +253,7 @@ impl Sampled<'_> {
                 faults_error: Some(error),
                 faults_interval: Some((
                     (faults - HALF_WIDTH * error).max(born as f64),
-                    faults + HALF_WIDTH * error + rare,
+                    (faults + HALF_WIDTH * error + rare).min(trace.references as f64),
                 )),
                 dirty_evictions: outcome.dirty_evictions,
                 pages: born,
@@ -256,7 +267,7 @@ impl Sampled<'_> {
 
 /// Page sizes above 4 KiB.
 pub struct Larger {
-    /// Those of which a memory may hold all pages.
+    /// Those whose pages may all fit in the largest memory.
     pub sizes: Vec<u64>,
     /// The others.
     left_out: Vec<LeftOut>,
@@ -278,21 +289,22 @@ impl Larger {
         larger
     }
 
-    /// Of `cells`, counted from the recorded references, those that are exact, with TLB misses
+    /// The exact ones of `cells`, which were counted from the recorded references, with TLB misses
     /// estimated from bursts; and the page sizes without any.
     pub fn exact(self, trace: &TraceSample, cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
         let (exact, others): (Vec<Cell>, Vec<Cell>) =
             cells.into_iter().partition(|cell| cell.frames >= cell.pages);
         let mut left_out = self.left_out;
-        for Cell { page_bytes, pages, .. } in others {
-            let has = |found: &[LeftOut]| found.iter().any(|size| size.page_bytes == page_bytes);
-            if !has(&left_out) && exact.iter().all(|cell| cell.page_bytes != page_bytes) {
-                left_out.push(LeftOut { page_bytes, least_memory: Some(pages * page_bytes) });
+        for page_bytes in self.sizes {
+            let of_size = |cell: &&Cell| cell.page_bytes == page_bytes;
+            if let (None, Some(cell)) = (exact.iter().find(of_size), others.iter().find(of_size)) {
+                let least_memory = Some(cell.pages * page_bytes);
+                left_out.push(LeftOut { page_bytes, least_memory });
             }
         }
         left_out.sort_by_key(|size| size.page_bytes);
         let estimated = |cell: Cell| {
-            let tlb = trace.clusters.outcome(cell.page_bytes.trailing_zeros());
+            let tlb = trace.bursts.outcome(cell.page_bytes.trailing_zeros());
             Cell {
                 references: trace.references,
                 tlb_misses: tlb.misses.round() as u64,
@@ -307,17 +319,17 @@ impl Larger {
     }
 }
 
-/// Groups of pages that are being simulated.
+/// A group of pages that is being simulated.
 pub struct Simulation<'a> {
     windower: Windower,
     chunk: Chunk,
     /// Records in the chunk.
     count: usize,
-    groups: &'a mut [PageSize],
+    group: &'a mut PageSize,
 }
 
 impl<'a> Simulation<'a> {
-    fn new(study: &Sampled<'_>, groups: &'a mut [PageSize]) -> Self {
+    fn new(study: &Sampled<'_>, group: &'a mut PageSize) -> Self {
         let kinds = study.options.kinds;
         let mut windower = Windower::new(PAGE_SHIFT, super::window::MAX_BLOCKS, kinds);
         if study.lives {
@@ -326,14 +338,15 @@ impl<'a> Simulation<'a> {
         }
         let mut chunk = Chunk::default();
         windower.begin(&mut chunk);
-        Self { windower, chunk, count: 0, groups }
+        Self { windower, chunk, count: 0, group }
     }
 
     fn event(&mut self, event: &RegionEvent) {
         self.windower.event(event, &mut self.chunk);
     }
 
-    fn records(&mut self, batch: &Batch, mut range: Range<usize>) {
+    fn records(&mut self, batch: &Batch) {
+        let mut range = 0..batch.len();
         while !range.is_empty() {
             let end = range.end.min(range.start + CHUNK - self.count);
             self.windower.add(batch, range.start..end, &mut self.chunk);
@@ -350,8 +363,7 @@ impl<'a> Simulation<'a> {
     /// Simulate what has been added.
     fn end(&mut self) {
         self.windower.end(&mut self.chunk);
-        let Self { groups, chunk, .. } = self;
-        groups.par_iter_mut().for_each(|group| group.chunk(chunk));
+        self.group.chunk(&self.chunk);
     }
 }
 

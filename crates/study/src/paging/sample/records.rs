@@ -5,33 +5,38 @@ use std::ops::Range;
 use nearfar_trace::reader::Batches;
 use nearfar_trace::sample::PAGE_SHIFT;
 use nearfar_trace::{Batch, Columns, KindSet, RegionEvent, Result, last_byte};
-
+use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
 use super::block_set::BlockSet;
-use super::clusters::{Clusters, Schedule};
+use super::bursts::Bursts;
 use super::{GROUPS, Sample, Sampled, Simulation};
 use crate::lifetimes::{Events, Next, Recent, ResidentSet};
+
+/// Fewer records are simulated by one thread.
+const FEW: usize = 1 << 10;
 
 /// The numbers of the pages that a record touches.
 fn pages_of(addr: u64, size: u16) -> impl Iterator<Item = u64> {
     addr >> PAGE_SHIFT..=last_byte(addr, size) >> PAGE_SHIFT
 }
 
-/// What the sampled pages, and the whole trace, have.
+/// Counts of the sampled pages and of the whole trace.
 pub struct TraceSample {
     /// The sampled pages that were touched.
     sampled: FxHashSet<u64>,
     /// All touched blocks.
     pub touched: BlockSet,
-    /// Samples for the TLB.
-    pub clusters: Clusters,
+    /// The bursts, for TLBs.
+    pub bursts: Bursts,
     /// References that the program made, of the selected kinds. How many of them cross a page is
     /// not known.
     pub references: u64,
     /// With lifetimes, the 4 KiB pages that had a frame, and how many of them are file pages: the
     /// first references to all pages are recorded.
     pub born: (u64, u64),
+    /// With lifetimes, the most 4 KiB pages that had a frame at once.
+    pub peak_pages: u64,
 }
 
 /// A piece of a trace.
@@ -41,18 +46,18 @@ enum Piece<'a> {
     Records(&'a Batch, Range<usize>, u64),
 }
 
-/// Read the pieces of a trace in order. `on_piece` gets the address spaces, and with lifetimes places
-/// of records in them.
+/// Read the pieces of a trace in order. With lifetimes, addresses of records are replaced by their
+/// places in the address spaces, which `on_piece` gets as well.
 fn pieces(
     study: &Sampled<'_>,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
     on_piece: &mut (dyn FnMut(Piece<'_>, &mut ResidentSet) + Send),
 ) -> Result<()> {
     let Sampled { reader, options, lives, .. } = *study;
-    // Without pages, it tracks address spaces only.
+    // Without records, it tracks address spaces only.
     let mut set = ResidentSet::new(options.spaces(reader), options.files);
     let mut events = if lives { Events::new(reader)? } else { Events::none() };
-    // Bursts are of one thread each.
+    // A burst needs its thread.
     let thread = reader.info().threads.len() > 1 || lives && set.spaces().several();
     let mut groups = reader.groups(Columns { thread, ..Columns::PAGING });
     let (mut batch, mut at) = (Batch::default(), 0);
@@ -97,13 +102,13 @@ impl TraceSample {
         let Sampled { reader, options, lives, .. } = *study;
         let (kinds, tlb, sample) = (options.kinds, options.tlb, Sample::new(study.sample));
         let references = reader.info().references_of(kinds);
-        let schedule = Schedule::new(study.sample, references, tlb);
         let mut found = Self {
             sampled: FxHashSet::default(),
             touched: BlockSet::new(PAGE_SHIFT),
-            clusters: Clusters::new(schedule, kinds, tlb, page_sizes),
+            bursts: Bursts::new(study.sample, references, kinds, tlb, page_sizes),
             references,
             born: (0, 0),
+            peak_pages: 0,
         };
         let mut recent = Recent::default();
         pieces(study, on_progress, &mut |piece, set| match piece {
@@ -113,11 +118,12 @@ impl TraceSample {
                 }
             }
             Piece::Records(batch, range, at) => {
-                found.clusters.records(batch, range.clone(), at);
+                found.bursts.records(batch, range.clone(), at);
                 found.records(batch, range.clone(), kinds, sample);
                 if lives {
                     set.records(&mut recent, kinds, batch, range);
                     found.born = set.peak().pages();
+                    found.peak_pages = set.peak().bytes() >> PAGE_SHIFT;
                 }
             }
         })?;
@@ -126,7 +132,7 @@ impl TraceSample {
 
     fn records(&mut self, batch: &Batch, range: Range<usize>, kinds: KindSet, sample: Sample) {
         let mut previous = u64::MAX;
-        for i in range.filter(|&i| kinds.0 >> batch.kind[i] & 1 == 1) {
+        for i in range.filter(|&i| kinds.has(batch.kind[i])) {
             for page in pages_of(batch.addr[i], batch.size[i]) {
                 if page != previous {
                     self.touched.touch(page << PAGE_SHIFT);
@@ -141,43 +147,57 @@ impl TraceSample {
 
     /// Distinct pages of each group of `sample`.
     pub fn pages_by_group(&self, sample: Sample) -> Vec<u64> {
-        let pages = |group| {
-            let group = sample.group(group);
-            self.sampled.iter().filter(|&&page| group.contains(page)).count() as u64
-        };
-        (0..GROUPS).map(pages).collect()
+        let mut pages = vec![0; GROUPS as usize];
+        for group in self.sampled.iter().filter_map(|&page| sample.group_of(page)) {
+            pages[group as usize] += 1;
+        }
+        pages
     }
 }
 
-/// Simulate the records of sampled pages, and the events between them.
+/// Simulate the records of sampled pages, and the events between them: for each group of pages, then
+/// for all of them.
 ///
 /// # Errors
 /// If the trace cannot be read again; errors of `on_progress`.
 pub fn simulate(
     study: &Sampled<'_>,
     sample: Sample,
-    simulation: &mut Simulation<'_>,
+    mut simulations: Vec<Simulation<'_>>,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
-    let (kinds, mut own) = (study.options.kinds, Batch::default());
+    let kinds = study.options.kinds;
+    let mut own = vec![Batch::default(); simulations.len()];
+    let mut runs: Vec<_> = simulations.iter_mut().zip(&mut own).collect();
     pieces(study, on_progress, &mut |piece, set| match piece {
         Piece::Event(event) => {
             set.event(&event);
-            simulation.event(&event);
+            runs.iter_mut().for_each(|(simulation, _)| simulation.event(&event));
         }
         Piece::Records(batch, range, _) => {
-            for i in range.filter(|&i| kinds.0 >> batch.kind[i] & 1 == 1) {
+            // Between two events there may be few.
+            let at_once = if range.len() < FEW { runs.len() } else { 1 };
+            for i in range.filter(|&i| kinds.has(batch.kind[i])) {
                 let (addr, size) = (batch.addr[i], batch.size[i]);
-                if pages_of(addr, size).any(|page| sample.contains(page)) {
+                // A record that crosses a page can be of two groups.
+                let mut of = 0u32;
+                for group in pages_of(addr, size).filter_map(|page| sample.group_of(page)) {
+                    of |= 1 << group | 1 << GROUPS;
+                }
+                while of != 0 {
+                    let own = &mut runs[of.trailing_zeros() as usize].1;
                     own.addr.push(addr);
                     own.kind.push(batch.kind[i]);
                     own.size.push(size);
+                    of &= of - 1;
                 }
             }
-            simulation.records(&own, 0..own.len());
-            own.clear();
+            runs.par_iter_mut().with_min_len(at_once).for_each(|(simulation, own)| {
+                simulation.records(own);
+                own.clear();
+            });
         }
     })?;
-    simulation.end();
+    study.pool.install(|| simulations.par_iter_mut().for_each(Simulation::end));
     Ok(())
 }

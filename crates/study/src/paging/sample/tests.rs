@@ -88,7 +88,12 @@ fn captured(records: &[Record], rate: f64, seed: u64, bursts: (u64, u64), dir: &
         let within = number % distance;
         let start = mix(seed ^ number / distance) % (distance - length);
         if within == start {
-            sample.bursts.push(Burst { thread: 0, start: kept.len() as u64, end: 0 });
+            sample.bursts.push(Burst {
+                thread: 0,
+                start: kept.len() as u64,
+                end: 0,
+                blocks: distance,
+            });
         }
         let in_burst = (start..start + length).contains(&within);
         let mut keep = in_burst;
@@ -289,8 +294,8 @@ fn a_short_captured_run_has_faults() {
         assert_eq!(few.faults_interval, many.faults_interval);
         assert!(few.faults > 0 && few.tlb_misses > 0);
         assert_eq!(few.tlb_interval, Some((0.0, 100_000.0)));
-        // None of these bursts fills the TLB.
-        assert_eq!((many.tlb_misses, many.tlb_interval), (0, Some((0.0, 100_000.0))));
+        // None of these bursts fills the TLB: each miss is uncertain.
+        assert_eq!(many.tlb_interval, Some((0.0, 100_000.0)));
     }
     assert_eq!(few.len(), 6);
 }

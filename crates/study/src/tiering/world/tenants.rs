@@ -7,23 +7,23 @@ use nearfar_kernel::tiering::{Memory, NodeId, Page, Tenant, Time};
 use super::super::counters::{Counters, MAX_NODES, Program};
 use super::World;
 
-/// What a tenant has, and what happened to it.
+/// Frames, counters and clocks of a tenant.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     pub counters: Counters,
     /// Frames, by node.
     pub used: [u64; MAX_NODES],
-    /// Frames that hold shadows, now and at most.
+    /// Frames of shadow copies: current and peak.
     pub shadows: u64,
     pub shadows_peak: u64,
-    /// Picoseconds of an access by node and load or store, with the current traffic.
+    /// Access latency in ps by node and [load, store], at the current load.
     pub cost: [[u64; 2]; MAX_NODES],
     /// Accesses at the last measurement.
     pub metered: [[u64; 2]; MAX_NODES],
-    /// Its threads, and when the last of those that have ended did.
+    /// Its threads, and when the last one ended.
     pub threads: Range<usize>,
     pub latest: Time,
-    /// When its threads go on after a sleep.
+    /// When its threads resume after a sleep.
     pub resumes: Time,
 }
 
@@ -105,7 +105,7 @@ impl World {
         &self.accounts[tenant].counters
     }
 
-    /// The clock of a tenant: of its thread that is furthest behind, or that ended last.
+    /// The clock of a tenant: that of its slowest thread, or of the last that ended.
     pub fn clock_of(&self, tenant: usize) -> Time {
         let account = &self.accounts[tenant];
         match self.clocks_of(account.threads.clone()).min() {
@@ -121,7 +121,7 @@ impl World {
         clocks.all(|clock| clock == Time::NEVER).then_some(account.latest)
     }
 
-    /// The threads of a tenant, which has ended, go on at `time`.
+    /// Resume the threads of an ended tenant at `time`.
     pub(in crate::tiering) fn resume(&mut self, tenant: usize, time: Time) {
         self.clocks[self.current] = self.clock;
         self.accounts[tenant].resumes = time;
@@ -130,14 +130,14 @@ impl World {
         (self.current, self.clock) = (threads.start, time);
     }
 
-    /// Frames that a tenant's shadows hold, now and at most since [`forget_peak`](World::forget_peak).
+    /// Frames that a tenant's shadows hold, now and at most since [`reset_peak`](World::reset_peak).
     pub fn shadows(&self, tenant: usize) -> (u64, u64) {
         let account = &self.accounts[tenant];
         (account.shadows, account.shadows_peak)
     }
 
-    /// The most shadows from now on.
-    pub fn forget_peak(&mut self, tenant: usize) {
+    /// Restart the peak count of shadow copies.
+    pub fn reset_peak(&mut self, tenant: usize) {
         let account = &mut self.accounts[tenant];
         account.shadows_peak = account.shadows;
     }
@@ -154,7 +154,7 @@ impl World {
         self.accounts[tenant].used.into_iter().take(self.hardware.nodes.len()).collect()
     }
 
-    /// Frames of the fastest node that a tenant's pages have; those of copies in progress are not.
+    /// A tenant's frames on the fastest node, without copies in progress.
     pub fn fast_pages(&self, tenant: usize) -> u64 {
         let own = |page: &Page| self.owner(*page) == tenant;
         let copies = self.copies.iter().filter(|(page, to)| **to == NodeId::FAST && own(page));
@@ -172,7 +172,7 @@ impl World {
         for (tenant, account) in self.accounts.iter().enumerate() {
             let count = &account.counters;
             if count.demotions != count.demotions_copied + count.demotions_remapped {
-                return Err("demotions are not the copied and the remapped ones".into());
+                return Err("demotions are not copied plus remapped".into());
             }
             let entered = count.fast_allocated + count.promotions;
             let left = count.fast_freed + count.demotions;
@@ -184,12 +184,12 @@ impl World {
         for node in NodeId::all(self.nodes()) {
             let tenants = (0..self.tenants()).map(|tenant| self.used(Tenant::new(tenant), node));
             if tenants.sum::<u64>() != self.capacity(node) - self.free(node) {
-                return Err(format!("the tenants do not use what is used of {node:?}"));
+                return Err(format!("tenants' frames on {node:?} do not sum up"));
             }
         }
         match sums == self.counters.all() {
             true => Ok(()),
-            false => Err("the tenants' counters are not the machine's".into()),
+            false => Err("tenant counters do not sum up".into()),
         }
     }
 }
