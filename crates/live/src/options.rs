@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_kernel::epf;
 use nearfar_kernel::tiering::layered::{Declared, Hooks};
-use nearfar_kernel::tiering::{NodeId, POLICIES, Settings, find, default_min_free};
+use nearfar_kernel::tiering::{NodeId, POLICIES, Settings, default_min_free, find};
 use nearfar_schema::{
     Bytes, Choice, Command, Entry, Given, Nanoseconds, OneMemory, Options as _, Registry, Value,
     column, none, required, units::MemorySize,

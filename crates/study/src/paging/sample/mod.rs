@@ -221,23 +221,24 @@ impl Sampled<'_> {
         let (born, file_pages) = if self.lives { trace.born } else { (pages, 0) };
         let tlb = trace.bursts.outcome(shift);
         let cell = |(memory, &Memory { bytes, fraction, frames }): (usize, &Memory)| {
+            // A memory for the peak evicts nothing, though the share of a group can need more than its own.
+            let is_exact = frames >= if self.lives { trace.peak_pages } else { pages };
             let sum_of =
                 |count: fn(&Outcome) -> u64| total(&|group| count(&outcomes[group][memory]));
+            let evictions = |count| if is_exact { 0 } else { sum_of(count) };
             let again =
                 |group: usize| outcomes[group][memory].faults.saturating_sub(groups[group].pages());
-            // The rule of three, for events that no sampled page had.
-            let mut rare = 3.0 / share_of_all;
-            let (mut again, mut error) = mean_of(&again);
-            // A memory for the peak is exact, though the share of a group can need more than its own.
-            if frames >= if self.lives { trace.peak_pages } else { pages } {
-                (again, error, rare) = (0.0, 0.0, 0.0);
-            }
+            // The last is the rule of three, for events that no sampled page had.
+            let (again, error, rare) = match (is_exact, mean_of(&again)) {
+                (true, _) => (0.0, 0.0, 0.0),
+                (false, (again, error)) => (again, error, 3.0 / share_of_all),
+            };
             let faults = born as f64 + again;
             let outcome = Outcome {
                 faults: faults.round() as u64,
-                dirty_evictions: sum_of(|outcome| outcome.dirty_evictions),
+                dirty_evictions: evictions(|outcome| outcome.dirty_evictions),
                 file_faults: sum_of(|outcome| outcome.file_faults),
-                file_dirty_evictions: sum_of(|outcome| outcome.file_dirty_evictions),
+                file_dirty_evictions: evictions(|outcome| outcome.file_dirty_evictions),
                 void_faults: sum_of(|outcome| outcome.void_faults),
             };
             Cell {
