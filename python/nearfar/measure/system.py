@@ -167,7 +167,9 @@ def read(root: Path = Path("/")) -> System:
         cpus=cpus,
         cores=max(cores // sockets, 1),
         sockets=sockets,
-        one_per_core=frozenset({places.get(cpu, ("", str(cpu))): cpu for cpu in cpus[::-1]}.values()),
+        one_per_core=frozenset(
+            {places.get(cpu, ("", str(cpu))): cpu for cpu in cpus[::-1]}.values()
+        ),
         caches=_caches(folder, cpus[0], places) or _of_cpuid(processor),
         nodes=_nodes(root, memory["MemTotal"] * 1024, cpus),
         node_cpus=_node_cpus(root, cpus),
