@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import kernel
 from inputs import Inputs
-from measure import Row, nearfar, row, run
+from measure import Row, capture, row
 from programs import PROGRAMS
 from table import recorded
 
@@ -51,9 +51,8 @@ Estimates = dict[tuple[str, str], tuple[float, float | None, float | None]]
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     """Each program once whole, then with each seed."""
     if not inputs.can_capture:
+        inputs.remarks.append(f"{NAME} skipped: no QEMU")
         return []
-    # Python's sets and dictionaries are in the same order each time.
-    os.environ["PYTHONHASHSEED"] = "0"
     seeds = QUICK_SEEDS if quick else SEEDS
     for program in PROGRAMS:
         if program.name in LEFT_OUT or quick and program.name not in QUICK:
@@ -141,8 +140,7 @@ def record(folder: Path, command: list[str], seed: int | None) -> Path:
     """Capture a program: whole, or the sample of a seed."""
     path = folder / "t.trace"
     sample = [] if seed is None else ["--sample", str(SHARE), "--sample-seed", str(seed)]
-    words = nearfar("capture", "--force", "--follow-forks", *sample, "-o", path, "--", *command)
-    run(words, discard=True)
+    capture(command, path, kernel.ENVIRONMENT, *sample)
     return path
 
 
