@@ -228,7 +228,7 @@ pub const fn is_sampled(page_number: u64, seed: u64, limit: u64) -> bool {
 const MIN_BURST_DISTANCE: u64 = 16;
 
 /// Blocks in a burst of a recording with these flags: enough to fill a TLB of 1,600 entries, which
-/// takes 6,400 records, and to measure 1,000 more (`crates/study/src/paging/sample/clusters.rs`).
+/// takes 6,400 records, and to measure 1,000 more (`crates/study/src/paging/sample/bursts.rs`).
 pub const fn burst(flags: u32) -> u64 {
     if flags & FETCH != 0 { 5000 } else { 8000 }
 }
