@@ -71,6 +71,7 @@ RECORDS = {
     "watch": "cases.watch",
     "watch-cost": "cases.watch_cost",
     "big": "cases.big",
+    "captured-sample": "cases.captured_sample",
     "vm": "cases.vm",
 }
 
