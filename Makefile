@@ -115,13 +115,12 @@ test: test-packages ## Everything: lint, Rust tests, Python tests, documentation
 test-rust:
 	$(STEP) 'Rust tests, compiled' $(RUST_TESTS) --no-run
 	$(STEP) 'Rust tests, run' $(RUST_TESTS)
-	$(STEP) 'Rust examples in texts' cargo test $(CHECKED) --locked --doc --package nearfar-schema --quiet
 
 test-python:
 	$(STEP) 'Python tests' $(PYTEST)
 
 # Without the bench, and so without the checked libraries that it alone needs.
-RUST_TESTS := cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --lib --tests --quiet
+RUST_TESTS := cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --quiet
 
 # Some tests wait, so one process more than processors; at most four, for their memory.
 PYTEST := $(BIN)/pytest --numprocesses $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist loadgroup

@@ -82,14 +82,14 @@ def start(*words: object) -> subprocess.Popen[str]:
 
 @contextmanager
 def cluster(
-    folder: Path, *more: str, workers: int = 2
+    folder: Path,
 ) -> Iterator[tuple[Path, subprocess.Popen[bytes], list[Any]]]:
-    """A scheduler and workers of one thread, given ``more``; the file and the processes."""
+    """A scheduler and two workers of one thread; the file and the processes."""
     pytest.importorskip("distributed")
     file = folder / "scheduler.json"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-    own = ["--scheduler-file", str(file), *more]
+    own = ["--scheduler-file", str(file)]
     scheduler = subprocess.Popen(
         [*dask, *own, "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], **quiet
     )
@@ -98,9 +98,7 @@ def cluster(
         until(file.exists, "a scheduler")
         worker = [sys.executable, "-m", "distributed.cli.dask_worker", *own]
         worker += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"]
-        running += [
-            subprocess.Popen([*worker, "--name", str(name)], **quiet) for name in range(workers)
-        ]
+        running += [subprocess.Popen([*worker, "--name", str(name)], **quiet) for name in range(2)]
         yield file, scheduler, running
     finally:
         for process in (*running, scheduler):
@@ -108,8 +106,8 @@ def cluster(
             process.wait()
 
 
-def both_there(file: Path, workers: int = 2) -> None:
+def both_there(file: Path) -> None:
     import distributed
 
     with distributed.Client(scheduler_file=str(file), set_as_default=False) as client:
-        client.wait_for_workers(workers, timeout=HANG)
+        client.wait_for_workers(2, timeout=HANG)

@@ -328,7 +328,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// A burst of a thread begins, that stands for so many blocks, or ends.
+    /// Begin or end the burst of a thread. `blocks`: how many blocks it stands for; 0 ends it.
     fn burst(&mut self, blocks: u64, thread: u32) {
         let records = self.out.writer.records();
         if blocks > 0 && self.out.has_begun() {

@@ -47,8 +47,8 @@ pub mod tag {
     pub const FENCE_END: u64 = 125;
     /// In a sample, where the thread is, see [`super::Place`].
     pub const PLACE: u64 = 126;
-    /// In a sample, a burst begins, in which every reference of the thread is recorded, or ends:
-    /// the blocks of the part of the run that the burst stands for, or 0.
+    /// In a sample, a burst begins or ends: in it, every reference of the thread is recorded. How
+    /// many blocks of the run it stands for; 0 ends it.
     pub const BURST: u64 = 127;
 }
 

@@ -253,8 +253,10 @@ impl<'a> Study<'a> {
         if frames.is_empty() {
             return None;
         }
+        // The TLB misses of a sample come from its bursts.
+        let is_whole = self.reader.info().source.sample.is_none();
         let job = PageSize::new(Job {
-            tlb: Some(self.options.tlb),
+            tlb: is_whole.then_some(self.options.tlb),
             ..self.job(page_bytes, block_shift, None, &frames)
         });
         Some(Size { job, memories, frames })

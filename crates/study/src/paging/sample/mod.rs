@@ -59,7 +59,7 @@ impl Sample {
 
     /// The pages of a captured sample.
     pub fn new(sample: &PageSample) -> Self {
-        Self { low: 0, high: (sample.rate * 2f64.powi(64)) as u64, seed: mix(sample.seed) }
+        Self { low: 0, high: sample.limit(), seed: mix(sample.seed) }
     }
 
     /// Group number `group` (0..[`GROUPS`]) of this sample.
@@ -228,11 +228,9 @@ impl Sampled<'_> {
             let evictions = |count| if is_exact { 0 } else { sum_of(count) };
             let again =
                 |group: usize| outcomes[group][memory].faults.saturating_sub(groups[group].pages());
-            // The last is the rule of three, for events that no sampled page had.
-            let (again, error, rare) = match (is_exact, mean_of(&again)) {
-                (true, _) => (0.0, 0.0, 0.0),
-                (false, (again, error)) => (again, error, 3.0 / share_of_all),
-            };
+            let (again, error) = if is_exact { (0.0, 0.0) } else { mean_of(&again) };
+            // The rule of three, for events that no sampled page had.
+            let rare = if is_exact { 0.0 } else { 3.0 / share_of_all };
             let faults = born as f64 + again;
             let outcome = Outcome {
                 faults: faults.round() as u64,
