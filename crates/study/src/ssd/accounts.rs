@@ -1,4 +1,4 @@
-//! Counters of a run, and its row.
+//! The row of a finished run.
 
 use nearfar_hardware::flash::Conditioned;
 
@@ -8,41 +8,12 @@ use super::faults::Faults;
 use super::histogram::Histogram;
 use super::scheduler::Scheduler;
 
-/// Event counts; see the fields of [`Cell`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// See [`Cell::references`].
-    pub references: u64,
-    /// See [`Cell::instructions`].
-    pub instructions: u64,
-    /// See [`Cell::accesses`].
-    pub accesses: u64,
-    /// See [`Cell::tlb_misses`].
-    pub tlb_misses: u64,
-    /// See [`Cell::embedded_faults`].
-    pub embedded_faults: u64,
-    /// See [`Cell::joined_faults`].
-    pub joined_faults: u64,
-    /// See [`Cell::passed_to_kernel`].
-    pub passed_to_kernel: u64,
-    /// See [`Cell::slept`].
-    pub slept: u64,
-    /// See [`Cell::overruns`].
-    pub overruns: u64,
-    /// See [`Cell::page_faults`].
-    pub page_faults: u64,
-    /// See [`Cell::cpu_walk`], nanoseconds.
-    pub walk_ns: u64,
-    /// See [`Cell::faults_while_filling`].
-    pub faults_while_filling: u64,
-}
-
-/// The row of a run that is over. `read` is how many references its trace had.
+/// Complete the row of a finished run, which has its event counts. `read`: references of the trace.
 ///
 /// # Panics
-/// Where something does not add up.
+/// If the counts are inconsistent.
 pub fn finish(
-    counts: &Counts,
+    counts: Cell,
     read: u64,
     scheduler: Scheduler<'_>,
     mut faults: Faults<'_>,
@@ -62,22 +33,9 @@ pub fn finish(
     let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
     let wear = umd.ftl().wear();
     let cell = Cell {
-        // The caller knows the setting.
-        epf: String::new(),
-        dram_bytes: 0,
         seconds: end as f64 / 1e9,
-        references: counts.references,
-        instructions: counts.instructions,
-        accesses: counts.accesses,
-        tlb_misses: counts.tlb_misses,
-        embedded_faults: counts.embedded_faults,
         embedded_fault_rate: share(counts.embedded_faults, counts.accesses),
-        joined_faults: counts.joined_faults,
-        passed_to_kernel: counts.passed_to_kernel,
         passed_share: share(counts.passed_to_kernel, counts.embedded_faults),
-        slept: counts.slept,
-        overruns: counts.overruns,
-        page_faults: counts.page_faults,
         disk_reads: faults.disk.reads(),
         cpu_busy: seconds(|core| core.busy),
         cpu_stall: seconds(|core| core.stall),
@@ -98,13 +56,13 @@ pub fn finish(
         erases_least: wear.least,
         erases_most: wear.most,
         die_busy: die_ns as f64 / 1e9,
-        cpu_walk: counts.walk_ns as f64 / 1e9,
+        cpu_walk: seconds(|core| core.walking),
         from_flash: device.from_flash,
-        faults_while_filling: counts.faults_while_filling,
         late_services: device.late_services,
         late_die: device.late.die as f64 / 1e9,
         late_channel: device.late.channel as f64 / 1e9,
         late_erase: device.late.erase as f64 / 1e9,
+        ..counts
     };
     let detail = Detail {
         conditioned: Some(conditioned),

@@ -6,7 +6,7 @@ use nearfar_hardware::tlb::FullLru;
 use nearfar_hardware::umd::Umd;
 use nearfar_trace::{Kind, last_byte};
 
-use super::accounts::Counts;
+use super::cell::Cell;
 use super::feed::{Chunk, Reference};
 use super::options::{Host, L2p};
 
@@ -41,6 +41,8 @@ pub struct Core {
     directory: Vec<(u64, u32)>,
     /// Nanoseconds of executing and waiting for DRAM.
     pub busy: u64,
+    /// Nanoseconds of page walks; part of `busy`.
+    pub walking: u64,
     /// Nanoseconds of waiting for the device's flash.
     pub stall: u64,
     /// Nanoseconds of exceptions and context switches.
@@ -67,6 +69,7 @@ impl Core {
             last: [NO_PAGE; 2],
             directory: vec![NO_PAGE; DIRECTORY],
             busy: 0,
+            walking: 0,
             stall: 0,
             switch: 0,
             idle: 0,
@@ -80,7 +83,7 @@ impl Core {
         addr: u64,
         page: Option<u32>,
         host: &Host,
-        counts: &mut Counts,
+        counts: &mut Cell,
         held: bool,
     ) {
         let before = counts.accesses;
@@ -95,7 +98,7 @@ impl Core {
             }
         };
         counts.tlb_misses += 1;
-        counts.walk_ns += ns;
+        self.walking += ns;
         if held && counts.accesses > before {
             self.owed = ns;
         } else {
@@ -112,7 +115,7 @@ impl Core {
     }
 
     /// Nanoseconds until a walk has read this line.
-    fn read(&mut self, line: Line, host: &Host, counts: &mut Counts) -> u64 {
+    fn read(&mut self, line: Line, host: &Host, counts: &mut Cell) -> u64 {
         let (level, write_backs) =
             self.caches.as_mut().map_or((None, 0), |caches| caches.walk(line));
         counts.accesses += u64::from(level.is_none()) + u64::from(write_backs);
@@ -206,7 +209,7 @@ pub fn run_fast_path(
     umd: &mut Umd,
     host: &Host,
     shift: u32,
-    counts: &mut Counts,
+    counts: &mut Cell,
     until: u64,
     held: u64,
 ) -> Event {

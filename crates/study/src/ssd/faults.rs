@@ -7,7 +7,7 @@ use nearfar_kernel::scheduler::wake_at;
 use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Error, Result};
 
-use super::accounts::Counts;
+use super::cell::Cell;
 use super::core::Miss;
 use super::device::Device;
 use super::disk::{Disk, is_of_file};
@@ -92,7 +92,7 @@ impl<'a> Faults<'a> {
     pub fn handle(
         &mut self,
         scheduler: &mut Scheduler<'_>,
-        counts: &mut Counts,
+        counts: &mut Cell,
         core: usize,
         thread: u32,
         miss: Miss,
@@ -197,7 +197,7 @@ impl<'a> Faults<'a> {
     fn embedded_fault(
         &mut self,
         scheduler: &mut Scheduler<'_>,
-        counts: &mut Counts,
+        counts: &mut Cell,
         at: At,
         page: u32,
         predicted: u64,

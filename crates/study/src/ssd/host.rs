@@ -7,7 +7,7 @@ use nearfar_trace::{Error, Result};
 
 use crate::jobs::Advance;
 
-use super::accounts::{self, Counts};
+use super::accounts;
 use super::cell::{Cell, Detail};
 use super::core::{Event, Thread, Waits, run_fast_path};
 use super::faults::Faults;
@@ -23,7 +23,8 @@ pub struct Run<'a> {
     scheduler: Scheduler<'a>,
     faults: Faults<'a>,
     feed: Feed,
-    counts: Counts,
+    /// The row, with the event counts so far.
+    counts: Cell,
 }
 
 impl<'a> Run<'a> {
@@ -42,7 +43,7 @@ impl<'a> Run<'a> {
             scheduler: Scheduler::new(host),
             faults: Faults::new(host, policy, replay, umd),
             feed: Feed::new(replay.window.max(1)),
-            counts: Counts::default(),
+            counts: Cell::default(),
         }
     }
 
@@ -71,7 +72,7 @@ impl<'a> Run<'a> {
         }
         assert!(self.feed.ended(), "the trace was not read to its end");
         let read = self.feed.read();
-        Ok(accounts::finish(&self.counts, read, self.scheduler, self.faults, self.conditioned))
+        Ok(accounts::finish(self.counts, read, self.scheduler, self.faults, self.conditioned))
     }
 
     /// Run a core until its turn is over.
