@@ -14,3 +14,13 @@ pub mod tiering;
 
 /// Default of `--slowdown`: accepted slowdown relative to unlimited (fast) memory.
 pub const SLOWDOWN: &str = "5%";
+
+/// The element at `index`; a shorter table grows by default values.
+#[inline]
+fn slot<T: Default>(table: &mut Vec<T>, index: u32) -> &mut T {
+    let index = index as usize;
+    if table.len() <= index {
+        table.resize_with(index + 1, T::default);
+    }
+    &mut table[index]
+}

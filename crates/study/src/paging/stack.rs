@@ -5,6 +5,7 @@ use nearfar_kernel::replacement::stack::StackDistance;
 
 use super::engine::{Engine, NO_PAGE, Outcome, View};
 use super::window::{LOCAL, WRITE};
+use crate::slot;
 
 /// Exact LRU memories, by stack distance.
 pub struct Stack {
@@ -39,10 +40,7 @@ impl Stack {
     }
 
     fn set(&mut self, page: u32, state: State) {
-        if self.pages.len() <= page as usize {
-            self.pages.resize(page as usize + 1, State::default());
-        }
-        self.pages[page as usize] = state;
+        *slot(&mut self.pages, page) = state;
     }
 
     fn state(&self, page: u32) -> State {

@@ -339,9 +339,7 @@ impl Windower {
                 id
             }
         };
-        if self.local.len() <= id as usize {
-            self.local.resize(id as usize + 1, 0);
-        }
+        crate::slot(&mut self.local, id);
         (id, self.lives.as_ref().is_some_and(|lives| lives.blocks.watched(id)))
     }
 

@@ -4,6 +4,7 @@ use nearfar_hardware::flash::Late;
 use nearfar_hardware::umd::{Content, Umd};
 
 use super::histogram::Histogram;
+use crate::slot;
 
 /// A service begun.
 #[derive(Clone, Copy, Default)]
@@ -66,12 +67,8 @@ impl Device {
     pub fn load(&mut self, now: u64, page: u32, content: Content) -> Loading {
         let loading = self.umd.load(now, page, content);
         if let Some(service) = loading.service {
-            let job = service.job as usize;
-            if job >= self.services.len() {
-                self.services.resize(job + 1, Service::default());
-            }
             let predicted = service.predicted_ns;
-            self.services[job] = Service { page, submitted: now, predicted };
+            *slot(&mut self.services, service.job) = Service { page, submitted: now, predicted };
             self.arriving.push((page, service.job));
             self.predicted.add(predicted);
             self.from_flash += u64::from(service.from_flash);

@@ -125,7 +125,7 @@ impl Feed {
             self.at += 1;
         }
         if self.at > start {
-            self.append(batch.thread[start] as usize, &batch, start, instr);
+            self.append(batch.thread[start], &batch, start, instr);
         }
         self.read += (self.at - start) as u64;
         self.in_flight += instr;
@@ -139,13 +139,10 @@ impl Feed {
         (self.window / 8).max(1)
     }
 
-    fn append(&mut self, thread: usize, batch: &Batch, start: usize, instr: u64) {
+    fn append(&mut self, thread: u32, batch: &Batch, start: usize, instr: u64) {
         let end = self.at;
-        if thread >= self.streams.len() {
-            self.streams.resize_with(thread + 1, VecDeque::new);
-        }
         let max_instr = self.max_instr();
-        let stream = &mut self.streams[thread];
+        let stream = crate::slot(&mut self.streams, thread);
         let fits = |chunk: &Chunk| {
             chunk.references.len() + (end - start) <= MAX_CHUNK && chunk.instr + instr <= max_instr
         };

@@ -45,10 +45,7 @@ impl Timeline {
         while (end - 1) / self.stretch_ns >= MAX_STRETCHES as u64 {
             self.halve();
         }
-        if thread as usize >= self.threads.len() {
-            self.threads.resize_with(thread as usize + 1, Vec::new);
-        }
-        let stretches = &mut self.threads[thread as usize];
+        let stretches = crate::slot(&mut self.threads, thread);
         let last = ((end - 1) / self.stretch_ns) as usize;
         if last >= stretches.len() {
             stretches.resize(last + 1, Shares::default());

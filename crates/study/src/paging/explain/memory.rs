@@ -6,6 +6,7 @@ use nearfar_kernel::replacement::{AccessBits, Replacement, Setup, Shared, Visito
 
 use super::Counts;
 use crate::lifetimes::{Action, NO_FRAME};
+use crate::slot;
 
 /// The target of a reference.
 #[derive(Clone, Copy, Debug)]
@@ -59,10 +60,8 @@ impl TlbAndMemory {
                 }
             }
             Action::Begin { frame, number, of_file, executable } => {
-                if self.frames.len() <= frame as usize {
-                    self.frames.resize(frame as usize + 1, Frame::default());
-                }
-                self.frames[frame as usize] = Frame { is_new: true, of_file, ..Frame::default() };
+                *slot(&mut self.frames, frame) =
+                    Frame { is_new: true, of_file, ..Frame::default() };
                 self.memory.begin(frame, number);
                 if of_file {
                     self.memory.begin_file(frame, executable);
@@ -219,19 +218,16 @@ impl<P: Replacement> Memory for PolicyMemory<P> {
     }
 
     fn reference(&mut self, page: u32) -> bool {
-        let index = page as usize;
-        if self.bits.0.len() <= index {
-            self.bits.0.resize(index + 1, 0);
-        }
-        if self.bits.0[index] & PRESENT != 0 {
-            self.bits.0[index] |= REFERENCED;
+        let bits = slot(&mut self.bits.0, page);
+        if *bits & PRESENT != 0 {
+            *bits |= REFERENCED;
             return false;
         }
         for victim in self.policy.fault(page, &self.shared, &mut self.bits) {
             self.bits.0[victim as usize] = 0;
         }
         self.shared.load(page);
-        self.bits.0[index] = PRESENT | REFERENCED;
+        self.bits.0[page as usize] = PRESENT | REFERENCED;
         true
     }
 

@@ -1,6 +1,6 @@
 //! Time and memory by area of the address space.
 
-use nearfar_hardware::table::grow;
+use crate::slot;
 
 /// What an area costs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,8 +24,7 @@ pub struct Areas(Vec<AreaCosts>);
 impl Areas {
     /// An area.
     pub fn of(&mut self, area: u32) -> &mut AreaCosts {
-        grow(&mut self.0, area as usize + 1, AreaCosts::default());
-        &mut self.0[area as usize]
+        slot(&mut self.0, area)
     }
 
     /// Time passed since the last moment; `mapped` is private memory now.

@@ -15,6 +15,7 @@ use super::observe::{self, Observe};
 use super::surroundings::{Changed, Surroundings};
 use super::{LARGE, SMALL};
 use crate::lifetimes::{self, Backing, Blocks, Change, Events, Next};
+use crate::slot;
 
 /// Minimum number of records per chunk.
 const CHUNK: u64 = 1 << 18;
@@ -426,13 +427,7 @@ impl Touches {
     fn changes(&mut self, chunk: &mut Chunk) {
         let at = chunk.touches.len();
         for changed in self.surroundings.of(&mut self.blocks) {
-            let mut set = |block: u32, loud: bool| {
-                let index = block as usize;
-                if self.watched.len() <= index {
-                    self.watched.resize(index + 1, false);
-                }
-                self.watched[index] = loud;
-            };
+            let mut set = |block: u32, watched: bool| *slot(&mut self.watched, block) = watched;
             match &changed.0 {
                 Change::Born { block, backing, written, .. } => {
                     let replaced = match backing {

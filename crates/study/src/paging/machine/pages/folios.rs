@@ -1,8 +1,9 @@
 //! Folios: the memory of pages, with the number of page-table entries that map it.
 
-use nearfar_hardware::table::grow;
 use nearfar_kernel::thp::HUGE;
 use nearfar_kernel::thp::reclaim::Lists;
+
+use crate::slot;
 
 /// 2^`order` small pages that are allocated and freed together.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +73,7 @@ impl Folios {
     /// Allocate a folio, which nothing maps yet.
     pub fn new_folio(&mut self, order: u32, first: u64, area: u32) -> u32 {
         self.held += 1 << order;
-        grow(&mut self.by_area, area as usize + 1, [0; 2]);
+        slot(&mut self.by_area, area);
         let id = self.add((order, false), first, area);
         if let Some(limited) = &mut self.limited {
             limited.folios.add(id);

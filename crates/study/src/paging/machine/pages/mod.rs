@@ -35,6 +35,7 @@ use super::SMALL;
 use super::surroundings::Changed;
 use crate::lifetimes::{Backing, Change};
 use crate::ranges::Ranges;
+use crate::slot;
 pub use counts::{Events, Faults};
 use folios::{Folio, Folios};
 pub use settings::Settings;
@@ -240,11 +241,7 @@ impl Pages {
     }
 
     fn block(&mut self, block: u32) -> &mut Block {
-        let index = block as usize;
-        if self.blocks.len() <= index {
-            self.blocks.resize(index + 1, Block::default());
-        }
-        &mut self.blocks[index]
+        slot(&mut self.blocks, block)
     }
 
     fn table(&mut self, number: u64) -> &mut Table {
