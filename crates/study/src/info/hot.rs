@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::PAGE_SHIFT;
 use super::names::{Code, Names};
 use super::pass::PageState;
+use crate::slot;
 
 /// A page is hot if it has this many times the data references of the average page.
 const HOT: u64 = 8;
@@ -79,23 +80,19 @@ impl CodeSample {
     /// A thread fetches code.
     #[inline]
     pub fn fetch(&mut self, thread: u32, addr: u64) {
-        let thread = thread as usize;
-        if self.fetched.len() <= thread {
-            self.fetched.resize(thread + 1, None);
-        }
-        self.fetched[thread] = Some(addr);
+        *slot(&mut self.fetched, thread) = Some(addr);
     }
 
-    /// A thread of a process references data.
+    /// A thread references data.
     #[inline]
-    pub fn data(&mut self, thread: u32, process: u32, page: u64, names: &mut Names) {
+    pub fn data(&mut self, thread: u32, page: u64, names: &mut Names) {
         self.skip += 1;
         if self.skip < ONE_OF {
             return;
         }
         self.skip = 0;
         let Some(addr) = self.fetched.get(thread as usize).copied().flatten() else { return };
-        let key = (page >> CELL_SHIFT, names.code(process, addr), addr);
+        let key = (page >> CELL_SHIFT, names.code(addr), addr);
         if self.samples.len() < PAIRS {
             *self.samples.entry(key).or_default() += 1;
         } else if let Some(count) = self.samples.get_mut(&key) {

@@ -20,7 +20,6 @@ mod tests;
 use std::collections::BTreeMap;
 
 use nearfar_trace::{Batch, Columns, Kind, Reader, Result, Source, ThreadInfo, last_byte};
-use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 pub use heat::{AddressBin, HeatMap, ROWS};
@@ -142,23 +141,20 @@ pub fn summarize(
     on_progress: OnProgress<'_>,
 ) -> Result<(Summary, Option<HeatMap>)> {
     let info = reader.info();
-    let process: FxHashMap<u32, u32> = info.threads.iter().map(|t| (t.index, t.process)).collect();
     let several_processes =
         info.threads.windows(2).any(|threads| threads[0].process != threads[1].process);
-    let process_of = |thread: u32| process.get(&thread).copied().unwrap_or(0);
     let per_bin = info.records.div_ceil(BINS).max(1);
 
     let resident =
         if lifetimes::known(reader)? { Some(ResidentTracker::new(reader)?) } else { None };
     let window = WINDOW.min(info.records / WINDOW_PART).div_ceil(per_bin).max(1);
-    let mut pass = Pass::new(Names::new(reader.regions()?), resident, window as usize);
+    let mut pass = Pass::new(Names::new(reader)?, resident, window as usize);
     let mut reuse = options.reuse.then(Reuse::new);
     let mut touched = Vec::new();
     let both = Both::new();
     let mut batches = reader.batches(Columns { thread: info.threads.len() > 1, ..Columns::PAGING });
     let mut batch = Batch::default();
     let (mut done, mut next_progress) = (0u64, 0);
-    let mut running = info.threads.first().map_or(0, |thread| thread.process);
     loop {
         // Compute the distances of the previous batch while counting this one.
         std::mem::swap(&mut pass.touched, &mut touched);
@@ -170,8 +166,7 @@ pub fn summarize(
             let mut from = 0;
             while from < batch.len() {
                 let at = done + from as u64;
-                if pass.names.next_event() <= at {
-                    pass.names.advance(at, process_of, running);
+                if pass.names.advance(at) {
                     pass.epoch += 1;
                     if let Some(resident) = &mut pass.resident {
                         resident.events(at);
@@ -179,16 +174,14 @@ pub fn summarize(
                 }
                 // Nothing changes up to the next event, end of an interval or change of process.
                 let end_of_bin = (at / per_bin + 1) * per_bin;
-                let until = end_of_bin.min(pass.names.next_event()) - at;
-                let mut to =
-                    from + usize::try_from(until).map_or(batch.len(), |n| n.min(batch.len()));
-                to = to.min(batch.len());
+                let until = end_of_bin.min(pass.names.next_event) - at;
+                let until = from.saturating_add(usize::try_from(until).unwrap_or(usize::MAX));
+                let mut to = until.min(batch.len());
                 if several_processes {
                     let thread = batch.thread[from];
                     to = from + batch.thread[from..to].iter().take_while(|&&t| t == thread).count();
-                    running = process_of(thread);
+                    pass.names.switch_to(thread);
                 }
-                pass.process = running;
                 if let Some(resident) = &mut pass.resident {
                     resident.switch_to(batch.thread.get(from).copied().unwrap_or(0));
                 }
@@ -234,6 +227,7 @@ pub fn summarize(
 
     let reuse = reuse.map_or_else(Vec::new, |reuse| reuse.bins(pass.repeats));
     let Pass { names, pages, state, counts, working_set, touched_pages, resident, code, .. } = pass;
+    let locked_bytes = locked::peak(&reader.regions()?, |thread| names.process_of(thread));
     let programs = names.programs().to_vec();
     let (merged, names) = names.finish();
     let final_region = |id: u32| merged.get(id as usize).copied().unwrap_or(0);
@@ -263,7 +257,7 @@ pub fn summarize(
         mix: Mix { reads, writes, write_share },
         footprint_bytes: pages.len() as u64 * PAGE,
         peak_resident_bytes: resident.map(|resident| resident.set.peak().bytes()),
-        locked_bytes: locked::peak(&reader.regions()?, process_of),
+        locked_bytes,
         footprint_by_kind_bytes: footprint,
         file_bytes: info.parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
         threads: info.threads.clone(),

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use nearfar_trace::hash::PageMap;
-use nearfar_trace::{RegionEvent, RegionKind};
+use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 use rustc_hash::FxHashMap;
 
 use crate::ranges::Ranges;
@@ -19,8 +19,18 @@ const BLOCK_SHIFT: u32 = 9;
 /// First page of the upper half: page caches of files, shared by all processes.
 const KERNEL: u64 = 1 << (63 - PAGE_SHIFT);
 
+/// The region ids of pages, at the current position in the trace.
+pub struct Names {
+    regions: Regions,
+    processes: FxHashMap<u32, u32>,
+    /// Number of the record before which the next event happened.
+    pub next_event: u64,
+    /// The process of the last record.
+    pub process: u32,
+}
+
 /// Maps pages to region ids.
-pub enum Names {
+enum Regions {
     /// From region events.
     Mapped(Box<Mapped>),
     /// By 2 MiB block; merged into regions at the end.
@@ -28,93 +38,118 @@ pub enum Names {
 }
 
 impl Names {
-    /// Names for a trace with these events, in any order.
-    pub fn new(mut events: Vec<RegionEvent>) -> Self {
+    /// Before the first record of a trace.
+    ///
+    /// # Errors
+    /// If the events cannot be read.
+    pub fn new(reader: &Reader) -> Result<Self> {
         use RegionKind as K;
-        if !events.iter().any(|e| matches!(e.event, K::Map | K::Brk | K::File)) {
-            return Names::Blocks(PageMap::default());
-        }
-        events.sort_by_key(|event| event.at);
-        let mut mapped = Mapped {
-            events: events.into_iter().peekable(),
-            names: Vec::new(),
-            ids: HashMap::new(),
-            mappings: Vec::new(),
-            known: HashMap::new(),
-            spaces: FxHashMap::default(),
-            files: Ranges::default(),
-            programs: vec![String::new()],
-            program_of: FxHashMap::default(),
+        let threads = &reader.info().threads;
+        let mut names = Self {
+            regions: Regions::Blocks(PageMap::default()),
+            processes: threads.iter().map(|thread| (thread.index, thread.process)).collect(),
+            next_event: u64::MAX,
+            process: threads.first().map_or(0, |thread| thread.process),
         };
-        let unnamed = mapped.id(UNNAMED, false);
-        mapped.mapping(unnamed, None);
-        Names::Mapped(Box::new(mapped))
-    }
-
-    /// Number of the record before which the next event happened.
-    pub fn next_event(&mut self) -> u64 {
-        match self {
-            Names::Mapped(mapped) => mapped.events.peek().map_or(u64::MAX, |event| event.at),
-            Names::Blocks(_) => u64::MAX,
+        let mut events = reader.regions()?;
+        if events.iter().any(|e| matches!(e.event, K::Map | K::Brk | K::File)) {
+            events.sort_by_key(|event| event.at);
+            names.next_event = events[0].at;
+            let mut mapped = Mapped {
+                events: events.into_iter().peekable(),
+                names: Vec::new(),
+                ids: HashMap::new(),
+                mappings: Vec::new(),
+                known: HashMap::new(),
+                spaces: FxHashMap::default(),
+                files: Ranges::default(),
+                programs: vec![String::new()],
+                program_of: FxHashMap::default(),
+            };
+            let unnamed = mapped.id(UNNAMED, false);
+            mapped.mapping(unnamed, None);
+            names.regions = Regions::Mapped(Box::new(mapped));
         }
+        Ok(names)
     }
 
-    /// Apply the events up to record number `at`. `process_of` returns a thread's process;
-    /// `running` is the process of the last record: a fork inherits its mappings.
-    pub fn advance(&mut self, at: u64, process_of: impl Fn(u32) -> u32, running: u32) {
-        if let Names::Mapped(mapped) = self {
-            while let Some(event) = mapped.events.next_if(|event| event.at <= at) {
-                mapped.apply(&event, process_of(event.thread), running);
+    /// The process of a thread.
+    pub fn process_of(&self, thread: u32) -> u32 {
+        self.processes.get(&thread).copied().unwrap_or(0)
+    }
+
+    /// Apply the events before record number `at`. Returns whether there were any.
+    #[inline]
+    pub fn advance(&mut self, at: u64) -> bool {
+        let due = self.next_event <= at;
+        if due {
+            self.apply_events(at);
+        }
+        due
+    }
+
+    #[cold]
+    fn apply_events(&mut self, at: u64) {
+        let Regions::Mapped(mapped) = &mut self.regions else { return };
+        while let Some(event) = mapped.events.next_if(|event| event.at <= at) {
+            let process = self.processes.get(&event.thread).copied().unwrap_or(0);
+            mapped.apply(&event, process, self.process);
+        }
+        self.next_event = mapped.events.peek().map_or(u64::MAX, |event| event.at);
+    }
+
+    /// Switch to the thread of a record. Returns whether it has another process than the last record.
+    pub fn switch_to(&mut self, thread: u32) -> bool {
+        let process = self.process_of(thread);
+        std::mem::replace(&mut self.process, process) != process
+    }
+
+    /// The current region of a page.
+    pub fn region(&mut self, page: u64) -> u32 {
+        match &mut self.regions {
+            Regions::Mapped(mapped) => {
+                mapped.mappings[mapped.find(self.process, page) as usize].name
+            }
+            Regions::Blocks(blocks) => {
+                let new = blocks.len() as u32;
+                *blocks.entry(page >> BLOCK_SHIFT).or_insert(new)
             }
         }
     }
 
-    /// The region of `page` as `process` sees it now.
-    pub fn region(&mut self, process: u32, page: u64) -> u32 {
-        match self {
-            Names::Mapped(mapped) => mapped.mappings[mapped.find(process, page) as usize].name,
-            Names::Blocks(blocks) => {
-                let fresh = blocks.len() as u32;
-                *blocks.entry(page >> BLOCK_SHIFT).or_insert(fresh)
-            }
-        }
-    }
-
-    /// What code at `addr` is, as `process` sees it now.
-    pub fn code(&mut self, process: u32, addr: u64) -> Code {
-        match self {
-            Names::Mapped(mapped) => {
-                let mapping = &mapped.mappings[mapped.find(process, addr >> PAGE_SHIFT) as usize];
+    /// The current meaning of code at `addr`.
+    pub fn code(&mut self, addr: u64) -> Code {
+        let (page, process) = (addr >> PAGE_SHIFT, self.process);
+        match &self.regions {
+            Regions::Mapped(mapped) => {
+                let mapping = &mapped.mappings[mapped.find(process, page) as usize];
                 Code {
                     region: mapping.name,
                     offset: mapping.bias.map(|bias| addr.wrapping_add(bias)),
                     program: mapped.program_of.get(&process).copied().unwrap_or(0),
                 }
             }
-            Names::Blocks(_) => {
-                Code { region: self.region(process, addr >> PAGE_SHIFT), offset: None, program: 0 }
-            }
+            Regions::Blocks(_) => Code { region: self.region(page), offset: None, program: 0 },
         }
     }
 
-    /// The programs that [`Code::program`] counts; the first, which the trace was begun with, is
-    /// empty.
+    /// The programs, by [`Code::program`]; the name of the first is empty.
     pub fn programs(&self) -> &[String] {
-        match self {
-            Names::Mapped(mapped) => &mapped.programs,
-            Names::Blocks(_) => &[],
+        match &self.regions {
+            Regions::Mapped(mapped) => &mapped.programs,
+            Regions::Blocks(_) => &[],
         }
     }
 
     /// For every region id, the number of the final region it is part of; and, for mapped ones,
     /// the names of the final regions.
     pub fn finish(self) -> (Vec<u32>, Vec<Option<String>>) {
-        match self {
-            Names::Mapped(mapped) => {
+        match self.regions {
+            Regions::Mapped(mapped) => {
                 let ids = (0..mapped.names.len() as u32).collect();
                 (ids, mapped.names.into_iter().map(|name| Some(name.text)).collect())
             }
-            Names::Blocks(blocks) => {
+            Regions::Blocks(blocks) => {
                 let mut ordered: Vec<(u64, u32)> = blocks.into_iter().collect();
                 ordered.sort_unstable();
                 let mut merged = vec![0; ordered.len()];
@@ -157,7 +192,7 @@ struct Mapping {
 }
 
 /// Mappings by process, updated by events.
-pub struct Mapped {
+struct Mapped {
     events: std::iter::Peekable<std::vec::IntoIter<RegionEvent>>,
     names: Vec<Name>,
     ids: HashMap<String, u32>,
@@ -183,17 +218,17 @@ impl Mapped {
 
     fn mapping(&mut self, name: u32, bias: Option<u64>) -> u32 {
         let mapping = Mapping { name, bias };
-        let fresh = self.mappings.len() as u32;
-        let id = *self.known.entry(mapping).or_insert(fresh);
-        if id == fresh {
+        let new = self.mappings.len() as u32;
+        let id = *self.known.entry(mapping).or_insert(new);
+        if id == new {
             self.mappings.push(mapping);
         }
         id
     }
 
-    fn runs(&mut self, process: u32, program: &str) {
-        let place = self.programs.iter().position(|known| known == program);
-        let id = place.unwrap_or_else(|| {
+    fn set_program(&mut self, process: u32, program: &str) {
+        let known = self.programs.iter().position(|known| known == program);
+        let id = known.unwrap_or_else(|| {
             self.programs.push(program.to_owned());
             self.programs.len() - 1
         });
@@ -210,12 +245,12 @@ impl Mapped {
             RegionKind::Exec | RegionKind::Exit => {
                 self.spaces.remove(&process);
                 if event.event == RegionKind::Exec {
-                    self.runs(process, &event.name);
+                    self.set_program(process, &event.name);
                 }
                 return;
             }
             RegionKind::Fork | RegionKind::Vfork => {
-                // In traces of schema 1 it is the child that is named.
+                // Traces of schema 1 name the child.
                 let (parent, child) = match event.to {
                     0 => (running, process),
                     child => (process, child as u32),
@@ -266,7 +301,7 @@ impl Mapped {
             }
             RegionKind::Brk => Some((self.id("[heap]", false), None)),
             _ => {
-                // As the kernel does, anonymous memory that adjoins some is one with it.
+                // Like the kernel, join adjacent anonymous memory.
                 let space = self.spaces.entry(process).or_default();
                 let near = [first.checked_sub(1), last.checked_add(1)].into_iter().flatten();
                 let near = near.filter_map(|page| space.find(page));
@@ -312,8 +347,8 @@ impl Mapped {
 
     /// The mapping of a page.
     fn find(&self, process: u32, page: u64) -> u32 {
-        let own = self.spaces.get(&process).and_then(|space| space.find(page));
-        let found = if page >= KERNEL { self.files.find(page).or(own) } else { own };
-        found.unwrap_or(0)
+        let mapped = self.spaces.get(&process).and_then(|space| space.find(page));
+        let file = if page >= KERNEL { self.files.find(page) } else { None };
+        file.or(mapped).unwrap_or(0)
     }
 }

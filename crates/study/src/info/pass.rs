@@ -10,6 +10,7 @@ use super::resident_set::ResidentTracker;
 use super::{PAGE, PAGE_SHIFT, WorkingSet, last_page};
 
 /// State of a page.
+#[derive(Default)]
 pub struct PageState {
     pub number: u64,
     /// Region at the last touch; valid for `epoch` and `process`.
@@ -39,7 +40,6 @@ pub struct Pass {
     /// Every (page, region) of pages that were touched in several regions.
     multiple: FxHashSet<(u32, u32)>,
     pub epoch: u32,
-    pub process: u32,
     bin: u16,
     /// Intervals that the working set covers.
     window: usize,
@@ -65,7 +65,6 @@ impl Pass {
             touched_pages: Vec::new(),
             multiple: FxHashSet::default(),
             epoch: 0,
-            process: 0,
             bin: 1,
             window,
             last_in_bin: vec![0; 2],
@@ -90,7 +89,7 @@ impl Pass {
             } else {
                 // `touch` has made it the last page.
                 self.state[self.last as usize].data += 1;
-                self.code.data(thread, self.process, first, &mut self.names);
+                self.code.data(thread, first, &mut self.names);
             }
             self.counts[region as usize][usize::from(kind & 7)] += 1;
             for page in first + 1..=last_page(addr, size) {
@@ -111,21 +110,13 @@ impl Pass {
     #[inline]
     fn touch(&mut self, number: u64, kind: u8) -> u32 {
         let (id, new) = self.pages.intern(number);
+        let (epoch, process) = (self.epoch, self.names.process);
         if new {
-            let (epoch, process) = (self.epoch, self.process);
-            let region = self.names.region(process, number);
+            let region = self.names.region(number);
             self.grow(region);
             self.touched_pages[region as usize] += 1;
-            self.state.push(PageState {
-                number,
-                region,
-                epoch,
-                process,
-                bin: 0,
-                kinds: 0,
-                data: 0,
-                mark: 0,
-            });
+            let page = PageState { number, region, epoch, process, ..PageState::default() };
+            self.state.push(page);
         }
         let page = &mut self.state[id as usize];
         page.kinds |= 1 << (kind & 7);
@@ -137,7 +128,7 @@ impl Pass {
             page.bin = self.bin;
         }
         if let Some(resident) = &mut self.resident {
-            let mark = if page.process == self.process { page.mark } else { 0 };
+            let mark = if page.process == process { page.mark } else { 0 };
             page.mark = resident.touch(mark, number, kind);
         }
         if id == self.last {
@@ -146,7 +137,7 @@ impl Pass {
             self.last = id;
             self.touched.push(id);
         }
-        if page.epoch == self.epoch && page.process == self.process {
+        if page.epoch == epoch && page.process == process {
             page.region
         } else {
             self.update_region(id)
@@ -157,9 +148,9 @@ impl Pass {
     #[cold]
     fn update_region(&mut self, id: u32) -> u32 {
         let page = &mut self.state[id as usize];
-        let region = self.names.region(self.process, page.number);
+        let region = self.names.region(page.number);
         let before = std::mem::replace(&mut page.region, region);
-        (page.epoch, page.process) = (self.epoch, self.process);
+        (page.epoch, page.process) = (self.epoch, self.names.process);
         if region != before {
             self.multiple.insert((id, before));
             let first = self.multiple.insert((id, region));

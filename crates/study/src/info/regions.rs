@@ -26,7 +26,7 @@ pub fn regions(
             let addr_low = has_pages.then_some(low << PAGE_SHIFT);
             let addr_high = has_pages.then_some(u128::from(high + 1) << PAGE_SHIFT);
             let range = || format!("{:#x}-{:#x}", addr_low.unwrap_or(0), addr_high.unwrap_or(0));
-            Region { addr_low, addr_high, ..empty(name.unwrap_or_else(range)) }
+            Region { name: name.unwrap_or_else(range), addr_low, addr_high, ..Region::default() }
         })
         .collect();
     for (id, (counts, pages)) in counts.iter().zip(touched_pages).enumerate() {
@@ -43,27 +43,11 @@ pub fn regions(
                 kernel_loads,
                 kernel_stores,
                 kernel_fetches,
-                ..empty(String::new())
+                ..Region::default()
             },
         );
     }
     regions
-}
-
-fn empty(name: String) -> Region {
-    Region {
-        name,
-        addr_low: None,
-        addr_high: None,
-        pages: 0,
-        records: 0,
-        loads: 0,
-        stores: 0,
-        fetches: 0,
-        kernel_loads: 0,
-        kernel_stores: 0,
-        kernel_fetches: 0,
-    }
 }
 
 fn add(to: &mut Region, other: &Region) {
@@ -84,7 +68,8 @@ pub fn hottest(mut regions: Vec<Region>) -> Vec<Region> {
     regions.sort_by_key(|region| std::cmp::Reverse(region.records));
     if regions.len() > REGIONS {
         let rest = regions.split_off(REGIONS);
-        let mut others = empty(format!("({} others)", rest.len()));
+        let name = format!("({} others)", rest.len());
+        let mut others = Region { name, ..Region::default() };
         rest.iter().for_each(|region| add(&mut others, region));
         regions.push(others);
     }

@@ -21,7 +21,7 @@ nearfar_schema::columns! {
 
 nearfar_schema::columns! {
     /// One named part of the address space.
-    #[derive(Eq)]
+    #[derive(Default, Eq)]
     pub struct Region {
         /// File, `[heap]`, `[stack]`, `(anonymous) 0x...`, `page cache: FILE`, `(unnamed)`, or a
         /// range.

@@ -35,11 +35,8 @@ pub struct Area {
 /// Names the area of each new block.
 pub struct Areas {
     names: Names,
-    next_event: u64,
-    processes: FxHashMap<u32, u32>,
-    /// Thread and process of the last record.
+    /// Thread of the last record.
     thread: usize,
-    process: u32,
     /// Areas of the new blocks of a chunk, in order.
     born: Vec<u32>,
     /// Changes of the chunk so far.
@@ -57,14 +54,9 @@ impl Areas {
     /// # Errors
     /// If the events cannot be read.
     pub fn new(reader: &Reader) -> Result<Self> {
-        let threads = &reader.info().threads;
-        let mut names = Names::new(reader.regions()?);
         Ok(Self {
-            next_event: names.next_event(),
-            names,
-            processes: threads.iter().map(|thread| (thread.index, thread.process)).collect(),
+            names: Names::new(reader)?,
             thread: usize::MAX,
-            process: threads.first().map_or(0, |thread| thread.process),
             born: Vec::new(),
             seen: 0,
             bounds: FxHashMap::default(),
@@ -149,15 +141,10 @@ impl Named {
 impl Observe for Areas {
     #[inline]
     fn record(&mut self, at: u64, thread: usize, _: u64, _: u8) {
-        if at >= self.next_event {
-            let processes = &self.processes;
-            let process_of = |thread: u32| processes.get(&thread).copied().unwrap_or(0);
-            self.names.advance(at, process_of, self.process);
-            self.next_event = self.names.next_event();
-        }
+        self.names.advance(at);
         if self.thread != thread {
             self.thread = thread;
-            self.process = self.processes.get(&(thread as u32)).copied().unwrap_or(0);
+            self.names.switch_to(thread as u32);
         }
     }
 
@@ -169,7 +156,7 @@ impl Observe for Areas {
             return;
         }
         let page = lifetimes::address(number << PAGE) >> PAGE;
-        let area = self.names.region(self.process, page);
+        let area = self.names.region(page);
         if born {
             self.born.push(area);
             let (low, high) = self.bounds.entry(area).or_insert((page, page));

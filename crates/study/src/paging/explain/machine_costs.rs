@@ -19,6 +19,7 @@ use crate::paging::machine::simulate;
 use crate::paging::machine::touches::{Chunk, Touches};
 use crate::paging::machine::waits::{Costs, PageSize, Watch};
 use crate::paging::options::Options;
+use crate::slot;
 
 /// The references at each of `page_sizes`, with the faults of `memory`, a page table and a memory
 /// without references so far.
@@ -73,15 +74,6 @@ impl ByPlace {
     }
 }
 
-/// The element at an index; new ones are the default.
-fn slot<T: Clone + Default>(all: &mut Vec<T>, index: u32) -> &mut T {
-    let index = index as usize;
-    if all.len() <= index {
-        all.resize(index + 1, T::default());
-    }
-    &mut all[index]
-}
-
 /// Numbers values in the order in which they are first seen.
 struct Ids<T>(FxHashMap<T, u32>);
 
@@ -115,12 +107,9 @@ struct Seen {
 /// Places of references, and the effects that do not depend on the page size.
 struct Places {
     names: Names,
-    next_event: u64,
-    processes: FxHashMap<u32, u32>,
     /// The thread of the previous record, unless an event followed.
     running: Option<usize>,
     thread: usize,
-    process: u32,
     /// The record is of the kernel.
     by_kernel: bool,
     kernel_instructions: u64,
@@ -149,15 +138,10 @@ impl Places {
         page_bytes: u64,
         (pages, memory): (Pages, TlbAndMemory),
     ) -> Result<Self> {
-        let threads = &reader.info().threads;
-        let mut names = Names::new(reader.regions()?);
         Ok(Self {
-            next_event: names.next_event(),
-            names,
-            processes: threads.iter().map(|t| (t.index, t.process)).collect(),
+            names: Names::new(reader)?,
             running: None,
             thread: 0,
-            process: threads.first().map_or(0, |thread| thread.process),
             by_kernel: false,
             kernel_instructions: 0,
             fetched: Vec::new(),
@@ -178,10 +162,10 @@ impl Places {
 
     /// The place and the region of a 4 KiB page.
     fn place(&mut self, number: u64) -> (u32, u32) {
-        let Self { names, places, known_places, process, .. } = self;
-        *known_places.entry((*process, number)).or_insert_with(|| {
+        let Self { names, places, known_places, .. } = self;
+        *known_places.entry((names.process, number)).or_insert_with(|| {
             let addr = lifetimes::address(number << PAGE);
-            let region = names.region(*process, addr >> PAGE);
+            let region = names.region(addr >> PAGE);
             (places.of((region, addr >> MIN_RANGE_SHIFT)), region)
         })
     }
@@ -189,10 +173,10 @@ impl Places {
     /// The code that the current thread fetched last.
     fn site(&mut self) -> u32 {
         let Some(addr) = self.fetched[self.thread] else { return self.sites.of(None) };
-        let Self { names, sites, known_sites, process, .. } = self;
+        let Self { names, sites, known_sites, .. } = self;
         *known_sites
-            .entry((*process, addr))
-            .or_insert_with(|| sites.of(Some((names.code(*process, addr), addr))))
+            .entry((names.process, addr))
+            .or_insert_with(|| sites.of(Some((names.code(addr), addr))))
     }
 
     /// Show a reference to the memory, unless it has no effect.
@@ -276,11 +260,7 @@ impl Observe for Places {
     #[inline]
     fn record(&mut self, at: u64, thread: usize, addr: u64, kind: u8) {
         self.by_kernel = KindSet::KERNEL.has(kind);
-        if at >= self.next_event {
-            let processes = &self.processes;
-            let process_of = |thread: u32| processes.get(&thread).copied().unwrap_or(0);
-            self.names.advance(at, process_of, self.process);
-            self.next_event = self.names.next_event();
+        if self.names.advance(at) {
             self.known_places.clear();
             self.known_sites.clear();
             self.stamp += 1;
@@ -289,9 +269,7 @@ impl Observe for Places {
             (self.running, self.thread) = (Some(thread), thread);
             self.pages.events(at, &mut self.memory);
             self.pages.place(thread as u32, addr);
-            let process = self.processes.get(&(thread as u32)).copied().unwrap_or(0);
-            self.stamp += u64::from(process != self.process);
-            self.process = process;
+            self.stamp += u64::from(self.names.switch_to(thread as u32));
             slot(&mut self.fetched, thread as u32);
         }
         if KindSet::FETCHES.has(kind) {
@@ -312,7 +290,7 @@ impl Observe for Places {
     }
 
     fn stable(&self, thread: usize) -> u64 {
-        if self.running == Some(thread) { self.next_event } else { 0 }
+        if self.running == Some(thread) { self.names.next_event } else { 0 }
     }
 
     #[inline]

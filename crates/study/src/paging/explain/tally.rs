@@ -14,9 +14,6 @@ pub const MIN_RANGE_SHIFT: u32 = 16;
 /// Counts by region, range and code.
 pub struct Tally {
     names: Names,
-    process: FxHashMap<u32, u32>,
-    /// Process of the last record.
-    running: u32,
     counted: Counted,
     /// The last fetch by thread.
     fetched: FxHashMap<u32, u64>,
@@ -33,11 +30,8 @@ impl Tally {
     /// # Errors
     /// If the events cannot be read.
     pub fn new(reader: &Reader, shift: u32) -> Result<Self> {
-        let threads = &reader.info().threads;
         Ok(Self {
-            names: Names::new(reader.regions()?),
-            process: threads.iter().map(|t| (t.index, t.process)).collect(),
-            running: threads.first().map_or(0, |thread| thread.process),
+            names: Names::new(reader)?,
             counted: Counted::default(),
             fetched: FxHashMap::default(),
             cell_shift: shift.max(MIN_RANGE_SHIFT),
@@ -49,15 +43,8 @@ impl Tally {
 
     /// Start record number `at`, of `thread`. Must be called for every record, in order.
     pub fn record(&mut self, at: u64, thread: u32) {
-        if self.names.next_event() <= at {
-            let process = &self.process;
-            let process_of = |thread: u32| process.get(&thread).copied().unwrap_or(0);
-            self.names.advance(at, process_of, self.running);
-            self.commit();
-        }
-        let process = self.process.get(&thread).copied().unwrap_or(0);
-        if process != self.running {
-            self.running = process;
+        let changed = self.names.advance(at);
+        if self.names.switch_to(thread) || changed {
             self.commit();
         }
     }
@@ -81,8 +68,7 @@ impl Tally {
             self.counted.kernel.add(&Counts { references, ..events });
         }
         if events != Counts::default() {
-            let (names, running) = (&mut self.names, self.running);
-            let site = self.fetched.get(&thread).map(|&addr| (names.code(running, addr), addr));
+            let site = self.fetched.get(&thread).map(|&addr| (self.names.code(addr), addr));
             self.counted.sites.entry(site).or_default().add(&events);
             self.counts.add(&events);
         }
@@ -94,7 +80,7 @@ impl Tally {
         let spot = (addr >> 12, addr >> self.cell_shift);
         if self.current != Some(spot) {
             self.commit();
-            self.region = self.names.region(self.running, spot.0);
+            self.region = self.names.region(spot.0);
             self.current = Some(spot);
         }
     }
