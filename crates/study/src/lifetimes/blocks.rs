@@ -58,6 +58,7 @@ struct Block {
 }
 
 /// Touched blocks of all address spaces.
+#[derive(Default)]
 pub struct Blocks {
     shift: u32,
     /// log2 of the blocks in the largest page.
@@ -83,20 +84,7 @@ impl Blocks {
     /// 2^`largest` bytes.
     pub fn new(shift: u32, largest: u32, spaces: Spaces) -> Self {
         assert!(shift <= PAGE && shift <= largest, "blocks of 2^{shift} bytes");
-        Self {
-            shift,
-            largest: largest - shift,
-            ids: PageMap::default(),
-            blocks: Vec::new(),
-            unused: Vec::new(),
-            groups: BTreeMap::new(),
-            unsettled: PageMap::default(),
-            strayed: false,
-            areas: false,
-            spaces,
-            effects: Vec::new(),
-            changes: Vec::new(),
-        }
+        Self { shift, largest: largest - shift, spaces, ..Self::default() }
     }
 
     /// Report areas of memory and `MADV_COLLAPSE`, also for pages that were never touched.

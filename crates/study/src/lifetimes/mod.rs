@@ -34,7 +34,6 @@
 
 mod blocks;
 mod events;
-mod option;
 mod page_table;
 mod peak;
 mod recent;
@@ -44,11 +43,20 @@ use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 
 pub use blocks::{Blocks, Change};
 pub use events::{Events, Next};
-pub use option::Lifetimes;
 pub use page_table::{Action, NO_FRAME, PageTable, Taken};
 pub use peak::{Peak, ResidentSet, peak_resident};
 pub use recent::Recent;
 pub use spaces::{Backing, Spaces};
+
+nearfar_schema::choices! {
+    /// Whether pages end.
+    pub enum Lifetimes: "answer" {
+        /// the trace's events free pages; memory sizes are shares of the peak resident set
+        On = "on",
+        /// pages are never freed; memory sizes are shares of the footprint
+        Off = "off",
+    }
+}
 
 /// Whether a trace has the events that lifetimes require.
 ///

@@ -56,6 +56,7 @@ struct Frame {
 pub type Taken = dyn Fn(u64) -> bool + Send;
 
 /// Pages of one size.
+#[derive(Default)]
 pub struct PageTable {
     /// log2 of the page size.
     shift: u32,
@@ -85,24 +86,7 @@ impl PageTable {
     /// An empty table of pages of 2^`shift` bytes and blocks of 2^`block_shift` bytes. `taken`
     /// selects the simulated frames; `None` for all.
     pub fn new(shift: u32, block_shift: u32, taken: Option<Box<Taken>>) -> Self {
-        Self {
-            shift,
-            block_shift,
-            page_of: Vec::new(),
-            ids: PageMap::default(),
-            pages: Vec::new(),
-            frames: Vec::new(),
-            unused: Vec::new(),
-            objects: FxHashMap::default(),
-            lazy: FxHashSet::default(),
-            aliases: 0,
-            taken,
-            files: true,
-            actions: Vec::new(),
-            used: 0,
-            filled: 0,
-            read: 0,
-        }
+        Self { shift, block_shift, taken, files: true, ..Self::default() }
     }
 
     /// Set whether frames of files are simulated.

@@ -137,6 +137,7 @@ impl Space {
 }
 
 /// The address spaces of all processes.
+#[derive(Default)]
 pub struct Spaces {
     process_of: FxHashMap<u32, u32>,
     /// The trace has one process.
@@ -156,12 +157,7 @@ impl Spaces {
         let mut spaces = Self {
             process_of: threads.iter().map(|thread| (thread.index, thread.process)).collect(),
             single: threads.windows(2).all(|two| two[0].process == two[1].process),
-            space_of: FxHashMap::default(),
-            spaces: Vec::new(),
-            files: Ranges::default(),
-            objects: 0,
-            known: HashMap::new(),
-            filtered: false,
+            ..Self::default()
         };
         spaces.of_process(threads.first().map_or(0, |thread| thread.process));
         spaces

@@ -56,6 +56,7 @@ nearfar_schema::columns! {
 
 nearfar_schema::columns! {
     /// One allocation.
+    #[derive(Default)]
     pub struct AllocRow {
         /// Mode of placement.
         mode: &'static str,
@@ -125,16 +126,9 @@ pub fn alloc(
         mode: mode.name(),
         size_bytes: size,
         possible: placement.missing + tables.missing == 0,
-        why_not: None,
-        note: None,
-        seconds: None,
-        gb_per_second: None,
         capacity_bytes: capacity * PAGE,
-        local_dram_bytes: 0,
-        remote_dram_bytes: 0,
-        local_far_bytes: 0,
-        remote_far_bytes: 0,
         extents: placement.extents.len() as u64,
+        ..AllocRow::default()
     };
     let mut landed = Vec::new();
     let (data, kept) = (placement.pages(memories.len()), tables.pages(memories.len()));

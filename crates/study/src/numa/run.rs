@@ -60,6 +60,7 @@ nearfar_schema::columns! {
 
 nearfar_schema::columns! {
     /// What a program sees under a mode.
+    #[derive(Default)]
     pub struct RunRow {
         /// Mode of placement.
         mode: &'static str,
@@ -148,16 +149,7 @@ pub fn run(
         mode: mode.name(),
         footprint_bytes: pages * PAGE,
         possible: uses.is_some(),
-        accesses: 0.0,
-        store_share: 0.0,
-        local_dram_share: 0.0,
-        remote_dram_share: 0.0,
-        local_far_share: 0.0,
-        remote_far_share: 0.0,
-        cache_hit_rate: None,
-        latency_ns: None,
-        gb_per_second: None,
-        bound_by: None,
+        ..RunRow::default()
     };
     Ok(match uses {
         Some(uses) => finish_row(topology, &memories, &uses, options, row),

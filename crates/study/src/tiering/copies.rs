@@ -19,7 +19,8 @@ const SLICE: u64 = 64;
 pub(super) struct Copies {
     /// The accesses of one copy, for the whole trace.
     whole: Block,
-    count: u32,
+    /// Number of copies.
+    pub(super) count: u32,
     /// Page numbers per copy.
     pages: u32,
     /// Whether pages have lifetimes.
@@ -50,11 +51,6 @@ impl Copies {
     #[cfg(test)]
     pub(super) fn with_slice(self, slice: u64) -> Self {
         Self { slice, ..self }
-    }
-
-    /// Number of copies.
-    pub(super) fn count(&self) -> u32 {
-        self.count
     }
 
     /// Accesses of one copy.

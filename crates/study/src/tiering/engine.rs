@@ -376,7 +376,7 @@ impl Engine {
 
     /// The program sleeps; kernel threads go on.
     pub fn sleep(&mut self, span: Time) {
-        self.join();
+        self.world.join();
         let until = self.world.clock.plus(span);
         self.run_due(until, false);
         self.world.wait_until(until);

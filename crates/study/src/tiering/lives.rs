@@ -14,9 +14,9 @@ use nearfar_trace::{Batch, Columns, Error, KindSet, Reader, Result, last_byte};
 use super::engine::{Access, End};
 use super::trace::Numbering;
 use crate::lifetimes::{
-    Action, Backing, Blocks, Events, NO_FRAME, Next, PAGE, PageTable, Recent, SPACE_SHIFT, Spaces,
-    address,
+    Action, Blocks, Events, NO_FRAME, Next, PAGE, PageTable, Recent, SPACE_SHIFT, Spaces,
 };
+use crate::slot;
 
 /// A change before an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,13 +102,12 @@ impl Places {
     }
 }
 
+#[derive(Default)]
 struct Builder {
     blocks: Blocks,
     table: PageTable,
     /// log2 of the blocks in a page.
     shift: u32,
-    /// Whether only private memory of zeros counts.
-    private: bool,
     recent: Recent,
     places: Places,
     /// Of frames, by id.
@@ -131,21 +130,14 @@ pub(super) fn lives(
     numbering: Numbering,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Lives> {
-    let Numbering { huge, filtered, private, .. } = numbering;
+    let Numbering { huge, filtered, .. } = numbering;
     let shift = if huge { HUGE.ilog2() } else { 0 };
     let spaces = Spaces::new(&reader.info().threads).filtered(filtered);
     let mut builder = Builder {
         blocks: Blocks::new(PAGE, PAGE + shift, spaces),
         table: PageTable::new(PAGE + shift, PAGE, None),
         shift,
-        private,
-        recent: Recent::default(),
-        places: Places::default(),
-        place_of: Vec::new(),
-        translated: Vec::new(),
-        known: PageMap::default(),
-        spaces: Vec::new(),
-        lives: Lives::default(),
+        ..Builder::default()
     };
     let mut events = Events::new(reader)?;
     let mut batches = reader.batches(Columns { thread: true, ..Columns::PAGING });
@@ -156,7 +148,7 @@ pub(super) fn lives(
             match next {
                 Next::Event(event) => {
                     builder.blocks.apply(&event);
-                    if builder.changed() || private {
+                    if builder.changed() {
                         builder.recent.clear();
                     }
                 }
@@ -179,10 +171,7 @@ impl Builder {
             return;
         }
         let space = (addr >> SPACE_SHIFT) as u32;
-        if self.spaces.len() <= thread as usize {
-            self.spaces.resize(thread as usize + 1, 0);
-        }
-        if std::mem::replace(&mut self.spaces[thread as usize], space) != space {
+        if std::mem::replace(slot(&mut self.spaces, thread), space) != space {
             self.step(What::Space { thread, space });
         }
     }
@@ -205,12 +194,6 @@ impl Builder {
     }
 
     fn reference(&mut self, number: u64, write: bool) {
-        if self.private && self.is_of_an_object(number) {
-            if self.known.insert(number, NO_PLACE) != Some(NO_PLACE) {
-                self.step(What::Page { number, page: Page::new(NO_PLACE) });
-            }
-            return self.recent.insert(number);
-        }
         let block = self.blocks.reference(number, write);
         if self.changed() && self.shift > 0 {
             // Other blocks of the page may lie elsewhere now.
@@ -228,12 +211,6 @@ impl Builder {
         if self.known.insert(number, place) != Some(place) {
             self.step(What::Page { number, page: Page::new(place) });
         }
-    }
-
-    fn is_of_an_object(&mut self, number: u64) -> bool {
-        let (place, spaces) = (number << PAGE, self.blocks.spaces());
-        let space = if place >> 63 == 0 { (place >> SPACE_SHIFT) as u32 } else { 0 };
-        matches!(spaces.backing(space, address(place)), Backing::Object { .. })
     }
 
     /// Apply what became of blocks before the next access; answers whether a page lost its

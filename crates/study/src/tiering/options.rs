@@ -175,7 +175,6 @@ impl Request {
         }
         let numbering = Numbering {
             huge: self.huge,
-            private: false,
             // A line may be written back after its page was freed.
             lives: self.lifetimes == Lifetimes::On && self.filter != Filter::CacheWriteBacks,
             filtered: self.filter != Filter::None,

@@ -145,6 +145,17 @@ pub struct Outcome {
     pub series: Vec<Point>,
 }
 
+impl FromIterator<Outcome> for Outcome {
+    fn from_iter<T: IntoIterator<Item = Outcome>>(outcomes: T) -> Self {
+        let mut all = Outcome::default();
+        for outcome in outcomes {
+            all.rows.extend(outcome.rows);
+            all.series.extend(outcome.series);
+        }
+        all
+    }
+}
+
 /// The memory of a run, by the size of its fastest node.
 #[derive(Clone)]
 pub(super) struct Fast {

@@ -72,12 +72,7 @@ pub fn run(
         jobs::run(&jobs, options.threads, on_progress, |(fast, policy, seed), advance| {
             one(&Case { options, fast, source: policy, seed: *seed }, programs, advance)
         })?;
-    let mut all = Outcome::default();
-    for outcome in outcomes {
-        all.rows.extend(outcome.rows);
-        all.series.extend(outcome.series);
-    }
-    Ok(all)
+    Ok(outcomes.into_iter().collect())
 }
 
 /// One policy with one seed. `advance` is called with the accesses done since its last call.
@@ -147,7 +142,7 @@ pub(super) fn alone(
             let progress = (before + done) as f64 / total.max(1) as f64;
             outcome.series.push(case.point(engine, (0, workload), phase, progress, &mut last));
         }
-        engine.join();
+        engine.world.join();
         before += phase.accesses;
         case.check(engine, phase)?;
         outcome.rows.push(case.row(engine, (0, workload), phase, &from, began));

@@ -200,10 +200,5 @@ pub(super) fn together(
         let what = format!("{total} accesses, counted {counted}");
         return Err(Error::input(format!("tiering: {}", case.source.label), what, "report this"));
     }
-    let mut all = Outcome::default();
-    for outcome in outcomes {
-        all.rows.extend(outcome.rows);
-        all.series.extend(outcome.series);
-    }
-    Ok(all)
+    Ok(outcomes.into_iter().collect())
 }

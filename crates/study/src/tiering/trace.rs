@@ -16,6 +16,7 @@ use super::copies::{Copies, Turn};
 use super::engine::{Access, Block};
 use super::lives::{Lives, What, lives};
 use crate::lifetimes::{PAGE, known, place};
+use crate::slot;
 
 /// The pages of a trace.
 #[derive(Debug)]
@@ -34,9 +35,6 @@ pub struct TracePages {
 pub struct Numbering {
     /// Number pages in groups of 2 MiB, which are also the unit of lifetimes.
     pub huge: bool,
-    /// Only private zero-filled memory; other references access [`Access::ZEROS`]. Applies to
-    /// traces with lifetimes.
-    pub private: bool,
     /// Use lifetimes, if the trace has events.
     pub lives: bool,
     /// The trace was filtered by CPU caches, and lacks the writes that hit them.
@@ -152,7 +150,7 @@ impl TracePages {
 
     /// Number of copies.
     fn count(&self) -> u32 {
-        self.copies.as_ref().map_or(1, Copies::count)
+        self.copies.as_ref().map_or(1, |copies| copies.count)
     }
 
     /// Page numbers are below.
@@ -239,12 +237,7 @@ impl Life {
                     self.pages.insert(number, page);
                 }
                 What::End(end) => out.ends.push((out.accesses.len(), end)),
-                What::Space { thread, space } => {
-                    if self.spaces.len() <= thread as usize {
-                        self.spaces.resize(thread as usize + 1, 0);
-                    }
-                    self.spaces[thread as usize] = space;
-                }
+                What::Space { thread, space } => *slot(&mut self.spaces, thread) = space,
             }
         }
     }

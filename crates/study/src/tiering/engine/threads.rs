@@ -102,9 +102,4 @@ impl Engine {
         }
         Ok(total)
     }
-
-    /// The program's threads wait for each other.
-    pub fn join(&mut self) {
-        self.world.join();
-    }
 }

@@ -29,7 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<Life>> {
 }
 
 fn open(reader: &Reader, huge: bool, filtered: bool) -> TracePages {
-    let numbering = Numbering { huge, lives: true, filtered, private: false };
+    let numbering = Numbering { huge, lives: true, filtered };
     TracePages::open(reader.path(), numbering, &mut |_| Ok(())).unwrap()
 }
 
@@ -165,7 +165,7 @@ fn compare_lives(steps: &[Life], count: usize) {
             engine.world.check().unwrap();
         }
         assert_eq!(Some(&reference.actions), engine.world.log.as_ref(), "{name}");
-        assert_eq!(reference.clock(), engine.world.clock(), "{name}");
+        assert_eq!(reference.clock(), engine.world.reached(), "{name}");
         same_state(&reference, &engine.world);
     }
 }
@@ -301,48 +301,10 @@ fn translations_end() {
         let zeros = Access::new(Access::ZEROS.number(), false);
         let again = [Access::new(0, false), Access::new(1, false), zeros];
         engine.run_block(&Block { accesses: again.repeat(2), ends }).unwrap();
-        (engine.world.counters().tlb_misses, engine.world.clock().ps())
+        (engine.world.counters().tlb_misses, engine.world.reached().ps())
     };
     let (plain, begun) = run(Vec::new());
     assert_eq!(plain, 3);
     let ends = [0, 1].map(|page| (3, End::Translation(Page::new(page))));
     assert_eq!(run(ends.to_vec()), (5, begun + 2 * 1000 + 7000));
-}
-
-/// Of a file's mapping nothing counts, not what is written there either; of memory at the same
-/// address, before and after, all does.
-#[test]
-fn private_memory_alone() {
-    const AT: u64 = 0x40_0000;
-    let event = |event, page: u64, pages: u64, inode| {
-        let (addr, length, prot) = (AT + page * 4096, pages * 4096, "rw-p".into());
-        let name = if inode > 0 { "file" } else { "" }.into();
-        let event =
-            RegionEvent { event, addr, length, prot, inode, name, ..RegionEvent::default() };
-        Life::Event(event)
-    };
-    let record = |page: u64, kind| {
-        let addr = AT + page * 4096 + 8;
-        Life::Record(Record { addr, kind, size: 8, thread: 0, instr: 1 })
-    };
-    let steps = [
-        event(RegionKind::Map, 0, 4, 0),
-        event(RegionKind::Map, 2, 1, 7),
-        record(1, Kind::Store),
-        record(2, Kind::Load),
-        record(2, Kind::Store),
-        event(RegionKind::Map, 2, 1, 0),
-        record(2, Kind::Store),
-        event(RegionKind::Map, 1, 1, 7),
-        record(1, Kind::Store),
-    ];
-    let folder = tempfile::tempdir().unwrap();
-    let reader = trace(&steps, &PROCESSES, folder.path());
-    let numbering = Numbering { lives: true, private: true, ..Numbering::default() };
-    let pages = TracePages::open(reader.path(), numbering, &mut |_| Ok(())).unwrap();
-    let (store, elsewhere) =
-        (|page| Came::Access(Some(page), true), |write| Came::Access(None, write));
-    let expected =
-        [store(0), elsewhere(false), elsewhere(true), store(1), Came::Page(0), elsewhere(true)];
-    assert_eq!(stream(&pages, 100), expected);
 }

@@ -29,7 +29,7 @@ proptest! {
         let alone = both.each_ref().map(|program| {
             let mut engine = Engine::new(World::new(flat(2), &[64, 8], EACH), none, false).unwrap();
             engine.run_block(&block(&one(program, 0))).unwrap();
-            (engine.world.clock(), *engine.world.counters(), engine.world.used_frames(0))
+            (engine.world.reached(), *engine.world.counters(), engine.world.used_frames(0))
         });
         let mut engine = Engine::new(World::new(two([0.0; 2]), &[64, 8], 2 * EACH), none, false).unwrap();
         let mut given = [false; 2];

@@ -21,7 +21,7 @@ pub(super) fn run_all(engine: &mut Engine, threads: &[Vec<Access>]) {
         done += more.unwrap();
     }
     assert_eq!(done, total);
-    engine.join();
+    engine.world.join();
     engine.world.check().unwrap();
     assert_eq!(engine.world.counters().accesses.iter().flatten().sum::<u64>(), total);
 }
@@ -50,7 +50,7 @@ proptest! {
                 engine.allocate(Page::new(page)).unwrap();
             }
             work(&mut engine);
-            engine.world.clock()
+            engine.world.reached()
         };
         let alone = accesses.iter().map(|one| clock(flat(2), &|engine| engine.run(one).unwrap()));
         let slowest = alone.max().unwrap();
@@ -133,5 +133,5 @@ fn the_others_go_on_during_a_fault() {
     let threads = [vec![Access::new(0, false)], vec![Access::new(1, false); 100]];
     run_all(&mut engine, &threads);
     let access = COSTS.access.ps();
-    assert_eq!(engine.world.clock().ps(), (1_000_000_000 + access).max(100 * access));
+    assert_eq!(engine.world.reached().ps(), (1_000_000_000 + access).max(100 * access));
 }

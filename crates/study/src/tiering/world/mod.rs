@@ -137,11 +137,6 @@ impl World {
         &self.counters
     }
 
-    /// The program's clock: that of the thread that is furthest behind.
-    pub fn clock(&self) -> Time {
-        self.reached()
-    }
-
     pub(super) fn hardware(&self) -> &Hardware {
         &self.hardware
     }

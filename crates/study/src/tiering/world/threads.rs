@@ -29,7 +29,7 @@ impl World {
         self.clocks.len() > 1
     }
 
-    /// What all threads have reached.
+    /// The program's clock: that of the thread that is furthest behind.
     pub(in crate::tiering) fn reached(&self) -> Time {
         let others = self.others().map(|(_, clock)| clock);
         let least = others.fold(self.clock, Time::min);
