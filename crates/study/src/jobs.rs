@@ -92,6 +92,17 @@ pub fn run<I: Sync, T: Send>(
     })
 }
 
+/// A pool of `threads` threads (0 = one per core).
+///
+/// # Errors
+/// If they cannot be started.
+pub(crate) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))
+}
+
 /// Run the jobs one after the other on this thread.
 fn run_here<I, T>(
     items: &[I],

@@ -16,6 +16,7 @@ use nearfar_kernel::tiering::{
     Made, Memory, Next, NodeId, Page, Policy, Settings, Tenant, Thread, Time,
 };
 use nearfar_trace::{Error, Result};
+use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 
 pub(crate) mod live;
@@ -83,6 +84,12 @@ impl Methods {
         Python::attach(call).map_err(|error| self.raised.note(error)).ok()
     }
 
+    /// Call the hook `name` with `args`, without the memory. `None` if it is not defined or raised.
+    fn call<A: for<'py> PyCallArgs<'py>>(&self, name: &str, args: A) -> Option<Py<PyAny>> {
+        let method = self.method(name)?;
+        self.guarded(|py| method.call1(py, args))
+    }
+
     /// Call the hook `name` with the memory. `None` if it is not defined or raised.
     fn with_memory<T>(
         &self,
@@ -119,9 +126,7 @@ impl ShadowRule for PyRule {
     }
 
     fn promoted(&mut self, page: Page) {
-        if let Some(method) = self.methods.method("promoted") {
-            self.methods.guarded(|py| method.call1(py, (page.number(),)));
-        }
+        self.methods.call("promoted", (page.number(),));
     }
 
     fn watch_unshadowed(&self) -> bool {
@@ -129,15 +134,11 @@ impl ShadowRule for PyRule {
     }
 
     fn written(&mut self, page: Page) {
-        if let Some(method) = self.methods.method("written") {
-            self.methods.guarded(|py| method.call1(py, (page.number(),)));
-        }
+        self.methods.call("written", (page.number(),));
     }
 
     fn demoting(&mut self, page: Page, dirty: bool) {
-        if let Some(method) = self.methods.method("demoting") {
-            self.methods.guarded(|py| method.call1(py, (page.number(), dirty)));
-        }
+        self.methods.call("demoting", (page.number(), dirty));
     }
 }
 

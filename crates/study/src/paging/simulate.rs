@@ -15,6 +15,7 @@ use super::sample::{self, Larger, LeftOut, PAGE, Sample, Sampled};
 use super::source::{CachedChunks, Source};
 use super::stack::Stack;
 use super::window::Chunk;
+use crate::jobs;
 use crate::lifetimes::{self, ResidentSet};
 
 /// Counts of a whole study.
@@ -104,10 +105,7 @@ pub fn simulate(
     let footprint_bytes = footprint_bytes(reader, options)?;
     let records = reader.info().references_of(options.kinds);
     let lifetimes = options.lifetimes && lifetimes::known(reader)?;
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads)
-        .build()
-        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
+    let pool = jobs::pool(options.threads)?;
     let mut study =
         Study { reader, options, lifetimes, whole_bytes: footprint_bytes, footprint_bytes, pool };
 

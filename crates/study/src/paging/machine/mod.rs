@@ -35,6 +35,7 @@ use nearfar_trace::{Error, Reader, Result};
 use rayon::prelude::*;
 
 use super::options::Options;
+use crate::jobs;
 use observe::Observe;
 use touches::{Chunk, Touches};
 use waits::PageSize;
@@ -140,10 +141,7 @@ pub fn simulate<S: Send, O: Observe + Send, T: Sync>(
     (observer, taken, process): (&mut O, impl Fn(&mut O) -> T, impl Fn(&mut S, &Chunk, &T) + Sync),
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))?;
+    let pool = jobs::pool(threads)?;
     let (mut current, mut next) = (Chunk::default(), Chunk::default());
     let mut has_current = touches.fill(&mut current, observer)?;
     while has_current {
