@@ -7,13 +7,7 @@ use nearfar_trace::{Error, ErrorKind, Record, RegionEvent, RegionKind, Writer, W
 use proptest::prelude::*;
 
 use super::*;
-use crate::paging::tests::lives;
-
-#[derive(Clone, Debug)]
-enum Step {
-    Record(Record),
-    Event(RegionEvent),
-}
+use crate::paging::tests::lives::{self, Step};
 
 fn write(dir: &Path, processes: &[u32], steps: &[Step]) -> Reader {
     let options = WriterOptions { overwrite: true, part_records: 1, ..WriterOptions::default() };
@@ -399,7 +393,7 @@ fn an_error_of_on_progress_ends_the_run() {
 }
 
 /// Resident bytes at the end of each interval and at most, against tables of every page.
-fn check_resident(steps: &[lives::Step]) {
+fn check_resident(steps: &[Step]) {
     let folder = tempfile::tempdir().unwrap();
     let reader = lives::trace(steps, &lives::PROCESSES, folder.path());
     let options = Options { reuse: false, heat_map: false };
@@ -409,8 +403,8 @@ fn check_resident(steps: &[lives::Step]) {
     let mut done = 0;
     for step in steps {
         match step {
-            lives::Step::Event(event) => world.event(event),
-            lives::Step::Record(record) => {
+            Step::Event(event) => world.event(event),
+            Step::Record(record) => {
                 world.record(record);
                 done += 1;
                 if let Some(point) = points.next_if(|point| point.record == done) {
@@ -433,11 +427,11 @@ fn resident_bytes_fall_when_pages_end() {
     let event = |kind, pages: u32| {
         let (addr, length, prot) = (0x10_0000, u64::from(pages) * 4096, "rw-p".to_owned());
         let event = RegionEvent { event: kind, addr, length, prot, ..RegionEvent::default() };
-        lives::Step::Event(event)
+        Step::Event(event)
     };
     let touch = |page: u64, kind| {
         let addr = 0x10_0000 + page * 4096;
-        lives::Step::Record(Record { addr, kind, size: 8, thread: 0, instr: 1 })
+        Step::Record(Record { addr, kind, size: 8, thread: 0, instr: 1 })
     };
     let (load, store) = (Kind::Load, Kind::Store);
     let steps = [

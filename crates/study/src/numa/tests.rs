@@ -3,7 +3,9 @@ use std::path::Path;
 use nearfar_hardware::{Machine, Topology};
 use nearfar_kernel::placement::{Allocator, MODES, Policy, mode};
 
-use nearfar_trace::{Kind, Reader, Record, Source, Writer, WriterOptions};
+use nearfar_trace::{Kind, Reader, Record};
+
+use crate::paging::tests::store;
 
 use super::{
     AllocOptions, AllocRow, Guest, Load, PairOptions, RunRow, Stream, alloc, clear_page, pair, run,
@@ -251,15 +253,11 @@ fn interleaving_helps_many_threads_and_not_one() {
 
 fn traced(accesses: &[(u64, bool)]) -> (tempfile::TempDir, Reader) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("t.trace");
-    let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
-    for (line, write) in accesses {
+    let record = |(line, write): &(u64, bool)| {
         let kind = if *write { Kind::Store } else { Kind::Load };
-        let record = Record { addr: line * 64, kind, size: 8, thread: 0, instr: 1 };
-        writer.push(record).unwrap();
-    }
-    writer.finish(None).unwrap();
-    let reader = Reader::open(&path).unwrap();
+        Record { addr: line * 64, kind, size: 8, thread: 0, instr: 1 }
+    };
+    let reader = store(&accesses.iter().map(record).collect::<Vec<_>>(), folder.path());
     (folder, reader)
 }
 

@@ -41,6 +41,9 @@ fn free() -> Host {
 const FRESH: Precondition =
     Precondition { sequential: 0.0, random: 0.0, overwrite: Overwrite::Drawn, seed: 0 };
 
+const USED: Precondition =
+    Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
+
 struct Ask<'a> {
     host: Host,
     epf: &'a str,
@@ -472,7 +475,7 @@ proptest! {
 /// programmed when it leaves.
 #[test]
 fn stored_pages_come_from_the_flash() {
-    let used = Precondition { sequential: 0.6, random: 0.0, overwrite: Overwrite::Drawn, seed: 1 };
+    let used = Precondition { random: 0.0, ..USED };
     let replay = Replay { first_touch: FirstTouch::Stored, ..Replay::default() };
     let records: Vec<Record> = (0..300)
         .map(|page| record(0, page, if page < 50 { Kind::Store } else { Kind::Load }, 10))
@@ -602,9 +605,8 @@ fn sleepers_take_the_core_when_they_wake() {
 #[test]
 fn a_used_drive_collects_and_it_shows_in_the_prediction() {
     let records = mix(2, 3000, 6000, 100, 1.0, 5);
-    let used = Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
     let fresh = ask(&bare(), "smart:50us", 1000).cell(&records);
-    let ask = Ask { precondition: used, ..ask(&bare(), "smart:50us", 1000) };
+    let ask = Ask { precondition: USED, ..ask(&bare(), "smart:50us", 1000) };
     let (cell, detail) = ask.run(&records);
     assert_eq!((fresh.gc_collections, fresh.write_amplification), (0, 1.0));
     assert!(detail.conditioned.unwrap().collecting);
@@ -617,8 +619,7 @@ fn a_used_drive_collects_and_it_shows_in_the_prediction() {
 #[test]
 fn erasing_is_what_a_prediction_leaves_out() {
     let records = mix(1, 3000, 12000, 100, 1.0, 5);
-    let used = Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
-    let cell = Ask { precondition: used, ..ask(&bare(), "none", 1000) }.cell(&records);
+    let cell = Ask { precondition: USED, ..ask(&bare(), "none", 1000) }.cell(&records);
     assert!(cell.gc_collections > 10 && cell.late_services <= cell.gc_collections, "{cell:?}");
     assert!((cell.late_erase - cell.gc_collections as f64 * 1.5e-3).abs() < 1e-9, "{cell:?}");
     assert_eq!((cell.late_die, cell.late_channel), (0.0, 0.0));

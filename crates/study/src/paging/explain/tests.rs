@@ -3,9 +3,7 @@
 use nearfar_hardware::processor::Hierarchy;
 use nearfar_kernel::replacement::REPLACEMENTS;
 use nearfar_schema::Choice;
-use nearfar_trace::{
-    Kind, KindSet, Record, RegionEvent, RegionKind, Source, Writer, WriterOptions,
-};
+use nearfar_trace::{Kind, KindSet, Record, RegionEvent, RegionKind};
 use proptest::prelude::*;
 
 use super::*;
@@ -29,24 +27,13 @@ fn new_options(
 }
 
 fn store(records: &[Record], folder: &std::path::Path) -> Reader {
-    let path = folder.join("t.trace");
-    let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
-    for (name, addr, length) in [("low", LOW, 0x8000), ("high", HIGH, 0x1_0000)] {
-        writer
-            .region(RegionEvent {
-                addr,
-                length,
-                prot: "rw-p".into(),
-                name: name.into(),
-                ..RegionEvent::default()
-            })
-            .unwrap();
-    }
-    let mut batch = Batch::default();
-    records.iter().for_each(|r| batch.push(*r));
-    writer.push_batch(&batch).unwrap();
-    writer.finish(None).unwrap();
-    Reader::open(&path).unwrap()
+    let region = |(name, addr, length): (&str, u64, u64)| {
+        let (prot, name) = ("rw-p".into(), name.into());
+        Step::Event(RegionEvent { addr, length, prot, name, ..RegionEvent::default() })
+    };
+    let regions = [("low", LOW, 0x8000), ("high", HIGH, 0x1_0000)].map(region);
+    let records = records.iter().map(|record| Step::Record(*record));
+    trace(&regions.into_iter().chain(records).collect::<Vec<_>>(), &[], folder)
 }
 
 const LOW: u64 = 0x40_0000;

@@ -185,7 +185,6 @@ fn intervals_hold_in_19_of_20_cells() {
         let folder = tempfile::tempdir().unwrap();
         let whole = store(&records, folder.path());
         let exact = cells(&whole, &small("clock", "64"));
-        let before = (faults, walks);
         for seed in 0..10 {
             let folder = tempfile::tempdir().unwrap();
             let reader = captured(&records, 0.3, seed, (3500, 7000), folder.path());
@@ -212,17 +211,9 @@ fn intervals_hold_in_19_of_20_cells() {
                 }
             }
         }
-        let of =
-            |now: (u64, u64), then: (u64, u64)| (now.0 - then.0) as f64 / (now.1 - then.1) as f64;
-        println!(
-            "{program:?}: faults {:.3}, walks {:.3}",
-            of(faults, before.0),
-            of(walks, before.1)
-        );
     }
     for (what, (held, of), most) in [("faults", faults, 0.995), ("walks", walks, 1.0)] {
         let share = held as f64 / of as f64;
-        println!("{what}: {held} of {of}, {share:.3}");
         assert!((0.92..=most).contains(&share), "{what}: {held} of {of}");
     }
 }

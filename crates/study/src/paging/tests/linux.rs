@@ -2,12 +2,15 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use super::lives::{PlainFrame, PlainMemory};
+
 const INACTIVE_ANON: usize = 0;
 const ACTIVE_ANON: usize = 1;
 const INACTIVE_FILE: usize = 2;
 const ACTIVE_FILE: usize = 3;
 
 /// A memory under Linux.
+#[derive(Default)]
 pub struct PlainLinux {
     frames: usize,
     cluster: u64,
@@ -59,24 +62,8 @@ impl PlainLinux {
             cluster: (frames as u64 / 128).clamp(1, 32),
             swappiness,
             statistics_every,
-            pages: HashMap::new(),
-            lists: Default::default(),
-            lru_add: Vec::new(),
-            held: HashSet::new(),
-            evicted: Vec::new(),
-            nonresident_age: 0,
-            anon_cost: 0,
-            file_cost: 0,
-            activated_at_refault: [0; 2],
-            seen_at_last_reclaim: [0; 2],
-            stat: Default::default(),
-            faults: 0,
-            flushed: 0,
+            ..Self::default()
         }
-    }
-
-    pub fn has(&self, p: u64) -> bool {
-        self.held.contains(&p)
     }
 
     fn size(&self, list: usize) -> u64 {
@@ -304,7 +291,8 @@ impl PlainLinux {
         }
     }
 
-    pub fn reference(&mut self, p: u64, write: bool) -> bool {
+    /// Apply a reference. Returns whether it faults.
+    pub fn access(&mut self, p: u64, write: bool) -> bool {
         self.evicted.clear();
         let fault = !self.has(p);
         if fault {
@@ -346,8 +334,24 @@ impl PlainLinux {
     fn pages_of(&mut self, lists: [usize; 3]) -> u64 {
         lists.map(|list| self.page_state(list)).iter().sum()
     }
+}
 
-    pub fn free(&mut self, p: u64) {
+impl PlainMemory for PlainLinux {
+    fn begin(&mut self, frame: u64, of: &PlainFrame) {
+        let page = self.pages.entry(frame).or_default();
+        (page.of_file, page.executable) = (of.of_file, of.executable);
+    }
+
+    fn has(&self, p: u64) -> bool {
+        self.held.contains(&p)
+    }
+
+    fn reference(&mut self, p: u64) -> Vec<u64> {
+        self.access(p, false);
+        self.evicted.clone()
+    }
+
+    fn free(&mut self, p: u64) {
         if self.held.remove(&p) {
             self.drop_from_lists(p);
         }
@@ -355,7 +359,7 @@ impl PlainLinux {
     }
 
     /// `MADV_FREE`.
-    pub fn discard(&mut self, p: u64) {
+    fn discard(&mut self, p: u64) {
         self.lru_add_drain();
         let has = self.has(p);
         let Some(page) = self.pages.get_mut(&p) else { return };
@@ -374,8 +378,7 @@ impl PlainLinux {
         }
     }
 
-    /// The page is written again.
-    pub fn keep(&mut self, p: u64) {
+    fn keep(&mut self, p: u64) {
         if let Some(lazy) = self.pages.get_mut(&p).and_then(|page| page.lazy.as_mut()) {
             *lazy = true;
         }
@@ -390,6 +393,6 @@ pub fn naive_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
 /// The same with old statistics.
 pub fn with_statistics(refs: &[(u64, bool)], frames: usize, every: u64) -> (u64, u64) {
     let mut lists = PlainLinux::new(frames, 200, every);
-    let faults = refs.iter().filter(|&&(page, write)| lists.reference(page, write)).count();
+    let faults = refs.iter().filter(|&&(page, write)| lists.access(page, write)).count();
     (faults as u64, lists.flushed)
 }

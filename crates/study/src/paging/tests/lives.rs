@@ -6,7 +6,8 @@ mod steps;
 
 use std::collections::{BTreeMap, HashMap};
 
-use nearfar_trace::{RegionEvent, RegionKind};
+pub use memories::PlainMemory;
+use nearfar_trace::{RegionEvent, RegionKind, Source, Writer, WriterOptions};
 pub use steps::steps;
 
 use super::*;
@@ -33,10 +34,10 @@ struct Map {
 pub struct PlainFrame {
     object: Option<((u64, u64), u64)>,
     stays: bool,
-    of_file: bool,
-    executable: bool,
+    pub of_file: bool,
+    pub executable: bool,
     /// The number of the page that it began in.
-    place: u64,
+    pub place: u64,
     pages: usize,
     discarded: bool,
 }
@@ -49,7 +50,7 @@ struct PlainPage {
     shared: bool,
 }
 
-/// What one page size comes to: to be replayed by a TLB and by memories.
+/// The steps of one page size, to be replayed by a TLB and by memories.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Log {
     Access { page: u64, frame: Option<usize>, write: bool },
@@ -70,6 +71,7 @@ struct Touched {
 }
 
 /// Address spaces and pages as tables of every 4 KiB page and every block.
+#[derive(Default)]
 pub struct World {
     page: u64,
     block: u64,
@@ -96,23 +98,7 @@ const KERNEL: u64 = 1 << 63;
 impl World {
     /// Nothing is mapped. Pages of `page` bytes, blocks of `block`.
     pub fn new(page: u64, block: u64, processes: &[u32]) -> Self {
-        let mut world = Self {
-            page,
-            block,
-            processes: processes.to_vec(),
-            space_of: HashMap::new(),
-            maps: Vec::new(),
-            heaps: Vec::new(),
-            kernel: Vec::new(),
-            blocks: BTreeMap::new(),
-            pages: Vec::new(),
-            numbers: BTreeMap::new(),
-            frames: Vec::new(),
-            log: Vec::new(),
-            events: 0,
-            freed: 0,
-            peak: 0,
-        };
+        let mut world = Self { page, block, processes: processes.to_vec(), ..Self::default() };
         world.space(processes[0]);
         world
     }

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use super::lives::{PlainFrame, PlainMemory};
+
 /// A memory under multi-generational LRU.
+#[derive(Default)]
 pub struct PlainMglru {
     frames: usize,
     min_batch: u64,
@@ -57,26 +60,9 @@ impl PlainMglru {
             frames,
             min_batch: (frames as u64 / 64).clamp(1, 64),
             swappiness,
-            pages: HashMap::new(),
-            lists: HashMap::new(),
-            nr_pages: HashMap::new(),
-            held: HashSet::new(),
-            places: BTreeMap::new(),
-            populated: HashMap::new(),
             max_seq: 3,
-            min_seq: [0; 2],
-            refaulted: [0; 2],
-            evictions: [0; 2],
-            avg_refaulted: [0; 2],
-            avg_total: [0; 2],
-            filter: None,
-            evicted: Vec::new(),
-            flushed: 0,
+            ..Self::default()
         }
-    }
-
-    pub fn has(&self, p: u64) -> bool {
-        self.held.contains(&p)
     }
 
     fn count(&self, file: bool, seq: u64) -> u64 {
@@ -354,7 +340,8 @@ impl PlainMglru {
         }
     }
 
-    pub fn reference(&mut self, p: u64, write: bool) -> bool {
+    /// Apply a reference. Returns whether it faults.
+    pub fn access(&mut self, p: u64, write: bool) -> bool {
         self.evicted.clear();
         let fault = !self.has(p);
         if fault {
@@ -378,8 +365,24 @@ impl PlainMglru {
         page.dirty |= write;
         fault
     }
+}
 
-    pub fn free(&mut self, p: u64) {
+impl PlainMemory for PlainMglru {
+    fn begin(&mut self, frame: u64, of: &PlainFrame) {
+        let page = self.pages.entry(frame).or_default();
+        (page.of_file, page.place) = (of.of_file, of.place);
+    }
+
+    fn has(&self, p: u64) -> bool {
+        self.held.contains(&p)
+    }
+
+    fn reference(&mut self, p: u64) -> Vec<u64> {
+        self.access(p, false);
+        self.evicted.clone()
+    }
+
+    fn free(&mut self, p: u64) {
         if self.held.remove(&p) {
             self.del(p);
         }
@@ -393,7 +396,7 @@ impl PlainMglru {
     }
 
     /// `MADV_FREE`.
-    pub fn discard(&mut self, p: u64) {
+    fn discard(&mut self, p: u64) {
         let held = self.has(p);
         let Some(page) = self.pages.get_mut(&p) else { return };
         page.shadow = None;
@@ -414,8 +417,7 @@ impl PlainMglru {
         self.add(p, if oldest + 2 >= self.max_seq { oldest } else { oldest + 1 });
     }
 
-    /// The page is written again.
-    pub fn keep(&mut self, p: u64) {
+    fn keep(&mut self, p: u64) {
         if let Some(lazy) = self.pages.get_mut(&p).and_then(|page| page.lazy.as_mut()) {
             *lazy = true;
         }
@@ -428,7 +430,7 @@ pub fn naive_mglru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     let mut faults = 0;
     for &(place, write) in refs {
         lists.pages.entry(place).or_default().place = place;
-        faults += u64::from(lists.reference(place, write));
+        faults += u64::from(lists.access(place, write));
     }
     (faults, lists.flushed)
 }

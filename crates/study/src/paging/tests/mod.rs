@@ -8,8 +8,9 @@ use std::collections::{HashMap, VecDeque};
 
 use linux::naive_linux;
 use mglru::naive_mglru;
+use nearfar_hardware::tlb::Level;
 use nearfar_schema::Choice;
-use nearfar_trace::{Batch, Kind, KindSet, Record, Source, Writer, WriterOptions};
+use nearfar_trace::{Batch, Kind, KindSet, Record};
 use proptest::prelude::*;
 
 use super::*;
@@ -89,21 +90,18 @@ pub(in crate::paging) fn naive_lru(refs: &[(u64, bool)], frames: usize) -> (u64,
     (faults, flushed)
 }
 
-pub(in crate::paging) fn store(
-    records: &[Record],
-    folder: &std::path::Path,
-) -> nearfar_trace::Reader {
-    let path = folder.join("t.trace");
-    let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
-    let mut batch = Batch::default();
-    records.iter().for_each(|r| batch.push(*r));
-    writer.push_batch(&batch).unwrap();
-    writer.finish(None).unwrap();
-    nearfar_trace::Reader::open(&path).unwrap()
+pub fn store(records: &[Record], folder: &std::path::Path) -> nearfar_trace::Reader {
+    let steps: Vec<_> = records.iter().map(|record| lives::Step::Record(*record)).collect();
+    lives::trace(&steps, &[], folder)
 }
 
 /// Faults and dirty evictions of references (page, whether it writes) in so many frames.
 type Plain = fn(&[(u64, bool)], usize) -> (u64, u64);
+
+/// Sets of a TLB level.
+fn sets(level: Level) -> u64 {
+    level.ways.map_or(1, |ways| u64::from(level.entries / ways))
+}
 
 /// Check one study against the plain references, cell by cell.
 fn check(records: &[Record], pages: &[u64], tlb: &str, policy: &str, plain: Plain) {
@@ -136,13 +134,12 @@ fn check(records: &[Record], pages: &[u64], tlb: &str, policy: &str, plain: Plai
         let (misses, second) = *seen.entry(cell.page_bytes).or_insert_with(|| {
             let numbers: Vec<u64> = refs.iter().map(|r| r.0).collect();
             let first = options.tlb.first;
-            let sets = first.ways.map_or(1, |ways| u64::from(first.entries / ways));
-            let missed = naive_lru_misses(&numbers, first.entries as usize, sets);
+            let missed = naive_lru_misses(&numbers, first.entries as usize, sets(first));
             match options.tlb.second {
                 None => (missed.len() as u64, 0),
                 Some(level) => {
-                    let sets = level.ways.map_or(1, |ways| u64::from(level.entries / ways));
-                    let walks = naive_lru_misses(&missed, level.entries as usize, sets).len();
+                    let walks =
+                        naive_lru_misses(&missed, level.entries as usize, sets(level)).len();
                     (walks as u64, (missed.len() - walks) as u64)
                 }
             }

@@ -27,14 +27,10 @@ fn check_options(steps: &[Step], options: &Options) {
             }
         }
         let first = options.tlb.first;
-        let sets = first.ways.map_or(1, |ways| u64::from(first.entries / ways));
-        let missed = walk(&world.log, first.entries as usize, sets);
+        let missed = walk(&world.log, first.entries as usize, sets(first));
         let walks = match options.tlb.second {
             None => accesses(&missed),
-            Some(level) => {
-                let sets = level.ways.map_or(1, |ways| u64::from(level.entries / ways));
-                accesses(&walk(&missed, level.entries as usize, sets))
-            }
+            Some(level) => accesses(&walk(&missed, level.entries as usize, sets(level))),
         };
         for cell in result.cells.iter().filter(|cell| cell.page_bytes == page) {
             let place = format!("{:?} {policy} page {page} frames {}", options.tlb, cell.frames);
@@ -50,9 +46,13 @@ fn check_options(steps: &[Step], options: &Options) {
                 "mglru" => Box::new(PlainMglru::new(frames, options.swappiness)),
                 _ => panic!("no reference implementation of {policy}"),
             };
-            let came = replay(&world, memory.as_mut());
-            assert_eq!((cell.faults, cell.dirty_evictions), (came.faults, came.dirty), "{place}");
-            assert_eq!(cell.kinds, came.kinds, "{place}");
+            let counts = replay(&world, memory.as_mut());
+            assert_eq!(
+                (cell.faults, cell.dirty_evictions),
+                (counts.faults, counts.dirty),
+                "{place}"
+            );
+            assert_eq!(cell.kinds, counts.kinds, "{place}");
         }
     }
 }

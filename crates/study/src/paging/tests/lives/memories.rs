@@ -1,13 +1,11 @@
-//! What a page size's log comes to in memories and in a TLB: lists and loops.
+//! The log of a page size, replayed in memories and in a TLB: lists and loops.
 
 use super::*;
 use crate::paging::FaultKinds;
-use crate::paging::tests::linux::PlainLinux;
-use crate::paging::tests::mglru::PlainMglru;
 
-/// What memories of one page size come to: faults, dirty evictions and kinds.
+/// Counts of a memory: faults, dirty evictions and kinds.
 #[derive(Debug, Default, PartialEq)]
-pub struct Came {
+pub struct Counts {
     pub faults: u64,
     pub dirty: u64,
     pub kinds: FaultKinds,
@@ -16,17 +14,18 @@ pub struct Came {
 /// A memory under a policy.
 pub trait PlainMemory {
     /// The first reference to a frame comes next.
-    fn begin(&mut self, _frame: usize, _of: &PlainFrame) {}
-    fn has(&self, frame: usize) -> bool;
-    /// Reference a frame; answers those that are evicted for it.
-    fn reference(&mut self, frame: usize) -> Vec<usize>;
-    fn free(&mut self, frame: usize);
-    fn discard(&mut self, _frame: usize) {}
-    fn keep(&mut self, _frame: usize) {}
+    fn begin(&mut self, _frame: u64, _of: &PlainFrame) {}
+    fn has(&self, frame: u64) -> bool;
+    /// Reference a frame. Returns the frames that are evicted for it.
+    fn reference(&mut self, frame: u64) -> Vec<u64>;
+    fn free(&mut self, frame: u64);
+    fn discard(&mut self, _frame: u64) {}
+    /// A discarded frame is written again.
+    fn keep(&mut self, _frame: u64) {}
 }
 
 pub struct Ring {
-    places: Vec<Option<(usize, bool)>>,
+    places: Vec<Option<(u64, bool)>>,
     free: Vec<usize>,
     hand: usize,
 }
@@ -38,11 +37,11 @@ impl Ring {
 }
 
 impl PlainMemory for Ring {
-    fn has(&self, frame: usize) -> bool {
+    fn has(&self, frame: u64) -> bool {
         self.places.iter().flatten().any(|place| place.0 == frame)
     }
 
-    fn reference(&mut self, frame: usize) -> Vec<usize> {
+    fn reference(&mut self, frame: u64) -> Vec<u64> {
         if let Some(place) = self.places.iter_mut().flatten().find(|place| place.0 == frame) {
             place.1 = true;
             return Vec::new();
@@ -64,8 +63,8 @@ impl PlainMemory for Ring {
         }
     }
 
-    fn free(&mut self, frame: usize) {
-        let held = |place: &Option<(usize, bool)>| place.is_some_and(|place| place.0 == frame);
+    fn free(&mut self, frame: u64) {
+        let held = |place: &Option<(u64, bool)>| place.is_some_and(|place| place.0 == frame);
         if let Some(place) = self.places.iter().position(held) {
             self.places[place] = None;
             self.free.push(place);
@@ -73,83 +72,27 @@ impl PlainMemory for Ring {
     }
 }
 
-pub struct Recency(pub Vec<usize>, pub usize);
+pub struct Recency(pub Vec<u64>, pub usize);
 
 impl PlainMemory for Recency {
-    fn has(&self, frame: usize) -> bool {
+    fn has(&self, frame: u64) -> bool {
         self.0.contains(&frame)
     }
 
-    fn reference(&mut self, frame: usize) -> Vec<usize> {
+    fn reference(&mut self, frame: u64) -> Vec<u64> {
         self.0.retain(|held| *held != frame);
         self.0.push(frame);
         if self.0.len() > self.1 { vec![self.0.remove(0)] } else { Vec::new() }
     }
 
-    fn free(&mut self, frame: usize) {
+    fn free(&mut self, frame: u64) {
         self.0.retain(|held| *held != frame);
     }
 }
 
-impl PlainMemory for PlainLinux {
-    fn begin(&mut self, frame: usize, of: &PlainFrame) {
-        let page = self.pages.entry(frame as u64).or_default();
-        (page.of_file, page.executable) = (of.of_file, of.executable);
-    }
-
-    fn has(&self, frame: usize) -> bool {
-        PlainLinux::has(self, frame as u64)
-    }
-
-    fn reference(&mut self, frame: usize) -> Vec<usize> {
-        PlainLinux::reference(self, frame as u64, false);
-        self.evicted.iter().map(|page| *page as usize).collect()
-    }
-
-    fn free(&mut self, frame: usize) {
-        PlainLinux::free(self, frame as u64);
-    }
-
-    fn discard(&mut self, frame: usize) {
-        PlainLinux::discard(self, frame as u64);
-    }
-
-    fn keep(&mut self, frame: usize) {
-        PlainLinux::keep(self, frame as u64);
-    }
-}
-
-impl PlainMemory for PlainMglru {
-    fn begin(&mut self, frame: usize, of: &PlainFrame) {
-        let page = self.pages.entry(frame as u64).or_default();
-        (page.of_file, page.place) = (of.of_file, of.place);
-    }
-
-    fn has(&self, frame: usize) -> bool {
-        PlainMglru::has(self, frame as u64)
-    }
-
-    fn reference(&mut self, frame: usize) -> Vec<usize> {
-        PlainMglru::reference(self, frame as u64, false);
-        self.evicted.iter().map(|page| *page as usize).collect()
-    }
-
-    fn free(&mut self, frame: usize) {
-        PlainMglru::free(self, frame as u64);
-    }
-
-    fn discard(&mut self, frame: usize) {
-        PlainMglru::discard(self, frame as u64);
-    }
-
-    fn keep(&mut self, frame: usize) {
-        PlainMglru::keep(self, frame as u64);
-    }
-}
-
-/// What a memory comes to.
-pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Came {
-    let mut came = Came::default();
+/// The counts of a memory.
+pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Counts {
+    let mut counts = Counts::default();
     let mut dirty = vec![false; world.frames.len()];
     let mut seen = vec![false; world.frames.len()];
     // Whether a fault finds nothing; and whether the next reference ends that.
@@ -158,26 +101,28 @@ pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Came {
         match *log {
             Log::Access { frame, write, .. } => {
                 let Some(frame) = frame else { continue };
+                let id = frame as u64;
                 let of_file = world.frames[frame].of_file;
                 let first = !std::mem::replace(&mut seen[frame], true);
                 if first {
-                    memory.begin(frame, &world.frames[frame]);
+                    memory.begin(id, &world.frames[frame]);
                 }
-                if !memory.has(frame) {
-                    came.faults += 1;
+                if !memory.has(id) {
+                    counts.faults += 1;
                     *match (of_file, first, void[frame].0) {
-                        (true, true, _) => &mut came.kinds.file_reads,
-                        (true, false, _) => &mut came.kinds.file_rereads,
-                        (false, false, false) => &mut came.kinds.swap_ins,
-                        (false, ..) => &mut came.kinds.zero_fills,
+                        (true, true, _) => &mut counts.kinds.file_reads,
+                        (true, false, _) => &mut counts.kinds.file_rereads,
+                        (false, false, false) => &mut counts.kinds.swap_ins,
+                        (false, ..) => &mut counts.kinds.zero_fills,
                     } += 1;
                 }
-                for victim in memory.reference(frame) {
+                for victim in memory.reference(id) {
+                    let victim = victim as usize;
                     if std::mem::take(&mut dirty[victim]) {
-                        came.dirty += 1;
+                        counts.dirty += 1;
                         *match world.frames[victim].of_file {
-                            true => &mut came.kinds.write_backs,
-                            false => &mut came.kinds.swap_outs,
+                            true => &mut counts.kinds.write_backs,
+                            false => &mut counts.kinds.swap_outs,
                         } += 1;
                     }
                 }
@@ -187,23 +132,23 @@ pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Came {
                 }
             }
             Log::Free(frame) => {
-                memory.free(frame);
+                memory.free(frame as u64);
                 dirty[frame] = false;
             }
             Log::Discard(frame) => {
-                memory.discard(frame);
+                memory.discard(frame as u64);
                 dirty[frame] = false;
                 void[frame] = (true, false);
             }
             Log::Keep(frame) => {
-                memory.keep(frame);
+                memory.keep(frame as u64);
                 void[frame] =
-                    if memory.has(frame) { (false, false) } else { (void[frame].0, true) };
+                    if memory.has(frame as u64) { (false, false) } else { (void[frame].0, true) };
             }
             Log::Shootdown(_) => {}
         }
     }
-    came
+    counts
 }
 
 /// Misses of a TLB, and which references they were.
