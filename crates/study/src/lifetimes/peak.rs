@@ -123,11 +123,11 @@ impl ResidentSet {
 pub fn peak_resident(
     reader: &Reader,
     kinds: KindSet,
-    set: ResidentSet,
+    mut set: ResidentSet,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<u64> {
-    let mut memory = Memory { set, events: Events::new(reader)?, recent: Recent::default(), kinds };
-    let mut groups = reader.groups(Columns { thread: memory.several(), ..Columns::PAGING });
+    let (mut events, mut recent) = (Events::new(reader)?, Recent::default());
+    let mut groups = reader.groups(Columns { thread: set.spaces().several(), ..Columns::PAGING });
     let mut batch = Batch::default();
     let mut at = 0;
     let mut group = groups.next()?;
@@ -138,7 +138,19 @@ pub fn peak_resident(
             || {
                 let mut records = 0u64;
                 while current.next_into(Batches::MAX, &mut batch)? {
-                    memory.batch(&mut batch);
+                    for next in events.among(batch.len()) {
+                        match next {
+                            Next::Event(event) => {
+                                if set.event(&event) {
+                                    recent.clear();
+                                }
+                            }
+                            Next::Records(range) => {
+                                set.spaces().place_records(&mut batch, range.clone());
+                                set.records(&mut recent, kinds, &batch, range);
+                            }
+                        }
+                    }
                     records += batch.len() as u64;
                 }
                 Ok(records)
@@ -148,35 +160,5 @@ pub fn peak_resident(
         at += records?;
         on_progress(at)?;
     }
-    Ok(memory.set.peak.bytes())
-}
-
-struct Memory {
-    set: ResidentSet,
-    events: Events,
-    recent: Recent,
-    kinds: KindSet,
-}
-
-impl Memory {
-    fn several(&mut self) -> bool {
-        self.set.spaces().several()
-    }
-
-    fn batch(&mut self, batch: &mut Batch) {
-        let Self { set, events, recent, kinds } = self;
-        for next in events.among(batch.len()) {
-            match next {
-                Next::Event(event) => {
-                    if set.event(&event) {
-                        recent.clear();
-                    }
-                }
-                Next::Records(range) => {
-                    set.spaces().place_records(batch, range.clone());
-                    set.records(recent, *kinds, batch, range);
-                }
-            }
-        }
-    }
+    Ok(set.peak.bytes())
 }

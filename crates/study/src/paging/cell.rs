@@ -113,11 +113,6 @@ pub struct Size {
 }
 
 impl Size {
-    /// log2 of the page size.
-    pub fn shift(&self) -> u32 {
-        self.job.shift
-    }
-
     /// A cell for each memory size.
     pub fn cells(&self, references: u64) -> impl Iterator<Item = Cell> {
         let (outcomes, tlb) = (self.job.outcomes(), self.job.tlb());
@@ -126,7 +121,7 @@ impl Size {
             let index = self.frames.binary_search(&frames).unwrap_or(0);
             let outcome = outcomes[index];
             Cell {
-                page_bytes: 1 << self.shift(),
+                page_bytes: 1 << self.job.shift,
                 memory_bytes: bytes,
                 memory_fraction: fraction,
                 frames,

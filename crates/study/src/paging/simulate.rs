@@ -12,7 +12,7 @@ use super::options::Options;
 use super::page_size::{Job, PageSize};
 use super::sample::records::TraceSample;
 use super::sample::{self, Larger, LeftOut, PAGE, Sample, Sampled};
-use super::source::{CachedChunks, Source};
+use super::source::{Source, cached_chunks};
 use super::stack::Stack;
 use super::window::Chunk;
 use crate::jobs;
@@ -101,7 +101,7 @@ pub fn simulate(
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Simulated> {
     let captured = sample::captured(reader, options)?;
-    let options = captured.as_ref().map_or(options, |(_, own, _)| own);
+    let options = captured.as_ref().map_or(options, |(_, of_sample, _)| of_sample);
     let footprint_bytes = footprint_bytes(reader, options)?;
     let records = reader.info().references_of(options.kinds);
     let lifetimes = options.lifetimes && lifetimes::known(reader)?;
@@ -119,11 +119,11 @@ pub fn simulate(
             let source = study.source(all)?;
             let block_shift = source.block_shift;
             let mut progress = |done| on_progress(done / 2);
-            if let Some(cached) =
-                CachedChunks::new(source, options, records, &study.pool, &mut progress)?
+            if let Some((chunks, peak_bytes)) =
+                cached_chunks(source, options, records, &study.pool, &mut progress)?
             {
-                study.whole_bytes = cached.peak_bytes;
-                let chunks = Chunks::Cached { chunks: cached.chunks.into_iter(), block_shift };
+                study.whole_bytes = peak_bytes;
+                let chunks = Chunks::Cached { chunks: chunks.into_iter(), block_shift };
                 let cells =
                     study.pass(all, chunks, &mut |done| on_progress((records + done) / 2))?;
                 return Ok(study.simulated(cells, records));
@@ -231,7 +231,7 @@ impl<'a> Study<'a> {
             std::mem::swap(&mut current, &mut next);
             on_progress(records)?;
         }
-        let references = |size: &Size| records + crossings[size.shift() as usize];
+        let references = |size: &Size| records + crossings[size.job.shift as usize];
         Ok(sizes.iter().flat_map(|size| size.cells(references(size))).collect())
     }
 

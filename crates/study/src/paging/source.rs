@@ -11,7 +11,7 @@ use crate::lifetimes::{self, Blocks, Events, Next, Peak};
 
 /// Records per chunk: enough to keep all cores busy, few enough to stay in the shared cache.
 const CHUNK: u64 = 1 << 20;
-/// Maximum bytes of windows in [`CachedChunks`], whatever `--max-memory` allows.
+/// Maximum bytes of windows in [`cached_chunks`], whatever `--max-memory` allows.
 const MAX_CACHED: u64 = 1 << 29;
 /// After 1/16 of the trace, its size in windows is extrapolated.
 const TRIAL_PARTS: u64 = 16;
@@ -106,43 +106,34 @@ fn add(windower: &mut Windower, events: &mut Events, batch: &mut Batch, chunk: &
     }
 }
 
-/// All chunks of a trace, for studies whose memory sizes are known only at its end.
-pub struct CachedChunks {
-    /// In order.
-    pub chunks: Vec<Chunk>,
-    /// The peak resident set.
-    pub peak_bytes: u64,
-}
-
-impl CachedChunks {
-    /// Read all of `source`. Returns `None` if the windows of all `records` would take more than a
-    /// quarter of `--max-memory`, or [`MAX_CACHED`].
-    ///
-    /// # Errors
-    /// If the trace cannot be read; errors of `on_progress`.
-    pub fn new(
-        mut source: Source,
-        options: &Options,
-        records: u64,
-        pool: &ThreadPool,
-        on_progress: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<Option<Self>> {
-        let limit = MAX_CACHED.min(options.max_memory / 4);
-        let mut peak = Peak::new(source.block_shift, options.files);
-        let (mut chunks, mut chunk) = (Vec::new(), Chunk::default());
-        let (mut bytes, mut done) = (0, 0u64);
-        while pool.install(|| source.fill(&mut chunk))? {
-            chunk.changes.iter().for_each(|(_, change)| peak.apply(change));
-            bytes += chunk.bytes();
-            done += chunk.records;
-            let estimate = u128::from(bytes) * u128::from(records) / u128::from(done.max(1));
-            if bytes > limit || done >= records / TRIAL_PARTS && estimate > limit.into() {
-                return Ok(None);
-            }
-            // A clone has no spare capacity.
-            chunks.push(chunk.clone());
-            on_progress(done)?;
+/// All chunks of `source`, and the peak resident set in bytes, for studies whose memory sizes are known only
+/// at the end of the trace. `None` if the windows of all `records` would take more than a quarter of
+/// `--max-memory`, or [`MAX_CACHED`].
+///
+/// # Errors
+/// If the trace cannot be read; errors of `on_progress`.
+pub fn cached_chunks(
+    mut source: Source,
+    options: &Options,
+    records: u64,
+    pool: &ThreadPool,
+    on_progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Option<(Vec<Chunk>, u64)>> {
+    let limit = MAX_CACHED.min(options.max_memory / 4);
+    let mut peak = Peak::new(source.block_shift, options.files);
+    let (mut chunks, mut chunk) = (Vec::new(), Chunk::default());
+    let (mut bytes, mut done) = (0, 0u64);
+    while pool.install(|| source.fill(&mut chunk))? {
+        chunk.changes.iter().for_each(|(_, change)| peak.apply(change));
+        bytes += chunk.bytes();
+        done += chunk.records;
+        let estimate = u128::from(bytes) * u128::from(records) / u128::from(done.max(1));
+        if bytes > limit || done >= records / TRIAL_PARTS && estimate > limit.into() {
+            return Ok(None);
         }
-        Ok(Some(Self { chunks, peak_bytes: peak.bytes() }))
+        // A clone has no spare capacity.
+        chunks.push(chunk.clone());
+        on_progress(done)?;
     }
+    Ok(Some((chunks, peak.bytes())))
 }
