@@ -13,15 +13,15 @@ fn main() {
     embed(&entries(&papers, Path::is_dir), "papers.rs", true);
 }
 
-/// What `folder` holds and `wanted` says yes to, sorted.
+/// The entries of `folder` for which `wanted` is true, sorted.
 fn entries(folder: &Path, wanted: fn(&Path) -> bool) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = fs::read_dir(folder)
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .filter(|path| wanted(path))
         .collect();
-    found.sort();
-    found
+    paths.sort();
+    paths
 }
 
 /// Write `&[(name, text), ...]` of the folders' TOML files to `to`; `FOLDER/NAME` if `nested`.

@@ -72,8 +72,8 @@ fn capture_run(
 /// The requirements of capturing and whether they are met, as JSON.
 #[pyfunction]
 fn capture_probe(py: Python<'_>, plugin: PathBuf) -> PyResult<String> {
-    let found = py.detach(|| probe(&plugin));
-    serde_json::to_string(&found).map_err(unexpected)
+    let requirements = py.detach(|| probe(&plugin));
+    serde_json::to_string(&requirements).map_err(unexpected)
 }
 
 fn unexpected(error: serde_json::Error) -> PyErr {

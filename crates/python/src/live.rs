@@ -24,42 +24,42 @@ type CustomPolicy = (String, Py<PyAny>);
 
 /// The options; a percentage is resolved if the bytes of the program's resident set are known.
 fn read(options: &Bound<'_, PyDict>, resident: Option<u64>) -> PyResult<RunOptions> {
-    let asked: RunOptions = crate::given::read(options)?;
-    resident.map_or(Ok(asked.clone()), |resident| asked.resolved(resident)).map_err(raise)
+    let request: RunOptions = crate::given::read(options)?;
+    resident.map_or(Ok(request.clone()), |resident| request.resolved(resident)).map_err(raise)
 }
 
 /// The setup, and the first object of a custom policy.
 fn set_up(
     py: Python<'_>,
-    asked: &RunOptions,
+    request: &RunOptions,
     policy: Option<&CustomPolicy>,
     knobs: BTreeMap<String, String>,
 ) -> PyResult<(Setup, Option<Py<PyAny>>)> {
     let Some((name, make)) = policy else {
-        return asked.setup(knobs).map(|setup| (setup, None)).map_err(raise);
+        return request.setup(knobs).map(|setup| (setup, None)).map_err(raise);
     };
     let first = make.call0(py)?;
     let declared = declared(first.bind(py))?;
-    let setup = asked.setup_with(name, &declared, knobs).map_err(raise)?;
+    let setup = request.setup_with(name, &declared, knobs).map_err(raise)?;
     Ok((setup, Some(first)))
 }
 
-fn text(summary: &Summary) -> String {
+fn to_json(summary: &Summary) -> String {
     // Plain data cannot fail to serialize.
     serde_json::to_string(summary).unwrap_or_default()
 }
 
-fn result_json(asked: &RunOptions, setup: &Setup, summary: &Summary) -> String {
-    let whole = serde_json::json!({
+fn result_json(request: &RunOptions, setup: &Setup, summary: &Summary) -> String {
+    let result = serde_json::json!({
         "summary": summary,
-        "options": asked.plain(),
+        "options": request.plain(),
         "setup": {
             "budget_bytes": setup.fast,
             "far_size_bytes": setup.far_size,
             "far_latency_ns": setup.far_latency_ns,
         },
     });
-    whole.to_string()
+    result.to_string()
 }
 
 /// Run a program. Returns `{"summary", "options", "setup"}` as JSON: the result, the options as read, and the
@@ -80,8 +80,8 @@ fn live_run(
     policy: Option<CustomPolicy>,
     resident: Option<u64>,
 ) -> PyResult<String> {
-    let asked = read(options, resident)?;
-    let (setup, first) = set_up(py, &asked, policy.as_ref(), knobs)?;
+    let request = read(options, resident)?;
+    let (setup, first) = set_up(py, &request, policy.as_ref(), knobs)?;
     let policy_raised = Raised::default();
     let provider = policy
         .zip(first)
@@ -91,7 +91,7 @@ fn live_run(
     let summary = py.detach(|| {
         run(&setup, &library, &command, objects, |summary| {
             let done = Python::attach(|py| {
-                py.check_signals().and_then(|()| progress.call1(py, (text(summary),)))
+                py.check_signals().and_then(|()| progress.call1(py, (to_json(summary),)))
             });
             done.map_err(|error| raised.get_or_insert(error)).is_ok()
         })
@@ -101,7 +101,7 @@ fn live_run(
     }
     match raised.or_else(|| policy_raised.take()) {
         Some(error) => Err(error),
-        None => summary.map(|summary| result_json(&asked, &setup, &summary)).map_err(raise),
+        None => summary.map(|summary| result_json(&request, &setup, &summary)).map_err(raise),
     }
 }
 
@@ -116,8 +116,8 @@ fn live_check(
     knobs: BTreeMap<String, String>,
     policy: Option<CustomPolicy>,
 ) -> PyResult<()> {
-    let asked: RunOptions = crate::given::read(options)?;
-    let (setup, _) = set_up(py, &asked.with_min_fast(), policy.as_ref(), knobs)?;
+    let request: RunOptions = crate::given::read(options)?;
+    let (setup, _) = set_up(py, &request.with_min_fast(), policy.as_ref(), knobs)?;
     py.detach(|| program::check_all(&setup, command)).map(|_| ()).map_err(raise)
 }
 

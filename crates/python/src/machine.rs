@@ -62,9 +62,9 @@ impl AccessTimes {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let shown = (self.0.tlb_ns, self.0.dram_ns, self.0.stlb_ns).into_pyobject(py)?;
+        let times = (self.0.tlb_ns, self.0.dram_ns, self.0.stlb_ns).into_pyobject(py)?;
         let form = "AccessTimes(tlb_ns={!r}, dram_ns={!r}, stlb_ns={!r})".into_pyobject(py)?;
-        form.call_method1("format", shown)?.extract()
+        form.call_method1("format", times)?.extract()
     }
 }
 
@@ -102,29 +102,29 @@ impl Machine {
     /// Load by path or by name (from `search`, then built in).
     #[classmethod]
     fn load(_: &Bound<'_, PyType>, path_or_name: &str, search: PathBuf) -> PyResult<Self> {
-        made(MachineFile::load(path_or_name, &search))
+        wrap(MachineFile::load(path_or_name, &search))
     }
 
     /// Parse the text of a file; `place` is its path or name.
     #[classmethod]
     fn parse(_: &Bound<'_, PyType>, place: &str, text: &str) -> PyResult<Self> {
-        made(MachineFile::parse(place, text))
+        wrap(MachineFile::parse(place, text))
     }
 
     /// Parse the JSON of `to_json`.
     #[classmethod]
     fn from_json(_: &Bound<'_, PyType>, name: &str, json: &str) -> PyResult<Self> {
-        made(MachineFile::from_json(name, json))
+        wrap(MachineFile::from_json(name, json))
     }
 
     /// A copy with other values at some keys.
     fn with_values(&self, values: Vec<(String, String)>) -> PyResult<Self> {
-        made(self.0.with(&values))
+        wrap(self.0.with(&values))
     }
 
     /// A copy with a storage of another machine.
     fn with_storage_of(&self, other: &Self, name: &str) -> PyResult<Self> {
-        made(self.0.with_storage_of(&other.0, name))
+        wrap(self.0.with_storage_of(&other.0, name))
     }
 
     /// Its file's stem.
@@ -233,14 +233,15 @@ impl Machine {
     }
 }
 
-fn made(file: nearfar_trace::Result<MachineFile>) -> PyResult<Machine> {
+/// A handle of a machine.
+fn wrap(file: nearfar_trace::Result<MachineFile>) -> PyResult<Machine> {
     file.map(|file| Machine(Arc::new(file))).map_err(raise)
 }
 
 /// Restore a pickled machine: `text` already contains the values of `set`.
 #[pyfunction]
 fn machine_restore(place: &str, text: &str, set: Vec<(String, String)>) -> PyResult<Machine> {
-    made(MachineFile::parse(place, text).map(|file| MachineFile { set, ..file }))
+    wrap(MachineFile::parse(place, text).map(|file| MachineFile { set, ..file }))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -9,9 +9,9 @@ use crate::raise;
 /// The processor according to `cpuid`, as JSON; None without `cpuid`.
 #[pyfunction]
 fn measure_processor() -> Option<String> {
-    let found = cpuid::decode(&cpuid::read())?;
+    let processor = cpuid::decode(&cpuid::read())?;
     // Plain data cannot fail to serialize.
-    Some(serde_json::to_string(&found).unwrap_or_default())
+    Some(serde_json::to_string(&processor).unwrap_or_default())
 }
 
 fn pages(name: &str) -> Result<Pages> {

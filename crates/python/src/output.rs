@@ -22,8 +22,8 @@ fn output_check(
     force: bool,
     inputs: Vec<PathBuf>,
 ) -> PyResult<()> {
-    let wanted = OutputRequest { path: &path, form: form(holds), force, inputs: &inputs };
-    wanted.check().map(drop).map_err(raise)
+    let request = OutputRequest { path: &path, form: form(holds), force, inputs: &inputs };
+    request.check().map(drop).map_err(raise)
 }
 
 /// A claimed path: a file, or a folder with a file named ``holds``.
@@ -41,8 +41,10 @@ impl Output {
         force: bool,
         inputs: Vec<PathBuf>,
     ) -> PyResult<Self> {
-        let wanted = OutputRequest { path: &path, form: form(holds), force, inputs: &inputs };
-        py.detach(|| output::Output::claim(&wanted)).map(|output| Self(Some(output))).map_err(raise)
+        let request = OutputRequest { path: &path, form: form(holds), force, inputs: &inputs };
+        py.detach(|| output::Output::claim(&request))
+            .map(|output| Self(Some(output)))
+            .map_err(raise)
     }
 
     /// The temporary path to write to.

@@ -56,8 +56,8 @@ fn paging_options(
     options: &Bound<'_, PyDict>,
 ) -> PyResult<String> {
     let Study { request, options, .. } = study(&machines, options, None)?;
-    let answer = serde_json::json!({"options": request.plain(), "page_sizes": options.page_sizes});
-    Ok(answer.to_string())
+    let result = serde_json::json!({"options": request.plain(), "page_sizes": options.page_sizes});
+    Ok(result.to_string())
 }
 
 /// The parsed options of `nearfar explain`, as JSON text.
@@ -89,7 +89,7 @@ fn paging_explain(
     let options = Options::try_from(&request).map_err(raise)?;
     crate::progress::run(py, progress, move |on_progress| {
         let reader = Reader::open(&trace)?;
-        let found = match &on {
+        let result = match &on {
             Some((processor, page_sizes)) => serde_json::json!(explain_on_machine(
                 &reader,
                 &options,
@@ -99,7 +99,7 @@ fn paging_explain(
             )?),
             None => serde_json::json!(explain(&reader, &options, on_progress)?),
         };
-        Ok(found.to_string())
+        Ok(result.to_string())
     })
 }
 

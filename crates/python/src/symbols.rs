@@ -23,8 +23,8 @@ fn elf_names(
     offsets: Vec<u64>,
     debug: Option<PathBuf>,
 ) -> PyResult<String> {
-    let found = py.detach(|| named(&image, debug.as_deref(), &offsets)).map_err(raise)?;
-    Ok(serde_json::json!(found).to_string())
+    let names = py.detach(|| named(&image, debug.as_deref(), &offsets)).map_err(raise)?;
+    Ok(serde_json::json!(names).to_string())
 }
 
 /// The functions at addresses, from a perf map.

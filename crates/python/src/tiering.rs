@@ -46,12 +46,12 @@ fn refused_live(policy: &str) -> Option<String> {
 }
 
 /// A policy to run: its label, a built-in name or an object (`nearfar.tiering.Policy`), and knobs.
-type Given = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String>);
+type PolicyArgument = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String>);
 
 /// Run the study; returns `{"rows", "series", "footprint_bytes", "peak_resident_bytes" (null where
 /// pages live for ever), "node_bytes", "nodes", "options"}` as JSON text.
 ///
-/// With `traces`, the option `workload` is only what results call them. `policy_scale` shrinks the
+/// With `traces`, the option `workload` only names them in results. `policy_scale` shrinks the
 /// policies' times and sizes. With an object among the policies everything runs in this thread.
 #[pyfunction]
 #[pyo3(signature = (machine, *, policies, traces, policy_scale, options, progress))]
@@ -59,7 +59,7 @@ type Given = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String
 fn tiering_run(
     py: Python<'_>,
     machine: &Machine,
-    policies: Vec<Given>,
+    policies: Vec<PolicyArgument>,
     traces: Vec<PathBuf>,
     policy_scale: Option<f64>,
     options: &Bound<'_, PyDict>,
@@ -73,7 +73,7 @@ fn tiering_run(
         options.threads = 1;
     }
     let raised = Raised::default();
-    let inner = raised.clone();
+    let exception = raised.clone();
     let work = move |on_progress: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
         let programs = request.prepare(&traces, on_progress)?;
         let scale = policy_scale.unwrap_or_else(|| request.policy_scale(&programs));
@@ -85,14 +85,14 @@ fn tiering_run(
         let mut sources = Vec::new();
         for (label, name, object, values) in policies {
             let settings = Settings { values, scale };
-            let raised = inner.clone();
+            let raised = exception.clone();
             let foresees = match &name {
                 Some(name) => find(name)?.foresees,
                 None => object.as_ref().is_some_and(|object| {
                     Python::attach(|py| object.bind(py).hasattr("foresee").unwrap_or(false))
                 }),
             };
-            let built: nearfar_study::tiering::run::Make<'static> = Box::new(move |mem| {
+            let make_policy: nearfar_study::tiering::run::Make<'static> = Box::new(move |mem| {
                 match (&name, &object) {
                     (Some(name), _) => make(name, &settings, mem),
                     (None, Some(class)) => Python::attach(|py| {
@@ -106,19 +106,19 @@ fn tiering_run(
                     (None, None) => Err(Error::input("--policy", "none given", "give one")),
                 }
             });
-            sources.push(PolicySource { label, foresees, make: built });
+            sources.push(PolicySource { label, foresees, make: make_policy });
         }
-        let mut watched = |count| {
-            inner.stop()?;
+        let mut checked_progress = |count| {
+            exception.stop()?;
             on_progress(count)
         };
         let seeds = request.seeds.from(request.seed.0);
-        let found = run(&options, &programs, &sources, &seeds, &mut watched)?;
+        let outcome = run(&options, &programs, &sources, &seeds, &mut checked_progress)?;
         let nodes: Vec<_> = options.nodes.iter().map(|node| node.name.clone()).collect();
         let bytes: Vec<u64> = frames.iter().map(|frames| frames * 4096).collect();
-        let answer = serde_json::json!({
-            "rows": found.rows,
-            "series": found.series,
+        let result = serde_json::json!({
+            "rows": outcome.rows,
+            "series": outcome.series,
             "footprint_bytes": programs.iter().map(|program| program.footprint).sum::<u64>() * 4096,
             "peak_resident_bytes":
                 programs.iter().any(|program| program.has_lives())
@@ -128,7 +128,7 @@ fn tiering_run(
             "node_bytes": bytes,
             "options": request.plain(),
         });
-        Ok(answer.to_string())
+        Ok(result.to_string())
     };
     let result = if python {
         crate::progress::run_attached(py, progress, work)

@@ -130,13 +130,13 @@ impl Objects {
         match prepared {
             Err(error) => raised.note(error),
             Ok(Prepared { declared, hooks, rule }) => {
-                let mut own =
+                let mut policy =
                     ProcessPolicy { declared, hooks: Some(hooks), rule, raised: raised.clone() };
                 // Release the GIL while a hook waits for the program.
                 let wait_hook = Box::new(|wait: &mut (dyn FnMut() + Send)| {
                     Python::attach(|py| py.detach(wait));
                 });
-                serve(socket, &mut own, &gone, wait_hook);
+                serve(socket, &mut policy, &gone, wait_hook);
             }
         }
         // Ignore the exception of a hook whose program has ended meanwhile.
@@ -161,8 +161,8 @@ impl PolicySource for ProcessPolicy {
     }
 
     fn start(&mut self, mem: &mut dyn Memory) -> Result<Started> {
-        let twice = || Error::input("policy", "has begun before", "");
-        PyPolicy::start(self.hooks.take().ok_or_else(twice)?, mem)
+        let started_twice = || Error::input("policy", "has begun before", "");
+        PyPolicy::start(self.hooks.take().ok_or_else(started_twice)?, mem)
     }
 
     fn rule(&mut self) -> &mut dyn ShadowRule {

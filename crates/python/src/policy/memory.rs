@@ -102,7 +102,7 @@ impl MemoryHandle {
 
     fn with<T>(&self, use_it: impl FnOnce(&mut dyn Memory) -> T) -> PyResult<T> {
         let mut borrowed = self.lock();
-        let found = match borrowed.as_mut() {
+        let result = match borrowed.as_mut() {
             // SAFETY: the pointer is set only while `with_memory` holds the borrow, and the lock makes this
             // the only use of it.
             Some(borrowed) => use_it(unsafe { borrowed.0.as_mut() }),
@@ -111,7 +111,7 @@ impl MemoryHandle {
         if self.gone.as_ref().is_some_and(|gone| gone.load(Ordering::Acquire)) {
             return Err(PyRuntimeError::new_err("the program has ended"));
         }
-        Ok(found)
+        Ok(result)
     }
 
     fn page(mem: &dyn Memory, number: u32) -> Option<Page> {
@@ -148,8 +148,8 @@ impl MemoryHandle {
             let mut outcomes = Vec::new();
             mem.batch(&valid, &mut outcomes);
             let mut outcomes = outcomes.into_iter();
-            let done = |asked: Option<Request>| asked.and_then(|_| outcomes.next());
-            requests.into_iter().map(done).map(|done| done == Some(Ok(()))).collect()
+            let outcome = |request: Option<Request>| request.and_then(|_| outcomes.next());
+            requests.into_iter().map(outcome).map(|outcome| outcome == Some(Ok(()))).collect()
         })
     }
 

@@ -121,8 +121,8 @@ struct PyRule {
 impl ShadowRule for PyRule {
     fn keep_shadow(&mut self, page: Page) -> bool {
         let Some(method) = self.methods.method("keep_shadow") else { return true };
-        let answer = |py: Python<'_>| method.call1(py, (page.number(),))?.is_truthy(py);
-        self.methods.guarded(answer).unwrap_or(true)
+        let keeps = |py: Python<'_>| method.call1(py, (page.number(),))?.is_truthy(py);
+        self.methods.guarded(keeps).unwrap_or(true)
     }
 
     fn promoted(&mut self, page: Page) {
@@ -217,7 +217,7 @@ fn nanoseconds(ns: f64) -> Time {
 /// The hooks of a Python object that was started.
 struct PyPolicy {
     methods: Methods,
-    /// Its own threads, by index.
+    /// Threads that it spawned, by index.
     threads: HashMap<usize, Py<ThreadHandle>>,
 }
 
@@ -243,8 +243,8 @@ impl PyPolicy {
         let wakes = first.unwrap_or_default().into_iter().map(at).collect();
         let threads = spawned.iter().map(|thread| thread.get().thread).collect();
         let by_index = |thread: Py<ThreadHandle>| (thread.get().thread.index(), thread);
-        let own = Self { methods, threads: spawned.into_iter().map(by_index).collect() };
-        Ok(Started { hooks: Box::new(own), threads, wakes })
+        let policy = Self { methods, threads: spawned.into_iter().map(by_index).collect() };
+        Ok(Started { hooks: Box::new(policy), threads, wakes })
     }
 }
 
@@ -305,9 +305,9 @@ impl Policy for PyPolicy {
     }
 
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
-        let Some(own) = self.threads.get(&thread.index()) else { return Next::Idle };
+        let Some(thread) = self.threads.get(&thread.index()) else { return Next::Idle };
         let next = self.methods.with_memory("work", mem, |py, method, memory| {
-            method.call1(py, (memory, own))?.extract::<Option<f64>>(py)
+            method.call1(py, (memory, thread))?.extract::<Option<f64>>(py)
         });
         match next.flatten() {
             None => Next::Idle,
