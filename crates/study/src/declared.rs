@@ -1,4 +1,4 @@
-//! The commands of the engine that this crate can see, with what each takes and returns.
+//! The commands of the engine in this crate, with their options and rows.
 
 use nearfar_schema::command::Command;
 use nearfar_schema::{Options, column};

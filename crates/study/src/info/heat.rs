@@ -5,7 +5,7 @@ use nearfar_trace::reader::Batches;
 use nearfar_trace::{Batch, Columns, Error, Reader, Result};
 use serde::Serialize;
 
-use super::{BINS, Both, OnProgress, PAGE_SHIFT, last_page};
+use super::{BINS, OnProgress, PAGE_SHIFT, TwoThreads, last_page};
 
 /// Maximum number of rows.
 pub const ROWS: usize = 256;
@@ -80,24 +80,23 @@ const ROW_BITS: u32 = ROWS.ilog2();
 impl Rows {
     /// From the first and last page of each row, ascending.
     fn new(rows: impl Iterator<Item = (u64, u64)>) -> Self {
-        let mut made =
-            Self { first: [u64::MAX; ROWS], last: [0; ROWS], recent: [u64::MAX; RECENT] };
+        let mut map = Self { first: [u64::MAX; ROWS], last: [0; ROWS], recent: [u64::MAX; RECENT] };
         for (row, (first, last)) in rows.take(ROWS).enumerate() {
-            (made.first[row], made.last[row]) = (first, last);
+            (map.first[row], map.last[row]) = (first, last);
         }
-        made
+        map
     }
 
     /// The row of `page`.
     #[inline]
     fn find(&mut self, page: u64) -> Option<usize> {
-        let place = (page ^ page >> 10) as usize % RECENT;
-        let known = self.recent[place];
-        if known >> ROW_BITS == page {
-            return Some(known as usize % ROWS);
+        let index = (page ^ page >> 10) as usize % RECENT;
+        let cached = self.recent[index];
+        if cached >> ROW_BITS == page {
+            return Some(cached as usize % ROWS);
         }
         let row = self.search(page)?;
-        self.recent[place] = page << ROW_BITS | row as u64;
+        self.recent[index] = page << ROW_BITS | row as u64;
         Some(row)
     }
 
@@ -122,7 +121,7 @@ const _: () = assert!(ROWS.is_power_of_two());
 /// If the trace cannot be read or has changed; errors of `on_progress`.
 pub fn fill(
     reader: &Reader,
-    both: &Both,
+    threads: &TwoThreads,
     mut touched: Vec<(u64, u32)>,
     name: impl Fn(u32) -> String,
     on_progress: OnProgress<'_>,
@@ -144,7 +143,7 @@ pub fn fill(
     let mut group = groups.next()?;
     while let Some(mut current) = group {
         // Decompress the next row group while counting this one.
-        let (next, counted) = both.at_once(
+        let (next, counted) = threads.join(
             || groups.next(),
             || {
                 while current.next_into(Batches::MAX, &mut batch)? {

@@ -15,15 +15,15 @@ const HOT: u64 = 8;
 /// Hot pages of a region with fewer pages between them are one part.
 const GAP: u64 = 16;
 /// Maximum number of parts.
-const PARTS: usize = 100;
-/// One data reference in this number is attributed to code. A prime, to be out of step with loops.
-const ONE_OF: u32 = 61;
-/// log2 of the pages that are told apart by code.
+const MAX_PARTS: usize = 100;
+/// One of this many data references is attributed to code. A prime, to be out of step with loops.
+const SAMPLE_PERIOD: u32 = 61;
+/// log2 of the pages per cell; code is counted by cell.
 const CELL_SHIFT: u32 = 4;
-/// Maximum number of pairs of cell and code; further ones are not counted.
-const PAIRS: usize = 1 << 22;
+/// Maximum number of counted pairs of cell and code.
+const MAX_PAIRS: usize = 1 << 22;
 /// Maximum number of pieces of code per part.
-const SITES: usize = 256;
+const MAX_SITES: usize = 256;
 
 columns! {
     /// A hot part of the address space.
@@ -87,13 +87,13 @@ impl CodeSample {
     #[inline]
     pub fn data(&mut self, thread: u32, page: u64, names: &mut Names) {
         self.skip += 1;
-        if self.skip < ONE_OF {
+        if self.skip < SAMPLE_PERIOD {
             return;
         }
         self.skip = 0;
         let Some(addr) = self.fetched.get(thread as usize).copied().flatten() else { return };
         let key = (page >> CELL_SHIFT, names.code(addr), addr);
-        if self.samples.len() < PAIRS {
+        if self.samples.len() < MAX_PAIRS {
             *self.samples.entry(key).or_default() += 1;
         } else if let Some(count) = self.samples.get_mut(&key) {
             *count += 1;
@@ -111,8 +111,8 @@ impl CodeSample {
         order.sort_unstable();
         let mut by_part: Vec<Vec<(Code, u64, u64)>> = vec![Vec::new(); parts.len()];
         for ((cell, code, addr), samples) in self.samples {
-            let at = order.partition_point(|&(low, _, _)| low <= cell);
-            if let Some(&(_, high, part)) = order[..at].last()
+            let after = order.partition_point(|&(low, _, _)| low <= cell);
+            if let Some(&(_, high, part)) = order[..after].last()
                 && cell <= high
             {
                 by_part[part].push((code, addr, samples));
@@ -123,7 +123,7 @@ impl CodeSample {
             sites.sort_unstable_by_key(|&(code, addr, n)| {
                 (std::cmp::Reverse(n), addr, code.program, code.region, code.offset)
             });
-            found.extend(sites.into_iter().take(SITES).map(|(code, addr, samples)| HotCode {
+            found.extend(sites.into_iter().take(MAX_SITES).map(|(code, addr, samples)| HotCode {
                 part,
                 name: name(code.region),
                 program: programs.get(code.program as usize).cloned().unwrap_or_default(),
@@ -179,7 +179,7 @@ pub fn parts(
         since = (0, 0);
     }
     parts.sort_by_key(|part| (std::cmp::Reverse(part.4), part.1));
-    parts.truncate(PARTS);
+    parts.truncate(MAX_PARTS);
     parts
         .into_iter()
         .map(|(region, low, high, pages, records)| HotPart {

@@ -39,7 +39,7 @@ const PAGE: u64 = 1 << PAGE_SHIFT;
 pub const BINS: u64 = 256;
 /// Records that a working set covers: random references touch most of what a program uses.
 const WINDOW: u64 = 1 << 20;
-/// The largest part of a trace that it covers.
+/// A working set covers at most this part of a trace: 1/8.
 const WINDOW_PART: u64 = 8;
 /// Maximum number of regions listed one by one.
 pub const REGIONS: usize = 100;
@@ -50,7 +50,7 @@ const PROGRESS_STEP: u64 = 1 << 22;
 pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 nearfar_schema::options! {
-    /// The options of `nearfar info` as they are written, but for those of the view.
+    /// The options of `nearfar info` as they are written, without those of the view.
     pub struct Request {
         /// Compute reuse distances, the slowest part.
         reuse: bool = true,
@@ -151,7 +151,7 @@ pub fn summarize(
     let mut pass = Pass::new(Names::new(reader)?, resident, window as usize);
     let mut reuse = options.reuse.then(Reuse::new);
     let mut touched = Vec::new();
-    let both = Both::new();
+    let threads = TwoThreads::new();
     let mut batches = reader.batches(Columns { thread: info.threads.len() > 1, ..Columns::PAGING });
     let mut batch = Batch::default();
     let (mut done, mut next_progress) = (0u64, 0);
@@ -199,7 +199,7 @@ pub fn summarize(
                 reuse.touch(&touched);
             }
         };
-        let (has_batch, ()) = both.at_once(count, distances);
+        let (has_batch, ()) = threads.join(count, distances);
         if !has_batch? {
             break;
         }
@@ -240,7 +240,7 @@ pub fn summarize(
         let touched: Vec<(u64, u32)> =
             state.iter().map(|page| (page.number, final_region(page.region))).collect();
         drop(state);
-        Some(heat::fill(reader, &both, touched, region_name, on_progress)?)
+        Some(heat::fill(reader, &threads, touched, region_name, on_progress)?)
     } else {
         None
     };
@@ -272,15 +272,15 @@ pub fn summarize(
 }
 
 /// Two threads, or one if no other can be started.
-pub(crate) struct Both(Option<rayon::ThreadPool>);
+pub(crate) struct TwoThreads(Option<rayon::ThreadPool>);
 
-impl Both {
+impl TwoThreads {
     fn new() -> Self {
         Self(rayon::ThreadPoolBuilder::new().num_threads(2).build().ok())
     }
 
     /// Run both closures, in parallel if possible.
-    fn at_once<A: Send, B: Send>(
+    fn join<A: Send, B: Send>(
         &self,
         one: impl FnOnce() -> A + Send,
         other: impl FnOnce() -> B + Send,

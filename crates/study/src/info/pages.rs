@@ -28,8 +28,8 @@ impl Pages {
     /// The id of `page`, and whether it is new. A new id equals the number of pages before it.
     #[inline]
     pub fn intern(&mut self, page: u64) -> (u32, bool) {
-        let place = place(page);
-        let (known, id) = self.recent[place];
+        let index = cache_index(page);
+        let (known, id) = self.recent[index];
         if known == page {
             return (id, false);
         }
@@ -40,7 +40,7 @@ impl Pages {
             *slot = self.count;
             self.count += 1;
         }
-        self.recent[place] = (page, *slot);
+        self.recent[index] = (page, *slot);
         (*slot, new)
     }
 
@@ -50,6 +50,6 @@ impl Pages {
     }
 }
 
-fn place(page: u64) -> usize {
+fn cache_index(page: u64) -> usize {
     (page ^ page >> 12) as usize % RECENT
 }

@@ -43,7 +43,7 @@ use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 
 pub use blocks::{Blocks, Change};
 pub use events::{Events, Next};
-pub use page_table::{Action, NO_FRAME, PageTable, Taken};
+pub use page_table::{Action, FrameFilter, NO_FRAME, PageTable};
 pub use peak::{Peak, ResidentSet, peak_resident};
 pub use recent::Recent;
 pub use spaces::{Backing, Spaces};

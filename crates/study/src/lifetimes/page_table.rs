@@ -49,11 +49,11 @@ struct Frame {
     stays: bool,
     discarded: bool,
     /// Whether the frame is simulated.
-    taken: bool,
+    simulated: bool,
 }
 
 /// Selects the simulated frames by the number of their first page.
-pub type Taken = dyn Fn(u64) -> bool + Send;
+pub type FrameFilter = dyn Fn(u64) -> bool + Send;
 
 /// Pages of one size.
 #[derive(Default)]
@@ -70,7 +70,7 @@ pub struct PageTable {
     lazy: FxHashSet<u32>,
     /// Number of pages whose frame has another id or is not simulated.
     aliases: u64,
-    taken: Option<Box<Taken>>,
+    filter: Option<Box<FrameFilter>>,
     /// Frames of files are simulated.
     files: bool,
     actions: Vec<Action>,
@@ -83,10 +83,10 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// An empty table of pages of 2^`shift` bytes and blocks of 2^`block_shift` bytes. `taken`
+    /// An empty table of pages of 2^`shift` bytes and blocks of 2^`block_shift` bytes. `filter`
     /// selects the simulated frames; `None` for all.
-    pub fn new(shift: u32, block_shift: u32, taken: Option<Box<Taken>>) -> Self {
-        Self { shift, block_shift, taken, files: true, ..Self::default() }
+    pub fn new(shift: u32, block_shift: u32, filter: Option<Box<FrameFilter>>) -> Self {
+        Self { shift, block_shift, filter, files: true, ..Self::default() }
     }
 
     /// Set whether frames of files are simulated.
@@ -126,7 +126,7 @@ impl PageTable {
     pub fn frame(&self, page: u32) -> u32 {
         let frame = self.pages[page as usize].frame;
         match self.frames.get(frame as usize) {
-            Some(known) if known.taken => frame,
+            Some(known) if known.simulated => frame,
             _ => NO_FRAME,
         }
     }
@@ -283,10 +283,10 @@ impl PageTable {
     }
 
     fn new_frame(&mut self, frame: u32, number: u64, new: Frame, of_file: bool, executable: bool) {
-        let taken = self.taken.as_ref().is_none_or(|taken| taken(number));
-        let taken = taken && (self.files || !of_file);
-        self.frames[frame as usize] = Frame { used: true, taken, ..new };
-        if taken {
+        let selected = self.filter.as_ref().is_none_or(|filter| filter(number));
+        let simulated = selected && (self.files || !of_file);
+        self.frames[frame as usize] = Frame { used: true, simulated, ..new };
+        if simulated {
             self.used += 1;
             *if of_file { &mut self.read } else { &mut self.filled } += 1;
             self.actions.push(Action::Begin { frame, number, of_file, executable });
@@ -300,7 +300,7 @@ impl PageTable {
         known.pages -= 1;
         if known.pages == 0 && (!known.stays || removed) {
             known.used = false;
-            if known.taken {
+            if known.simulated {
                 self.used -= 1;
                 self.actions.push(Action::Free(frame));
             }
@@ -369,7 +369,7 @@ impl PageTable {
         let Some(known) = self.frames.get_mut(frame as usize) else { return };
         let own = known.object.is_none() && known.pages == 1;
         let discarded = live == lazy && (known.discarded || own);
-        if std::mem::replace(&mut known.discarded, discarded) != discarded && known.taken {
+        if std::mem::replace(&mut known.discarded, discarded) != discarded && known.simulated {
             self.actions.push(if discarded {
                 Action::Discard(frame)
             } else {

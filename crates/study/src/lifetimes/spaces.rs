@@ -92,7 +92,7 @@ impl Space {
         let (mut from, mut to) = (first, last);
         for (start, end, advice) in self.advice.within(first, last) {
             if own.is_some() && start <= page && page <= end {
-                // What has no advice around it is another area.
+                // Memory without advice around it is another area.
                 (from, to) = (from.max(start), to.min(end));
             } else if Some(advice) != own {
                 if end < page {
@@ -127,7 +127,7 @@ impl Space {
         areas
     }
 
-    /// What an area's advice means in this process (`vma_thp_disabled`, `include/linux/huge_mm.h`).
+    /// The effect of an area's advice in this process (`vma_thp_disabled`, `include/linux/huge_mm.h`).
     fn effective(&self, advice: Advice) -> Advice {
         match (self.thp_disable, advice) {
             (0, _) | (2, Advice::Huge) => advice,
@@ -255,7 +255,7 @@ impl Spaces {
         let (start, end) = space.same_advice(page, start - base, end - base);
         let (start, end) = (base + start, base + end);
         let mut run: Option<(u64, u64)> = None;
-        // For an unmapped page: what lies between files.
+        // For an unmapped page: the gap between files.
         let mut gap = (start - base, end - base);
         for (from, to, backing) in space.mapped.within(start - base, end - base) {
             if matches!(backing, Backing::Object { .. }) {
@@ -318,7 +318,7 @@ impl Spaces {
         }
     }
 
-    /// Apply an event; what it does to pages is added to `effects`.
+    /// Apply an event. Appends its effects on pages to `effects`.
     pub fn apply(&mut self, event: &RegionEvent, effects: &mut Vec<Effect>) {
         let process = self.process_of.get(&event.thread).copied().unwrap_or(0);
         match event.event {
@@ -350,7 +350,7 @@ impl Spaces {
                     let space = &mut self.spaces[child as usize];
                     *space = Space { users: space.users, ..copied };
                     effects.push(Effect::Fork { parent, child });
-                    self.show_areas(child, (0, PAGES - 1), effects);
+                    self.push_areas(child, (0, PAGES - 1), effects);
                 }
             }
             RegionKind::Vfork => {
@@ -371,7 +371,7 @@ impl Spaces {
             RegionKind::ThpDisable => {
                 let space = self.of_process(process);
                 self.spaces[space as usize].thp_disable = event.to;
-                self.show_areas(space, (0, PAGES - 1), effects);
+                self.push_areas(space, (0, PAGES - 1), effects);
             }
             RegionKind::Exit => self.close(process, effects),
             RegionKind::Lock
@@ -382,7 +382,7 @@ impl Spaces {
         }
     }
 
-    /// Apply an event of a range of one space. Ranges beyond user addresses are ignored.
+    /// Apply an event to a range of one space. Ranges beyond user addresses are ignored.
     fn in_range(&mut self, event: &RegionEvent, process: u32, effects: &mut Vec<Effect>) {
         let end = event.length.checked_sub(1).and_then(|more| event.addr.checked_add(more));
         let Some(last) = end.map(|end| end >> PAGE).filter(|last| *last < PAGES) else { return };
@@ -390,26 +390,22 @@ impl Spaces {
         let space = self.of_process(process);
         let end = |kept| Effect::End { space, first, last, kept };
         match event.event {
-            RegionKind::Map => {
-                let backing = self.backing_of(event);
+            RegionKind::Map | RegionKind::Unmap => {
+                let backing = (event.event == RegionKind::Map).then(|| self.backing_of(event));
                 effects.push(end(false));
                 let known = &mut self.spaces[space as usize];
-                known.mapped.map(first, last, backing);
+                match backing {
+                    Some(backing) => known.mapped.map(first, last, backing),
+                    None => known.mapped.unmap(first, last),
+                }
                 known.advice.unmap(first, last);
-                self.show_areas(space, (first, last), effects);
-            }
-            RegionKind::Unmap => {
-                effects.push(end(false));
-                let known = &mut self.spaces[space as usize];
-                known.mapped.unmap(first, last);
-                known.advice.unmap(first, last);
-                self.show_areas(space, (first, last), effects);
+                self.push_areas(space, (first, last), effects);
             }
             RegionKind::Huge | RegionKind::NoHuge => {
                 let huge = event.event == RegionKind::Huge;
                 let advice = if huge { Advice::Huge } else { Advice::NoHuge };
                 self.spaces[space as usize].advice.map(first, last, advice);
-                self.show_areas(space, (first, last), effects);
+                self.push_areas(space, (first, last), effects);
             }
             RegionKind::Collapse => effects.push(Effect::Collapse { space, first, last }),
             RegionKind::DontNeed => effects.push(end(true)),
@@ -428,8 +424,8 @@ impl Spaces {
                 let moved = |backing: Backing| backing.moved(by.wrapping_mul(1 << PAGE));
                 known.mapped.shift(first, last, by, moved);
                 known.advice.shift(first, last, by, |advice| advice);
-                self.show_areas(space, (first, last), effects);
-                self.show_areas(space, (to, end), effects);
+                self.push_areas(space, (first, last), effects);
+                self.push_areas(space, (to, end), effects);
             }
             _ => {}
         }
@@ -457,11 +453,11 @@ impl Spaces {
         };
         known.advice.unmap(first, last);
         effects.push(Effect::End { space, first, last, kept: false });
-        self.show_areas(space, (first, last), effects);
+        self.push_areas(space, (first, last), effects);
     }
 
     /// Append the private areas of a range.
-    fn show_areas(&self, space: u32, (first, last): (u64, u64), effects: &mut Vec<Effect>) {
+    fn push_areas(&self, space: u32, (first, last): (u64, u64), effects: &mut Vec<Effect>) {
         effects.push(Effect::Area { space, first, last, advice: None });
         for (first, last, advice) in self.spaces[space as usize].areas(first, last) {
             effects.push(Effect::Area { space, first, last, advice: Some(advice) });

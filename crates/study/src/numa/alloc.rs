@@ -1,4 +1,4 @@
-//! How long allocating takes, where the pages land, and why it cannot be done when it cannot.
+//! The time of an allocation, the nodes of its pages, and the reason if it is impossible.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::clear::clear_page;
 
-/// Who allocates, and how.
+/// How memory is allocated.
 #[derive(Clone, Debug)]
 pub struct AllocOptions {
     /// `vmalloc` of the kernel, or a program.
@@ -90,7 +90,7 @@ nearfar_schema::columns! {
     seed []
 }
 
-/// One allocation, and where it landed.
+/// One allocation, and its memory on each node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Allocated {
     /// Its row.
@@ -117,7 +117,7 @@ pub fn alloc(
     let groups = mode.order(topology, &memories, options.from, &options.policy);
     let pages = size.div_ceil(PAGE);
     let overhead = options.allocator.overhead(pages);
-    // The kernel's own tables are never movable and are taken on the way: the array first.
+    // The kernel's tables are never movable. They are allocated with the data, the array first.
     let order = [groups.clone(), mode.order(topology, &memories, options.from, &Policy::default())];
     let tables = place(&mut memories, &order.concat(), overhead, Allocator::Vmalloc);
     let mut programs = memories.clone();
@@ -131,7 +131,7 @@ pub fn alloc(
         ..AllocRow::default()
     };
     let mut landed = Vec::new();
-    let (data, kept) = (placement.pages(memories.len()), tables.pages(memories.len()));
+    let (data, table_pages) = (placement.pages(memories.len()), tables.pages(memories.len()));
     let mut spent = vec![0.0; memories.len()];
     let mut longest = vec![None::<(u64, &'static str)>; memories.len()];
     for extent in tables.extents.iter().chain(&placement.extents) {
@@ -148,7 +148,7 @@ pub fn alloc(
         let node = &topology.nodes[memory.backing];
         let local = topology.same_socket(memory.backing, options.from);
         let idle = clear_page(topology, memory, 1.0, options)?;
-        let pages = data[index] + kept[index];
+        let pages = data[index] + table_pages[index];
         let bytes = data[index] * PAGE;
         *match (node.kind == NodeKind::Dram, local) {
             (true, true) => &mut row.local_dram_bytes,
@@ -162,7 +162,7 @@ pub fn alloc(
             kind: node.kind,
             local,
             bytes,
-            tables_bytes: kept[index] * PAGE,
+            tables_bytes: table_pages[index] * PAGE,
             free_bytes: memory.free * PAGE,
             page_ns: if pages > 0 { spent[index] / pages as f64 } else { idle.ns() },
             bound_by: longest[index].map_or(idle.bound_by(), |(_, part)| part),
@@ -183,7 +183,7 @@ pub fn alloc(
             )
         });
     } else {
-        row.why_not = Some(why(&all, options, size, overhead, &placement.extents, capacity));
+        row.why_not = Some(failure(&all, options, size, overhead, &placement.extents, capacity));
     }
     Ok(Allocated { row, landed })
 }
@@ -205,9 +205,9 @@ pub(super) fn check(
         return refuse("--from", format!("node {} has no cores", options.from), fix);
     }
     let policy = &options.policy;
-    let there: Vec<String> = memories.iter().map(|memory| memory.node.to_string()).collect();
     if let Some(node) = policy.nodes.iter().find(|n| !memories.iter().any(|m| m.node == **n)) {
-        let fix = format!("choose from {}", there.join(", "));
+        let known: Vec<String> = memories.iter().map(|memory| memory.node.to_string()).collect();
+        let fix = format!("choose from {}", known.join(", "));
         return refuse("--nodes", format!("no node {node} in this mode"), fix);
     }
     if let Some(node) =
@@ -230,8 +230,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Why an allocation cannot be done, in a sentence.
-fn why(
+/// Why an allocation is impossible.
+fn failure(
     memories: &[Memory],
     options: &AllocOptions,
     size: u64,
@@ -240,19 +240,19 @@ fn why(
     capacity: u64,
 ) -> String {
     let gib = |pages: u64| (pages * PAGE) as f64 / (1u64 << 30) as f64;
-    let had: u64 = extents.iter().map(|extent| extent.pages).sum();
+    let allocated: u64 = extents.iter().map(|extent| extent.pages).sum();
     let mut text = format!(
         "needs {:.1} GiB and {:.1} GiB of page tables; of {:.1} GiB in all, {:.1} GiB \
          could be allocated",
         gib(size.div_ceil(PAGE)),
         gib(overhead),
         gib(capacity),
-        gib(had),
+        gib(allocated),
     );
-    let barred: u64 =
+    let movable: u64 =
         memories.iter().filter(|m| !may_use(m, options.allocator)).map(|m| m.free).sum();
-    if barred > 0 {
-        text += &format!("; {:.1} GiB are movable memory, not for the kernel", gib(barred));
+    if movable > 0 {
+        text += &format!("; {:.1} GiB are movable memory, not for the kernel", gib(movable));
     }
     text
 }

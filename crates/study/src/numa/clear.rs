@@ -1,11 +1,11 @@
-//! What clearing a page costs at its first touch, from device figures alone.
+//! The time to clear a page at its first touch, from device parameters alone.
 //!
-//! Three things work at once and the slowest sets the pace:
+//! Three parts work in parallel, and the slowest determines the time:
 //!
-//! * the **core**: the kernel's work on the page, then each of its 64 lines is owned before it is
-//!   written, one latency each with as many under way as the core has fill buffers. Where the
-//!   medium's unit spans several lines, the module serves the rest of a unit from its buffer: the
-//!   sequential latency. Elsewhere the random one, as nothing is fetched ahead of stores;
+//! * the **core**: the kernel's work on the page. Then the core takes ownership of each of the 64 lines
+//!   before it writes it: one latency each, with as many in flight as the core has fill buffers. If the
+//!   medium's unit spans several lines, the module serves the rest of a unit from its buffer, with the
+//!   sequential latency; otherwise it is the random latency, because stores are not prefetched;
 //! * the **medium**: the lines drain at the sequential store bandwidth of the one module that holds
 //!   the page, as modules are interleaved by whole pages (4 KiB, Yang et al., FAST'20). With
 //!   `all_modules` they drain at that of all modules that consecutive pages are interleaved over:
@@ -34,7 +34,7 @@ pub struct PageTime {
     pub core_ns: f64,
     /// Modules.
     pub medium_ns: f64,
-    /// The link to the other socket; 0 on the own one.
+    /// The link to the other socket; 0 on the same socket.
     pub link_ns: f64,
 }
 
@@ -44,7 +44,7 @@ impl PageTime {
         self.core_ns.max(self.medium_ns).max(self.link_ns)
     }
 
-    /// Which part is the slowest.
+    /// The slowest part.
     pub fn bound_by(&self) -> &'static str {
         let slowest = self.ns();
         if self.link_ns == slowest {
@@ -57,8 +57,8 @@ impl PageTime {
     }
 }
 
-/// What the cores of `options` need to clear a page of `memory`, on which the part `share` of
-/// consecutive pages lies.
+/// The time of the cores of `options` to clear a page of `memory`, which holds the share `share` of
+/// consecutive pages.
 ///
 /// # Errors
 /// An input error when the machine file lacks `cost.page_allocation`.
@@ -80,7 +80,7 @@ pub fn clear_page(
     })?;
     let node = &topology.nodes[memory.backing];
     let view = topology.view(from, memory.backing);
-    let far = own_ns(node, view);
+    let far = ownership_ns(node, view);
     let lines = (PAGE / LINE) as f64;
     let medium = |node: &NodeModel, write| {
         let whole = node.local.bandwidth(Pattern { write, random: false });
@@ -97,7 +97,7 @@ pub fn clear_page(
                 + bytes(traffic.dram_writes) / medium(front, true)
                 + bytes(traffic.far_reads) / medium(node, false)
                 + bytes(traffic.far_writes) / medium(node, true);
-            (own_ns(front, topology.view(from, cache)) + far, drained)
+            (ownership_ns(front, topology.view(from, cache)) + far, drained)
         }
     };
     let remote = !topology.same_socket(from, memory.backing);
@@ -112,7 +112,7 @@ pub fn clear_page(
 }
 
 /// The latency of owning a line of a page that is being written from front to back.
-fn own_ns(node: &NodeModel, view: &View) -> f64 {
+fn ownership_ns(node: &NodeModel, view: &View) -> f64 {
     view.load_ns(node.access_unit <= LINE)
 }
 

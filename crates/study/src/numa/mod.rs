@@ -1,6 +1,6 @@
-//! The `numa` study (aliusM, 004): memory of several kinds and places as system memory. How long
-//! allocating and clearing takes and where pages land ([`alloc`]), what a program then sees
-//! ([`run`]), and how two virtual machines hurt each other in memory mode ([`pair`]).
+//! The `numa` study (aliusM, 004): memory of several kinds and places as system memory. The time of
+//! allocating and clearing, and the nodes of the pages ([`alloc`]); latency and bandwidth of a program
+//! ([`run`]); how two virtual machines slow each other down in memory mode ([`pair`]).
 
 mod alloc;
 mod clear;

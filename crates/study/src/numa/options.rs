@@ -1,5 +1,4 @@
-//! Options of the numa commands. Where two commands share an option they share its
-//! words.
+//! Options of the numa commands. An option of several commands has the same text in each.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::MachineName;
@@ -140,7 +139,7 @@ fn policy(nodes: &Nodes, weights: &Weights) -> Policy {
 }
 
 impl AllocOptions {
-    /// Of an allocation.
+    /// The options of an allocation.
     pub fn of_alloc(request: &AllocRequest, topology: &Topology) -> Self {
         Self {
             allocator: request.allocator,
@@ -152,7 +151,7 @@ impl AllocOptions {
         }
     }
 
-    /// Of a run: by a program, on a machine that has been in use.
+    /// The options of a run: by a program, on a machine that has been in use.
     pub fn of_run(request: &RunRequest, topology: &Topology) -> Self {
         Self {
             allocator: Allocator::User,

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 /// Pages of the scaled cache.
 pub const FRAMES: u64 = 4096;
-/// Largest number of accesses of a trace that are played, again and again.
+/// Maximum number of accesses of a trace, which are repeated.
 const MAX_ACCESSES: usize = 1 << 22;
 /// Accesses between two calls of `on_progress`.
 const PROGRESS_STEP: u64 = 1 << 20;
@@ -27,7 +27,7 @@ const LINES: u64 = PAGE / LINE;
 /// Called periodically with a number of accesses, for progress.
 type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
-/// What a virtual machine does.
+/// The accesses of a virtual machine.
 pub enum Guest<'a> {
     /// Loads uniformly at random from this many bytes.
     Uniform(u64),
@@ -35,14 +35,14 @@ pub enum Guest<'a> {
     Trace(&'a Reader),
 }
 
-/// How a pair is played.
+/// How a pair is simulated.
 #[derive(Clone, Debug)]
 pub struct PairOptions {
     /// Shares wanted, 0 to 1, of the smaller guest's pages that share the other's places.
     pub overlaps: Vec<f64>,
-    /// In place of the DRAM's size.
+    /// Replaces the DRAM's size.
     pub cache_bytes: Option<u64>,
-    /// Of random loads and of the shuffle.
+    /// Seed of random loads and of the shuffle.
     pub seed: u64,
 }
 
@@ -87,7 +87,7 @@ nearfar_schema::columns! {
     seed [seed]
 }
 
-/// A guest ready to play.
+/// A guest ready to run.
 struct Player {
     pages: u64,
     /// Lines in order, for a trace.
@@ -137,10 +137,10 @@ impl Player {
 /// The page of memory of each page of the guests.
 type Places = [Vec<u64>; 2];
 
-/// Play both guests on `memory` (one with a cache in front), for a program of the node `from`.
+/// Run both guests on `memory`, which has a cache in front, from the node `from`.
 ///
-/// Where the two do not fit the cache side by side they share more than asked for, and rows say how
-/// much. A last row has the pages shuffled. `on_progress` is called now and then.
+/// If the two do not fit in the cache side by side, they share more than requested, and rows say how much.
+/// In the last row, pages are shuffled. `on_progress` is called periodically.
 ///
 /// # Errors
 /// Input errors: no such cache, guests larger than the memory, a trace that cannot be read; the
@@ -196,7 +196,7 @@ pub fn pair(
     };
     let mut rows = Vec::new();
     let (first, second) = (players[0].pages, players[1].pages);
-    // It makes no difference to a guest alone where its contiguous pages begin.
+    // For a guest alone, the start of its contiguous pages makes no difference.
     let mut alone_contiguous = None;
     for overlap in &options.overlaps {
         if !(0.0..=1.0).contains(overlap) {
@@ -206,7 +206,7 @@ pub fn pair(
                 "give for example 0,0.5,1",
             ));
         }
-        // The second starts so far into the first's places, a whole number of caches further on.
+        // The second overlaps the end of the first, a whole number of caches further on.
         let shared = (overlap * first.min(second) as f64).round() as u64;
         let start = first - shared + first.div_ceil(frames) * frames;
         let places = [(0..first).collect(), (start..start + second).collect()];
@@ -262,7 +262,7 @@ fn play(
     let address = |guest: usize, line: u64| {
         places[guest][(line / LINES) as usize] * PAGE + line % LINES * LINE
     };
-    // Every line once, or those that chance leaves out would miss while it counts.
+    // Access every line once; otherwise lines not drawn in the warm-up would miss later.
     for guest in (0..2).filter(|guest| turns[*guest] && players[*guest].lines.is_none()) {
         for line in 0..players[guest].round() {
             if line % PROGRESS_STEP == 0 {

@@ -31,11 +31,11 @@ pub struct Stream {
     pub writes: f64,
 }
 
-/// What is run.
+/// The accesses of a run.
 pub enum Load<'a> {
     /// A recorded program, behind caches if there are any.
     Trace(&'a Reader, Option<Geometry>),
-    /// A made one.
+    /// A generated stream.
     Stream(Stream),
 }
 
@@ -107,7 +107,7 @@ pub struct Ran {
 /// Counts of accesses to one memory: by store, by random, by outcome. Memory without a cache in
 /// front has them all in the first outcome.
 #[derive(Clone, Debug, Default)]
-struct Use([[[f64; 3]; 2]; 2]);
+struct Uses([[[f64; 3]; 2]; 2]);
 
 const OUTCOMES: [Outcome; 3] = [Outcome::Hit, Outcome::CleanMiss, Outcome::DirtyMiss];
 
@@ -164,7 +164,7 @@ fn stream_uses(
     placement: &Placement,
     stream: &Stream,
     shuffled: bool,
-) -> Option<Vec<Use>> {
+) -> Option<Vec<Uses>> {
     if placement.missing > 0 {
         return None;
     }
@@ -177,7 +177,7 @@ fn stream_uses(
         (false, true) => closed_form::cyclic_shuffled,
     };
     let one = |(memory, pages): (&Memory, u64)| {
-        let mut counts = Use::default();
+        let mut counts = Uses::default();
         let share = pages as f64 / total.max(1) as f64;
         let hit = match memory.cache {
             Some(_) if pages == 0 => 1.0,
@@ -197,11 +197,12 @@ fn stream_uses(
     Some(memories.iter().zip(pages).map(one).collect())
 }
 
-/// A trace on its way through placement and memory mode's caches.
+/// The state of a trace in placement and memory mode's caches.
 struct Walk<'a> {
     placement: &'a Placement,
-    /// Pages of each memory, and who takes turns by page number, if they do.
+    /// Pages of each memory.
     frames: &'a [u64],
+    /// The group that takes turns by page number, if any.
     turns: Option<&'a Group>,
     /// Memory and frame of each page, by page number of the trace.
     pages: FxHashMap<u64, (u32, u64)>,
@@ -210,7 +211,7 @@ struct Walk<'a> {
     caches: Vec<Option<MemorySideCache>>,
     /// The last line of each thread.
     last: FxHashMap<u32, u64>,
-    uses: Vec<Use>,
+    uses: Vec<Uses>,
     missing: bool,
 }
 
@@ -236,7 +237,7 @@ impl<'a> Walk<'a> {
             order: frames.iter().map(order).collect(),
             caches: memories.iter().map(cache).collect(),
             last: FxHashMap::default(),
-            uses: vec![Use::default(); memories.len()],
+            uses: vec![Uses::default(); memories.len()],
             missing: false,
         }
     }
@@ -318,7 +319,7 @@ type Moved = [[f64; 2]; 2];
 fn finish_row(
     topology: &Topology,
     memories: &[Memory],
-    uses: &[Use],
+    uses: &[Uses],
     options: &AllocOptions,
     mut row: RunRow,
 ) -> Ran {
@@ -378,8 +379,8 @@ fn finish_row(
             let at = |write| seen.bandwidth(Pattern { write, random: false });
             let apart = bytes[0] / at(false) + bytes[1] / at(true);
             let mixed = seen.mixed.filter(|_| bytes[0] > 0.0 && bytes[1] > 0.0);
-            let own = mixed.map_or(apart, |mixed| (bytes[0] + bytes[1]) / mixed);
-            link_ns = link_ns.max(own);
+            let memory_ns = mixed.map_or(apart, |mixed| (bytes[0] + bytes[1]) / mixed);
+            link_ns = link_ns.max(memory_ns);
             crossing[0] += bytes[0];
             crossing[1] += bytes[1];
         }

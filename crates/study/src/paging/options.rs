@@ -114,7 +114,7 @@ impl Request {
         let supports_machine_view = || {
             self.tlb.to_string() == TLB
                 && self.filter == Filter::None
-                && (self.has_usual_pages() || machine::check(&self.page_sizes.0).is_ok())
+                && (self.has_default_pages() || machine::check(&self.page_sizes.0).is_ok())
                 && machine.processor(None).is_ok()
         };
         self.view.unwrap_or_else(|| match supports_machine_view() {
@@ -123,7 +123,7 @@ impl Request {
         })
     }
 
-    fn has_usual_pages(&self) -> bool {
+    fn has_default_pages(&self) -> bool {
         parse_page_sizes(PAGE_SIZES).as_ref() == Ok(&self.page_sizes.0)
     }
 }
@@ -170,9 +170,9 @@ impl TryFrom<&Request> for Options {
     fn try_from(request: &Request) -> Result<Self> {
         let kinds = request.kinds.as_ref().map_or(KindSet::ALL, |kinds| KindSet::of(&kinds.0));
         let mut page_sizes = request.page_sizes.0.clone();
-        let idle = |flag: &str, what: &str, fix: &str| Err(Error::input(flag, what, fix));
+        let refuse = |flag: &str, what: &str, fix: &str| Err(Error::input(flag, what, fix));
         if request.view == Some(View::Machine) {
-            if request.has_usual_pages() {
+            if request.has_default_pages() {
                 // Linux has no anonymous pages of 8 KiB (`THP_ORDERS_ALL_ANON`).
                 page_sizes
                     .retain(|size| size >> machine::SMALL != 2 && *size >= 1 << machine::SMALL);
@@ -180,18 +180,18 @@ impl TryFrom<&Request> for Options {
             machine::check(&page_sizes)?;
             if request.tlb.to_string() != TLB {
                 let what = "means nothing to --view machine, which has the machine's TLBs";
-                return idle("--tlb", what, "change the machine: --set tlb.first.entries=128");
+                return refuse("--tlb", what, "change the machine: --set tlb.first.entries=128");
             }
             if request.filter != Filter::None {
                 let what = "means nothing to --view machine, which has caches of its own";
-                return idle("--filter", what, "leave it out, or use --view paper");
+                return refuse("--filter", what, "leave it out, or use --view paper");
             }
         } else if request.nested.is_some() {
             let what = "means nothing to --view paper";
-            return idle("--nested", what, "use it with --view machine");
+            return refuse("--nested", what, "use it with --view machine");
         } else if request.whole {
             let what = "means nothing to --view paper, which always takes the whole run";
-            return idle("--whole", what, "leave it out, or use --view machine");
+            return refuse("--whole", what, "leave it out, or use --view machine");
         }
         let options = Self::new(
             page_sizes,
@@ -247,11 +247,11 @@ impl Options {
             ));
         }
         for size in &memory {
-            let good = match size {
+            let valid = match size {
                 MemorySize::Fraction(f) => f.is_finite() && *f > 0.0 && *f <= 1e6,
                 MemorySize::Bytes(bytes) => *bytes > 0,
             };
-            if !good {
+            if !valid {
                 return Err(Error::input(
                     "--memory",
                     format!("{size:?} is not a memory size"),

@@ -180,10 +180,10 @@ impl PageSize {
         let first = tlb.map(|tlb| Buffer::new(tlb.first));
         let second = tlb.and_then(|tlb| tlb.second).map(Buffer::new);
         let pages = if lives {
-            let taken = sample.map(|sample| {
-                Box::new(move |number| sample.contains(number)) as Box<lifetimes::Taken>
+            let filter = sample.map(|sample| {
+                Box::new(move |number| sample.contains(number)) as Box<lifetimes::FrameFilter>
             });
-            Pages::Lives(PageTable::new(shift, block_shift, taken).with_files(files))
+            Pages::Lives(PageTable::new(shift, block_shift, filter).with_files(files))
         } else {
             Pages::Permanent(Permanent {
                 blocks: shift - block_shift,

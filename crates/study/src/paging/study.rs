@@ -28,7 +28,7 @@ struct Host {
 
 /// A study, with its options checked.
 pub struct Study {
-    /// The options as they were given, with the view resolved.
+    /// The options as given, with the view resolved.
     pub request: Request,
     /// The options of the simulation.
     pub options: Options,
@@ -104,13 +104,14 @@ impl Study {
         let reader = Reader::open_sample(trace)?;
         check_nested(&reader, self.request.nested)?;
         let lives = self.options.lifetimes && lifetimes::known(&reader)?;
-        // Missing times are an error before hours of simulation.
+        // Report missing times before hours of simulation.
         let fault_times = self.fault_times(lives)?;
         let Self { request, options, hosts } = self;
         // Of a sample, the machine's times are lower bounds, with which page sizes cannot be compared.
-        let bounds = reader.info().source.sample.is_some() && request.view == Some(View::Machine);
+        let are_bounds =
+            reader.info().source.sample.is_some() && request.view == Some(View::Machine);
         let (page_sizes, larger): (Vec<u64>, Vec<u64>) =
-            options.page_sizes.iter().partition(|&&size| !bounds || size <= sample::PAGE);
+            options.page_sizes.iter().partition(|&&size| !are_bounds || size <= sample::PAGE);
         let options = &Options { page_sizes, ..options.clone() };
         let mut simulated = simulate(&reader, options, on_progress)?;
         simulated.left_out.extend(larger.into_iter().map(LeftOut::without));

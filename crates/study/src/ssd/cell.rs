@@ -1,4 +1,4 @@
-//! What one cell of the study found.
+//! The result of one cell of the study.
 
 use nearfar_hardware::flash::Conditioned;
 use serde::Serialize;
@@ -117,15 +117,15 @@ nearfar_schema::columns! {
     seed [seed]
 }
 
-/// What is too long for a row.
+/// Results that do not fit in a row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Detail {
-    /// State the flash was in at the start.
+    /// State of the flash at the start.
     pub conditioned: Option<Conditioned>,
     /// Predicted and actual times of services.
     pub service: Vec<Bin>,
     /// How far actual times lay above predicted ones (in the field `actual`).
     pub error: Vec<Bin>,
-    /// What the threads did when.
+    /// States of the threads over time.
     pub timeline: Timeline,
 }

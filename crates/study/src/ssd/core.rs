@@ -76,8 +76,8 @@ impl Core {
         }
     }
 
-    /// Walk the page table for `addr`, and on in the device's mapping table, where the page has a
-    /// number on the device. If it reads the device while the bus is `held`, its time is owed.
+    /// Walk the page table for `addr`, then the device's mapping table if the page has a number on the
+    /// device. If the walk reads the device while the bus is `held`, its time is owed.
     pub fn walk(
         &mut self,
         addr: u64,
@@ -199,10 +199,10 @@ pub struct Miss {
     pub kind: Kind,
 }
 
-/// References that hit: from the present one of `thread` until something else is needed or the
-/// clock reaches `until`. From time `held` on, accesses to the device wait for the bus.
+/// Run references of `thread` that hit, until another event or until the clock reaches `until`. From
+/// time `held` on, accesses to the device wait for the bus.
 #[inline]
-#[allow(clippy::too_many_arguments, reason = "the state of a core, lent for its turn")]
+#[allow(clippy::too_many_arguments, reason = "the state of a core and its thread")]
 pub fn run_fast_path(
     core: &mut Core,
     thread: &mut Thread,

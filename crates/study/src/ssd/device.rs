@@ -18,7 +18,7 @@ struct Service {
 pub struct Loading {
     /// The page that left the DRAM for it.
     pub evicted: Option<u32>,
-    /// How long the device says that it takes, nanoseconds; `None`: the page is there.
+    /// Predicted service time in nanoseconds; `None` if the page is in the DRAM at once.
     pub predicted_ns: Option<u64>,
 }
 
@@ -30,15 +30,15 @@ pub struct Device {
     services: Vec<Service>,
     /// Services in progress: page and job; at most one per thread.
     arriving: Vec<(u32, u32)>,
-    /// What the device predicted.
+    /// Predicted service times.
     pub predicted: Histogram,
-    /// What it took.
+    /// Actual service times.
     pub actual: Histogram,
-    /// How much longer it took than predicted.
+    /// Actual less predicted times.
     pub error: Histogram,
     /// The largest such difference.
     pub error_max: u64,
-    /// What made up those differences.
+    /// Causes of these differences.
     pub late: Late,
     /// Services that took longer than predicted.
     pub late_services: u64,
@@ -63,7 +63,7 @@ impl Device {
         }
     }
 
-    /// Bring `page`, which is not in the DRAM, in; see [`Umd::load`].
+    /// Load `page`, which is not in the DRAM; see [`Umd::load`].
     pub fn load(&mut self, now: u64, page: u32, content: Content) -> Loading {
         let loading = self.umd.load(now, page, content);
         if let Some(service) = loading.service {

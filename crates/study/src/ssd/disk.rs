@@ -10,8 +10,8 @@ use super::options::READ_AHEAD_BYTES;
 /// Number of recent reads whose pages are in memory.
 const RECENT: usize = 64;
 
-/// Whether a page whose first reference is of this kind is of a file: what is executed, and what the
-/// kernel reads for the program, was there before the program began.
+/// Whether a page whose first reference is of this kind belongs to a file: code, and what the kernel
+/// reads for the program, existed before the program started.
 pub fn is_of_file(kind: Kind) -> bool {
     kind.fetches() || kind == Kind::KernelLoad
 }
@@ -21,7 +21,7 @@ struct Read {
     /// First page.
     first: u64,
     /// When its pages are in memory.
-    there: u64,
+    ready_at: u64,
 }
 
 /// A disk that serves one read at a time, first come first served. Times are nanoseconds.
@@ -62,23 +62,23 @@ impl Disk {
         self.read_ns.is_some() && is_of_file(kind)
     }
 
-    /// When `page`, wanted at `now`, is in memory: `now` where it comes without I/O.
+    /// When `page`, requested at `now`, is in memory: `now` if it needs no I/O.
     pub fn read(&mut self, page: u64, kind: Kind, now: u64) -> u64 {
         let Some(times) = self.read_ns.filter(|_| self.holds(kind)) else { return now };
         let pages = self.read_pages;
         // The difference of a page before the first is large.
         let found = self.recent.iter().rfind(|read| page.wrapping_sub(read.first) < pages);
         let Some(read) = found else {
-            // Of what is mapped, the kernel reads as much before the page as after it.
+            // Around a mapped page, the kernel reads as much before it as after it.
             let before = if kind.fetches() { pages / 2 } else { 0 };
             return self.submit(page.saturating_sub(before), now, times);
         };
-        let (there, next) = (read.there, read.first.saturating_add(pages));
+        let (ready_at, next) = (read.ready_at, read.first.saturating_add(pages));
         let onwards = !kind.fetches() && page == read.first + 1;
         if onwards && !self.recent.iter().any(|read| read.first == next) {
             self.submit(next, now, times);
         }
-        now.max(there)
+        now.max(ready_at)
     }
 
     /// Read the pages from `first`. Returns when they are in memory.
@@ -90,7 +90,7 @@ impl Disk {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back(Read { first, there: self.free_at });
+        self.recent.push_back(Read { first, ready_at: self.free_at });
         self.free_at
     }
 

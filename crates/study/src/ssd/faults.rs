@@ -17,26 +17,26 @@ use super::timeline::State;
 
 /// State of a page at the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    No,
+enum PageStatus {
+    New,
     /// The kernel has it and is about to place it on the device.
     ToPlace,
     Placed,
 }
 
-/// Whether a fault is the thread's second for one page.
+/// Whether the thread has faulted on this page before.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Again {
+enum Retry {
     No,
-    /// The thread slept and woke before the page arrived.
+    /// It slept, and woke before the page arrived.
     Early,
-    /// It slept, and the page came and went.
+    /// It slept, and the page arrived and was evicted again.
     Lost,
 }
 
 /// A thread on a core that missed the TLB.
 #[derive(Clone, Copy)]
-struct At {
+struct MissSite {
     core: usize,
     thread: usize,
     miss: Miss,
@@ -49,7 +49,7 @@ pub struct Faults<'a> {
     replay: Replay,
     /// Numbers on the device, in order of first touch.
     pages: PageMap<u32>,
-    known: Vec<Known>,
+    status: Vec<PageStatus>,
     /// The DRAM had a free frame at the time of the current miss.
     filling: bool,
     /// The device.
@@ -67,7 +67,7 @@ impl<'a> Faults<'a> {
             policy,
             replay,
             pages: PageMap::default(),
-            known: Vec::new(),
+            status: Vec::new(),
             filling: true,
             device: Device::new(umd),
             disk: Disk::new(host.disk.as_ref(), page_bytes),
@@ -97,21 +97,21 @@ impl<'a> Faults<'a> {
         thread: u32,
         miss: Miss,
     ) -> Result<()> {
-        let at = At { core, thread: thread as usize, miss };
+        let at = MissSite { core, thread: thread as usize, miss };
         self.filling = self.device.umd.has_room();
         let page = match self.number(miss.page) {
             Some(page) => page,
             None => self.first_touch(miss.page)?,
         };
-        let known = self.known[page as usize];
-        if known == Known::No {
-            self.known[page as usize] = Known::ToPlace;
+        let status = self.status[page as usize];
+        if status == PageStatus::New {
+            self.status[page as usize] = PageStatus::ToPlace;
             counts.page_faults += 1;
             self.page_fault(scheduler, at);
             return Ok(());
         }
         let now = scheduler.cores[core].time;
-        if known == Known::Placed && self.device.umd.resident(page) {
+        if status == PageStatus::Placed && self.device.umd.resident(page) {
             self.advance(scheduler, now);
             let Some(left) = self.device.left_ns(page) else {
                 self.translate(scheduler, at, page);
@@ -121,22 +121,22 @@ impl<'a> Faults<'a> {
                 return Ok(());
             }
             // The fault is raised again, with what the device still has to do.
-            let again = if scheduler.threads[at.thread].slept_for == Some(page) {
+            let retry = if scheduler.threads[at.thread].slept_for == Some(page) {
                 counts.overruns += 1;
-                Again::Early
+                Retry::Early
             } else {
                 counts.joined_faults += 1;
-                Again::No
+                Retry::No
             };
-            self.embedded_fault(scheduler, counts, at, page, left, again);
+            self.embedded_fault(scheduler, counts, at, page, left, retry);
             return Ok(());
         }
         self.advance(scheduler, now);
         if scheduler.waits_for_bus(core) {
             return Ok(());
         }
-        self.known[page as usize] = Known::Placed;
-        let first = known == Known::ToPlace;
+        self.status[page as usize] = PageStatus::Placed;
+        let first = status == PageStatus::ToPlace;
         let stored = self.replay.first_touch == FirstTouch::Stored
             && !self.disk.holds(miss.kind)
             && self.device.umd.ftl().place(page).is_some();
@@ -154,8 +154,8 @@ impl<'a> Faults<'a> {
             None => self.translate(scheduler, at, page),
             Some(predicted) => {
                 let lost = scheduler.threads[at.thread].slept_for == Some(page);
-                let again = if lost { Again::Lost } else { Again::No };
-                self.embedded_fault(scheduler, counts, at, page, predicted, again);
+                let retry = if lost { Retry::Lost } else { Retry::No };
+                self.embedded_fault(scheduler, counts, at, page, predicted, retry);
             }
         }
         Ok(())
@@ -164,7 +164,7 @@ impl<'a> Faults<'a> {
     /// Give the page the next number on the device.
     fn first_touch(&mut self, page: u64) -> Result<u32> {
         let geometry = self.device.umd.ftl().geometry();
-        let number = self.known.len() as u32;
+        let number = self.status.len() as u32;
         if number >= geometry.user_pages {
             return Err(Error::input(
                 "--machine",
@@ -176,20 +176,20 @@ impl<'a> Faults<'a> {
             ));
         }
         self.pages.insert(page, number);
-        self.known.push(Known::No);
+        self.status.push(PageStatus::New);
         Ok(number)
     }
 
     /// An ordinary page fault: the kernel makes the page, or reads it from the disk meanwhile.
-    fn page_fault(&mut self, scheduler: &mut Scheduler<'_>, at: At) {
+    fn page_fault(&mut self, scheduler: &mut Scheduler<'_>, at: MissSite) {
         let core = &mut scheduler.cores[at.core];
         core.time += self.host.page_fault_ns;
         core.busy += self.host.page_fault_ns;
         let now = core.time;
-        let there = self.disk.read(at.miss.page, at.miss.kind, now);
-        if there > now {
+        let ready_at = self.disk.read(at.miss.page, at.miss.kind, now);
+        if ready_at > now {
             scheduler.threads[at.thread].walked = false;
-            scheduler.sleep(at.core, now, State::Disk, there);
+            scheduler.sleep(at.core, now, State::Disk, ready_at);
         }
     }
 
@@ -198,12 +198,12 @@ impl<'a> Faults<'a> {
         &mut self,
         scheduler: &mut Scheduler<'_>,
         counts: &mut Cell,
-        at: At,
+        at: MissSite,
         page: u32,
         predicted: u64,
-        again: Again,
+        retry: Retry,
     ) {
-        let counted = u64::from(again != Again::Early);
+        let counted = u64::from(retry != Retry::Early);
         counts.embedded_faults += counted;
         counts.faults_while_filling += counted * u64::from(self.filling);
         if !self.policy.pass(&Fault { predicted_ns: predicted }) {
@@ -216,7 +216,7 @@ impl<'a> Faults<'a> {
         core.switch += self.host.exception_ns;
         // A thread that lost its page stays awake: else two threads that need one frame could take
         // it from each other for ever.
-        if self.replay.atomic.contains(at.miss.kind) || again == Again::Lost {
+        if self.replay.atomic.contains(at.miss.kind) || retry == Retry::Lost {
             return self.stall(scheduler, at.core, page);
         }
         counts.slept += 1;
@@ -235,11 +235,11 @@ impl<'a> Faults<'a> {
     }
 
     /// The page is in memory: fill the TLB.
-    fn translate(&mut self, scheduler: &mut Scheduler<'_>, at: At, page: u32) {
+    fn translate(&mut self, scheduler: &mut Scheduler<'_>, at: MissSite, page: u32) {
         scheduler.cores[at.core].fill_tlb(at.miss.side, at.miss.page, page);
         let thread = &mut scheduler.threads[at.thread];
         (thread.walked, thread.slept_for) = (false, None);
-        // The reference itself comes at once; it must not find the page gone again.
+        // The reference follows at once: the page must not be evicted before it.
         self.device.umd.touch(page, false);
     }
 }

@@ -1,9 +1,9 @@
 //! The `ssd` study (UMD, 002): a program on a machine whose memory is a DRAM-interface SSD, under
 //! each policy for embedded page faults and each size of the device's DRAM.
 //!
-//! A discrete-event simulation in whole nanoseconds. Threads replay their own references; what a
-//! reference meets on its way is, in order: a TLB, the page-table walk and the device's mapping
-//! table, the device's DRAM or a service by its flash, the CPU caches. `docs/ssd.md` has the model.
+//! A discrete-event simulation in whole nanoseconds. Each thread replays its references. A reference
+//! passes, in order: a TLB, the page-table walk and the device's mapping table, the device's DRAM or
+//! a service by its flash, the CPU caches. `docs/ssd.md` has the model.
 
 pub mod accounts;
 pub mod cell;

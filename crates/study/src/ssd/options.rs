@@ -209,12 +209,12 @@ impl Value for Atomic {
         "atomic"
     }
     fn choices() -> Vec<Entry> {
-        let own = [
+        let groups = [
             ("none", "no kind: every fault that goes to the kernel sleeps"),
             ("kernel", "reads and writes by the kernel for the program: its copies"),
         ];
-        let own = own.map(|(name, what)| Entry { name, what: what.into() });
-        own.into_iter().chain(Kinds::entries()).collect()
+        let groups = groups.map(|(name, what)| Entry { name, what: what.into() });
+        groups.into_iter().chain(Kinds::entries()).collect()
     }
     fn open() -> bool {
         true
@@ -276,7 +276,7 @@ nearfar_schema::options! {
     }
 }
 
-/// How the program meets the machine.
+/// How the program is replayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Replay {
     /// Kinds of references during which a thread may not sleep.
@@ -308,9 +308,9 @@ pub struct Options {
     pub settings: Vec<Setting>,
     /// The host.
     pub host: Host,
-    /// What is done to the flash before.
+    /// Writes to the flash before the run.
     pub precondition: Precondition,
-    /// How the program meets the machine.
+    /// How the program is replayed.
     pub replay: Replay,
     /// Cells simulated at a time; 0 means one a core.
     pub threads: usize,

@@ -218,13 +218,13 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// `page` left the device's DRAM: no TLB leads to it any more.
+    /// `page` left the device's DRAM: remove it from all TLBs.
     pub fn shoot_down(&mut self, page: u32) {
         self.cores.iter_mut().for_each(|core| core.shoot_down(page));
     }
 
-    /// Everything has run: cores idle until the last one's end. Returns that end, the cores and
-    /// what the threads did.
+    /// End the run: cores idle until the last one ends. Returns that time, the cores, and the states of
+    /// the threads over time.
     pub fn finish(mut self) -> (u64, Vec<Core>, Timeline) {
         let end = self.cores.iter().map(|core| core.time).max().unwrap_or(0);
         for core in &mut self.cores {

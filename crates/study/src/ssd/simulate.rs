@@ -11,10 +11,9 @@ use super::cell::{Cell, Detail};
 use super::host::Run;
 use super::options::{Options, Setting};
 
-/// Simulate every cell of `options`, and return them in its order. Each goes over the trace on its
-/// own.
+/// Simulate every cell of `options`. Returns them in the same order. Each cell reads the trace.
 ///
-/// `on_progress` is called now and then with the references read so far in all cells; its error
+/// `on_progress` is called periodically with the references read so far in all cells; its error
 /// ends the run.
 ///
 /// # Errors
@@ -38,8 +37,8 @@ pub fn simulate(
     })
 }
 
-/// One cell: the device made and preconditioned, the whole trace replayed on this thread. `advance`
-/// is called with the references read since its last call.
+/// Simulate one cell on this thread, with a new, preconditioned device. `advance` is called with the
+/// references read since its last call.
 ///
 /// # Errors
 /// As [`simulate`], and the error of `advance`.

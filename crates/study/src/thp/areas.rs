@@ -39,7 +39,7 @@ pub struct Areas {
     thread: usize,
     /// Areas of the new blocks of a chunk, in order.
     born: Vec<u32>,
-    /// Changes of the chunk so far.
+    /// Changes of the chunk processed so far.
     seen: usize,
     /// By area: first and last page of new blocks.
     bounds: FxHashMap<u32, (u64, u64)>,
@@ -65,7 +65,7 @@ impl Areas {
         })
     }
 
-    /// Take the areas of the new blocks of a chunk, which is over.
+    /// Take the areas of the new blocks of a finished chunk.
     pub fn take(&mut self) -> Vec<u32> {
         self.seen = 0;
         std::mem::take(&mut self.born)

@@ -30,7 +30,7 @@ use areas::{Areas, Born};
 const STALL_NS: f64 = 100e3;
 /// log2 of 4 KiB.
 const SMALL: u32 = 12;
-/// References to the last pages of a thread are not seen, so that a memory has to hold many more.
+/// References to a thread's last pages are not simulated, so a memory must hold many more.
 const MIN_PAGES: u64 = 64;
 
 nearfar_schema::choices! {
@@ -170,7 +170,7 @@ nearfar_schema::columns! {
 
 /// A study, with its options checked.
 pub struct Study {
-    /// The options as they were given, with the storage for swap.
+    /// The options as given, with the storage for swap.
     pub request: Request,
     settings: Vec<Settings>,
     processor: Processor,
@@ -186,7 +186,7 @@ pub struct Outcome {
     pub points: Vec<Point>,
     /// Areas under each policy, if they were asked for.
     pub areas: Vec<Area>,
-    /// The trace says what was mapped.
+    /// The trace has lifetimes.
     pub lifetimes: bool,
 }
 
@@ -248,8 +248,8 @@ impl Study {
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Outcome> {
         paging::check_nested(reader, self.request.nested)?;
-        // Without events, all memory is private and in no area, so khugepaged finds nothing.
-        let lives = lifetimes::known(reader)?;
+        // Without events, all memory is private and in no area, so khugepaged has nothing to scan.
+        let has_lifetimes = lifetimes::known(reader)?;
         let threads = self.request.threads.0.0 as usize;
         let options = options(threads, self.request.memory.as_ref())?;
         let bytes = match &self.request.memory {
@@ -257,7 +257,8 @@ impl Study {
             Some(_) => Some(memory_bytes(reader, &options, &mut |_| on_progress(0))?.1),
         };
         let hierarchy = Hierarchy::new(&self.processor.caches);
-        let mut touches = Touches::new(reader, &options, &self.processor, hierarchy, lives)?;
+        let mut touches =
+            Touches::new(reader, &options, &self.processor, hierarchy, has_lifetimes)?;
         touches.watch_areas();
         let limit = bytes.map(|bytes| bytes >> SMALL);
         if limit.is_some_and(|limit| limit < MIN_PAGES) {
@@ -271,7 +272,7 @@ impl Study {
         };
         let on = |settings: &Settings| {
             let settings = Settings { limit, ..settings.clone() };
-            let one = PageSize::with(&settings, &self.processor, &[]).recorded();
+            let one = PageSize::with_settings(&settings, &self.processor, &[]).recorded();
             let one = if areas.is_some() { one.by_area() } else { one };
             match limit {
                 Some(_) => one.swapping(self.swap_ns()),
@@ -294,8 +295,12 @@ impl Study {
             }
         }
         let named = areas.map(Areas::finish);
-        let mut outcome =
-            Outcome { rows: Vec::new(), points: Vec::new(), areas: Vec::new(), lifetimes: lives };
+        let mut outcome = Outcome {
+            rows: Vec::new(),
+            points: Vec::new(),
+            areas: Vec::new(),
+            lifetimes: has_lifetimes,
+        };
         let references = touches.records();
         for (mut one, Settings { policy, .. }) in all.into_iter().zip(&self.settings) {
             let (name, course) = (&policy.name, one.course());
@@ -323,7 +328,7 @@ impl Study {
         course: &[Moment],
         (totals, references): ((u64, u64), u64),
     ) -> Row {
-        let (faults, events, peak) = one.happened();
+        let (faults, events, peak) = one.counts();
         let time = one.time(totals);
         let ns = |total: f64| total / references.max(1) as f64;
         let (mut mapped, mut huge) = (0.0, 0.0);

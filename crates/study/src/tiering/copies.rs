@@ -58,12 +58,12 @@ impl Copies {
         self.whole.accesses.len() as u64
     }
 
-    /// Where in the trace a copy begins.
+    /// Start of a copy in the trace.
     fn begin(&self, copy: u32) -> u64 {
         (u128::from(self.length()) * u128::from(copy) / u128::from(self.count)) as u64
     }
 
-    /// Further accesses, up to `count` in all.
+    /// Append accesses to `out` until it has `count`.
     pub(super) fn fill(&self, turn: &mut Turn, out: &mut Block, count: usize) {
         while out.accesses.len() < count && turn.before < self.length() {
             let slice = self.slice.min(self.length() - turn.before);
@@ -80,12 +80,12 @@ impl Copies {
         }
     }
 
-    /// What `copy` does after its first `done` accesses: up to `most`, and not beyond the end of
-    /// the trace. Returns their number.
-    fn part(&self, copy: u32, done: u64, most: u64, out: &mut Block) -> u64 {
+    /// Append up to `max` accesses of `copy` after its first `done`, but not beyond the end of the trace.
+    /// Returns their number.
+    fn part(&self, copy: u32, done: u64, max: u64, out: &mut Block) -> u64 {
         let (first, length) = (copy * self.pages, self.length());
         let from = (self.begin(copy) + done) % length;
-        let to = (from + most).min(length);
+        let to = (from + max).min(length);
         let base = out.accesses.len();
         if from == 0 && done > 0 && self.lives {
             out.ends.push((base, End::Pages(Page::new(first), self.pages)));
@@ -93,8 +93,8 @@ impl Copies {
         let (from, to) = (from as usize, to as usize);
         let ends = &self.whole.ends;
         let skipped = ends.partition_point(|(at, _)| *at < from);
-        let those = ends.iter().skip(skipped).take_while(|(at, _)| *at < to);
-        out.ends.extend(those.map(|(at, end)| (base + at - from, end.shifted(first))));
+        let ends = ends.iter().skip(skipped).take_while(|(at, _)| *at < to);
+        out.ends.extend(ends.map(|(at, end)| (base + at - from, end.shifted(first))));
         let accesses = self.whole.accesses.get(from..to).unwrap_or_default();
         out.accesses.extend(accesses.iter().map(|access| access.shifted(first)));
         (to - from) as u64

@@ -5,18 +5,18 @@ use nearfar_hardware::node::{KernelCosts, NodeModel};
 /// Maximum number of nodes: two bits of a page-table byte.
 pub const MAX_NODES: usize = 4;
 
-/// What a machine is made of, in the units of the simulation.
+/// The parameters of a machine, in the units of the simulation.
 #[derive(Clone, Debug)]
 pub struct Hardware {
     /// Nodes, fastest first.
     pub nodes: Vec<NodeModel>,
-    /// What the kernel's primitives cost.
+    /// Costs of the kernel's primitives.
     pub costs: KernelCosts,
-    /// What a first touch costs, picoseconds.
+    /// Cost of a first touch, picoseconds.
     pub first_touch: f64,
     /// Entries of the TLB; 0 = no TLB.
     pub tlb_entries: u64,
-    /// What runs on it: one program, or several tenants in the order of their page numbers.
+    /// One program, or several tenants in the order of their page numbers.
     pub programs: Vec<Program>,
 }
 
@@ -34,8 +34,8 @@ pub struct Program {
     /// Threads that run at the same time, each with a clock and a TLB. With one on the machine, accesses
     /// take the idle latency; with more, latency follows the load.
     pub parallel: u32,
-    /// What the latency of an access is divided by: the lines that a thread has under way at once,
-    /// or the pages that it streams.
+    /// Divisor of the latency of an access: the lines that a thread has in flight at once, or the pages
+    /// that it streams.
     pub overlap: f64,
     /// Processor time of an access, picoseconds.
     pub work: f64,
@@ -48,7 +48,7 @@ impl Program {
     }
 }
 
-/// How often things happened. Pages are counted in frames of 4 KiB, so a huge page counts 512.
+/// Counts of events. Pages are counted in frames of 4 KiB, so a huge page counts 512.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames of the fastest node that new pages got.

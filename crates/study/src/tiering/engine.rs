@@ -19,16 +19,16 @@ mod threads;
 
 pub use block::{Access, Block, End};
 pub use threads::Queue;
-use threads::faults_for_ever;
+use threads::endless_faults;
 
 /// The program's share of bandwidth is measured this often.
 const METER_PERIOD: Time = Time::from_ps(1_000_000_000);
 /// Lines of one access that miss; the processor's streamer prefetches the others. Assumption: it
 /// starts after three consecutive lines.
 const DEMAND_LINES: i64 = 3;
-/// How many accesses ahead page-table entries are prefetched.
+/// Page-table entries are prefetched this many accesses ahead.
 const AHEAD: usize = 32;
-/// Hint faults of one access after which the policy is at fault.
+/// Faults of one access after which the policy is considered broken.
 const MAX_FAULTS: u32 = 10_000;
 
 /// The entry of pages beyond the table, such as [`Access::ZEROS`]: a TLB hit needs no kernel, a
@@ -43,11 +43,11 @@ enum Stop {
     Fault,
     /// The access was sampled.
     Sample,
-    /// Somebody is due.
+    /// A thread or the meter is due.
     Due,
 }
 
-/// A world with a policy in it.
+/// A machine and its policy.
 pub struct Engine {
     /// The machine.
     pub world: World,
@@ -125,7 +125,7 @@ impl Engine {
         self.run_due(self.world.clock, true);
     }
 
-    /// A page of the program ends: its huge page, or the pages that it was split into.
+    /// Free a page of the program: its huge page, or the pages that it was split into.
     fn end(&mut self, page: Page) {
         for inner in 0..if self.huge { HUGE } else { 1 } {
             let inner = page.skip(inner);
@@ -145,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// Run the program's accesses, and end what ends between them.
+    /// Run the program's accesses, and apply the ends between them.
     ///
     /// # Errors
     /// As [`run`](Engine::run).
@@ -157,13 +157,13 @@ impl Engine {
                 self.run(block.accesses.get(done..at).unwrap_or_default())?;
                 done = at;
             }
-            self.end_those(ends);
+            self.apply_ends(ends);
         }
         self.run(block.accesses.get(done..).unwrap_or_default())
     }
 
-    /// All of this ends. The program's other processors forget translations, once for all.
-    fn end_those(&mut self, ends: &[(usize, End)]) {
+    /// Apply ends of pages and translations, with one TLB shootdown for all.
+    fn apply_ends(&mut self, ends: &[(usize, End)]) {
         for (_, end) in ends {
             match *end {
                 End::Page(page) => self.end(page),
@@ -247,7 +247,7 @@ impl Engine {
             }
             let write = access.write();
             let page = if huge.is_empty() { access.page() } else { mapping(huge, access.page()) };
-            let (found, hit) = tlb.look(page.number(), write);
+            let (found, hit) = tlb.look_up(page.number(), write);
             let entry = entries.get(page.index()).copied().unwrap_or(BEYOND);
             if !hit {
                 let wrong = ARMED | if write { PROTECTED } else { 0 };
@@ -261,7 +261,7 @@ impl Engine {
                 {
                     *entry |= set;
                 }
-                tlb.keep(found, page.number(), write);
+                tlb.insert(found, page.number(), write);
                 misses += 1;
                 clock += walk;
             }
@@ -293,8 +293,8 @@ impl Engine {
         let world = &mut self.world;
         let page = access.page().number();
         if let Some(tlb) = world.tlbs.get_mut(world.current) {
-            let (found, _) = tlb.look(page, false);
-            tlb.keep(found, page, false);
+            let (found, _) = tlb.look_up(page, false);
+            tlb.insert(found, page, false);
         }
         let tenant = world.running_tenant();
         world.tally_tenant(tenant, |count| {
@@ -311,7 +311,7 @@ impl Engine {
         self.run_due(self.world.clock, true);
     }
 
-    /// The faults of the access that comes next; it is tried again afterwards.
+    /// Handle the faults of the next access, which is then retried.
     fn fault(&mut self, access: Access) -> Result<()> {
         for _ in 0..MAX_FAULTS {
             if !self.fault_once(access)? {
@@ -319,10 +319,10 @@ impl Engine {
             }
             self.run_due(self.world.clock, true);
         }
-        Err(faults_for_ever(Some(access)))
+        Err(endless_faults(Some(access)))
     }
 
-    /// One fault of an access; false if it has none.
+    /// Handle one fault of an access. Returns false if it has none.
     fn fault_once(&mut self, access: Access) -> Result<bool> {
         let world = &mut self.world;
         let page = world.mapping_of(access.page());
@@ -363,7 +363,7 @@ impl Engine {
         let way = usize::from(access.write());
         world.left[way] += world.period[way] as i64;
         if world.left[way] <= 0 {
-            // Periods shorter than an access: one sample an access.
+            // The period is shorter than an access: one sample per access.
             world.left[way] = 1;
         }
         world.event = world.clock;
@@ -374,7 +374,7 @@ impl Engine {
         self.end_event();
     }
 
-    /// The program sleeps; kernel threads go on.
+    /// Let the program sleep; kernel threads continue.
     pub fn sleep(&mut self, span: Time) {
         self.world.join();
         let until = self.world.clock.plus(span);
@@ -393,7 +393,7 @@ impl Engine {
         self.world.event_ended(self.world.clock);
     }
 
-    /// Run threads that are due, the earliest first, the first of equals.
+    /// Run threads that are due, earliest first; the first of equals.
     fn run_due(&mut self, until: Time, program: bool) {
         let mut until = until;
         loop {
@@ -422,7 +422,7 @@ impl Engine {
                 self.world.stepped(index, cost.max(MIN_STEP));
             }
             if program {
-                // The program may have lost time to the step: more may be due by now.
+                // The step may have delayed the program, so more may be due.
                 until = until.max(self.world.reached());
             } else {
                 // A sleeping program is not interrupted.

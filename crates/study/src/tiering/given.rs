@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::workload::Workloads;
 
-/// What runs together: names of generated workloads, or what traces are called.
+/// Programs that run together: names of generated workloads or of traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loads(pub Vec<String>);
 
@@ -66,7 +66,7 @@ impl Value for Shares {
     }
 }
 
-/// Names of policies. Policies written in Python are given beside them, not here.
+/// Names of policies. Policies written in Python are passed separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies(pub Vec<String>);
 
@@ -103,9 +103,9 @@ impl Value for Policies {
 /// A share of full size, above 0 and up to 16: `1/64`, `0.5`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
-    /// What was written.
+    /// As it was written.
     pub text: String,
-    /// What it says.
+    /// Its value.
     pub share: f64,
 }
 
@@ -135,10 +135,10 @@ impl Value for Scale {
     }
 }
 
-/// How many seeds, or which.
+/// A number of seeds, or a list of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seeds {
-    /// This many, from the first on.
+    /// This many consecutive seeds.
     Many(u64),
     /// These.
     These(Vec<u64>),
@@ -148,7 +148,7 @@ pub enum Seeds {
 const MAX_SEEDS: usize = 10_000;
 
 impl Seeds {
-    /// The seeds, where `first` is the first of many.
+    /// The seeds; `first` is the first of consecutive ones.
     pub fn from(&self, first: u64) -> Vec<u64> {
         match self {
             Seeds::Many(count) => (first..first + count).collect(),

@@ -20,7 +20,7 @@ use crate::slot;
 
 /// A change before an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum StepKind {
     /// A thread now runs in this address space.
     Space { thread: u32, space: u32 },
     /// References to the 4 KiB of this number (address and space) now access this page.
@@ -33,7 +33,7 @@ pub(super) enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub at: u64,
-    pub what: What,
+    pub kind: StepKind,
 }
 
 /// The lifetimes of a trace's pages.
@@ -85,11 +85,11 @@ impl Places {
         new
     }
 
-    fn give_back(&mut self, place: u32) {
+    fn release(&mut self, place: u32) {
         self.all[place as usize].used = false;
     }
 
-    /// Where each place comes in the order of addresses.
+    /// Rank of each place by address.
     fn ranks(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.all.len() as u32).collect();
         // Stable: places at one address stay in the order in which they came.
@@ -110,18 +110,18 @@ struct Builder {
     shift: u32,
     recent: Recent,
     places: Places,
-    /// Of frames, by id.
+    /// Place of each frame, by id.
     place_of: Vec<u32>,
-    /// Of what TLBs may hold, by the id of the page.
+    /// Place of each translation that TLBs may hold, by page id.
     translated: Vec<u32>,
     /// State of a replay: places by block number, spaces by thread.
     known: PageMap<u32>,
     spaces: Vec<u32>,
-    /// With places for pages.
+    /// The result; its pages are places until [`Builder::finish`].
     lives: Lives,
 }
 
-/// Work out the lives of a trace's pages.
+/// Compute the lifetimes of a trace's pages.
 ///
 /// # Errors
 /// The trace cannot be read; the error of `on_progress`.
@@ -165,14 +165,14 @@ pub(super) fn lives(
 }
 
 impl Builder {
-    /// Note in which space the thread of the next access runs: `addr` says it.
+    /// Record the address space of the thread of the next access, which `addr` contains.
     fn switch(&mut self, thread: u32, addr: u64) {
         if addr >> 63 == 1 {
             return;
         }
         let space = (addr >> SPACE_SHIFT) as u32;
         if std::mem::replace(slot(&mut self.spaces, thread), space) != space {
-            self.step(What::Space { thread, space });
+            self.step(StepKind::Space { thread, space });
         }
     }
 
@@ -196,7 +196,7 @@ impl Builder {
     fn reference(&mut self, number: u64, write: bool) {
         let block = self.blocks.reference(number, write);
         if self.changed() && self.shift > 0 {
-            // Other blocks of the page may lie elsewhere now.
+            // Other blocks of the page may have another place now.
             self.recent.clear();
         }
         if !self.blocks.watched(block) {
@@ -209,12 +209,11 @@ impl Builder {
         };
         self.translated[page as usize] = place;
         if self.known.insert(number, place) != Some(place) {
-            self.step(What::Page { number, page: Page::new(place) });
+            self.step(StepKind::Page { number, page: Page::new(place) });
         }
     }
 
-    /// Apply what became of blocks before the next access; answers whether a page lost its
-    /// translation.
+    /// Apply changes of blocks before the next access. Returns whether a page lost its translation.
     fn changed(&mut self) -> bool {
         let (mut lost, at) = (false, self.lives.accesses);
         let Self { blocks, table, places, place_of, translated, lives, .. } = self;
@@ -228,8 +227,8 @@ impl Builder {
                         lost = true;
                         let held = std::mem::replace(&mut translated[page as usize], NO_PLACE);
                         if held != NO_PLACE {
-                            let what = What::End(End::Translation(Page::new(held)));
-                            lives.steps.push(Step { at, what });
+                            let kind = StepKind::End(End::Translation(Page::new(held)));
+                            lives.steps.push(Step { at, kind });
                         }
                     }
                     Action::Begin { frame, number, .. } => {
@@ -237,15 +236,15 @@ impl Builder {
                     }
                     Action::Free(frame) => {
                         let place = place_of[frame as usize];
-                        places.give_back(place);
+                        places.release(place);
                         let page = Page::new(place);
-                        let lost = Step { at, what: What::End(End::Translation(page)) };
-                        // One of the page itself goes with it.
+                        let lost = Step { at, kind: StepKind::End(End::Translation(page)) };
+                        // The end of the page includes the end of its translation.
                         lives.steps.pop_if(|last| *last == lost);
-                        lives.steps.push(Step { at, what: What::End(End::Page(page)) });
+                        lives.steps.push(Step { at, kind: StepKind::End(End::Page(page)) });
                     }
-                    // It keeps its place: what the kernel would do under pressure, take it in place
-                    // of demoting it, no policy here does.
+                    // It keeps its place: under pressure the kernel would free it instead of demoting it,
+                    // but no policy here does.
                     Action::Discard(_) | Action::UndoDiscard(_) => {}
                 }
             }
@@ -254,8 +253,8 @@ impl Builder {
         lost
     }
 
-    fn step(&mut self, what: What) {
-        self.lives.steps.push(Step { at: self.lives.accesses, what });
+    fn step(&mut self, kind: StepKind) {
+        self.lives.steps.push(Step { at: self.lives.accesses, kind });
     }
 
     /// Number the places in the order of addresses.
@@ -277,13 +276,13 @@ impl Builder {
             }
         };
         for step in &mut lives.steps {
-            match &mut step.what {
-                What::Space { .. } => {}
-                What::End(End::Page(page) | End::Translation(page) | End::Pages(page, _)) => {
+            match &mut step.kind {
+                StepKind::Space { .. } => {}
+                StepKind::End(End::Page(page) | End::Translation(page) | End::Pages(page, _)) => {
                     rank(page)
                 }
-                What::Page { page, .. } if page.number() == NO_PLACE => *page = Access::ZEROS,
-                What::Page { number, page } => {
+                StepKind::Page { page, .. } if page.number() == NO_PLACE => *page = Access::ZEROS,
+                StepKind::Page { number, page } => {
                     rank(page);
                     *page = page.skip(*number as u32 & ((1 << shift) - 1));
                 }

@@ -1,11 +1,10 @@
-//! The `tiering` study (SSP, 003, and what it builds on): policies that move pages between fast
+//! The `tiering` study (SSP, 003, and earlier work): policies that move pages between fast
 //! and slow memory, in a simulated machine on an event clock.
 //!
-//! [`world`] is the machine: page table, TLB, frames, the costs of actions; it carries out what a
-//! [`nearfar_kernel::tiering::Policy`] asks for. [`engine`] runs a program's accesses through it
-//! and lets the policy's threads run when they are due. [`workload`] is where accesses come from,
-//! [`run`](mod@run) makes rows of it all; [`tenants`]
-//! lets several programs run on one machine.
+//! [`world`] is the machine: page table, TLB, frames and costs of actions. It executes the requests of a
+//! [`nearfar_kernel::tiering::Policy`]. [`engine`] runs a program's accesses, and the policy's threads
+//! when they are due. [`workload`] generates accesses, [`run`](mod@run) makes rows, and [`tenants`] runs
+//! several programs on one machine.
 
 mod copies;
 pub mod counters;

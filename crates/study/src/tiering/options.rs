@@ -104,13 +104,13 @@ const FAST_SIZES: &str = "10%,...,100%";
 pub struct Options {
     /// Nodes, fastest first.
     pub nodes: Vec<NodeModel>,
-    /// What the kernel's primitives cost.
+    /// Costs of the kernel's primitives.
     pub costs: KernelCosts,
-    /// What a first touch costs, picoseconds.
+    /// Cost of a first touch, picoseconds.
     pub first_touch: f64,
     /// Entries of the TLB.
     pub tlb_entries: u64,
-    /// Lines that a core can have under way.
+    /// Lines that a core can have in flight.
     pub fill_buffers: u64,
     /// Sizes of the fastest node, each a run; none: the machine's.
     pub fast: Vec<MemorySize>,
@@ -263,7 +263,7 @@ impl Options {
     /// More than 2^31 pages.
     pub(super) fn hardware(&self, programs: &[Arc<Prepared>]) -> Result<(Hardware, u32)> {
         let all: f64 = self.shares.iter().sum();
-        let (mut next, mut on_it) = (0u64, Vec::new());
+        let (mut next, mut placed) = (0u64, Vec::new());
         for (index, program) in programs.iter().enumerate() {
             // Programs share no huge page.
             let first = next.next_multiple_of(HUGE.into());
@@ -278,7 +278,7 @@ impl Options {
             let (row, lines) = (f64::from(program.row), program.access_bytes / LINE);
             // Rows are streamed; single lines overlap as far as the processor can.
             let misses = u64::from(program.misses).min(self.fill_buffers);
-            on_it.push(Program {
+            placed.push(Program {
                 first: first as u32,
                 share: self.shares.get(index).map_or(0.0, |share| share / all),
                 threads: program.threads,
@@ -293,7 +293,7 @@ impl Options {
             costs: self.costs,
             first_touch: self.first_touch,
             tlb_entries: self.tlb_entries,
-            programs: on_it,
+            programs: placed,
         };
         Ok((hardware, next as u32))
     }

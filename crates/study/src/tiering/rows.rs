@@ -1,4 +1,4 @@
-//! Rows and points of the series: what a tenant did between two moments.
+//! Rows and points of the series, from the counters of a tenant at two moments.
 
 use nearfar_kernel::tiering::{FRAME, Time};
 use nearfar_schema::column::Seed;
@@ -136,7 +136,7 @@ nearfar_schema::columns! {
     seed [seed]
 }
 
-/// What a study found.
+/// The result of a study.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// A row for each size of the fastest node, policy, seed and phase.
@@ -165,7 +165,7 @@ pub(super) struct Fast {
     pub frames: Vec<u64>,
 }
 
-/// What is run.
+/// One run: a memory size, a policy and a seed.
 pub(super) struct Case<'a> {
     pub options: &'a Options,
     pub fast: &'a Fast,
@@ -194,11 +194,11 @@ impl Moment {
 
 /// MiB a second and the fastest node's share of accesses, between two moments.
 fn rates(bytes: u64, from: &Moment, to: &Moment) -> (f64, f64) {
-    let [was, is] = [from, to].map(|moment| moment.counters.accesses[0].iter().sum::<u64>());
+    let [before, after] = [from, to].map(|moment| moment.counters.accesses[0].iter().sum::<u64>());
     let accesses = to.accesses() - from.accesses();
     let mib = (accesses * bytes) as f64 / f64::from(1 << 20);
     let seconds = (to.clock.since(from.clock).ps() as f64 / 1e12).max(1e-12);
-    (mib / seconds, (is - was) as f64 / accesses.max(1) as f64)
+    (mib / seconds, (after - before) as f64 / accesses.max(1) as f64)
 }
 
 impl Case<'_> {
@@ -207,7 +207,7 @@ impl Case<'_> {
         u64::from(self.options.points.max(1))
     }
 
-    /// Check what must hold at the end of a phase.
+    /// Check the invariants at the end of a phase.
     pub fn check(&self, engine: &Engine, phase: &Phase) -> Result<()> {
         debug_assert_eq!(engine.world.check(), Ok(()));
         engine.world.adds_up().map_err(|what| {
@@ -216,7 +216,7 @@ impl Case<'_> {
         })
     }
 
-    /// The point of the series now, `last` being that of the point before.
+    /// The current point of the series. `last` is the moment of the previous point, and is updated.
     pub fn point(
         &self,
         engine: &Engine,
@@ -254,7 +254,7 @@ impl Case<'_> {
         }
     }
 
-    /// The row of a phase that began at `began`; it counts what happened since `from`.
+    /// The row of a phase that began at `began`, with the events since `from`.
     pub fn row(
         &self,
         engine: &Engine,

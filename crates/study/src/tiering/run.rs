@@ -13,22 +13,22 @@ use super::counters::Counters;
 use super::engine::{Block, Engine, Queue};
 use super::options::{Options, resident};
 use super::rows::{Case, Fast, Moment};
-use super::tenants::together;
+use super::tenants::run_tenants;
 use super::workload::{Prepared, Source};
 use super::world::World;
 
 pub use super::rows::{Outcome, Point, Row};
 
-/// Makes a fresh policy for each run, in the memory that it is to act on.
+/// Creates a policy for each run, for the memory that it acts on.
 pub type Make<'a> = Box<dyn Fn(&mut dyn Memory) -> Result<Made> + Sync + 'a>;
 
 /// A policy to run, by its label in results.
 pub struct PolicySource<'a> {
-    /// Its label.
+    /// Label in results.
     pub label: String,
     /// Whether it knows the future.
     pub foresees: bool,
-    /// Makes one.
+    /// Creates it.
     pub make: Make<'a>,
 }
 
@@ -37,8 +37,8 @@ pub(super) const BLOCK: usize = 1 << 14;
 /// The same for each of several threads.
 const THREAD_BLOCK: u64 = 1 << 10;
 
-/// Run every policy with every seed, all `programs` together. `on_progress` is called with the accesses so far; its error
-/// ends the run. With `options.threads` 1 everything runs on the calling thread.
+/// Run all `programs` together, under every policy with every seed. `on_progress` is called with the
+/// accesses so far; its error ends the run. With `options.threads` 1 everything runs on the calling thread.
 ///
 /// # Errors
 /// Input errors: no policy or seed, memory that does not suffice, a knob, a bad trace; the error of
@@ -70,21 +70,26 @@ pub fn run(
     }
     let outcomes =
         jobs::run(&jobs, options.threads, on_progress, |(fast, policy, seed), advance| {
-            one(&Case { options, fast, source: policy, seed: *seed }, programs, advance)
+            run_case(&Case { options, fast, source: policy, seed: *seed }, programs, advance)
         })?;
     Ok(outcomes.into_iter().collect())
 }
 
-/// One policy with one seed. `advance` is called with the accesses done since its last call.
-fn one(case: &Case<'_>, programs: &[Arc<Prepared>], advance: &mut Advance<'_>) -> Result<Outcome> {
+/// Run one policy with one seed. `advance` is called with the accesses done since its last call.
+fn run_case(
+    case: &Case<'_>,
+    programs: &[Arc<Prepared>],
+    advance: &mut Advance<'_>,
+) -> Result<Outcome> {
     let (mut engine, firsts) = set_up(case, programs)?;
     match programs {
-        [only] => alone(case, &mut engine, only, advance),
-        _ => together(case, &mut engine, programs, &firsts, advance),
+        [only] => run_alone(case, &mut engine, only, advance),
+        _ => run_tenants(case, &mut engine, programs, &firsts, advance),
     }
 }
 
-/// The machine with all that programs map before they begin, and the first page number of each.
+/// The machine with the memory that programs map before they start, and the first page number of each
+/// program.
 pub(super) fn set_up(case: &Case<'_>, programs: &[Arc<Prepared>]) -> Result<(Engine, Vec<u32>)> {
     let (hardware, pages) = case.options.hardware(programs)?;
     let firsts: Vec<u32> = hardware.programs.iter().map(|program| program.first).collect();
@@ -99,8 +104,8 @@ pub(super) fn set_up(case: &Case<'_>, programs: &[Arc<Prepared>]) -> Result<(Eng
     Ok((engine, firsts))
 }
 
-/// The only program, phase by phase.
-pub(super) fn alone(
+/// Run the only program, phase by phase.
+pub(super) fn run_alone(
     case: &Case<'_>,
     engine: &mut Engine,
     workload: &Arc<Prepared>,
@@ -109,7 +114,7 @@ pub(super) fn alone(
     let total: u64 = workload.phases.iter().map(|phase| phase.accesses).sum();
     let mut outcome = Outcome::default();
     let mut before = 0;
-    // A phase counts what happened since the one before: allocation, and the sleep before it.
+    // A phase includes what happened since the one before: allocation, and the sleep before it.
     let mut from = Counters::default();
     for (index, phase) in workload.phases.iter().enumerate() {
         if phase.sleep > Time::default() {
@@ -126,7 +131,7 @@ pub(super) fn alone(
         let mut done = 0;
         for point in 1..=case.points() {
             let until = phase.accesses * point / case.points();
-            // A trace changes on the way: it learns of the future piece by piece.
+            // A trace's hot set changes: the policy is told the future point by point.
             if case.source.foresees && (point == 1 || workload.is_trace()) {
                 let known = if workload.is_trace() { until - done.min(until) } else { u64::MAX };
                 engine.foresee(&ahead.counts(known, workload.pages)?);
@@ -134,7 +139,7 @@ pub(super) fn alone(
             while done < until {
                 let count = program.run(engine, BLOCK.min((until - done) as usize))?;
                 if count == 0 {
-                    return Err(changed());
+                    return Err(trace_changed());
                 }
                 done += count;
                 advance(count)?;
@@ -151,18 +156,18 @@ pub(super) fn alone(
     Ok(outcome)
 }
 
-/// A trace that ended early.
-pub(super) fn changed() -> Error {
+/// The error of a trace that ended early.
+pub(super) fn trace_changed() -> Error {
     Error::input("tiering", "the trace changed while it was read", "")
 }
 
 /// The accesses of a phase, thread by thread.
 pub(super) struct Program {
     sources: Vec<Source>,
-    /// Accesses that each thread has left.
+    /// Remaining accesses of each thread.
     left: Vec<u64>,
     queues: Vec<Queue>,
-    /// Accesses that a thread of several generates at a time, in whole rows.
+    /// Accesses generated at a time for each of several threads, in whole rows.
     at_once: u64,
     block: Block,
 }
@@ -180,7 +185,7 @@ impl Program {
         })
     }
 
-    /// Run about `count` accesses; returns how many. 0 at the end.
+    /// Run about `count` accesses. Returns their number, 0 at the end.
     fn run(&mut self, engine: &mut Engine, count: usize) -> Result<u64> {
         if let [only] = self.sources.as_mut_slice() {
             only.fill(&mut self.block, count)?;

@@ -13,10 +13,10 @@ use crate::jobs::Advance;
 use super::counters::Counters;
 use super::engine::{Engine, Queue};
 use super::rows::{Case, Moment, Outcome};
-use super::run::{BLOCK, Program, changed};
+use super::run::{BLOCK, Program, trace_changed};
 use super::workload::Prepared;
 
-/// A tenant on its way.
+/// A running tenant.
 struct Tenant<'a> {
     index: usize,
     workload: &'a Arc<Prepared>,
@@ -25,13 +25,15 @@ struct Tenant<'a> {
     program: Program,
     /// The same accesses, for policies that know the future.
     ahead: Program,
-    /// The point of the series that comes next.
+    /// The next point of the series.
     point: u64,
-    /// Accesses in the phases before.
+    /// Accesses in earlier phases.
     before: u64,
-    /// At the end of the phase before; the point before; the begin of this phase.
+    /// At the end of the previous phase.
     from: Counters,
+    /// At the previous point.
     last: Moment,
+    /// Start of this phase.
     began: Time,
     over: bool,
 }
@@ -60,7 +62,7 @@ impl<'a> Tenant<'a> {
         })
     }
 
-    /// Begin the phase, `time` being when the one before ended.
+    /// Begin the phase; the previous one ended at `time`.
     fn begin(&mut self, case: &Case<'_>, engine: &mut Engine, time: Time) -> Result<()> {
         let Some(phase) = self.workload.phases.get(self.phase) else {
             self.over = true;
@@ -80,7 +82,7 @@ impl<'a> Tenant<'a> {
         Ok(())
     }
 
-    /// Accesses in this phase until the point that comes next.
+    /// Accesses in this phase until the next point.
     fn until(&self, case: &Case<'_>) -> u64 {
         let accesses = self.workload.phases.get(self.phase).map_or(0, |phase| phase.accesses);
         accesses * self.point / case.points()
@@ -92,21 +94,21 @@ impl<'a> Tenant<'a> {
             - self.from.accesses.iter().flatten().sum::<u64>()
     }
 
-    /// Put the accesses until the next point, or of the phase, into the forecast.
+    /// Add the accesses until the next point, or of the phase, to the forecast.
     fn foresee(&mut self, case: &Case<'_>, engine: &Engine, forecast: &mut [u32]) -> Result<()> {
         let known = match self.workload.is_trace() {
             true => self.until(case).saturating_sub(self.done(engine)),
             false => u64::MAX,
         };
         let counts = self.ahead.counts(known, self.workload.pages)?;
-        let own = forecast.iter_mut().skip(self.first as usize);
-        own.zip(counts).for_each(|(all, own)| *all = own);
+        let pages = forecast.iter_mut().skip(self.first as usize);
+        pages.zip(counts).for_each(|(page, count)| *page = count);
         Ok(())
     }
 
-    /// Note the points that were passed, and the end of a phase. Returns whether more of the future is to
-    /// be told.
-    fn note(
+    /// Record the points that were passed, and the end of a phase. Returns whether the forecast needs more
+    /// accesses.
+    fn record(
         &mut self,
         case: &Case<'_>,
         engine: &mut Engine,
@@ -118,18 +120,18 @@ impl<'a> Tenant<'a> {
         let point = self.point;
         while self.point <= case.points() && done >= self.until(case) {
             let progress = (self.before + self.until(case)) as f64 / total.max(1) as f64;
-            let own = (self.index, &**self.workload);
-            outcome.series.push(case.point(engine, own, phase, progress, &mut self.last));
+            let tenant = (self.index, &**self.workload);
+            outcome.series.push(case.point(engine, tenant, phase, progress, &mut self.last));
             self.point += 1;
         }
         let more = self.point > point && self.point <= case.points() && self.workload.is_trace();
         let Some(end) = engine.world.ended(self.index) else { return Ok(more) };
         if done != phase.accesses {
-            return Err(changed());
+            return Err(trace_changed());
         }
         case.check(engine, phase)?;
-        let own = (self.index, &**self.workload);
-        outcome.rows.push(case.row(engine, own, phase, &self.from, self.began));
+        let tenant = (self.index, &**self.workload);
+        outcome.rows.push(case.row(engine, tenant, phase, &self.from, self.began));
         self.from = *engine.world.counters_of(self.index);
         self.before += phase.accesses;
         self.phase += 1;
@@ -142,7 +144,7 @@ impl<'a> Tenant<'a> {
 ///
 /// # Errors
 /// As [`run`](super::run::run).
-pub(super) fn together(
+pub(super) fn run_tenants(
     case: &Case<'_>,
     engine: &mut Engine,
     programs: &[Arc<Prepared>],
@@ -170,13 +172,13 @@ pub(super) fn together(
     let mut outcomes: Vec<Outcome> = tenants.iter().map(|_| Outcome::default()).collect();
     let mut total = 0;
     while tenants.iter().any(|tenant| !tenant.over) {
-        let going = tenants.iter().filter(|tenant| !tenant.over);
-        let left = going.map(|tenant| tenant.until(case).saturating_sub(tenant.done(engine)));
+        let running = tenants.iter().filter(|tenant| !tenant.over);
+        let left = running.map(|tenant| tenant.until(case).saturating_sub(tenant.done(engine)));
         let count = left.min().unwrap_or(0).clamp(1, BLOCK as u64);
         let done = engine.run_threads(&mut queues, count, &mut |thread, block| {
-            let (index, own) = owners[thread];
+            let (index, thread) = owners[thread];
             let tenant = &mut tenants[index];
-            tenant.program.refill(own, block)?;
+            tenant.program.refill(thread, block)?;
             block.shift(tenant.first);
             Ok(())
         })?;
@@ -186,7 +188,7 @@ pub(super) fn together(
         for (tenant, outcome) in
             tenants.iter_mut().zip(&mut outcomes).filter(|(tenant, _)| !tenant.over)
         {
-            if tenant.note(case, engine, outcome)? && case.source.foresees {
+            if tenant.record(case, engine, outcome)? && case.source.foresees {
                 tenant.foresee(case, engine, &mut forecast)?;
                 more = true;
             }

@@ -1,10 +1,9 @@
-//! The TLB of the simulated processor: sets of four, first in first out, with the bit of an entry
-//! that says whether it has been written through.
+//! The TLB of the simulated processor: sets of four entries, first in first out, each with a bit that
+//! says whether a write has used it.
 //!
-//! An access that hits does not look at the page table, so it sets no accessed bit; a write through
-//! an entry that has not written yet walks again to set the dirty bit. On which node the page lies
-//! is not kept: that is what its page-table entry says, as a page that moves is
-//! [flushed](Tlb::flush).
+//! A hit does not access the page table, so it sets no accessed bit. The first write through an entry
+//! walks again to set the dirty bit. The node of a page is not stored: the page-table entry has it,
+//! because a page that moves is [flushed](Tlb::flush).
 
 const WAYS: usize = 4;
 const NONE: u32 = u32::MAX;
@@ -13,11 +12,11 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 pub struct Tlb {
     tags: Vec<[u32; WAYS]>,
-    /// A bit for each way, the first lowest: whether it has been written through.
+    /// A bit for each way, the first lowest: whether a write has used it.
     written: Vec<u8>,
 }
 
-/// Where a page was found.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     set: usize,
@@ -47,7 +46,7 @@ impl Tlb {
             use std::arch::x86_64::{
                 _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_movemask_ps, _mm_set_epi32, _mm_set1_epi32,
             };
-            // Three instructions; of what is below a compiler makes fifteen.
+            // Three instructions; the compiler makes fifteen of the code below.
             let [first, second, third, fourth] = tags.map(u32::cast_signed);
             // SAFETY: every x86-64 processor has SSE2.
             unsafe {
@@ -62,9 +61,9 @@ impl Tlb {
         }
     }
 
-    /// Look for a page, and whether an entry allows the access without a walk.
+    /// Look up a page. Returns whether an entry allows the access without a walk.
     #[inline]
-    pub fn look(&self, page: u32, write: bool) -> (Found, bool) {
+    pub fn look_up(&self, page: u32, write: bool) -> (Found, bool) {
         let set = self.set(page);
         let (Some(tags), Some(written)) = (self.tags.get(set), self.written.get(set)) else {
             return (Found { set, way: 0 }, false);
@@ -73,17 +72,17 @@ impl Tlb {
         (Found { set, way }, way != 0 && (!write || written & way != 0))
     }
 
-    /// Keep a translation after a walk, with what [`look`](Tlb::look) found before it; `write` if
-    /// the walk was for a write.
+    /// Insert a translation after a walk. `found` is the result of [`look_up`](Tlb::look_up) before it;
+    /// `write`: the walk was for a write.
     #[inline]
-    pub fn keep(&mut self, found: Found, page: u32, write: bool) {
+    pub fn insert(&mut self, found: Found, page: u32, write: bool) {
         let set = found.set;
         let (Some(tags), Some(written)) = (self.tags.get_mut(set), self.written.get_mut(set))
         else {
             return;
         };
         if found.way != 0 {
-            // It was there as one not written yet.
+            // The entry exists, but no write had used it.
             *written |= if write { found.way } else { 0 };
             return;
         }
@@ -91,7 +90,7 @@ impl Tlb {
         *written = *written << 1 | u8::from(write);
     }
 
-    /// Forget a page.
+    /// Remove a page.
     #[inline]
     pub fn flush(&mut self, page: u32) {
         let set = self.set(page);
@@ -153,10 +152,10 @@ mod tests {
                     plain.flush(set, page);
                     continue;
                 }
-                let (found, hit) = tlb.look(page, write);
+                let (found, hit) = tlb.look_up(page, write);
                 prop_assert_eq!(hit, entries > 0 && plain.access(set, page, write));
                 if !hit {
-                    tlb.keep(found, page, write);
+                    tlb.insert(found, page, write);
                 }
             }
         }
@@ -166,9 +165,9 @@ mod tests {
     fn holds_what_was_filled_last() {
         let mut tlb = Tlb::new(4);
         let mut access = |page, write| {
-            let (found, hit) = tlb.look(page, write);
+            let (found, hit) = tlb.look_up(page, write);
             if !hit {
-                tlb.keep(found, page, write);
+                tlb.insert(found, page, write);
             }
             hit
         };
@@ -177,6 +176,6 @@ mod tests {
         assert!(access(3, true) && !access(4, true) && access(4, true));
         assert!(!access(0, false) && !access(1, false) && access(4, true));
         tlb.flush(4);
-        assert!(!tlb.look(4, false).1);
+        assert!(!tlb.look_up(4, false).1);
     }
 }

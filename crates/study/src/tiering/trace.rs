@@ -14,7 +14,7 @@ use nearfar_trace::{Batch, Columns, Error, Kind, Reader, Result, last_byte};
 
 use super::copies::{Copies, Turn};
 use super::engine::{Access, Block};
-use super::lives::{Lives, What, lives};
+use super::lives::{Lives, StepKind, lives};
 use crate::lifetimes::{PAGE, known, place};
 use crate::slot;
 
@@ -50,10 +50,10 @@ pub struct Replay {
     turn: Turn,
 }
 
-/// Where a replay is in the lives of the trace's pages.
+/// The position of a replay in the lifetimes of the trace's pages.
 #[derive(Default)]
 struct Life {
-    /// The access that comes next, and the step.
+    /// Numbers of the next access and the next step.
     access: u64,
     step: usize,
     /// Pages by 4 KiB of an address space.
@@ -153,7 +153,7 @@ impl TracePages {
         self.copies.as_ref().map_or(1, |copies| copies.count)
     }
 
-    /// Page numbers are below.
+    /// Upper bound of page numbers.
     pub fn pages(&self) -> u32 {
         self.pages * self.count()
     }
@@ -228,16 +228,16 @@ impl TracePages {
 }
 
 impl Life {
-    /// Everything that changes before the next access.
+    /// Apply the steps before the next access.
     fn advance(&mut self, lives: &Lives, out: &mut Block) {
         while let Some(step) = lives.steps.get(self.step).filter(|step| step.at <= self.access) {
             self.step += 1;
-            match step.what {
-                What::Page { number, page } => {
+            match step.kind {
+                StepKind::Page { number, page } => {
                     self.pages.insert(number, page);
                 }
-                What::End(end) => out.ends.push((out.accesses.len(), end)),
-                What::Space { thread, space } => *slot(&mut self.spaces, thread) = space,
+                StepKind::End(end) => out.ends.push((out.accesses.len(), end)),
+                StepKind::Space { thread, space } => *slot(&mut self.spaces, thread) = space,
             }
         }
     }

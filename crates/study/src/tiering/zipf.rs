@@ -1,4 +1,4 @@
-//! Pages drawn by popularity, quickly: one random number and one look into a table.
+//! Draws pages by popularity: one random number and one table look-up per draw.
 //!
 //! The popularities are those of YCSB's generators, which NOMAD's micro-benchmark uses. `zipf`:
 //! record of rank r in proportion to r^-0.99. `scrambled-zipf`: ranks come from 10^10 records and
@@ -20,11 +20,11 @@ pub const THETA: f64 = 0.99;
 /// YCSB's `ScrambledZipfianGenerator`: records that ranks come from, and their zeta(0.99).
 const SCRAMBLED_RECORDS: f64 = 1e10;
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
-/// Ranks that are hashed one by one; all beyond are so many and so rare that every record gets
-/// the same share of them.
+/// Ranks that are hashed one by one. The others are so many and so rare that every record gets the
+/// same share of them.
 const HEAD: u64 = 1 << 22;
 
-/// How popular each of `records` is, summing to about 1: by rank when not scrambled.
+/// The popularity of each of `records`, with a sum of about 1; in order of rank unless scrambled.
 pub fn popularity(records: u32, scrambled: bool) -> Vec<f64> {
     let n = records as usize;
     if !scrambled {
@@ -63,7 +63,8 @@ pub fn arrange(mut popularity: Vec<f64>, hottest_first: bool) -> Vec<f64> {
 /// A table to draw from.
 #[derive(Debug)]
 pub struct Draws {
-    /// For each slot: up to which of 2^31 it is itself, and who it is else.
+    /// For each slot: the threshold below which a draw in 2^31 gives the slot itself, and the record that it
+    /// gives otherwise.
     slots: Vec<(u32, u32)>,
 }
 
@@ -74,7 +75,7 @@ impl Draws {
         let sum: f64 = popularity.iter().sum();
         let mut scaled: Vec<f64> = popularity.iter().map(|p| p / sum * n as f64).collect();
         let mut slots: Vec<(u32, u32)> = on_huge_pages(Vec::with_capacity(n));
-        slots.extend((0..n as u32).map(|own| (1 << 31, own)));
+        slots.extend((0..n as u32).map(|slot| (1 << 31, slot)));
         let (mut small, mut large): (Vec<u32>, Vec<u32>) =
             (0..n as u32).partition(|slot| scaled[*slot as usize] < 1.0);
         while let (Some(poor), Some(rich)) = (small.pop(), large.last().copied()) {
@@ -89,9 +90,9 @@ impl Draws {
         Self { slots }
     }
 
-    /// These random bits are drawn by soon.
+    /// Prefetch the slot of random bits that will be drawn soon.
     #[inline]
-    pub fn expect(&self, random: u64) {
+    pub fn prefetch(&self, random: u64) {
         prefetch(&self.slots, self.slot(random));
     }
 
@@ -104,9 +105,9 @@ impl Draws {
     #[inline]
     pub fn draw(&self, random: u64) -> u32 {
         let slot = self.slot(random);
-        let (own, other) = self.slots[slot];
-        // Without a branch, which nobody could predict: the loads of many draws then overlap.
-        select_unpredictable((random as u32) >> 1 < own, slot as u32, other)
+        let (threshold, other) = self.slots[slot];
+        // A branch would be unpredictable; without one, the loads of many draws overlap.
+        select_unpredictable((random as u32) >> 1 < threshold, slot as u32, other)
     }
 }
 

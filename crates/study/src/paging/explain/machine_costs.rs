@@ -74,7 +74,7 @@ impl ByPlace {
     }
 }
 
-/// Numbers values in the order in which they are first seen.
+/// Numbers values in the order of their first use.
 struct Ids<T>(FxHashMap<T, u32>);
 
 impl<T: Eq + std::hash::Hash> Ids<T> {
@@ -94,10 +94,10 @@ struct Entry {
     region: u32,
 }
 
-/// A block of 4 KiB.
+/// State of a block of 4 KiB.
 #[derive(Clone, Copy, Default)]
-struct Seen {
-    /// References since it was last at another place.
+struct BlockState {
+    /// References since its place last changed.
     references: u64,
     /// If it is [`Places::stamp`], further references have no effect on the memory.
     stamp: u64,
@@ -125,7 +125,7 @@ struct Places {
     page_bytes: u64,
     pages: Pages,
     memory: TlbAndMemory,
-    blocks: Vec<Seen>,
+    blocks: Vec<BlockState>,
     stamp: u64,
     /// Faults that mapped pages of the page cache so far.
     mapped: u64,
@@ -179,15 +179,15 @@ impl Places {
             .or_insert_with(|| sites.of(Some((names.code(addr), addr))))
     }
 
-    /// Show a reference to the memory, unless it has no effect.
-    fn show(&mut self, access: Access) {
+    /// Apply a reference to the memory.
+    fn apply(&mut self, access: Access) {
         let Access { number, block, write, .. } = access;
         let (place, _) = self.place(number);
-        let seen = slot(&mut self.blocks, block);
-        if seen.place != place {
-            let references = std::mem::take(&mut seen.references);
-            slot(&mut self.counts.places, seen.place).references += references;
-            seen.place = place;
+        let state = slot(&mut self.blocks, block);
+        if state.place != place {
+            let references = std::mem::take(&mut state.references);
+            slot(&mut self.counts.places, state.place).references += references;
+            state.place = place;
         }
         let unit = match &self.pages {
             Pages::Permanent { shift, .. } => lifetimes::address(number << PAGE) >> shift,
@@ -206,8 +206,8 @@ impl Places {
     }
 
     fn finish(mut self, sizes: Vec<Size<'_>>, map_ns: f64) -> Result<Vec<Explained>> {
-        for seen in &self.blocks {
-            slot(&mut self.counts.places, seen.place).references += seen.references;
+        for state in &self.blocks {
+            slot(&mut self.counts.places, state.place).references += state.references;
         }
         let map_ps = (map_ns * 1e3).round() as u64;
         let ByPlace { places, sites, kernel } = &mut self.counts;
@@ -280,13 +280,12 @@ impl Observe for Places {
     #[inline]
     fn access(&mut self, access: Access) {
         let known = self.blocks.get(access.block as usize);
-        if access.changes && access.write || known.is_none_or(|seen| seen.stamp != self.stamp) {
-            self.show(access);
+        if access.changes && access.write || known.is_none_or(|state| state.stamp != self.stamp) {
+            self.apply(access);
         }
         // A record references each page once.
         let new = access.first || access.addr.is_multiple_of(self.page_bytes);
-        let seen = &mut self.blocks[access.block as usize];
-        seen.references += u64::from(new);
+        self.blocks[access.block as usize].references += u64::from(new);
     }
 
     fn stable(&self, thread: usize) -> u64 {
@@ -295,9 +294,9 @@ impl Observe for Places {
 
     #[inline]
     fn repeats(&mut self, block: u32) -> bool {
-        let seen = &mut self.blocks[block as usize];
-        let repeats = seen.stamp == self.stamp;
-        seen.references += u64::from(repeats);
+        let state = &mut self.blocks[block as usize];
+        let repeats = state.stamp == self.stamp;
+        state.references += u64::from(repeats);
         repeats
     }
 
@@ -333,7 +332,7 @@ impl Size<'_> {
 
 /// Attributes the costs of a chunk to its entries.
 struct Attribution<'a> {
-    /// Those that are not over.
+    /// Entries with remaining touches.
     entries: &'a [Entry],
     before: &'a mut Costs,
     counts: &'a mut ByPlace,

@@ -77,11 +77,11 @@ impl Tally {
 
     /// Switch to the place of an address.
     fn enter(&mut self, addr: u64) {
-        let spot = (addr >> 12, addr >> self.cell_shift);
-        if self.current != Some(spot) {
+        let place = (addr >> 12, addr >> self.cell_shift);
+        if self.current != Some(place) {
             self.commit();
-            self.region = self.names.region(spot.0);
-            self.current = Some(spot);
+            self.region = self.names.region(place.0);
+            self.current = Some(place);
         }
     }
 
@@ -116,7 +116,7 @@ pub struct Counted {
 }
 
 /// The sites with most events, and the sum of the rest; `name_of` returns the name of a region.
-fn listed(
+fn top_sites(
     sites: FxHashMap<Option<(names::Code, u64)>, Counts>,
     programs: &[String],
     name_of: impl Fn(u32) -> String,
@@ -199,7 +199,7 @@ impl Counted {
                 format!("{low:#x}-{high:#x}")
             })
         };
-        let sites = listed(self.sites, programs, |id| name(final_region(id)));
+        let sites = top_sites(self.sites, programs, |id| name(final_region(id)));
         let ranges = cells
             .into_iter()
             .map(|(cell, (mut ids, counts))| {

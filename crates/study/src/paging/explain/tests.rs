@@ -2,7 +2,6 @@
 
 use nearfar_hardware::processor::Hierarchy;
 use nearfar_kernel::replacement::REPLACEMENTS;
-use nearfar_schema::Choice;
 use nearfar_trace::{Kind, KindSet, Record, RegionEvent, RegionKind};
 use proptest::prelude::*;
 
@@ -11,20 +10,8 @@ use crate::paging::machine::touches::{Chunk, Touches};
 use crate::paging::machine::waits::{Costs, PageSize, Watch};
 use crate::paging::machine::{self, times};
 use crate::paging::tests::lives::{PROCESSES, Step, steps, trace};
+use crate::paging::tests::options;
 use crate::paging::{Cell, FaultKinds, MemorySize, simulate};
-
-/// As [`Options::new`], from names, and for memories of any number of frames.
-fn new_options(
-    pages: Vec<u64>,
-    memory: Vec<MemorySize>,
-    tlb: &str,
-    policy: &str,
-    kinds: KindSet,
-) -> nearfar_trace::Result<Options> {
-    let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
-    let options = Options::new(pages, memory, tlb, policy, kinds)?;
-    Ok(Options { min_frames: 1, prefetch_pages: 8, ..options })
-}
 
 fn store(records: &[Record], folder: &std::path::Path) -> Reader {
     let region = |(name, addr, length): (&str, u64, u64)| {
@@ -104,7 +91,7 @@ fn check_on_machine(steps: &[Step], lives: bool) {
         return;
     }
     let memory = vec![MemorySize::Fraction(0.5)];
-    let options = new_options(vec![4096], memory, "64", "linux", kinds).unwrap();
+    let options = options(&[4096], memory, "64", "linux");
     let options = Options { lifetimes: lives, ..options };
     let processor = crate::paging::machine::tests::processor(None);
     let cell = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
@@ -151,8 +138,8 @@ fn check_lives(steps: &[Step], tlb: &str, policy: &str, kinds: KindSet) {
         let sizes = [0.4, 1.0].map(MemorySize::Fraction);
         let bytes = [1, 3, 9, 30].map(|frames| MemorySize::Bytes(frames * page));
         for size in sizes.into_iter().chain(bytes) {
-            let options = new_options(vec![page], vec![size], tlb, policy, kinds).unwrap();
-            let options = Options { lifetimes: true, ..options };
+            let options = options(&[page], vec![size], tlb, policy);
+            let options = Options { kinds, lifetimes: true, ..options };
             let study = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
             let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
             assert_eq!(found.lifetimes, study.lifetimes);
@@ -171,8 +158,7 @@ fn check(records: &[Record], tlb: &str, policy: &str) {
     for page in [64u64, 4096, 65_536] {
         for size in [MemorySize::Fraction(0.3), MemorySize::Bytes(5000), MemorySize::Fraction(1.0)]
         {
-            let set = KindSet::ALL;
-            let options = new_options(vec![page], vec![size], tlb, policy, set).unwrap();
+            let options = options(&[page], vec![size], tlb, policy);
             let study = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
             let Some(cell) = study.cells.first() else { continue };
             let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
@@ -214,7 +200,7 @@ fn check_kernel(records: &[Record], tlb: &str) {
     let folder = tempfile::tempdir().unwrap();
     let reader = store(&records, folder.path());
     let memory = vec![MemorySize::Fraction(0.5)];
-    let options = new_options(vec![4096], memory, tlb, "clock", KindSet::ALL).unwrap();
+    let options = options(&[4096], memory, tlb, "clock");
     let processor = crate::paging::machine::tests::processor(None);
     let on_machine =
         explain_on_machine(&reader, &options, &processor, &[4096], &mut |_| Ok(())).unwrap();
@@ -291,8 +277,8 @@ fn code_is_that_of_the_thread() {
     let all = vec![MemorySize::Fraction(1.0)];
     let data = KindSet(1 << Kind::Load as u8 | 1 << Kind::Store as u8);
     let faults = |kinds| {
-        let options = new_options(vec![4096], all.clone(), "64", "lru", kinds);
-        let found = explain(&reader, &options.unwrap(), &mut |_| Ok(())).unwrap();
+        let options = Options { kinds, ..options(&[4096], all.clone(), "64", "lru") };
+        let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
         let facts = |s: &Site| (s.addr, s.name.clone(), s.counts.faults, s.counts.tlb_misses);
         found.sites.iter().map(facts).collect::<Vec<_>>()
     };
@@ -354,7 +340,7 @@ fn code_is_of_a_file_and_a_program() {
     let reader = trace(&steps, &PROCESSES, folder.path());
     let all = vec![MemorySize::Bytes(1 << 20)];
     let loads = KindSet(1 << Kind::Load as u8);
-    let options = new_options(vec![4096], all, "64", "lru", loads).unwrap();
+    let options = Options { kinds: loads, ..options(&[4096], all, "64", "lru") };
     let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     let facts = |s: &Site| (s.program.clone(), s.name.clone(), s.offset, s.counts.faults);
     let mut sites: Vec<_> = found.sites.iter().map(facts).collect();
@@ -388,7 +374,7 @@ fn ranges_are_taken_together() {
     let folder = tempfile::tempdir().unwrap();
     let reader = store(&records, folder.path());
     let memory = vec![MemorySize::Fraction(0.5)];
-    let options = new_options(vec![4096], memory, "64", "lru", KindSet::ALL).unwrap();
+    let options = options(&[4096], memory, "64", "lru");
     let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     assert!(found.ranges.len() <= RANGES && found.ranges.len() > RANGES / 4);
     assert_eq!(sum(&found.ranges), found.total);
@@ -429,8 +415,7 @@ fn names_are_those_of_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(&steps, &PROCESSES, folder.path());
     let all = vec![MemorySize::Bytes(1 << 20)];
-    let options = new_options(vec![4096], all, "64", "lru", KindSet::ALL);
-    let options = Options { lifetimes: true, ..options.unwrap() };
+    let options = Options { lifetimes: true, ..options(&[4096], all, "64", "lru") };
     let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     let facts = |place: &Place| {
         let Counts { references, tlb_misses, faults, first_touches, zero_fills, .. } = place.counts;

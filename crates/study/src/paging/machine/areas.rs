@@ -2,7 +2,7 @@
 
 use crate::slot;
 
-/// What an area costs.
+/// Costs of an area.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AreaCosts {
     /// Waiting of threads, before overlap, in picoseconds.
@@ -22,12 +22,12 @@ pub struct AreaCosts {
 pub struct Areas(Vec<AreaCosts>);
 
 impl Areas {
-    /// An area.
+    /// The costs of an area.
     pub fn of(&mut self, area: u32) -> &mut AreaCosts {
         slot(&mut self.0, area)
     }
 
-    /// Time passed since the last moment; `mapped` is private memory now.
+    /// Add the time since the last moment; `mapped` is the current private memory.
     pub fn pass(&mut self, ns: f64, mapped: &[[u64; 2]]) {
         self.of((mapped.len() as u32).max(1) - 1);
         for (area, &mapped) in self.0.iter_mut().zip(mapped) {
@@ -38,7 +38,7 @@ impl Areas {
         }
     }
 
-    /// All of them.
+    /// All areas.
     pub fn all(&self) -> &[AreaCosts] {
         &self.0
     }

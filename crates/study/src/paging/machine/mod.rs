@@ -127,10 +127,10 @@ pub fn times(
     Ok(sizes.into_iter().map(|size| size.time(touches.totals())).collect())
 }
 
-/// Process the touches of a trace at every page size, one chunk while the next is made.
+/// Process the touches of a trace at every page size, one chunk while the next is filled.
 ///
-/// The observer sees every reference. `taken` takes what it found in a chunk, which `process` gets
-/// with the chunk.
+/// The observer gets every reference. `take` returns its results for a chunk, which `process` gets with the
+/// chunk.
 ///
 /// # Errors
 /// If the trace cannot be read or the threads cannot be started; errors of `on_progress`.
@@ -138,20 +138,20 @@ pub fn simulate<S: Send, O: Observe + Send, T: Sync>(
     touches: &mut Touches,
     sizes: &mut [S],
     threads: usize,
-    (observer, taken, process): (&mut O, impl Fn(&mut O) -> T, impl Fn(&mut S, &Chunk, &T) + Sync),
+    (observer, take, process): (&mut O, impl Fn(&mut O) -> T, impl Fn(&mut S, &Chunk, &T) + Sync),
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let pool = jobs::pool(threads)?;
     let (mut current, mut next) = (Chunk::default(), Chunk::default());
     let mut has_current = touches.fill(&mut current, observer)?;
     while has_current {
-        let found = taken(observer);
+        let observed = take(observer);
         let (filled, ()) = pool.install(|| {
             rayon::join(
                 || touches.fill(&mut next, observer),
                 || {
                     let sizes = sizes.par_iter_mut().with_max_len(1);
-                    sizes.for_each(|size| process(size, &current, &found));
+                    sizes.for_each(|size| process(size, &current, &observed));
                 },
             )
         });

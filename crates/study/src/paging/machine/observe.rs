@@ -1,4 +1,4 @@
-//! What sees every reference of the pass over a trace.
+//! Observers of the references of a pass over a trace.
 
 use nearfar_trace::Batch;
 
@@ -6,19 +6,19 @@ use super::touches::Chunk;
 
 /// Observes the references of a trace.
 pub trait Observe {
-    /// References that change no state are shown by [`Observe::repeats`] alone, if it returns true.
+    /// References that change no state are passed to [`Observe::repeats`] alone, if it returns true.
     /// Needs a hierarchy that finds every line in the first level.
     const SKIPS: bool = false;
-    /// The record before which those of a thread may be shown so.
+    /// The record before which this may be done for records of a thread.
     fn stable(&self, _thread: usize) -> u64 {
         0
     }
-    /// A block is referenced by such a record. Returns whether it is counted; otherwise the record
-    /// is shown by [`Observe::record`] and [`Observe::access`].
+    /// Such a record references a block. Returns whether it was counted; otherwise the record is passed to
+    /// [`Observe::record`] and [`Observe::access`].
     fn repeats(&mut self, _block: u32) -> bool {
         false
     }
-    /// The last fetch of records that were counted so.
+    /// The last fetch of the records counted by [`Observe::repeats`].
     fn fetched(&mut self, _thread: usize, _addr: u64) {}
     /// A batch of records begins.
     fn batch(&mut self, _batch: &Batch) {}
@@ -26,7 +26,7 @@ pub trait Observe {
     fn event(&mut self) {}
     /// Record number `at` begins, of the kind with this on-disk number.
     fn record(&mut self, _at: u64, _thread: usize, _addr: u64, _kind: u8) {}
-    /// It references a line.
+    /// The record references a line.
     fn access(&mut self, _page: Access) {}
     /// The chunk has touches for this reference to page `number`; `maps` faults mapped pages of the
     /// page cache so far.
@@ -38,13 +38,13 @@ impl Observe for () {}
 /// A reference to a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// As of [`Touch`](super::touches::Touch).
+    /// As in [`Touch`](super::touches::Touch).
     pub number: u64,
-    /// As of [`Touch`](super::touches::Touch).
+    /// As in [`Touch`](super::touches::Touch).
     pub block: u32,
     /// A write.
     pub write: bool,
-    /// The page may change by it.
+    /// It may change the state of the page.
     pub changes: bool,
     /// The first line of the record.
     pub first: bool,

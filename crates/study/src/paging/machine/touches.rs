@@ -152,7 +152,7 @@ impl Touches {
         })
     }
 
-    /// Show areas of memory ([`Blocks::watch_areas`]).
+    /// Report areas of memory ([`Blocks::watch_areas`]).
     pub fn watch_areas(&mut self) {
         self.blocks.watch_areas();
     }
@@ -168,7 +168,7 @@ impl Touches {
         (instructions, self.surroundings.maps())
     }
 
-    /// The next chunk, with every reference shown to `observer`; false at the end of the trace.
+    /// Fill the next chunk, and pass every reference to `observer`. Returns false at the end of the trace.
     pub fn fill(
         &mut self,
         chunk: &mut Chunk,
@@ -258,7 +258,7 @@ impl Touches {
         let records = stable.saturating_sub(self.records + range.start as u64);
         let records = range.len().min(usize::try_from(records).unwrap_or(usize::MAX));
         let range = range.start..range.start + records;
-        let Some(own) = self.threads.get_mut(thread as usize) else { return 0 };
+        let Some(state) = self.threads.get_mut(thread as usize) else { return 0 };
         let (shift, kinds) = (self.hierarchy.line_shift(), self.kinds.0);
         let places = batch.addr[range.clone()].iter().zip(&batch.size[range.clone()]);
         let what = batch.kind[range.clone()].iter().zip(&batch.instr[range.clone()]);
@@ -267,7 +267,7 @@ impl Touches {
             let fetch = KindSet::FETCHES.has(kind);
             let reads = !KindSet::WRITES.has(kind);
             let (number, end) = (addr >> SMALL, last_byte(addr, size));
-            let (page, used) = own.last[usize::from(fetch)].hinted(number);
+            let (page, used) = state.last[usize::from(fetch)].hinted(number);
             let same = (page.number == number) & (end >> SMALL == number) & (by == thread);
             let counts = (kinds >> kind & 1 == 1) & (page.settled | reads);
             if !(same & counts) || !observer.repeats(page.block) {
@@ -282,7 +282,7 @@ impl Touches {
             instructions += u64::from(instr);
             repeats += 1;
         }
-        own.instructions += instructions;
+        state.instructions += instructions;
         if let Some(addr) = code {
             observer.fetched(thread as usize, addr);
         }
@@ -366,7 +366,7 @@ impl Touches {
         }
         let removes = |block: Option<u32>| match block {
             Some(block) => self.watched.get(block as usize) == Some(&true),
-            // The large page around it may be the zero page.
+            // It may be in a large zero page.
             None => self.blocks.unsettled(number),
         };
         let known = self.blocks.find(number);
@@ -378,8 +378,8 @@ impl Touches {
         let settled = !self.blocks.watched(block);
         self.changes(chunk);
         let next = self.lines.len() as u32;
-        let [own, _] = small_lines(number << SMALL);
-        let line = *self.lines.entry(own).or_insert(next);
+        let [guest_line, _] = small_lines(number << SMALL);
+        let line = *self.lines.entry(guest_line).or_insert(next);
         let page = Page { number, block, line, settled };
         if settled {
             self.settled[slot] = page;
@@ -387,7 +387,7 @@ impl Touches {
         page
     }
 
-    /// All last pages leave, as a translation may go.
+    /// Remove all last pages, because a translation may be removed.
     fn leave(&mut self, chunk: &mut Chunk) {
         for thread in 0..self.threads.len() {
             for fetch in [false, true] {
@@ -423,7 +423,7 @@ impl Touches {
         });
     }
 
-    /// Hand on what became of blocks.
+    /// Append the pending changes of blocks.
     fn changes(&mut self, chunk: &mut Chunk) {
         let at = chunk.touches.len();
         for changed in self.surroundings.of(&mut self.blocks) {

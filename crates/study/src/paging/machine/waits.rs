@@ -138,9 +138,9 @@ pub struct PageSize<'a> {
     storages: &'a [Storage],
     shift: u32,
     pages: Pages,
-    /// What the TLB holds for pages of each order.
+    /// TLB entry of pages of each order.
     entries: [Entry; ORDERS],
-    /// Its course, if it is recorded; khugepaged runs at these moments.
+    /// The recorded course, if any; khugepaged runs at its moments.
     course: Option<Vec<Moment>>,
     /// The time of the run.
     clock: Clock,
@@ -162,11 +162,15 @@ pub struct PageSize<'a> {
 impl<'a> PageSize<'a> {
     /// One page size everywhere.
     pub fn new(shift: u32, processor: &'a Processor, storages: &'a [Storage]) -> Self {
-        Self { shift, ..Self::with(&Settings::only(shift), processor, storages) }
+        Self { shift, ..Self::with_settings(&Settings::only(shift), processor, storages) }
     }
 
-    /// Settings of the kernel.
-    pub fn with(settings: &Settings, processor: &'a Processor, storages: &'a [Storage]) -> Self {
+    /// Pages under settings of the kernel.
+    pub fn with_settings(
+        settings: &Settings,
+        processor: &'a Processor,
+        storages: &'a [Storage],
+    ) -> Self {
         let entry = |shift| Translation::entry(&processor.tlbs, processor.host_shift, shift);
         let ps = |ns: f64| (ns * 1e3).round() as u64;
         Self {
@@ -243,8 +247,8 @@ impl<'a> PageSize<'a> {
         self.aged = aged;
     }
 
-    /// All faults, what happened to huge pages, and the most private memory mapped, bytes.
-    pub fn happened(&self) -> (Faults, Events, u64) {
+    /// All faults, events of huge pages and swap, and peak mapped private memory in bytes.
+    pub fn counts(&self) -> (Faults, Events, u64) {
         (self.pages.faults, self.pages.events, self.pages.peak_mapped << SMALL)
     }
 
@@ -266,7 +270,7 @@ impl<'a> PageSize<'a> {
         watch.changed(&change.0, (self.pages.resident() as i64 - before as i64) << SMALL);
     }
 
-    /// Apply what became of blocks, by a thread.
+    /// Apply a change of blocks by a thread.
     pub fn change(&mut self, change: &Changed, thread: Option<u32>) {
         let before = (self.pages.faults, self.pages.fills);
         self.pages.apply(change);
@@ -293,7 +297,7 @@ impl<'a> PageSize<'a> {
     }
 
     fn shoot_down(&mut self) {
-        for (number, order) in self.pages.gone() {
+        for (number, order) in self.pages.removed() {
             let entry = self.entries[usize::from(order)];
             for thread in &mut self.threads {
                 thread.translation.remove(number << SMALL, entry);
@@ -329,7 +333,7 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    /// A reference.
+    /// Process a touch.
     pub fn touch(&mut self, touch: &Touch, walks: &mut impl Lines) {
         let Processor { tlbs, latencies, window, .. } = self.processor;
         self.thread(touch.thread);

@@ -153,7 +153,7 @@ struct Open {
     sizes: Vec<Translation>,
 }
 
-/// What a burst has.
+/// The counts of a burst.
 struct Measured {
     /// Its records, times the blocks that it stands for.
     weight: f64,
@@ -171,7 +171,7 @@ pub struct Bursts {
     shifts: Vec<u32>,
     /// References that the program made.
     references: u64,
-    /// By first record, the next one last.
+    /// Bursts that have not started, in descending order of their first records.
     coming: Vec<Burst>,
     open: Vec<Open>,
     measured: Vec<Measured>,
@@ -204,8 +204,9 @@ impl Bursts {
         let place = |number: u64| range.start + (number.clamp(at, end) - at) as usize;
         for open in &mut self.open {
             for i in place(open.burst.start)..place(open.burst.end) {
-                let own = batch.thread.get(i).is_none_or(|&thread| thread == open.burst.thread);
-                if own && self.kinds.has(batch.kind[i]) {
+                let is_of_thread =
+                    batch.thread.get(i).is_none_or(|&thread| thread == open.burst.thread);
+                if is_of_thread && self.kinds.has(batch.kind[i]) {
                     open.record(batch.addr[i], batch.size[i]);
                 }
             }
@@ -218,7 +219,7 @@ impl Bursts {
     pub fn outcome(&self, shift: u32) -> Estimate {
         let Self { measured, references, .. } = self;
         let (bursts, references) = (measured.len() as f64, *references as f64);
-        let size = self.shifts.iter().position(|&own| own == shift).unwrap_or(0);
+        let size = self.shifts.iter().position(|&other| other == shift).unwrap_or(0);
         let weights = measured.iter().map(|burst| burst.weight).sum::<f64>().max(1.0);
         // The total and its standard error.
         let total = |count: fn(&Counts) -> u64| {

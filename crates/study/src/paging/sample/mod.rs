@@ -221,7 +221,7 @@ impl Sampled<'_> {
         let (born, file_pages) = if self.lives { trace.born } else { (pages, 0) };
         let tlb = trace.bursts.outcome(shift);
         let cell = |(memory, &Memory { bytes, fraction, frames }): (usize, &Memory)| {
-            // A memory for the peak evicts nothing, though the share of a group can need more than its own.
+            // A memory of the peak size evicts nothing, although a group can need more than its share.
             let is_exact = frames >= if self.lives { trace.peak_pages } else { pages };
             let sum_of =
                 |count: fn(&Outcome) -> u64| total(&|group| count(&outcomes[group][memory]));

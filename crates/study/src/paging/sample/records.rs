@@ -14,7 +14,7 @@ use super::{GROUPS, Sample, Sampled, Simulation};
 use crate::lifetimes::{Events, Next, Recent, ResidentSet};
 
 /// Fewer records are simulated by one thread.
-const FEW: usize = 1 << 10;
+const MIN_PARALLEL: usize = 1 << 10;
 
 /// The numbers of the pages that a record touches.
 fn pages_of(addr: u64, size: u16) -> impl Iterator<Item = u64> {
@@ -167,34 +167,33 @@ pub fn simulate(
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let kinds = study.options.kinds;
-    let mut own = vec![Batch::default(); simulations.len()];
-    let mut runs: Vec<_> = simulations.iter_mut().zip(&mut own).collect();
+    let mut batches = vec![Batch::default(); simulations.len()];
+    let mut runs: Vec<_> = simulations.iter_mut().zip(&mut batches).collect();
     pieces(study, on_progress, &mut |piece, set| match piece {
         Piece::Event(event) => {
             set.event(&event);
             runs.iter_mut().for_each(|(simulation, _)| simulation.event(&event));
         }
         Piece::Records(batch, range, _) => {
-            // Between two events there may be few.
-            let at_once = if range.len() < FEW { runs.len() } else { 1 };
+            let min_per_thread = if range.len() < MIN_PARALLEL { runs.len() } else { 1 };
             for i in range.filter(|&i| kinds.has(batch.kind[i])) {
                 let (addr, size) = (batch.addr[i], batch.size[i]);
                 // A record that crosses a page can be of two groups.
-                let mut of = 0u32;
+                let mut groups = 0u32;
                 for group in pages_of(addr, size).filter_map(|page| sample.group_of(page)) {
-                    of |= 1 << group | 1 << GROUPS;
+                    groups |= 1 << group | 1 << GROUPS;
                 }
-                while of != 0 {
-                    let own = &mut runs[of.trailing_zeros() as usize].1;
-                    own.addr.push(addr);
-                    own.kind.push(batch.kind[i]);
-                    own.size.push(size);
-                    of &= of - 1;
+                while groups != 0 {
+                    let selected = &mut runs[groups.trailing_zeros() as usize].1;
+                    selected.addr.push(addr);
+                    selected.kind.push(batch.kind[i]);
+                    selected.size.push(size);
+                    groups &= groups - 1;
                 }
             }
-            runs.par_iter_mut().with_min_len(at_once).for_each(|(simulation, own)| {
-                simulation.records(own);
-                own.clear();
+            runs.par_iter_mut().with_min_len(min_per_thread).for_each(|(simulation, batch)| {
+                simulation.records(batch);
+                batch.clear();
             });
         }
     })?;

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use nearfar_schema::Choice;
 use nearfar_trace::hash::mix;
 use nearfar_trace::sample::Burst;
 use nearfar_trace::{
@@ -12,7 +11,7 @@ use nearfar_trace::{
 use super::*;
 use crate::paging::options::MemorySize;
 use crate::paging::simulate;
-use crate::paging::tests::{naive_clock, naive_lru, naive_lru_misses, store};
+use crate::paging::tests::{naive_clock, naive_lru, naive_lru_misses, options, store};
 
 /// References of one kind of program each.
 #[derive(Clone, Copy, Debug)]
@@ -49,15 +48,9 @@ fn references(program: Program, count: u64, pages: u64, seed: u64) -> Vec<Record
 
 const MEMORY: [f64; 6] = [0.1, 0.3, 0.5, 0.7, 0.9, 1.0];
 
-fn options(policy: &str, tlb: &str, page_sizes: Vec<u64>, memory: Vec<MemorySize>) -> Options {
-    let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
-    let options = Options::new(page_sizes, memory, tlb, policy, KindSet::ALL).unwrap();
-    Options { min_frames: 1, prefetch_pages: 8, ..options }
-}
-
 /// The options of 4 KiB pages.
 fn small(policy: &str, tlb: &str) -> Options {
-    options(policy, tlb, vec![4096], MEMORY.map(MemorySize::Fraction).to_vec())
+    options(&[4096], MEMORY.map(MemorySize::Fraction).to_vec(), tlb, policy)
 }
 
 fn cells(reader: &Reader, options: &Options) -> Vec<Cell> {
@@ -230,7 +223,7 @@ fn larger_pages_need_memory_for_all() {
     let memory = |bytes: u64| vec![MemorySize::Fraction(0.5), MemorySize::Bytes(bytes)];
     let sizes = vec![1024, 4096, 65_536, 2 << 20];
     // 12,000 pages from 4 MiB on: 24 pages of 2 MiB, 751 of 64 KiB with the byte behind the last.
-    let of = |bytes| options("clock", "16x4", sizes.clone(), memory(bytes));
+    let of = |bytes| options(&sizes, memory(bytes), "16x4", "clock");
     let found = simulate(&reader, &of(60 << 20), &mut |_| Ok(())).unwrap();
     assert_eq!(found.left_out, [LeftOut::without(1024)]);
     let exact = cells(&whole, &of(60 << 20));

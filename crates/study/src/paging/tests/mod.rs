@@ -98,6 +98,13 @@ pub fn store(records: &[Record], folder: &std::path::Path) -> nearfar_trace::Rea
 /// Faults and dirty evictions of references (page, whether it writes) in so many frames.
 type Plain = fn(&[(u64, bool)], usize) -> (u64, u64);
 
+/// Options of a study of all records, with memories of any number of frames.
+pub fn options(pages: &[u64], memory: Vec<MemorySize>, tlb: &str, policy: &str) -> Options {
+    let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
+    let options = Options::new(pages.to_vec(), memory, tlb, policy, KindSet::ALL).unwrap();
+    Options { min_frames: 1, prefetch_pages: 8, ..options }
+}
+
 /// Sets of a TLB level.
 fn sets(level: Level) -> u64 {
     level.ways.map_or(1, |ways| u64::from(level.entries / ways))
@@ -112,15 +119,7 @@ fn check(records: &[Record], pages: &[u64], tlb: &str, policy: &str, plain: Plai
         .chain([1, 5000, 70_000].map(MemorySize::Bytes))
         .chain((1..=5).map(|i| MemorySize::Bytes(i * 9001)))
         .collect();
-    let options = Options::new(
-        pages.to_vec(),
-        memory,
-        tlb.parse().unwrap(),
-        Choice::of(policy).unwrap(),
-        KindSet::ALL,
-    )
-    .unwrap();
-    let options = Options { min_frames: 1, prefetch_pages: 8, ..options };
+    let options = options(pages, memory, tlb, policy);
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
     // One page size a pass, and everything in one, are the same.
     let alone = Options { max_memory: 0, ..options.clone() };
@@ -212,9 +211,7 @@ proptest! {
         let memory = [
             MemorySize::Fraction(0.2), MemorySize::Fraction(1.0), MemorySize::Bytes(9000),
         ];
-        let (tlb, policy) = ("4".parse().unwrap(), Choice::of(policy).unwrap());
-        let all = Options::new(PAGES.to_vec(), memory.to_vec(), tlb, policy, KindSet::ALL).unwrap();
-        let all = Options { min_frames: 1, prefetch_pages: 8, ..all };
+        let all = options(&PAGES, memory.to_vec(), "4", policy);
         let some = Options { min_frames, ..all.clone() };
         let [all, some] =
             [all, some].map(|options| simulate(&reader, &options, &mut |_| Ok(())).unwrap());
@@ -294,8 +291,7 @@ fn linux_with_old_statistics() {
     let folder = tempfile::tempdir().unwrap();
     let reader = store(&records, folder.path());
     let memory = [30, 700, 2000, 4500, 5500].map(|frames| MemorySize::Bytes(frames * 64)).to_vec();
-    let (tlb, policy) = ("1".parse().unwrap(), Choice::of("linux").unwrap());
-    let options = Options::new(vec![64], memory, tlb, policy, KindSet::ALL).unwrap();
+    let options = options(&[64], memory, "1", "linux");
     let refs = references(&records, 64);
     let mut found = Vec::new();
     for every in [0, 1, 2, 1000] {

@@ -1,4 +1,4 @@
-//! What a program does: accesses, and what ends between them.
+//! The accesses of a program, and the ends of pages and translations between them.
 
 use nearfar_kernel::tiering::Page;
 
@@ -31,7 +31,7 @@ impl Access {
         self.0 & 1 == 1
     }
 
-    /// The same where the program's first page has the number `first`.
+    /// The same for a program whose first page is `first`.
     #[inline]
     pub fn shifted(self, first: u32) -> Self {
         match self.page() {
@@ -41,19 +41,19 @@ impl Access {
     }
 }
 
-/// What ends between accesses.
+/// The end of pages or of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// A page was freed; its number may be reused.
     Page(Page),
-    /// What TLBs hold of a page, which stays: it was unmapped, or is shared from now on.
+    /// TLB entries of a page are removed; the page stays. It was unmapped, or is shared from now on.
     Translation(Page),
     /// Free all mapped pages of a range: first page and count.
     Pages(Page, u32),
 }
 
 impl End {
-    /// The same where the program's first page has the number `first`.
+    /// The same for a program whose first page is `first`.
     pub fn shifted(self, first: u32) -> Self {
         match self {
             End::Page(page) => End::Page(page.skip(first)),
@@ -63,23 +63,23 @@ impl End {
     }
 }
 
-/// Accesses, and what ends between them.
+/// Accesses, and the ends between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
     /// The accesses.
     pub accesses: Vec<Access>,
-    /// What ends before the access of this place, in order.
+    /// Ends, each with the index of the access that follows it, in order.
     pub ends: Vec<(usize, End)>,
 }
 
 impl Block {
-    /// Neither accesses nor ends.
+    /// Remove all accesses and ends.
     pub fn clear(&mut self) {
         self.accesses.clear();
         self.ends.clear();
     }
 
-    /// Let the program's first page have the number `first`.
+    /// Move the page numbers so that the program's first page is `first`.
     pub fn shift(&mut self, first: u32) {
         if first > 0 {
             self.accesses.iter_mut().for_each(|access| *access = access.shifted(first));

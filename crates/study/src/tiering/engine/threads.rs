@@ -5,22 +5,22 @@ use nearfar_trace::{Error, Result};
 
 use super::{Access, Block, Engine, MAX_FAULTS, Stop};
 
-/// Accesses of each thread after which the load is measured anew, if a millisecond has not passed.
-const MEASURED: u64 = 64;
+/// The load is measured after this many accesses per thread, or after a millisecond.
+const METER_ACCESSES: u64 = 64;
 
 /// Coming accesses of a thread.
 #[derive(Debug, Default)]
 pub struct Queue {
     block: Block,
     at: usize,
-    /// Of what ends between the accesses, how much has.
+    /// Number of ends applied.
     ended: usize,
     /// Faults of the next access so far.
     faults: u32,
 }
 
-/// A policy that never lets an access go on.
-pub(super) fn faults_for_ever(access: Option<Access>) -> Error {
+/// The error of a policy that never lets an access complete.
+pub(super) fn endless_faults(access: Option<Access>) -> Error {
     let page = access.map_or(0, |access| access.page().number());
     Error::input(
         "tiering",
@@ -30,8 +30,8 @@ pub(super) fn faults_for_ever(access: Option<Access>) -> Error {
 }
 
 impl Engine {
-    /// Run the accesses of several threads, each on its own clock: always the thread that is furthest
-    /// behind. `refill` gives a thread its next accesses, none at its end. Returns the accesses done,
+    /// Run the accesses of several threads, each with a clock: always the thread that is furthest behind.
+    /// `refill` gives a thread its next accesses, none at its end. Returns the number of accesses done,
     /// at least `count` unless all threads of a tenant end.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Engine {
     ) -> Result<u64> {
         let (mut total, mut measured) = (0, 0);
         while total < count {
-            if total - measured >= MEASURED * queues.len() as u64 {
+            if total - measured >= METER_ACCESSES * queues.len() as u64 {
                 measured = total;
                 self.world.meter();
             }
@@ -57,7 +57,7 @@ impl Engine {
             let ends = queue.block.ends.get(queue.ended..).unwrap_or_default();
             let now = ends.iter().take_while(|(at, _)| *at <= queue.at).count();
             if now > 0 {
-                self.end_those(&ends[..now]);
+                self.apply_ends(&ends[..now]);
                 queue.ended += now;
                 continue;
             }
@@ -84,8 +84,7 @@ impl Engine {
                 (done, stop) = (done + 1, Stop::Due);
             } else if let (Stop::Fault, [access]) = (&stop, next) {
                 self.fault_once(*access)?;
-                // The kernel maps the page at the end of the fault, and the access follows at once: no
-                // kernel thread can take the page away before it.
+                // The access follows the fault at once: no kernel thread can unmap the page before it.
                 let (more, then) = self.run_fast_path(next, Time::default());
                 (done, stop) = (done + more, then);
             }
@@ -94,7 +93,7 @@ impl Engine {
             total += done as u64;
             queue.faults = if done > 0 { 0 } else { queue.faults + 1 };
             if queue.faults > MAX_FAULTS {
-                return Err(faults_for_ever(rest.first().copied()));
+                return Err(endless_faults(rest.first().copied()));
             }
             if let (Stop::Sample, Some(access)) = (stop, last) {
                 self.sample(access);

@@ -105,8 +105,7 @@ proptest! {
 #[test]
 fn a_copy_that_ends_leaves_the_others() {
     let world = World::new(flat(2), &[8, 8], 2 * ONE);
-    let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
-    let mut engine = Engine::new(world, none, false).unwrap();
+    let mut engine = without_policy(world, false);
     let pages = [1, ONE - 1, ONE, ONE + 3];
     let accesses = pages.map(|page| Access::new(page, true)).to_vec();
     engine.run(&accesses).unwrap();

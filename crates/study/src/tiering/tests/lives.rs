@@ -272,8 +272,7 @@ fn known_lives() {
 fn split_pages_end_together() {
     let frames = [2 * u64::from(HUGE), 2 * u64::from(HUGE)];
     let world = World::new(flat(2), &frames, 2 * HUGE);
-    let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
-    let mut engine = Engine::new(world, none, true).unwrap();
+    let mut engine = without_policy(world, true);
     let accesses = vec![Access::new(HUGE + 3, true), Access::new(5, true)];
     engine.run(&accesses).unwrap();
     engine.world.split(Page::new(HUGE)).unwrap();
@@ -296,8 +295,7 @@ fn translations_end() {
     (hardware.costs.page_walk, hardware.costs.shootdown) = (1000.0, 7000.0);
     let run = |ends: Vec<(usize, End)>| {
         let world = World::new(hardware.clone(), &[4, 4], 4);
-        let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
-        let mut engine = Engine::new(world, none, false).unwrap();
+        let mut engine = without_policy(world, false);
         let zeros = Access::new(Access::ZEROS.number(), false);
         let again = [Access::new(0, false), Access::new(1, false), zeros];
         engine.run_block(&Block { accesses: again.repeat(2), ends }).unwrap();

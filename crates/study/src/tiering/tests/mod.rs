@@ -186,8 +186,7 @@ proptest! {
     fn frames_are_conserved(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
         let name = POLICIES[which].0;
         let settings = settings(name).unwrap();
-        let machine = Machine::load("cxl-a", Path::new("")).unwrap();
-        let options = Options::new(&machine, 1.0).unwrap();
+        let options = options(1.0);
         let (mut hardware, _) = options.hardware(std::slice::from_ref(&*SMALL)).unwrap();
         (hardware.tlb_entries, hardware.programs[0].threads) = (8, 2);
         let unit = if huge { u64::from(HUGE) } else { 1 };
@@ -230,10 +229,17 @@ static SMALL: LazyLock<Arc<Prepared>> =
     LazyLock::new(|| Arc::new(generated("nomad-small", &shape(Mix::Read, 1.0 / 4096.0)).unwrap()));
 
 fn options(scale: f64) -> Options {
-    let machine = Machine::load("cxl-a", Path::new("")).unwrap();
-    let mut options = Options::new(&machine, 1.0).unwrap();
-    options.scale = scale;
-    options
+    options_on("cxl-a", scale)
+}
+
+fn options_on(machine: &str, scale: f64) -> Options {
+    let machine = Machine::load(machine, Path::new("")).unwrap();
+    Options { scale, ..Options::new(&machine, 1.0).unwrap() }
+}
+
+/// A machine without a policy.
+fn without_policy(world: World, huge: bool) -> Engine {
+    Engine::new(world, |mem| make("none", &Settings::default(), mem), huge).unwrap()
 }
 
 fn shape(mix: Mix, scale: f64) -> Shape {

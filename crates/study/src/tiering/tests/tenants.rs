@@ -2,8 +2,8 @@
 
 use super::super::engine::{Engine, Queue};
 use super::super::rows::{Case, Fast};
-use super::super::run::{alone, set_up};
-use super::super::tenants::together;
+use super::super::run::{run_alone, set_up};
+use super::super::tenants::run_tenants;
 use super::copies::{block, one, programs};
 use super::*;
 
@@ -25,13 +25,12 @@ proptest! {
     /// what it frees is its own.
     #[test]
     fn tenants_do_not_wait_for_each_other(both in prop::array::uniform2(programs())) {
-        let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
         let alone = both.each_ref().map(|program| {
-            let mut engine = Engine::new(World::new(flat(2), &[64, 8], EACH), none, false).unwrap();
+            let mut engine = without_policy(World::new(flat(2), &[64, 8], EACH), false);
             engine.run_block(&block(&one(program, 0))).unwrap();
             (engine.world.reached(), *engine.world.counters(), engine.world.used_frames(0))
         });
-        let mut engine = Engine::new(World::new(two([0.0; 2]), &[64, 8], 2 * EACH), none, false).unwrap();
+        let mut engine = without_policy(World::new(two([0.0; 2]), &[64, 8], 2 * EACH), false);
         let mut given = [false; 2];
         let mut queues = [Queue::default(), Queue::default()];
         while (0..2).any(|tenant| engine.world.ended(tenant).is_none()) {
@@ -83,17 +82,16 @@ fn one_tenant_is_the_program() {
     let programs = [Arc::new(
         generated("normal-rows", &Shape { rounds: 1, ..shape(Mix::Read, scale) }).unwrap(),
     )];
-    let machine = Machine::load("ddr4-2socket", Path::new("")).unwrap();
-    let options = Options { scale, ..Options::new(&machine, 1.0).unwrap() };
+    let options = options_on("ddr4-2socket", scale);
     let frames = options.frames(programs[0].resident, Some(Size::Bytes(16 << 30))).unwrap();
     let fast = Fast { bytes: frames[0] * 4096, fraction: None, frames };
     for name in ["none", "autonuma", "nomad", "memtis", "oracle"] {
         let source = source(name, scale);
         let case = Case { options: &options, fast: &fast, source: &source, seed: 1 };
         let (mut engine, _) = set_up(&case, &programs).unwrap();
-        let expected = alone(&case, &mut engine, &programs[0], &mut |_| Ok(())).unwrap();
+        let expected = run_alone(&case, &mut engine, &programs[0], &mut |_| Ok(())).unwrap();
         let (mut engine, firsts) = set_up(&case, &programs).unwrap();
-        let found = together(&case, &mut engine, &programs, &firsts, &mut |_| Ok(())).unwrap();
+        let found = run_tenants(&case, &mut engine, &programs, &firsts, &mut |_| Ok(())).unwrap();
         assert_eq!(found, expected, "{name}");
     }
 }
@@ -132,13 +130,8 @@ fn shares_are_kept() {
 #[test]
 fn an_ended_tenant_leaves_its_bandwidth_to_others() {
     const SCALE: f64 = 1.0 / 2048.0;
-    let machine = Machine::load("ddr4-2socket", Path::new("")).unwrap();
-    let options = Options {
-        scale: SCALE,
-        slow: Some(Size::Bytes(64 << 30)),
-        ..Options::new(&machine, 1.0).unwrap()
-    };
-    let options = Options { fast: vec![Size::Bytes(32 << 30)], ..options };
+    let (fast, slow) = (vec![Size::Bytes(32 << 30)], Some(Size::Bytes(64 << 30)));
+    let options = Options { fast, slow, ..options_on("ddr4-2socket", SCALE) };
     let last = |names: &[&str]| {
         let shape = Shape { rounds: 2, ..shape(Mix::Mixed, SCALE) };
         let programs: Vec<_> =

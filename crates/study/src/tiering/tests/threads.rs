@@ -32,20 +32,21 @@ fn parallel(threads: usize) -> Hardware {
     hardware
 }
 
+fn accesses(threads: &[Vec<(u32, bool)>]) -> Vec<Vec<Access>> {
+    let access = |(page, write): &(u32, bool)| Access::new(*page, *write);
+    threads.iter().map(|thread| thread.iter().map(access).collect()).collect()
+}
+
 proptest! {
     /// Without bandwidth to share and without a policy, each thread takes as long as it would alone.
     #[test]
     fn threads_do_not_wait_for_each_other(
         threads in prop::collection::vec(prop::collection::vec((0..PAGES, any::<bool>()), 1..80), 2..6),
     ) {
-        let accesses: Vec<Vec<Access>> = threads
-            .iter()
-            .map(|one| one.iter().map(|(page, write)| Access::new(*page, *write)).collect())
-            .collect();
+        let accesses = accesses(&threads);
         let clock = |hardware: Hardware, work: &dyn Fn(&mut Engine)| {
             let world = World::new(hardware, &[8, 64], PAGES);
-            let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
-            let mut engine = Engine::new(world, none, false).unwrap();
+            let mut engine = without_policy(world, false);
             for page in 0..PAGES {
                 engine.allocate(Page::new(page)).unwrap();
             }
@@ -68,10 +69,7 @@ proptest! {
         let mut world = World::new(parallel(threads.len()), &[8, 64], PAGES);
         world.log = Some(Vec::new());
         let mut engine = Engine::new(world, |mem| make(name, &settings, mem), false).unwrap();
-        let accesses: Vec<Vec<Access>> = threads
-            .iter()
-            .map(|one| one.iter().map(|(page, write)| Access::new(*page, *write)).collect())
-            .collect();
+        let accesses = accesses(&threads);
         run_all(&mut engine, &accesses);
         counted(&engine.world);
     }
@@ -84,9 +82,7 @@ fn rows_read(far: bool, work: &str) -> Row {
     std::fs::write(file.path(), format!("work = \"{work}\"\n{text}")).unwrap();
     let shape = Shape { rounds: 1, ..shape(Mix::Read, 1.0 / 1024.0) };
     let workload = Arc::new(generated(file.path().to_str().unwrap(), &shape).unwrap());
-    let machine = Machine::load("ddr4-2socket", Path::new("")).unwrap();
-    let mut options = Options::new(&machine, 1.0).unwrap();
-    options.scale = 1.0 / 1024.0;
+    let mut options = options_on("ddr4-2socket", 1.0 / 1024.0);
     options.fast = vec![if far { Size::Bytes(1 << 24) } else { Size::Fraction(1.0) }];
     rows(&["none"], &workload, &options).pop().unwrap()
 }
@@ -123,8 +119,7 @@ fn the_others_go_on_during_a_fault() {
     let mut hardware = parallel(2);
     hardware.costs.hint_fault = 1e9;
     let world = World::new(hardware, &[64, 64], PAGES);
-    let none = |mem: &mut dyn Memory| make("none", &Settings::default(), mem);
-    let mut engine = Engine::new(world, none, false).unwrap();
+    let mut engine = without_policy(world, false);
     for page in 0..2 {
         engine.allocate(Page::new(page)).unwrap();
     }

@@ -45,7 +45,7 @@ pub struct Workload {
     /// takes the idle latency; with more, latency and bandwidth follow the load.
     #[serde(default = "one")]
     pub threads: u32,
-    /// Loads or stores that a thread has under way at once, if an operation is one line; at most the
+    /// Loads or stores that a thread has in flight at once, if an operation is one line; at most the
     /// processor's fill buffers.
     #[serde(default = "one")]
     pub misses: u32,
@@ -158,7 +158,7 @@ pub static WORKLOADS: LazyLock<Vec<(&'static str, Workload)>> = LazyLock::new(||
     FILES.into_iter().filter_map(read).collect()
 });
 
-/// The built-in workloads as what an option chooses from.
+/// The built-in workloads as choices of an option.
 pub struct Workloads;
 
 impl Registry for Workloads {
@@ -199,7 +199,7 @@ impl Workload {
         let workload: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             let what = error.message().replace('\n', " ");
-            // The parser speaks of Rust's types.
+            // The parser names Rust's types.
             let what = ["u32", "u64"].iter().fold(what, |what, kind| {
                 what.replace(&format!("expected {kind}"), "expected a whole number from 0")
             });

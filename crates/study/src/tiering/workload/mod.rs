@@ -16,11 +16,13 @@ use super::trace::{Replay, TracePages};
 pub use file::{Array, Distribution, Phases, Workload, Workloads};
 use region::{Choice, Region};
 
-/// Operations that are drawn together: the table that they come from is larger than the caches.
-const TOGETHER: usize = 64;
+/// Operations drawn at a time, so that loads of the popularity table, which is larger than the caches,
+/// overlap.
+const DRAW_BATCH: usize = 64;
 
-/// Fewest pages of an array for the warm-up alone; with fewer, the warm-up has the rounds' arrays.
-const WARM: u32 = 16;
+/// Minimum number of pages of an array for the warm-up alone; with fewer, the warm-up uses the arrays of
+/// the rounds.
+const MIN_WARM_UP: u32 = 16;
 
 nearfar_schema::choices! {
     /// Loads and stores.
@@ -62,7 +64,7 @@ impl Mix {
             Mix::Read => false,
             Mix::Write => true,
             Mix::Mixed => random & 1 == 1,
-            // The top bit of a product with an odd constant: no pattern of places shows in it.
+            // The top bit of a product with an odd constant is independent of patterns of page numbers.
             Mix::Split => page.wrapping_mul(0x9E37_79B1) >> 31 == 1,
         }
     }
@@ -79,7 +81,7 @@ pub struct Shape {
     pub mix: Mix,
     /// Rounds after the warm-up.
     pub rounds: u32,
-    /// 1 for full size; memory and operations shrink alike.
+    /// Scale of memory and operations; 1 for full size.
     pub scale: f64,
     /// Memory is a whole number of huge pages.
     pub huge: bool,
@@ -129,7 +131,7 @@ pub struct Prepared {
     pub threads: u32,
     /// Threads that run at the same time; one for a trace.
     pub parallel: u32,
-    /// Misses that a thread has under way at once.
+    /// Misses that a thread has in flight at once.
     pub misses: u32,
     /// Processor time of an operation besides its accesses.
     pub work: Time,
@@ -199,8 +201,11 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
         regions.push(Region { first, rows, phase, weight, choice, draws, shift });
         first += pages;
     }
-    if regions.iter().any(|region| region.phase == Phases::WarmUp && region.rows * row < WARM) {
-        regions.retain(|region| region.phase != Phases::WarmUp || region.rows * row >= WARM);
+    if regions
+        .iter()
+        .any(|region| region.phase == Phases::WarmUp && region.rows * row < MIN_WARM_UP)
+    {
+        regions.retain(|region| region.phase != Phases::WarmUp || region.rows * row >= MIN_WARM_UP);
         for region in regions.iter_mut().filter(|region| region.phase == Phases::Rounds) {
             region.phase = Phases::Both;
         }
@@ -329,7 +334,7 @@ impl Prepared {
     pub fn source(self: &Arc<Self>, phase: usize, seed: u64, thread: u32) -> Result<Source> {
         let (mix, round) =
             self.phases.get(phase).map_or((Mix::Read, None), |phase| (phase.mix, phase.round));
-        // The warm-up is another draw than the rounds.
+        // The warm-up draws other numbers than the rounds.
         let rng = Rng::stream(seed, u64::from(round.is_some()) + 2 * u64::from(thread));
         let replay = match &self.kind {
             Kind::Trace(pages) => Some(pages.replay()?),
@@ -343,7 +348,7 @@ impl Prepared {
 /// A stream of accesses.
 pub struct Source {
     workload: Arc<Prepared>,
-    /// Where draws begin again, if they are repeated.
+    /// State of the generator at the start of repeated draws.
     begin: Rng,
     rng: Rng,
     mix: Mix,
@@ -382,28 +387,28 @@ impl Source {
             (rounds.fract() * f64::from(region.rows)) as u64
         };
         let moved: Vec<u64> = used.iter().map(|region| moved(region)).collect();
-        let mut randoms = [0; TOGETHER];
+        let mut randoms = [0; DRAW_BATCH];
         let mut left = count.div_ceil(row as usize);
         while left > 0 {
-            let mut together = left.min(TOGETHER);
+            let mut batch = left.min(DRAW_BATCH);
             if repeat > 0 {
                 let done = self.at % repeat;
                 if done == 0 {
                     self.rng = self.begin.clone();
                 }
-                together = together.min((repeat - done) as usize);
+                batch = batch.min((repeat - done) as usize);
             }
-            let randoms = &mut randoms[..together];
+            let randoms = &mut randoms[..batch];
             for random in &mut *randoms {
                 *random = self.rng.next_u64();
                 if let Choice::Draws(draws) = &only.choice {
-                    draws.expect(*random);
+                    draws.prefetch(*random);
                 }
             }
             for random in &*randoms {
                 let mut chosen = 0;
                 if used.len() > 1 {
-                    // Random bits of their own, without another draw.
+                    // Independent random bits without another draw.
                     let mixed = nearfar_trace::generate::rng::mix64(*random);
                     let mut part = mixed as f64 / u64::MAX as f64 * weight;
                     while chosen + 1 < used.len() && part >= used[chosen].weight {
@@ -421,7 +426,7 @@ impl Source {
                 out.extend((page..page + row).map(|page| Access::new(page, write)));
                 self.at += 1;
             }
-            left -= together;
+            left -= batch;
         }
     }
 }

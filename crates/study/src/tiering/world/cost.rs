@@ -1,4 +1,4 @@
-//! What actions cost, and what traffic does to that.
+//! Costs of actions, and how traffic changes them.
 
 use nearfar_kernel::tiering::{Context, FRAME, Page, Time};
 
@@ -13,13 +13,13 @@ impl World {
         }
     }
 
-    /// What the event has cost, in whole picoseconds.
+    /// Take the cost of the event, in whole picoseconds.
     pub(in crate::tiering) fn take_cost(&mut self) -> Time {
         Time::from_ps(std::mem::take(&mut self.charged).round() as u64)
     }
 
-    /// Other cores forget a translation, as part of a migration: the program is interrupted. The
-    /// price of a migration has the wait for one core in it; more are waited for here.
+    /// Remove a translation from the TLBs of other cores, as part of a migration: the program is
+    /// interrupted. The cost of a migration includes waiting for one core; waiting for more is added here.
     pub(super) fn flush(&mut self, page: Page) {
         self.flush_tlbs(page);
         if self.free_of_charge {
@@ -63,7 +63,7 @@ impl World {
         self.charge(ps);
     }
 
-    /// The event is over at `end`: so are the copies that were begun in it.
+    /// The event ended at `end`, and with it the copies that it began.
     pub(in crate::tiering) fn event_ended(&mut self, end: Time) {
         for (_, thread) in std::mem::take(&mut self.begun) {
             if let Some(worker) = self.workers.get_mut(thread.index())
@@ -78,15 +78,15 @@ impl World {
     pub(in crate::tiering) fn stepped(&mut self, index: usize, step: Time) {
         let moved = std::mem::take(&mut self.moved);
         let Some(worker) = self.workers.get_mut(index) else { return };
-        let was = worker.busy;
+        let before = worker.busy;
         worker.busy = moved.map(|ps| ps / step.ps().max(1) as f64);
         worker.busy_until = self.event.plus(step);
-        if was != worker.busy {
+        if before != worker.busy {
             self.update_costs();
         }
     }
 
-    /// The program's own share of the bandwidth, since this was last asked.
+    /// Measure the program's share of the bandwidth since the last measurement.
     pub(in crate::tiering) fn meter(&mut self) {
         let clock = self.reached();
         let elapsed = clock.since(self.metered).ps() as f64;

@@ -1,16 +1,16 @@
 //! A page-table entry: the complete state of a page in one byte, so that every query takes one
 //! memory access.
 //!
-//! Two bits are its node, two the node of its shadow. A shadow lies on a slower node than its
-//! master, so node 0 stands for no shadow, and some pairs cannot be. Both are kept complemented: 0
-//! is then such a pair, and stands for a page that is not mapped. The other four bits are flags.
+//! Two bits are its node, two the node of its shadow. A shadow is on a slower node than its master, so
+//! node 0 means no shadow, and some pairs are impossible. Both are stored complemented, which makes 0
+//! an impossible pair: it means that the page is not mapped. The other four bits are flags.
 
 use nearfar_kernel::tiering::NodeId;
 
 /// A page-table entry.
 pub type Entry = u8;
 
-/// Of a page that is not mapped; no other entry is 0.
+/// The entry of a page that is not mapped; no other entry is 0.
 pub const NONE: Entry = 0;
 const NODE: Entry = 0b11;
 const SHADOW: u32 = 2;
@@ -21,7 +21,7 @@ pub const PROTECTED: Entry = 1 << 7;
 /// All flags.
 pub const FLAGS: Entry = ACCESSED | DIRTY | ARMED | PROTECTED;
 
-/// Of a page on `node`, perhaps with a shadow on a slower one; no flag is set.
+/// The entry of a page on `node`, perhaps with a shadow on a slower node, without flags.
 #[inline]
 pub const fn at(node: NodeId, shadow: Option<NodeId>) -> Entry {
     let shadow = match shadow {

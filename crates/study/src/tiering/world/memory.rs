@@ -1,4 +1,4 @@
-//! The contract that policies see, carried out by the simulated machine.
+//! The interface of policies, implemented by the simulated machine.
 
 use nearfar_hardware::table::prefetch;
 use nearfar_kernel::tiering::{
@@ -19,8 +19,8 @@ impl Memory for World {
     }
     fn next_mapped(&self, from: Page) -> Option<Page> {
         let rest = self.entries.get(from.index()..)?;
-        let hole = rest.iter().position(|entry| *entry != entry::NONE)?;
-        Some(from.skip(hole as u32))
+        let skipped = rest.iter().position(|entry| *entry != entry::NONE)?;
+        Some(from.skip(skipped as u32))
     }
     fn nodes(&self) -> u8 {
         self.hardware.nodes.len() as u8
@@ -49,7 +49,9 @@ impl Memory for World {
     fn limit(&self, tenant: Tenant, node: NodeId) -> Limit {
         let max = self.capacity(node);
         let share = match node {
-            NodeId::FAST => self.hardware.programs.get(tenant.index()).map_or(0.0, |own| own.share),
+            NodeId::FAST => {
+                self.hardware.programs.get(tenant.index()).map_or(0.0, |program| program.share)
+            }
             _ => 0.0,
         };
         Limit { low: (max as f64 * share) as u64, max }
@@ -87,8 +89,8 @@ impl Memory for World {
 
     fn clear_accessed(&mut self, page: Page) -> bool {
         self.charge(self.hardware.costs.page_scan);
-        let was = self.accessed(page);
-        self.change(page, 0, ACCESSED) && was
+        let accessed = self.accessed(page);
+        self.change(page, 0, ACCESSED) && accessed
     }
 
     fn arm_hint(&mut self, page: Page) -> Result<(), Refused> {
@@ -96,7 +98,7 @@ impl Memory for World {
         if !self.change(page, ARMED, 0) {
             return Err(Refused::State);
         }
-        // One flush ends a scan; its cost is lost among thousands of entries.
+        // A scan ends with one flush, whose cost is small against that of thousands of entries.
         self.flush_tlbs(page);
         self.note(Action::Armed(page));
         Ok(())
@@ -158,7 +160,7 @@ impl Memory for World {
         self.charge_copy(page, from.index(), to.index(), frames);
         self.flush(page);
         if self.by_kernel() && self.program(page).threads == 1 {
-            // A flush that a plain migration does not have.
+            // A plain migration does not have this flush.
             self.charge(self.hardware.costs.shootdown);
         }
         self.note(Action::Began(page, to));

@@ -1,7 +1,7 @@
 //! The simulated machine: page table, frames, TLB, and what every action costs.
 //!
-//! The page table takes a byte per page ([`entry`]). Frames are counted, not numbered: which frame
-//! a page has makes no difference to anyone here. Time is in picoseconds.
+//! The page table takes a byte per page ([`entry`]). Frames are counted, not numbered, because which
+//! frame a page has makes no difference here. Time is in picoseconds.
 
 use nearfar_hardware::table::on_huge_pages;
 use nearfar_kernel::tiering::{Action, Context, HUGE, Memory, NodeId, Page, Refused, Thread, Time};
@@ -26,7 +26,7 @@ pub(super) struct Worker {
     pub thread: Thread,
     pub context: Context,
     pub due: Time,
-    /// Share of each node's bandwidth that its last step used, until when.
+    /// Share of each node's bandwidth that its last step used, and until when.
     busy: [f64; MAX_NODES],
     busy_until: Time,
 }
@@ -35,7 +35,7 @@ pub(super) struct Worker {
 #[derive(Clone, Debug)]
 pub struct World {
     pub(super) entries: Vec<Entry>,
-    /// Where pages are being copied to: few at a time.
+    /// Destinations of pages that are being copied.
     copies: FxHashMap<Page, NodeId>,
     /// A bit for each aligned group of 512 pages that is one huge page; empty without huge pages.
     pub(super) huge: Vec<u64>,
@@ -68,7 +68,7 @@ pub struct World {
     pub(super) period: [u64; 2],
     pub(super) left: [i64; 2],
     pub(super) counters: Counters,
-    /// Every action, while it is wanted.
+    /// Log of all actions, if enabled.
     pub log: Option<Vec<(Time, Action)>>,
 }
 
@@ -132,7 +132,7 @@ impl World {
         self.huge = vec![0; self.entries.len().div_ceil(HUGE as usize).div_ceil(64)];
     }
 
-    /// What happened so far.
+    /// The counters so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -190,7 +190,7 @@ impl World {
         self.account(page).used[node.index()] -= frames;
     }
 
-    /// Whether no page of the group of a huge page is mapped: it could be one.
+    /// Whether no page of this group is mapped, so that it can become a huge page.
     pub(super) fn group_is_free(&self, head: Page) -> bool {
         self.next_mapped(head).is_none_or(|next| next >= head.skip(HUGE))
     }
@@ -212,7 +212,7 @@ impl World {
         true
     }
 
-    /// Take back a mapping, its shadow and a copy of it; its frames.
+    /// Remove a mapping with its shadow and copy. Returns its frames.
     pub(super) fn unmap(&mut self, page: Page) -> u32 {
         let span = self.span(page);
         self.free_shadow(page);
@@ -267,10 +267,10 @@ impl World {
         Some(frames)
     }
 
-    /// Everything that must hold between events; takes a walk over the page table.
+    /// Check the invariants that hold between events; reads the whole page table.
     ///
     /// # Errors
-    /// A description of what does not hold.
+    /// A description of the violated invariant.
     pub fn check(&self) -> Result<(), String> {
         let mut found = vec![([0; MAX_NODES], 0); self.accounts.len()];
         for number in 0..self.entries.len() as u32 {

@@ -100,7 +100,7 @@ impl World {
         count(&mut self.accounts[tenant].counters);
     }
 
-    /// What happened to a tenant so far.
+    /// The counters of a tenant so far.
     pub fn counters_of(&self, tenant: usize) -> &Counters {
         &self.accounts[tenant].counters
     }
@@ -142,7 +142,7 @@ impl World {
         account.shadows_peak = account.shadows;
     }
 
-    /// The shadows of a page's tenant take this many more frames.
+    /// Add frames to the shadows of a page's tenant.
     pub(super) fn add_shadows(&mut self, page: Page, frames: u64) {
         let account = self.account(page);
         account.shadows += frames;
@@ -156,8 +156,9 @@ impl World {
 
     /// A tenant's frames on the fastest node, without copies in progress.
     pub fn fast_pages(&self, tenant: usize) -> u64 {
-        let own = |page: &Page| self.owner(*page) == tenant;
-        let copies = self.copies.iter().filter(|(page, to)| **to == NodeId::FAST && own(page));
+        let of_tenant = |page: &Page| self.owner(*page) == tenant;
+        let copies =
+            self.copies.iter().filter(|(page, to)| **to == NodeId::FAST && of_tenant(page));
         self.accounts[tenant].used[NodeId::FAST.index()]
             - copies.map(|(page, _)| u64::from(self.span(*page))).sum::<u64>()
     }
@@ -166,7 +167,7 @@ impl World {
     /// machine's.
     ///
     /// # Errors
-    /// A description of what does not.
+    /// A description of the difference.
     pub fn adds_up(&self) -> Result<(), String> {
         let mut sums = vec![0; self.counters.all().len()];
         for (tenant, account) in self.accounts.iter().enumerate() {

@@ -10,7 +10,7 @@ use super::super::counters::MAX_NODES;
 use super::World;
 use super::tenants::Account;
 
-/// What the threads did since the last measurement, and what followed from the one before.
+/// Work of the threads since the last measurement, and the results of that.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
     /// Time of faults, interrupts and the kernel's work for the program, picoseconds.
@@ -18,7 +18,7 @@ pub(super) struct Load {
     /// Bytes that the program's own migrations read and wrote, by node.
     copied: [[f64; 2]; MAX_NODES],
     tlb_misses: u64,
-    /// The last measurement: what was asked of each node, and time besides accesses.
+    /// The last measurement: the demand on each node, and the time besides accesses.
     demands: Vec<Demand>,
     away: f64,
 }
@@ -37,7 +37,7 @@ impl World {
         if least == Time::NEVER { self.latest() } else { least }
     }
 
-    /// When the last of the threads that have ended did.
+    /// End of the last thread that has ended.
     fn latest(&self) -> Time {
         self.accounts.iter().map(|account| account.latest).fold(Time::default(), Time::max)
     }
@@ -54,8 +54,8 @@ impl World {
         clocks.filter(|(index, _)| *index != self.current)
     }
 
-    /// Go on with the thread that is furthest behind. Returns how far it may go: what the others
-    /// have reached. None if all have ended.
+    /// Switch to the thread that is furthest behind. Returns the time up to which it may run, which is the
+    /// clock of the next one; `None` if all have ended.
     pub(in crate::tiering) fn switch(&mut self) -> Option<Time> {
         self.clocks[self.current] = self.clock;
         let (mut least, mut horizon, mut first) = (Time::NEVER, Time::NEVER, None);
@@ -70,7 +70,7 @@ impl World {
         Some(horizon)
     }
 
-    /// The current thread has nothing more to do.
+    /// End the current thread.
     pub(in crate::tiering) fn end_thread(&mut self) {
         let tenant = self.running_tenant();
         let latest = &mut self.accounts[tenant].latest;
@@ -78,7 +78,7 @@ impl World {
         self.clock = Time::NEVER;
     }
 
-    /// All threads wait for the last one, and then go on together.
+    /// Set the clocks of all threads to that of the last one.
     pub(in crate::tiering) fn join(&mut self) {
         let ended = |clock: Time| if clock == Time::NEVER { Time::default() } else { clock };
         let others = self.others().map(|(_, clock)| ended(clock));
@@ -88,20 +88,20 @@ impl World {
         self.current = 0;
     }
 
-    /// All threads go on at `time`, if they have not come further. Sleeping threads took no interrupt.
+    /// Advance the clocks of all threads to `time`, if it is later. Sleeping threads take no interrupts.
     pub(in crate::tiering) fn wait_until(&mut self, time: Time) {
         self.clock = self.clock.max(time);
         self.clocks.fill(self.clock);
     }
 
-    /// All threads forget a translation.
+    /// Remove a translation from the TLBs of all threads.
     pub(in crate::tiering) fn flush_tlbs(&mut self, page: Page) {
         for tlb in &mut self.tlbs {
             tlb.flush(page.number());
         }
     }
 
-    /// The threads of a page's program take an interrupt: the other ones, and the current one if `all`.
+    /// Interrupt the threads of a page's program: all, or all but the current one.
     pub(super) fn interrupt(&mut self, page: Page, all: bool) {
         let exception = Time::from_ps(self.hardware.costs.exception as u64);
         let mut threads = 0;
@@ -117,7 +117,7 @@ impl World {
         self.load.events += exception.ps() as f64 * f64::from(threads);
     }
 
-    /// An event took the program this long.
+    /// Add the time of an event of the program.
     pub(in crate::tiering) fn spent(&mut self, cost: Time) {
         self.load.events += cost.ps() as f64;
     }
@@ -160,8 +160,8 @@ impl World {
         };
     }
 
-    /// What a node gives if all threads only load from it.
-    fn alone(&self, node: &NodeModel) -> Supply {
+    /// The supply of a node if all threads only load from it.
+    fn supply_alone(&self, node: &NodeModel) -> Supply {
         let mut demand = Demand::default();
         let mut work = 0.0;
         for program in &self.hardware.programs {
@@ -195,8 +195,8 @@ impl World {
         let nodes = &self.hardware.nodes;
         let threads = self.running() as f64;
         let supplies = match demands.is_empty() {
-            // At first, as if each node had all accesses: the load must not begin above the peak.
-            true => nodes.iter().map(|node| self.alone(node)).collect(),
+            // At first, as if each node had all accesses, so that the load starts below the peak.
+            true => nodes.iter().map(|node| self.supply_alone(node)).collect(),
             false => balance(nodes, &demands, threads, self.load.away),
         };
         for (node, (model, supply)) in nodes.iter().zip(&supplies).enumerate() {

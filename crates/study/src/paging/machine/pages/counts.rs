@@ -1,15 +1,15 @@
-//! Counts of faults, and of what happened to huge pages.
+//! Counts of faults and of events of huge pages.
 
 use nearfar_kernel::thp::ORDERS;
 
 /// Faults that wait for no file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// They mapped an existing page: the first read of shared memory, or of private memory.
+    /// Faults that mapped an existing page: the first read of shared memory, or of private memory.
     pub maps: u64,
-    /// They allocated a page of private memory, by its order.
+    /// Faults that allocated a page of private memory, by its order.
     pub pages: [u64; ORDERS],
-    /// They read a small page from swap.
+    /// Faults that read a small page from swap.
     pub swap_ins: u64,
 }
 
@@ -22,19 +22,19 @@ impl Faults {
         Self { maps: self.maps - before.maps, pages, swap_ins }
     }
 
-    /// Add faults that fill memory: reads from swap do not count.
-    pub(super) fn fill(&mut self, more: Self) {
+    /// Add faults that fill memory, without reads from swap.
+    pub(super) fn add_fills(&mut self, more: Self) {
         self.maps += more.maps;
         self.pages.iter_mut().zip(more.pages).for_each(|(all, more)| *all += more);
     }
 
-    /// All of them.
+    /// Number of faults.
     pub fn count(&self) -> u64 {
         self.maps + self.pages.iter().sum::<u64>() + self.swap_ins
     }
 }
 
-/// What happened to huge pages, and to swap.
+/// Events of huge pages and swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// khugepaged or `MADV_COLLAPSE` merged small pages.

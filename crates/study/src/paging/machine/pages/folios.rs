@@ -13,7 +13,7 @@ pub struct Folio {
     queued: bool,
     /// The huge zero page, which takes no memory.
     pub zero: bool,
-    /// Where in a range of 2 MiB it was allocated.
+    /// Offset in its range of 2 MiB at allocation, in small pages.
     pub at: u16,
     /// Page-table entries of all processes that map a part of it; one for each 4 KiB.
     pub mapped: u32,
@@ -40,12 +40,12 @@ pub struct Folios {
     held: u64,
     /// By area: private memory that is mapped, and the part in larger pages, in small pages.
     pub by_area: Vec<[u64; 2]>,
-    /// If memory is limited.
+    /// Lists for reclaim, if memory is limited.
     pub limited: Option<Lists>,
 }
 
 impl Folios {
-    /// None, in memory that may be limited.
+    /// No folios yet.
     pub fn new(limited: bool) -> Self {
         Self { limited: limited.then(Lists::default), ..Self::default() }
     }
@@ -105,7 +105,7 @@ impl Folios {
         }
     }
 
-    /// The folio may have to be split (`deferred_split_folio`).
+    /// Queue a folio that may have to be split (`deferred_split_folio`).
     fn queue(&mut self, id: u32) {
         let folio = &mut self.folios[id as usize];
         if let Some(limited) = &mut self.limited

@@ -90,7 +90,7 @@ impl Table {
 }
 
 /// A block whose translation was removed, and the order of its page.
-pub type Gone = (u64, u8);
+pub type Removed = (u64, u8);
 
 /// The pages of all processes.
 pub struct Pages {
@@ -107,12 +107,12 @@ pub struct Pages {
     mapped: u64,
     /// Huge pages that are mapped as such, without the zero page.
     huge: u64,
-    /// The area of the pages that are allocated: the caller sets that of new blocks.
+    /// The area of newly allocated pages; the caller sets it for new blocks.
     pub area: u32,
-    /// As of [`Settings`].
+    /// As in [`Settings`].
     limit: Option<u64>,
     max_none: u64,
-    /// What the reclaim under way is for, in small pages.
+    /// Memory that the current reclaim is for, in small pages.
     wanted: u64,
     /// Reclaims so far.
     now: u32,
@@ -126,11 +126,11 @@ pub struct Pages {
     pub faults: Faults,
     /// Faults that raised the peak of private memory.
     pub fills: Faults,
-    /// What happened to huge pages.
+    /// Events of huge pages and swap.
     pub events: Events,
     /// Huge pages that replaced the zero page.
     pub read_first: u64,
-    gone: Vec<Gone>,
+    removed: Vec<Removed>,
 }
 
 impl Pages {
@@ -159,7 +159,7 @@ impl Pages {
             fills: Faults::default(),
             events: Events::default(),
             read_first: 0,
-            gone: Vec::new(),
+            removed: Vec::new(),
         }
     }
 
@@ -197,20 +197,20 @@ impl Pages {
     }
 
     /// Take the translations removed since the last call.
-    pub fn gone(&mut self) -> std::vec::Drain<'_, Gone> {
-        self.gone.drain(..)
+    pub fn removed(&mut self) -> std::vec::Drain<'_, Removed> {
+        self.removed.drain(..)
     }
 
-    /// Do what khugepaged does until `now_ns`.
+    /// Run khugepaged until `now_ns`.
     pub fn tick(&mut self, now_ns: f64) {
         if let Some(mut daemon) = self.khugepaged.take() {
             daemon.run(now_ns, self);
             self.khugepaged = Some(daemon);
-            self.note_peaks();
+            self.update_peaks();
         }
     }
 
-    fn note_peaks(&mut self) {
+    fn update_peaks(&mut self) {
         self.peak = self.peak.max(self.resident());
         self.peak_mapped = self.peak_mapped.max(self.mapped);
     }
@@ -236,7 +236,7 @@ impl Pages {
         self.peak_mapped = self.peak_mapped.max(self.mapped);
         if self.resident() > self.peak {
             self.peak = self.resident();
-            self.fills.fill(self.faults.since(before));
+            self.fills.add_fills(self.faults.since(before));
         }
     }
 
@@ -273,7 +273,7 @@ impl Pages {
         }
         let at = number as usize % RANGE;
         match self.folios.get(table.folio[at]) {
-            // At its place: its pages are mapped one after the other.
+            // At its place, so its pages are contiguous.
             Some(Folio { order, at: first, .. })
                 if u32::from(*order) < HUGE && usize::from(*first) == at >> order << order =>
             {
@@ -413,7 +413,7 @@ impl Pages {
         }
         self.faults.pages[HUGE as usize] += 1;
         self.read_first += 1;
-        self.gone.push((number, HUGE as u8));
+        self.removed.push((number, HUGE as u8));
         let folio = self.folios.new_folio(HUGE, key << HUGE, self.area);
         self.map_huge(key, folio);
     }
@@ -446,8 +446,8 @@ impl Pages {
         let (key, at) = (number >> HUGE, number as usize % RANGE);
         let table = self.table(number);
         let folio = table.folio[at];
-        let own = table.folio.iter().filter(|other| **other == folio).count();
-        if self.folios.get(folio).is_some_and(|folio| folio.mapped as usize == own) {
+        let entries = table.folio.iter().filter(|other| **other == folio).count();
+        if self.folios.get(folio).is_some_and(|folio| folio.mapped as usize == entries) {
             self.faults.maps += 1;
             if let Some(table) = self.tables.get_mut(&key).filter(|table| table.huge) {
                 table.forked = false;
@@ -467,7 +467,7 @@ impl Pages {
     fn split(&mut self, key: u64) {
         let Some(table) = self.tables.get_mut(&key).filter(|table| table.huge) else { return };
         table.huge = false;
-        self.gone.push((key << HUGE, HUGE as u8));
+        self.removed.push((key << HUGE, HUGE as u8));
         for &block in table.block.iter().filter(|block| **block != NONE) {
             self.blocks[block as usize].order = 0;
         }
@@ -485,13 +485,13 @@ impl Pages {
     }
 
     fn shoot_down(&mut self, block: u32) {
-        shoot_down(self.blocks[block as usize], &mut self.gone);
+        shoot_down(self.blocks[block as usize], &mut self.removed);
     }
 }
 
 /// Remove the translation of a block.
-fn shoot_down(Block { number, order, .. }: Block, gone: &mut Vec<Gone>) {
-    if gone.last() != Some(&(number, order)) {
-        gone.push((number, order));
+fn shoot_down(Block { number, order, .. }: Block, removed: &mut Vec<Removed>) {
+    if removed.last() != Some(&(number, order)) {
+        removed.push((number, order));
     }
 }

@@ -1,4 +1,4 @@
-//! Private memory under a limit: what is split and swapped out, and how it comes back.
+//! Private memory under a limit: splitting, swapping out and swapping in.
 
 use nearfar_kernel::thp::reclaim::{self, Lists};
 use nearfar_kernel::thp::{Advice, HUGE};
@@ -31,7 +31,7 @@ impl Pages {
         if away {
             self.area = area;
             self.swap_in(touch.number);
-            self.note_peaks();
+            self.update_peaks();
         }
         away
     }
@@ -92,18 +92,18 @@ impl Pages {
             }
             self.map(key, at, 1, new);
         }
-        // Its block is not free as a whole.
+        // A part of its block of 2 MiB is still in use.
         if u32::from(order) == HUGE && !small.is_empty() {
             self.free = free;
         }
         small
     }
 
-    /// The entries of a folio that may be split: what processes share stays whole.
+    /// The entries of a folio that may be split; one that processes share may not.
     fn unshared(&self, id: u32, folio: &Folio) -> Option<Vec<(u64, usize)>> {
         let entries = self.mappings(id, folio)?;
-        let own = entries.iter().all(|(key, _)| *key == folio.key);
-        (folio.order > 0 && own).then_some(entries)
+        let unshared = entries.iter().all(|(key, _)| *key == folio.key);
+        (folio.order > 0 && unshared).then_some(entries)
     }
 
     /// All entries that map a folio; `None` if some are not found, as after a move.
@@ -204,7 +204,7 @@ impl reclaim::Memory for Pages {
             return;
         }
         let Some(entries) = self.mappings(id, &folio) else { return };
-        // What the program freed is dropped.
+        // Pages that the program freed are dropped.
         let freed = self.touched(&entries).all(|block| block.lazy)
             && self.touched(&entries).next().is_some();
         if !freed {
@@ -218,8 +218,8 @@ impl reclaim::Memory for Pages {
                 let block = &mut self.blocks[block as usize];
                 (block.order, block.away, block.written) = (0, true, block.written && !freed);
             }
-            let gone = if block == NONE { NONE } else { DROPPED };
-            self.map(key, at, 1, if freed { gone } else { SWAPPED });
+            let dropped = if block == NONE { NONE } else { DROPPED };
+            self.map(key, at, 1, if freed { dropped } else { SWAPPED });
         }
     }
 

@@ -39,10 +39,10 @@ impl Pages {
                 }
                 if block != NONE {
                     let ended = std::mem::take(&mut self.blocks[block as usize]);
-                    shoot_down(ended, &mut self.gone);
+                    shoot_down(ended, &mut self.removed);
                 }
             }
-            // A page table stays for what is mapped around it (`free_pgtables`).
+            // A page table stays if other memory is mapped around it (`free_pgtables`).
             if whole || !kept && table.folio.iter().all(|folio| *folio == NONE) {
                 self.tables.remove(&key);
             }
@@ -119,7 +119,7 @@ impl Pages {
             let Some(table) = self.tables.get(&key) else { continue };
             for &block in table.block[part.clone()].iter().filter(|block| **block != NONE) {
                 let Block { number, order, .. } = self.blocks[block as usize];
-                self.gone.push((number, order));
+                self.removed.push((number, order));
             }
             if whole && by.is_multiple_of(RANGE as u64) {
                 let Some(table) = self.tables.remove(&key) else { continue };
@@ -179,7 +179,7 @@ impl Pages {
 
     /// Merge the pages of a range, if the rules allow it (`collapse_huge_page`).
     fn merge(&mut self, key: u64, rules: &khugepaged::Rules) {
-        // What is reclaimed for the huge page may be in the range.
+        // The pages reclaimed for the huge page may be in the range.
         if !rules.merges(self.range_at(key)) || !self.make_room(RANGE as u64) {
             return;
         }
@@ -196,7 +196,7 @@ impl Pages {
         self.map_huge(key, folio);
     }
 
-    /// What a range of 2 MiB has mapped.
+    /// The mappings of a range of 2 MiB.
     fn range_at(&self, key: u64) -> khugepaged::Range {
         let Some(table) = self.tables.get(&key) else { return khugepaged::Range::default() };
         let mut range = khugepaged::Range { huge: table.huge, ..Default::default() };

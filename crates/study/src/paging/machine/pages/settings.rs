@@ -5,14 +5,14 @@ use nearfar_kernel::thp::khugepaged;
 
 use super::SMALL;
 
-/// The settings, and what the kernel has at its disposal.
+/// Settings and memory of the kernel.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub policy: Policy,
     pub khugepaged: Option<khugepaged::Rules>,
     /// Free blocks of 2 MiB.
     pub free: u64,
-    /// Most private memory, in small pages.
+    /// Limit of private memory, in small pages.
     pub limit: Option<u64>,
     /// Zero pages of a huge page that reclaim does not split.
     pub max_none: u64,

@@ -1,10 +1,10 @@
-//! The course of a run: memory over the time in which threads run, or none does.
+//! The course of a run: memory over time, including times in which no thread runs.
 
 use super::super::SMALL;
 use super::super::touches::Idle;
 use super::PageSize;
 
-/// Parts of a time in which no thread runs: khugepaged works through it.
+/// Steps of an idle time, in which khugepaged runs.
 const IDLE_STEPS: u32 = 16;
 
 /// A point of a run.
@@ -18,14 +18,14 @@ pub struct Moment {
     pub huge_bytes: u64,
 }
 
-/// The time of a run, by what threads have done since the last time in which none ran.
+/// The time of a run, from the work of threads since the last idle time.
 #[derive(Default)]
 pub struct Clock {
-    /// When that ended.
+    /// End of that idle time.
     began_ns: f64,
     /// The time of each thread then.
     threads_ns: Vec<f64>,
-    /// Threads that run at a time; if that is not known, all do.
+    /// Number of threads that run in parallel; `None`: all.
     parallel: Option<f64>,
 }
 

@@ -7,15 +7,13 @@ use crate::paging::tests::mglru::PlainMglru;
 
 fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str) {
     let sizes = SIZES.map(|frames| MemorySize::Bytes(frames * 4096));
-    let (tlb, policy) = (tlb.parse().unwrap(), Choice::of(policy).unwrap());
-    let all = KindSet::ALL;
-    check_options(steps, &Options::new(pages.to_vec(), sizes.to_vec(), tlb, policy, all).unwrap());
+    check_options(steps, &options(pages, sizes.to_vec(), tlb, policy));
 }
 
 fn check_options(steps: &[Step], options: &Options) {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
-    let options = Options { lifetimes: true, min_frames: 1, prefetch_pages: 8, ..options.clone() };
+    let options = Options { lifetimes: true, ..options.clone() };
     let (pages, policy) = (&options.page_sizes, options.replacement.name);
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
     for &page in pages {
@@ -88,10 +86,11 @@ const SIZES: [u64; 10] = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70];
 /// Memories of so many 4 KiB under one of Linux's policies.
 fn under(policy: &str, pages: &[u64], sizes: &[u64], swappiness: u64, every: u64) -> Options {
     let sizes = sizes.iter().map(|size| MemorySize::Bytes(size * 4096)).collect();
-    let policy = Choice::of(policy).unwrap();
-    let (tlb, all) = ("12x3".parse().unwrap(), KindSet::ALL);
-    let options = Options::new(pages.to_vec(), sizes, tlb, policy, all).unwrap();
-    options.with_swappiness(swappiness).unwrap().with_statistics_every(every).unwrap()
+    options(pages, sizes, "12x3", policy)
+        .with_swappiness(swappiness)
+        .unwrap()
+        .with_statistics_every(every)
+        .unwrap()
 }
 
 /// Files, code and anonymous memory, some of it discarded, in memories that reclaim whole batches.
