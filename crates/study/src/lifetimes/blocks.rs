@@ -245,13 +245,13 @@ impl Blocks {
     /// proportional to the pages of the range or, if fewer, to the groups of touched blocks.
     fn within(&self, space: u32, first: u64, last: u64) -> Vec<u32> {
         let (first, last) = self.range(space, first, last);
-        let mut found = Vec::new();
+        let mut blocks = Vec::new();
         for (&group, _) in self.groups.range(first >> GROUP..=last >> GROUP) {
             let from = first.max(group << GROUP);
             let to = last.min((group << GROUP) + (1 << GROUP) - 1);
-            found.extend((from..=to).filter_map(|number| self.find(number)));
+            blocks.extend((from..=to).filter_map(|number| self.find(number)));
         }
-        found
+        blocks
     }
 
     /// Apply an event of the trace.

@@ -316,11 +316,11 @@ impl PageTable {
     /// Apply a write to private memory: give the page its own frame.
     fn write(&mut self, page: u32) {
         let Page { frame, shared, .. } = self.pages[page as usize];
-        let own = match self.frames.get(frame as usize) {
+        let exclusive = match self.frames.get(frame as usize) {
             None => false,
             Some(frame) => shared || frame.object.is_none() && frame.pages == 1,
         };
-        if !own {
+        if !exclusive {
             self.shoot_down(page);
             self.leave_frame(page, false);
             self.own_frame(page);
@@ -367,8 +367,8 @@ impl PageTable {
     fn update_discarded(&mut self, page: u32) {
         let Page { frame, live, lazy, .. } = self.pages[page as usize];
         let Some(known) = self.frames.get_mut(frame as usize) else { return };
-        let own = known.object.is_none() && known.pages == 1;
-        let discarded = live == lazy && (known.discarded || own);
+        let exclusive = known.object.is_none() && known.pages == 1;
+        let discarded = live == lazy && (known.discarded || exclusive);
         if std::mem::replace(&mut known.discarded, discarded) != discarded && known.simulated {
             self.actions.push(if discarded {
                 Action::Discard(frame)
@@ -415,14 +415,14 @@ impl PageTable {
             });
             count.0 += 1;
         }
-        let whole = by.is_multiple_of(1 << self.shift);
+        let keeps_offsets = by.is_multiple_of(1 << self.shift);
         for &page in &order {
             self.shoot_down(page);
         }
         for page in order {
             let (count, number) = moved[&page];
             let Page { number: before, live, .. } = self.pages[page as usize];
-            if whole && count == live && !self.ids.contains_key(&number) {
+            if keeps_offsets && count == live && !self.ids.contains_key(&number) {
                 self.forget_number(before, page);
                 self.ids.insert(number, page);
                 self.pages[page as usize].number = number;

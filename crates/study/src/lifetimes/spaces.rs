@@ -88,13 +88,13 @@ struct Space {
 impl Space {
     /// The part of `first..=last` around a page that has its advice.
     fn same_advice(&self, page: u64, first: u64, last: u64) -> (u64, u64) {
-        let own = self.advice.find(page);
+        let own_advice = self.advice.find(page);
         let (mut from, mut to) = (first, last);
         for (start, end, advice) in self.advice.within(first, last) {
-            if own.is_some() && start <= page && page <= end {
+            if own_advice.is_some() && start <= page && page <= end {
                 // Memory without advice around it is another area.
                 (from, to) = (from.max(start), to.min(end));
-            } else if Some(advice) != own {
+            } else if Some(advice) != own_advice {
                 if end < page {
                     from = from.max(end + 1);
                 } else {
@@ -233,11 +233,11 @@ impl Spaces {
     /// The backing of the page of an address.
     pub fn backing(&self, space: u32, addr: u64) -> Backing {
         let page = addr >> PAGE;
-        let found = match page >= KERNEL {
+        let backing = match page >= KERNEL {
             true => self.files.find(page),
             false => self.spaces.get(space as usize).and_then(|space| space.mapped.find(page)),
         };
-        found.unwrap_or(Backing::Unknown)
+        backing.unwrap_or(Backing::Unknown)
     }
 
     /// First and last page of the contiguous private memory with the same advice around a private
@@ -271,8 +271,8 @@ impl Spaces {
                 _ => Some((from, to)),
             };
         }
-        let known = run.filter(|(first, last)| (*first..=*last).contains(&page));
-        let (first, last) = known.unwrap_or(gap);
+        let around = run.filter(|(first, last)| (*first..=*last).contains(&page));
+        let (first, last) = around.unwrap_or(gap);
         (base + first, base + last)
     }
 
@@ -393,12 +393,12 @@ impl Spaces {
             RegionKind::Map | RegionKind::Unmap => {
                 let backing = (event.event == RegionKind::Map).then(|| self.backing_of(event));
                 effects.push(end(false));
-                let known = &mut self.spaces[space as usize];
+                let target = &mut self.spaces[space as usize];
                 match backing {
-                    Some(backing) => known.mapped.map(first, last, backing),
-                    None => known.mapped.unmap(first, last),
+                    Some(backing) => target.mapped.map(first, last, backing),
+                    None => target.mapped.unmap(first, last),
                 }
-                known.advice.unmap(first, last);
+                target.advice.unmap(first, last);
                 self.push_areas(space, (first, last), effects);
             }
             RegionKind::Huge | RegionKind::NoHuge => {
@@ -420,10 +420,10 @@ impl Spaces {
                 }
                 effects.push(Effect::End { space, first: to, last: end, kept: false });
                 effects.push(Effect::Move { space, first, last, by });
-                let known = &mut self.spaces[space as usize];
+                let target = &mut self.spaces[space as usize];
                 let moved = |backing: Backing| backing.moved(by.wrapping_mul(1 << PAGE));
-                known.mapped.shift(first, last, by, moved);
-                known.advice.shift(first, last, by, |advice| advice);
+                target.mapped.shift(first, last, by, moved);
+                target.advice.shift(first, last, by, |advice| advice);
                 self.push_areas(space, (first, last), effects);
                 self.push_areas(space, (to, end), effects);
             }
@@ -439,19 +439,19 @@ impl Spaces {
             return;
         }
         let (space, zeros) = (self.of_process(process), self.zeros());
-        let known = &mut self.spaces[space as usize];
-        let (_, before) = known.heap.unwrap_or((start, start));
-        known.heap = Some((start, end));
+        let target = &mut self.spaces[space as usize];
+        let (_, before) = target.heap.unwrap_or((start, start));
+        target.heap = Some((start, end));
         let (first, last) = if end > before {
-            known.mapped.map(before, end - 1, zeros);
+            target.mapped.map(before, end - 1, zeros);
             (before, end - 1)
         } else if end < before {
-            known.mapped.unmap(end, before - 1);
+            target.mapped.unmap(end, before - 1);
             (end, before - 1)
         } else {
             return;
         };
-        known.advice.unmap(first, last);
+        target.advice.unmap(first, last);
         effects.push(Effect::End { space, first, last, kept: false });
         self.push_areas(space, (first, last), effects);
     }

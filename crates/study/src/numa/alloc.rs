@@ -112,8 +112,9 @@ pub fn alloc(
 ) -> Result<Allocated> {
     let mut memories = mode.memories(topology)?;
     check(topology, &memories, options)?;
-    let all = memories.clone();
-    let capacity: u64 = all.iter().filter(|m| may_use(m, options.allocator)).map(|m| m.free).sum();
+    let empty = memories.clone();
+    let capacity: u64 =
+        empty.iter().filter(|m| may_use(m, options.allocator)).map(|m| m.free).sum();
     let groups = mode.order(topology, &memories, options.from, &options.policy);
     let pages = size.div_ceil(PAGE);
     let overhead = options.allocator.overhead(pages);
@@ -183,7 +184,7 @@ pub fn alloc(
             )
         });
     } else {
-        row.why_not = Some(failure(&all, options, size, overhead, &placement.extents, capacity));
+        row.why_not = Some(failure(&empty, options, size, overhead, &placement.extents, capacity));
     }
     Ok(Allocated { row, landed })
 }

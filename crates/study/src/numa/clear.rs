@@ -83,8 +83,8 @@ pub fn clear_page(
     let far = ownership_ns(node, view);
     let lines = (PAGE / LINE) as f64;
     let medium = |node: &NodeModel, write| {
-        let whole = node.local.bandwidth(Pattern { write, random: false });
-        if all_modules { whole / share } else { whole / node.modules as f64 }
+        let all = node.local.bandwidth(Pattern { write, random: false });
+        if all_modules { all / share } else { all / node.modules as f64 }
     };
     let (latency, medium_ns) = match memory.cache {
         None => (far, PAGE as f64 / medium(node, true)),
@@ -102,11 +102,11 @@ pub fn clear_page(
     };
     let remote = !topology.same_socket(from, memory.backing);
     let modules = node.modules as f64 / share;
-    let at_once = if all_modules { 1.0 } else { modules.min(threads as f64) };
+    let parallel = if all_modules { 1.0 } else { modules.min(threads as f64) };
     let link_ns = if remote { PAGE as f64 / remote_bandwidth(topology, view) } else { 0.0 };
     Ok(PageTime {
         core_ns: (kernel_ns + lines * latency / topology.fill_buffers as f64) / threads as f64,
-        medium_ns: medium_ns / at_once,
+        medium_ns: medium_ns / parallel,
         link_ns,
     })
 }

@@ -1,7 +1,7 @@
 //! Two virtual machines in memory mode: how they hurt each other when their pages share lines of
 //! the direct-mapped cache, by how much their places in it overlap, and when pages are shuffled.
 //!
-//! Both take turns, an access each. A virtual machine is a size, whose lines it loads uniformly at
+//! Both take turns after each access. A virtual machine is a size, whose lines it loads uniformly at
 //! random, or a trace. Sizes are simulated on a cache scaled down to [`FRAMES`] pages: hit rates
 //! depend on the ratio of working set to cache alone.
 
@@ -38,7 +38,7 @@ pub enum Guest<'a> {
 /// How a pair is simulated.
 #[derive(Clone, Debug)]
 pub struct PairOptions {
-    /// Shares wanted, 0 to 1, of the smaller guest's pages that share the other's places.
+    /// Requested shares, 0 to 1, of the smaller guest's pages that share the other's cache lines.
     pub overlaps: Vec<f64>,
     /// Replaces the DRAM's size.
     pub cache_bytes: Option<u64>,
@@ -245,7 +245,7 @@ fn overlap_of(first: u64, second: u64, start: u64, frames: u64) -> f64 {
     (both / first.min(second).min(frames) as f64).min(1.0)
 }
 
-/// Hit rates of the guests whose turn it is, after a warm-up of as many rounds as are counted.
+/// Hit rates of the running guests, after a warm-up of the same number of rounds.
 fn play(
     players: &[Player; 2],
     places: &Places,

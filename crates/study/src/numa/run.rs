@@ -3,8 +3,8 @@
 //!
 //! A stream is counted in closed form ([`closed_form`] in memory mode), a trace access by access,
 //! after the CPU caches of the machine and, in memory mode, through the simulated cache. The time
-//! is that of the slowest of: cores (each access one latency, as many under way as there are fill
-//! buffers, over all threads), each medium (bytes read and written at its bandwidth), and the links
+//! is that of the slowest of: cores (each access takes one latency; as many are in flight as all threads
+//! have fill buffers), each medium (bytes read and written at its bandwidth), and the links
 //! between sockets. A page is cleared into memory mode's cache when it is first touched.
 
 use nearfar_hardware::Topology;
@@ -176,7 +176,7 @@ fn stream_uses(
         (false, false) => closed_form::cyclic_contiguous,
         (false, true) => closed_form::cyclic_shuffled,
     };
-    let one = |(memory, pages): (&Memory, u64)| {
+    let use_of = |(memory, pages): (&Memory, u64)| {
         let mut counts = Uses::default();
         let share = pages as f64 / total.max(1) as f64;
         let hit = match memory.cache {
@@ -194,7 +194,7 @@ fn stream_uses(
         }
         counts
     };
-    Some(memories.iter().zip(pages).map(one).collect())
+    Some(memories.iter().zip(pages).map(use_of).collect())
 }
 
 /// The state of a trace in placement and memory mode's caches.

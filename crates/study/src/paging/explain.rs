@@ -11,6 +11,7 @@ mod tally;
 
 use nearfar_hardware::processor::Processor;
 use nearfar_schema::{Bytes, List, OneMemory, none};
+use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, Columns, KindSet, Reader, Result, last_byte};
 use serde::Serialize;
 
@@ -216,9 +217,9 @@ pub fn explain_on_machine(
     super::machine::check(&options.page_sizes)?;
     super::machine::check(page_sizes)?;
     let (lives, memory) = start(reader, options, on_progress)?;
-    let on = (processor, page_sizes);
-    let found = machine_costs::explain(reader, options, on, memory, lives, on_progress)?;
-    Ok(found.into_iter().map(|one| Explained { lifetimes: lives, ..one }).collect())
+    let sizes = (processor, page_sizes);
+    let explained = machine_costs::explain(reader, options, sizes, memory, lives, on_progress)?;
+    Ok(explained.into_iter().map(|size| Explained { lifetimes: lives, ..size }).collect())
 }
 
 /// Whether pages have lifetimes, and the first memory size of `options` in bytes.
@@ -249,7 +250,7 @@ fn start(
     let memory = options.replacement.visit(NewMemory(setup));
     let pages = match lives {
         true => Pages::lives(reader, options.spaces(reader), shift, options.files)?,
-        false => Pages::permanent(shift),
+        false => Pages::Permanent { shift, ids: PageMap::default() },
     };
     Ok((lives, (pages, TlbAndMemory::new(options.tlb, memory))))
 }

@@ -138,10 +138,10 @@ impl Grouped {
             self.representative[local] = NO_REPRESENTATIVE;
             return;
         }
-        let known = usize::from(local_of[page as usize]);
-        let representative = if known < local && self.pages[known] == page {
-            self.group[known] |= 1 << local;
-            known
+        let previous = usize::from(local_of[page as usize]);
+        let representative = if previous < local && self.pages[previous] == page {
+            self.group[previous] |= 1 << local;
+            previous
         } else {
             local_of[page as usize] = local as u8;
             self.group[local] = 1 << local;

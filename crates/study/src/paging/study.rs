@@ -126,8 +126,8 @@ impl Study {
                 .as_ref()
                 .filter(|_| !sizes.page_sizes.is_empty())
                 .map(|processor| {
-                    let on = (processor, &*host.storages);
-                    machine::times(&reader, &sizes, on, simulated.lifetimes, on_progress)
+                    let host = (processor, &*host.storages);
+                    machine::times(&reader, &sizes, host, simulated.lifetimes, on_progress)
                 })
                 .transpose()?;
             all_rows.extend(rows(

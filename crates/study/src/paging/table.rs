@@ -158,17 +158,6 @@ struct Spent {
     start_ns: f64,
 }
 
-impl Spent {
-    fn translation_ns(&self) -> f64 {
-        self.tlb_ns + self.walk_ns
-    }
-
-    fn data_ns(&self) -> f64 {
-        let waits = self.cache_ns + self.dram_ns + self.fault_ns + self.io_ns;
-        self.cpu_ns + waits + self.start_ns
-    }
-}
-
 /// The rows of a study: each cell on each storage.
 ///
 /// T_A and T_D are those of [`AccessTimes`].
@@ -283,7 +272,10 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
             });
             let (translation_ns, data_ns) = match &spent {
                 None => (translation_ns, data_ns + write_ns),
-                Some(spent) => (spent.translation_ns(), spent.data_ns()),
+                Some(spent) => {
+                    let waits = spent.cache_ns + spent.dram_ns + spent.fault_ns + spent.io_ns;
+                    (spent.tlb_ns + spent.walk_ns, spent.cpu_ns + waits + spent.start_ns)
+                }
             };
             let total_ns = translation_ns + data_ns;
             // The time of one more fault, and of one more walk.

@@ -230,12 +230,12 @@ pub fn run_fast_path(
         let mut page = (addr >> shift) + thread.pages_done;
         loop {
             if core.last[side].0 != page {
-                let found = core.directory[page as usize % DIRECTORY];
-                if found.0 != page || !core.tlbs[side].contains(found.1) {
+                let entry = core.directory[page as usize % DIRECTORY];
+                if entry.0 != page || !core.tlbs[side].contains(entry.1) {
                     return Event::Miss(Miss { page, side, kind });
                 }
-                core.tlbs[side].access(found.1);
-                core.last[side] = found;
+                core.tlbs[side].access(entry.1);
+                core.last[side] = entry;
             }
             umd.touch(core.last[side].1, kind.writes());
             if page == last {

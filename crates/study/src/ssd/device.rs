@@ -1,4 +1,4 @@
-//! The device, and its services: pages that are on their way into its DRAM.
+//! The device and its services, which bring pages into its DRAM.
 
 use nearfar_hardware::flash::Late;
 use nearfar_hardware::umd::{Content, Umd};
@@ -105,7 +105,7 @@ impl Device {
         }
     }
 
-    /// Whether `page` is on its way.
+    /// Whether `page` is arriving.
     pub fn is_arriving(&self, page: u32) -> bool {
         self.job_of(page).is_some()
     }

@@ -67,8 +67,8 @@ impl Disk {
         let Some(times) = self.read_ns.filter(|_| self.holds(kind)) else { return now };
         let pages = self.read_pages;
         // The difference of a page before the first is large.
-        let found = self.recent.iter().rfind(|read| page.wrapping_sub(read.first) < pages);
-        let Some(read) = found else {
+        let recent = self.recent.iter().rfind(|read| page.wrapping_sub(read.first) < pages);
+        let Some(read) = recent else {
             // Around a mapped page, the kernel reads as much before it as after it.
             let before = if kind.fetches() { pages / 2 } else { 0 };
             return self.submit(page.saturating_sub(before), now, times);

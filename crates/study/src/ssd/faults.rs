@@ -214,8 +214,8 @@ impl<'a> Faults<'a> {
         let raised = core.time;
         core.time += self.host.exception_ns;
         core.switch += self.host.exception_ns;
-        // A thread that lost its page stays awake: else two threads that need one frame could take
-        // it from each other for ever.
+        // A thread that lost its page stays awake: otherwise two threads that need one frame could take
+        // it from each other endlessly.
         if self.replay.atomic.contains(at.miss.kind) || retry == Retry::Lost {
             return self.stall(scheduler, at.core, page);
         }
@@ -226,7 +226,7 @@ impl<'a> Faults<'a> {
         scheduler.sleep(at.core, raised, State::Sleep, wakes);
     }
 
-    /// The core waits for `page`, if it is still on its way.
+    /// The core waits for `page`, if it is still arriving.
     fn stall(&mut self, scheduler: &mut Scheduler<'_>, core: usize, page: u32) {
         self.advance(scheduler, scheduler.cores[core].time);
         if self.device.is_arriving(page) {

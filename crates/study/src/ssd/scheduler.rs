@@ -204,7 +204,7 @@ impl<'a> Scheduler<'a> {
         true
     }
 
-    /// `page` arrived at `time`: cores that waited for it, or for the bus, go on.
+    /// `page` arrived at `time`: cores that waited for it, or for the bus, continue.
     pub fn arrived(&mut self, page: u32, time: u64) {
         self.bus = self.bus.filter(|(held_for, _)| *held_for != page);
         for core in self.cores.iter_mut().filter(|core| core.stalled == Some(page)) {

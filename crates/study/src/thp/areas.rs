@@ -78,8 +78,8 @@ impl Areas {
         // Without events, areas are runs of touched ranges.
         let mut bounds: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
         for (id, (low, high)) in self.bounds {
-            let all = bounds.entry(final_id(id)).or_insert((low, high));
-            *all = (low.min(all.0), high.max(all.1));
+            let total = bounds.entry(final_id(id)).or_insert((low, high));
+            *total = (low.min(total.0), high.max(total.1));
         }
         for (id, (low, high)) in bounds {
             if let Some(text) = texts.get_mut(id as usize) {
@@ -104,10 +104,10 @@ impl Named {
     pub fn rows(
         &self,
         policy: &str,
-        one: &mut PageSize,
+        page_size: &mut PageSize,
         (references, lasted_ns, map_ns): (u64, f64, f64),
     ) -> Vec<Area> {
-        let costs = one.areas().unwrap_or_default();
+        let costs = page_size.areas().unwrap_or_default();
         let mut areas: BTreeMap<u32, Area> = BTreeMap::new();
         let ns = |total: f64| total / references.max(1) as f64;
         let mut add = |id: u32, cost: &AreaCosts, maps: u64| {
@@ -118,7 +118,7 @@ impl Named {
                 ..Area::default()
             });
             let maps_ns = maps as f64 * map_ns;
-            area.wait_ns += ns(one.waited_ns(cost.wait_ps));
+            area.wait_ns += ns(page_size.waited_ns(cost.wait_ps));
             area.fault_ns += ns(cost.fault_ps as f64 / 1e3 + maps_ns);
             area.start_ns += ns(cost.start_ps as f64 / 1e3 + maps_ns);
             let [mean, large] = cost.page_ns.map(|sum| sum * 4096.0 / lasted_ns.max(1.0));

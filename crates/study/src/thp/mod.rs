@@ -184,7 +184,7 @@ pub struct Outcome {
     pub rows: Vec<Row>,
     /// The course of each policy.
     pub points: Vec<Point>,
-    /// Areas under each policy, if they were asked for.
+    /// Areas under each policy, if requested.
     pub areas: Vec<Area>,
     /// The trace has lifetimes.
     pub lifetimes: bool,
@@ -266,32 +266,31 @@ impl Study {
                 format!("is less than {MIN_PAGES} pages of 4 KiB, which is too few to predict");
             return Err(Error::input("--memory", what, "give more memory"));
         }
-        let mut areas = match self.request.by_area {
-            true => Some(Areas::new(reader)?),
-            false => None,
-        };
-        let on = |settings: &Settings| {
+        let mut areas = self.request.by_area.then(|| Areas::new(reader)).transpose()?;
+        let simulation = |settings: &Settings| {
             let settings = Settings { limit, ..settings.clone() };
-            let one = PageSize::with_settings(&settings, &self.processor, &[]).recorded();
-            let one = if areas.is_some() { one.by_area() } else { one };
+            let page_size = PageSize::with_settings(&settings, &self.processor, &[]).recorded();
+            let page_size = if areas.is_some() { page_size.by_area() } else { page_size };
             match limit {
-                Some(_) => one.swapping(self.swap_ns()),
-                None => one,
+                Some(_) => page_size.swapping(self.swap_ns()),
+                None => page_size,
             }
         };
-        let mut all: Vec<PageSize> = self.settings.iter().map(on).collect();
+        let mut page_sizes: Vec<PageSize> = self.settings.iter().map(simulation).collect();
         match &mut areas {
             None => {
-                let chunk = |one: &mut PageSize, chunk: &Chunk, (): &()| one.chunk(chunk, &mut ());
+                let chunk = |page_size: &mut PageSize, chunk: &Chunk, (): &()| {
+                    page_size.chunk(chunk, &mut ())
+                };
                 let passes = (&mut (), |(): &mut ()| (), chunk);
-                machine::simulate(&mut touches, &mut all, threads, passes, on_progress)?;
+                machine::simulate(&mut touches, &mut page_sizes, threads, passes, on_progress)?;
             }
             Some(areas) => {
-                let chunk = |one: &mut PageSize, chunk: &Chunk, born: &Vec<u32>| {
-                    one.chunk(chunk, &mut Born(born.iter()));
+                let chunk = |page_size: &mut PageSize, chunk: &Chunk, born: &Vec<u32>| {
+                    page_size.chunk(chunk, &mut Born(born.iter()));
                 };
                 let passes = (areas, Areas::take, chunk);
-                machine::simulate(&mut touches, &mut all, threads, passes, on_progress)?;
+                machine::simulate(&mut touches, &mut page_sizes, threads, passes, on_progress)?;
             }
         }
         let named = areas.map(Areas::finish);
@@ -302,14 +301,14 @@ impl Study {
             lifetimes: has_lifetimes,
         };
         let references = touches.records();
-        for (mut one, Settings { policy, .. }) in all.into_iter().zip(&self.settings) {
-            let (name, course) = (&policy.name, one.course());
+        for (mut page_size, Settings { policy, .. }) in page_sizes.into_iter().zip(&self.settings) {
+            let (name, course) = (&policy.name, page_size.course());
             if let Some(named) = &named {
                 let lasted_ns = course.last().map_or(0.0, |last| last.ns);
                 let times = (references, lasted_ns, self.processor.map_ns);
-                outcome.areas.extend(named.rows(name, &mut one, times));
+                outcome.areas.extend(named.rows(name, &mut page_size, times));
             }
-            let row = self.row(name, one, &course, (touches.totals(), references));
+            let row = self.row(name, page_size, &course, (touches.totals(), references));
             outcome.rows.push(Row { memory_bytes: bytes, ..row });
             outcome.points.extend(at_equal_times(name, &course, self.request.points.0));
         }
@@ -324,12 +323,12 @@ impl Study {
     fn row(
         &self,
         policy: &str,
-        one: PageSize,
+        page_size: PageSize,
         course: &[Moment],
         (totals, references): ((u64, u64), u64),
     ) -> Row {
-        let (faults, events, peak) = one.counts();
-        let time = one.time(totals);
+        let (faults, events, peak) = page_size.counts();
+        let time = page_size.time(totals);
         let ns = |total: f64| total / references.max(1) as f64;
         let (mut mapped, mut huge) = (0.0, 0.0);
         for two in course.windows(2) {

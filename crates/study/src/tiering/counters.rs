@@ -27,7 +27,7 @@ pub struct Program {
     pub first: u32,
     /// Its share of the fastest node; 0: it has none.
     pub share: f64,
-    /// Threads of the program: with one, its own page-table changes interrupt nobody.
+    /// Threads of the program. With one, its page-table changes cause no interrupts.
     pub threads: u32,
     /// Bytes of an access.
     pub access_bytes: u64,

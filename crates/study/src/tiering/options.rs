@@ -262,7 +262,7 @@ impl Options {
     /// # Errors
     /// More than 2^31 pages.
     pub(super) fn hardware(&self, programs: &[Arc<Prepared>]) -> Result<(Hardware, u32)> {
-        let all: f64 = self.shares.iter().sum();
+        let total: f64 = self.shares.iter().sum();
         let (mut next, mut placed) = (0u64, Vec::new());
         for (index, program) in programs.iter().enumerate() {
             // Programs share no huge page.
@@ -280,7 +280,7 @@ impl Options {
             let misses = u64::from(program.misses).min(self.fill_buffers);
             placed.push(Program {
                 first: first as u32,
-                share: self.shares.get(index).map_or(0.0, |share| share / all),
+                share: self.shares.get(index).map_or(0.0, |share| share / total),
                 threads: program.threads,
                 access_bytes: program.access_bytes,
                 parallel: program.parallel,

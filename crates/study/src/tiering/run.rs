@@ -133,8 +133,8 @@ pub(super) fn run_alone(
             let until = phase.accesses * point / case.points();
             // A trace's hot set changes: the policy is told the future point by point.
             if case.source.foresees && (point == 1 || workload.is_trace()) {
-                let known = if workload.is_trace() { until - done.min(until) } else { u64::MAX };
-                engine.foresee(&ahead.counts(known, workload.pages)?);
+                let accesses = if workload.is_trace() { until - done.min(until) } else { u64::MAX };
+                engine.foresee(&ahead.counts(accesses, workload.pages)?);
             }
             while done < until {
                 let count = program.run(engine, BLOCK.min((until - done) as usize))?;

@@ -96,11 +96,11 @@ impl<'a> Tenant<'a> {
 
     /// Add the accesses until the next point, or of the phase, to the forecast.
     fn foresee(&mut self, case: &Case<'_>, engine: &Engine, forecast: &mut [u32]) -> Result<()> {
-        let known = match self.workload.is_trace() {
+        let accesses = match self.workload.is_trace() {
             true => self.until(case).saturating_sub(self.done(engine)),
             false => u64::MAX,
         };
-        let counts = self.ahead.counts(known, self.workload.pages)?;
+        let counts = self.ahead.counts(accesses, self.workload.pages)?;
         let pages = forecast.iter_mut().skip(self.first as usize);
         pages.zip(counts).for_each(|(page, count)| *page = count);
         Ok(())

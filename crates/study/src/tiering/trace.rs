@@ -168,10 +168,10 @@ impl TracePages {
         self.lives.as_ref().map_or(self.pages, |lives| (lives.peak as u32).max(1)) * self.count()
     }
 
-    /// 4 KiB pages that are ever used; of pages that live for ever, with what huge pages add.
+    /// Distinct 4 KiB pages; without lifetimes, all pages of used huge pages.
     pub fn footprint(&self) -> u64 {
-        let one = self.lives.as_ref().map_or(self.pages.into(), |lives| lives.footprint);
-        one * u64::from(self.count())
+        let per_copy = self.lives.as_ref().map_or(self.pages.into(), |lives| lives.footprint);
+        per_copy * u64::from(self.count())
     }
 
     /// Accesses to pages.

@@ -2,7 +2,7 @@
 //!
 //! The popularities are those of YCSB's generators, which NOMAD's micro-benchmark uses. `zipf`:
 //! record of rank r in proportion to r^-0.99. `scrambled-zipf`: ranks come from 10^10 records and
-//! are hashed onto those there are, so that several ranks share a record and the distribution is
+//! are hashed onto the existing ones, so that several ranks share a record and the distribution is
 //! flatter. Drawing is by Walker's alias method (A. J. Walker, "An efficient method for generating
 //! discrete random variables with general distributions", ACM TOMS 3(3), 1977; built as M. D. Vose,
 //! IEEE TSE 17(9), 1991). The generators of `nearfar generate` draw without a table and exactly;

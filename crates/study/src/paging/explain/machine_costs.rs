@@ -217,7 +217,7 @@ impl Places {
         let by_code = self.fetched.iter().any(Option::is_some);
         let programs = self.names.programs().to_vec();
         let names = self.names.finish();
-        let mut found = Vec::new();
+        let mut explained_sizes = Vec::new();
         for Size { counts, memory, size, .. } in sizes {
             let cell_shift = size.shift().max(MIN_RANGE_SHIFT);
             let mut counted = Counted::default();
@@ -225,21 +225,21 @@ impl Places {
                 counted.kernel.add(&part.kernel);
                 for (&(region, cell), &id) in &self.places.0 {
                     let cell = cell >> (cell_shift - MIN_RANGE_SHIFT);
-                    let of = counted.places.entry((region, cell)).or_default();
-                    of.add(part.places.get(id as usize).unwrap_or(&Counts::default()));
+                    let total = counted.places.entry((region, cell)).or_default();
+                    total.add(part.places.get(id as usize).unwrap_or(&Counts::default()));
                 }
                 for (&site, &id) in self.sites.0.iter().filter(|_| by_code) {
-                    let of = counted.sites.entry(site).or_default();
-                    of.add(part.sites.get(id as usize).unwrap_or(&Counts::default()));
+                    let total = counted.sites.entry(site).or_default();
+                    total.add(part.sites.get(id as usize).unwrap_or(&Counts::default()));
                 }
             }
             counted.sites.retain(|_, counts| *counts != Counts::default());
             let resident: Vec<u64> = memory.bytes.iter().map(|&(_, peak)| peak as u64).collect();
             let kernel_instructions = self.kernel_instructions;
             let explained = counted.explained(&names, &programs, cell_shift, Some(&resident));
-            found.push(Explained { kernel_instructions, ..explained });
+            explained_sizes.push(Explained { kernel_instructions, ..explained });
         }
-        Ok(found)
+        Ok(explained_sizes)
     }
 }
 

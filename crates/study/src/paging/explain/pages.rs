@@ -31,11 +31,6 @@ pub struct Lives {
 }
 
 impl Pages {
-    /// Pages of 2^`shift` bytes without lifetimes.
-    pub fn permanent(shift: u32) -> Self {
-        Pages::Permanent { shift, ids: PageMap::default() }
-    }
-
     /// Pages of 2^`shift` bytes with lifetimes. Without `files`, file pages take no frames.
     ///
     /// # Errors

@@ -123,8 +123,8 @@ fn top_sites(
 ) -> Vec<Site> {
     let mut sites: Vec<_> = sites.into_iter().collect();
     sites.sort_by_key(|(site, c)| {
-        let of = site.map(|(code, addr)| (addr, code.program, code.offset, code.region));
-        (of.is_none(), std::cmp::Reverse(c.tlb_misses + c.faults + c.given), of)
+        let key = site.map(|(code, addr)| (addr, code.program, code.offset, code.region));
+        (key.is_none(), std::cmp::Reverse(c.tlb_misses + c.faults + c.given), key)
     });
     let mut rest = Counts::default();
     let mut listed = Vec::new();

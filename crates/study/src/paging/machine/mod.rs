@@ -88,8 +88,8 @@ pub type Host<'a> = (&'a Processor, &'a [Storage]);
 /// # Errors
 /// If it does not.
 pub(super) fn check(page_sizes: &[u64]) -> Result<()> {
-    let known = 1 << SMALL..=1u64 << LARGE;
-    match page_sizes.iter().find(|size| !known.contains(size)) {
+    let supported = 1 << SMALL..=1u64 << LARGE;
+    match page_sizes.iter().find(|size| !supported.contains(size)) {
         Some(size) => Err(Error::input(
             "--page-sizes",
             format!("{size} bytes are no page of the processor, as --view machine needs"),

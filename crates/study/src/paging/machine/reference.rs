@@ -132,15 +132,15 @@ pub fn time(
     lives: bool,
     page_bytes: u64,
 ) -> Result<Time> {
-    let mut one = OneByOne::new(reader, options, host, lives, page_bytes)?;
+    let mut simulation = OneByOne::new(reader, options, host, lives, page_bytes)?;
     let (mut batches, mut batch) = (reader.batches(Columns::ALL), Batch::default());
     let mut records = 0;
     while batches.next_into(&mut batch)? {
         for at in 0..batch.len() {
-            one.events(records);
-            one.record(&batch, at);
+            simulation.events(records);
+            simulation.record(&batch, at);
             records += 1;
         }
     }
-    Ok(one.time())
+    Ok(simulation.time())
 }

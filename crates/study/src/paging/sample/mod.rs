@@ -201,7 +201,7 @@ impl Sampled<'_> {
         // The groups, then all of them as one.
         let mut groups: Vec<PageSize> =
             in_groups.map(|(group, &share)| make(sample.group(group), share)).collect();
-        let all = groups.len();
+        let whole_sample = groups.len();
         let share_of_all = shares.iter().sum();
         groups.push(make(sample, share_of_all));
         let simulations = groups.iter_mut().map(|group| Simulation::new(self, group));
@@ -212,7 +212,7 @@ impl Sampled<'_> {
             let values =
                 shares.iter().enumerate().map(|(group, share)| count(group) as f64 / share);
             let (mean, error) = estimate(&values.collect::<Vec<f64>>());
-            let whole = count(all) as f64 / share_of_all;
+            let whole = count(whole_sample) as f64 / share_of_all;
             let bias = (mean - whole) / f64::from(GROUPS - 1);
             ((whole - bias).max(0.0), error.hypot(bias))
         };
@@ -266,7 +266,7 @@ impl Sampled<'_> {
 
 /// Page sizes above 4 KiB.
 pub struct Larger {
-    /// Those whose pages may all fit in the largest memory.
+    /// Page sizes whose pages may all fit in the largest memory.
     pub sizes: Vec<u64>,
     /// The others.
     left_out: Vec<LeftOut>,
@@ -278,11 +278,11 @@ impl Larger {
         let mut larger = Self { sizes: Vec::new(), left_out: Vec::new() };
         let largest = memory.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
         for &page_bytes in simulated.iter().filter(|&&size| size > PAGE) {
-            let all = trace.touched.pages(page_bytes.trailing_zeros()) * page_bytes;
-            if all <= largest {
+            let needed = trace.touched.pages(page_bytes.trailing_zeros()) * page_bytes;
+            if needed <= largest {
                 larger.sizes.push(page_bytes);
             } else {
-                larger.left_out.push(LeftOut { page_bytes, least_memory: Some(all) });
+                larger.left_out.push(LeftOut { page_bytes, least_memory: Some(needed) });
             }
         }
         larger

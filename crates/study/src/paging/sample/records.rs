@@ -102,7 +102,7 @@ impl TraceSample {
         let Sampled { reader, options, lives, .. } = *study;
         let (kinds, tlb, sample) = (options.kinds, options.tlb, Sample::new(study.sample));
         let references = reader.info().references_of(kinds);
-        let mut found = Self {
+        let mut counts = Self {
             sampled: FxHashSet::default(),
             touched: BlockSet::new(PAGE_SHIFT),
             bursts: Bursts::new(study.sample, references, kinds, tlb, page_sizes),
@@ -118,16 +118,16 @@ impl TraceSample {
                 }
             }
             Piece::Records(batch, range, at) => {
-                found.bursts.records(batch, range.clone(), at);
-                found.records(batch, range.clone(), kinds, sample);
+                counts.bursts.records(batch, range.clone(), at);
+                counts.records(batch, range.clone(), kinds, sample);
                 if lives {
                     set.records(&mut recent, kinds, batch, range);
-                    found.born = set.peak().pages();
-                    found.peak_pages = set.peak().bytes() >> PAGE_SHIFT;
+                    counts.born = set.peak().pages();
+                    counts.peak_pages = set.peak().bytes() >> PAGE_SHIFT;
                 }
             }
         })?;
-        Ok(found)
+        Ok(counts)
     }
 
     fn records(&mut self, batch: &Batch, range: Range<usize>, kinds: KindSet, sample: Sample) {

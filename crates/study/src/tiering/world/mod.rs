@@ -272,7 +272,7 @@ impl World {
     /// # Errors
     /// A description of the violated invariant.
     pub fn check(&self) -> Result<(), String> {
-        let mut found = vec![([0; MAX_NODES], 0); self.accounts.len()];
+        let mut counted = vec![([0; MAX_NODES], 0); self.accounts.len()];
         for number in 0..self.entries.len() as u32 {
             let page = Page::new(number);
             if !self.mapped(page) {
@@ -282,7 +282,7 @@ impl World {
                 continue;
             }
             let span = u64::from(self.span(page));
-            let (used, shadows) = &mut found[self.owner(page)];
+            let (used, shadows) = &mut counted[self.owner(page)];
             used[self.node_of(page).index()] += span;
             if let Some(node) = self.shadow_of(page) {
                 used[node.index()] += span;
@@ -296,7 +296,7 @@ impl World {
                 used[node.index()] += span;
             }
         }
-        for ((used, shadows), account) in found.iter().zip(&self.accounts) {
+        for ((used, shadows), account) in counted.iter().zip(&self.accounts) {
             if *used != account.used {
                 return Err(format!("{used:?} frames used, counted {:?}", account.used));
             }

@@ -108,22 +108,22 @@ impl Pages {
 
     /// All entries that map a folio; `None` if some are not found, as after a move.
     fn mappings(&self, id: u32, folio: &Folio) -> Option<Vec<(u64, usize)>> {
-        let mut found = Vec::new();
+        let mut entries = Vec::new();
         // After a fork, other processes have it at the same address.
         let same = folio.key % (1 << SPACE);
         let others = (0..self.spaces).map(|space| space << SPACE | same);
         let others = others.filter(|key| *key != folio.key);
         for key in std::iter::once(folio.key).chain(others) {
-            if found.len() == folio.mapped as usize {
+            if entries.len() == folio.mapped as usize {
                 break;
             }
             let Some(table) = self.tables.get(&key) else { continue };
             let at = usize::from(folio.at);
             let small = folio.order == 0 && table.folio[at] == id;
             let slots = if small { at..at + 1 } else { 0..RANGE };
-            found.extend(slots.filter(|at| table.folio[*at] == id).map(|at| (key, at)));
+            entries.extend(slots.filter(|at| table.folio[*at] == id).map(|at| (key, at)));
         }
-        (found.len() == folio.mapped as usize).then_some(found)
+        (entries.len() == folio.mapped as usize).then_some(entries)
     }
 
     /// The touched blocks of entries.
