@@ -3,7 +3,7 @@
 
 use std::ffi::c_long;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use pyo3::exceptions::PySystemExit;
 use pyo3::prelude::*;
 use pyo3::{PyTypeInfo as _, ffi};
 
-use super::{Methods, Prepared, PyPolicy, PyRule, Raised};
+use super::{Methods, Prepared, PyPolicy, PyRule, Raised, lock};
 
 /// How long to wait for running hooks after the run, the time between two checks, and the number of checks
 /// between two exceptions that end them.
@@ -56,7 +56,7 @@ impl Objects {
         self.over.store(true, Ordering::Release);
         let began = Instant::now();
         for check in 0.. {
-            let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let threads = lock(&self.threads).clone();
             if threads.is_empty() || began.elapsed() > TIMEOUT {
                 return;
             }
@@ -75,16 +75,16 @@ impl Objects {
         let ident = Python::attach(|py| {
             py.import("threading")?.getattr("get_ident")?.call0()?.extract::<u64>()
         })? as c_long;
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(ident);
+        lock(&self.threads).push(ident);
         Ok(ident)
     }
 
     fn leave(&self, ident: c_long) {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != ident);
+        lock(&self.threads).retain(|other| *other != ident);
     }
 
     fn object(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let first = lock(&self.first).take();
         first.map_or_else(|| self.make.call0(py), Ok)
     }
 
@@ -102,7 +102,7 @@ impl Objects {
             line
         });
         self.raised.note(error);
-        self.why.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line);
+        lock(&self.why).get_or_insert(line);
     }
 }
 
@@ -118,7 +118,7 @@ impl Provider for Objects {
     }
 
     fn failed(&self) -> Option<String> {
-        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.why).clone()
     }
 }
 

@@ -11,6 +11,8 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
 
+use super::lock;
+
 /// A borrowed memory without its lifetime; see [`with_memory`].
 pub(super) struct BorrowedMemory(NonNull<dyn Memory + 'static>);
 
@@ -315,7 +317,7 @@ impl MemoryHandle {
     }
     /// Create an idle kernel thread of the policy; only in `start`.
     fn spawn(&self, py: Python<'_>, name: String) -> PyResult<Py<ThreadHandle>> {
-        let mut spawned = self.spawned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spawned = lock(&self.spawned);
         let Some(spawned) = spawned.as_mut() else {
             return Err(PyRuntimeError::new_err("threads are made in `start`"));
         };

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearfar_kernel::tiering::layered::{Declared, Hooks, Started, layered};
 use nearfar_kernel::tiering::nomad::ShadowRule;
@@ -25,13 +25,18 @@ mod memory;
 use memory::with_memory;
 pub(crate) use memory::{MemoryHandle, ThreadHandle};
 
+/// Lock a mutex, also after a panic of another thread.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The first exception of a run. After it, the object is not called any more.
 #[derive(Clone, Default)]
 pub(crate) struct Raised(Arc<(AtomicBool, Mutex<Option<PyErr>>)>);
 
 impl Raised {
     pub(crate) fn note(&self, error: PyErr) {
-        self.0.1.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        lock(&self.0.1).get_or_insert(error);
         self.0.0.store(true, Ordering::Release);
     }
 
@@ -41,7 +46,7 @@ impl Raised {
 
     /// The exception, once.
     pub(crate) fn take(&self) -> Option<PyErr> {
-        self.0.1.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.0.1).take()
     }
 
     /// An error that ends the run if there is an exception.
@@ -235,7 +240,7 @@ impl PyPolicy {
             .map_err(|error| store_exception(error, &methods.raised))?,
             None => None,
         };
-        let spawned = handle.spawned.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let spawned = lock(&handle.spawned).take();
         let spawned = spawned.unwrap_or_default();
         let at = |(thread, ns): (Py<ThreadHandle>, f64)| {
             (thread.get().thread, now.plus(nanoseconds(ns)))

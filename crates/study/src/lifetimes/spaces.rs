@@ -338,12 +338,17 @@ impl Spaces {
                 let last = event.addr.saturating_add(more) >> PAGE;
                 self.files.map(event.addr >> PAGE, last, backing);
             }
-            RegionKind::Fork => {
+            RegionKind::Fork | RegionKind::Vfork => {
                 let (parent, child) = (self.of_process(process), event.to as u32);
                 if child == process {
                     return;
                 }
                 self.close(child, effects);
+                if event.event == RegionKind::Vfork {
+                    self.spaces[parent as usize].users += 1;
+                    self.space_of.insert(child, parent);
+                    return;
+                }
                 let child = self.open(child);
                 if child != parent {
                     let copied = self.spaces[parent as usize].clone();
@@ -351,14 +356,6 @@ impl Spaces {
                     *space = Space { users: space.users, ..copied };
                     effects.push(Effect::Fork { parent, child });
                     self.push_areas(child, (0, PAGES - 1), effects);
-                }
-            }
-            RegionKind::Vfork => {
-                let (parent, child) = (self.of_process(process), event.to as u32);
-                if child != process {
-                    self.close(child, effects);
-                    self.spaces[parent as usize].users += 1;
-                    self.space_of.insert(child, parent);
                 }
             }
             RegionKind::Exec => {
