@@ -45,7 +45,7 @@ fn load(addr: u64, thread: u32) -> Step {
     Step::Record(Record { addr, kind: Kind::Load, size: 8, thread, instr: 1 })
 }
 
-/// Region name to (records, pages), by writing down the name of every page after every event.
+/// Region name to (records, pages), from a table with the name of every page after every event.
 fn naive_regions(processes: &[u32], steps: &[Step]) -> BTreeMap<String, (u64, u64)> {
     let mut spaces: HashMap<u32, HashMap<u64, String>> = HashMap::new();
     let mut files: HashMap<u64, String> = HashMap::new();

@@ -149,7 +149,7 @@ fn every_page_is_accounted_for() {
 
 #[test]
 fn predictions_of_the_model() {
-    // Several threads beat one module's 2.3 GB/s on the own socket, whatever each waits for.
+    // Several threads beat one module's 2.3 GB/s on the same socket, with both ways of waiting.
     let topology = topology("optane-4node");
     let mut many = options(Allocator::User);
     let time = |options: &AllocOptions| {

@@ -96,7 +96,7 @@ fn mix(threads: u32, pages: u64, length: u32, instr: u32, write: f64, seed: u64)
         .collect()
 }
 
-/// Use a number in a list of the latest, the oldest first; whether it was there.
+/// Move a number to the end of a list of at most `most` recent ones. Returns whether it was in the list.
 fn recently(list: &mut Vec<u64>, number: u64, most: usize) -> bool {
     let place = list.iter().position(|other| *other == number);
     place.map(|place| list.remove(place));
@@ -349,8 +349,8 @@ proptest! {
         prop_assert_eq!(cell.accesses, touched + lines);
     }
 
-    /// Any threads, cores, windows and policies: everything adds up (asserted by the run itself),
-    /// twice the same, and no limit of theory is broken.
+    /// For any threads, cores, windows and policies, counts are consistent (asserted by the run itself),
+    /// results repeat, and theoretical limits hold.
     #[test]
     fn adds_up_and_repeats(
         records in anything(60, 5),
@@ -399,8 +399,8 @@ proptest! {
         }
     }
 
-    /// A device that answers late holds the bus: cores in step, against lists and loops. With one
-    /// core, nobody waits for the bus.
+    /// The bus is held during services: against lists and loops that always run the core that is behind.
+    /// With one core, no core waits for the bus.
     #[test]
     fn a_held_bus_equals_the_lists(
         records in prop::collection::vec((0u64..60, any::<bool>(), 0u32..3, 0u32..3000), 1..600),
@@ -471,8 +471,8 @@ proptest! {
     }
 }
 
-/// Where the flash has every page, a first touch is a read, and the page clean; a written page is
-/// programmed when it leaves.
+/// If the flash has every page, a first touch is a read and the page is clean; a written page is
+/// programmed when it is evicted.
 #[test]
 fn stored_pages_come_from_the_flash() {
     let used = Precondition { random: 0.0, ..USED };
@@ -507,8 +507,8 @@ fn atomic_kinds_by_name() {
     }
 }
 
-/// Where nothing costs anything and there are threads enough, handing every fault to the kernel is
-/// never slower than waiting, and much faster while the flash has time to spare.
+/// With zero costs and enough threads, passing every fault to the kernel is never slower than waiting,
+/// and much faster while the flash is not saturated.
 #[test]
 fn free_switches_never_lose() {
     for seed in 0..8 {
@@ -581,8 +581,8 @@ fn the_window_keeps_threads_in_the_order_of_the_trace() {
     assert!((all[0] / alone - 1.0).abs() < 0.02, "{all:?} {alone}");
 }
 
-/// A thread that only computes and one that sleeps for flash again and again: where a thread that
-/// wakes takes the core, it is done long before the other; where it waits its turn, only after it.
+/// A thread that only computes and one that often sleeps for flash: if a woken thread takes the core, it
+/// ends long before the other; if it waits for its turn, only after it.
 #[test]
 fn sleepers_take_the_core_when_they_wake() {
     let sleeper = mix(1, 64, 200, 10, 0.0, 3);
@@ -615,7 +615,7 @@ fn a_used_drive_collects_and_it_shows_in_the_prediction() {
     assert!(cell.erases_most > cell.erases_least);
 }
 
-/// Alone, a service takes longer than predicted by what it erases, which no prediction counts.
+/// Without queueing, a service takes longer than predicted only by its erases, which predictions omit.
 #[test]
 fn erasing_is_what_a_prediction_leaves_out() {
     let records = mix(1, 3000, 12000, 100, 1.0, 5);

@@ -20,9 +20,9 @@ pub struct PlainLinux {
     lists: [VecDeque<u64>; 4],
     /// `lru_add` of the processor: new pages, oldest first, and their list.
     lru_add: Vec<(u64, usize)>,
-    /// What is in any of them.
+    /// Pages in any of these lists.
     held: HashSet<u64>,
-    /// Evicted for the last reference.
+    /// Pages evicted by the last reference.
     pub evicted: Vec<u64>,
     nonresident_age: u64,
     anon_cost: u64,
@@ -114,14 +114,14 @@ impl PlainLinux {
         }
     }
 
-    /// Those that are taken from the tail of a list, tail first.
+    /// Remove pages from the tail of a list. Returns them, tail first.
     fn isolate(&mut self, list: usize, count: u64) -> Vec<u64> {
         self.lru_add_drain();
         let left = self.lists[list].len().saturating_sub(count as usize);
         self.lists[list].split_off(left).into_iter().rev().collect()
     }
 
-    /// Look at an inactive tail; answers how many pages were evicted.
+    /// Scan an inactive tail. Returns the number of evicted pages.
     fn shrink_inactive(&mut self, file: bool, count: u64) -> u64 {
         let isolated = self.isolate(if file { INACTIVE_FILE } else { INACTIVE_ANON }, count);
         let (mut freed, mut pageout, mut back) = (0, 0, Vec::new());
@@ -210,7 +210,7 @@ impl PlainLinux {
         nr
     }
 
-    /// `shrink_lruvec`; answers how many pages were evicted, and `skipped_deactivate`.
+    /// `shrink_lruvec`. Returns the number of evicted pages, and `skipped_deactivate`.
     fn shrink_lruvec(&mut self, priority: u32, force_deactivate: bool) -> (u64, bool) {
         let refaults = self.refaults();
         let may_deactivate = [false, true].map(|file| {
@@ -281,7 +281,7 @@ impl PlainLinux {
         }
     }
 
-    /// `try_charge_memcg`: reclaim, and again; where the program would be killed, go on.
+    /// `try_charge_memcg`: reclaim until a page is free; continue where the kernel would kill the program.
     fn make_room(&mut self) {
         while self.try_to_free_pages() == 0 {
             if self.lists[INACTIVE_ANON].is_empty() && self.lists[INACTIVE_FILE].is_empty() {

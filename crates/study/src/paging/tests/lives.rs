@@ -12,7 +12,7 @@ pub use steps::steps;
 
 use super::*;
 
-/// What happens, in order.
+/// A step of a test trace.
 #[derive(Clone, Debug)]
 pub enum Step {
     Event(RegionEvent),
@@ -81,15 +81,15 @@ pub struct World {
     heaps: Vec<Option<(u64, u64)>>,
     kernel: Vec<(u64, u64, Map)>,
     blocks: BTreeMap<(usize, u64), Touched>,
-    /// Every page there ever was.
+    /// All pages so far.
     pages: Vec<PlainPage>,
-    /// Those that there are, by space and number.
+    /// Existing pages, by space and number.
     numbers: BTreeMap<(usize, u64), usize>,
     frames: Vec<PlainFrame>,
     pub(crate) log: Vec<Log>,
     events: u64,
     freed: u64,
-    /// The most frames at once.
+    /// Peak number of frames.
     pub peak: u64,
 }
 
@@ -103,7 +103,7 @@ impl World {
         world
     }
 
-    /// Frames at the moment.
+    /// Current number of frames.
     pub fn resident(&self) -> u64 {
         self.frames.len() as u64 - self.freed
     }
@@ -112,7 +112,7 @@ impl World {
         if let Some(&space) = self.space_of.get(&process) {
             return space;
         }
-        // The lowest that nobody uses: its number is part of what set-associative TLBs look at.
+        // The lowest unused one: its number selects the sets of TLBs.
         let used = |space: &usize| self.space_of.values().any(|used| used == space);
         let space = (0..).find(|space| !used(space)).unwrap();
         if space == self.maps.len() {
@@ -127,7 +127,7 @@ impl World {
         (if addr < KERNEL { addr | (space as u64) << 48 } else { addr }) / size
     }
 
-    /// The number that the engines know a page by.
+    /// The page number that the engines use.
     fn name(&self, page: usize) -> u64 {
         let PlainPage { space, number, .. } = self.pages[page];
         self.number(space, number * self.page, self.page)

@@ -11,12 +11,12 @@ pub struct PlainMglru {
     min_batch: u64,
     swappiness: u64,
     pub pages: HashMap<u64, PlainPage>,
-    /// By type (files or not) and generation: where pages lie, which lags behind what they are of.
+    /// Lists by type (file or not) and generation. A page's list lags behind its generation.
     lists: HashMap<(bool, u64), VecDeque<u64>>,
-    /// How many pages are of it.
+    /// Number of pages by type and generation.
     nr_pages: HashMap<(bool, u64), u64>,
     held: HashSet<u64>,
-    /// Who was last loaded first at a place, and how many were in each 512 places.
+    /// The latest new page at each place, and the number of populated pages per 512 places.
     places: BTreeMap<u64, u64>,
     populated: HashMap<u64, u64>,
     max_seq: u64,
@@ -27,7 +27,7 @@ pub struct PlainMglru {
     avg_total: [u64; 2],
     /// None: every table is walked.
     filter: Option<HashSet<u64>>,
-    /// Evicted for the last reference.
+    /// Pages evicted by the last reference.
     pub evicted: Vec<u64>,
     pub flushed: u64,
 }
@@ -210,7 +210,7 @@ impl PlainMglru {
         }
     }
 
-    /// What is isolated of a type, and how many pages were looked at.
+    /// Isolate pages of a type. Returns them, and the number of scanned pages.
     fn scan_folios(&mut self, file: bool) -> (Vec<u64>, u64) {
         let mut isolated = Vec::new();
         if self.nr_gens(file) == 2 {

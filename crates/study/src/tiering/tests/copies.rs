@@ -10,7 +10,7 @@ use crate::tiering::engine::End;
 const ONE: u32 = 8;
 
 /// An access and what ends before it.
-pub(super) type Came = (Vec<End>, Access);
+pub(super) type AccessAndEnds = (Vec<End>, Access);
 
 /// A step of a program: a page (`None` of zeros), whether it is written, and the pages that end
 /// before, each with whether it is the page or only its translation.
@@ -22,7 +22,7 @@ pub(super) fn programs() -> impl Strategy<Value = Vec<OneStep>> {
     prop::collection::vec(step, 1..40)
 }
 
-pub(super) fn one(program: &[OneStep], first: u32) -> Vec<Came> {
+pub(super) fn one(program: &[OneStep], first: u32) -> Vec<AccessAndEnds> {
     let access = |page: Option<u32>, write| match page {
         Some(page) => Access::new(first + page, write),
         None => Access::new(Access::ZEROS.number(), write),
@@ -36,7 +36,7 @@ pub(super) fn one(program: &[OneStep], first: u32) -> Vec<Came> {
         .collect()
 }
 
-pub(super) fn block(came: &[Came]) -> Block {
+pub(super) fn block(came: &[AccessAndEnds]) -> Block {
     let mut block = Block::default();
     for (ends, access) in came {
         block.ends.extend(ends.iter().map(|end| (block.accesses.len(), *end)));
@@ -45,8 +45,8 @@ pub(super) fn block(came: &[Came]) -> Block {
     block
 }
 
-/// Everything that copies do, in blocks of `count`.
-fn all(copies: &Copies, count: usize) -> Vec<Came> {
+/// All accesses and ends of copies, in blocks of `count`.
+fn all(copies: &Copies, count: usize) -> Vec<AccessAndEnds> {
     let (mut turn, mut came) = (Turn::default(), Vec::new());
     loop {
         let mut block = Block::default();
@@ -77,7 +77,7 @@ proptest! {
         program in programs(), count in 2u32..7, slice in 1usize..9, lives: bool, step in 1usize..50,
     ) {
         let length = program.len();
-        let mut queues: Vec<VecDeque<Came>> = (0..count)
+        let mut queues: Vec<VecDeque<AccessAndEnds>> = (0..count)
             .map(|copy| {
                 let mut own = one(&program, copy * ONE);
                 let begin = length * copy as usize / count as usize;
@@ -117,7 +117,7 @@ fn a_copy_that_ends_leaves_the_others() {
     assert_eq!(left, [1, ONE, ONE + 3]);
 }
 
-/// Of as many copies everything is as much: accesses, pages, and what lies in fast memory.
+/// Accesses, pages and memory sizes are proportional to the number of copies.
 #[test]
 fn copies_are_as_much_of_everything() {
     use crate::paging::tests::lives::{PROCESSES, Step as Life, trace};

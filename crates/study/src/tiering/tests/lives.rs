@@ -10,16 +10,16 @@ use crate::paging::tests::lives::{self, Log, PROCESSES, Step as Life, World as T
 use crate::tiering::engine::End;
 use crate::tiering::trace::{Numbering, TracePages};
 
-/// What comes of a trace, in order.
+/// A step of a trace's stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Came<Frame> {
+enum StreamStep<Frame> {
     /// An access; `None` to the page of zeros.
     Access(Option<Frame>, bool),
     Page(Frame),
     Translation(Frame),
 }
 
-/// Records and events of three processes, of which one at least tells lives.
+/// Records and events of three processes, with at least one event of lifetimes.
 fn steps() -> impl Strategy<Value = Vec<Life>> {
     lives::steps().prop_map(|mut steps| {
         let (addr, length) = (1 << 46, 4096);
@@ -46,28 +46,28 @@ fn blocks(pages: &TracePages, count: usize) -> Vec<Block> {
     }
 }
 
-fn stream(pages: &TracePages, count: usize) -> Vec<Came<u32>> {
+fn stream(pages: &TracePages, count: usize) -> Vec<StreamStep<u32>> {
     let mut all = Vec::new();
     for block in blocks(pages, count) {
         let mut ends = block.ends.iter().peekable();
         for (index, access) in block.accesses.iter().enumerate() {
             while let Some((_, end)) = ends.next_if(|(at, _)| *at <= index) {
                 all.push(match end {
-                    End::Page(page) => Came::Page(page.number()),
-                    End::Translation(page) => Came::Translation(page.number()),
+                    End::Page(page) => StreamStep::Page(page.number()),
+                    End::Translation(page) => StreamStep::Translation(page.number()),
                     End::Pages(..) => panic!("of copies alone"),
                 });
             }
             let page = (access.page() != Access::ZEROS).then_some(access.page().number());
-            all.push(Came::Access(page, access.write()));
+            all.push(StreamStep::Access(page, access.write()));
         }
         assert!(ends.next().is_none());
     }
     all
 }
 
-/// The same of tables and loops, by frame; and the most frames at once.
-fn plain(steps: &[Life], page_bytes: u64) -> (Vec<Came<usize>>, usize) {
+/// The same from tables and loops, by frame, and the peak number of frames.
+fn plain(steps: &[Life], page_bytes: u64) -> (Vec<StreamStep<usize>>, usize) {
     let mut table = Table::new(page_bytes, 4096, &PROCESSES);
     // Events after the last record change nothing.
     let last = steps.iter().rposition(|step| matches!(step, Life::Record(_))).unwrap();
@@ -82,19 +82,19 @@ fn plain(steps: &[Life], page_bytes: u64) -> (Vec<Came<usize>>, usize) {
     for step in &table.log {
         match *step {
             Log::Access { page, frame, write, .. } => {
-                came.push(Came::Access(frame, write));
+                came.push(StreamStep::Access(frame, write));
                 held.insert(page, frame);
                 used.extend(frame);
                 most = most.max(used.len());
             }
             Log::Shootdown(page) => {
                 if let Some(frame) = held.remove(&page).flatten() {
-                    came.push(Came::Translation(frame));
+                    came.push(StreamStep::Translation(frame));
                 }
             }
             Log::Free(frame) => {
-                came.pop_if(|last| *last == Came::Translation(frame));
-                came.push(Came::Page(frame));
+                came.pop_if(|last| *last == StreamStep::Translation(frame));
+                came.push(StreamStep::Page(frame));
                 used.remove(&frame);
             }
             Log::Discard(_) | Log::Keep(_) => {}
@@ -111,12 +111,12 @@ fn check(steps: &[Life], huge: bool, count: usize) {
     let came = stream(&pages, count);
     assert_eq!(pages.resident() as usize, (most * unit as usize).max(1));
     assert_eq!(came.len(), expected.len());
-    // Frames that there are at a time lie at different places, each at one.
+    // Frames in use at the same time have different places, each one place.
     let (mut place_of, mut frame_at) = (HashMap::new(), HashMap::new());
     for (came, expected) in came.into_iter().zip(expected) {
         let place = |page: u32| page / unit;
         match (came, expected) {
-            (Came::Access(page, write), Came::Access(frame, writes)) => {
+            (StreamStep::Access(page, write), StreamStep::Access(frame, writes)) => {
                 assert_eq!((page.is_some(), write), (frame.is_some(), writes));
                 if let (Some(page), Some(frame)) = (page, frame) {
                     assert!(page < pages.pages());
@@ -124,11 +124,11 @@ fn check(steps: &[Life], huge: bool, count: usize) {
                     assert_eq!(*frame_at.entry(place(page)).or_insert(frame), frame);
                 }
             }
-            (Came::Page(page), Came::Page(frame)) => {
+            (StreamStep::Page(page), StreamStep::Page(frame)) => {
                 assert_eq!(place_of.remove(&frame), Some(place(page)));
                 assert_eq!(frame_at.remove(&place(page)), Some(frame));
             }
-            (Came::Translation(page), Came::Translation(frame)) => {
+            (StreamStep::Translation(page), StreamStep::Translation(frame)) => {
                 assert_eq!(place_of.get(&frame), Some(&place(page)));
             }
             other => panic!("{other:?}"),
@@ -144,11 +144,11 @@ fn compare_lives(steps: &[Life], count: usize) {
     let program: Vec<Step> = stream(&pages, count)
         .into_iter()
         .filter_map(|came| match came {
-            Came::Access(None, _) => Some(Step::Zeros),
-            Came::Access(Some(page), true) => Some(Step::Write(page)),
-            Came::Access(Some(page), false) => Some(Step::Read(page)),
-            Came::Page(page) => Some(Step::Release(page)),
-            Came::Translation(_) => None,
+            StreamStep::Access(None, _) => Some(Step::Zeros),
+            StreamStep::Access(Some(page), true) => Some(Step::Write(page)),
+            StreamStep::Access(Some(page), false) => Some(Step::Read(page)),
+            StreamStep::Page(page) => Some(Step::Release(page)),
+            StreamStep::Translation(_) => None,
         })
         .collect();
     let (nodes, limit) = ([10, pages.resident() as usize + 6], pages.pages().max(1));
@@ -183,12 +183,12 @@ proptest! {
         compare_lives(&steps, count);
     }
 
-    /// Where writes may be missing, nothing is taken for zeros.
+    /// If writes may be missing, no memory counts as zeros.
     #[test]
     fn behind_caches_memory_has_frames(steps in steps(), huge: bool) {
         let folder = tempfile::tempdir().unwrap();
         let pages = open(&trace(&steps, &PROCESSES, folder.path()), huge, true);
-        let zeros = |came: &Came<u32>| matches!(came, Came::Access(None, _));
+        let zeros = |came: &StreamStep<u32>| matches!(came, StreamStep::Access(None, _));
         prop_assert!(!stream(&pages, 100).iter().any(zeros));
     }
 
@@ -246,21 +246,21 @@ fn known_lives() {
     let pages = open(&trace(&steps, &PROCESSES, folder.path()), false, false);
     assert_eq!((pages.pages(), pages.resident(), pages.footprint()), (4, 3, 4));
     let (load, store) =
-        (|page| Came::Access(Some(page), false), |page| Came::Access(Some(page), true));
+        (|page| StreamStep::Access(Some(page), false), |page| StreamStep::Access(Some(page), true));
     let expected = [
         store(3),
-        Came::Access(None, false),
+        StreamStep::Access(None, false),
         store(0),
-        Came::Translation(0),
-        Came::Translation(3),
+        StreamStep::Translation(0),
+        StreamStep::Translation(3),
         load(0),
         store(1),
         store(0),
         load(1),
-        Came::Page(0),
-        Came::Page(3),
+        StreamStep::Page(0),
+        StreamStep::Page(3),
         load(1),
-        Came::Page(1),
+        StreamStep::Page(1),
         store(0),
         store(2),
     ];

@@ -126,7 +126,7 @@ fn access(step: Step, pages: u32) -> Option<Access> {
     }
 }
 
-/// Every look of the contract answers the same in both worlds.
+/// All queries of the contract give the same results in both worlds.
 fn same_state(one: &dyn Memory, other: &dyn Memory) {
     for node in NodeId::all(one.nodes()) {
         let state = |m: &dyn Memory| {
@@ -150,7 +150,7 @@ fn same_state(one: &dyn Memory, other: &dyn Memory) {
     }
 }
 
-/// The counters are what the log says.
+/// The counters agree with the log.
 fn counted(world: &World) {
     let log = world.log.as_deref().unwrap_or_default();
     let count = world.counters();

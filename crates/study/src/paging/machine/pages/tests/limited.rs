@@ -42,7 +42,7 @@ impl Plain {
         self.held() + pages <= limit
     }
 
-    /// The oldest folio has its turn.
+    /// Consider the oldest folio for reclaim.
     fn consider(&mut self, id: usize) {
         self.order_of_reclaim.rotate_left(1);
         let referenced = self.mappings(id).iter().any(|page| {
@@ -83,7 +83,7 @@ impl Plain {
         self.pages.iter().filter(|(_, mapped)| folio(mapped)).map(|(page, _)| *page).collect()
     }
 
-    /// Whether all processes have it at the same address: others are not found.
+    /// Whether all processes have it at the same address; other mappings are not found.
     fn is_in_its_place(&self, id: usize) -> bool {
         let home = self.folios[id].home & ADDRESS;
         self.mappings(id).iter().all(|page| page >> HUGE & ADDRESS == home)
@@ -127,7 +127,7 @@ impl Plain {
                 self.set(page, Some(Mapped::Other));
             }
         }
-        // A block of which a part is used is not free.
+        // A block of 2 MiB that is partly used is not free.
         if self.folios.len() > before {
             self.free = free;
         }

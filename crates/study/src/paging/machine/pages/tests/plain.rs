@@ -11,7 +11,7 @@ pub struct PlainFolio {
     pub order: u32,
     pub zero: bool,
     pub first: u64,
-    /// The range in which its process has it.
+    /// The range of 2 MiB in which its process maps it.
     pub home: u64,
     /// Pages that map it.
     pub uses: usize,
@@ -48,7 +48,7 @@ pub struct Touched {
     pub used: u32,
 }
 
-/// Every page for itself.
+/// Reference implementation: tables with an entry for every page.
 #[derive(Default)]
 pub struct Plain {
     pub folios: Vec<PlainFolio>,
@@ -276,7 +276,7 @@ impl Plain {
         self.small(page);
     }
 
-    /// Page tables that stayed when all of their pages were given back.
+    /// Whether a page table stayed when all of its pages were freed.
     fn kept(&self, range: u64) -> bool {
         self.forked.contains(&(range | 1 << 60))
     }
