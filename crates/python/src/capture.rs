@@ -15,7 +15,7 @@ use crate::raise;
 /// (its `number`, or SIGINT); a second one, or any other exception, sends SIGKILL.
 #[pyfunction]
 #[pyo3(signature = (command, output, plugin, *, options, force, progress))]
-fn capture_run(
+pub(crate) fn capture_run(
     py: Python<'_>,
     command: Vec<OsString>,
     output: PathBuf,
@@ -71,16 +71,11 @@ fn capture_run(
 
 /// The requirements of capturing and whether they are met, as JSON.
 #[pyfunction]
-fn capture_probe(py: Python<'_>, plugin: PathBuf) -> PyResult<String> {
+pub(crate) fn capture_probe(py: Python<'_>, plugin: PathBuf) -> PyResult<String> {
     let requirements = py.detach(|| probe(&plugin));
     serde_json::to_string(&requirements).map_err(unexpected)
 }
 
 fn unexpected(error: serde_json::Error) -> PyErr {
     pyo3::exceptions::PyRuntimeError::new_err(error.to_string())
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(capture_run, module)?)?;
-    module.add_function(wrap_pyfunction!(capture_probe, module)?)
 }

@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 /// Export a trace folder to a file; the number of references exported.
 #[pyfunction]
 #[pyo3(signature = (trace, out, *, options, force, progress))]
-fn export_trace(
+pub(crate) fn export_trace(
     py: Python<'_>,
     trace: PathBuf,
     out: PathBuf,
@@ -28,8 +28,4 @@ fn export_trace(
             on_progress,
         )
     })
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(export_trace, module)?)
 }

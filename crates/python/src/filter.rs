@@ -14,7 +14,7 @@ use crate::raise;
 /// its references. A view without a filter is not written.
 #[pyfunction]
 #[pyo3(signature = (trace, out, machine, *, filter, progress))]
-fn filter_view(
+pub(crate) fn filter_view(
     py: Python<'_>,
     trace: PathBuf,
     out: PathBuf,
@@ -28,8 +28,4 @@ fn filter_view(
     crate::progress::run(py, progress, move |on_progress| {
         filter::view(filter, &trace, &out, machine, on_progress)
     })
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(filter_view, module)?)
 }

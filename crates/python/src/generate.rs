@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 /// Generate a trace folder.
 #[pyfunction]
 #[pyo3(signature = (out, *, options, force, progress))]
-fn generate_trace(
+pub(crate) fn generate_trace(
     py: Python<'_>,
     out: PathBuf,
     options: &Bound<'_, PyDict>,
@@ -21,8 +21,4 @@ fn generate_trace(
         generate(name, &params, &out, force, on_progress)
     })?;
     Ok(())
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(generate_trace, module)?)
 }

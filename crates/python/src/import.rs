@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 /// Import a file into a trace folder.
 #[pyfunction]
 #[pyo3(signature = (source, out, *, options, force, progress))]
-fn import_trace(
+pub(crate) fn import_trace(
     py: Python<'_>,
     source: PathBuf,
     out: PathBuf,
@@ -23,8 +23,4 @@ fn import_trace(
         import::import(&source, &out, format, force, &Options::from(&request), on_progress)
     })?;
     Ok(())
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(import_trace, module)?)
 }

@@ -12,7 +12,7 @@ use crate::raise;
 
 /// `trace.json` of a trace that agrees with itself and with the footers of its parts, as JSON text.
 #[pyfunction]
-fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
+pub(crate) fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
     py.detach(|| to_json(Reader::open_sample(&trace)?.info())).map_err(raise)
 }
 
@@ -21,7 +21,7 @@ fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
 /// refused unless `sample` is true; counts are then those of its records.
 #[pyfunction]
 #[pyo3(signature = (trace, whole, *, options, heat_map, sample, progress))]
-fn info_summarize(
+pub(crate) fn info_summarize(
     py: Python<'_>,
     trace: PathBuf,
     whole: PathBuf,
@@ -43,9 +43,4 @@ fn info_summarize(
 
 fn to_json(value: &impl Serialize) -> nearfar_trace::Result<String> {
     serde_json::to_string(value).map_err(|e| Error::input("info", e.to_string(), "report this"))
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(trace_open, module)?)?;
-    module.add_function(wrap_pyfunction!(info_summarize, module)?)
 }

@@ -1,7 +1,7 @@
 //! `nearfar._engine`: the Python module of the engine. Every function only converts its arguments, releases
 //! the GIL and calls a crate. Results are JSON text or plain values.
 //!
-//! One file per area, each with a `register` function in the list below.
+//! One file per area; the module `_engine` below exports their functions and classes.
 
 mod capture;
 mod export;
@@ -50,28 +50,61 @@ pub(crate) fn raise(error: nearfar_trace::Error) -> PyErr {
 }
 
 #[pymodule]
-fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    // First: it checks the environment for all functions.
-    machine::register(module)?;
-    measure::register(module)?;
-    paging::register(module)?;
-    paper::register(module)?;
-    schema::register(module)?;
-    ssd::register(module)?;
-    symbols::register(module)?;
-    numa::register(module)?;
-    import::register(module)?;
-    info::register(module)?;
-    export::register(module)?;
-    filter::register(module)?;
-    generate::register(module)?;
-    output::register(module)?;
-    capture::register(module)?;
-    live::register(module)?;
-    thp::register(module)?;
-    tiering::register(module)?;
-    units::register(module)?;
-    workload::register(module)?;
-    Ok(())
+mod _engine {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::capture::{capture_probe, capture_run};
+    #[pymodule_export]
+    use crate::export::export_trace;
+    #[pymodule_export]
+    use crate::filter::filter_view;
+    #[pymodule_export]
+    use crate::generate::generate_trace;
+    #[pymodule_export]
+    use crate::import::import_trace;
+    #[pymodule_export]
+    use crate::info::{info_summarize, trace_open};
+    #[pymodule_export]
+    use crate::live::{LiveWatch, live_check, live_counters, live_probe, live_run, live_runs};
+    #[pymodule_export]
+    use crate::machine::{
+        AccessTimes, FaultTimes, Machine, machine_builtin, machine_restore, machine_schema,
+    };
+    #[pymodule_export]
+    use crate::measure::{
+        Chase, MappedMemory, ProgramWork, measure_bandwidth, measure_cycles, measure_processor,
+        measure_requests, measure_switches,
+    };
+    #[pymodule_export]
+    use crate::numa::{numa_alloc, numa_pair, numa_plan, numa_run, numa_topology, numa_weights};
+    #[pymodule_export]
+    use crate::output::{Output, file_read, output_check};
+    #[pymodule_export]
+    use crate::paging::{explain_options, paging, paging_explain, paging_options};
+    #[pymodule_export]
+    use crate::paper::paper_builtin;
+    #[pymodule_export]
+    use crate::policy::{MemoryHandle, ThreadHandle, policy_hooks};
+    #[pymodule_export]
+    use crate::schema::schema;
+    #[pymodule_export]
+    use crate::ssd::ssd;
+    #[pymodule_export]
+    use crate::symbols::{elf_build_id, elf_names, perf_names};
+    #[pymodule_export]
+    use crate::thp::thp;
+    #[pymodule_export]
+    use crate::tiering::{tiering_policies, tiering_run};
+    #[pymodule_export]
+    use crate::units::{
+        parse_bytes, parse_memory, parse_nanoseconds, parse_page_sizes, parse_policy, parse_shares,
+    };
+    #[pymodule_export]
+    use crate::workload::workload_builtin;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
 }

@@ -70,7 +70,7 @@ fn result_json(request: &RunOptions, setup: &Setup, summary: &Summary) -> String
 #[pyfunction]
 #[pyo3(signature = (command, library, *, options, knobs, progress, policy=None, resident=None))]
 #[allow(clippy::too_many_arguments)]
-fn live_run(
+pub(crate) fn live_run(
     py: Python<'_>,
     command: Vec<String>,
     library: PathBuf,
@@ -109,7 +109,7 @@ fn live_run(
 /// the program is run alone to measure it. A percentage as fast memory is taken as the minimum.
 #[pyfunction]
 #[pyo3(signature = (command, *, options, knobs, policy=None))]
-fn live_check(
+pub(crate) fn live_check(
     py: Python<'_>,
     command: &str,
     options: &Bound<'_, PyDict>,
@@ -123,26 +123,26 @@ fn live_check(
 
 /// Raise an error if userfaultfd is not available as `nearfar run` needs it.
 #[pyfunction]
-fn live_probe() -> PyResult<()> {
+pub(crate) fn live_probe() -> PyResult<()> {
     nearfar_live::linux::Linux::open(1).map(|_| ()).map_err(raise)
 }
 
 /// Current runs: launchers and their command lines.
 #[pyfunction]
-fn live_runs(py: Python<'_>) -> Vec<(u32, String)> {
+pub(crate) fn live_runs(py: Python<'_>) -> Vec<(u32, String)> {
     py.detach(Watched::all)
 }
 
 /// Names and meanings of the counters.
 #[pyfunction]
-fn live_counters() -> Vec<(&'static str, String)> {
+pub(crate) fn live_counters() -> Vec<(&'static str, String)> {
     let what = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     Counters::NAMES.iter().map(|(name, text)| (*name, what(text))).collect()
 }
 
 /// A run: of a launcher, of a program that it manages, or the only one.
 #[pyclass]
-struct LiveWatch(Watched);
+pub(crate) struct LiveWatch(Watched);
 
 #[pymethods]
 impl LiveWatch {
@@ -160,13 +160,4 @@ impl LiveWatch {
     fn look(&mut self) -> String {
         serde_json::to_string(&self.0.snapshot()).unwrap_or_default()
     }
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<LiveWatch>()?;
-    module.add_function(wrap_pyfunction!(live_run, module)?)?;
-    module.add_function(wrap_pyfunction!(live_check, module)?)?;
-    module.add_function(wrap_pyfunction!(live_probe, module)?)?;
-    module.add_function(wrap_pyfunction!(live_runs, module)?)?;
-    module.add_function(wrap_pyfunction!(live_counters, module)?)
 }

@@ -13,13 +13,13 @@ use crate::raise;
 
 /// Names and texts of the built-in machines.
 #[pyfunction]
-fn machine_builtin() -> Vec<(&'static str, &'static str)> {
+pub(crate) fn machine_builtin() -> Vec<(&'static str, &'static str)> {
     builtin().to_vec()
 }
 
 /// JSON Schema of a machine file.
 #[pyfunction]
-fn machine_schema() -> String {
+pub(crate) fn machine_schema() -> String {
     schema()
 }
 
@@ -27,7 +27,7 @@ fn machine_schema() -> String {
 /// TLB and fault models, 001).
 #[pyclass(frozen, eq, module = "nearfar._engine")]
 #[derive(PartialEq)]
-struct AccessTimes(nearfar_hardware::AccessTimes);
+pub(crate) struct AccessTimes(nearfar_hardware::AccessTimes);
 
 #[pymethods]
 impl AccessTimes {
@@ -71,7 +71,7 @@ impl AccessTimes {
 /// Times of the kernel for a page fault.
 #[pyclass(frozen, get_all, eq, module = "nearfar._engine")]
 #[derive(PartialEq)]
-struct FaultTimes {
+pub(crate) struct FaultTimes {
     /// A fault without clearing the page or waiting for a device, in nanoseconds.
     fault_ns: f64,
     /// Clearing one byte, in nanoseconds.
@@ -240,15 +240,10 @@ fn wrap(file: nearfar_trace::Result<MachineFile>) -> PyResult<Machine> {
 
 /// Restore a pickled machine: `text` already contains the values of `set`.
 #[pyfunction]
-fn machine_restore(place: &str, text: &str, set: Vec<(String, String)>) -> PyResult<Machine> {
+pub(crate) fn machine_restore(
+    place: &str,
+    text: &str,
+    set: Vec<(String, String)>,
+) -> PyResult<Machine> {
     wrap(MachineFile::parse(place, text).map(|file| MachineFile { set, ..file }))
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Machine>()?;
-    module.add_class::<AccessTimes>()?;
-    module.add_class::<FaultTimes>()?;
-    module.add_function(wrap_pyfunction!(machine_builtin, module)?)?;
-    module.add_function(wrap_pyfunction!(machine_schema, module)?)?;
-    module.add_function(wrap_pyfunction!(machine_restore, module)?)
 }

@@ -8,7 +8,7 @@ use crate::raise;
 
 /// The processor according to `cpuid`, as JSON; None without `cpuid`.
 #[pyfunction]
-fn measure_processor() -> Option<String> {
+pub(crate) fn measure_processor() -> Option<String> {
     let processor = cpuid::decode(&cpuid::read())?;
     // Plain data cannot fail to serialize.
     Some(serde_json::to_string(&processor).unwrap_or_default())
@@ -33,7 +33,7 @@ fn access(name: &str) -> Result<Access> {
 
 /// The work of a program between two faults.
 #[pyclass(module = "nearfar._engine")]
-struct ProgramWork(nearfar_measure::Work);
+pub(crate) struct ProgramWork(nearfar_measure::Work);
 
 #[pymethods]
 impl ProgramWork {
@@ -45,7 +45,7 @@ impl ProgramWork {
 
 /// Untouched memory, unmapped with the last reference to it.
 #[pyclass(module = "nearfar._engine")]
-struct MappedMemory(nearfar_measure::Mapping);
+pub(crate) struct MappedMemory(nearfar_measure::Mapping);
 
 #[pymethods]
 impl MappedMemory {
@@ -93,7 +93,7 @@ impl MappedMemory {
 
 /// Chains of dependent loads.
 #[pyclass(module = "nearfar._engine")]
-struct Chase(nearfar_measure::Chase);
+pub(crate) struct Chase(nearfar_measure::Chase);
 
 #[pymethods]
 impl Chase {
@@ -131,14 +131,14 @@ impl Chase {
 
 /// Nanoseconds per cycle, for each of `batches`.
 #[pyfunction]
-fn measure_cycles(py: Python<'_>, rounds: usize, batches: usize) -> Vec<f64> {
+pub(crate) fn measure_cycles(py: Python<'_>, rounds: usize, batches: usize) -> Vec<f64> {
     py.detach(|| nearfar_measure::cycle_times(rounds, batches))
 }
 
 /// Bytes per second of all of `cpus` together, for each of `rounds`.
 #[pyfunction]
 #[pyo3(signature = (access, cpus, *, bytes, node, rounds))]
-fn measure_bandwidth(
+pub(crate) fn measure_bandwidth(
     py: Python<'_>,
     access: &str,
     cpus: Vec<usize>,
@@ -152,7 +152,7 @@ fn measure_bandwidth(
 
 /// Nanoseconds of a switch between two threads on `cpu`, for each of `batches`.
 #[pyfunction]
-fn measure_switches(
+pub(crate) fn measure_switches(
     py: Python<'_>,
     cpu: usize,
     rounds: usize,
@@ -164,7 +164,7 @@ fn measure_switches(
 /// Nanoseconds of each of `count` requests at random offsets below `span` of an open file.
 #[pyfunction]
 #[pyo3(signature = (file, access, *, bytes, span, count))]
-fn measure_requests(
+pub(crate) fn measure_requests(
     py: Python<'_>,
     file: i32,
     access: &str,
@@ -174,15 +174,4 @@ fn measure_requests(
 ) -> PyResult<Vec<f64>> {
     let access = self::access(access).map_err(raise)?;
     py.detach(|| nearfar_measure::request_times(file, access, bytes, span, count)).map_err(raise)
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<ProgramWork>()?;
-    module.add_class::<MappedMemory>()?;
-    module.add_class::<Chase>()?;
-    module.add_function(wrap_pyfunction!(measure_processor, module)?)?;
-    module.add_function(wrap_pyfunction!(measure_cycles, module)?)?;
-    module.add_function(wrap_pyfunction!(measure_bandwidth, module)?)?;
-    module.add_function(wrap_pyfunction!(measure_switches, module)?)?;
-    module.add_function(wrap_pyfunction!(measure_requests, module)?)
 }

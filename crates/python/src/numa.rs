@@ -20,7 +20,7 @@ use crate::raise;
 
 /// Nodes, distances, possible modes and the kernel's fallback orders of a machine, as JSON text.
 #[pyfunction]
-fn numa_topology(machine: &Machine) -> PyResult<String> {
+pub(crate) fn numa_topology(machine: &Machine) -> PyResult<String> {
     let topology = machine.hardware().topology().map_err(raise)?;
     let shown: Vec<usize> = (0..topology.nodes.len()).collect();
     // Nodes with memory other than DRAM are added to the running system.
@@ -56,7 +56,7 @@ fn numa_topology(machine: &Machine) -> PyResult<String> {
 /// Allocations of every size under every mode. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, options))]
-fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyResult<String> {
+pub(crate) fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyResult<String> {
     let topology = machine.hardware().topology().map_err(raise)?;
     let request: AllocRequest = crate::given::read(options)?;
     let options = AllocOptions::of_alloc(&request, &topology);
@@ -72,7 +72,7 @@ fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyResult<String
 /// A trace, or a stream of `bytes`, under every mode. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, trace, bytes, options, progress))]
-fn numa_run(
+pub(crate) fn numa_run(
     py: Python<'_>,
     machine: &Machine,
     trace: Option<PathBuf>,
@@ -107,7 +107,7 @@ fn numa_run(
 /// Two guests in memory mode, each a trace or bytes. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, traces, bytes, options, progress))]
-fn numa_pair(
+pub(crate) fn numa_pair(
     py: Python<'_>,
     machine: &Machine,
     traces: [Option<PathBuf>; 2],
@@ -145,7 +145,7 @@ fn numa_pair(
 /// The options of a plan as read, as JSON text.
 #[pyfunction]
 #[pyo3(signature = (*, options))]
-fn numa_plan(options: &Bound<'_, PyDict>) -> PyResult<String> {
+pub(crate) fn numa_plan(options: &Bound<'_, PyDict>) -> PyResult<String> {
     let request: PlanRequest = crate::given::read(options)?;
     Ok(json!(request.plain()).to_string())
 }
@@ -153,7 +153,7 @@ fn numa_plan(options: &Bound<'_, PyDict>) -> PyResult<String> {
 /// Weights in proportion to bandwidth, for nodes seen from `origin`.
 #[pyfunction]
 #[pyo3(signature = (machine, *, nodes, origin, writes))]
-fn numa_weights(
+pub(crate) fn numa_weights(
     machine: &Machine,
     nodes: Vec<usize>,
     origin: Option<usize>,
@@ -165,13 +165,4 @@ fn numa_weights(
         return Err(raise(Error::input("--nodes", format!("no node {node}"), "")));
     }
     Ok(bandwidth_weights(&topology, from, &nodes, writes))
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(numa_topology, module)?)?;
-    module.add_function(wrap_pyfunction!(numa_alloc, module)?)?;
-    module.add_function(wrap_pyfunction!(numa_run, module)?)?;
-    module.add_function(wrap_pyfunction!(numa_pair, module)?)?;
-    module.add_function(wrap_pyfunction!(numa_plan, module)?)?;
-    module.add_function(wrap_pyfunction!(numa_weights, module)?)
 }

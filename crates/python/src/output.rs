@@ -16,7 +16,7 @@ fn form(holds: Option<String>) -> Form {
 /// Raise the errors of :class:`Output` before the work.
 #[pyfunction]
 #[pyo3(signature = (path, *, holds, force, inputs))]
-fn output_check(
+pub(crate) fn output_check(
     path: PathBuf,
     holds: Option<String>,
     force: bool,
@@ -28,7 +28,7 @@ fn output_check(
 
 /// A claimed path: a file, or a folder with a file named ``holds``.
 #[pyclass]
-struct Output(Option<output::Output>);
+pub(crate) struct Output(Option<output::Output>);
 
 #[pymethods]
 impl Output {
@@ -67,7 +67,7 @@ impl Output {
 
 /// Read a regular file of at most ``most`` bytes; ``what`` names its expected content in errors.
 #[pyfunction]
-fn file_read<'py>(
+pub(crate) fn file_read<'py>(
     py: Python<'py>,
     path: PathBuf,
     what: &str,
@@ -75,10 +75,4 @@ fn file_read<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = py.detach(|| file::read(&path, what, most)).map_err(raise)?;
     Ok(PyBytes::new(py, &bytes))
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Output>()?;
-    module.add_function(wrap_pyfunction!(output_check, module)?)?;
-    module.add_function(wrap_pyfunction!(file_read, module)?)
 }

@@ -34,7 +34,7 @@ fn study(
 /// frames.
 #[pyfunction]
 #[pyo3(signature = (trace, machines, *, options, progress))]
-fn paging(
+pub(crate) fn paging(
     py: Python<'_>,
     trace: PathBuf,
     machines: Vec<PyRef<'_, Machine>>,
@@ -51,7 +51,7 @@ fn paging(
 /// options and the page sizes in bytes.
 #[pyfunction]
 #[pyo3(signature = (machines, *, options))]
-fn paging_options(
+pub(crate) fn paging_options(
     machines: Vec<PyRef<'_, Machine>>,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<String> {
@@ -63,7 +63,7 @@ fn paging_options(
 /// The parsed options of `nearfar explain`, as JSON text.
 #[pyfunction]
 #[pyo3(signature = (*, options))]
-fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
+pub(crate) fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
     let request: explain::Request = crate::given::read(options)?;
     Ok(serde_json::Value::Object(request.plain()).to_string())
 }
@@ -73,7 +73,7 @@ fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
 /// `on`, it returns a list with one for each of them, and TLB misses are those of its processor.
 #[pyfunction]
 #[pyo3(signature = (trace, *, options, progress, on=None))]
-fn paging_explain(
+pub(crate) fn paging_explain(
     py: Python<'_>,
     trace: PathBuf,
     options: &Bound<'_, PyDict>,
@@ -101,11 +101,4 @@ fn paging_explain(
         };
         Ok(result.to_string())
     })
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(paging, module)?)?;
-    module.add_function(wrap_pyfunction!(paging_options, module)?)?;
-    module.add_function(wrap_pyfunction!(explain_options, module)?)?;
-    module.add_function(wrap_pyfunction!(paging_explain, module)?)
 }

@@ -4,11 +4,7 @@ use pyo3::prelude::*;
 
 /// Names (`001/statements`) and texts of `papers/*/*.toml`, sorted by name.
 #[pyfunction]
-fn paper_builtin() -> Vec<(&'static str, &'static str)> {
+pub(crate) fn paper_builtin() -> Vec<(&'static str, &'static str)> {
     const LIST: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/papers.rs"));
     LIST.to_vec()
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(paper_builtin, module)?)
 }

@@ -6,13 +6,9 @@ use pyo3::prelude::*;
 
 /// Every declaration as JSON text.
 #[pyfunction]
-fn schema() -> String {
+pub(crate) fn schema() -> String {
     let commands = declared::COMMANDS
         .iter()
         .chain([&nearfar_capture::COMMAND, &nearfar_live::options::COMMAND]);
     command::to_json(commands).to_string()
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(schema, module)?)
 }

@@ -15,7 +15,7 @@ use crate::raise;
 /// the same order, the options as read.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
-fn ssd(
+pub(crate) fn ssd(
     py: Python<'_>,
     trace: PathBuf,
     machine: &Machine,
@@ -36,8 +36,4 @@ fn ssd(
         });
         Ok(result.to_string())
     })
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(ssd, module)?)
 }

@@ -9,7 +9,7 @@ use crate::raise;
 
 /// The build id of an ELF file, if it has one.
 #[pyfunction]
-fn elf_build_id(py: Python<'_>, file: PathBuf) -> PyResult<Option<String>> {
+pub(crate) fn elf_build_id(py: Python<'_>, file: PathBuf) -> PyResult<Option<String>> {
     py.detach(|| build_id(&file)).map_err(raise)
 }
 
@@ -17,7 +17,7 @@ fn elf_build_id(py: Python<'_>, file: PathBuf) -> PyResult<Option<String>> {
 /// "start", "file", "line"}, ...]` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (image, offsets, *, debug))]
-fn elf_names(
+pub(crate) fn elf_names(
     py: Python<'_>,
     image: PathBuf,
     offsets: Vec<u64>,
@@ -29,16 +29,14 @@ fn elf_names(
 
 /// The functions at addresses, from a perf map.
 #[pyfunction]
-fn perf_names(py: Python<'_>, file: PathBuf, addrs: Vec<u64>) -> PyResult<Vec<Option<String>>> {
+pub(crate) fn perf_names(
+    py: Python<'_>,
+    file: PathBuf,
+    addrs: Vec<u64>,
+) -> PyResult<Vec<Option<String>>> {
     let find = || {
         let map = PerfMap::open(&file)?;
         Ok(addrs.iter().map(|&addr| map.find(addr).map(str::to_owned)).collect())
     };
     py.detach(find).map_err(raise)
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(elf_build_id, module)?)?;
-    module.add_function(wrap_pyfunction!(elf_names, module)?)?;
-    module.add_function(wrap_pyfunction!(perf_names, module)?)
 }

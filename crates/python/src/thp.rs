@@ -15,7 +15,7 @@ use crate::raise;
 /// `lifetimes` is whether the trace says what was mapped.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
-fn thp(
+pub(crate) fn thp(
     py: Python<'_>,
     trace: PathBuf,
     machine: &Machine,
@@ -34,8 +34,4 @@ fn thp(
         });
         Ok(result.to_string())
     })
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(thp, module)?)
 }

@@ -12,13 +12,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::machine::Machine;
-use crate::policy::{MemoryHandle, Raised, ThreadHandle, policy, policy_hooks, store_exception};
+use crate::policy::{Raised, policy, store_exception};
 use crate::raise;
 
 /// Policies as JSON text: `[{"name", "what", "follows", "leaves_out", "not_for", "foresees",
 /// "knobs": [{"name", "kind", "default", "what", "source"}]}]`.
 #[pyfunction]
-fn tiering_policies() -> String {
+pub(crate) fn tiering_policies() -> String {
     let policies = POLICIES.iter().map(|(name, policy)| {
         let knobs = policy.all_knobs().into_iter().map(|knob| {
             serde_json::json!({
@@ -56,7 +56,7 @@ type PolicyArgument = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<Strin
 #[pyfunction]
 #[pyo3(signature = (machine, *, policies, traces, policy_scale, options, progress))]
 #[allow(clippy::too_many_arguments)]
-fn tiering_run(
+pub(crate) fn tiering_run(
     py: Python<'_>,
     machine: &Machine,
     policies: Vec<PolicyArgument>,
@@ -139,12 +139,4 @@ fn tiering_run(
         Some(error) => Err(error),
         None => result,
     }
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<MemoryHandle>()?;
-    module.add_class::<ThreadHandle>()?;
-    module.add_function(wrap_pyfunction!(policy_hooks, module)?)?;
-    module.add_function(wrap_pyfunction!(tiering_policies, module)?)?;
-    module.add_function(wrap_pyfunction!(tiering_run, module)?)
 }

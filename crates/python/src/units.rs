@@ -10,31 +10,31 @@ use crate::raise;
 
 /// Bytes of a size.
 #[pyfunction]
-fn parse_bytes(text: &str, place: &str) -> PyResult<u64> {
+pub(crate) fn parse_bytes(text: &str, place: &str) -> PyResult<u64> {
     at(place, units::parse_bytes(text))
 }
 
 /// Nanoseconds of a time.
 #[pyfunction]
-fn parse_nanoseconds(text: &str, place: &str) -> PyResult<u64> {
+pub(crate) fn parse_nanoseconds(text: &str, place: &str) -> PyResult<u64> {
     at(place, units::parse_nanoseconds(text))
 }
 
 /// `count` shares of a whole.
 #[pyfunction]
-fn parse_shares(text: &str, place: &str, count: usize) -> PyResult<Vec<f64>> {
+pub(crate) fn parse_shares(text: &str, place: &str, count: usize) -> PyResult<Vec<f64>> {
     at(place, units::parse_shares(text, count))
 }
 
 /// Page sizes of a list, bytes.
 #[pyfunction]
-fn parse_page_sizes(text: &str, place: &str) -> PyResult<Vec<u64>> {
+pub(crate) fn parse_page_sizes(text: &str, place: &str) -> PyResult<Vec<u64>> {
     at(place, units::parse_page_sizes(text))
 }
 
 /// Memory sizes of a list: each a fraction or bytes.
 #[pyfunction]
-fn parse_memory(text: &str, place: &str) -> PyResult<Vec<(Option<f64>, Option<u64>)>> {
+pub(crate) fn parse_memory(text: &str, place: &str) -> PyResult<Vec<(Option<f64>, Option<u64>)>> {
     let sizes = at(place, units::parse_memory(text))?.into_iter().map(|size| match size {
         MemorySize::Fraction(fraction) => (Some(fraction), None),
         MemorySize::Bytes(bytes) => (None, Some(bytes)),
@@ -44,19 +44,10 @@ fn parse_memory(text: &str, place: &str) -> PyResult<Vec<(Option<f64>, Option<u6
 
 /// The page sizes of a setting of huge pages, bytes, and where each is used.
 #[pyfunction]
-fn parse_policy(text: &str, place: &str) -> PyResult<Vec<(u64, &'static str)>> {
+pub(crate) fn parse_policy(text: &str, place: &str) -> PyResult<Vec<(u64, &'static str)>> {
     Ok(at(place, Policy::parse(text))?.words().collect())
 }
 
 fn at<T>(place: &str, parsed: Result<T, String>) -> PyResult<T> {
     parsed.map_err(|what| raise(Error::input(place, what, "")))
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(parse_bytes, module)?)?;
-    module.add_function(wrap_pyfunction!(parse_nanoseconds, module)?)?;
-    module.add_function(wrap_pyfunction!(parse_shares, module)?)?;
-    module.add_function(wrap_pyfunction!(parse_page_sizes, module)?)?;
-    module.add_function(wrap_pyfunction!(parse_memory, module)?)?;
-    module.add_function(wrap_pyfunction!(parse_policy, module)?)
 }

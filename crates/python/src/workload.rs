@@ -4,11 +4,7 @@ use pyo3::prelude::*;
 
 /// Names and texts of the built-in workloads, sorted by name.
 #[pyfunction]
-fn workload_builtin() -> Vec<(&'static str, &'static str)> {
+pub(crate) fn workload_builtin() -> Vec<(&'static str, &'static str)> {
     const LIST: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/workloads.rs"));
     LIST.to_vec()
-}
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(workload_builtin, module)?)
 }
