@@ -81,9 +81,7 @@ nearfar_schema::choices! {
 }
 
 impl Value for VmStart {
-    fn metavar() -> &'static str {
-        "WHEN"
-    }
+    const METAVAR: &'static str = "WHEN";
     fn python() -> String {
         "str".into()
     }

@@ -62,9 +62,7 @@ pub fn counts(references: [u64; 3], fetch: bool) -> BTreeMap<Kind, u64> {
 }
 
 impl Value for Rate {
-    fn metavar() -> &'static str {
-        "SHARE|auto"
-    }
+    const METAVAR: &'static str = "SHARE|auto";
     fn python() -> String {
         "str | float".into()
     }

@@ -42,9 +42,7 @@ pub struct TimeSpan {
 const UNITS: [(&str, f64); 4] = [("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0)];
 
 impl Value for TimeSpan {
-    fn metavar() -> &'static str {
-        "TIME"
-    }
+    const METAVAR: &'static str = "TIME";
     fn python() -> String {
         "str".into()
     }
@@ -74,9 +72,7 @@ pub enum Stop {
 }
 
 impl Value for Stop {
-    fn metavar() -> &'static str {
-        "TIME|RECORDS"
-    }
+    const METAVAR: &'static str = "TIME|RECORDS";
     fn python() -> String {
         "str | int".into()
     }

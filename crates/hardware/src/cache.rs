@@ -162,9 +162,12 @@ impl Filter {
             let (addr, kind, thread) = (from.addr[at], from.kind[at], from.thread[at]);
             let last = last_byte(addr, from.size[at]) >> self.shift;
             let mut line = addr >> self.shift;
+            let (fetches, writes) = (KindSet::FETCHES.has(kind), KindSet::WRITES.has(kind));
             self.carried[thread as usize] += u64::from(from.instr[at]);
             loop {
-                self.line(line, kind, thread, out);
+                if let Some(old) = self.first(fetches).access(line, Entry::from(writes)) {
+                    self.record_miss(line, old, kind, thread, out);
+                }
                 if line == last {
                     break;
                 }
@@ -180,10 +183,7 @@ impl Filter {
         let last = last_byte(addr, size) >> self.shift;
         let mut traffic = Traffic::default();
         loop {
-            let first = match &mut self.instruction {
-                Some(cache) if kind.fetches() => cache,
-                _ => &mut self.data,
-            };
+            let first = self.first(kind.fetches());
             if let Some(old) = first.access(line, Entry::from(kind.writes())) {
                 let (missed, evicted) = self.next_level(line, old);
                 traffic.fills += u32::from(missed);
@@ -210,15 +210,12 @@ impl Filter {
         &self.carried
     }
 
+    /// The first level for instructions or data.
     #[inline]
-    fn line(&mut self, line: u64, kind: u8, thread: u32, out: &mut Batch) {
-        let first = match &mut self.instruction {
-            Some(cache) if KindSet::FETCHES.has(kind) => cache,
+    fn first(&mut self, fetches: bool) -> &mut Cache {
+        match &mut self.instruction {
+            Some(cache) if fetches => cache,
             _ => &mut self.data,
-        };
-        let writes = KindSet::WRITES.has(kind);
-        if let Some(old) = first.access(line, Entry::from(writes)) {
-            self.record_miss(line, old, kind, thread, out);
         }
     }
 

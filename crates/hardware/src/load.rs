@@ -7,8 +7,8 @@
 use crate::machine::Curves;
 use crate::node::NodeModel;
 
-/// Share of a node that kernel threads can use at most, for what the program gets beside them.
-const MOST_OTHERS: f64 = 0.9;
+/// Maximum share of a node's bandwidth that others can use, so that the program gets some.
+const MAX_OTHERS: f64 = 0.9;
 /// Steps of a bisection.
 const STEPS: u32 = 50;
 
@@ -50,7 +50,7 @@ impl NodeModel {
         };
         let (bytes, reads) = (loads + 2.0 * stores, loads + stores);
         let share = if bytes > 0.0 { reads / bytes } else { 1.0 };
-        let peak = between(curves, share, |points| points.last().map_or(0.0, |last| last[0]));
+        let peak = interpolated(curves, share, |points| points.last().map_or(0.0, |last| last[0]));
         // A GB/s is a byte in 1,000 ps.
         (if peak > 0.0 { bytes * 1e3 / peak } else { 0.0 }, share)
     }
@@ -60,14 +60,21 @@ impl NodeModel {
     pub fn stretch(&self, reads: f64, utilisation: f64) -> f64 {
         let u = utilisation.clamp(0.0, 1.0);
         match &self.loaded {
-            Some(Curves(curves)) => between(curves, reads, |points| at(points, u)),
+            Some(Curves(curves)) => {
+                interpolated(curves, reads, |points| relative_latency(points, u))
+            }
             None => 1.0 + 0.1 * u / (1.0 - u).max(0.05),
         }
     }
 }
 
-/// A figure of the curves at a share of reads: the nearest curve's outside of them.
-fn between(curves: &[crate::machine::Curve], reads: f64, of: impl Fn(&[[f64; 2]]) -> f64) -> f64 {
+/// `of` at a share of `reads`, interpolated between the two adjacent curves; outside their range, that
+/// of the nearest curve.
+fn interpolated(
+    curves: &[crate::machine::Curve],
+    reads: f64,
+    of: impl Fn(&[[f64; 2]]) -> f64,
+) -> f64 {
     let next = curves.partition_point(|curve| curve.reads < reads).min(curves.len() - 1);
     let before = next.saturating_sub(usize::from(curves[next].reads > reads));
     let (low, high) = (&curves[before], &curves[next]);
@@ -77,7 +84,7 @@ fn between(curves: &[crate::machine::Curve], reads: f64, of: impl Fn(&[[f64; 2]]
 }
 
 /// Latency at a share of a curve's peak, relative to that of its first point.
-fn at(points: &[[f64; 2]], utilisation: f64) -> f64 {
+fn relative_latency(points: &[[f64; 2]], utilisation: f64) -> f64 {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return 1.0 };
     let gb_s = utilisation * last[0];
     let next = points.partition_point(|point| point[0] < gb_s).min(points.len() - 1);
@@ -91,21 +98,20 @@ fn at(points: &[[f64; 2]], utilisation: f64) -> f64 {
     ns / first[1]
 }
 
-/// How fast `threads` threads progress that together spend `away_ps` besides their accesses: for
-/// each node, the stretch of accesses and the share of bandwidth with which the period takes as
-/// long as its accesses.
+/// For each node, the slowdown of accesses and the share of bandwidth at which the period is as long
+/// as `threads` threads need for their accesses and for `away_ps` of other work in total.
 pub fn balance(nodes: &[NodeModel], demands: &[Demand], threads: f64, away_ps: f64) -> Vec<Supply> {
     let nodes: Vec<_> = nodes
         .iter()
         .zip(demands)
         .map(|(node, demand)| {
             let (busy, reads) = node.occupancy(demand.loads, demand.stores);
-            (node, demand, busy, reads, demand.others.clamp(0.0, MOST_OTHERS))
+            (node, demand, busy, reads, demand.others.clamp(0.0, MAX_OTHERS))
         })
         .collect();
     // The period cannot be shorter than the busiest node needs.
-    let least = nodes.iter().map(|(_, _, busy, _, others)| busy / (1.0 - others));
-    let least = least.fold(0.0, f64::max);
+    let shortest = nodes.iter().map(|(_, _, busy, _, others)| busy / (1.0 - others));
+    let shortest = shortest.fold(0.0, f64::max);
     let supply = |period: f64| -> Vec<Supply> {
         let each = nodes.iter().map(|(node, _, busy, reads, others)| {
             let busy = if period > 0.0 { busy / period } else { 0.0 };
@@ -118,14 +124,14 @@ pub fn balance(nodes: &[NodeModel], demands: &[Demand], threads: f64, away_ps: f
             nodes.iter().zip(supplies).map(|((_, demand, ..), one)| demand.idle_ps * one.stretch);
         away_ps + each.sum::<f64>()
     };
-    let mut fastest = supply(least);
-    let slack = threads * least - spent(&fastest);
+    let mut fastest = supply(shortest);
+    let slack = threads * shortest - spent(&fastest);
     if slack >= 0.0 {
         // The busiest node sets the pace: its accesses take up the rest of the threads' time.
         let busiest = nodes
             .iter()
             .zip(&mut fastest)
-            .find(|((_, _, busy, _, others), _)| *busy > 0.0 && busy / (1.0 - others) >= least);
+            .find(|((_, _, busy, _, others), _)| *busy > 0.0 && busy / (1.0 - others) >= shortest);
         if let Some(((_, demand, ..), one)) = busiest
             && demand.idle_ps > 0.0
         {
@@ -133,7 +139,7 @@ pub fn balance(nodes: &[NodeModel], demands: &[Demand], threads: f64, away_ps: f
         }
         return fastest;
     }
-    let (mut low, mut high) = (least, spent(&fastest) / threads);
+    let (mut low, mut high) = (shortest, spent(&fastest) / threads);
     for _ in 0..STEPS {
         let middle = (low + high) / 2.0;
         if threads * middle < spent(&supply(middle)) {
@@ -156,7 +162,7 @@ mod tests {
         Machine::load(machine, Path::new("")).unwrap().nodes().unwrap()
     }
 
-    /// A pointer chase beside a generated stream, as Mess measures: at each bandwidth of a curve, the
+    /// A pointer chase while a generated stream runs, as Mess measures: at each bandwidth of a curve, the
     /// latency of the curve.
     #[test]
     fn a_stream_at_each_bandwidth_gives_the_curve_back() {

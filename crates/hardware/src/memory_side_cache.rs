@@ -4,8 +4,7 @@
 //! memory (Hildebrand et al., A Case Against Hardware Managed DRAM Caches, ISPASS'21, table 1: up
 //! to five for a store that misses on a dirty line).
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use nearfar_trace::hash::PageMap;
 
 use crate::node::{LINE, PAGE};
 
@@ -48,32 +47,16 @@ impl Outcome {
     }
 }
 
-/// A multiplicative hash, sufficient for page numbers.
-#[derive(Default)]
-struct Spread(u64);
-
-impl std::hash::Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
-    }
-}
-
 /// For each line (tag + 1) x 2, plus 1 if dirty; 0 if empty.
 type Frame = [u64; LINES];
 
 /// A direct-mapped cache of any size. Takes memory only for touched frames.
 pub struct MemorySideCache {
     frames: u64,
-    index: HashMap<u64, usize, BuildHasherDefault<Spread>>,
+    /// Index of each touched frame in `state`.
+    index: PageMap<usize>,
     state: Vec<Frame>,
+    /// The last frame, and its index in `state`.
     last: Option<(u64, usize)>,
 }
 
@@ -81,7 +64,7 @@ impl MemorySideCache {
     /// An empty cache of `bytes`, rounded down to whole pages, at least one.
     pub fn new(bytes: u64) -> Self {
         let frames = (bytes / PAGE).max(1);
-        Self { frames, index: HashMap::default(), state: Vec::new(), last: None }
+        Self { frames, index: PageMap::default(), state: Vec::new(), last: None }
     }
 
     /// Capacity in lines.

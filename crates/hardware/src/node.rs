@@ -100,8 +100,8 @@ impl NodeModel {
     pub fn access_ps(&self, bytes: u64, write: bool, busy: f64, overlap: f64) -> f64 {
         let way = self.local.direction(write);
         let rest = bytes.saturating_sub(LINE) as f64 * way.byte_ps;
-        let own = if way.byte_ps > 0.0 { way.busy_ps / way.byte_ps } else { 0.0 };
-        way.latency_ps / overlap + rest * (own + busy).max(1.0)
+        let streaming = if way.byte_ps > 0.0 { way.busy_ps / way.byte_ps } else { 0.0 };
+        way.latency_ps / overlap + rest * (streaming + busy).max(1.0)
     }
 
     /// Picoseconds to copy `bytes` to the node `to` by a thread local to both, with the share of
@@ -136,24 +136,6 @@ pub struct KernelCosts {
     pub page_walk: f64,
     /// Taking in a sample.
     pub sample: f64,
-}
-
-impl KernelCosts {
-    /// All costs times `factor`, for sensitivity studies.
-    #[must_use]
-    pub fn scaled(self, factor: f64) -> Self {
-        Self {
-            hint_fault: self.hint_fault * factor,
-            write_protect_fault: self.write_protect_fault * factor,
-            context_switch: self.context_switch * factor,
-            exception: self.exception * factor,
-            shootdown: self.shootdown * factor,
-            page_migration: self.page_migration * factor,
-            page_scan: self.page_scan * factor,
-            page_walk: self.page_walk * factor,
-            sample: self.sample * factor,
-        }
-    }
 }
 
 impl Machine {
@@ -212,17 +194,17 @@ impl Machine {
         Ok(with_timing(&base, timing))
     }
 
-    /// The costs of the kernel's primitives.
+    /// The costs of the kernel's primitives, times `factor` for sensitivity studies.
     ///
     /// # Errors
     /// A key of `[cost]` is missing.
-    pub fn kernel_costs(&self) -> Result<KernelCosts> {
+    pub fn kernel_costs(&self, factor: f64) -> Result<KernelCosts> {
         let none = Cost::default();
         let cost = self.cost.as_ref().unwrap_or(&none);
         let ps = |time: &Option<Sourced<Time>>, key: &str| {
             let lacks = || self.lacks_for(&format!("cost.{key}"), Self::can_tier);
             let time = time.as_ref().ok_or_else(lacks)?;
-            Ok(time.value.ps() as f64)
+            Ok(time.value.ps() as f64 * factor)
         };
         Ok(KernelCosts {
             hint_fault: ps(&cost.hint_fault, "hint_fault")?,
@@ -320,7 +302,7 @@ mod tests {
             };
             assert_eq!((copy(1, 0), copy(0, 1)), (up, down), "{name}");
             assert_eq!(nodes[0].available(), 16 << 30);
-            assert!(machine(name).kernel_costs().unwrap().hint_fault > 0.0);
+            assert!(machine(name).kernel_costs(1.0).unwrap().hint_fault > 0.0);
         }
     }
 
@@ -344,7 +326,7 @@ mod tests {
         assert!(serving.contains(&"cxl") && serving.contains(&"cxl-a"), "{said}");
         for name in serving {
             machine(name).nodes().unwrap();
-            machine(name).kernel_costs().unwrap();
+            machine(name).kernel_costs(1.0).unwrap();
         }
         // Who has the machine as a file changes that; who has it built in makes one first.
         let copy = "`nearfar machine show desktop-hdd --format toml > my-desktop-hdd.toml`";
@@ -352,10 +334,10 @@ mod tests {
             said.contains(copy) && said.ends_with("use --machine my-desktop-hdd.toml"),
             "{said}"
         );
-        let mut own = machine("desktop-hdd");
-        own.name = "own".to_owned();
-        assert!(own.nodes().unwrap_err().to_string().ends_with("or add that in its file"));
-        let said = machine("cxl-2socket").kernel_costs().unwrap_err().to_string();
+        let mut renamed = machine("desktop-hdd");
+        renamed.name = "own".to_owned();
+        assert!(renamed.nodes().unwrap_err().to_string().ends_with("or add that in its file"));
+        let said = machine("cxl-2socket").kernel_costs(1.0).unwrap_err().to_string();
         assert!(said.contains("cost.hint_fault"), "{said}");
     }
 }

@@ -1,6 +1,6 @@
 //! Transfer times of a page from or to a storage device, by page size.
 //!
-//! Four shapes, each with the numbers of the machine file:
+//! Three shapes, each with the numbers of the machine file:
 //!
 //! * disk: seek + half a turn + p / bandwidth. The first two dwarf the third until p is large.
 //! * linear (flash and Optane SSDs, persistent memory, CXL memory): latency, measured at a stated

@@ -78,10 +78,8 @@ impl Machine {
             }
         };
         let cores = self.cpu.as_ref().map_or(1, |cpu| cpu.cores.value.0);
-        let mut nodes = Vec::with_capacity(names.len());
-        for name in &names {
-            nodes.push(self.node_model(name, &self.node[*name])?);
-        }
+        let nodes = names.iter().map(|name| self.node_model(name, &self.node[*name]));
+        let nodes = nodes.collect::<Result<Vec<_>>>()?;
         let alone = |node: &NodeModel| if node.kind == NodeKind::Dram { cores } else { 0 };
         let (sockets, cpus) = match &self.topology {
             Some(section) => (section.sockets.value.0.clone(), section.cpus.value.0.clone()),

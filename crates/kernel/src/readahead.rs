@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(files.access(3, 2, Access::Call), Fetch::default());
         let next = files.access(3, 6, Access::Call);
         assert_eq!(next.submitted.map(|request| request.pages), Some(13));
-        // Files are apart.
+        // Each file has its own state.
         assert_eq!(
             files.access(4, 2, Access::Call).submitted.map(|request| request.pages),
             Some(1)

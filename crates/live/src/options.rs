@@ -67,14 +67,10 @@ impl Registry for Policies {
 pub struct Policy(pub Choice<Policies>);
 
 impl Value for Policy {
-    fn metavar() -> &'static str {
-        Choice::<Policies>::metavar()
-    }
+    const METAVAR: &'static str = Choice::<Policies>::METAVAR;
+    const REGISTRY: &'static str = Choice::<Policies>::REGISTRY;
     fn python() -> String {
         "PolicyLike".into()
-    }
-    fn registry() -> &'static str {
-        Choice::<Policies>::registry()
     }
     fn choices() -> Vec<Entry> {
         Choice::<Policies>::choices()
@@ -92,14 +88,10 @@ impl Value for Policy {
 pub struct Tier(pub String);
 
 impl Value for Tier {
-    fn metavar() -> &'static str {
-        "TIER"
-    }
+    const METAVAR: &'static str = "TIER";
+    const REGISTRY: &'static str = "far";
     fn python() -> String {
         "str".into()
-    }
-    fn registry() -> &'static str {
-        "far"
     }
     fn choices() -> Vec<Entry> {
         TIERS.iter().map(|(name, tier)| Entry { name, what: tier.what.into() }).collect()

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use crate::{Given, Value};
 
@@ -14,6 +14,11 @@ pub struct Entry {
     pub name: &'static str,
     /// One line of description, for help and docs.
     pub what: String,
+}
+
+/// `entries` as JSON: name and description of each.
+pub(crate) fn to_json(entries: &[Entry]) -> Json {
+    entries.iter().map(|entry| json!([entry.name, entry.what])).collect()
 }
 
 /// A registry, such as of policies, formats or modes.
@@ -64,14 +69,10 @@ impl<R> fmt::Debug for Choice<R> {
 }
 
 impl<R: Registry> Value for Choice<R> {
-    fn metavar() -> &'static str {
-        R::METAVAR
-    }
+    const METAVAR: &'static str = R::METAVAR;
+    const REGISTRY: &'static str = R::NAME;
     fn python() -> String {
         "str".into()
-    }
-    fn registry() -> &'static str {
-        R::NAME
     }
     fn choices() -> Vec<Entry> {
         R::entries()
@@ -135,14 +136,10 @@ macro_rules! choices {
         }
 
         impl $crate::Value for $choice {
-            fn metavar() -> &'static str {
-                "NAME"
-            }
+            const METAVAR: &'static str = "NAME";
+            const REGISTRY: &'static str = concat!("", $($registry)?);
             fn python() -> String {
                 "str".into()
-            }
-            fn registry() -> &'static str {
-                concat!("", $($registry)?)
             }
             fn choices() -> Vec<$crate::Entry> {
                 vec![$($crate::Entry {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::{Entry, Spec};
+use crate::{Spec, choice};
 
 /// A command.
 pub struct Command {
@@ -17,10 +17,6 @@ pub struct Command {
 /// Name of a table, and its declaration: [`column::to_json`](crate::column::to_json).
 pub type Table = (&'static str, fn() -> Json);
 
-fn entries(entries: &[Entry]) -> Json {
-    entries.iter().map(|entry| json!([entry.name, entry.what])).collect()
-}
-
 /// All declarations as JSON: commands by name, each with its options and tables, and registries by
 /// name.
 pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>) -> Json {
@@ -29,7 +25,7 @@ pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>) -> Json {
     for command in all {
         let specs = (command.options)();
         for spec in specs.iter().filter(|spec| !spec.registry.is_empty()) {
-            registries.insert(spec.registry.to_owned(), entries(&spec.choices));
+            registries.insert(spec.registry.to_owned(), choice::to_json(&spec.choices));
         }
         let options: Json = specs.iter().map(Spec::to_json).collect();
         let tables = command.rows.iter().map(|(name, rows)| ((*name).to_owned(), rows()));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::{Entry, Given, Value, Wrong};
+use crate::{Entry, Given, Value, Wrong, choice};
 
 /// The default of an option.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,11 +40,11 @@ pub struct Spec {
     pub what: String,
     /// Its default.
     pub default: Default,
-    /// As [`Value::metavar`].
+    /// As [`Value::METAVAR`].
     pub metavar: &'static str,
     /// As [`Value::python`].
     pub python: String,
-    /// As [`Value::registry`].
+    /// As [`Value::REGISTRY`].
     pub registry: &'static str,
     /// As [`Value::choices`].
     pub choices: Vec<Entry>,
@@ -65,9 +65,9 @@ impl Spec {
             name,
             what: what.to_owned(),
             default,
-            metavar: T::metavar(),
+            metavar: T::METAVAR,
             python: T::python(),
-            registry: T::registry(),
+            registry: T::REGISTRY,
             choices: T::choices(),
             open: T::open(),
             recorded: T::RECORDED,
@@ -101,7 +101,6 @@ impl Spec {
 
     /// The declaration as JSON, for `make declared`.
     pub fn to_json(&self) -> Json {
-        let choices = self.choices.iter().map(|one| json!([one.name, one.what]));
         json!({
             "name": self.name,
             "what": self.what,
@@ -111,7 +110,7 @@ impl Spec {
             "metavar": self.metavar,
             "python": self.python,
             "registry": self.registry,
-            "choices": choices.collect::<Vec<_>>(),
+            "choices": choice::to_json(&self.choices),
             "open": self.open,
             "recorded": self.recorded,
             "argument": self.argument,
@@ -232,7 +231,7 @@ mod tests {
     use crate::{Argument, Bytes};
 
     #[test]
-    fn an_optional_option_shows_the_default_it_had() {
+    fn an_optional_option_still_shows_its_default() {
         let spec = Spec::new::<f64>("alpha", "Skew.", 1.5.into()).optional();
         assert_eq!(spec.default, none("1.5"));
         assert_eq!(spec.python, "float | None");
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_is_read_again() {
+    fn recorded_values_are_read_back() {
         let spec = Spec::new::<Bytes>("stride", "Step.", required());
         let plain = (spec.read)(&"4K".into()).unwrap();
         assert_eq!(plain, 4096);

@@ -16,9 +16,7 @@ macro_rules! amounts {
             pub struct $name(pub u64);
 
             impl Value for $name {
-                fn metavar() -> &'static str {
-                    $metavar
-                }
+                const METAVAR: &'static str = $metavar;
                 fn python() -> String {
                     "str | int".into()
                 }
@@ -61,9 +59,7 @@ fn shortest_time(ns: u64) -> String {
 pub struct Share(pub f64);
 
 impl Value for Share {
-    fn metavar() -> &'static str {
-        "SHARE"
-    }
+    const METAVAR: &'static str = "SHARE";
     fn python() -> String {
         "str | float".into()
     }
@@ -80,9 +76,7 @@ impl Value for Share {
 pub struct Shares<const COUNT: usize>(pub [f64; COUNT]);
 
 impl<const COUNT: usize> Value for Shares<COUNT> {
-    fn metavar() -> &'static str {
-        "SHARES"
-    }
+    const METAVAR: &'static str = "SHARES";
     fn python() -> String {
         "str | Sequence[float]".into()
     }
@@ -100,9 +94,7 @@ impl<const COUNT: usize> Value for Shares<COUNT> {
 pub struct PageSizes(pub Vec<u64>);
 
 impl Value for PageSizes {
-    fn metavar() -> &'static str {
-        "SIZES"
-    }
+    const METAVAR: &'static str = "SIZES";
     fn python() -> String {
         "str | int | Sequence[str | int]".into()
     }
@@ -125,16 +117,14 @@ impl Value for PageSizes {
 /// A memory size, as given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneMemory {
-    /// What was written.
+    /// The text.
     pub text: String,
-    /// What it says.
+    /// The size in it.
     pub size: MemorySize,
 }
 
 impl Value for OneMemory {
-    fn metavar() -> &'static str {
-        "SIZE"
-    }
+    const METAVAR: &'static str = "SIZE";
     fn python() -> String {
         "str | int".into()
     }
@@ -153,16 +143,14 @@ impl Value for OneMemory {
 /// Memory sizes, as given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// What was written.
+    /// The text.
     pub text: String,
-    /// What it says.
+    /// The sizes in it.
     pub sizes: Vec<MemorySize>,
 }
 
 impl Value for Memory {
-    fn metavar() -> &'static str {
-        "SIZES"
-    }
+    const METAVAR: &'static str = "SIZES";
     fn python() -> String {
         "str | int | Sequence[str | int]".into()
     }

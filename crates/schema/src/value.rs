@@ -13,9 +13,9 @@ pub struct Wrong {
     pub what: String,
 }
 
-/// A message that `given` is not `a`, with a remedy.
-pub(crate) fn refuse(given: &Given, a: &str, fix: &str) -> String {
-    format!("'{}' is not {a}; {fix}", given.shown())
+/// A message that `given` is not what was `expected`, with a remedy.
+pub(crate) fn refuse(given: &Given, expected: &str, fix: &str) -> String {
+    format!("'{}' is not {expected}; {fix}", given.shown())
 }
 
 /// An option type.
@@ -25,13 +25,11 @@ pub trait Value: Sized {
     /// Whether it is a positional argument.
     const ARGUMENT: bool = false;
     /// Placeholder in help: `SIZE`, `COUNT`; empty for a flag.
-    fn metavar() -> &'static str;
+    const METAVAR: &'static str;
+    /// The registry of its names, if several options share it.
+    const REGISTRY: &'static str = "";
     /// The type in a Python signature.
     fn python() -> String;
-    /// The registry of its names, if several options share it.
-    fn registry() -> &'static str {
-        ""
-    }
     /// Its names, if it has names.
     fn choices() -> Vec<Entry> {
         Vec::new()
@@ -50,9 +48,7 @@ pub trait Value: Sized {
 }
 
 impl Value for bool {
-    fn metavar() -> &'static str {
-        ""
-    }
+    const METAVAR: &'static str = "";
     fn python() -> String {
         "bool".into()
     }
@@ -70,9 +66,7 @@ impl Value for bool {
 }
 
 impl Value for String {
-    fn metavar() -> &'static str {
-        "TEXT"
-    }
+    const METAVAR: &'static str = "TEXT";
     fn python() -> String {
         "str".into()
     }
@@ -88,9 +82,7 @@ impl Value for String {
 }
 
 impl Value for f64 {
-    fn metavar() -> &'static str {
-        "NUMBER"
-    }
+    const METAVAR: &'static str = "NUMBER";
     fn python() -> String {
         "float".into()
     }
@@ -115,9 +107,7 @@ impl Value for f64 {
 pub struct Count<const MIN: u64 = 0, const MAX: u64 = { u64::MAX }>(pub u64);
 
 impl<const MIN: u64, const MAX: u64> Value for Count<MIN, MAX> {
-    fn metavar() -> &'static str {
-        "COUNT"
-    }
+    const METAVAR: &'static str = "COUNT";
     fn python() -> String {
         "int".into()
     }
@@ -148,12 +138,8 @@ impl<const MIN: u64, const MAX: u64> Value for Count<MIN, MAX> {
 /// Inherit the placeholder and names from the type of its values.
 macro_rules! forward {
     ($type:ty) => {
-        fn metavar() -> &'static str {
-            <$type>::metavar()
-        }
-        fn registry() -> &'static str {
-            <$type>::registry()
-        }
+        const METAVAR: &'static str = <$type>::METAVAR;
+        const REGISTRY: &'static str = <$type>::REGISTRY;
         fn choices() -> Vec<Entry> {
             <$type>::choices()
         }

@@ -1,4 +1,4 @@
-//! When records were made, on the clock of the capture.
+//! When records were made, by the clock of the capture.
 
 use serde::{Deserialize, Serialize};
 

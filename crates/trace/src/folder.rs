@@ -87,7 +87,7 @@ pub fn exchange(temporary: &Path, path: &Path) -> Result<()> {
     if !path.exists() {
         return std::fs::rename(temporary, path).map_err(failed);
     }
-    if swap(temporary, path) {
+    if rename(temporary, path, libc::RENAME_EXCHANGE).is_ok() {
         return Ok(());
     }
     let old = hidden_sibling(path, "replaced")?;
@@ -119,11 +119,6 @@ pub(crate) fn rename_new(temporary: &Path, path: &Path) -> io::Result<()> {
         },
         renamed => renamed,
     }
-}
-
-/// Exchange two names atomically. Returns false if the file system cannot.
-fn swap(path: &Path, other: &Path) -> bool {
-    rename(path, other, libc::RENAME_EXCHANGE).is_ok()
 }
 
 fn rename(from: &Path, to: &Path, flags: libc::c_uint) -> io::Result<()> {

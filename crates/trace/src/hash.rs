@@ -1,8 +1,8 @@
 //! Hash maps with page numbers as keys.
 //!
 //! Page numbers come in strides, and a single multiplication (FxHash) maps some strides to few
-//! buckets: 10^8 pages 4 KiB apart took hours instead of seconds. In the finaliser of SplitMix64
-//! (Steele, Lea, Flood, OOPSLA 2014), every input bit affects every output bit.
+//! buckets: 10^8 pages 4 KiB apart took hours instead of seconds. [`mix64`] of SplitMix64
+//! (Steele, Lea, Flood, OOPSLA 2014) spreads them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -42,13 +42,19 @@ pub(crate) fn spread(value: u64, bits: u32) -> usize {
     (value.wrapping_mul(GOLDEN) >> (64 - bits)) as usize
 }
 
-/// The finaliser of SplitMix64.
+/// SplitMix64's output function: a bijection of 64 bits in which every input bit affects every
+/// output bit.
+#[inline]
+pub fn mix64(value: u64) -> u64 {
+    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}
+
+/// A step of SplitMix64: [`mix64`] that does not map 0 to 0.
 #[inline]
 pub fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(GOLDEN);
-    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ z >> 31
+    mix64(value.wrapping_add(GOLDEN))
 }
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ pub(crate) fn prepare(dir: &Path, events: &[RegionEvent]) -> Result<(TemporaryFi
 
 fn write(file: &mut (impl Write + Send), events: &[RegionEvent]) -> ParquetResult<()> {
     let schema = Arc::new(parse_message_type(SCHEMA)?);
-    // Nobody looks for an event by its value.
+    // Events are never searched by value.
     let properties = WriterProperties::builder()
         .set_statistics_enabled(EnabledStatistics::None)
         .set_offset_index_disabled(true);
@@ -235,7 +235,7 @@ pub fn load(dir: &Path, listed: Option<u64>) -> Result<Vec<RegionEvent>> {
     guard(&place, FIX, || read(&file))
 }
 
-/// What to do about a damaged table.
+/// The remedy for a damaged table.
 const FIX: &str = "capture the trace again, or remove it, and `regions` from trace.json";
 
 /// Limits on events and bytes of names, which bound what a hostile file can make us allocate.

@@ -5,8 +5,8 @@
 //! footprint, the resident set and the lives of pages are exact, and the number of references is
 //! known. Memories can be simulated on the sampled pages.
 //!
-//! In *bursts*, it has every reference of a thread, so that a TLB can be simulated in them. Nothing
-//! else can be.
+//! In *bursts*, it has every reference of a thread, so that a TLB can be simulated in them, but
+//! nothing else.
 
 use std::collections::BTreeMap;
 
@@ -47,8 +47,8 @@ pub struct Burst {
     pub start: u64,
     /// Number of the record after its last one.
     pub end: u64,
-    /// Blocks of code of the part of the run that it stands for. Parts are longer where the rate is
-    /// lower, and `--sample auto` lowers it.
+    /// Executed blocks of code in the part of the run that it represents. Parts are longer where the
+    /// rate is lower, and `--sample auto` lowers it.
     pub blocks: u64,
 }
 
@@ -91,7 +91,7 @@ impl PageSample {
         counts.fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
-    /// What contradicts the number of records by kind.
+    /// A message if it contradicts the number of records by kind.
     pub(crate) fn contradiction(&self, records: &BTreeMap<Kind, u64>) -> Option<String> {
         let total = records.values().fold(0u64, |sum, count| sum.saturating_add(*count));
         if let Some(burst) = self.bursts.iter().find(|b| b.start > b.end || b.end > total) {
@@ -117,8 +117,8 @@ pub fn limit(rate: f64) -> u64 {
     (rate * 2f64.powi(64)) as u64
 }
 
-/// The share of all pages whose hashes are below `limit`: the rate whose limit that is, if it was
-/// made by halving that of all pages.
+/// The share of all pages whose hashes are below `limit`. Exact for a limit that was made by halving
+/// that of all pages.
 pub fn rate(limit: u64) -> f64 {
     if limit == u64::MAX { 1.0 } else { limit.max(1) as f64 / 2f64.powi(64) }
 }

@@ -137,14 +137,12 @@ impl Counts {
                 }
             }
         }
-        let mut from = 0;
-        while let Some(&thread) = batch.thread.get(from) {
-            let run = batch.thread[from..].iter().take_while(|&&other| other == thread).count();
-            let instructions = &batch.instr[from..from + run];
-            let sums = self.threads.entry(thread).or_default();
-            sums.0 += run as u64;
+        let mut instr = batch.instr.as_slice();
+        for run in batch.thread.chunk_by(|a, b| a == b) {
+            let instructions = instr.split_off(..run.len()).unwrap_or_default();
+            let sums = self.threads.entry(run[0]).or_default();
+            sums.0 += run.len() as u64;
             sums.1 += instructions.iter().map(|&count| u64::from(count)).sum::<u64>();
-            from += run;
         }
     }
 

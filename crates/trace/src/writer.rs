@@ -156,7 +156,7 @@ impl Writer {
     /// far; a caller that buffers records sets it higher.
     pub fn region(&mut self, mut event: RegionEvent) -> Result<()> {
         event.at = event.at.max(self.appended);
-        let mut sink = self.pool.sink();
+        let sink = &mut self.pool.output().sink;
         sink.info.source.thp_disabled |= event.event == RegionKind::ThpDisable && event.to != 0;
         sink.regions.push(event);
         Ok(())
@@ -169,34 +169,34 @@ impl Writer {
 
     /// Set the process that a thread index belongs to.
     pub fn thread_process(&mut self, thread: u32, process: u32) {
-        self.pool.sink().thread(thread).process = process;
+        self.pool.output().sink.thread(thread).process = process;
     }
 
     /// Name a thread.
     pub fn thread_name(&mut self, thread: u32, name: String) {
-        self.pool.sink().thread(thread).name = name;
+        self.pool.output().sink.thread(thread).name = name;
     }
 
     /// Add instructions that a thread executed after its last record.
     pub fn add_instructions(&mut self, thread: u32, instructions: u64) {
-        let mut sink = self.pool.sink();
+        let sink = &mut self.pool.output().sink;
         sink.thread(thread).instructions += instructions;
         sink.info.instructions += instructions;
     }
 
     /// Change the source in `trace.json` (skipped records, sampling).
     pub fn change_source(&mut self, change: impl FnOnce(&mut Source)) {
-        change(&mut self.pool.sink().info.source);
+        change(&mut self.pool.output().sink.info.source);
     }
 
     /// Set the build ids of the mapped program files, by path.
     pub fn build_ids(&mut self, ids: BTreeMap<String, String>) {
-        self.pool.sink().info.build_ids = ids;
+        self.pool.output().sink.info.build_ids = ids;
     }
 
     /// Set when records were made.
     pub fn clock(&mut self, clock: Clock) {
-        self.pool.sink().info.clock = Some(clock);
+        self.pool.output().sink.info.clock = Some(clock);
     }
 
     /// End the trace. With `incomplete`, it is readable, but marked incomplete for this reason.
@@ -204,7 +204,7 @@ impl Writer {
         self.gather_single()?;
         self.flush()?;
         self.pool.drain()?;
-        let mut sink = self.pool.sink();
+        let sink = &mut self.pool.output().sink;
         sink.close_part()?;
         sink.info.complete = incomplete.is_none();
         sink.info.incomplete_reason = incomplete.map(str::to_owned);
@@ -221,7 +221,7 @@ impl Writer {
 
     /// Remove this trace, and restore the one that it replaced, if any.
     pub fn discard(mut self) {
-        self.pool.sink().discarded = true;
+        self.pool.output().sink.discarded = true;
     }
 }
 

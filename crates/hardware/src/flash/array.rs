@@ -48,15 +48,15 @@ impl Times {
     /// Append the steps of `command`. Adjacent steps of one die are merged.
     pub fn steps(&self, command: Command, steps: &mut Vec<Step>) {
         let die = command.die;
-        let own = |ns: u64| if command.shared { 0 } else { ns };
+        let die_ns = |ns: u64| if command.shared { 0 } else { ns };
         match command.op {
             Op::Read => {
-                Step::Die { die, ns: own(self.read_ns) }.append(steps);
+                Step::Die { die, ns: die_ns(self.read_ns) }.append(steps);
                 Step::Channel { die, ns: self.transfer_ns }.append(steps);
             }
             Op::Program => {
                 Step::Channel { die, ns: self.transfer_ns }.append(steps);
-                Step::Die { die, ns: own(self.program_ns) }.append(steps);
+                Step::Die { die, ns: die_ns(self.program_ns) }.append(steps);
             }
             Op::Erase => Step::Erase { die, ns: self.erase_ns }.append(steps),
         }

@@ -222,9 +222,9 @@ impl Ftl {
 
     /// Close the full open block, collect if few blocks are free, and open another.
     fn make_room(&mut self, plane: u32, run: &mut impl FnMut(Command)) {
-        let few = self.planes[plane as usize].free.len() as u32 <= self.geometry.gc_start;
+        let must_collect = self.planes[plane as usize].free.len() as u32 <= self.geometry.gc_start;
         self.close(plane);
-        if few {
+        if must_collect {
             loop {
                 let moved = self.collect(plane, run);
                 let free = self.planes[plane as usize].free.len() as u32;

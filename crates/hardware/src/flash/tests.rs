@@ -291,27 +291,20 @@ fn dies_overlap_and_a_channel_does_not() {
             array.submit(0, &steps);
         }
         while array.step() {}
+        array
+    };
+    let ends = |dies: &[u32], times: Times| {
+        let mut array = run(dies, times);
         let mut ends: Vec<u64> = std::iter::from_fn(|| array.finished()).map(|f| f.0).collect();
         ends.sort_unstable();
         (ends, array.die_ns().sum::<u64>())
     };
-    assert_eq!(run(&[0], times).0, [35]);
-    let late = |dies: [u32; 2]| {
-        let mut array = Array::new(&two);
-        for die in dies {
-            let mut steps = Vec::new();
-            let read = Command { op: Op::Read, die, page: 0, collection: false, shared: false };
-            times.steps(read, &mut steps);
-            array.submit(0, &steps);
-        }
-        while array.step() {}
-        array.late(1)
-    };
-    assert_eq!(late([0, 0]), Late { die: 35, ..Late::default() });
-    assert_eq!(late([0, 1]), Late { channel: 10, ..Late::default() });
-    assert_eq!(run(&[0, 0], times), (vec![35, 70], 70));
-    assert_eq!(run(&[0, 1], times), (vec![35, 45], 70));
-    assert_eq!(run(&[0, 1], Times { transfer_ns: 0, ..times }).0, [25, 25]);
+    assert_eq!(run(&[0, 0], times).late(1), Late { die: 35, ..Late::default() });
+    assert_eq!(run(&[0, 1], times).late(1), Late { channel: 10, ..Late::default() });
+    assert_eq!(ends(&[0], times).0, [35]);
+    assert_eq!(ends(&[0, 0], times), (vec![35, 70], 70));
+    assert_eq!(ends(&[0, 1], times), (vec![35, 45], 70));
+    assert_eq!(ends(&[0, 1], Times { transfer_ns: 0, ..times }).0, [25, 25]);
 }
 
 proptest! {

@@ -17,10 +17,12 @@ use nearfar_schema::units::{Bandwidth, Frequency, Rotation, Size, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cache::Level;
+
 pub use curves::{Curve, Curves};
 pub use library::{MachineFile, builtin, remedy};
 pub use name::{MachineName, MachineNames};
-pub use read::nearest;
+pub use read::{clip, nearest};
 pub use resolve::{AccessTimes, FaultTimes};
 pub use value::{Count, Grid, Indices, Ratio, Sourced};
 
@@ -104,6 +106,15 @@ pub struct Cache {
     /// Cores that share it; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_by: Option<Sourced<Count>>,
+}
+
+impl Cache {
+    /// Its sets and ways.
+    pub(crate) fn level(&self) -> Level {
+        let lines = self.size.value.bytes() / self.line.value.bytes();
+        let ways = self.ways.as_ref().map_or(lines, |ways| ways.value.0);
+        Level { sets: lines / ways, ways: ways as usize }
+    }
 }
 
 /// Translation lookaside buffers of a core.

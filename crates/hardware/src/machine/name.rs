@@ -13,14 +13,10 @@ pub struct MachineName(pub String);
 pub struct MachineNames(pub List<MachineName>);
 
 impl Value for MachineNames {
-    fn metavar() -> &'static str {
-        "MACHINES"
-    }
+    const METAVAR: &'static str = "MACHINES";
+    const REGISTRY: &'static str = MachineName::REGISTRY;
     fn python() -> String {
         "MachineLike | Sequence[MachineLike]".into()
-    }
-    fn registry() -> &'static str {
-        MachineName::registry()
     }
     fn choices() -> Vec<Entry> {
         MachineName::choices()
@@ -37,14 +33,10 @@ impl Value for MachineNames {
 }
 
 impl Value for MachineName {
-    fn metavar() -> &'static str {
-        "MACHINE"
-    }
+    const METAVAR: &'static str = "MACHINE";
+    const REGISTRY: &'static str = "machine";
     fn python() -> String {
         "MachineLike".into()
-    }
-    fn registry() -> &'static str {
-        "machine"
     }
     fn choices() -> Vec<Entry> {
         let described = |(name, text): &(&'static str, &str)| {

@@ -100,7 +100,7 @@ pub(super) fn unknown(noun: &str, word: &str, known: &[&str]) -> String {
 }
 
 /// The first 40 characters of an untrusted word, on one line.
-pub(super) fn clip(word: &str) -> String {
+pub fn clip(word: &str) -> String {
     word.chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

@@ -10,10 +10,10 @@ use super::{
     Cache, Count, Disk, Flash, Linear, Machine, Node, NodeKind, Sourced, StorageDevice, TlbLevel,
     TopologySection,
 };
-use crate::cache::{Geometry, Level};
+use crate::cache::Geometry;
 use crate::node::PAGE;
 use crate::storage::{Cost, Storage};
-use crate::units::Size;
+use crate::units::{Bandwidth, Size, Time};
 
 /// Times of one memory reference, nanoseconds: T_TLB and T_DRAM of page-size advice (000)
 /// and TLB and fault models (001).
@@ -117,17 +117,14 @@ impl Machine {
 
     fn resolved(&self, name: &str, device: &StorageDevice) -> Result<Storage> {
         let mut files = None;
-        let (kind, read, write) = match device {
-            StorageDevice::Hdd(disk) => {
-                let (read, write) = disk_costs(disk);
-                ("hdd", read, write)
-            }
-            StorageDevice::Nvme(linear) => ("nvme", read_cost(linear), write_cost(linear)),
-            StorageDevice::Pmem(linear) => ("pmem", read_cost(linear), write_cost(linear)),
-            StorageDevice::Cxl(linear) => ("cxl", read_cost(linear), write_cost(linear)),
+        let (kind, (read, write)) = match device {
+            StorageDevice::Hdd(disk) => ("hdd", disk_costs(disk)),
+            StorageDevice::Nvme(linear) => ("nvme", linear_costs(linear)),
+            StorageDevice::Pmem(linear) => ("pmem", linear_costs(linear)),
+            StorageDevice::Cxl(linear) => ("cxl", linear_costs(linear)),
             StorageDevice::Zram(memory) => {
                 files = Some(Box::new(self.resolved(name, &memory.files)?));
-                ("zram", read_cost(&memory.pages), write_cost(&memory.pages))
+                ("zram", linear_costs(&memory.pages))
             }
             StorageDevice::Nvm(multiple) => {
                 let dram = self.dram()?.local.read_latency.value.ns();
@@ -135,7 +132,7 @@ impl Machine {
                 let cost = |k: f64| Cost { fixed_ns: 0.0, unit, unit_ns: k * dram };
                 let k = multiple.k.value.0;
                 let write_k = multiple.write_k.as_ref().map_or(k, |k| k.value.0);
-                ("nvm", cost(k), cost(write_k))
+                ("nvm", (cost(k), cost(write_k)))
             }
         };
         Ok(Storage { name: name.to_owned(), kind, read, write, files })
@@ -169,9 +166,7 @@ impl Machine {
             if !line.is_power_of_two() || !(8..=32768).contains(&line) {
                 return wrong(format!("is {line} bytes, not a power of two from 8 to 32768"));
             }
-            let lines = cache.size.value.bytes() / line;
-            let ways = cache.ways.as_ref().map_or(lines, |ways| ways.value.0);
-            Ok(Level { sets: lines / ways, ways: ways as usize })
+            Ok(cache.level())
         };
         let named = |name: &str| self.cache.get(name).map(|cache| level(name, cache)).transpose();
         Ok(Geometry {
@@ -257,9 +252,7 @@ impl Machine {
         }
         self.flash.as_ref().map_or(Ok(()), check_flash)
     }
-}
 
-impl Machine {
     fn check_storage(
         &self,
         path: &str,
@@ -355,8 +348,8 @@ fn check_fault(name: &str) -> std::result::Result<(), Contradiction> {
 fn check_linear(path: &str, linear: &Linear) -> std::result::Result<(), Contradiction> {
     // The latency of the smallest transfer, extrapolated from `measured_at`, must be positive.
     let unit = linear.unit.value.bytes();
-    for (key, cost) in [("read_latency", read_cost(linear)), ("write_latency", write_cost(linear))]
-    {
+    let (read, write) = linear_costs(linear);
+    for (key, cost) in [("read_latency", read), ("write_latency", write)] {
         let unit_ns = cost.fixed_ns + cost.unit_ns;
         if unit_ns <= 0.0 {
             return Err((
@@ -395,18 +388,16 @@ fn disk_costs(disk: &Disk) -> (Cost, Cost) {
     (cost(disk.seek.value.ns()), cost(write_seek.value.ns()))
 }
 
-fn read_cost(linear: &Linear) -> Cost {
-    linear_cost(linear, linear.read_latency.value.ns(), linear.read_bandwidth.value.ns_for(1))
-}
-
-fn write_cost(linear: &Linear) -> Cost {
-    linear_cost(linear, linear.write_latency.value.ns(), linear.write_bandwidth.value.ns_for(1))
-}
-
 /// The latency applies to `measured_at` bytes; the bandwidth determines the time of other sizes.
-fn linear_cost(linear: &Linear, latency_ns: f64, byte_ns: f64) -> Cost {
+fn linear_costs(linear: &Linear) -> (Cost, Cost) {
     let unit = linear.unit.value.bytes();
-    let unit_ns = byte_ns * unit as f64;
     let measured = linear.measured_at.value.bytes().div_ceil(unit);
-    Cost { fixed_ns: latency_ns - unit_ns * measured as f64, unit, unit_ns }
+    let cost = |latency: &Time, bandwidth: &Bandwidth| {
+        let unit_ns = bandwidth.ns_for(1) * unit as f64;
+        Cost { fixed_ns: latency.ns() - unit_ns * measured as f64, unit, unit_ns }
+    };
+    (
+        cost(&linear.read_latency.value, &linear.read_bandwidth.value),
+        cost(&linear.write_latency.value, &linear.write_bandwidth.value),
+    )
 }

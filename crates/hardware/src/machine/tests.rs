@@ -83,7 +83,7 @@ fn every_builtin_machine_serves_a_study() {
         if machine.storage.is_empty() && machine.flash.is_none() && machine.topology.is_none() {
             // Two kinds of memory and nothing to page to: a machine of the tiering study.
             assert!(machine.nodes().unwrap().len() >= 2, "{name}");
-            assert!(machine.kernel_costs().unwrap().page_migration > 0.0, "{name}");
+            assert!(machine.kernel_costs(1.0).unwrap().page_migration > 0.0, "{name}");
         }
         for storage in machine.storages().unwrap() {
             let sizes: Vec<u64> = (9..=21).map(|power| 1 << power).collect();
@@ -401,8 +401,11 @@ fn compressed_memory_has_files_on_a_disk_of_the_machine() {
     let (page, disk) = times(&zram);
     assert!(page < 10e3 && disk > 50e3);
     let hdd = file("desktop-hdd");
-    let own = hdd.machine.storages().unwrap().remove(0);
-    assert_eq!(times(&hdd.with_storage_of(&zram, "zram").unwrap()), (page, own.io_ns(4096)));
+    let disk_of_hdd = hdd.machine.storages().unwrap().remove(0);
+    assert_eq!(
+        times(&hdd.with_storage_of(&zram, "zram").unwrap()),
+        (page, disk_of_hdd.io_ns(4096))
+    );
     let without = file("cxl-a");
     assert_eq!(times(&without.with_storage_of(&zram, "zram").unwrap()), (page, disk));
 

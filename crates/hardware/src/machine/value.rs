@@ -8,25 +8,15 @@ use std::marker::PhantomData;
 use nearfar_schema::units::Value;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
-use serde::ser::{SerializeStruct, Serializer};
 use serde::{Deserialize, Serialize};
 
 /// `value = ..., source = "..."`: a value and where it comes from. Neither may be left out.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sourced<V> {
     /// The value.
     pub value: V,
     /// Data sheet, paper, measurement or reason the value is taken from; never empty.
     pub source: String,
-}
-
-impl<V: Serialize> Serialize for Sourced<V> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut state = serializer.serialize_struct("Sourced", 2)?;
-        state.serialize_field("value", &self.value)?;
-        state.serialize_field("source", &self.source)?;
-        state.end()
-    }
 }
 
 impl<'de, V: Deserialize<'de> + Value> Deserialize<'de> for Sourced<V> {

@@ -107,12 +107,8 @@ impl Reading<'_> {
     }
 
     fn cache(&mut self, name: &str, key: &'static str) -> (Level, u64) {
-        let found = self.machine.cache.get(name).map(|cache| {
-            let lines = cache.size.value.bytes() / cache.line.value.bytes();
-            let ways = cache.ways.as_ref().map_or(lines, |ways| ways.value.0);
-            (Level { sets: lines / ways, ways: ways as usize }, cache.hit_time.value.ps())
-        });
-        found.unwrap_or_else(|| {
+        let cache = self.machine.cache.get(name);
+        cache.map(|cache| (cache.level(), cache.hit_time.value.ps())).unwrap_or_else(|| {
             self.missing.push(key);
             (Level { sets: 1, ways: 1 }, 0)
         })

@@ -57,7 +57,7 @@ proptest! {
         let mut plain: [Plain; 4] = Default::default();
         let mut misses: Vec<u64> = Vec::new();
         for (line, fetch) in refs {
-            // One small page for each line: nothing is read in order.
+            // Each line is in another small page, so that there are no streams.
             let line = line << 6;
             let [instruction, data, second, last] = &mut plain;
             let expected = if fetch {
@@ -155,7 +155,7 @@ fn lines_in_order_are_asked_for_ahead() {
     let found: Vec<Found> = (0..64).map(|line| hierarchy.access(line, false)).collect();
     assert_eq!(found[..2], [Found::Memory; 2]);
     assert_eq!(found[2..], [Found::Streamed; 62]);
-    // The next page begins again, and so does who goes another way.
+    // The next page starts a new stream, and so does another direction.
     assert_eq!(hierarchy.access(64, false), Found::Memory);
     assert_eq!(hierarchy.access(70, false), Found::Memory);
     assert_eq!(hierarchy.access(69, false), Found::Memory);

@@ -15,7 +15,7 @@ const UPPER: u32 = 30;
 /// log2 of the entries of the page table in a line.
 const LINE: u32 = 3;
 
-/// Numbers of page-table lines start here, above those of memory.
+/// The number of a cache line of a page table: with the top bit set, above those of memory.
 pub type Line = u64;
 
 /// The line of the entry for the 2^`shift` bytes at `place`, of the guest's or the host's table.
@@ -42,6 +42,19 @@ pub struct Entry {
     pub shift: u32,
     /// It is for a large page.
     pub large: bool,
+}
+
+impl Entry {
+    /// The tag of the page at `place`.
+    fn tag(self, place: u64) -> u64 {
+        // The low bits select the set; the size distinguishes pages of different sizes.
+        place >> self.shift | u64::from(self.shift) << 56
+    }
+
+    /// Whether it belongs into a buffer for large pages: smaller pages of the host may limit its range.
+    fn is_large(self) -> bool {
+        self.large && self.shift >= LARGE
+    }
 }
 
 /// Result of a look-up.
@@ -120,43 +133,21 @@ impl First {
     }
 }
 
-/// First levels: for small pages, and for large ones if separate.
+/// Buffers of one level: for small pages, and for large ones if separate.
 #[derive(Clone, Debug)]
-struct Firsts {
-    small: First,
-    large: Option<First>,
+struct BySize<T> {
+    small: T,
+    large: Option<T>,
 }
 
-impl Firsts {
-    fn new((small, large): (usize, Option<usize>)) -> Self {
-        Self { small: First::new(small), large: large.map(First::new) }
-    }
-
-    fn of(&mut self, large: bool) -> &mut First {
-        match &mut self.large {
-            Some(own) if large => own,
-            _ => &mut self.small,
-        }
-    }
-}
-
-/// The second level: for small pages, and for large ones if separate.
-#[derive(Clone, Debug)]
-struct Buffer {
-    small: SetLru,
-    large: Option<SetLru>,
-}
-
-impl Buffer {
-    fn new((small, large): (Level, Option<Level>)) -> Self {
-        let make =
-            |Level { sets, ways }: Level| SetLru::new((sets * ways as u64) as u32, ways as u32);
+impl<T> BySize<T> {
+    fn new<S>((small, large): (S, Option<S>), make: impl Fn(S) -> T) -> Self {
         Self { small: make(small), large: large.map(make) }
     }
 
-    fn of(&mut self, large: bool) -> &mut SetLru {
+    fn of(&mut self, large: bool) -> &mut T {
         match &mut self.large {
-            Some(own) if large => own,
+            Some(separate) if large => separate,
             _ => &mut self.small,
         }
     }
@@ -168,43 +159,65 @@ impl Buffer {
 struct Directories {
     /// One for each directory that was ever looked up.
     ids: PageMap<u32>,
-    held: FullLru,
+    cached: FullLru,
 }
 
 impl Directories {
     fn new(entries: usize) -> Self {
-        Self { ids: PageMap::default(), held: FullLru::new(entries as u32) }
+        Self { ids: PageMap::default(), cached: FullLru::new(entries as u32) }
     }
 
     /// Look up a directory. Returns whether it hits.
     fn access(&mut self, number: u64) -> bool {
         let next = self.ids.len() as u32;
         let id = *self.ids.entry(number).or_insert(next);
-        self.held.access(id)
+        self.cached.access(id)
+    }
+}
+
+/// The caches of the upper levels of one page table.
+#[derive(Clone, Debug)]
+struct WalkCaches {
+    directories: Directories,
+    /// A short list, as the first entries nearly always hit.
+    upper: SetLru,
+}
+
+impl WalkCaches {
+    fn new(directories: usize, upper: usize) -> Self {
+        let upper = upper as u32;
+        Self { directories: Directories::new(directories), upper: SetLru::new(upper, upper) }
+    }
+
+    /// Pass the lines that a walk to the page at `place` reads to `read`, in order.
+    fn walk(&mut self, place: u64, large: bool, host: bool, mut read: impl FnMut(Line)) {
+        let upper = self.upper.access(place >> UPPER);
+        if large || !self.directories.access(place >> LARGE) {
+            if !upper {
+                read(line(place, UPPER, host));
+            }
+            read(line(place, LARGE, host));
+        }
+        if !large {
+            read(line(place, SMALL, host));
+        }
     }
 }
 
 /// Page walks, and the directory caches that let them skip upper levels.
 #[derive(Clone, Debug)]
 pub struct Walker {
-    directories: Directories,
-    /// A short list, as the first entries nearly always hit.
-    upper: SetLru,
-    /// The caches of the host's table.
-    host: Option<(u32, Directories, SetLru)>,
+    guest: WalkCaches,
+    /// log2 of the host's page size, and the caches of its table.
+    host: Option<(u32, WalkCaches)>,
 }
 
 impl Walker {
     /// Create empty caches with these numbers of entries for 2 MiB and 1 GiB. With `host_shift`,
     /// walks are two-dimensional: see [`Translation::new`].
     pub fn new(directories: usize, upper: usize, host_shift: Option<u32>) -> Self {
-        let directories = || Directories::new(directories);
-        let upper = || SetLru::new(upper as u32, upper as u32);
-        Self {
-            directories: directories(),
-            upper: upper(),
-            host: host_shift.map(|shift| (shift, directories(), upper())),
-        }
+        let caches = || WalkCaches::new(directories, upper);
+        Self { guest: caches(), host: host_shift.map(|shift| (shift, caches())) }
     }
 
     /// Walk to the page at `place`. Returns lines, and how many of the first are read, one after
@@ -215,37 +228,9 @@ impl Walker {
             lines[count] = line;
             count += 1;
         };
-        let upper = self.upper.access(place >> UPPER);
-        if large {
-            if !upper {
-                read(line(place, UPPER, false));
-            }
-            read(line(place, LARGE, false));
-        } else {
-            if !self.directories.access(place >> LARGE) {
-                if !upper {
-                    read(line(place, UPPER, false));
-                }
-                read(line(place, LARGE, false));
-            }
-            read(line(place, SMALL, false));
-        }
-        if let Some((shift, directories, upper)) = &mut self.host {
-            let upper = upper.access(place >> UPPER);
-            if *shift < LARGE {
-                if !directories.access(place >> LARGE) {
-                    if !upper {
-                        read(line(place, UPPER, true));
-                    }
-                    read(line(place, LARGE, true));
-                }
-                read(line(place, SMALL, true));
-            } else {
-                if !upper {
-                    read(line(place, UPPER, true));
-                }
-                read(line(place, LARGE, true));
-            }
+        self.guest.walk(place, large, false, &mut read);
+        if let Some((shift, caches)) = &mut self.host {
+            caches.walk(place, *shift >= LARGE, true, &mut read);
         }
         (count, lines)
     }
@@ -254,9 +239,9 @@ impl Walker {
 /// The TLBs of a thread.
 #[derive(Clone, Debug)]
 pub struct Translation {
-    instruction: Firsts,
-    data: Firsts,
-    second: Option<Buffer>,
+    instruction: BySize<First>,
+    data: BySize<First>,
+    second: Option<BySize<SetLru>>,
     walker: Walker,
 }
 
@@ -265,10 +250,12 @@ impl Translation {
     /// machine's memory by pages of 2^`host_shift` bytes, and each walk continues in the host's
     /// page table.
     pub fn new(tlbs: &Tlbs, host_shift: Option<u32>) -> Self {
+        let second =
+            |Level { sets, ways }: Level| SetLru::new((sets * ways as u64) as u32, ways as u32);
         Self {
-            instruction: Firsts::new(tlbs.instruction),
-            data: Firsts::new(tlbs.data),
-            second: tlbs.second.map(Buffer::new),
+            instruction: BySize::new(tlbs.instruction, First::new),
+            data: BySize::new(tlbs.data, First::new),
+            second: tlbs.second.map(|levels| BySize::new(levels, second)),
             walker: Walker::new(tlbs.directories, tlbs.upper_directories, host_shift),
         }
     }
@@ -282,22 +269,20 @@ impl Translation {
         Entry { shift: range.min(host), large }
     }
 
-    /// The tag of a page in a TLB.
-    fn number(place: u64, entry: Entry) -> u64 {
-        // The low bits select the set; the size distinguishes pages of different sizes.
-        place >> entry.shift | u64::from(entry.shift) << 56
+    fn first(&mut self, entry: Entry, fetch: bool) -> &mut First {
+        let first = if fetch { &mut self.instruction } else { &mut self.data };
+        first.of(entry.is_large())
     }
 
     /// Look up the page at `place`, and pin it until it leaves. Callers let pages leave in the
     /// order of their last uses, and never pin more pages than there are entries.
     pub fn enter(&mut self, place: u64, entry: Entry, fetch: bool) -> Answer {
-        let number = Self::number(place, entry);
-        let large = entry.large && entry.shift >= LARGE;
-        let first = if fetch { &mut self.instruction } else { &mut self.data };
-        if first.of(large).enter(number) {
+        let tag = entry.tag(place);
+        if self.first(entry, fetch).enter(tag) {
             return Answer::First;
         }
-        if self.second.as_mut().is_some_and(|second| second.of(large).access(number)) {
+        let second = self.second.as_mut().map(|second| second.of(entry.is_large()));
+        if second.is_some_and(|second| second.access(tag)) {
             return Answer::Second;
         }
         let (count, lines) = self.walker.walk(place, entry.large);
@@ -306,20 +291,16 @@ impl Translation {
 
     /// Unpin a page.
     pub fn leave(&mut self, place: u64, entry: Entry, fetch: bool) {
-        let number = Self::number(place, entry);
-        let large = entry.large && entry.shift >= LARGE;
-        let first = if fetch { &mut self.instruction } else { &mut self.data };
-        first.of(large).leave(number);
+        self.first(entry, fetch).leave(entry.tag(place));
     }
 
     /// Invalidate the translation of a page, which must not be pinned.
     pub fn remove(&mut self, place: u64, entry: Entry) {
-        let number = Self::number(place, entry);
-        let large = entry.large && entry.shift >= LARGE;
-        self.instruction.of(large).remove(number);
-        self.data.of(large).remove(number);
+        let (tag, large) = (entry.tag(place), entry.is_large());
+        self.instruction.of(large).remove(tag);
+        self.data.of(large).remove(tag);
         if let Some(second) = &mut self.second {
-            second.of(large).remove(number);
+            second.of(large).remove(tag);
         }
     }
 }

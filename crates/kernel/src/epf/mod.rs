@@ -25,7 +25,7 @@ pub trait Epf: Send + Sync {
 }
 
 /// A policy, or a description of the error in its argument.
-type Made = std::result::Result<Box<dyn Epf>, String>;
+type PolicyResult = std::result::Result<Box<dyn Epf>, String>;
 
 /// A registered policy.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ pub struct PolicyEntry {
     /// One line for help and docs.
     pub what: &'static str,
     /// Create the policy from its argument, the text after the colon.
-    make: fn(Option<&str>) -> Made,
+    make: fn(Option<&str>) -> PolicyResult,
 }
 
 /// Every policy.
@@ -65,14 +65,10 @@ pub fn parse(text: &str) -> Result<Box<dyn Epf>, String> {
 pub struct Written(pub String);
 
 impl Value for Written {
-    fn metavar() -> &'static str {
-        "POLICY"
-    }
+    const METAVAR: &'static str = "POLICY";
+    const REGISTRY: &'static str = "epf";
     fn python() -> String {
         "str".into()
-    }
-    fn registry() -> &'static str {
-        "epf"
     }
     fn choices() -> Vec<Entry> {
         let entry = |policy: &PolicyEntry| {
@@ -97,7 +93,7 @@ impl Value for Written {
 }
 
 /// For policies without an argument.
-fn bare(argument: Option<&str>, policy: impl Epf + 'static) -> Made {
+fn bare(argument: Option<&str>, policy: impl Epf + 'static) -> PolicyResult {
     match argument {
         None => Ok(Box::new(policy)),
         Some(_) => Err("takes no argument".to_owned()),

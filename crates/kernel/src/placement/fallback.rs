@@ -1,7 +1,7 @@
 //! The order in which Linux tries nodes when the one asked for is full (`build_zonelists` and
 //! `find_next_best_node` of mm/page_alloc.c, Linux 5.18 and later).
 
-/// Nodes that a node with cores is worse than one without, in units of distance.
+/// Additional distance of a node with cores.
 const CPU_PENALTY: u64 = 1;
 /// Larger than any sum of loads, so that load only decides between equals.
 const MAX_NODES: u64 = 1024;
@@ -35,7 +35,7 @@ pub fn fallback_orders(
                 };
                 // The node itself always comes first, whatever its load.
                 let best = match left.iter().position(|node| *node == from) {
-                    Some(own) => own,
+                    Some(itself) => itself,
                     None => (0..left.len()).min_by_key(|i| cost(left[*i])).unwrap_or(0),
                 };
                 let node = left.remove(best);

@@ -253,7 +253,7 @@ pub fn place(
                 placement.extents.push(Extent { pages: rounds * round, pattern });
                 continue;
             }
-            // A round that does not fit whole: page by page, each to the first that has one.
+            // A round that does not fit: page by page, each in the first memory with room.
             let mut pattern = Vec::new();
             for member in group {
                 for _ in 0..member.weight {
@@ -278,7 +278,7 @@ pub fn may_use(memory: &Memory, allocator: Allocator) -> bool {
     !(memory.movable && allocator == Allocator::Vmalloc)
 }
 
-/// Pages of a node less what is reserved, before page structures are taken off.
+/// Pages of a node that are not reserved, page structures included.
 fn whole_pages(topology: &Topology, node: usize) -> u64 {
     topology.nodes[node].available() / PAGE
 }
@@ -288,7 +288,7 @@ fn page_structs(bytes: u64) -> u64 {
     (bytes / PAGE * PAGE_STRUCT).div_ceil(PAGE)
 }
 
-/// Every node whose kind passes, each a node of the kernel. What is not DRAM is added to the
+/// All nodes whose kind passes, as the kernel's nodes. Those that are not DRAM are added to the
 /// running system: in ZONE_MOVABLE if `movable`, its page structures in the nearest DRAM, as the
 /// kernel puts them unless `memmap_on_memory` is set.
 fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -> Vec<Memory> {
@@ -305,14 +305,14 @@ fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -
         .collect();
     for index in 0..memories.len() {
         let node = memories[index].node;
-        let own = nodes[node].kind == NodeKind::Dram;
+        let is_dram = nodes[node].kind == NodeKind::Dram;
         let nearest = memories
             .iter()
             .enumerate()
             .filter(|(_, memory)| nodes[memory.node].kind == NodeKind::Dram)
             .min_by_key(|(_, memory)| topology.distances[node][memory.node])
             .map_or(index, |(other, _)| other);
-        let host = if own { index } else { nearest };
+        let host = if is_dram { index } else { nearest };
         memories[host].free = memories[host].free.saturating_sub(page_structs(nodes[node].bytes));
     }
     memories

@@ -48,7 +48,7 @@ fn at_boot_no_node_has_cores() {
 
 #[test]
 fn equal_distances_go_round() {
-    // Four alike: each starts with itself and spills on the next first.
+    // Four nodes at equal distances: each starts with itself and spills to the next one first.
     let distances: Vec<Vec<u64>> =
         (0..4).map(|a| (0..4).map(|b| if a == b { 10 } else { 20 }).collect()).collect();
     let orders = fallback_orders(&distances, &[1; 4], &[0, 1, 2, 3], true);

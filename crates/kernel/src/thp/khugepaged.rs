@@ -73,10 +73,10 @@ pub trait Memory {
     fn scan(&mut self, first: u64, rules: &Rules);
 }
 
-/// Scans at once, of a program that does nothing meanwhile: many more than change anything.
+/// Maximum scans after a long pause of the program: far more than can change anything.
 const MAX_SCANS: f64 = 1e5;
 
-/// Its position.
+/// The thread: its rules and position.
 #[derive(Clone, Debug)]
 pub struct Khugepaged {
     rules: Rules,
@@ -91,7 +91,7 @@ impl Khugepaged {
         Self { rules, wakes_ns: rules.sleep_ns / 2.0, at: 0 }
     }
 
-    /// Do what it does until `now_ns`.
+    /// Run it until `now_ns`.
     pub fn run(&mut self, now_ns: f64, memory: &mut impl Memory) {
         // Without sleep it would never end; a scan takes time.
         let sleep_ns = self.rules.sleep_ns.max(1e6);
@@ -132,16 +132,16 @@ impl Khugepaged {
 mod tests {
     use super::*;
 
-    /// Two areas, of three ranges and of two; the second has no huge pages.
+    /// TwoAreas areas, of three ranges and of two; the second has no huge pages.
     #[derive(Default)]
-    struct Two {
+    struct TwoAreas {
         scanned: Vec<u64>,
     }
 
     const AREAS: [(u64, u64, Advice); 2] =
         [(512, 4 * 512 - 1, Advice::Huge), (8 * 512, 10 * 512 - 1, Advice::None)];
 
-    impl Memory for Two {
+    impl Memory for TwoAreas {
         fn area(&self, from: u64) -> Option<(u64, u64, Advice)> {
             AREAS.into_iter().find(|(_, last, _)| *last >= from)
         }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn scans_go_on_where_the_last_one_ended() {
-        let (mut memory, mut daemon) = (Two::default(), Khugepaged::new(RULES));
+        let (mut memory, mut daemon) = (TwoAreas::default(), Khugepaged::new(RULES));
         daemon.run(0.4e9, &mut memory);
         assert!(memory.scanned.is_empty());
         daemon.run(0.5e9, &mut memory);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_scans_of_a_long_sleep_end() {
-        let (mut memory, mut daemon) = (Two::default(), Khugepaged::new(RULES));
+        let (mut memory, mut daemon) = (TwoAreas::default(), Khugepaged::new(RULES));
         daemon.run(1e19, &mut memory);
         assert!(memory.scanned.len() < 4 * MAX_SCANS as usize);
     }

@@ -143,9 +143,7 @@ impl Policy {
 }
 
 impl Value for Policy {
-    fn metavar() -> &'static str {
-        "POLICY"
-    }
+    const METAVAR: &'static str = "POLICY";
     fn python() -> String {
         "str".into()
     }

@@ -33,12 +33,12 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     not_for: "one thread, which never makes the fast node slower than the slow one",
     foresees: false,
     knobs: || {
-        let own = ColloidKnobs::declared();
-        [own, AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
+        let colloid = ColloidKnobs::declared();
+        [colloid, AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
     },
     make: |settings, mem| {
         // Latencies are counted by the processor, as samples are.
-        need(mem, Capability::Samples, "colloid", "choose another, such as autonuma")?;
+        need(mem, &[Capability::Samples], "colloid", "choose another, such as autonuma")?;
         let knobs = ColloidKnobs::read(settings)?;
         let (mut autonuma, first_scan) = Autonuma::new(settings, mem)?;
         autonuma.scanner.arm_all_nodes();
@@ -114,14 +114,8 @@ impl Policy for Colloid {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{COSTS, ReferenceMemory, is_demotion, is_promotion, settings, thrash};
+    use super::super::testing::{COSTS, ReferenceMemory, settings};
     use super::*;
-
-    #[test]
-    fn promotes_and_demotes() {
-        let actions = thrash("colloid", 3);
-        assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion));
-    }
 
     /// A hot page of a congested fast node moves away, and comes back when the node is quick again.
     #[test]

@@ -2,7 +2,7 @@
 //! themselves.
 //!
 //! Follows Linux 6.16, `samples/damon/mtier.c` and `mm/damon/core.c`. One page of each region is
-//! looked at in each sample (`kdamond_fn`). After each aggregation, neighbours that were used alike
+//! looked at in each sample (`kdamond_fn`). After each aggregation, neighbours of similar use
 //! become one region (`damon_merge_regions_of`), and regions are split at random places
 //! (`damon_split_regions_of`). Each second, two schemes go over the regions, by priority
 //! (`damon_hot_score`, `damon_cold_score`), as far as their quota allows: pages of slow nodes in
@@ -15,7 +15,7 @@ use nearfar_trace::generate::rng::Rng;
 use super::knobs::{Frames, Knobs};
 use super::shares::may_demote;
 use super::{
-    Capability, Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time, need,
+    Capability, Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time, USE_HINT_FAULTS, need,
 };
 use crate::knobs;
 
@@ -49,31 +49,31 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     foresees: false,
     knobs: DamonKnobs::declared,
     make: |settings, mem| {
-        let other = "choose a policy that uses hint faults, such as tpp";
-        need(mem, Capability::AccessedBits, "damon", other)?;
-        need(mem, Capability::FarIsMapped, "damon", other)?;
+        let required = [Capability::AccessedBits, Capability::FarIsMapped];
+        need(mem, &required, "damon", USE_HINT_FAULTS)?;
         let damon = Damon::new(DamonKnobs::read(settings)?, mem);
         let first = (damon.thread, mem.now().plus(damon.knobs.sample_interval));
         Ok((Box::new(damon), vec![first]))
     },
 };
 
-/// A score of exactly what is wanted.
+/// The score of a quota whose goal is met exactly.
 const GOAL: u64 = 10_000;
-/// Largest part of a score: DAMOS_MAX_SCORE.
-const MOST: u64 = 99;
-/// Largest logarithm of an age: DAMON_MAX_AGE_IN_LOG.
-const AGES: u64 = 32;
+/// DAMOS_MAX_SCORE: highest priority of a region.
+const MAX_SCORE: u64 = 99;
+/// DAMON_MAX_AGE_IN_LOG: largest logarithm of an age.
+const MAX_AGE_LOG: u64 = 32;
 
-/// Pages used alike: from `first` to before `end`.
+/// Pages of similar use: from `first` to before `end`.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     first: u32,
     end: u32,
     /// The page that is looked at.
     sampled: Page,
-    /// Samples in which it was accessed; and in the aggregation before.
+    /// Samples in which it was accessed.
     accesses: u64,
+    /// Those of the previous aggregation.
     before: u64,
     /// Aggregations since its use changed.
     age: u64,
@@ -93,11 +93,11 @@ struct Scheme {
     quota: u64,
 }
 
-/// A scheme on its way over the regions.
+/// A scheme that is being applied.
 #[derive(Clone, Debug)]
 struct Walk {
     promotes: bool,
-    /// Ranges that it still has to walk, the last first.
+    /// Ranges that are left, the next one last.
     ranges: Vec<(u32, u32)>,
     /// Frames that it may still move.
     left: u64,
@@ -164,19 +164,19 @@ impl Damon {
         }
     }
 
-    /// Make one region of neighbours that were used alike.
+    /// Merge neighbouring regions of similar use.
     fn merge(&mut self) {
-        let most = self.regions.iter().map(|region| region.accesses).max().unwrap_or(0);
+        let max = self.regions.iter().map(|region| region.accesses).max().unwrap_or(0);
         let total: u64 = self.regions.iter().map(Region::pages).sum();
         let limit = (total / self.knobs.min_regions.max(1)).max(1);
-        let alike = most / 10;
+        let tolerance = max / 10;
         let mut merged: Vec<Region> = Vec::with_capacity(self.regions.len());
         for mut region in self.regions.drain(..) {
-            let changed = region.accesses.abs_diff(region.before) > alike;
+            let changed = region.accesses.abs_diff(region.before) > tolerance;
             region.age = if changed { 0 } else { region.age + 1 };
             match merged.last_mut() {
                 Some(last)
-                    if last.accesses.abs_diff(region.accesses) <= alike
+                    if last.accesses.abs_diff(region.accesses) <= tolerance
                         && last.pages() + region.pages() <= limit =>
                 {
                     let (one, other) = (last.pages(), region.pages());
@@ -191,13 +191,13 @@ impl Damon {
         self.regions = merged;
     }
 
-    /// Begin to count again, and split regions in two while there are few.
+    /// Reset the counts, and split regions in two while there are few.
     fn split(&mut self) {
-        let few = self.regions.len() as u64 <= self.knobs.max_regions / 2;
+        let may_split = self.regions.len() as u64 <= self.knobs.max_regions / 2;
         let mut split = Vec::with_capacity(self.regions.len() * 2);
         for mut region in self.regions.drain(..) {
             (region.before, region.accesses) = (region.accesses, 0);
-            if few && region.pages() > 1 {
+            if may_split && region.pages() > 1 {
                 // At one to nine tenths of it (`damon_split_regions_of`).
                 let tenths = 1 + (self.rng.next_u64() >> 32) * 9 / (1 << 32);
                 let place = (region.pages() * tenths / 10).clamp(1, region.pages() - 1) as u32;
@@ -217,12 +217,12 @@ impl Damon {
         let interval = self.knobs.sample_interval.ps() * self.knobs.aggregation;
         // In intervals of the schemes: seconds.
         let seconds = region.age * interval / self.knobs.apply_interval.ps().max(1);
-        let log = u64::from(seconds.checked_ilog2().map_or(0, |log| log + 1)).min(AGES);
-        let age = if frequency == 0 { AGES - log } else { AGES + log };
-        ((frequency.min(100) + age * 100 / AGES / 2) / 2).min(MOST)
+        let log = u64::from(seconds.checked_ilog2().map_or(0, |log| log + 1)).min(MAX_AGE_LOG);
+        let age = if frequency == 0 { MAX_AGE_LOG - log } else { MAX_AGE_LOG + log };
+        ((frequency.min(100) + age * 100 / MAX_AGE_LOG / 2) / 2).min(MAX_SCORE)
     }
 
-    /// Tune the quotas, and let both schemes begin.
+    /// Tune the quotas, and start both schemes.
     fn begin_schemes(&mut self, mem: &dyn Memory) {
         let (all, free) = (mem.capacity(NodeId::FAST).max(1), mem.free(NodeId::FAST));
         let mut regions: Vec<(u64, u64, Region)> =
@@ -249,7 +249,7 @@ impl Damon {
         }
     }
 
-    /// Look at some pages of a scheme's ranges; false if it is done.
+    /// Visit some pages of a scheme's ranges. Returns false if no scheme is left.
     fn walk(&mut self, mem: &mut dyn Memory) -> bool {
         let Some(walk) = self.walks.last_mut() else { return false };
         for _ in 0..self.knobs.batch {
@@ -283,13 +283,13 @@ impl Damon {
 
 /// The quota that brings a score of `score` nearer to the goal.
 fn tuned(quota: u64, score: u64) -> u64 {
-    // As bytes, of which the kernel keeps 10,000 at least.
+    // The kernel's quotas are in bytes, at least 10,000.
     let change = quota.saturating_mul(score.abs_diff(GOAL)) / GOAL;
-    let least = GOAL.div_ceil(super::FRAME);
+    let min = GOAL.div_ceil(super::FRAME);
     match score {
         GOAL => quota,
-        _ if score >= 2 * GOAL => least,
-        _ if score > GOAL => (quota - change).max(least),
+        _ if score >= 2 * GOAL => min,
+        _ if score > GOAL => (quota - change).max(min),
         _ => quota.saturating_add(change.max(1)).min(1 << 40),
     }
 }
@@ -321,14 +321,8 @@ impl Policy for Damon {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{COSTS, ReferenceMemory, is_demotion, is_promotion, settings, thrash};
+    use super::super::testing::{COSTS, ReferenceMemory, settings};
     use super::*;
-
-    #[test]
-    fn promotes_and_demotes() {
-        let actions = thrash("damon", 3);
-        assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion));
-    }
 
     #[test]
     fn a_quota_grows_below_its_goal_and_shrinks_above() {

@@ -25,7 +25,7 @@ const DENSITY: u32 = 8;
 /// Pages of a page table.
 const TABLE: u32 = 512;
 /// Page tables that a step of aging walks.
-const TABLES: u32 = 64;
+const TABLES_PER_STEP: u32 = 64;
 
 /// In a page's word: a node's number + 1, and the generation modulo [`GENERATIONS`].
 const NODE: u32 = 0b111;
@@ -41,14 +41,14 @@ struct Node {
     /// Of each page table, the walk that visits it next.
     next_walk: Vec<u64>,
     walks: u64,
-    /// Where the walk in progress goes on.
+    /// Where the walk in progress continues.
     walk: Option<Page>,
 }
 
 /// What a step of kswapd did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It looked at this many frames, and freed none.
+    /// It scanned this many frames, and freed none.
     Looked(u64),
     /// It demoted pages.
     Freed,
@@ -137,7 +137,7 @@ impl Generations {
     fn age(&mut self, mem: &mut dyn Memory, on: NodeId) -> u64 {
         let node = &mut self.nodes[on.index()];
         let mut next = node.walk.take().or_else(|| mem.next_mapped(Page::new(0)));
-        for _ in 0..TABLES {
+        for _ in 0..TABLES_PER_STEP {
             let Some(first) = next else { break };
             let table = first.number() / TABLE;
             let end = (table + 1) * TABLE;

@@ -1,10 +1,10 @@
 //! A guard around any policy: it stops migration while pages only bounce between the nodes.
 //!
 //! Follows the idea of "Adaptive Migration Decision for Multi-Tenant Memory Systems" (arXiv
-//! 2505.09164): demotions of pages that were promoted before say that promotion does not pay. If they
-//! stay a large share of all promotions, promotions and hint faults stop. A thread then looks at
-//! accessed bits every few seconds, and migration starts again when other pages are accessed than before. The
-//! paper gives no source code; periods and shares are assumptions.
+//! 2505.09164): a page demoted after its promotion was promoted in vain. If such demotions stay a
+//! large share of all promotions, promotions and hint faults stop. A thread then looks at accessed
+//! bits every few seconds, and migration starts again when other pages are accessed than before.
+//! The paper gives no source code; periods and shares are assumptions.
 
 use super::knobs::{Knobs, Settings};
 use super::{
@@ -28,13 +28,13 @@ knobs! {
 }
 
 /// Looks in a row after which migration stops.
-const LOOKS: u32 = 3;
-/// Promotions in a period below which nothing is concluded.
-const FEW: u64 = 8;
+const LOOKS_TO_STOP: u32 = 3;
+/// Minimum promotions in a period for a verdict.
+const MIN_PROMOTIONS: u64 = 8;
 /// Pages whose accessed bits are compared.
-const SAMPLE: u32 = 1024;
-/// Migration starts again if the accessed bits of more than one in this many of them change.
-const CHANGED: usize = 4;
+const SAMPLED_PAGES: u32 = 1024;
+/// Migration starts again if the accessed bits of more than one in this many sampled pages change.
+const RESTART_DIVISOR: usize = 4;
 
 #[derive(Debug)]
 struct State {
@@ -62,20 +62,20 @@ impl State {
         }
     }
 
-    /// Count bounces, or look whether other pages are accessed; when to look next.
+    /// Count bounces or, while stopped, compare accessed bits. Returns when to look next.
     fn look(&mut self, mem: &mut dyn Memory) -> Time {
         if self.stopped {
             let now = self.sample(mem);
             if let Some(before) = self.accessed.replace(now) {
                 let now = self.accessed.iter().flatten();
                 let changed = before.iter().zip(now).filter(|(one, other)| one != other).count();
-                self.stopped = changed * CHANGED <= before.len();
+                self.stopped = changed * RESTART_DIVISOR <= before.len();
             }
         } else {
             let many = self.bounces as f64 > self.knobs.guard_share * self.promotions as f64;
-            self.looks = if many && self.promotions >= FEW { self.looks + 1 } else { 0 };
+            self.looks = if many && self.promotions >= MIN_PROMOTIONS { self.looks + 1 } else { 0 };
             (self.promotions, self.bounces) = (0, 0);
-            self.stopped = self.looks == LOOKS;
+            self.stopped = self.looks == LOOKS_TO_STOP;
             if self.stopped {
                 (self.looks, self.accessed) = (0, None);
             }
@@ -86,7 +86,7 @@ impl State {
 
     /// Read and clear the accessed bits of some pages.
     fn sample(&self, mem: &mut dyn Memory) -> Vec<(Page, bool)> {
-        let step = (mem.page_limit() / SAMPLE).max(1);
+        let step = (mem.page_limit() / SAMPLED_PAGES).max(1);
         let mut sampled = Vec::new();
         let mut next = mem.next_mapped(Page::new(0));
         while let Some(page) = next {
@@ -134,18 +134,18 @@ pub fn make(
 }
 
 /// The memory as the guarded policy sees it.
-struct Seen<'a> {
+struct GuardedMemory<'a> {
     mem: &'a mut dyn Memory,
     state: &'a mut State,
 }
 
-impl Seen<'_> {
+impl GuardedMemory<'_> {
     fn is_refused(&self, page: Page, to: NodeId) -> bool {
         self.state.stopped && to < self.mem.node_of(page)
     }
 }
 
-/// Define methods that call the memory's own.
+/// Define methods that forward to the memory.
 macro_rules! forward {
     ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) $(-> $out:ty)?;)*) => {
         $(fn $name(&self $(, $arg: $type)*) $(-> $out)? { self.mem.$name($($arg),*) })*
@@ -155,7 +155,7 @@ macro_rules! forward {
     };
 }
 
-impl Memory for Seen<'_> {
+impl Memory for GuardedMemory<'_> {
     forward! {
         fn now(&self) -> Time;
         fn page_limit(&self) -> u32;
@@ -235,12 +235,12 @@ impl Policy for Guarded {
     }
 
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
-        self.base.allocated(&mut Seen { mem, state: &mut self.state }, page);
+        self.base.allocated(&mut GuardedMemory { mem, state: &mut self.state }, page);
     }
 
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
         self.state.promoted[page.index()] = false;
-        self.base.released(&mut Seen { mem, state: &mut self.state }, page, span);
+        self.base.released(&mut GuardedMemory { mem, state: &mut self.state }, page, span);
     }
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, write: bool) {
@@ -248,26 +248,26 @@ impl Policy for Guarded {
             // A policy may wait for more faults of the page.
             return mem.disarm_hint(page);
         }
-        self.base.hint_fault(&mut Seen { mem, state: &mut self.state }, page, write);
+        self.base.hint_fault(&mut GuardedMemory { mem, state: &mut self.state }, page, write);
     }
 
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        self.base.write_fault(&mut Seen { mem, state: &mut self.state }, page);
+        self.base.write_fault(&mut GuardedMemory { mem, state: &mut self.state }, page);
     }
 
     fn sample(&mut self, mem: &mut dyn Memory, page: Page, at: Page, write: bool) {
-        self.base.sample(&mut Seen { mem, state: &mut self.state }, page, at, write);
+        self.base.sample(&mut GuardedMemory { mem, state: &mut self.state }, page, at, write);
     }
 
     fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, tenant: Tenant) {
-        self.base.pressure(&mut Seen { mem, state: &mut self.state }, node, tenant);
+        self.base.pressure(&mut GuardedMemory { mem, state: &mut self.state }, node, tenant);
     }
 
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
         if thread == self.state.thread {
             return Next::At(self.state.look(mem));
         }
-        self.base.work(&mut Seen { mem, state: &mut self.state }, thread)
+        self.base.work(&mut GuardedMemory { mem, state: &mut self.state }, thread)
     }
 }
 

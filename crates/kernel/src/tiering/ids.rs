@@ -1,4 +1,4 @@
-//! What a policy speaks of: pages, nodes, tenants and moments.
+//! Pages, nodes, tenants and times.
 
 /// Bytes of a frame, and of a base page.
 pub const FRAME: u64 = 4096;
@@ -21,12 +21,12 @@ impl Page {
         self.0
     }
 
-    /// The number of the node, as an index.
+    /// Its number, as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The page of this and the `span` page numbers from here on: where a walk goes on.
+    /// The page `span` numbers further on, where a walk continues.
     #[must_use]
     pub const fn skip(self, span: u32) -> Page {
         Page(self.0.saturating_add(span))
@@ -76,13 +76,13 @@ impl Tenant {
         Self(number)
     }
 
-    /// The number of the node, as an index.
+    /// Its number, as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A moment, or a span, in picoseconds since the start.
+/// A time since the start, or a duration, in picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(u64);
 
@@ -106,7 +106,7 @@ impl Time {
         Time(self.0.saturating_add(span.0))
     }
 
-    /// From `earlier` until now, zero if that is later.
+    /// The time since `earlier`; 0 if that is later.
     #[must_use]
     pub const fn since(self, earlier: Time) -> Time {
         Time(self.0.saturating_sub(earlier.0))

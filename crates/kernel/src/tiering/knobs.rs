@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_hardware::machine::nearest;
+use nearfar_hardware::machine::{clip, nearest};
 use nearfar_hardware::units;
 use nearfar_trace::{Error, Result};
 
@@ -51,6 +51,13 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Shrink a default number of samples with the scale: a shrunk run has fewer samples.
+    pub(super) fn scale_samples(&self, knob: &str, samples: &mut u64) {
+        if !self.values.contains_key(knob) {
+            *samples = ((*samples as f64 * self.scale) as u64).max(1);
+        }
+    }
+
     /// Refuse unknown knobs and invalid values.
     pub(super) fn check(&self, policy: &str, known: &[Knob]) -> Result<()> {
         for (name, value) in &self.values {
@@ -68,11 +75,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-/// At most 40 characters of an untrusted word, without control characters.
-pub(super) fn clip(word: &str) -> String {
-    word.chars().take(40).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// The nearest of `names`, and all of them.

@@ -209,10 +209,6 @@ mod tests {
         assert_eq!(both.collect::<Vec<_>>(), Hooks::NAMES);
     }
 
-    fn actions(memory: ReferenceMemory) -> Vec<(Time, Action)> {
-        memory.actions
-    }
-
     fn over(
         base: Option<&str>,
         settings: &Settings,
@@ -224,7 +220,7 @@ mod tests {
         let mut policy =
             memory.start_made(|mem| layered(&declared, settings, mem, Always, start)).unwrap();
         drive(&mut memory, &mut *policy, &thrashing(3));
-        actions(memory)
+        memory.actions
     }
 
     /// Without hooks it is its base, with all of them it is the hooks.
@@ -235,7 +231,7 @@ mod tests {
         };
         for (name, _) in POLICIES.iter().filter(|(name, _)| !find(name).unwrap().foresees) {
             let settings = settings(name).unwrap();
-            let alone = actions(run(name, &settings, &[10, 26], &thrashing(3), false));
+            let alone = run(name, &settings, &[10, 26], &thrashing(3), false).actions;
             assert_eq!(over(Some(name), &settings, Hooks::default(), nothing), alone, "{name}");
             let whole = |mem: &mut dyn Memory| {
                 let (hooks, wakes) = make(name, &settings, mem)?;

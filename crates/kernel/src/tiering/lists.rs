@@ -4,8 +4,8 @@
 //! Follows Linux 5.13: `mm/swap.c`, `mark_page_accessed` (the first mark sets PG_referenced, the
 //! second clears it and queues the page for activation) and `activate_page` (a per-processor
 //! pagevec of 15, duplicates allowed, applied when it is full or drained). Generations (MGLRU) and
-//! file pages are left out. 12 bytes per page, together: a page taken off a list is one look into
-//! memory for itself and one for each neighbour.
+//! file pages are left out. 12 bytes per page, adjacent: to take a page off a list is one
+//! cache miss for itself and one for each neighbour.
 
 use nearfar_hardware::list::{self, Links};
 
@@ -103,7 +103,7 @@ impl Lists {
         node.checked_sub(1).map(|node| node as u8)
     }
 
-    /// Take a page of `span` frames off its list; whether it was on one.
+    /// Take a page of `span` frames off its list. Returns whether it was on one.
     pub fn remove(&mut self, page: Page, span: u32) -> bool {
         let Some(node) = self.listed(page) else { return false };
         let flags = self.links[page.number()];

@@ -1,4 +1,4 @@
-//! The memory that a policy acts on: the contract of every world that runs policies, tested by
+//! The memory that a policy acts on: the contract of everything that runs policies, tested by
 //! `testing::conformance`.
 
 use nearfar_trace::Error;
@@ -66,20 +66,23 @@ impl Capability {
     ];
 }
 
-/// Require a capability. `fix` tells the user what to do.
+/// The remedy for a memory that only policies with hint faults can use.
+pub(super) const USE_HINT_FAULTS: &str = "choose a policy that uses hint faults, such as tpp";
+
+/// Require capabilities. `fix` tells the user what to do.
 ///
 /// # Errors
-/// If the memory lacks it.
+/// If the memory lacks one.
 pub fn need(
     mem: &dyn Memory,
-    capability: Capability,
+    required: &[Capability],
     policy: &str,
     fix: &str,
 ) -> nearfar_trace::Result<()> {
-    if mem.has(capability) {
+    let Some(lacking) = required.iter().find(|capability| !mem.has(**capability)) else {
         return Ok(());
-    }
-    let name = Capability::ALL.iter().find(|(_, known)| *known == capability).map_or("", |c| c.0);
+    };
+    let name = Capability::ALL.iter().find(|(_, known)| known == lacking).map_or("", |c| c.0);
     Err(Error::input(format!("--policy {policy}"), format!("this memory has no {name}"), fix))
 }
 
@@ -105,6 +108,22 @@ pub enum Request {
     RemapToShadow(Page),
     /// [`Memory::drop_shadow`].
     DropShadow(Page, DropReason),
+}
+
+impl Request {
+    /// Call the method.
+    ///
+    /// # Errors
+    /// Those of the method.
+    pub fn run(self, mem: &mut (impl Memory + ?Sized)) -> Result<(), Refused> {
+        match self {
+            Request::ArmHint(page) => mem.arm_hint(page),
+            Request::WriteProtect(page) => mem.write_protect(page),
+            Request::Move(page, to) => mem.move_page(page, to),
+            Request::RemapToShadow(page) => mem.remap_to_shadow(page),
+            Request::DropShadow(page, why) => mem.drop_shadow(page, why),
+        }
+    }
 }
 
 /// A successful action of a policy, as worlds record it for comparison.
@@ -182,9 +201,7 @@ pub trait Memory {
     /// Frames of the mapping at this page: 1, or [`HUGE`](super::HUGE).
     fn span(&self, page: Page) -> u32;
     /// Prefetch the state of a page.
-    fn prefetch(&self, page: Page) {
-        let _ = page;
-    }
+    fn prefetch(&self, _page: Page) {}
     /// The accessed bit: set by the program's references ([`Capability::AccessedBits`]) and by
     /// [`disarm_hint`](Memory::disarm_hint) since it was last cleared.
     fn accessed(&self, page: Page) -> bool;
@@ -275,13 +292,7 @@ pub trait Memory {
     /// kind on neighbouring pages at little more than the cost of one.
     fn batch(&mut self, requests: &[Request], outcomes: &mut Vec<Result<(), Refused>>) {
         outcomes.clear();
-        outcomes.extend(requests.iter().map(|request| match *request {
-            Request::ArmHint(page) => self.arm_hint(page),
-            Request::WriteProtect(page) => self.write_protect(page),
-            Request::Move(page, to) => self.move_page(page, to),
-            Request::RemapToShadow(page) => self.remap_to_shadow(page),
-            Request::DropShadow(page, why) => self.drop_shadow(page, why),
-        }));
+        outcomes.extend(requests.iter().map(|request| request.run(self)));
     }
 
     // --- threads and samples

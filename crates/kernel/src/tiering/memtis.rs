@@ -22,7 +22,7 @@ use super::knobs::{Frames, Knobs};
 use super::lists::Lists;
 use super::shares::{is_above, may_demote};
 use super::{
-    Capability, Context, HUGE, Memory, Next, NodeId, Page, Policy, PolicyEntry, Tenant, Thread, Time, need,
+    Capability, Context, HUGE, Memory, Next, NodeId, Page, Policy, PolicyEntry, Tenant, Thread, Time, USE_HINT_FAULTS, need,
 };
 use crate::knobs;
 
@@ -74,20 +74,12 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     foresees: false,
     knobs: MemtisKnobs::declared,
     make: |settings, mem| {
-        let other = "choose a policy that uses hint faults, such as tpp";
-        need(mem, Capability::Samples, "memtis", other)?;
         // References that are faults reach no counter of the processor.
-        need(mem, Capability::FarIsMapped, "memtis", other)?;
+        let required = [Capability::Samples, Capability::FarIsMapped];
+        need(mem, &required, "memtis", USE_HINT_FAULTS)?;
         let mut knobs = MemtisKnobs::read(settings)?;
-        // A shrunk run has fewer samples: its periods shrink with it.
-        for (name, period) in [
-            ("cooling_samples", &mut knobs.cooling_samples),
-            ("adapt_samples", &mut knobs.adapt_samples),
-        ] {
-            if !settings.values.contains_key(name) {
-                *period = ((*period as f64 * settings.scale) as u64).max(1);
-            }
-        }
+        settings.scale_samples("cooling_samples", &mut knobs.cooling_samples);
+        settings.scale_samples("adapt_samples", &mut knobs.adapt_samples);
         let policy = Memtis::new(knobs, mem);
         let first = mem.now().plus(policy.knobs.migrate_period);
         let wakes = vec![(policy.demoter, first), (policy.promoter, first)];
@@ -118,8 +110,9 @@ const NEW: u8 = COUNTED << 1;
 /// A migration thread's run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
-    /// Frames that it still moves, and looks at.
+    /// Frames that it may still move.
     left: u64,
+    /// Frames that it may still scan.
     to_scan: u64,
     moved: u64,
 }
@@ -133,7 +126,7 @@ pub struct Memtis {
     pressed_demoter: Thread,
     promoter: Thread,
     lists: Lists,
-    /// Of mappings.
+    /// By mapping.
     counts: Counts,
     threshold: usize,
     /// Pages below the threshold from this bin up are not demoted.
@@ -178,7 +171,7 @@ impl Memtis {
         bin(self.counts.of[page.index()]) >= self.threshold
     }
 
-    /// Put a page on the list that its count says.
+    /// Put a page on the active list if it is hot, else on the inactive one.
     fn classify(&mut self, mem: &dyn Memory, page: Page) {
         let hot = self.hot(page);
         if self.lists.is_active(page) != hot {
@@ -249,7 +242,7 @@ impl Memtis {
         }
     }
 
-    /// Move a page and list it there; if that is refused, let others go first.
+    /// Move a page and add it to the lists there. If that is refused, it goes to the end of its list.
     fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
         let (span, active) = (mem.span(page), self.lists.is_active(page));
         let moved = mem.move_page(page, to).is_ok();
@@ -267,7 +260,7 @@ impl Memtis {
         (1..mem.nodes()).map(|node| self.lists.frames(node, true)).sum()
     }
 
-    /// What the demoter is to move now (`need_toptier_demotion`).
+    /// Frames that the demoter must move now (`need_toptier_demotion`).
     fn demand(&self, mem: &dyn Memory) -> u64 {
         let (all, room) = (mem.capacity(NodeId::FAST), self.room(mem));
         let used = all - mem.free(NodeId::FAST);
@@ -279,7 +272,7 @@ impl Memtis {
         if used + must_stay_free <= all { 0 } else { used + waiting + room - all }
     }
 
-    /// A batch of the demoter; whether there is more to do at once.
+    /// A batch of the demoter. Returns whether there is more to do at once.
     fn demote(&mut self, mem: &mut dyn Memory) -> bool {
         let Some(below) = NodeId::FAST.slower(mem.nodes()) else { return false };
         let mut run = self.demotion.take().unwrap_or_else(|| Run {
@@ -307,7 +300,7 @@ impl Memtis {
         true
     }
 
-    /// Warm pages stand in the way of hot ones no longer (`demote_node`).
+    /// End a run. If it moved too little, warm pages are demoted from now on (`demote_node`).
     fn finish_demotion(&mut self, mem: &dyn Memory, run: Run) {
         if run.moved < self.waiting(mem).min(run.left + run.moved) {
             self.warm = self.threshold;
@@ -317,7 +310,7 @@ impl Memtis {
         }
     }
 
-    /// A batch of the promoter; whether there is more to do at once.
+    /// A batch of the promoter. Returns whether there is more to do at once.
     fn promote(&mut self, mem: &mut dyn Memory) -> bool {
         let room = self.room(mem);
         let mut runs = self.promotion.take().unwrap_or_else(|| {

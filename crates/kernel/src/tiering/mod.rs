@@ -13,6 +13,7 @@
 
 use std::fmt;
 
+use nearfar_hardware::machine::clip;
 use nearfar_trace::{Error, Result};
 
 pub mod generations;
@@ -34,6 +35,7 @@ mod tests;
 
 pub use ids::{FRAME, HUGE, NodeId, Page, Tenant, Time};
 pub use knobs::{Knob, Knobs, Settings};
+use memory::USE_HINT_FAULTS;
 pub use memory::{Action, Capability, Commit, DropReason, Limit, Memory, Refused, Request, need};
 pub use policy::{Context, MIN_STEP, Next, Policy, Thread};
 pub use reclaim::default_min_free;
@@ -109,7 +111,7 @@ pub fn find(name: &str) -> Result<&'static PolicyEntry> {
         let names: Vec<_> = POLICIES.iter().map(|(name, _)| *name).collect();
         Error::input(
             "--policy",
-            format!("no tiering policy is called `{}`", knobs::clip(name)),
+            format!("no tiering policy is called `{}`", clip(name)),
             knobs::suggest(name, &names),
         )
     })

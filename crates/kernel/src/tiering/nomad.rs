@@ -7,8 +7,8 @@
 //!   queue (PCQ). Each fault walks the whole queue: a page that has left its node is dropped; one
 //!   that is young and active goes to the migration pending queue (MPQ); a young one that is not
 //!   yet active is marked accessed and stays; any other is dropped beyond the look-back.
-//! * kpromote copies pages of the MPQ while the program goes on (a transaction). A page written
-//!   meanwhile stays where it is and is tried again in the next pass.
+//! * kpromote copies pages of the MPQ while the program keeps running (a transaction). A page written
+//!   during the copy stays where it is and is tried again in the next pass.
 //! * The old frame is kept as a **shadow**, the promoted page is write-protected. The first write
 //!   (shadow fault) frees the shadow; demotion of a page that still has it needs no copy.
 //! * Shadows are reclaimed in the order of their index when the slow node runs short or has no
@@ -60,19 +60,17 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     make: |settings, mem| Nomad::make(settings, mem, Always),
 };
 
-/// The knobs of every policy made of [`Nomad`].
+/// The knobs of every policy that is a [`Nomad`].
 pub(super) fn declared() -> Vec<Knob> {
     [NomadKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
 }
 
-/// Which promoted pages keep a shadow: what SSP changes of NOMAD.
+/// Which promoted pages keep a shadow: the part of NOMAD that SSP replaces.
 pub trait ShadowRule: Send {
-    /// Whether the page, about to be promoted, keeps a shadow. Called once a promotion.
+    /// Whether the page, about to be promoted, keeps a shadow. Called once per promotion.
     fn keep_shadow(&mut self, page: Page) -> bool;
     /// The page was promoted.
-    fn promoted(&mut self, page: Page) {
-        let _ = page;
-    }
+    fn promoted(&mut self, _page: Page) {}
     /// Whether a page promoted without a shadow is to be write-protected, so that its first write
     /// is [`written`](ShadowRule::written) too. One that cannot be protected counts as written.
     fn watch_unshadowed(&self) -> bool {
@@ -80,21 +78,15 @@ pub trait ShadowRule: Send {
     }
     /// A page of the fast node was written for the first time since it was promoted (or first
     /// since it was write-protected).
-    fn written(&mut self, page: Page) {
-        let _ = page;
-    }
+    fn written(&mut self, _page: Page) {}
     /// The page has left the fast node. `dirty` is whether its dirty bit says that it was written
     /// since its promotion: false for a page that was born there and never promoted.
-    fn demoting(&mut self, page: Page, dirty: bool) {
-        let _ = (page, dirty);
-    }
+    fn demoting(&mut self, _page: Page, _dirty: bool) {}
     /// The page is gone.
-    fn released(&mut self, page: Page) {
-        let _ = page;
-    }
+    fn released(&mut self, _page: Page) {}
 }
 
-/// NOMAD's own rule: always.
+/// NOMAD's rule: always.
 #[derive(Debug)]
 pub struct Always;
 
@@ -116,8 +108,8 @@ pub struct Nomad<R> {
     promote: Promote,
     /// Pages that were promoted at least once: they are in the fast node only by promotion.
     promoted: PageSet,
-    /// Pages that have a shadow, or had one: a page stays here until shadows are looked for, as to
-    /// take it out when it loses its shadow would be one more look into memory.
+    /// Pages that have or had a shadow. One that loses its shadow stays until shadows are reclaimed,
+    /// because removing it at once would be another cache miss.
     shadows: PageSet,
 }
 
@@ -130,9 +122,9 @@ struct Promote {
     run: VecDeque<Page>,
     retry: VecDeque<Page>,
     passes: u64,
-    /// The page that is being copied, and whether it is to keep a shadow.
+    /// The page that is being copied, and whether it keeps a shadow.
     copying: Option<(Page, bool)>,
-    /// All of these pages: few, so that a look at it is none into memory.
+    /// The pages of all these queues: a small set, which stays in the cache.
     pending: FxHashSet<Page>,
 }
 
@@ -188,7 +180,7 @@ impl<R: ShadowRule + 'static> Nomad<R> {
     /// NOMAD with `rule`.
     ///
     /// # Errors
-    /// A knob out of place.
+    /// A knob is invalid.
     pub fn make(
         settings: &Settings,
         mem: &mut dyn Memory,
@@ -277,7 +269,7 @@ impl<R: ShadowRule> Nomad<R> {
         Next::Idle
     }
 
-    /// Ask for what the end of a copy needs, and the begin of the next: each would wait for memory.
+    /// Prefetch what the end of this copy and the start of the next need.
     fn prefetch(&self, mem: &dyn Memory, copied: Page) {
         self.reclaim.lists.prefetch_neighbours(copied);
         if let Some(&next) = self.promote.run.front() {
@@ -306,7 +298,7 @@ impl<R: ShadowRule> Nomad<R> {
     }
 }
 
-/// Free up to `limit` shadows, in the order of the index; how many were freed.
+/// Free up to `limit` shadows, in the order of the index. Returns how many were freed.
 fn drop_shadows(shadows: &mut PageSet, mem: &mut dyn Memory, limit: u64) -> u64 {
     let mut dropped = 0;
     while dropped < limit {
@@ -389,7 +381,7 @@ impl<R: ShadowRule> Policy for Nomad<R> {
             return;
         }
         let (promote, lists) = (&mut self.promote, &mut self.reclaim.lists);
-        // It comes while the queue is walked.
+        // Loaded while the queue is walked.
         lists.prefetch(page);
         let mut place = 0;
         let mut woken = false;
@@ -423,7 +415,7 @@ impl<R: ShadowRule> Policy for Nomad<R> {
     }
 
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        // Refused if there is no shadow, which is as well.
+        // Refused without a shadow.
         let _ = mem.drop_shadow(page, DropReason::Written);
         if mem.unprotect(page).is_ok() && mem.node_of(page) == NodeId::FAST {
             self.rule.written(page);

@@ -9,7 +9,6 @@ use super::Page;
 #[derive(Clone, Debug, Default)]
 pub struct PageSet {
     levels: [Vec<u64>; 3],
-    len: u64,
 }
 
 impl PageSet {
@@ -18,17 +17,12 @@ impl PageSet {
         let words = (pages as usize).div_ceil(64);
         let upper = words.div_ceil(64);
         let top = upper.div_ceil(64);
-        Self { levels: [vec![0; words], vec![0; upper], vec![0; top]], len: 0 }
-    }
-
-    /// Members.
-    pub fn len(&self) -> u64 {
-        self.len
+        Self { levels: [vec![0; words], vec![0; upper], vec![0; top]] }
     }
 
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.first().is_none()
     }
 
     /// Whether `page` is a member; page numbers out of bounds are not.
@@ -57,7 +51,6 @@ impl PageSet {
             }
             at /= 64;
         }
-        self.len += 1;
         true
     }
 
@@ -75,7 +68,6 @@ impl PageSet {
             }
             at /= 64;
         }
-        self.len -= 1;
         true
     }
 
@@ -109,7 +101,7 @@ mod tests {
                     prop_assert_eq!(set.remove(number), tree.remove(&page));
                 }
                 prop_assert_eq!(set.first().map(Page::number), tree.first().copied());
-                prop_assert_eq!(set.len(), tree.len() as u64);
+                prop_assert_eq!(set.is_empty(), tree.is_empty());
             }
         }
     }

@@ -59,25 +59,21 @@ pub enum Next {
 pub trait Policy: Send {
     /// Choose the node for a page that is about to be touched for the first time and needs
     /// `frames`. If it is full, the slower nodes are tried, then the faster ones.
-    fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
-        let _ = page;
+    fn place(&mut self, mem: &dyn Memory, _page: Page, frames: u32) -> NodeId {
         NodeId::all(mem.nodes())
             .find(|node| mem.free(*node) >= u64::from(frames))
             .unwrap_or(NodeId::FAST)
     }
     /// A page was mapped for the first time, or again after it was released. During set-up, nothing
     /// is charged.
-    fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
-        let _ = (mem, page);
-    }
+    fn allocated(&mut self, _mem: &mut dyn Memory, _page: Page) {}
     /// The program unmapped a page of `span` frames. Its frame, its shadow and any copy in progress
     /// are freed. The policy must forget the page; its number may be reused. There is no default,
     /// because every policy with tables of pages must handle this.
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32);
     /// The program referenced an armed page (`write`: with a store). The reference is retried and
     /// faults again while the page is armed, so a policy must eventually disarm it.
-    fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, write: bool) {
-        let _ = write;
+    fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _write: bool) {
         mem.disarm_hint(page);
     }
     /// The program writes a write-protected page. The hook must make it writable and drop its
@@ -89,24 +85,17 @@ pub trait Policy: Send {
     }
     /// The processor sampled a reference to base page `at` of the mapping `page`
     /// ([`Memory::sample_every`]).
-    fn sample(&mut self, mem: &mut dyn Memory, page: Page, at: Page, write: bool) {
-        let _ = (mem, page, at, write);
-    }
+    fn sample(&mut self, _mem: &mut dyn Memory, _page: Page, _at: Page, _write: bool) {}
     /// A new page of `tenant` did not fit on `node`. The allocation is retried once, then on other
     /// nodes.
-    fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, tenant: Tenant) {
-        let _ = (mem, node, tenant);
-    }
+    fn pressure(&mut self, _mem: &mut dyn Memory, _node: NodeId, _tenant: Tenant) {}
     /// Run one step of a thread, a small piece of work. The program and other threads may run for
     /// the duration of its cost, at least [`MIN_STEP`]. Wake-ups may be spurious.
-    fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
-        let _ = (mem, thread);
+    fn work(&mut self, _mem: &mut dyn Memory, _thread: Thread) -> Next {
         Next::Idle
     }
     /// For policies with [`PolicyEntry::foresees`](super::PolicyEntry::foresees): the number of
     /// references to each base page, by page number, in the coming phase (for traces: 1/40 of the
     /// trace). Actions cost no time.
-    fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
-        let _ = (mem, counts);
-    }
+    fn foresee(&mut self, _mem: &mut dyn Memory, _counts: &[u32]) {}
 }

@@ -63,13 +63,12 @@ pub struct Reclaim {
     kswapd: Thread,
 }
 
-/// How kswapd frees frames: what policies that reclaim differ in.
+/// How kswapd frees frames, in which policies differ.
 pub trait Demotion {
-    /// Move a page to a slower node; whether that was done.
+    /// Move a page to a slower node. Returns whether it was moved.
     fn demote(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool;
-    /// Free about `frames` frames of the slowest node; how many were freed.
-    fn relieve(&mut self, mem: &mut dyn Memory, frames: u64) -> u64 {
-        let _ = (mem, frames);
+    /// Free about `frames` frames of the slowest node. Returns how many were freed.
+    fn relieve(&mut self, _mem: &mut dyn Memory, _frames: u64) -> u64 {
         0
     }
 }
@@ -102,7 +101,7 @@ impl Reclaim {
     pub fn new(mem: &mut dyn Memory, knobs: &ReclaimKnobs) -> Self {
         let marks = NodeId::all(mem.nodes()).map(|node| {
             let capacity = mem.capacity(node);
-            // A toy node must not consist of watermarks.
+            // A tiny node must not consist of watermarks.
             let min = knobs.min_free.0.min(capacity / 8);
             let step = (capacity as f64 * knobs.watermark_scale / 1e4) as u64;
             let step = step.max(min / 4).max(1);
@@ -182,7 +181,7 @@ impl Reclaim {
             .unwrap_or(NodeId::FAST)
     }
 
-    /// The page was moved: list it on its node.
+    /// The page was moved: add it to the lists of its node.
     pub fn moved(&mut self, mem: &dyn Memory, page: Page, active: bool) {
         let (span, node) = (mem.span(page), mem.node_of(page));
         if let Some(generations) = &mut self.generations {

@@ -52,12 +52,15 @@ pub struct Scanner {
     passed: bool,
     /// Pages of the fast node are armed too.
     all_nodes: bool,
-    /// Scans of a pass that arm nothing, and how many of them are left; none before Linux 6.12.
+    /// Scans of a pass that arm nothing; `None` before Linux 6.12.
     idle: Option<u64>,
+    /// Those that are left in this pass.
     idle_left: u64,
-    /// Since Linux 6.12: no scan before; from when the period counts; when the scan began that just ended.
+    /// Since Linux 6.12: there is no scan before this time.
     due: Time,
+    /// Since Linux 6.12: when the current period began.
     stamp: Option<Time>,
+    /// Since Linux 6.12: when the scan began whose end is not yet known.
     began: Option<Time>,
     /// Buffers: the pages to arm in a step, and the results.
     requests: Vec<Request>,
@@ -184,7 +187,7 @@ impl Scanner {
         }
         if self.idle.is_some() {
             self.began = Some(now);
-            // To see when it has ended.
+            // The next call sees how long the scan took.
             return Next::Again;
         }
         Next::At(now.plus(self.period))
@@ -201,15 +204,15 @@ mod tests {
     }
 
     /// 24 pages, the first four fast; a scan is eight pages, so a pass three scans.
-    fn made() -> (Scanner, ReferenceMemory) {
+    fn scanner_and_memory() -> (Scanner, ReferenceMemory) {
         let mut memory = ReferenceMemory::new(COSTS, &[4, 24], 24, false);
         let mut none = memory.start("none", &Settings::default()).unwrap();
         for page in 0..24 {
             memory.access(&mut *none, Page::new(page), false).unwrap();
         }
-        let mut own = settings("tpp").unwrap();
-        own.values.retain(|name, _| name.starts_with("scan_"));
-        let (scanner, (thread, first)) = Scanner::new(&mut memory, &own).unwrap();
+        let mut settings = settings("tpp").unwrap();
+        settings.values.retain(|name, _| name.starts_with("scan_"));
+        let (scanner, (thread, first)) = Scanner::new(&mut memory, &settings).unwrap();
         assert_eq!((thread.name(), first), ("scanner", memory.now().plus(us(10))));
         (scanner, memory)
     }
@@ -227,7 +230,7 @@ mod tests {
 
     #[test]
     fn arms_steps_and_slows_down_after_passes_with_faults() {
-        let (mut scanner, mut memory) = made();
+        let (mut scanner, mut memory) = scanner_and_memory();
         assert_eq!(scan(&mut scanner, &mut memory), ((4..8).collect(), us(20)));
         assert_eq!(scan(&mut scanner, &mut memory), ((8..16).collect(), us(20)));
         scanner.fault(memory.now());
@@ -245,7 +248,7 @@ mod tests {
     /// A scan ends with memory; another is for a mapping that is idle.
     #[test]
     fn newer_passes_have_more_scans() {
-        let (mut scanner, mut memory) = made();
+        let (mut scanner, mut memory) = scanner_and_memory();
         scanner.follow_linux_6_12(1);
         scanner.cursor = 12;
         assert_eq!(scan(&mut scanner, &mut memory), ((12..20).collect(), us(20)));

@@ -91,7 +91,7 @@ impl Selective {
         let mut notice = SspKnobs::read(settings)?.notice;
         if notice == Notice::DirtyBit && !mem.has(Capability::DirtyBits) {
             if settings.values.contains_key("notice") {
-                need(mem, Capability::DirtyBits, "ssp", "set --knob ssp.notice=write-protect")?;
+                need(mem, &[Capability::DirtyBits], "ssp", "set --knob ssp.notice=write-protect")?;
             }
             notice = Notice::WriteProtect;
         }
@@ -240,10 +240,10 @@ mod tests {
             drive(&mut memory, &mut *policy, &thrashing(3));
             Ok::<_, String>(memory.actions)
         };
-        let usual = settings("ssp").unwrap();
-        assert_eq!(actions(&usual, true), actions(&noticing("write-protect"), false));
-        assert_eq!(actions(&usual, false), actions(&noticing("dirty-bit"), false));
-        assert_ne!(actions(&usual, false), actions(&usual, true));
+        let default_settings = settings("ssp").unwrap();
+        assert_eq!(actions(&default_settings, true), actions(&noticing("write-protect"), false));
+        assert_eq!(actions(&default_settings, false), actions(&noticing("dirty-bit"), false));
+        assert_ne!(actions(&default_settings, false), actions(&default_settings, true));
         assert!(actions(&noticing("dirty-bit"), true).unwrap_err().contains("write-protect"));
     }
 }

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 use super::testing::conformance::{Subject, suite};
 use super::testing::{
-    COSTS, PAGES, ReferenceMemory, all_settings, drive, huge_steps, steps, thrashing,
+    COSTS, PAGES, ReferenceMemory, all_settings, drive, huge_steps, is_demotion, is_promotion,
+    steps, thrash, thrashing,
 };
 use super::*;
 
@@ -160,6 +161,14 @@ fn pages_end_in_every_state() {
         for (name, _) in POLICIES {
             assert!(ended.contains(&(name, "fast")) && ended.contains(&(name, "slow")), "{name}");
         }
+    }
+}
+
+#[test]
+fn policies_that_move_pages_promote_and_demote() {
+    for name in ["autonuma", "colloid", "tpp", "memtis", "hybridtier", "damon"] {
+        let actions = thrash(name, 3);
+        assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion), "{name}");
     }
 }
 

@@ -85,14 +85,3 @@ impl Policy for Tpp {
         self.reclaim.kswapd(mem, &mut self.demotion)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{is_demotion, is_promotion, thrash};
-
-    #[test]
-    fn promotes_and_demotes() {
-        let actions = thrash("tpp", 3);
-        assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion));
-    }
-}

@@ -3,10 +3,10 @@
 use super::{Fault, MAX_SIZE, SHORT_SIZE, SIZE, TIME, scaled, shown, split};
 
 /// Maximum sizes that one `...` of a list of memory sizes may expand to.
-pub const MAX_STEPS: u64 = 4096;
+const MAX_STEPS: u64 = 4096;
 
-/// Millionths of a percent in a whole, the resolution of relative memory sizes.
-const WHOLE: u64 = 100_000_000;
+/// 100 % in millionths of a percent, the resolution of relative memory sizes.
+const HUNDRED_PERCENT: u64 = 100_000_000;
 
 /// A memory size, as given.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,7 +105,7 @@ pub fn parse_page_sizes(text: &str) -> Result<Vec<u64>, String> {
 /// equal steps: the difference of the two sizes before it, or the one size before it.
 ///
 /// # Errors
-/// An item that is neither, or a `...` that mixes both, falls, or takes more than [`MAX_STEPS`].
+/// An item that is neither, or a `...` that mixes both, falls, or takes more than 4096 steps.
 pub fn parse_memory(text: &str) -> Result<Vec<MemorySize>, String> {
     let mut sizes: Vec<Amount> = Vec::new();
     for (item, fill) in items(text)? {
@@ -156,9 +156,9 @@ impl Amount {
             return Ok(Self { value: parse_bytes(item)?, is_percent: false });
         }
         let item = shown(item);
-        match scaled(number, WHOLE / 100) {
+        match scaled(number, HUNDRED_PERCENT / 100) {
             // At most a million times the footprint.
-            Ok(value) if (1..=WHOLE * 1_000_000).contains(&value) => {
+            Ok(value) if (1..=HUNDRED_PERCENT * 1_000_000).contains(&value) => {
                 Ok(Self { value, is_percent: true })
             }
             Err(Fault::TooFine | Fault::TooManyDecimals) => {
@@ -170,7 +170,7 @@ impl Amount {
 
     fn size(self) -> MemorySize {
         match self.is_percent {
-            true => MemorySize::Fraction(self.value as f64 / WHOLE as f64),
+            true => MemorySize::Fraction(self.value as f64 / HUNDRED_PERCENT as f64),
             false => MemorySize::Bytes(self.value),
         }
     }
@@ -198,7 +198,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn si_and_iec_mean_what_they_say() {
+    fn si_and_iec_units_differ() {
         for (text, bytes) in [
             ("4096", 4096),
             ("4096B", 4096),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_memory_sizes_go_on_in_equal_steps() {
+    fn lists_of_memory_sizes_continue_in_equal_steps() {
         let tenths = (1..=10).map(|n| MemorySize::Fraction(f64::from(n) / 10.0)).collect();
         assert_eq!(parse_memory("10%,...,100%"), Ok(tenths));
         let odd = [1, 3, 5, 7].map(|m| MemorySize::Bytes(m << 20)).to_vec();
@@ -298,7 +298,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "[0-9.,%KMGiBns ]{0,20}|\\PC*") {
+        fn no_text_panics(text in "[0-9.,%KMGiBns ]{0,20}|\\PC*") {
             let _ = parse_bytes(&text);
             let _ = parse_nanoseconds(&text);
             let _ = parse_page_sizes(&text);

@@ -26,8 +26,8 @@ mod list;
 mod quantity;
 
 pub use list::{
-    MAX_STEPS, MemorySize, parse_bytes, parse_memory, parse_nanoseconds, parse_page_sizes,
-    parse_share, parse_shares,
+    MemorySize, parse_bytes, parse_memory, parse_nanoseconds, parse_page_sizes, parse_share,
+    parse_shares,
 };
 pub use quantity::{Bandwidth, Frequency, Rotation, Size, Time, Value};
 

@@ -29,7 +29,7 @@ fn parse(text: &str, what: &str, units: Units, range: (u64, u64)) -> Result<u64,
     let scale = units.iter().find(|candidate| candidate.0 == unit).map(|unit| unit.1);
     let not_a_number = || format!("\"{shown}\" is not a number followed by a unit ({})", known());
     let out_of_range = || {
-        let (min, max) = (show(range.0, units), show(range.1, units));
+        let (min, max) = (in_largest_unit(range.0, units), in_largest_unit(range.1, units));
         format!("\"{shown}\" is out of range; {what} is within {min} to {max}")
     };
     match scaled(number, scale.unwrap_or(1)) {
@@ -51,7 +51,7 @@ fn parse(text: &str, what: &str, units: Units, range: (u64, u64)) -> Result<u64,
 }
 
 /// An amount in the largest unit that divides it.
-fn show(amount: u64, units: Units) -> String {
+fn in_largest_unit(amount: u64, units: Units) -> String {
     let (name, scale) = units
         .iter()
         .rev()
@@ -82,7 +82,7 @@ macro_rules! quantity {
                 Ok(Self { amount, text: text.trim().to_owned() })
             }
 
-            /// As written in the file.
+            /// The text in the file.
             pub fn text(&self) -> &str {
                 &self.text
             }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_text_says_what_is_right() {
+    fn errors_say_what_is_valid() {
         for (text, part) in [
             ("50", "without a unit"),
             ("", "not a number followed by a unit"),
@@ -270,7 +270,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC*") {
+        fn no_text_panics(text in "\\PC*") {
             let _ = Time::parse(&text);
             let _ = Size::parse(&text);
         }

@@ -297,7 +297,7 @@ impl PageSize {
             let page = if pages.identity { block } else { pages.page_of[block as usize] };
             prefetch(&self.local_of, page as usize);
             if let Some(Buffer::Full(lru)) = &self.first {
-                lru.expect(page);
+                lru.prefetch(page);
             }
             self.engines.iter().for_each(|engine| engine.prefetch(page));
         }

@@ -199,14 +199,10 @@ pub struct Atomic {
 }
 
 impl Value for Atomic {
-    fn metavar() -> &'static str {
-        "KINDS"
-    }
+    const METAVAR: &'static str = "KINDS";
+    const REGISTRY: &'static str = "atomic";
     fn python() -> String {
         "str".into()
-    }
-    fn registry() -> &'static str {
-        "atomic"
     }
     fn choices() -> Vec<Entry> {
         let groups = [

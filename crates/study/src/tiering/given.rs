@@ -11,14 +11,10 @@ use super::workload::Workloads;
 pub struct Loads(pub Vec<String>);
 
 impl Value for Loads {
-    fn metavar() -> &'static str {
-        Workloads::METAVAR
-    }
+    const METAVAR: &'static str = Workloads::METAVAR;
+    const REGISTRY: &'static str = Workloads::NAME;
     fn python() -> String {
         "str | Path | Sequence[str | Path]".into()
-    }
-    fn registry() -> &'static str {
-        Workloads::NAME
     }
     fn choices() -> Vec<Entry> {
         Workloads::entries()
@@ -42,9 +38,7 @@ impl Value for Loads {
 pub struct Shares(pub Vec<f64>);
 
 impl Value for Shares {
-    fn metavar() -> &'static str {
-        "SHARES"
-    }
+    const METAVAR: &'static str = "SHARES";
     fn python() -> String {
         "str".into()
     }
@@ -71,14 +65,10 @@ impl Value for Shares {
 pub struct Policies(pub Vec<String>);
 
 impl Value for Policies {
-    fn metavar() -> &'static str {
-        "POLICIES"
-    }
+    const METAVAR: &'static str = "POLICIES";
+    const REGISTRY: &'static str = "policy";
     fn python() -> String {
         "PolicyLike | Sequence[PolicyLike]".into()
-    }
-    fn registry() -> &'static str {
-        "policy"
     }
     fn choices() -> Vec<Entry> {
         POLICIES.iter().map(|(name, policy)| Entry { name, what: policy.what.into() }).collect()
@@ -110,9 +100,7 @@ pub struct Scale {
 }
 
 impl Value for Scale {
-    fn metavar() -> &'static str {
-        "SHARE"
-    }
+    const METAVAR: &'static str = "SHARE";
     fn python() -> String {
         "str | float".into()
     }
@@ -158,9 +146,7 @@ impl Seeds {
 }
 
 impl Value for Seeds {
-    fn metavar() -> &'static str {
-        "COUNT"
-    }
+    const METAVAR: &'static str = "COUNT";
     fn python() -> String {
         "int | Sequence[int]".into()
     }

@@ -212,7 +212,7 @@ impl Options {
             ));
         }
         let nodes = machine.nodes()?;
-        let costs = machine.kernel_costs()?.scaled(cost_scale);
+        let costs = machine.kernel_costs(cost_scale)?;
         Ok(Self {
             nodes,
             // A first touch is a minor fault; the machine files give it as the write fault.

@@ -5,6 +5,8 @@ use parquet::basic::Encoding;
 use parquet::column::page::{CompressedPage, Page, PageWriteSpec, PageWriter};
 use parquet::errors::{ParquetError, Result};
 
+use super::page::varint;
+
 /// Writes consecutive pages to memory, each with the CRC-32 of its compressed bytes
 /// (parquet.thrift, `PageHeader.crc`).
 pub(crate) struct CheckedPages<'a>(pub(crate) &'a mut Vec<u8>);
@@ -89,12 +91,8 @@ impl Fields<'_> {
 
     fn integer(&mut self, field: u8, value: i32) {
         self.begin(field, INTEGER);
-        let mut zigzag = ((value << 1) ^ (value >> 31)).cast_unsigned();
-        while zigzag >= 0x80 {
-            self.to.push(zigzag as u8 | 0x80);
-            zigzag >>= 7;
-        }
-        self.to.push(zigzag as u8);
+        let zigzag = ((value << 1) ^ (value >> 31)).cast_unsigned();
+        varint(self.to, zigzag as usize);
     }
 
     fn end(&mut self) {

@@ -64,17 +64,17 @@ impl EncodedGroup {
 pub struct Encoder {
     positions: Positions,
     zstd: zstd::bulk::Compressor<'static>,
-    /// Memory of a page of addresses.
+    /// Memory for a page of addresses.
     spare: Vec<u8>,
-    /// Of compressed pages, which differ much in size: dictionaries and data.
+    /// Buffers for compressed pages: dictionaries and data differ much in size.
     dictionaries: BufferPool,
     data: BufferPool,
-    /// Of each column.
+    /// Buffers for the chunks of each column.
     chunks: [BufferPool; NAMES.len()],
 }
 
-/// Memory that is handed out, and used again when everybody has dropped it: the kernel has to zero
-/// fresh memory, which for every page would cost a tenth of the time.
+/// Buffers that are reused once all their references are dropped: the kernel has to zero fresh
+/// memory, which for every page would cost a tenth of the time.
 #[derive(Default)]
 struct BufferPool(Vec<Bytes>);
 
@@ -85,7 +85,7 @@ impl BufferPool {
         let mut memory: Vec<u8> = unused.map_or_else(Vec::new, |at| self.0.swap_remove(at).into());
         memory.clear();
         if memory.capacity() < bytes {
-            // Not by `reserve`, which copies what is no longer wanted; with something to spare.
+            // Not by `reserve`, which copies the old contents.
             memory = Vec::with_capacity(bytes + bytes / 8);
         }
         memory
@@ -98,7 +98,7 @@ impl BufferPool {
     }
 }
 
-/// The data page of a column of numbers; empty when it is no dictionary's.
+/// The data page of a column of numbers; empty if it has no dictionary.
 fn number_data<'a>(form: &Form, indices: &'a mut Indices) -> Cow<'a, [u8]> {
     match form {
         Form::Constant(_) => constant(indices.len()).into(),
@@ -162,7 +162,7 @@ impl Encoder {
             let range = range(addr.iter().min(), addr.iter().max());
             let mut page = self.spare();
             byte_stream_split(addr, &mut page);
-            let column = self.value_column(ADDR, rows, &page, Encoding::BYTE_STREAM_SPLIT, range);
+            let column = self.chunk(ADDR, rows, None, &page, Encoding::BYTE_STREAM_SPLIT, range);
             self.spare = page;
             return column;
         }
@@ -172,7 +172,8 @@ impl Encoder {
         });
         let range = range(entries.first(), entries.last());
         let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
-        let column = self.dictionary_column(ADDR, rows, &plain, entries.len(), &page, range);
+        let dictionary = Some((&plain[..], entries.len()));
+        let column = self.chunk(ADDR, rows, dictionary, &page, Encoding::RLE_DICTIONARY, range);
         self.spare = page;
         column
     }
@@ -193,10 +194,11 @@ impl Encoder {
                 (name.len() as u32).to_le_bytes().into_iter().chain(name.iter().copied())
             })
             .collect();
-        self.dictionary_column(KIND, rows, &names, kinds.len(), data, None)
+        let dictionary = Some((&names[..], kinds.len()));
+        self.chunk(KIND, rows, dictionary, data, Encoding::RLE_DICTIONARY, None)
     }
 
-    /// `size` or `instr`.
+    /// `size` or `instr`. Plain numbers get a dictionary of up to 65,536 entries if it suffices.
     fn number_column(
         &mut self,
         column: usize,
@@ -207,7 +209,13 @@ impl Encoder {
         match form {
             Form::Constant(number) => self.numbers(column, rows, &[*number], data),
             Form::Dictionary(entries) => self.numbers(column, rows, entries, data),
-            Form::Plain(values) => self.wide_column(column, values),
+            Form::Plain(values) => match indices(values) {
+                Some((entries, page)) => self.numbers(column, rows, &entries, &page),
+                None => {
+                    let plain: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                    self.chunk(column, rows, None, &plain, Encoding::PLAIN, None)
+                }
+            },
         }
     }
 
@@ -224,23 +232,12 @@ impl Encoder {
         if entries.len() > DICTIONARY {
             let plain = runs.flat_map(|&(thread, length)| repeat_n(thread.to_le_bytes(), length));
             let plain: Vec<u8> = plain.flatten().collect();
-            return self.value_column(THREAD, rows, &plain, Encoding::PLAIN, None);
+            return self.chunk(THREAD, rows, None, &plain, Encoding::PLAIN, None);
         }
         let index = |thread: u32| entries.partition_point(|&entry| entry < thread) as u16;
         let indices = runs.flat_map(|&(thread, length)| repeat_n(index(thread), length));
         let page = index_page(rows, entries.len(), indices);
         self.numbers(THREAD, rows, &entries, &page)
-    }
-
-    /// Numbers of any size: a dictionary of up to 65,536 entries, or plain.
-    fn wide_column(&mut self, column: usize, values: &[u32]) -> Result<Column> {
-        match indices(values) {
-            Some((entries, page)) => self.numbers(column, values.len(), &entries, &page),
-            None => {
-                let plain: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-                self.value_column(column, values.len(), &plain, Encoding::PLAIN, None)
-            }
-        }
     }
 
     fn numbers(
@@ -251,51 +248,30 @@ impl Encoder {
         data: &[u8],
     ) -> Result<Column> {
         let plain: Vec<u8> = entries.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.dictionary_column(column, rows, &plain, entries.len(), data, None)
+        let dictionary = Some((&plain[..], entries.len()));
+        self.chunk(column, rows, dictionary, data, Encoding::RLE_DICTIONARY, None)
     }
 
-    fn dictionary_column(
+    /// A column chunk of one data page, with a dictionary if given: PLAIN values, and their number.
+    fn chunk(
         &mut self,
         column: usize,
         rows: usize,
-        dictionary: &[u8],
-        entries: usize,
+        dictionary: Option<(&[u8], usize)>,
         data: &[u8],
+        encoding: Encoding,
         range: Option<Statistics>,
     ) -> Result<Column> {
-        let dictionary_page = CompressedPage::new(
-            Page::DictionaryPage {
-                buf: compress(&mut self.zstd, &mut self.dictionaries, dictionary)?,
+        let dictionary = dictionary.map(|(values, entries)| {
+            let page = Page::DictionaryPage {
+                buf: compress(&mut self.zstd, &mut self.dictionaries, values)?,
                 num_values: entries as u32,
                 encoding: Encoding::PLAIN,
                 is_sorted: column == ADDR,
-            },
-            dictionary.len(),
-        );
-        let data_page = self.data_page(data, rows, Encoding::RLE_DICTIONARY)?;
-        let memory = &mut self.chunks[column];
-        let dictionary = Some(dictionary_page);
-        chunk(memory, column, rows, dictionary, data_page, Encoding::RLE_DICTIONARY, range)
-    }
-
-    fn value_column(
-        &mut self,
-        column: usize,
-        rows: usize,
-        data: &[u8],
-        encoding: Encoding,
-        range: Option<Statistics>,
-    ) -> Result<Column> {
-        let data = self.data_page(data, rows, encoding)?;
-        chunk(&mut self.chunks[column], column, rows, None, data, encoding, range)
-    }
-
-    fn data_page(
-        &mut self,
-        data: &[u8],
-        rows: usize,
-        encoding: Encoding,
-    ) -> Result<CompressedPage> {
+            };
+            Ok::<_, ParquetError>(CompressedPage::new(page, values.len()))
+        });
+        let dictionary = dictionary.transpose()?;
         let page = Page::DataPage {
             buf: compress(&mut self.zstd, &mut self.data, data)?,
             num_values: rows as u32,
@@ -304,7 +280,49 @@ impl Encoder {
             rep_level_encoding: Encoding::RLE,
             statistics: None,
         };
-        Ok(CompressedPage::new(page, data.len()))
+        let data = CompressedPage::new(page, data.len());
+        let memory = &mut self.chunks[column];
+        let max_length = |page: &CompressedPage| page.compressed_size() + 64;
+        let room = max_length(&data) + dictionary.as_ref().map_or(0, max_length);
+        let mut bytes = memory.take(room);
+        let mut pages = CheckedPages(&mut bytes);
+        let mut plain = 0i64;
+        let mut write = |page: CompressedPage| -> Result<u64> {
+            let spec = pages.write_page(page)?;
+            plain += spec.uncompressed_size as i64;
+            Ok(spec.offset)
+        };
+        let mut encodings = vec![encoding, Encoding::RLE];
+        let dictionary_offset = match dictionary {
+            Some(page) => {
+                encodings.push(Encoding::PLAIN);
+                Some(write(page)? as i64)
+            }
+            None => None,
+        };
+        let data_offset = write(data)? as i64;
+        let descriptor = schema().1.column(column);
+        debug_assert_eq!(descriptor.name(), NAMES[column]);
+        let mut metadata = ColumnChunkMetaData::builder(descriptor)
+            .set_encodings(encodings)
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(LEVEL)?))
+            .set_num_values(rows as i64)
+            .set_total_compressed_size(bytes.len() as i64)
+            .set_total_uncompressed_size(plain)
+            .set_data_page_offset(data_offset)
+            .set_dictionary_page_offset(dictionary_offset);
+        if let Some(range) = range {
+            metadata = metadata.set_statistics(range);
+        }
+        let close = ColumnCloseResult {
+            bytes_written: bytes.len() as u64,
+            rows_written: rows as u64,
+            metadata: metadata.build()?,
+            bloom_filter: None,
+            column_index: None,
+            offset_index: None,
+        };
+        Ok((memory.share(bytes), close))
     }
 
     /// Memory for a page of addresses. The caller returns it to `self.spare`.
@@ -408,58 +426,6 @@ fn byte_stream_split(values: &[u64], bytes: &mut Vec<u8>) {
             stream[index] = byte;
         }
     }
-}
-
-fn chunk(
-    memory: &mut BufferPool,
-    column: usize,
-    rows: usize,
-    dictionary: Option<CompressedPage>,
-    data: CompressedPage,
-    encoding: Encoding,
-    range: Option<Statistics>,
-) -> Result<Column> {
-    let max_length = |page: &CompressedPage| page.compressed_size() + 64;
-    let room = max_length(&data) + dictionary.as_ref().map_or(0, max_length);
-    let mut bytes = memory.take(room);
-    let mut pages = CheckedPages(&mut bytes);
-    let mut plain = 0i64;
-    let mut write = |page: CompressedPage| -> Result<u64> {
-        let spec = pages.write_page(page)?;
-        plain += spec.uncompressed_size as i64;
-        Ok(spec.offset)
-    };
-    let mut encodings = vec![encoding, Encoding::RLE];
-    let dictionary_offset = match dictionary {
-        Some(page) => {
-            encodings.push(Encoding::PLAIN);
-            Some(write(page)? as i64)
-        }
-        None => None,
-    };
-    let data_offset = write(data)? as i64;
-    let descriptor = schema().1.column(column);
-    debug_assert_eq!(descriptor.name(), NAMES[column]);
-    let mut metadata = ColumnChunkMetaData::builder(descriptor)
-        .set_encodings(encodings)
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(LEVEL)?))
-        .set_num_values(rows as i64)
-        .set_total_compressed_size(bytes.len() as i64)
-        .set_total_uncompressed_size(plain)
-        .set_data_page_offset(data_offset)
-        .set_dictionary_page_offset(dictionary_offset);
-    if let Some(range) = range {
-        metadata = metadata.set_statistics(range);
-    }
-    let close = ColumnCloseResult {
-        bytes_written: bytes.len() as u64,
-        rows_written: rows as u64,
-        metadata: metadata.build()?,
-        bloom_filter: None,
-        column_index: None,
-        offset_index: None,
-    };
-    Ok((memory.share(bytes), close))
 }
 
 #[cfg(test)]

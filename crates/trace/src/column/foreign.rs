@@ -33,11 +33,11 @@ impl Foreign {
     pub(crate) fn open(path: &Path, fix: &str) -> Result<Self> {
         let file = file::open(path)?;
         let length = file.metadata().map_err(|e| Error::io(path, "cannot read", &e))?.len();
-        let whole = SharedFile { file: Arc::new(file), length };
+        let shared = SharedFile { file: Arc::new(file), length };
         let metadata = guard(&path.display().to_string(), fix, || {
-            ParquetMetaDataReader::new().parse_and_finish(&whole)
+            ParquetMetaDataReader::new().parse_and_finish(&shared)
         })?;
-        Ok(Self { metadata, pages: Arc::new(Pages(whole)) })
+        Ok(Self { metadata, pages: Arc::new(Pages(shared)) })
     }
 
     /// Rows that the row groups claim.

@@ -314,8 +314,7 @@ impl Threads {
     fn extend(&mut self, threads: &[u32], instr: &[u32]) {
         let mut rest = instr;
         for run in threads.chunk_by(|a, b| a == b) {
-            let (instr, after) = rest.split_at(run.len());
-            rest = after;
+            let instr = rest.split_off(..run.len()).unwrap_or_default();
             self.push_run(run[0], run.len(), instr.iter().map(|&n| u64::from(n)).sum());
         }
     }

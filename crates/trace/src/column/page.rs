@@ -87,12 +87,14 @@ pub(super) fn constant(count: usize) -> Vec<u8> {
     bytes
 }
 
+/// Append the header of one bit-packed run.
 fn start(page: &mut Vec<u8>, count: usize, bits: u8) {
     page.push(bits);
     varint(page, count.div_ceil(8) << 1 | 1);
 }
 
-fn varint(bytes: &mut Vec<u8>, mut value: usize) {
+/// Append `value` as a variable-length number.
+pub(super) fn varint(bytes: &mut Vec<u8>, mut value: usize) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
         value >>= 7;

@@ -58,9 +58,11 @@ pub(super) struct Requests {
     window: usize,
     /// The latest requests: page and next.
     recent: VecDeque<(u64, i64)>,
-    /// Requests so far, and how many of them are in the file.
+    /// Requests so far.
     count: u64,
+    /// Requests that are already in the file.
     written: u64,
+    /// The last request for each page.
     last: FxHashMap<u64, u64>,
     /// Number and `next` of requests that are already in the file.
     late: Vec<(u64, i64)>,

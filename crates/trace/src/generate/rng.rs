@@ -7,14 +7,7 @@
 //! generation in an interval", ACM TOMACS 29(1), 2019 (`below`).
 
 use crate::hash::GOLDEN;
-
-/// SplitMix64's output function: a bijection of 64 bits in which every input bit affects every
-/// output bit.
-pub fn mix64(value: u64) -> u64 {
-    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ value >> 31
-}
+pub use crate::hash::mix64;
 
 /// A xoshiro256++ stream.
 #[derive(Clone, Debug)]

@@ -7,9 +7,8 @@
 use nearfar_schema::{Options as _, Spec};
 
 use super::permutation::Permutation;
-use super::rng::Rng;
-use super::zipf::{Ranks, ZipfOptions};
-use super::{Generator, Params, Walk, draw_within};
+use super::zipf::{Draw, ZipfOptions};
+use super::{Generator, Params, Walk};
 use crate::error::Result;
 
 /// The `scrambled-zipf` generator.
@@ -26,24 +25,7 @@ impl Generator for ScrambledZipf {
         ZipfOptions::specs()
     }
     fn walk(&self, params: &Params, _: u32) -> Result<Box<dyn Walk>> {
-        Ok(Box::new(Draw {
-            ranks: Ranks::new(params)?,
-            // One scattering for all threads: they share their hot pages.
-            pages: Permutation::new(params.pages, params.seed),
-            page_bytes: params.page_bytes,
-        }))
-    }
-}
-
-struct Draw {
-    ranks: Ranks,
-    pages: Permutation,
-    page_bytes: u64,
-}
-
-impl Walk for Draw {
-    fn next(&mut self, rng: &mut Rng) -> u64 {
-        let page = self.pages.apply(self.ranks.draw(rng));
-        draw_within(page, self.page_bytes, rng)
+        // One scattering for all threads: they share their hot pages.
+        Draw::boxed(params, Some(Permutation::new(params.pages, params.seed)))
     }
 }

@@ -9,6 +9,7 @@
 use libm::{exp, expm1, log, log1p};
 use nearfar_schema::{Options as _, Spec};
 
+use super::permutation::Permutation;
 use super::rng::Rng;
 use super::{Generator, Params, Walk, draw_within};
 use crate::error::{Error, Result};
@@ -35,29 +36,40 @@ impl Generator for Zipf {
         ZipfOptions::specs()
     }
     fn walk(&self, params: &Params, _: u32) -> Result<Box<dyn Walk>> {
-        Ok(Box::new(Draw { ranks: Ranks::new(params)?, page_bytes: params.page_bytes }))
+        Draw::boxed(params, None)
     }
 }
 
-struct Draw {
+/// Draws pages by rank.
+pub(super) struct Draw {
     ranks: Ranks,
+    /// The page of each rank; the rank itself if there is none.
+    scattering: Option<Permutation>,
     page_bytes: u64,
+}
+
+impl Draw {
+    pub fn boxed(params: &Params, scattering: Option<Permutation>) -> Result<Box<dyn Walk>> {
+        let (ranks, page_bytes) = (Ranks::new(params)?, params.page_bytes);
+        Ok(Box::new(Self { ranks, scattering, page_bytes }))
+    }
 }
 
 impl Walk for Draw {
     fn next(&mut self, rng: &mut Rng) -> u64 {
         let rank = self.ranks.draw(rng);
-        draw_within(rank, self.page_bytes, rng)
+        let page = self.scattering.as_ref().map_or(rank, |scattering| scattering.apply(rank));
+        draw_within(page, self.page_bytes, rng)
     }
 }
 
 /// Draws ranks from 0..n, rank r in proportion to (r + 1)^-alpha.
-pub(super) struct Ranks {
+struct Ranks {
     n: u64,
     alpha: f64,
     /// H(1.5) - 1 and H(n + 0.5): the bounds of the area to draw from.
-    top: f64,
-    bottom: f64,
+    area_min: f64,
+    area_max: f64,
     /// A draw at most this far below its rank is accepted without a further test.
     sure_distance: f64,
 }
@@ -73,7 +85,7 @@ fn decay(x: f64) -> f64 {
 }
 
 impl Ranks {
-    pub fn new(params: &Params) -> Result<Self> {
+    fn new(params: &Params) -> Result<Self> {
         let ZipfOptions { alpha } = params.own()?;
         if !(0.0..=100.0).contains(&alpha) {
             return Err(Error::input(
@@ -83,9 +95,9 @@ impl Ranks {
             ));
         }
         let n = params.pages;
-        let mut ranks = Self { n, alpha, top: 0.0, bottom: 0.0, sure_distance: 0.0 };
-        ranks.top = ranks.area(1.5) - 1.0;
-        ranks.bottom = ranks.area(n as f64 + 0.5);
+        let mut ranks = Self { n, alpha, area_min: 0.0, area_max: 0.0, sure_distance: 0.0 };
+        ranks.area_min = ranks.area(1.5) - 1.0;
+        ranks.area_max = ranks.area(n as f64 + 0.5);
         ranks.sure_distance = 2.0 - ranks.area_inverse(ranks.area(2.5) - ranks.height(2.0));
         Ok(ranks)
     }
@@ -107,9 +119,9 @@ impl Ranks {
         exp(decay(t) * area)
     }
 
-    pub fn draw(&self, rng: &mut Rng) -> u64 {
+    fn draw(&self, rng: &mut Rng) -> u64 {
         loop {
-            let area = self.bottom + rng.unit() * (self.top - self.bottom);
+            let area = self.area_max + rng.unit() * (self.area_min - self.area_max);
             let x = self.area_inverse(area);
             let rank = ((x + 0.5) as u64).clamp(1, self.n);
             let k = rank as f64;

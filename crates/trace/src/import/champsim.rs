@@ -11,6 +11,7 @@ use super::{Bad, Framing, Head, Importer, Options, Parser};
 use crate::record::{Kind, Record};
 
 /// A ChampSim format: the offsets of addresses in an instruction.
+#[derive(Clone)]
 pub struct ChampSim {
     name: &'static str,
     summary: &'static str,
@@ -57,13 +58,7 @@ impl Importer for ChampSim {
         Framing::Fixed(self.size)
     }
     fn parser(&self, _: &Options) -> Result<Box<dyn Parser>, Bad> {
-        let ChampSim { ref stores, ref loads, space, .. } = *self;
-        Ok(Box::new(Instructions {
-            stores: stores.clone(),
-            loads: loads.clone(),
-            space,
-            threads: Threads::default(),
-        }))
+        Ok(Box::new(Instructions { format: self.clone(), threads: Threads::default() }))
     }
     // The flags are 0 or 1, only branches are taken, and an instruction's address is not 0, and is
     // below 2^48 or in the upper half. Four such instructions in a row are no coincidence.
@@ -97,20 +92,19 @@ fn flags(record: &[u8]) -> Result<(), Bad> {
 }
 
 struct Instructions {
-    stores: std::ops::Range<usize>,
-    loads: std::ops::Range<usize>,
-    space: Option<usize>,
+    format: ChampSim,
     threads: Threads,
 }
 
 impl Parser for Instructions {
     fn parse(&mut self, frame: &[u8], out: &mut Vec<Record>) -> Result<(), Bad> {
         flags(frame)?;
-        let space = self.space.and_then(|at| frame.get(at)).copied().unwrap_or(0);
+        let ChampSim { loads, stores, space, .. } = &self.format;
+        let space = space.and_then(|at| frame.get(at)).copied().unwrap_or(0);
         let thread = self.threads.index(u64::from(space), u32::from(space))?;
         let mut put = |addr, kind, instr| out.push(Record { addr, kind, size: 1, thread, instr });
         put(address(frame), Kind::Fetch, 1);
-        for (range, kind) in [(&self.loads, Kind::Load), (&self.stores, Kind::Store)] {
+        for (range, kind) in [(loads, Kind::Load), (stores, Kind::Store)] {
             let slots = frame.get(range.clone()).unwrap_or_default().chunks_exact(8);
             for addr in slots.map(address).filter(|&addr| addr != 0) {
                 put(addr, kind, 0);
@@ -126,8 +120,7 @@ impl Parser for Instructions {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::full;
-    use super::super::tests::{error, reference, strict};
+    use super::super::tests::{error, full, reference, strict};
     use super::*;
 
     fn instruction(size: usize, ip: u64, flags: [u8; 2], words: &[(usize, u64)]) -> Vec<u8> {

@@ -191,8 +191,9 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{error, reference, strict};
+    use super::super::tests::{check_errors, reference, strict};
     use super::*;
+
     #[test]
     fn columns_are_found_by_name() {
         let text =
@@ -210,7 +211,7 @@ mod tests {
 
     #[test]
     fn bad_lines_are_reported() {
-        for (text, what) in [
+        let cases = [
             ("size,kind\n", "no column `addr`"),
             ("addr,addr\n", "column `addr` twice"),
             ("addr,adr\n", "column `adr` is not one of"),
@@ -225,9 +226,7 @@ mod tests {
             ("addr,kind\n1,rw\n", "kind is not load"),
             ("addr,thread\n1,1048576\n", "name the column `tid`"),
             ("addr,instr\n1,4294967296\n", "beyond 2^32"),
-        ] {
-            let error = error("csv", text.as_bytes());
-            assert!(error.contains(what), "{text}: {error}");
-        }
+        ];
+        check_errors("csv", &cases);
     }
 }

@@ -80,7 +80,7 @@ impl Parser for Lines {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{error, reference, strict};
+    use super::super::tests::{check_errors, reference, strict};
     use super::*;
 
     #[test]
@@ -107,16 +107,14 @@ mod tests {
 
     #[test]
     fn bad_lines_are_reported() {
-        for (text, what) in [
+        let cases = [
             ("5 10\n", "neither a label"),
             ("0 10 4\n", "more than `label address`"),
             ("r 10\n", "no size"),
             ("r 10 4 4\n", "more than `kind address size`"),
             ("0 10\nr 10 4\n", "classic and extended"),
             ("0\n", "a hexadecimal number is missing"),
-        ] {
-            let error = error("dinero", text.as_bytes());
-            assert!(error.contains(what), "{text}: {error}");
-        }
+        ];
+        check_errors("dinero", &cases);
     }
 }

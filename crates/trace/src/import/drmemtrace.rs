@@ -49,8 +49,8 @@ pub(super) fn record(bytes: &[u8]) -> (u16, u16, u64) {
     (half(0), half(2), value)
 }
 
-/// The kind of a reference that the kernel makes. There is none for its instructions.
-pub(super) fn in_kernel(kind: Kind) -> Kind {
+/// The kind of a reference of the kernel. Its instructions count as loads.
+fn kernel_kind(kind: Kind) -> Kind {
     if kind == Kind::Store { Kind::KernelStore } else { Kind::KernelLoad }
 }
 
@@ -84,14 +84,15 @@ impl Importer for Drmemtrace {
     }
 }
 
-/// What is known of a thread.
+/// The state of a thread.
 #[derive(Clone, Copy, Default)]
 struct State {
     process: u32,
     /// Bits: within the trace of a system call (1), of a context switch (2).
     kernel: u8,
-    /// Addresses of its last instruction and of what follows that.
+    /// Address of its last instruction.
     at: u64,
+    /// Address after its last instruction.
     next: u64,
 }
 
@@ -99,10 +100,10 @@ struct State {
 struct Entries {
     begun: bool,
     threads: Threads,
-    /// The thread that the records are of.
+    /// The current thread, and its state.
     thread: Option<u64>,
     state: State,
-    /// States of the others.
+    /// States of the other threads.
     others: FxHashMap<u64, State>,
 }
 
@@ -111,14 +112,14 @@ impl Entries {
     fn add(&mut self, kind: Kind, addr: u64, size: u16, out: &mut Vec<Record>) -> Result<(), Bad> {
         let name = self.thread.ok_or(Bad::from("a reference before the first thread"))?;
         let thread = self.threads.index(name, self.state.process)?;
-        let at_work = self.state.kernel != 0 || self.state.at >> 63 != 0;
+        let is_kernel = self.state.kernel != 0 || self.state.at >> 63 != 0;
         let instr = u32::from(kind == Kind::Fetch);
-        let kind = if at_work { in_kernel(kind) } else { kind };
+        let kind = if is_kernel { kernel_kind(kind) } else { kind };
         out.push(Record { addr, kind, size: size.max(1), thread, instr });
         Ok(())
     }
 
-    /// Execute an instruction, which is `fetched` or not.
+    /// An instruction is executed, and perhaps `fetched`.
     fn execute(
         &mut self,
         addr: u64,

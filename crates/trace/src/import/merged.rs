@@ -79,9 +79,9 @@ impl Merged {
         Ok(Self { streams, current: None, waiting, ready: Vec::new(), taken: 0 })
     }
 
-    /// Make the next records ready. Returns false at the end.
+    /// Read the next records into `ready`. Returns false at the end.
     fn fill(&mut self) -> Result<bool> {
-        (self.taken, self.ready) = (0, std::mem::take(&mut self.ready));
+        self.taken = 0;
         self.ready.clear();
         while self.ready.len() < BATCH {
             let Some((time, index)) = self.current else {

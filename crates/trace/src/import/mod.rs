@@ -200,19 +200,26 @@ fn names(importers: &[&dyn Importer]) -> String {
     importers.iter().map(|importer| importer.name()).collect::<Vec<_>>().join(", ")
 }
 
+/// The beginning of `input`, which must not be empty or of a known unsupported kind of file.
+fn checked_head<'a>(input: &'a mut Input<'_>) -> Result<Head<'a>> {
+    let place = input.place().to_owned();
+    let head = input.head()?;
+    if head.bytes.is_empty() {
+        return Err(Error::input(place, "empty: no records", "check how the file was made"));
+    }
+    match input::unsupported(head.bytes) {
+        Some(what) => Err(Error::input(place, what, "unpack or convert it first")),
+        None => Ok(head),
+    }
+}
+
 /// Detect the format of `input` from its beginning.
 ///
 /// # Errors
 /// No format matches, or several do.
 pub fn detect(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
     let place = input.place().to_owned();
-    let head = input.head()?;
-    if head.bytes.is_empty() {
-        return Err(Error::input(place, "empty: no records", "check how the file was made"));
-    }
-    if let Some(what) = input::unsupported(head.bytes) {
-        return Err(Error::input(place, what, "unpack or convert it first"));
-    }
+    let head = checked_head(input)?;
     let matches: Vec<_> =
         IMPORTERS.iter().copied().filter(|importer| importer.recognizes(&head)).collect();
     match matches[..] {
@@ -241,13 +248,6 @@ pub struct Summary {
     pub processes: Vec<u32>,
 }
 
-/// A position in the stream.
-#[derive(Clone, Copy)]
-struct Position {
-    number: u64,
-    offset: u64,
-}
-
 /// Counts bad records, up to the number allowed.
 struct BadRecords<'a> {
     place: &'a str,
@@ -258,7 +258,8 @@ struct BadRecords<'a> {
 }
 
 impl BadRecords<'_> {
-    fn bad(&mut self, at: Position, what: &str) -> Result<()> {
+    /// Count the bad frame `number`, which begins at byte `offset`.
+    fn bad(&mut self, number: u64, offset: u64, what: &str) -> Result<()> {
         if self.skipped < self.allowed {
             self.skipped += 1;
             return Ok(());
@@ -273,7 +274,7 @@ impl BadRecords<'_> {
             n => format!("--skip-bad {n} is used up: fix the file or allow more"),
         };
         Err(Error::input(
-            format!("{}: {unit} {}, byte {}{stream}", self.place, at.number, at.offset),
+            format!("{}: {unit} {number}, byte {offset}{stream}", self.place),
             format!("bad {} record: {what}", self.importer.name()),
             fix,
         ))
@@ -307,13 +308,7 @@ pub fn read(
     let framing = importer.framing();
     let lines = matches!(framing, Framing::Lines { .. });
     let place = input.place().to_owned();
-    let head = input.head()?;
-    if head.bytes.is_empty() {
-        return Err(Error::input(place, "empty: no records", "check how the file was made"));
-    }
-    if let Some(what) = input::unsupported(head.bytes) {
-        return Err(Error::input(place, what, "unpack or convert it first"));
-    }
+    checked_head(input)?;
     let mut bad_records = BadRecords {
         place: &place,
         importer,
@@ -328,7 +323,6 @@ pub fn read(
     while records < limit {
         let (offset, frame) = input.frame(framing)?;
         number += 1;
-        let at = Position { number, offset };
         match frame {
             Frame::End => break,
             Frame::Whole(bytes) if lines && input::blank(bytes) => {}
@@ -340,7 +334,7 @@ pub fn read(
                         Framing::Lines { .. } => format!("{} in `{}`", bad.0, text::excerpt(bytes)),
                         Framing::Fixed(_) => bad.0.into_owned(),
                     };
-                    bad_records.bad(at, &what)?;
+                    bad_records.bad(number, offset, &what)?;
                     continue;
                 }
                 for &record in &out {
@@ -356,11 +350,12 @@ pub fn read(
                     Framing::Fixed(size) => format!("cut short: {have} of its {size} bytes"),
                     Framing::Lines { .. } => "cut short: the last line has no newline".to_owned(),
                 };
-                bad_records.bad(at, &what)?;
+                bad_records.bad(number, offset, &what)?;
                 break;
             }
             Frame::TooLong => {
-                bad_records.bad(at, &format!("the line is longer than {MAX_LINE} bytes"))?;
+                let what = format!("the line is longer than {MAX_LINE} bytes");
+                bad_records.bad(number, offset, &what)?;
                 input.skip_line()?;
             }
         }

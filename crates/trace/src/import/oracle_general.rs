@@ -101,8 +101,7 @@ impl Parser for Requests {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::run;
-    use super::super::tests::{error, reference, strict};
+    use super::super::tests::{error, reference, run, strict};
     use super::*;
 
     fn request(time: u32, id: u64, size: u32, next: i64) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! The reader that all formats share; each format's own tests are beside it.
+//! Tests of the reader that all formats share; each format tests itself in its own file.
 
 use std::io::Write;
 
@@ -28,6 +28,14 @@ pub(super) fn strict(name: &str, bytes: &[u8]) -> Result<Vec<Record>, String> {
 /// The error of `bytes`, which must have one.
 pub(super) fn error(name: &str, bytes: &[u8]) -> String {
     strict(name, bytes).expect_err("bad input was taken")
+}
+
+/// Check the error of each input.
+pub(super) fn check_errors(name: &str, cases: &[(&str, &str)]) {
+    for (text, what) in cases {
+        let error = error(name, text.as_bytes());
+        assert!(error.contains(what), "{text}: {error}");
+    }
 }
 
 /// A reference of thread 0 as `(kind, addr, size, instr)`.

@@ -1,7 +1,6 @@
 //! Encodes and writes row groups in the caller's thread and in a few others.
 
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -12,8 +11,8 @@ use crate::column::{Encoder, Group};
 use crate::error::{Error, Result};
 
 /// Writes row groups by number, regardless of the order in which they arrive.
-struct OrderedSink {
-    sink: Sink,
+pub(super) struct OrderedSink {
+    pub(super) sink: Sink,
     next: u64,
     /// Groups that arrived before their predecessors.
     early: BTreeMap<u64, Encoded>,
@@ -62,7 +61,7 @@ const QUEUED: usize = 2;
 /// Encodes and appends row groups, in order.
 pub(super) struct Pool {
     /// The encoder of the caller's thread.
-    own: Encoder,
+    encoder: Encoder,
     work: Option<SyncSender<(u64, Group)>>,
     /// Groups that no worker has taken yet.
     queue: Arc<Mutex<Receiver<(u64, Group)>>>,
@@ -85,7 +84,7 @@ impl Pool {
         let queue = Arc::new(Mutex::new(queue));
         let output = OrderedSink { sink, next: 0, early: BTreeMap::new(), failed: false };
         let output = Arc::new(Mutex::new(output));
-        let own = encoders.swap_remove(0);
+        let encoder = encoders.swap_remove(0);
         // If the system cannot create more threads, there are fewer, or none.
         let workers = encoders.into_iter().map_while(|mut encoder| {
             let (queue, completions, output) = (queue.clone(), completions.clone(), output.clone());
@@ -102,7 +101,7 @@ impl Pool {
         });
         let workers = workers.collect();
         Ok(Self {
-            own,
+            encoder,
             work: Some(work),
             queue,
             done,
@@ -114,9 +113,9 @@ impl Pool {
         })
     }
 
-    /// Lock and access the sink.
-    pub(super) fn sink(&mut self) -> impl DerefMut<Target = Sink> {
-        LockedSink(lock(&self.output))
+    /// Lock the output.
+    pub(super) fn output(&mut self) -> MutexGuard<'_, OrderedSink> {
+        lock(&self.output)
     }
 
     /// Encode and append `group`, now or later. An error may be that of an earlier group.
@@ -139,7 +138,7 @@ impl Pool {
     }
 
     fn encode_here(&mut self, number: u64, group: Group) -> Result<()> {
-        let completion = append(&mut self.own, &self.output, number, group);
+        let completion = append(&mut self.encoder, &self.output, number, group);
         self.complete(completion)
     }
 
@@ -178,23 +177,6 @@ impl Pool {
             return Err(Error::input("writer", "an encoding thread ended", "report this"));
         }
         Ok(())
-    }
-}
-
-/// The sink of a locked output.
-struct LockedSink<'a>(MutexGuard<'a, OrderedSink>);
-
-impl Deref for LockedSink<'_> {
-    type Target = Sink;
-
-    fn deref(&self) -> &Sink {
-        &self.0.sink
-    }
-}
-
-impl DerefMut for LockedSink<'_> {
-    fn deref_mut(&mut self) -> &mut Sink {
-        &mut self.0.sink
     }
 }
 

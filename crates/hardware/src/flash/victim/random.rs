@@ -5,8 +5,8 @@ use nearfar_trace::generate::rng::Rng;
 
 use super::Victims;
 
-/// Full blocks, unordered. A draw may return a block whose pages are all valid; it is moved in
-/// vain, and another is drawn, as in the theory. After as many consecutive such draws as there are
+/// Full blocks, unordered. A draw may return a block whose pages are all valid; it is moved
+/// without effect, and another is drawn, as in the theory. After as many consecutive such draws as there are
 /// blocks, a block with an invalid page is selected, so that collection ends.
 #[derive(Debug)]
 pub struct Random {
@@ -16,7 +16,7 @@ pub struct Random {
     useful: u32,
     pages: u32,
     /// Consecutive draws that freed nothing.
-    vain: usize,
+    fruitless: usize,
     rng: Rng,
 }
 
@@ -28,7 +28,7 @@ impl Random {
             valid: vec![0; blocks as usize],
             useful: 0,
             pages,
-            vain: 0,
+            fruitless: 0,
             rng: Rng::new(seed),
         }
     }
@@ -51,12 +51,12 @@ impl Victims for Random {
             return None;
         }
         let useful = |block: u32| self.valid[block as usize] < self.pages;
-        let at = match self.vain < self.bag.len() {
+        let at = match self.fruitless < self.bag.len() {
             true => self.rng.below(self.bag.len() as u64) as usize,
             false => self.bag.iter().position(|block| useful(*block))?,
         };
         let frees = useful(self.bag[at]);
-        self.vain = if frees { 0 } else { self.vain + 1 };
+        self.fruitless = if frees { 0 } else { self.fruitless + 1 };
         self.useful -= u32::from(frees);
         Some(self.bag.swap_remove(at))
     }

@@ -22,7 +22,7 @@ pub(super) fn bin(count: u32) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub of: Vec<u32>,
-    /// [`COUNTED`], and others of the owner.
+    /// [`COUNTED`], and flags of the caller.
     pub flags: Vec<u8>,
     pub bins: Histogram,
 }
@@ -33,7 +33,7 @@ impl Counts {
         Self { of: vec![0; pages], flags: vec![0; pages], bins: [0; BINS] }
     }
 
-    /// Set a count of `frames` frames; the histogram holds it from now on.
+    /// Set a count of `frames` frames, and add it to the histogram.
     pub fn set(&mut self, at: usize, frames: u32, count: u32) {
         self.uncount(at, frames);
         self.of[at] = count;

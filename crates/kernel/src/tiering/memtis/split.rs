@@ -16,7 +16,7 @@ const WAS_HOT: u8 = COUNTED << 1;
 /// Huge pages in this bin or above are hot all over.
 const VERY_HOT: usize = 13;
 /// Most splits in a run of a migration thread: `deferred_split_scan_for_htmm`.
-const SPLITS: usize = 50;
+const MAX_SPLITS: usize = 50;
 
 /// Samples since counts were last halved, and before: each halving counts half.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +33,7 @@ impl Samples {
 }
 
 /// Counts of base pages, and huge pages to split.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Splitter {
     /// By base page; empty until there is a huge page.
     counts: Counts,
@@ -59,22 +59,12 @@ pub(super) struct Splitter {
 impl Splitter {
     pub(super) fn new(knobs: &MemtisKnobs, threshold: usize) -> Self {
         Self {
-            counts: Counts::default(),
             threshold,
-            fast: Samples::default(),
-            base: Samples::default(),
-            fast_then: 0,
-            since_split: 0,
-            halvings: 0,
-            in_use: 0,
-            skews: Vec::new(),
-            wanted: false,
-            has_split: false,
             stopped: !knobs.split,
-            queue: VecDeque::new(),
             cooling_samples: knobs.cooling_samples,
             period: knobs.split_period.min(63),
             gain: knobs.split_gain,
+            ..Self::default()
         }
     }
 
@@ -109,7 +99,7 @@ impl Splitter {
         }
     }
 
-    /// The histogram holds the counts of a mapping no longer.
+    /// Remove the counts of a mapping from the histogram.
     pub(super) fn forget(&mut self, page: Page, span: u32) {
         if self.is_off() {
             return;
@@ -120,7 +110,7 @@ impl Splitter {
         }
     }
 
-    /// Whether there was no huge page yet, so that base pages are not counted.
+    /// Whether base pages are not counted, because there was no huge page yet.
     fn is_off(&self) -> bool {
         self.counts.of.is_empty()
     }
@@ -220,7 +210,7 @@ impl Splitter {
 
     /// The next huge pages to split.
     pub(super) fn take(&mut self) -> Vec<Page> {
-        let some = self.queue.len().min(SPLITS);
+        let some = self.queue.len().min(MAX_SPLITS);
         self.has_split |= some > 0;
         self.queue.drain(..some).collect()
     }

@@ -1,14 +1,6 @@
-use super::super::testing::{
-    COSTS, ReferenceMemory, Step, drive, is_demotion, is_promotion, run, settings, thrash,
-};
+use super::super::testing::{COSTS, ReferenceMemory, Step, drive, run, settings};
 use super::super::{Action, HUGE};
 use super::*;
-
-#[test]
-fn promotes_and_demotes() {
-    let actions = thrash("memtis", 3);
-    assert!(actions.iter().any(is_promotion) && actions.iter().any(is_demotion));
-}
 
 #[test]
 fn splits_skewed_huge_pages() {

@@ -1,10 +1,9 @@
 //! The contract of [`Memory`] as a suite that every world runs: the reference implementation, the
 //! simulator, the runtime under a real program.
 //!
-//! A policy that wants nothing in particular is put in charge. In every hook, and as a thread, it
-//! acts as drawn; around each action it looks at all pages and nodes, and asks whether what
-//! changed, and what was refused, is what the contract says. That no write is lost is for the world
-//! to see.
+//! The policy takes random actions in every hook and in a thread. Around each action, it checks the
+//! state of all pages and nodes: what changed, and what was refused, must be what the contract says.
+//! The world checks that no write is lost.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +34,7 @@ pub trait Subject {
     fn step(&mut self, step: Step);
 }
 
-/// How a world has its policy made, wherever that is.
+/// Creates the policy, wherever the world runs it.
 pub type Make = Box<dyn FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made> + Send>;
 
 /// An action, at a page of the program.
@@ -85,9 +84,9 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..200)
 }
 
-/// What a hook was called for.
+/// A call of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Called {
+enum Hook {
     Allocated(Page),
     Released(Page),
     HintFault(Page),
@@ -96,10 +95,10 @@ enum Called {
     Work,
 }
 
-/// Most actions in one step of the program: the last ones could call for each other for ever.
+/// Maximum actions in one step of the program: actions can cause further hooks endlessly.
 const ACTIONS: usize = 8;
 
-/// What the policy knows.
+/// The state of the policy.
 #[derive(Default)]
 struct Probe {
     acts: Vec<Act>,
@@ -108,20 +107,20 @@ struct Probe {
     left: usize,
     /// Copies under way: from where to where.
     copies: BTreeMap<Page, (NodeId, NodeId)>,
-    /// What was called since the step began.
-    called: Vec<Called>,
+    /// Hooks called since the step began.
+    called: Vec<Hook>,
     now: Time,
     /// [`Subject::shares_nodes`].
     shares_nodes: bool,
-    /// Its thread goes on by itself; else it has to be woken.
+    /// Its thread runs periodically; otherwise only when woken.
     goes_on: bool,
     /// Actions that were carried out.
     done: BTreeSet<&'static str>,
 }
 
-/// What can be seen of a page.
+/// The visible state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Look {
+struct PageState {
     mapped: bool,
     node: NodeId,
     accessed: bool,
@@ -131,9 +130,9 @@ struct Look {
     shadow: Option<NodeId>,
 }
 
-impl Look {
+impl PageState {
     /// Of a page that is not mapped.
-    const NOTHING: Self = Self {
+    const UNMAPPED: Self = Self {
         mapped: false,
         node: NodeId::FAST,
         accessed: false,
@@ -156,18 +155,18 @@ impl Look {
     }
 }
 
-/// What can be seen of all pages, and frames of each node that are used.
+/// The visible state of all pages, and the used frames of each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct View {
-    pages: Vec<Look>,
+    pages: Vec<PageState>,
     used: Vec<u64>,
 }
 
 impl View {
-    /// With a check of all that holds at all times.
+    /// Also checks the invariants.
     fn of(mem: &dyn Memory, copies: &BTreeMap<Page, (NodeId, NodeId)>) -> Self {
         let all = || (0..mem.page_limit().min(PAGES)).map(Page::new);
-        let pages: Vec<Look> = all().map(|page| Look::at(mem, page)).collect();
+        let pages: Vec<PageState> = all().map(|page| PageState::at(mem, page)).collect();
         let mut used = vec![0; mem.nodes().into()];
         let mut from = Page::new(0);
         for (page, look) in all().zip(&pages).filter(|(_, look)| look.mapped) {
@@ -182,7 +181,7 @@ impl View {
         }
         assert_eq!(mem.next_mapped(from), None, "from {from:?}");
         for (page, look) in all().zip(&pages).filter(|(_, look)| !look.mapped) {
-            assert_eq!((*look, mem.span(page)), (Look::NOTHING, 1), "{page:?} is not mapped");
+            assert_eq!((*look, mem.span(page)), (PageState::UNMAPPED, 1), "{page:?} is not mapped");
         }
         for (page, (from, to)) in copies {
             assert_eq!(pages[page.index()].node, *from, "{page:?} has moved while it is copied");
@@ -199,7 +198,7 @@ impl View {
         Self { pages, used }
     }
 
-    /// The first page with a shadow from this one on; this one, if there is none.
+    /// The first page with a shadow, from `page` on; `page` itself if there is none.
     fn shadowed_from(&self, page: Page) -> Page {
         let mut from = self.pages.iter().skip(page.index());
         from.position(|look| look.shadow.is_some()).map_or(page, |past| page.skip(past as u32))
@@ -213,12 +212,12 @@ impl View {
         if let Some(shadow) = look.shadow {
             self.used[shadow.index()] -= 1;
         }
-        *look = Look {
+        *look = PageState {
             mapped: true,
             node: to,
             dirty: look.dirty && to > look.node,
             armed: to != NodeId::FAST && !mem.has(Capability::FarIsMapped),
-            ..Look::NOTHING
+            ..PageState::UNMAPPED
         };
     }
 }
@@ -234,13 +233,13 @@ impl Probe {
         }
     }
 
-    /// Act, and see whether the contract allows what becomes of it.
+    /// Act, and check the outcome against the contract.
     fn check(&mut self, mem: &mut dyn Memory, thread: Thread, act: Act) {
         let before = View::of(mem, &self.copies);
         let (now, free) = (mem.now(), NodeId::all(mem.nodes()).map(|node| mem.free(node)));
         let free: Vec<u64> = free.collect();
         let act = match act {
-            // Of pages at random few have a shadow.
+            // Few pages chosen at random have a shadow.
             Act::Drop(page) => Act::Drop(before.shadowed_from(page)),
             Act::Remap(page) => Act::Remap(before.shadowed_from(page)),
             act => act,
@@ -249,8 +248,8 @@ impl Probe {
         let look = before.pages[page.index()];
         let copy = self.copies.get(&page).copied();
         let mut expected = before.clone();
-        let there = |to: NodeId| look.node == to || to.index() >= free.len();
-        // What becomes of it, and whether it is out of place.
+        let cannot_go = |to: NodeId| look.node == to || to.index() >= free.len();
+        // The outcome, and whether the contract forbids the action.
         let (outcome, wrong) = match act {
             Act::Arm(_) => {
                 expected.pages[page.index()].armed = true;
@@ -278,7 +277,7 @@ impl Probe {
                 (mem.unprotect(page), !look.mapped || look.shadow.is_some())
             }
             Act::Move(_, to) => {
-                let wrong = !look.mapped || there(to);
+                let wrong = !look.mapped || cannot_go(to);
                 if !wrong {
                     expected.moved(mem, page, to);
                 }
@@ -286,7 +285,7 @@ impl Probe {
             }
             Act::Begin(_, to) => {
                 let outcome = mem.begin_copy(page, to, thread);
-                let wrong = !look.mapped || there(to) || look.shadow.is_some();
+                let wrong = !look.mapped || cannot_go(to) || look.shadow.is_some();
                 if outcome.is_ok() && !wrong {
                     expected.pages[page.index()].dirty = false;
                     expected.used[to.index()] += 1;
@@ -364,13 +363,7 @@ impl Probe {
             assert_eq!(outcomes.len(), 1, "{request:?}");
             return outcomes[0];
         }
-        match request {
-            Request::ArmHint(page) => mem.arm_hint(page),
-            Request::WriteProtect(page) => mem.write_protect(page),
-            Request::Move(page, to) => mem.move_page(page, to),
-            Request::RemapToShadow(page) => mem.remap_to_shadow(page),
-            Request::DropShadow(page, why) => mem.drop_shadow(page, why),
-        }
+        request.run(mem)
     }
 }
 
@@ -415,7 +408,7 @@ struct Prober {
 }
 
 impl Prober {
-    fn hook(&self, mem: &dyn Memory, called: Called) -> MutexGuard<'_, Probe> {
+    fn hook(&self, mem: &dyn Memory, called: Hook) -> MutexGuard<'_, Probe> {
         let mut probe = locked(&self.probe);
         assert!(mem.now() >= probe.now, "time goes back");
         probe.now = mem.now();
@@ -431,19 +424,19 @@ fn locked(probe: &Mutex<Probe>) -> MutexGuard<'_, Probe> {
 impl Policy for Prober {
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         assert!(mem.mapped(page), "{page:?} is allocated and not mapped");
-        self.hook(mem, Called::Allocated(page)).act(mem, self.thread, 1);
+        self.hook(mem, Hook::Allocated(page)).act(mem, self.thread, 1);
     }
 
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
         assert!(!mem.mapped(page) && span == 1, "{page:?} is released and mapped");
-        let mut probe = self.hook(mem, Called::Released(page));
+        let mut probe = self.hook(mem, Hook::Released(page));
         probe.copies.remove(&page);
         probe.act(mem, self.thread, 1);
     }
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _: bool) {
         assert!(mem.mapped(page) && mem.hint_armed(page), "a hint fault at {page:?}");
-        let mut probe = self.hook(mem, Called::HintFault(page));
+        let mut probe = self.hook(mem, Hook::HintFault(page));
         probe.act(mem, self.thread, 2);
         if mem.hint_armed(page) {
             probe.check(mem, self.thread, Act::Disarm(page));
@@ -452,7 +445,7 @@ impl Policy for Prober {
 
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
         assert!(mem.mapped(page) && mem.write_protected(page), "a write fault at {page:?}");
-        let mut probe = self.hook(mem, Called::WriteFault(page));
+        let mut probe = self.hook(mem, Hook::WriteFault(page));
         probe.act(mem, self.thread, 2);
         if mem.shadow_of(page).is_some() {
             probe.check(mem, self.thread, Act::Drop(page));
@@ -466,12 +459,12 @@ impl Policy for Prober {
 
     fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, _: Tenant) {
         assert_eq!(mem.free(node), 0, "{node:?} is not full");
-        self.hook(mem, Called::Pressure).act(mem, self.thread, 2);
+        self.hook(mem, Hook::Pressure).act(mem, self.thread, 2);
     }
 
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
         assert_eq!(thread, self.thread);
-        let mut probe = self.hook(mem, Called::Work);
+        let mut probe = self.hook(mem, Hook::Work);
         let copied: Vec<Page> = probe.copies.keys().copied().collect();
         for page in copied {
             let promoted = probe.copies.get(&page).is_some_and(|(from, to)| to < from);
@@ -518,7 +511,7 @@ pub fn suite<S: Subject>(cases: u32, start: impl Fn(Make, u64) -> S) {
 }
 
 /// Run `steps` in the world that `start` makes with the policy, which acts as `acts` say; the kinds
-/// of action that were carried out (`commit`: a copy that was not in vain).
+/// of action that were carried out (`commit`: a copy that moved its page).
 fn conforms<S: Subject>(
     acts: &[Act],
     steps: &[Step],
@@ -550,25 +543,25 @@ fn conforms<S: Subject>(
         let first = locked(&probe).called.first().copied();
         let of = |page: u32| (Page::new(page % PAGES), before.pages[(page % PAGES) as usize]);
         // The policy's thread may have come before.
-        let is_called = |called| first == Some(called) || first == Some(Called::Work);
+        let is_called = |called| first == Some(called) || first == Some(Hook::Work);
         match *step {
             Step::Read(page) | Step::Write(page) => {
                 let ((page, look), write) = (of(page), matches!(step, Step::Write(_)));
                 let called = if !look.mapped {
                     // What was there before may be in the way.
-                    locked(&probe).called.contains(&Called::Allocated(page))
+                    locked(&probe).called.contains(&Hook::Allocated(page))
                 } else if look.armed {
-                    is_called(Called::HintFault(page))
+                    is_called(Hook::HintFault(page))
                 } else {
-                    !(write && look.protected) || is_called(Called::WriteFault(page))
+                    !(write && look.protected) || is_called(Hook::WriteFault(page))
                 };
                 assert!(called, "{step:?} of {look:?}: {first:?} is called");
                 assert!(after.pages[page.index()].mapped, "{step:?}");
             }
             Step::Release(page) => {
                 let (page, look) = of(page);
-                let told = locked(&probe).called.contains(&Called::Released(page));
-                assert_eq!(told, look.mapped, "{step:?}");
+                let is_released = locked(&probe).called.contains(&Hook::Released(page));
+                assert_eq!(is_released, look.mapped, "{step:?}");
                 assert!(!after.pages[page.index()].mapped, "{step:?}");
             }
             Step::Zeros | Step::Sleep => {}

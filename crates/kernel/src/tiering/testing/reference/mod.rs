@@ -16,7 +16,7 @@ use super::super::{
 mod memory;
 
 /// What things cost here; the same on every node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Costs {
     /// A reference.
     pub access: Time,
@@ -73,7 +73,7 @@ struct Pins {
 }
 
 /// The memory, with the program and the policy's threads around it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ReferenceMemory {
     costs: Costs,
     pages: u32,
@@ -85,12 +85,15 @@ pub struct ReferenceMemory {
     writes: Content,
     workers: Vec<Worker>,
     running: Option<usize>,
-    /// Copies begun in this event, and when others are complete, with whom to wake.
+    /// Copies begun in this event, with the thread to wake.
     begun: Vec<(Page, Thread)>,
+    /// When earlier copies are complete, with the thread to wake.
     completions: Vec<(Time, Thread)>,
-    /// The program's clock, the moment of the current event, and what it has cost so far.
+    /// The program's clock.
     clock: Time,
+    /// When the current event began.
     event: Time,
+    /// Cost of the current event so far.
     charged: Time,
     periods: [u64; 2],
     left: [u64; 2],
@@ -111,27 +114,11 @@ impl ReferenceMemory {
             pages,
             huge,
             nodes: nodes.iter().map(|frames| vec![None; *frames]).collect(),
-            table: BTreeMap::new(),
-            written: BTreeMap::new(),
-            writes: 0,
-            workers: Vec::new(),
-            running: None,
-            begun: Vec::new(),
-            completions: Vec::new(),
-            clock: Time::default(),
-            event: Time::default(),
-            charged: Time::default(),
-            periods: [0; 2],
-            left: [0; 2],
-            lacking: Vec::new(),
-            pins: None,
-            copy_delay: None,
-            latencies: Vec::new(),
-            actions: Vec::new(),
+            ..Self::default()
         }
     }
 
-    /// Do without a capability.
+    /// Remove a capability.
     #[must_use]
     pub fn lacking(mut self, capability: Capability) -> Self {
         self.lacking.push(capability);
@@ -253,7 +240,7 @@ impl ReferenceMemory {
         }
     }
 
-    /// Whether a page that comes to `node` is armed without being asked.
+    /// Whether the memory itself arms a page that moves to `node`.
     fn arrives_armed(&self, node: NodeId) -> bool {
         node != NodeId::FAST && !self.has(Capability::FarIsMapped)
     }
@@ -446,7 +433,8 @@ impl ReferenceMemory {
         self.clock = until;
     }
 
-    /// Wake whom the next completion is for, if that is not after `until`.
+    /// Wake the thread of the next completed copy, if it is not after `until`. Returns whether there is
+    /// one.
     fn complete_next(&mut self, until: Time) -> bool {
         let next = (0..self.completions.len()).min_by_key(|i| self.completions[*i].0);
         let Some(index) = next.filter(|i| self.completions[*i].0 <= until) else { return false };
@@ -455,7 +443,7 @@ impl ReferenceMemory {
         true
     }
 
-    /// Run threads that are due, the earliest first.
+    /// Run threads that are due by `until`, the earliest first; those of the program only if `program`.
     fn run_due(&mut self, policy: &mut dyn Policy, until: Time, program: bool) {
         let mut until = until;
         loop {
@@ -487,10 +475,10 @@ impl ReferenceMemory {
         }
     }
 
-    /// Everything that must hold between events.
+    /// Check the invariants that hold between events.
     ///
     /// # Errors
-    /// A description of what does not.
+    /// A description of what is violated.
     pub fn check(&self) -> Result<(), String> {
         let mut uses: BTreeMap<(usize, usize), u32> = BTreeMap::new();
         for (number, mapping) in &self.table {
@@ -505,9 +493,9 @@ impl ReferenceMemory {
                 if *node <= mapping.node || !mapping.protected || mapping.dirty {
                     return Err(format!("page {number}: a shadow of a master that may change"));
                 }
-                for (own, its) in mapping.frames.iter().zip(frames) {
-                    let own = self.nodes[mapping.node.index()][*own];
-                    if own != self.nodes[node.index()][*its] {
+                for (frame, shadow) in mapping.frames.iter().zip(frames) {
+                    let content = self.nodes[mapping.node.index()][*frame];
+                    if content != self.nodes[node.index()][*shadow] {
                         return Err(format!("page {number}: its shadow differs"));
                     }
                 }
