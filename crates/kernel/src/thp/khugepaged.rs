@@ -132,7 +132,7 @@ impl Khugepaged {
 mod tests {
     use super::*;
 
-    /// TwoAreas areas, of three ranges and of two; the second has no huge pages.
+    /// Two areas, of three ranges and of two; the second has no huge pages.
     #[derive(Default)]
     struct TwoAreas {
         scanned: Vec<u64>,

@@ -6,8 +6,8 @@ use nearfar_trace::generate::rng::Rng;
 use super::Victims;
 
 /// Full blocks, unordered. A draw may return a block whose pages are all valid; it is moved
-/// without effect, and another is drawn, as in the theory. After as many consecutive such draws as there are
-/// blocks, a block with an invalid page is selected, so that collection ends.
+/// without effect, and another is drawn, as in the theory. After as many consecutive such draws as
+/// there are blocks, a block with an invalid page is selected, so that collection ends.
 #[derive(Debug)]
 pub struct Random {
     bag: Vec<u32>,
