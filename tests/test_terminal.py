@@ -154,7 +154,7 @@ def test_columns_go_by_importance_then_from_the_right() -> None:
 def test_files_lose_their_folders_where_room_is_short() -> None:
     names = ["page cache: /usr/lib/x86_64-linux-gnu/libc.so.6", "(anonymous) 0x4002a21000"]
     table = tables.listing("title", ["time", "share", "region"],
-                           [["1.5 ns", "10 %", name] for name in names], places=True)  # fmt: skip
+                           [["1.5 ns", "10 %", name] for name in names], paths=True)  # fmt: skip
     lines = tables.text(table, 44, "elsewhere").splitlines()
     assert [line.split("%")[1].strip() for line in lines if "%" in line] == [
         "page cache: libc.so.6",

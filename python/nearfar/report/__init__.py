@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def report(folder: str | Path | Sequence[str | Path]) -> str:
-    """One self-contained page of a folder of results, or of several runs of a study.
+    """A self-contained page of a folder of results, or of several runs of a study.
 
     Args:
         folder: made by ``-o`` of a study that has a page, or by ``nearfar sweep``; or several.
@@ -23,7 +23,7 @@ def report(folder: str | Path | Sequence[str | Path]) -> str:
         The page's text, to be written as UTF-8.
 
     Raises:
-        NearfarError: no run, one without a page, or runs of different studies.
+        NearfarError: a folder holds no run, its study has no page, or the studies differ.
     """
     from nearfar.errors import NearfarError
     from nearfar.report.runs import together
@@ -31,7 +31,7 @@ def report(folder: str | Path | Sequence[str | Path]) -> str:
 
     folders = [folder] if isinstance(folder, str | Path) else list(folder)
     if len(folders) > 1:
-        return _drawn(", ".join(map(str, folders)), together(folders), "in the folders")
+        return _page(", ".join(map(str, folders)), together(folders), "in the folders")
     opened = open_run(folders[0])
     rows = opened.path / ("dataset" if opened.is_sweep else "result.parquet")
     if opened.result.page is None:
@@ -39,11 +39,17 @@ def report(folder: str | Path | Sequence[str | Path]) -> str:
             f"{opened.path}: a run of {opened.study.name} has no page; its rows are in {rows}, for "
             "DuckDB, Polars or pandas; `nearfar diff` compares two runs"
         )
-    return _drawn(str(opened.path), opened.result, f"in {rows}")
+    return _page(str(opened.path), opened.result, f"in {rows}")
 
 
-def _drawn(name: str, result: Result, rows: str) -> str:
-    """The page of a result, with errors that say where it is from and where its rows are."""
+def _page(name: str, result: Result, rows: str) -> str:
+    """The page of a result.
+
+    Args:
+        name: the folders, for error messages.
+        result: the result.
+        rows: where its rows are, for error messages.
+    """
     from nearfar.errors import NearfarError
 
     try:
@@ -60,5 +66,5 @@ def _drawn(name: str, result: Result, rows: str) -> str:
         ) from None
 
 
-#: Errors while a run that was changed, or that another version wrote, is drawn.
+#: Errors from drawing a run that was modified, or that another version wrote.
 _DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)

@@ -14,6 +14,7 @@ from nearfar.advise.host import hosts
 from nearfar.advise.regret import Evaluation
 from nearfar.declared import advise as declared
 from nearfar.gain_error import points
+from nearfar.report.cells import cells
 from nearfar.report.explain import sizes
 from nearfar.report.fitted import DETAIL, KEY, Table
 from nearfar.sizes import bytes_of
@@ -28,35 +29,32 @@ def advice(result: AdviseResult) -> RenderableType:
     options = result.run["options"]
     title = "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret"
     nested = bytes_of(str(options.get("nested")))
-    walks = [one.get("tlb", {}).get("walk", {}) for one in result.run["machines"].values()]
-    if options.get("view") == "machine" and (nested or any("host_page" in one for one in walks)):
+    walks = [machine.get("tlb", {}).get("walk", {}) for machine in result.run["machines"].values()]
+    if options.get("view") == "machine" and (nested or any("host_page" in walk for walk in walks)):
         given = f"{units.size(nested)} pages" if nested else "the pages of its machine file"
         title += f". For a virtual machine on a host that gives it {given} (--nested)"
     table = Table(title, collapse_padding=True)
     for head in declared.ROWS.heads("vm", "storage"):
         table.add_column(head, overflow="fold", narrow=10, importance=KEY)
-    sized = any(row["guest_memory_bytes"] for row in rows)
-    guest = ["guest_memory_bytes"] if sized else []
-    pages = ("advised_page_bytes", "settable_page_bytes")
-    for name in ("memory_bytes", *guest, *pages, "predicted_ns", "gain", "regret"):
-        key = name in ("advised_page_bytes", "gain")
-        importance = KEY if key else DETAIL if name == "predicted_ns" else 1
-        table.add_column(declared.ROWS.head(name), justify="right", importance=importance)
+    of_guests = any(row["guest_memory_bytes"] for row in rows)
+    guest = ["guest_memory_bytes"] if of_guests else []
+    last = ("settable_page_bytes", "predicted_ns", "gain", "regret")
+    importance = {"advised_page_bytes": KEY, "gain": KEY, "predicted_ns": DETAIL}
+    for name in ("memory_bytes", *guest, "advised_page_bytes", *last):
+        head = declared.ROWS.head(name)
+        table.add_column(head, justify="right", importance=importance.get(name, 1))
     table.add_column(sure_head(rows))
     parts: list[RenderableType] = [table, Text("")]
     if findings.filtered(result.run):
         parts.insert(0, Text(units.clean(f"Of the {result.run['view']}.")))
-    for row in rows:
+    for row, last_cells in zip(rows, cells(declared.ROWS, last, rows), strict=True):
         table.add_row(
-            Text(units.clean(row["vm"])),
-            Text(units.clean(row["storage"])),
+            units.clean(row["vm"]),
+            units.clean(row["storage"]),
             memory(row),
-            *([units.size(row["guest_memory_bytes"] or 0)] if sized else []),
+            *([units.size(row["guest_memory_bytes"] or 0)] if of_guests else []),
             Text(units.size(row["advised_page_bytes"]), style="bold"),
-            units.size(row["settable_page_bytes"]),
-            units.duration(row["predicted_ns"]),
-            units.percent(row["gain"]),
-            units.percent(row["regret"]),
+            *last_cells,
             Text(sure(row), style=_STYLE.get(sure(row), "")),
         )
         parts.append(
@@ -103,12 +101,12 @@ def evaluation(found: Evaluation, limit: int = 10) -> RenderableType:
         collapse_padding=True,
     )
     table.add_column("storage", overflow="fold", min_width=14, importance=KEY)
-    for name in ("rows", "median", "p95", "worst", "exceed", "papers", "advised"):
-        table.add_column(name, justify="right")
+    heads = ("rows", "median", "p95", "worst", "exceed", "papers", "advised")
+    table.add_columns(heads, justify="right")
     table.add_column("goal", min_width=6)
     for group in found["summary"]:
         table.add_row(
-            Text(units.clean(group["group"])),
+            units.clean(group["group"]),
             units.count(group["rows"]),
             *(units.percent(group[key]) for key in ("median", "p95", "worst")),
             units.count(group["exceed"]),
@@ -120,14 +118,12 @@ def evaluation(found: Evaluation, limit: int = 10) -> RenderableType:
     if found["exceeding"]:
         title = f"Worst rows above {units.percent(found['goal_p95'])}"
         worst = Table(title, collapse_padding=True)
-        for name in ("vm", "machine/storage"):
-            worst.add_column(name, overflow="fold", importance=KEY)
-        for name in ("model's page", "best page", "regret"):
-            worst.add_column(name, justify="right")
+        worst.add_columns(("vm", "machine/storage"), overflow="fold", importance=KEY)
+        worst.add_columns(("model's page", "best page", "regret"), justify="right")
         for row in found["exceeding"][:limit]:
             worst.add_row(
-                Text(units.clean(row["vm"])),
-                Text(units.clean(f"{row['machine']}/{row['storage']}")),
+                units.clean(row["vm"]),
+                units.clean(f"{row['machine']}/{row['storage']}"),
                 units.size(row["model_page_bytes"]),
                 units.size(row["best_page_bytes"]),
                 units.percent(row["model_regret"]),

@@ -12,6 +12,7 @@ from nearfar import units
 from nearfar.apply import ApplyResult
 from nearfar.apply.setting import Plan
 from nearfar.declared import apply as declared
+from nearfar.report.cells import optional
 from nearfar.report.fitted import KEY, Table
 
 _BYTES = ("peak_rss_bytes", "anon_huge_bytes")
@@ -25,16 +26,16 @@ def report(result: ApplyResult) -> RenderableType:
     both = any(row["setting"] == "base" for row in result.rows)
     size = plan.setting or units.size(plan.page_bytes)
     runs = max(row["run"] for row in result.rows)
-    text = (size if plan.setting else f"{size} pages") + (
-        " against the machine as it is" if both else ""
-    )
-    parts: list[RenderableType] = [Text(f"{text}, {runs} run{'s' * (runs > 1)} each: medians")]
-    parts.append(_summary(result.summary, size, both))
+    text = size if plan.setting else f"{size} pages"
+    text += " against the machine as it is" if both else ""
+    parts: list[RenderableType] = [
+        Text(f"{text}, {runs} run{'s' * (runs > 1)} each: medians"),
+        _summary(result.summary, size, both),
+    ]
     if result.prediction:
         base = "base" if plan.setting else units.size(plan.base_bytes)
-        parts += [_prediction(result.prediction, base, size)]
-        for row in result.prediction:
-            parts.append(Text(f"{_name(row['quantity'])}: {row['why']}"))
+        parts.append(_prediction(result.prediction, base, size))
+        parts += [Text(f"{_name(row['quantity'])}: {row['why']}") for row in result.prediction]
     if plan.changes:
         parts.append(Text("The switches of the machine are restored."))
     return Group(*parts)
@@ -43,7 +44,7 @@ def report(result: ApplyResult) -> RenderableType:
 def plan_lines(result: ApplyResult) -> list[str]:
     """The steps of the plan, one per line."""
     plan = result.plan
-    lines = [f"{units.clean(shlex.join(result.command))}: would run with {_whose(plan)}"]
+    lines = [f"{units.clean(shlex.join(result.command))}: would run with {_pages(plan)}"]
     lines += [f"  {c.file}: {c.was} -> {c.becomes}" for c in plan.changes]
     if plan.disable:
         lines.append("  for the command alone: PR_SET_THP_DISABLE (prctl); nothing else changes")
@@ -57,37 +58,32 @@ def plan_lines(result: ApplyResult) -> list[str]:
     return [*lines, "Nothing was changed or run; --yes does it."]
 
 
-def _whose(plan: Plan) -> str:
-    size = units.size(plan.page_bytes)
+def _pages(plan: Plan) -> str:
+    """The pages that the command gets."""
     if plan.setting is not None:
         return f"huge pages: {units.clean(plan.setting)}"
+    size = units.size(plan.page_bytes)
     return f"{size} pages only" if plan.disable else f"{size} pages where they fit"
 
 
 def _summary(rows: Sequence[declared.SummaryRow], size: str, both: bool) -> Table:
     table = Table()
     table.add_column("measured", importance=KEY)
-    for title in (
-        (["base"] if both else [])
-        + [size]
-        + ([declared.SUMMARY_ROWS.head("ratio")] if both else [])
-    ):
-        table.add_column(title, justify="right")
+    titles = ["base", size, declared.SUMMARY_ROWS.head("ratio")] if both else [size]
+    table.add_columns(titles, justify="right")
     for row in rows:
         if row["page"] is None and row["base"] is None:
             continue
-        quantity = row["quantity"]
-        cells = [_value(quantity, row["base"])] if both else []
-        cells.append(_value(quantity, row["page"]))
-        table.add_row(_name(quantity), *cells, *([_ratio(row["ratio"])] if both else []))
+        base, page = (_value(row["quantity"], value) for value in (row["base"], row["page"]))
+        cells = [base, page, optional(row["ratio"])] if both else [page]
+        table.add_row(_name(row["quantity"]), *cells)
     return table
 
 
 def _prediction(rows: Sequence[declared.PredictionRow], base: str, size: str) -> Table:
     table = Table()
     table.add_column("predicted from the trace", importance=KEY)
-    for title in (base, size, declared.PREDICTION_ROWS.head("ratio")):
-        table.add_column(title, justify="right")
+    table.add_columns((base, size, declared.PREDICTION_ROWS.head("ratio")), justify="right")
     measured, ratio, comparable = declared.PREDICTION_ROWS.heads(
         "measured", "measured_ratio", "comparable"
     )
@@ -99,9 +95,9 @@ def _prediction(rows: Sequence[declared.PredictionRow], base: str, size: str) ->
             _name(row["quantity"]),
             units.digits(row["base"]),
             units.digits(row["page"]),
-            _ratio(row["ratio"]),
+            optional(row["ratio"]),
             _name(row["measured"]) if row["measured"] else "-",
-            _ratio(row["measured_ratio"]),
+            optional(row["measured_ratio"]),
             str(row["comparable"]),
         )
     return table
@@ -117,7 +113,3 @@ def _value(quantity: str, value: float | None) -> str:
     if quantity in _BYTES:
         return units.size(value)
     return units.duration(value * 1e9) if quantity.endswith("seconds") else units.count(value)
-
-
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else units.digits(value)

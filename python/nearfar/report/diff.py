@@ -66,6 +66,7 @@ def signed(share: float | None) -> str:
 
 
 def _share(row: declared.Row) -> float:
+    """The relative difference; infinite from 0."""
     return float("inf") if row["relative"] is None else row["relative"]
 
 
@@ -77,8 +78,8 @@ def values_of(row: Mapping[str, object], keys: Sequence[str]) -> list[str]:
 def _table(run: DiffRun, rows: Sequence[declared.Row]) -> Table:
     several = len(run["metrics"]) > 1
     seeds = any(row["low"] is not None for row in rows)
-    known = ["metric"] * several + ["a", "b", "relative"] + ["low"] * seeds + ["verdict"]
-    heads = [*run["keys"], *declared.ROWS.heads(*known)]
+    names = ["metric"] * several + ["a", "b", "relative"] + ["low"] * seeds + ["verdict"]
+    heads = [*run["keys"], *declared.ROWS.heads(*names)]
     listed = []
     for row in rows:
         cells = values_of(row, run["keys"])

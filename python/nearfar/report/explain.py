@@ -11,11 +11,14 @@ from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared import explain as declared
 from nearfar.explain import ExplainResult
+from nearfar.report.cells import cells as texts
 from nearfar.report.fitted import Table
 from nearfar.report.tables import listing
 
-#: The number of regions and functions that tables show, and that of ranges and pieces of code.
-SHOWN = (12, 6)
+#: The number of regions and functions that tables show.
+_REGIONS = 12
+#: The number of address ranges and instructions that tables show.
+_RANGES = 6
 
 
 def explain(result: ExplainResult, by_function: bool = False) -> RenderableType:
@@ -35,7 +38,8 @@ def explain(result: ExplainResult, by_function: bool = False) -> RenderableType:
     if by_function:
         parts += [Text(""), *_functions(result)]
     else:
-        parts += [Text(""), _regions(result.regions), Text(""), _ranges(result.ranges)]
+        title = "Where the misses and faults are, by region"
+        parts += [Text(""), _places(title, result.regions), Text(""), _ranges(result.ranges)]
         if result.sites:
             parts += [Text(""), _sites(result.sites)]
     return Group(*parts)
@@ -48,10 +52,10 @@ def change(total_ns: float, usual_ns: float) -> str:
 
 
 def _spent(result: ExplainResult) -> Table:
-    """Parts of the time as a machine spends it, beside those with 4 KiB pages."""
+    """Parts of the time as a machine spends it, and those with 4 KiB pages."""
     total, usual = result.run["total_ns"], result.run["usual_ns"]
     saved = None if usual is None else usual - total
-    whole: declared.TermsRow = {
+    sum_of_terms: declared.TermsRow = {
         "term": "total",
         "part": "",
         "formula": None,
@@ -64,40 +68,26 @@ def _spent(result: ExplainResult) -> Table:
         "saved_ns": saved,
         "gain": saved / usual if saved is not None and usual else None,
     }
-    heads, rows = term_cells(result, [*result.terms, whole])
+    heads, rows = term_cells(result, [*result.terms, sum_of_terms])
     return listing("Time per reference as the machine spends it", heads, rows)
 
 
 def term_cells(
     result: ExplainResult, terms: Sequence[declared.TermsRow]
 ) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of the table of terms: times and shares, or times beside those of 4 KiB."""
-    if result.run["usual_ns"] is None:
-        heads = declared.TERMS_ROWS.heads("term", "ns", "share")
-        cells = [
-            [term["term"], units.duration(term["ns"]), units.percent(term["share"])]
-            for term in terms
-        ]
-        return _with_kernel(terms, heads, cells)
-    heads = declared.TERMS_ROWS.heads("term", "usual_ns", "ns", "saved_ns", "gain")
-    heads[2] = units.size(result.run["page_bytes"])
-    cells = [
-        [
-            term["term"],
-            units.duration(term["usual_ns"] or 0),
-            units.duration(term["ns"]),
-            units.duration(term["saved_ns"] or 0),
-            units.percent(term["gain"] or 0),
-        ]
-        for term in terms
-    ]
-    return _with_kernel(terms, heads, cells)
+    """Heads and cells of the table of terms: times and shares, or times against those of 4 KiB."""
+    usual = result.run["usual_ns"] is not None
+    names = ["term", "usual_ns", "ns", "saved_ns", "gain"] if usual else ["term", "ns", "share"]
+    heads = declared.TERMS_ROWS.heads(*names)
+    if usual:
+        heads[2] = units.size(result.run["page_bytes"])
+    return _with_kernel(terms, heads, texts(declared.TERMS_ROWS, names, terms))
 
 
 def _with_kernel(
     terms: Sequence[declared.TermsRow], heads: list[str], cells: list[list[str]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of terms, with the kernel's share if it is known."""
+    """Heads and cells, with a column for the kernel's share if it is known."""
     shares = [term["kernel_share"] for term in terms]
     if all(share is None for share in shares):
         return heads, cells
@@ -120,24 +110,12 @@ def sizes(rows: Sequence[declared.SizesRow], of: str = "") -> list[RenderableTyp
         of: such as " of web1", if there are several VMs.
     """
     larger, rest = larger_pages(rows)
-    cells = [
-        [
-            units.size(row["page_bytes"]),
-            units.percent(row["saved_share"]),
-            units.duration(row["saved_ns"]),
-            units.size(row["resident_bytes"]),
-            units.size(row["added_bytes"]),
-            row["name"],
-        ]
-        for row in larger
-    ]
     line = f"{rest} {'other regions' if larger else 'regions'}: 4 KiB, larger pages gain nothing."
-    heads = declared.SIZES_ROWS.heads(
-        "page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes", "name"
-    )
+    names = ("page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes", "name")
+    heads, cells = declared.SIZES_ROWS.heads(*names), texts(declared.SIZES_ROWS, names, larger)
     title = f"Regions{of} that gain by larger pages, and the memory that these add"
     return [
-        *([listing(title, heads, cells, places=True)] if cells else []),
+        *([listing(title, heads, cells, paths=True)] if cells else []),
         *([Text(line)] if rest else []),
     ]
 
@@ -162,58 +140,33 @@ def functions(lines: Sequence[declared.FunctionsRow]) -> list[declared.Functions
     return sorted(known.values(), key=lambda function: -function["ns"])
 
 
-def source(line: declared.FunctionsRow) -> str:
-    """The source file, without its folders, and the line; empty if unknown."""
-    return f"{line['file'].rpartition('/')[2]}:{line['line']}" if line["file"] else ""
+def named(function: declared.FunctionsRow) -> dict[str, object]:
+    """A row for tables: the library without its folders, and the line after its file, if known."""
+    file, library = ((function[key] or "").rpartition("/")[2] for key in ("file", "library"))
+    return {**function, "library": library, "line": f"{file}:{function['line']}" if file else ""}
 
 
 def _functions(result: ExplainResult) -> list[RenderableType]:
     """Functions, most expensive first, and notes on code without names."""
-    rows = [
-        [
-            function["function"],
-            units.count(function["tlb_misses"]),
-            units.count(function["faults"]),
-            units.duration(function["ns"]),
-            units.percent(function["share"]),
-            source(function),
-            function["library"].rpartition("/")[2],
-        ]
-        for function in [f for f in functions(result.functions) if f["ns"] > 0][: SHOWN[0]]
-    ]
-    heads = declared.FUNCTIONS_ROWS.heads(
-        "function", "tlb_misses", "faults", "ns", "share", "line", "library"
-    )
+    names = ("function", "tlb_misses", "faults", "ns", "share", "line", "library")
+    shown = [named(f) for f in functions(result.functions) if f["ns"] > 0][:_REGIONS]
     parts: list[RenderableType] = []
     if result.functions:
         title = (
             "Where the misses and faults come from: functions, each with its most expensive line"
         )
-        parts.append(listing(title, heads, rows))
+        declaration = declared.FUNCTIONS_ROWS
+        cells = texts(declaration, names, shown)
+        parts.append(listing(title, declaration.heads(*names), cells))
     parts += [Text(units.clean(note)) for note in result.notes]
     return parts
 
 
 def _terms(terms: Sequence[declared.TermsRow]) -> Table:
-    rows = [
-        [
-            term["part"],
-            term["term"],
-            term["formula"] or "",
-            "1" if term["rate"] == 1 else units.rate(term["rate"] or 0),
-            units.duration(term["each_ns"] or 0),
-            units.duration(term["ns"]),
-            units.percent(term["share"]),
-        ]
-        for term in terms
-    ]
     title = "T_total = T_A + T_D per reference, equations 1 to 3 of page-size advice (000)"
-    heads = declared.TERMS_ROWS.heads("part", "term", "formula", "rate", "each_ns", "ns", "share")
+    names = ("part", "term", "formula", "rate", "each_ns", "ns", "share")
+    heads, rows = declared.TERMS_ROWS.heads(*names), texts(declared.TERMS_ROWS, names, terms)
     return listing(title, *_with_kernel(terms, heads, rows))
-
-
-def _regions(regions: Sequence[declared.Row]) -> Table:
-    return _places("Where the misses and faults are, by region", regions)
 
 
 def _ranges(ranges: Sequence[declared.Row]) -> Table:
@@ -235,18 +188,13 @@ def _places(
     head: str = "",
     addresses: Sequence[str] = (),
 ) -> Table:
-    """Regions, which have names, or places with their ``addresses`` in a column ``head``."""
-    rows: list[list[str]] = []
-    for number, place in enumerate(places):
-        if place["ns"] > 0 and len(rows) < SHOWN[bool(addresses)]:
-            counts = [
-                units.count(place["tlb_misses"]),
-                units.count(place["faults"]),
-                units.count(place["first_touches"]),
-                units.duration(place["ns"]),
-                units.percent(place["share"]),
-            ]
-            rows.append([*addresses[number : number + 1], *counts, place["name"]])
-    heads = declared.ROWS.heads("tlb_misses", "faults", "first_touches", "ns", "share", "name")
-    details = declared.ROWS.heads("first_touches")
-    return listing(title, [*([head] if head else []), *heads], rows, details, places=True)
+    """Regions, or places with their ``addresses`` in a first column, whose heading is ``head``."""
+    names = ("tlb_misses", "faults", "first_touches", "ns", "share", "name")
+    rows = [
+        [*addresses[number : number + 1], *cells]
+        for number, cells in enumerate(texts(declared.ROWS, names, places))
+        if places[number]["ns"] > 0
+    ]
+    heads = [*([head] if head else []), *declared.ROWS.heads(*names)]
+    details, limit = declared.ROWS.heads("first_touches"), _RANGES if addresses else _REGIONS
+    return listing(title, heads, rows[:limit], details, paths=True)

@@ -10,6 +10,7 @@ from nearfar.advise.measured import Decision
 from nearfar.declared import fit as declared
 from nearfar.fit import Fits
 from nearfar.models import FitDict
+from nearfar.report.cells import optional
 from nearfar.report.tables import listing
 
 _NAMES = {"tlb": "TLB miss rate", "fault": "page fault rate"}
@@ -26,9 +27,9 @@ def fit(result: Fits) -> RenderableType:
             _NAMES[fit["quantity"]],
             memory_label(fit["memory_bytes"], fit["memory_fraction"]),
             fit["verdict"],
-            _digits(fit["r2"]),
+            optional(fit["r2"]),
             fit["formula"],
-            ", ".join(f"{name} {_digits(v)}" for name, v in fit["coefficients"].items()),
+            ", ".join(f"{name} {optional(v)}" for name, v in fit["coefficients"].items()),
         ]
         for fit in fits
     ]
@@ -38,7 +39,7 @@ def fit(result: Fits) -> RenderableType:
 
 
 def decision(result: Decision) -> RenderableType:
-    """The page size for each memory size and storage, and the times it follows from."""
+    """The page size for each memory size and storage, and the predicted times it is based on."""
     lines, rows = [], []
     for row in result.rows:
         memory = memory_label(row["memory_bytes"], row["memory_fraction"])
@@ -51,7 +52,7 @@ def decision(result: Decision) -> RenderableType:
                 row["storage"],
                 units.size(row["page_bytes"]),
                 units.duration(row["time_ns"]),
-                "-" if row["gain"] is None else units.percent(row["gain"]),
+                optional(row["gain"], units.percent),
                 "measured" if row["measured"] else f"within {error}" if error else "unknown",
                 "*" if row["chosen"] else "",
             ]
@@ -66,13 +67,9 @@ def _chosen(row: declared.DecisionRow, memory: str) -> str:
     where = f"{row['storage']}, memory {memory}" if memory else row["storage"]
     saved = f", {units.percent(row['gain'])} less than with 4 KiB" if row["gain"] else ""
     measured = " (measured)" if row["measured"] else ""
-    error = "" if not row["error"] else f"; the time is within {units.percent(row['error'])}"
+    error = f"; the time is within {units.percent(row['error'])}" if row["error"] else ""
     time = units.duration(row["time_ns"])
     return f"{where}: {units.size(row['page_bytes'])} pages, {time}{saved}{measured}{error}."
-
-
-def _digits(value: float | None) -> str:
-    return "-" if value is None else units.digits(value)
 
 
 def _name(fit: FitDict) -> str:

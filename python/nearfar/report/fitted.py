@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
 from rich import box
@@ -38,15 +38,15 @@ class Prose(Text):
 
     def wrap(self, console: Console, width: int, **how: Any) -> Lines:
         """Break lines as ``Text`` does, but not within numbers."""
-        joined = self._narrowed(width)
+        joined = self._shortened(width)
         joined.plain = units.joined(joined.plain, _JOINED)
         lines = Text.wrap(joined, console, width, **how)
         for line in lines:
             line.plain = line.plain.replace(_JOINED, " ")
         return lines
 
-    def _narrowed(self, width: int) -> Text:  # noqa: ARG002
-        """A copy to be wrapped at this width."""
+    def _shortened(self, width: int) -> Text:  # noqa: ARG002
+        """A copy to wrap; subclasses may shorten it if it exceeds the width."""
         return self.copy()
 
     @classmethod
@@ -54,16 +54,26 @@ class Prose(Text):
         """The text with its styles."""
         if isinstance(text, str):
             return cls(text)
-        found = cls(text.plain, style=text.style, justify=text.justify, overflow=text.overflow)
-        found.spans[:] = text.spans
-        return found
+        prose = cls(text.plain, style=text.style, justify=text.justify, overflow=text.overflow)
+        prose.spans[:] = text.spans
+        return prose
 
 
-class Places(Prose):
-    """Names of regions and files; files lose their folders if the text is too wide."""
+class PathText(Prose):
+    """The name of a region or file; files lose their folders if the text is too wide."""
 
-    def _narrowed(self, width: int) -> Text:
+    def _shortened(self, width: int) -> Text:
         return self.copy() if self.cell_len <= width else Text(_FOLDERS.sub("", self.plain))
+
+
+def labelled_sentences(pairs: Iterable[tuple[str, str]]) -> RichTable:
+    """Labels, and next to them sentences, which may take several lines."""
+    grid = RichTable.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in pairs:
+        grid.add_row(label, Text(units.clean(text)))
+    return grid
 
 
 class Table(RichTable):
@@ -123,56 +133,72 @@ class Table(RichTable):
         self._importance.append(importance)
         self._narrow.append(narrow)
 
+    def add_columns(
+        self,
+        headers: Iterable[str],
+        *,
+        importance: int = 1,
+        justify: JustifyMethod = "left",
+        overflow: OverflowMethod = "ellipsis",
+    ) -> None:
+        """Add several columns; arguments as for :meth:`add_column`."""
+        for header in headers:
+            self.add_column(header, importance=importance, justify=justify, overflow=overflow)
+
     def add_row(  # type: ignore[override]
         self, *cells: str | Text, style: StyleType | None = None
     ) -> None:
         """Add a row; cells become :class:`Prose`."""
-        fitted = [cell if isinstance(cell, Prose) else Prose.of(cell) for cell in cells]
-        super().add_row(*fitted, style=style)
+        proses = (cell if isinstance(cell, Prose) else Prose.of(cell) for cell in cells)
+        super().add_row(*proses, style=style)
+
+    def add_rows(self, rows: Iterable[Iterable[str | Text]]) -> None:
+        """Add several rows."""
+        for cells in rows:
+            self.add_row(*cells)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render the columns that fit, then the names of the others."""
-        needs = [self._need(console, place) for place in range(len(self.columns))]
-        kept = list(range(len(self.columns)))
-        ranks = self._importance
-        while self._width(console, kept, needs) > options.max_width:
-            spare = [place for place in kept if ranks[place] < KEY]
-            if not spare:
-                break
-            kept.remove(min(spare, key=lambda place: (ranks[place], -place)))
-        shown = self._of(kept)
-        if self._width(console, kept, needs) > options.max_width:
+        widths = [self._column_width(console, index) for index in range(len(self.columns))]
+        remaining = list(range(len(self.columns)))
+        importance = self._importance
+        while (too_wide := self._width(console, remaining, widths) > options.max_width) and (
+            removable := [index for index in remaining if importance[index] < KEY]
+        ):
+            remaining.remove(min(removable, key=lambda index: (importance[index], -index)))
+        shown = self._with_columns(remaining)
+        if too_wide:
             for column in shown.columns:
                 column.no_wrap = False
         yield from RichTable.__rich_console__(shown, console, options)
-        left = [place for place in range(len(self.columns)) if place not in kept]
-        if left:
-            names = ", ".join(str(self.columns[place].header) for place in left)
+        removed = [c for index, c in enumerate(self.columns) if index not in remaining]
+        if removed:
+            names = ", ".join(str(column.header) for column in removed)
             elsewhere = getattr(console, "elsewhere", "a wider terminal or --format json has them")
             yield Prose(f"columns left out at this width: {names}; {elsewhere}", style="dim")
 
-    def _of(self, kept: Sequence[int]) -> Table:
+    def _with_columns(self, indices: Sequence[int]) -> Table:
         """A copy of the table with only these columns."""
         shown = copy.copy(self)
-        shown.columns = [copy.copy(self.columns[place]) for place in kept]
-        for place, column in enumerate(shown.columns):
-            column._index = place  # noqa: SLF001
+        shown.columns = [copy.copy(self.columns[index]) for index in indices]
+        for index, column in enumerate(shown.columns):
+            column._index = index  # noqa: SLF001
         return shown
 
-    def _need(self, console: Console, place: int) -> int:
+    def _column_width(self, console: Console, index: int) -> int:
         """The width that a column needs, in characters."""
-        column = self.columns[place]
+        column = self.columns[index]
         endless = console.options.update(width=_ENDLESS)
         natural = max(
             Measurement.get(console, endless, cell).maximum
             for cell in (column.header, *column.cells)
         )
-        return natural if column.no_wrap else min(natural, self._narrow[place])
+        return natural if column.no_wrap else min(natural, self._narrow[index])
 
-    def _width(self, console: Console, kept: Sequence[int], needs: Sequence[int]) -> int:
-        """The width that these columns need, with the space between them."""
-        shown = self._of(kept)
-        for place, column in zip(kept, shown.columns, strict=True):
-            column.width = needs[place]
+    def _width(self, console: Console, indices: Sequence[int], widths: Sequence[int]) -> int:
+        """The width of a table of these columns, with the space between them."""
+        shown = self._with_columns(indices)
+        for index, column in zip(indices, shown.columns, strict=True):
+            column.width = widths[index]
         endless = console.options.update(width=_ENDLESS)
         return RichTable.__rich_measure__(shown, console, endless).minimum

@@ -8,6 +8,8 @@ from rich.console import Group
 from rich.text import Text
 
 from nearfar import units
+from nearfar.heat import ROWS
+from nearfar.report.cells import cells
 from nearfar.report.tables import labelled, listing
 
 if TYPE_CHECKING:
@@ -36,15 +38,10 @@ def heat(found: HeatResult) -> RenderableType:
         ("not known", "references and their order, reads or writes, pages within a region: no "
                       "page size, fault or latency follows from it"),
     ]  # fmt: skip
+    sizes = cells(ROWS, ("low_bytes", "likely_bytes", "high_bytes", "seen_bytes"), found.rows)
     times = [
-        (
-            f"{row['start_ns'] / 1e9:.1f} .. {row['end_ns'] / 1e9:.1f}",
-            units.size(row["low_bytes"]),
-            units.size(row["likely_bytes"]),
-            units.size(row["high_bytes"]),
-            units.size(row["seen_bytes"]),
-        )
-        for row in found.rows
+        (f"{row['start_ns'] / 1e9:.1f} .. {row['end_ns'] / 1e9:.1f}", *of_row)
+        for row, of_row in zip(found.rows, sizes, strict=True)
     ]
     hottest = sorted(found.pieces, key=lambda piece: -(piece["share"] or 0))[:_SHOWN]
     pieces = [

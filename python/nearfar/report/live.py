@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -10,13 +10,14 @@ from rich.text import Text
 from nearfar import units
 from nearfar.declared import run as declared
 from nearfar.live_watch import Snapshot, WatchedRun
+from nearfar.report.cells import cells
 from nearfar.report.fitted import DETAIL, KEY, Table
 
 #: The number of characters of a command line that are shown.
 _COMMAND: Final = 20
 
 #: Columns after process and command, most important first.
-_Column = Literal[
+_COLUMNS: Final = (
     "fast_bytes",
     "far_pages_bytes",
     "promotions_per_second",
@@ -33,8 +34,7 @@ _Column = Literal[
     "hint_faults",
     "aborts",
     "window_faults",
-]
-_COLUMNS: Final[tuple[_Column, ...]] = get_args(_Column)
+)
 _KEYS: Final = ("fast_bytes", "far_pages_bytes")
 _DETAILS: Final = ("shadow_faults", "hint_faults", "aborts", "window_faults")
 
@@ -47,13 +47,14 @@ def watch(result: Snapshot) -> RenderableType:
     for name in _COLUMNS:
         importance = KEY if name in _KEYS else DETAIL if name in _DETAILS else 1
         table.add_column(declared.WATCH_ROWS.head(name), justify="right", importance=importance)
-    for row in result.rows:
-        whole = row["pid"] is None
+    values = cells(declared.WATCH_ROWS, _COLUMNS, result.rows)
+    for row, texts in zip(result.rows, values, strict=True):
+        total = row["pid"] is None
         table.add_row(
-            "all" if whole else str(row["pid"]),
-            "" if whole else _short(row["command"]),
-            *(_value(name, row[name]) for name in _COLUMNS),
-            style="bold" if whole else None,
+            "all" if total else str(row["pid"]),
+            "" if total else _short(row["command"]),
+            *texts,
+            style="bold" if total else None,
         )
     return Group(Text(headline(result.run), style="bold"), table)
 
@@ -75,11 +76,3 @@ def _short(command: str) -> str:
     program, space, rest = units.clean(command).partition(" ")
     text = program.rpartition("/")[2] + space + rest
     return text if len(text) <= _COMMAND else text[: _COMMAND - 3] + "..."
-
-
-def _value(name: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if name.endswith("_bytes"):
-        return units.size(value)
-    return units.percent(value) if name == "manager_share" else units.count(round(value))

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nearfar.report.html.page import vega_version
 from nearfar.report.plots import Chart
 
 #: The maximum number of rows of a table.
@@ -62,18 +63,16 @@ def _table(table: Table) -> str:
     head = [_text(column.header) for column in table.columns]
     heads = f"<thead>{row('th', head)}</thead>" if table.show_header else ""
     rows = [row("td", list(cells)) for cells in zip(*columns, strict=True)]
-    left = f"<p>and {len(rows) - ROWS:,} more rows</p>" if len(rows) > ROWS else ""
+    more = f"<p>and {len(rows) - ROWS:,} more rows</p>" if len(rows) > ROWS else ""
     body = "".join(rows[:ROWS])
-    whole = f"<table>{title}{heads}<tbody>{body}</tbody></table>"
-    return f'<div style="overflow-x:auto">{whole}</div>{left}'
+    table_html = f"<table>{title}{heads}<tbody>{body}</tbody></table>"
+    return f'<div style="overflow-x:auto">{table_html}</div>{more}'
 
 
 def _picture(chart: Chart) -> str:
     """The chart as SVG: it needs no script, so it works offline and in a saved notebook."""
-    import altair
     import vl_convert
 
-    version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    drawn = vl_convert.vegalite_to_svg(chart.to_dict(), vl_version=version)
+    drawn = vl_convert.vegalite_to_svg(chart.to_dict(), vl_version=vega_version())
     data = base64.b64encode(drawn.encode()).decode()
     return f'<img style="max-width:100%" alt="chart" src="data:image/svg+xml;base64,{data}">'

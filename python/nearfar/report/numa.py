@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, get_args
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -16,20 +16,17 @@ from nearfar.report.fitted import KEY, Table
 
 def numa(result: NumaResult[Row]) -> RenderableType:
     """The answer to the question of a result."""
-    rows: Sequence[object] = result.rows
-    match result.run["question"]:
-        case "alloc":
-            return alloc(cast("Sequence[numa_alloc.Row]", rows))
-        case "run":
-            return run(cast("Sequence[numa_run.Row]", rows))
-        case "pair":
-            return pair(cast("Sequence[numa_pair.Row]", rows))
-        case _:
-            return plan(cast("Sequence[numa_plan.Row]", rows))
+    by_question: dict[str, Callable[[Any], RenderableType]] = {
+        "alloc": alloc, "run": run, "pair": pair, "plan": plan
+    }  # fmt: skip
+    return by_question[result.run["question"]](result.rows)
 
 
-def _headline(*sentences: str) -> Text:
-    return Text(" ".join(sentences), style="bold")
+#: Columns of the bytes in each kind of memory, and of their shares.
+_Place = Literal["local_dram_bytes", "remote_dram_bytes", "local_far_bytes", "remote_far_bytes"]
+_Share = Literal["local_dram_share", "remote_dram_share", "local_far_share", "remote_far_share"]
+PLACES: Final[tuple[_Place, ...]] = get_args(_Place)
+_SHARES: Final[tuple[_Share, ...]] = get_args(_Share)
 
 
 def _lowest(values: Mapping[str, float]) -> tuple[float, str]:
@@ -52,12 +49,8 @@ def alloc(rows: Sequence[numa_alloc.Row]) -> RenderableType:
             sentences.append(f"{units.size(size)}: quickest with {modes}, {_seconds(seconds)}.")
         else:
             sentences.append(f"{units.size(size)}: no mode has room.")
-    shown = Table("Allocate and clear")
-    heads = numa_alloc.ROWS.heads(
-        "mode", "size_bytes", "seconds", "gb_per_second", "local_dram_bytes", "remote_dram_bytes",
-        "local_far_bytes", "remote_far_bytes",
-    )  # fmt: skip
-    _columns(shown, *heads)
+    heads = numa_alloc.ROWS.heads("mode", "size_bytes", "seconds", "gb_per_second", *PLACES)
+    shown = _table("Allocate and clear", *heads)
     for row in rows:
         if row["seconds"] is None:
             shown.add_row(row["mode"], units.size(row["size_bytes"]), "impossible")
@@ -67,17 +60,14 @@ def alloc(rows: Sequence[numa_alloc.Row]) -> RenderableType:
             units.size(row["size_bytes"]),
             _seconds(row["seconds"]),
             f"{row['gb_per_second']:.2f}",
-            _gib(row["local_dram_bytes"]),
-            _gib(row["remote_dram_bytes"]),
-            _gib(row["local_far_bytes"]),
-            _gib(row["remote_far_bytes"]),
+            *(_gib(row[place]) for place in PLACES),
         )
     lines = [
         f"{row['mode']}, {units.size(row['size_bytes'])}: {row['why_not'] or row['note']}."
         for row in rows
         if row["why_not"] or row["note"]
     ]
-    return Group(_headline(*sentences), Text(""), shown, *map(Text, lines))
+    return _view(" ".join(sentences), shown, *map(Text, lines))
 
 
 def run(rows: Sequence[numa_run.Row]) -> RenderableType:
@@ -91,18 +81,11 @@ def run(rows: Sequence[numa_run.Row]) -> RenderableType:
     if latencies:
         latency, modes = _lowest(latencies)
         answer = f"Lowest latency with {modes}: {latency:.0f} ns."
-    shown = Table("Memory accesses")
-    heads = numa_run.ROWS.heads(
-        "mode", "latency_ns", "gb_per_second", "bound_by", "local_dram_share", "remote_dram_share",
-        "local_far_share", "remote_far_share", "cache_hit_rate",
-    )  # fmt: skip
-    _columns(shown, *heads)
+    known = ("mode", "latency_ns", "gb_per_second", "bound_by", *_SHARES, "cache_hit_rate")
+    shown = _table("Memory accesses", *numa_run.ROWS.heads(*known))
     for row in rows:
-        if not row["possible"]:
-            shown.add_row(row["mode"], "no room")
-            continue
-        if row["latency_ns"] is None:
-            shown.add_row(row["mode"], "no access")
+        if not row["possible"] or row["latency_ns"] is None:
+            shown.add_row(row["mode"], "no access" if row["possible"] else "no room")
             continue
         hits = row["cache_hit_rate"]
         shown.add_row(
@@ -110,21 +93,18 @@ def run(rows: Sequence[numa_run.Row]) -> RenderableType:
             f"{row['latency_ns']:.0f} ns",
             f"{row['gb_per_second']:.2f}",
             row["bound_by"] or "",
-            _percent(row["local_dram_share"]),
-            _percent(row["remote_dram_share"]),
-            _percent(row["local_far_share"]),
-            _percent(row["remote_far_share"]),
+            *(_percent(row[share]) for share in _SHARES),
             "" if hits is None else _percent(hits),
         )
-    return Group(_headline(answer), Text(""), shown)
+    return _view(answer, shown)
 
 
 def pair(rows: Sequence[numa_pair.Row]) -> RenderableType:
     """The slowdown of two virtual machines that share a cache."""
     slow = [slowdown for row in rows for slowdown in (row["slowdown_a"], row["slowdown_b"])]
     answer = f"Together they are {min(slow):.2f}x to {max(slow):.2f}x as slow as alone."
-    shown = Table("Two virtual machines in memory mode")
-    _columns(shown, "places in the cache", "hits alone", "hits together", "slowdown")
+    heads = ("places in the cache", "hits alone", "hits together", "slowdown")
+    shown = _table("Two virtual machines in memory mode", *heads)
     for row in rows:
         overlap = row["overlap"]
         shown.add_row(
@@ -133,14 +113,15 @@ def pair(rows: Sequence[numa_pair.Row]) -> RenderableType:
             f"{_percent(row['together_hit_rate_a'])} / {_percent(row['together_hit_rate_b'])}",
             f"{row['slowdown_a']:.2f}x / {row['slowdown_b']:.2f}x",
         )
-    return Group(_headline(answer), Text(""), shown)
+    return _view(answer, shown)
 
 
 def plan(rows: Sequence[numa_plan.Row]) -> RenderableType:
     """The candidates, the chosen one marked, and its gain over plain Linux."""
-    shown = Table("Ways to place it")
-    figures = ("latency_ns", "gb_per_second", "bound_by", "clear_seconds")
-    _columns(shown, "", *numa_plan.ROWS.heads("mode", "nodes", "weights", *figures))
+    names = (
+        "mode", "nodes", "weights", "latency_ns", "gb_per_second", "bound_by", "clear_seconds"
+    )  # fmt: skip
+    shown = _table("Ways to place it", "", *numa_plan.ROWS.heads(*names))
     for row in rows:
         lists = [",".join(map(str, row["nodes"])), ",".join(map(str, row["weights"]))]
         if not row["possible"]:
@@ -155,27 +136,27 @@ def plan(rows: Sequence[numa_plan.Row]) -> RenderableType:
             row["bound_by"] or "",
             _seconds(row["clear_seconds"] or 0),
         )
-    usual = next(row for row in rows if row["possible"])
+    linux = next(row for row in rows if row["possible"])
     best = next(row for row in rows if row["chosen"])
     text = best["mode"]
-    if best is usual:
+    if best is linux:
         text += ": nothing is better than what Linux does by itself"
     else:
         text += (
-            f": against {usual['mode']} latency {-100 * (best['latency_gain'] or 0):+.0f} %, "
+            f": against {linux['mode']} latency {-100 * (best['latency_gain'] or 0):+.0f} %, "
             f"bandwidth {100 * (best['bandwidth_gain'] or 0):+.0f} %"
         )
     if not best["enough"]:
         text += "; the requested bandwidth is not possible"
     if len(best["dram_nodes"]) > 1 and not best["far_nodes"]:
         text += ". All nodes are DRAM, one memory tier: Linux demotes nothing between them"
-    return Group(_headline(text + "."), Text(""), shown)
+    return _view(f"{text}.", shown)
 
 
 def nodes(rows: Sequence[Node]) -> RenderableType:
     """Memory nodes as the machine describes them."""
-    shown = Table("Memory nodes")
-    _columns(shown, "node", "kind", "size", "CPUs", "socket", "read", "bandwidth", "from")
+    heads = ("node", "kind", "size", "CPUs", "socket", "read", "bandwidth", "from")
+    shown = _table("Memory nodes", *heads)
     for row in rows:
         latency, rate = row.read_latency, row.read_bandwidth
         shown.add_row(
@@ -191,10 +172,17 @@ def nodes(rows: Sequence[Node]) -> RenderableType:
     return shown
 
 
-def _columns(shown: Table, first: str, *others: str) -> None:
-    shown.add_column(first, importance=KEY)
-    for place, name in enumerate(others):
-        shown.add_column(name, justify="right", importance=1 if place else KEY)
+def _view(headline: str, *parts: RenderableType) -> RenderableType:
+    return Group(Text(headline, style="bold"), Text(""), *parts)
+
+
+def _table(title: str, first: str, second: str, *others: str) -> Table:
+    """An empty table with these columns."""
+    table = Table(title)
+    table.add_column(first, importance=KEY)
+    table.add_column(second, justify="right", importance=KEY)
+    table.add_columns(others, justify="right")
+    return table
 
 
 def _seconds(value: float) -> str:

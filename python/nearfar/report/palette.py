@@ -9,7 +9,10 @@ verdict a word.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle, islice
 
+#: A grey that shows on a light and on a dark page.
+GREY = "#8c8c8c"
 OKABE_ITO = {
     "blue": "#0072b2",
     "orange": "#e69f00",
@@ -20,6 +23,8 @@ OKABE_ITO = {
     "yellow": "#f0e442",
     "black": "#000000",
 }
+#: Colours of lines and bars: yellow and black do not show on every page.
+SERIES = [colour for name, colour in OKABE_ITO.items() if name not in ("yellow", "black")]
 VIRIDIS = (
     "#440154",
     "#46327e",
@@ -36,9 +41,9 @@ DASHES = {"good": (1, 0), "fair": (6, 3), "bad": (2, 3)}
 
 def viridis(position: float) -> str:
     """The colour at ``position`` (0 dark .. 1 light), linear between anchors, as ``#rrggbb``."""
-    place = min(max(position, 0.0), 1.0) * (len(VIRIDIS) - 1)
-    low = min(int(place), len(VIRIDIS) - 2)
-    share = place - low
+    scaled = min(max(position, 0.0), 1.0) * (len(VIRIDIS) - 1)
+    low = min(int(scaled), len(VIRIDIS) - 2)
+    share = scaled - low
     pairs = zip(_channels(VIRIDIS[low]), _channels(VIRIDIS[low + 1]), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
@@ -48,6 +53,11 @@ def ramp(count: int, low: float = 0.08, high: float = 0.85) -> list[str]:
     if count == 1:
         return [viridis((low + high) / 2)]
     return [viridis(low + (high - low) * i / (count - 1)) for i in range(count)]
+
+
+def cycled(marks: Sequence[str], count: int) -> list[str]:
+    """``count`` colours or shapes, which repeat if there are fewer."""
+    return list(islice(cycle(marks), count))
 
 
 def ink(background: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import TypedDict, cast
+from typing import Any
 
-from rich.console import Group, JustifyMethod, OverflowMethod, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import papers, units
@@ -29,40 +30,26 @@ _STYLES = {"yes": "green", "NO": "bold red", "input": "dim"}
 
 def summary(result: Reproduced) -> str:
     """How many rows hold, by paper, in one sentence."""
-    rows = [row for row in result.rows if row["holds"] is not None]
-    numbers = dict.fromkeys(row["paper"] for row in rows)
-    parts = []
-    for paper in numbers:
-        own = [row for row in rows if row["paper"] == paper]
-        parts.append(
-            f"{sum(row['holds'] is True for row in own)} of {len(own)} of {papers.label(paper)}"
-        )
-    text = f"{sum(row['holds'] is True for row in rows)} of {len(rows)} rows hold"
+    judged = Counter(row["paper"] for row in result.rows if row["holds"] is not None)
+    hold = Counter(row["paper"] for row in result.rows if row["holds"])
+    parts = [f"{hold[paper]} of {n} of {papers.label(paper)}" for paper, n in judged.items()]
+    text = f"{hold.total()} of {judged.total()} rows hold"
     text += f": {', '.join(parts)}." if parts else "."
     inputs = sum(bool(row["input"]) for row in result.rows)
     return text + (f" Inputs, which do not count: {inputs}." if inputs else "")
 
 
-class Captures(TypedDict):
-    """How the reproduction of the paging studies was made."""
-
-    captures: str
-    view: str
-    references_per_page: tuple[float, float]
-
-
-def captures(run: Mapping[str, object]) -> str:
+def captures(run: Mapping[str, Any]) -> str:
     """The captures behind the rows, in a sentence; empty if the study does not say."""
     if "references_per_page" not in run:
         return ""
-    made = cast("Captures", run)
-    low, high = made["references_per_page"]
-    text = f"From {made['captures']}: {made['view']}, {low:g} to {high:g} for each page of 4 KiB."
+    low, high = run["references_per_page"]
+    text = f"From {run['captures']}: {run['view']}, {low:g} to {high:g} for each page of 4 KiB."
     return text if low >= 50 else f"{text} These are so few that first touches decide."
 
 
 def value(number: float | str | None) -> str:
-    """A published or measured value, four digits of it."""
+    """A published or measured value, to four digits."""
     if isinstance(number, str):
         return number
     if number is None:
@@ -70,42 +57,36 @@ def value(number: float | str | None) -> str:
     return f"{number:,.0f}" if abs(number) >= 10_000 else f"{number:.4g}"
 
 
-def _claims(one: Claims) -> Text:
+def _claims(of_paper: Claims) -> Text:
     """What a paper got right, what not, and why it matters today."""
-    text = Text(f"{papers.label(one['paper'])}. ", style="bold")
-    for word, says in (("Right", one["right"]), ("Not", one["wrong"])):
-        if says:
-            text.append(f"{word}: {'; '.join(says)}. ", style="not bold")
-    return text.append(f"Today: {one['today']}", style="not bold")
+    text = Text(f"{papers.label(of_paper['paper'])}. ", style="bold")
+    for word, statements in (("Right", of_paper["right"]), ("Not", of_paper["wrong"])):
+        if statements:
+            text.append(f"{word}: {'; '.join(statements)}. ", style="not bold")
+    return text.append(f"Today: {of_paper['today']}", style="not bold")
 
 
 def rows(result: Reproduced) -> RenderableType:
     """What each paper got right, the rows, then the sensitivity."""
-    parts: list[RenderableType] = [_claims(one) for one in claims(result.rows)]
+    parts: list[RenderableType] = list(map(_claims, claims(result.rows)))
     parts.append(Text(summary(result), style="bold"))
     if text := captures(result.run):
         parts.append(Text(text))
-    table = Table(collapse_padding=True)
-    widths = {"paper": 14, "item": 62, "published": None, "ours": None, "unit": 34}
-    for name, width in widths.items():
-        justify: JustifyMethod = "right" if name == "ours" else "left"
-        overflow: OverflowMethod = "ellipsis" if name == "ours" else "fold"
-        table.add_column(
-            declared.ROWS.head(name),
-            max_width=width,
-            justify=justify,
-            overflow=overflow,
-            importance=KEY if name in ("paper", "item", "ours") else 1,
-        )
-    for head in declared.ROWS.heads("tolerance", "holds"):
-        table.add_column(head, importance=KEY if head == declared.ROWS.head("holds") else 1)
+    table, head = Table(collapse_padding=True), declared.ROWS.head
+    table.add_column(head("paper"), max_width=14, overflow="fold", importance=KEY)
+    table.add_column(head("item"), max_width=62, overflow="fold", importance=KEY)
+    table.add_column(head("published"), overflow="fold")
+    table.add_column(head("ours"), justify="right", importance=KEY)
+    table.add_column(head("unit"), max_width=34, overflow="fold")
+    table.add_column(head("tolerance"))
+    table.add_column(head("holds"), importance=KEY)
     for row in result.rows:
         table.add_row(
-            Text(papers.label(row["paper"])),
-            Text(units.clean(row["item"])),
+            papers.label(row["paper"]),
+            units.clean(row["item"]),
             value(row["published"]),
             value(row["ours"]),
-            Text(row["unit"]),
+            row["unit"],
             str(row["tolerance"]),
             Text(verdict(row), style=_STYLES[verdict(row)]),
         )
@@ -114,16 +95,15 @@ def rows(result: Reproduced) -> RenderableType:
     if missed:
         parts.append(Text("Rows that do not hold:", style="bold"))
     parts += [
-        Text(units.clean(f"{papers.label(row['paper'])}, {row['item']}. Ours: {_seen(row)}."))
+        Text(units.clean(f"{papers.label(row['paper'])}, {row['item']}. Ours: {_measured(row)}."))
         for row in missed
     ]
     if result.sensitivity:
         title = "Rows that hold with other choices where the papers leave a choice"
         other = Table(title, collapse_padding=True)
-        for head in declared.SENSITIVITY_ROWS.heads("setting", "why"):
-            other.add_column(head, overflow="fold", importance=KEY)
-        for head in declared.SENSITIVITY_ROWS.heads("holds", "more", "fewer"):
-            other.add_column(head, justify="right")
+        heads = declared.SENSITIVITY_ROWS.heads
+        other.add_columns(heads("setting", "why"), overflow="fold", importance=KEY)
+        other.add_columns(heads("holds", "more", "fewer"), justify="right")
         for case in result.sensitivity:
             hold = f"{case['holds']} of {case['rows']}"
             more, fewer = f"+{len(case['more'])}", f"-{len(case['fewer'])}"
@@ -132,6 +112,6 @@ def rows(result: Reproduced) -> RenderableType:
     return Group(*parts)
 
 
-def _seen(row: declared.Row) -> str:
+def _measured(row: declared.Row) -> str:
     """The note of a row, or its numbers."""
     return str(row["note"] or f"{value(row['ours'])} {row['unit']}, not {value(row['published'])}")

@@ -58,11 +58,11 @@ def together(folders: Sequence[str | Path]) -> Runs:
     keys: dict[str, None] = {"program": None, "run": None}
     views = {str(record(run).get("options", {}).get("view", "")) for run in runs}
     for run in runs:
-        found, own = flat(run)
-        # A key that is constant in each run does not pair their rows: it says what a run is.
-        keys |= dict.fromkeys(key for key in own if len({row[key] for row in found}) > 1)
+        found, keys_of_run = flat(run)
+        # A key that is constant within each run describes the run; it does not pair rows.
+        keys |= dict.fromkeys(key for key in keys_of_run if len({row[key] for row in found}) > 1)
         program = _program(run)
-        if len(views) > 1:  # Times of different views are of different things.
+        if len(views) > 1:  # Times of different views cannot be compared.
             program += f", view {record(run)['options'].get('view')}"
         of_run: dict[str, Value] = {"program": program, "run": run.name if named else str(run.path)}
         rows += [{**row, **of_run} for row in found]
@@ -70,13 +70,13 @@ def together(folders: Sequence[str | Path]) -> Runs:
 
 
 def record(run: Run) -> Mapping[str, Any]:
-    """How a run was made."""
+    """How a run was made: trace, machine, options, command."""
     record: Mapping[str, Any] = getattr(run.result, "run", {})
     return record
 
 
 def _program(run: Run) -> str:
     """The program or workload of a run; empty if it has none."""
-    made = record(run)
-    words = made.get("program") or made.get("trace") or made.get("workload") or ""
+    made_from = record(run)
+    words = made_from.get("program") or made_from.get("trace") or made_from.get("workload") or ""
     return shlex.join(words) if isinstance(words, list) else Path(str(words)).name

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TypedDict
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
 from nearfar.declared import paging as paging_declared
 from nearfar.declared import size as declared
 from nearfar.memory_curve import slowdown
+from nearfar.report.fitted import labelled_sentences
 from nearfar.size import SizeResult
 
 #: What ``peak_bytes`` is.
@@ -26,51 +26,51 @@ def view(result: SizeResult) -> RenderableType:
     for row in result.rows:
         if len(result.rows) > 1:
             parts.append(Text(units.clean(row["vm"]), style="bold"))
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="bold", no_wrap=True)
-        grid.add_column(overflow="fold")
-        for head, text in lines(row, limit, filled):
-            grid.add_row(head, Text(units.clean(text)))
-        parts.append(grid)
+        parts.append(labelled_sentences(lines(row, limit, filled)))
     return Group(*parts)
 
 
 def lines(row: declared.Row, limit: float, filled: str) -> list[tuple[str, str]]:
-    """The answer for a program: heads and sentences.
+    """The answer for a program: labels and sentences.
 
     Args:
         row: its row.
         limit: the slowdown that was accepted.
-        filled: the time that counts, in words.
+        filled: the part of the run that the slowdown is of, in words.
     """
-    size = units.size
-    swap = row["storage"]
-    found = [
+    if row["storage"] is None:
+        swap = "none; with `--swap zram` the program may need less memory"
+    elif not row["swapped_bytes"]:
+        swap = f"{row['storage']}, which stays empty: all private memory fits"
+    else:
+        swap = swapped(row)
+    whole_run = row["no_limit"] is None or row["no_limit"].startswith("with ")
+    part = "the whole run" if whole_run else "not the whole run"
+    return [
         ("memory", _memory(row, limit, filled)),
         ("page size", f"{row['page_why']}{_start(row)}."),
+        *([("huge pages", f"{row['thp_why']}.")] if row.get("thp_why") else []),
+        ("swap", f"{swap}."),
+        ("limits", limits(row)),
+        ("rests on", f"{row['trace']}, {part}, on the machine {row['machine']} (--view machine)."),
+        ("risk", f"{row['risk']}."),
     ]
-    if row.get("thp_why"):
-        found.append(("huge pages", f"{row['thp_why']}."))
-    if swap is None:
-        found.append(("swap", "none; with `--swap zram` the program may need less memory."))
-    elif not row["swapped_bytes"]:
-        found.append(("swap", f"{swap}, which stays empty: all private memory fits."))
-    else:
-        text = f"{swap} holds {size(row['swapped_bytes'])}"
-        if row["zram_bytes"] is not None:
-            text += f", compressed to {size(row['zram_bytes'])}"
-        found.append(("swap", f"{text}."))
-    found.append(("limits", limits(row)))
-    whole = row["no_limit"] is None or row["no_limit"].startswith("with ")
-    part = "the whole run" if whole else "not the whole run"
-    found.append(
-        (
-            "rests on",
-            f"{row['trace']}, {part}, on the machine {row['machine']} (--view machine).",
-        )
-    )
-    found.append(("risk", f"{row['risk']}."))
-    return found
+
+
+class Swapped(TypedDict):
+    """Columns on swap."""
+
+    storage: str | None
+    swapped_bytes: int
+    zram_bytes: int | None
+
+
+def swapped(row: Swapped) -> str:
+    """What the swap holds, in words."""
+    text = f"{row['storage']} holds {units.size(row['swapped_bytes'])}"
+    if row["zram_bytes"] is not None:
+        text += f", compressed to {units.size(row['zram_bytes'])}"
+    return text
 
 
 def _memory(row: declared.Row, limit: float, filled: str) -> str:
@@ -91,10 +91,9 @@ def _memory(row: declared.Row, limit: float, filled: str) -> str:
 
 
 def _start(row: declared.Row) -> str:
-    """What the page size does while memory is filled."""
-    share = units.percent(row["start_share"])
-    most = "at most " if row.get("sampled_pages") else ""
-    text = f"; filling memory is {most}{share} of the run"
+    """What the page size changes while memory is filled."""
+    at_most = "at most " if row.get("sampled_pages") else ""
+    text = f"; filling memory is {at_most}{units.percent(row['start_share'])} of the run"
     if row["bloat_bytes"] or row["start_gain"]:
         sign = "less" if row["start_gain"] >= 0 else "more"
         text += f" and takes {units.percent(abs(row['start_gain']))} {sign} time"

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from nearfar import units
 from nearfar.declared import ssd as declared
+from nearfar.report.cells import cells, signed_percent
 from nearfar.report.fitted import KEY, Table
 from nearfar.sizes import parse_time
 from nearfar.ssd import SsdResult
@@ -24,6 +25,12 @@ CPU: Final[tuple[Cpu, ...]] = get_args(Cpu)
 def core_seconds(row: declared.Row) -> float:
     """Seconds of all cores together."""
     return sum(row[part] for part in CPU)
+
+
+def shares(row: declared.Row) -> list[str]:
+    """Each part of the time of the cores, as a share."""
+    total = core_seconds(row) or 1.0
+    return [units.percent(row[part] / total) for part in CPU]
 
 
 def threshold_ns(epf: str) -> int:
@@ -42,12 +49,11 @@ def headline(result: SsdResult) -> str:
         if len(rows) > 1 and all(row["seconds"] == best["seconds"] for row in rows):
             sentences.append(f"At {units.size(best['dram_bytes'])} all take {time}.")
             continue
-        change = "" if best is first else f", {_change(best['seconds'], first['seconds'])} "
-        beside = "" if best is first else f"against {units.clean(first['epf'])}"
-        size = units.size(best["dram_bytes"])
-        sentences.append(
-            f"At {size} {units.clean(best['epf'])} is quickest, {time}{change}{beside}."
-        )
+        text = f"At {units.size(best['dram_bytes'])} {units.clean(best['epf'])} is quickest, {time}"
+        if best is not first:
+            change = signed_percent(best["seconds"] / first["seconds"] - 1)
+            text += f", {change} against {units.clean(first['epf'])}"
+        sentences.append(f"{text}.")
     return " ".join(sentences)
 
 
@@ -60,7 +66,8 @@ def ssd(result: SsdResult) -> RenderableType:
         return Text(f"{_without_faults(result)} {headline(result)}", style="bold")
     parts: list[RenderableType] = [Text(headline(result), style="bold")]
     groups = by_size(result.rows)
-    for part in (_times(groups), _flash(groups), _late(groups), Text(_state(result))):
+    tables = (_times(groups), _listing(*_FLASH, groups), _listing(*_LATE, groups))
+    for part in (*tables, Text(_state(result))):
         parts += [Text(""), part]
     return Group(*parts)
 
@@ -84,82 +91,54 @@ def _without_faults(result: SsdResult) -> str:
 def _times(groups: Sequence[Sequence[declared.Row]]) -> Table:
     title = "Time by DRAM and policy; embedded page faults (EPF) an access, share passed on"
     table = Table(title, collapse_padding=True)
+    before, after = ("dram_bytes", "epf", "seconds"), ("embedded_fault_rate", "passed_share")
     heads = declared.ROWS.heads
-    _columns(table, *heads("dram_bytes", "epf", "seconds"), "change", *heads(*CPU),
-             *heads("embedded_fault_rate", "passed_share"))  # fmt: skip
+    _columns(table, *heads(*before), "change", *heads(*CPU), *heads(*after))
     for rows in groups:
         first, best = rows[0]["seconds"], min(row["seconds"] for row in rows)
-        for row in rows:
-            cores = core_seconds(row) or 1.0
+        left, right = (cells(declared.ROWS, names, rows) for names in (before, after))
+        for row, begin, end in zip(rows, left, right, strict=True):
             table.add_row(
-                *_case(row),
-                units.duration(row["seconds"] * 1e9),
-                "" if row is rows[0] else _change(row["seconds"], first),
-                *(units.percent(row[share] / cores) for share in CPU),
-                units.rate(row["embedded_fault_rate"]),
-                units.percent(row["passed_share"]),
+                *begin,
+                "" if row is rows[0] else signed_percent(row["seconds"] / first - 1),
+                *shares(row),
+                *end,
                 style="bold" if row["seconds"] == best else None,
             )
         table.add_section()
     return table
 
 
-def _flash(groups: Sequence[Sequence[declared.Row]]) -> Table:
-    title = "The device: mean time of a service, predicted and actual; commands"
+#: Titles and columns of the other tables.
+_FLASH: Final = (
+    "The device: mean time of a service, predicted and actual; commands",
+    ("dram_bytes", "epf", "predicted_us_mean", "actual_us_mean", "flash_reads", "flash_programs",
+     "gc_collections", "gc_moved", "write_amplification"),
+)  # fmt: skip
+_LATE: Final = (
+    "Services later than predicted, and the causes, summed; sleepers that woke too early",
+    ("dram_bytes", "epf", "from_flash", "late_services", "late_die", "late_channel", "late_erase",
+     "overruns"),
+)  # fmt: skip
+
+
+def _listing(title: str, names: Sequence[str], groups: Sequence[Sequence[declared.Row]]) -> Table:
+    """A table of these columns."""
     table = Table(title, collapse_padding=True)
-    known = ("dram_bytes", "epf", "predicted_us_mean", "actual_us_mean", "flash_reads",
-             "flash_programs", "gc_collections", "gc_moved", "write_amplification")  # fmt: skip
-    _columns(table, *declared.ROWS.heads(*known))
+    _columns(table, *declared.ROWS.heads(*names))
     for rows in groups:
-        for row in rows:
-            table.add_row(
-                *_case(row),
-                units.duration(row["predicted_us_mean"] * 1e3),
-                units.duration(row["actual_us_mean"] * 1e3),
-                units.count(row["flash_reads"]),
-                units.count(row["flash_programs"]),
-                units.count(row["gc_collections"]),
-                units.count(row["gc_moved"]),
-                units.digits(row["write_amplification"]),
-            )
+        table.add_rows(cells(declared.ROWS, names, rows))
         table.add_section()
     return table
-
-
-def _late(groups: Sequence[Sequence[declared.Row]]) -> Table:
-    title = "Services later than predicted, and the causes, summed; sleepers that woke too early"
-    table = Table(title, collapse_padding=True)
-    known = ("dram_bytes", "epf", "from_flash", "late_services", "late_die", "late_channel",
-             "late_erase", "overruns")  # fmt: skip
-    _columns(table, *declared.ROWS.heads(*known))
-    for rows in groups:
-        for row in rows:
-            table.add_row(
-                *_case(row),
-                units.count(row["from_flash"]),
-                units.count(row["late_services"]),
-                units.duration(row["late_die"] * 1e9),
-                units.duration(row["late_channel"] * 1e9),
-                units.duration(row["late_erase"] * 1e9),
-                units.count(row["overruns"]),
-            )
-        table.add_section()
-    return table
-
-
-def _case(row: declared.Row) -> tuple[str, str]:
-    """The first two cells of a row."""
-    return units.size(row["dram_bytes"]), units.clean(row["epf"])
 
 
 def _columns(table: Table, *heads: str) -> None:
     """Add columns: the second is a policy, the others are numbers."""
-    for place, head in enumerate(heads):
-        table.add_column(
-            head,
-            justify="left" if place == 1 else "right",
-            importance=KEY if place < 3 else 1,
-        )
+    size, policy, first, *others = heads
+    table.add_column(size, justify="right", importance=KEY)
+    table.add_column(policy, importance=KEY)
+    table.add_column(first, justify="right", importance=KEY)
+    table.add_columns(others, justify="right")
 
 
 def _state(result: SsdResult) -> str:
@@ -182,8 +161,3 @@ def by_size(rows: Sequence[declared.Row]) -> list[list[declared.Row]]:
     for row in rows:
         groups.setdefault(row["dram_bytes"], []).append(row)
     return list(groups.values())
-
-
-def _change(seconds: float, first: float) -> str:
-    change = seconds / first - 1
-    return f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"

@@ -26,7 +26,8 @@ from nearfar.memory_curve import Memory
 from nearfar.output import coloured
 from nearfar.paging import PagingResult
 from nearfar.phases import MOST, Phase, phases
-from nearfar.report.fitted import DETAIL, KEY, Places, Prose, Table
+from nearfar.report.cells import cells, optional
+from nearfar.report.fitted import DETAIL, KEY, PathText, Prose, Table
 from nearfar.trace import facts
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
     target = sys.stdout if stream is None else stream
     terminal = target.isatty()
     if width is None and not terminal:
-        asked = os.environ.get("COLUMNS", "")
-        width = int(asked) if asked.isdigit() and int(asked) > 0 else _PIPE_WIDTH
+        columns = os.environ.get("COLUMNS", "")
+        width = int(columns) if columns.isdigit() and int(columns) > 0 else _PIPE_WIDTH
     colour = coloured(target)
     return Console(
         file=target,
@@ -71,15 +72,15 @@ def paging(result: PagingResult, full: bool = False) -> RenderableType:
     parts.append(Text(""))
     parts.append(paging_rows(result) if full else best_pages(result))
     if result.run["options"].get("view") == "machine":
-        names = findings.machines(result)
-        for own in [findings.of_machine(result, name) for name in names] or [result]:
-            parts += [Text(""), spent(own)]
+        machines = [findings.of_machine(result, name) for name in findings.machines(result)]
+        for of_machine in machines or [result]:
+            parts += [Text(""), time_parts(of_machine)]
     elif full and result.fits:
         parts += [Text(""), fits(result)]
     return Group(*parts)
 
 
-def _whole(result: PagingResult) -> str:
+def _peak(result: PagingResult) -> str:
     """The memory that sizes are percentages of, if it is not the footprint."""
     peak = result.run.get("peak_resident_bytes")
     if peak is None:
@@ -94,41 +95,29 @@ def best_pages(result: PagingResult) -> Table:
     names = findings.storages(result)
     if len(names) == 1:
         return _best_pages_of(result, names[0])
-    table = Table(f"Best page, and its time per reference against 4 KiB{_whole(result)}")
+    table = Table(f"Best page, and its time per reference against 4 KiB{_peak(result)}")
     table.add_column(paging_declared.ROWS.head("memory_bytes"), justify="right", importance=KEY)
-    for name in names:
-        table.add_column(units.clean(name), justify="right")
+    table.add_columns(map(units.clean, names), justify="right")
     for memory in findings.memories(result):
-        cells = [best.get((memory, name)) for name in names]
-        table.add_row(memory.both, *("-" if b is None else _best_cell(b) for b in cells))
+        of_memory = [best.get((memory, name)) for name in names]
+        table.add_row(memory.both, *("-" if b is None else _best_cell(b) for b in of_memory))
     return table
 
 
 def _best_pages_of(result: PagingResult, storage: str) -> Table:
     best = findings.best_pages(result)
-    table = Table(
-        f"Best page on {units.clean(storage)}, and its time per reference{_whole(result)}"
-    )
-    for head in paging_declared.ROWS.heads("memory_bytes", "page_bytes"):
-        table.add_column(head, justify="right", importance=KEY)
-    rates = paging_declared.ROWS.heads("translation_ns", "data_ns", "tlb_miss_rate", "fault_rate")
-    for head in (paging_declared.ROWS.head("total_ns"), "vs 4 KiB", *rates):
-        table.add_column(head, justify="right")
+    table = Table(f"Best page on {units.clean(storage)}, and its time per reference{_peak(result)}")
+    heads = paging_declared.ROWS.heads
+    table.add_columns(heads("memory_bytes", "page_bytes"), justify="right", importance=KEY)
+    names = ("total_ns", "translation_ns", "data_ns", "tlb_miss_rate", "fault_rate")
+    total, *others = heads(*names)
+    table.add_columns((total, "vs 4 KiB", *others), justify="right")
     for memory in findings.memories(result):
         found = best.get((memory, storage))
-        if found is None:
-            continue
-        row = found.row
-        table.add_row(
-            memory.both,
-            Text(units.size(found.page_bytes), style="bold"),
-            units.duration(row["total_ns"]),
-            _change(found),
-            units.duration(row["translation_ns"]),
-            units.duration(row["data_ns"]),
-            units.rate(row["tlb_miss_rate"]),
-            units.rate(row["fault_rate"]),
-        )
+        if found is not None:
+            ((total, *others),) = cells(paging_declared.ROWS, names, [found.row])
+            page = Text(units.size(found.page_bytes), style="bold")
+            table.add_row(memory.both, page, total, change(found), *others)
     return table
 
 
@@ -136,23 +125,23 @@ def paging_rows(result: PagingResult) -> Table:
     """Every row of the study; the best page of each memory size and storage has a star."""
     best = {(b.memory, b.storage): b.page_bytes for b in findings.best_pages(result).values()}
     table = Table("Every page size, memory size and storage (* best page)")
-    table.add_column(paging_declared.ROWS.head("storage"), importance=KEY)
-    for head in (*paging_declared.ROWS.heads("memory_bytes", "page_bytes"), ""):
-        table.add_column(head, justify="right", importance=KEY)
-    counts = ("frames", "tlb_miss_rate", "faults", "fault_rate", "dirty_evictions")
-    for name in (*counts, "translation_ns", "data_ns", "total_ns"):
-        detail = name in ("frames", "faults", "dirty_evictions")
-        table.add_column(
-            paging_declared.ROWS.head(name),
-            justify="right",
-            importance=KEY if name == "total_ns" else DETAIL if detail else 1,
-        )
+    head = paging_declared.ROWS.head
+    table.add_column(head("storage"), importance=KEY)
+    table.add_columns(
+        (head("memory_bytes"), head("page_bytes"), ""), justify="right", importance=KEY
+    )
+    names = ("frames", "tlb_miss_rate", "faults", "fault_rate", "dirty_evictions",
+             "translation_ns", "data_ns", "total_ns")  # fmt: skip
+    importance = {"total_ns": KEY, "frames": DETAIL, "faults": DETAIL, "dirty_evictions": DETAIL}
+    for name in names:
+        table.add_column(head(name), justify="right", importance=importance.get(name, 1))
     last: tuple[Memory, str] | None = None
     order = {name: i for i, name in enumerate(findings.storages(result))}
-    for row in sorted(
+    rows = sorted(
         result.rows,
         key=lambda row: (order[row["storage"]], row["memory_bytes"], row["page_bytes"]),
-    ):
+    )
+    for row, numbers in zip(rows, cells(paging_declared.ROWS, names, rows), strict=True):
         key = (findings.memory_of(row), row["storage"])
         if last is not None and key != last:
             table.add_section()
@@ -163,20 +152,13 @@ def paging_rows(result: PagingResult) -> Table:
             key[0].label,
             units.size(row["page_bytes"]),
             "*" if is_best else "",
-            units.count(row["frames"]),
-            units.rate(row["tlb_miss_rate"]),
-            units.count(row["faults"]),
-            units.rate(row["fault_rate"]),
-            units.count(row["dirty_evictions"]),
-            units.duration(row["translation_ns"]),
-            units.duration(row["data_ns"]),
-            units.duration(row["total_ns"]),
+            *numbers,
             style="bold" if is_best else None,
         )
     return table
 
 
-def spent(result: PagingResult) -> Table:
+def time_parts(result: PagingResult) -> Table:
     """The time of a reference at each page size, with the largest memory of the study."""
     memory = max(row["memory_bytes"] for row in result.rows)
     storage = findings.storages(result)[0]
@@ -186,18 +168,15 @@ def spent(result: PagingResult) -> Table:
     table = Table(
         f"Time of a reference with {units.size(memory)} of memory, {units.clean(storage)}"
     )
-    columns = ("page_bytes", "total_ns", *findings.PARTS, "resident_bytes")
-    for name in columns:
-        key = name in ("page_bytes", "total_ns")
-        table.add_column(
-            paging_declared.ROWS.head(name), justify="right", importance=KEY if key else 1
-        )
+    heads = paging_declared.ROWS.heads
+    table.add_columns(heads("page_bytes", "total_ns"), justify="right", importance=KEY)
+    table.add_columns(heads(*findings.PARTS, "resident_bytes"), justify="right")
     base = chosen[0]
     for row in chosen:
-        change = row["total_ns"] / base["total_ns"] - 1
+        difference = row["total_ns"] / base["total_ns"] - 1
         table.add_row(
             units.size(row["page_bytes"]),
-            units.duration(row["total_ns"]) + (f" {change:+.1%}" if row is not base else ""),
+            units.duration(row["total_ns"]) + (f" {difference:+.1%}" if row is not base else ""),
             *(f"{row[name]:.3f}" for name in findings.PARTS),
             units.size(row["resident_bytes"] or 0),
         )
@@ -211,8 +190,7 @@ def fits(result: PagingResult) -> Table:
     table.add_column("of", importance=KEY)
     table.add_column(paging_declared.ROWS.head("memory_bytes"), justify="right", importance=KEY)
     table.add_column("model and coefficients", overflow="fold", importance=KEY)
-    for name in ("R2", "RMSE", "leave-one-out"):
-        table.add_column(name, justify="right")
+    table.add_columns(("R2", "RMSE", "leave-one-out"), justify="right")
     table.add_column("verdict", overflow="fold", importance=KEY)
     for fit in result.fits:
         lines = [units.clean(fit["formula"])]
@@ -226,7 +204,7 @@ def fits(result: PagingResult) -> Table:
             findings.QUANTITIES[fit["quantity"]],
             "any" if memory is None else memory.label,
             Text("\n".join(lines)),
-            *(_maybe(v) for v in (fit["r2"], fit["rmse"], fit["loo_error"])),
+            *map(optional, (fit["r2"], fit["rmse"], fit["loo_error"])),
             Text.assemble(
                 (verdict, _VERDICT_STYLE.get(fit["verdict"], "")),
                 f": {units.clean(fit['reason'])}" if fit["reason"] else "",
@@ -235,7 +213,7 @@ def fits(result: PagingResult) -> Table:
     return table
 
 
-#: What the memories of a program are; ``nearfar size`` shows a third.
+#: Meanings of two of the measures of a program's memory; ``nearfar size`` shows a third.
 _MEMORIES: Final = (
     "The footprint is every page touched; the peak resident set is the most in use at once, with "
     "the page cache."
@@ -271,7 +249,7 @@ def labelled(pairs: Iterable[tuple[str, str]]) -> RenderableType:
     return grid
 
 
-#: Hot parts that are shown.
+#: The number of hot parts, and of tasks, that are shown.
 _HOT: Final = 8
 #: Counts of a region that are shown.
 RegionCount = Literal["records", "loads", "stores", "fetches", "pages"]
@@ -282,8 +260,7 @@ def _tasks(tasks: Sequence[Thread]) -> Table:
     """The tasks of a virtual machine that have most records."""
     table = Table("Tasks of the virtual machine: names and process numbers")
     table.add_column("task", overflow="fold", narrow=16, importance=KEY)
-    for head in ("records", "instructions"):
-        table.add_column(head, justify="right")
+    table.add_columns(("records", "instructions"), justify="right")
     for task in sorted(tasks, key=lambda task: -task["records"])[:_HOT]:
         numbers = (task["records"], task["instructions"])
         table.add_row(units.clean(task.get("name", "")), *map(units.count, numbers))
@@ -291,18 +268,12 @@ def _tasks(tasks: Sequence[Thread]) -> Table:
 
 
 def _regions(regions: Sequence[info_declared.RegionsRow]) -> Table:
-    table = Table("Hottest regions")
-    table.add_column(
-        info_declared.REGIONS_ROWS.head("name"), overflow="fold", narrow=28, importance=KEY
-    )
+    table, head = Table("Hottest regions"), info_declared.REGIONS_ROWS.head
+    table.add_column(head("name"), overflow="fold", narrow=28, importance=KEY)
     for name in REGION_COUNTS:
         detail = name in ("loads", "stores", "fetches")
-        head = info_declared.REGIONS_ROWS.head(name)
-        table.add_column(head, justify="right", importance=DETAIL if detail else 1)
-    for region in regions:
-        table.add_row(
-            units.clean(region["name"]), *(units.count(region[name]) for name in REGION_COUNTS)
-        )
+        table.add_column(head(name), justify="right", importance=DETAIL if detail else 1)
+    table.add_rows(cells(info_declared.REGIONS_ROWS, ("name", *REGION_COUNTS), regions))
     return table
 
 
@@ -338,37 +309,32 @@ def _working_set(found: Content) -> Table:
         f"{title}; bytes touched by the {units.count(found['working_set_records'])} records before"
     )
     columns = ("record", "bytes", "resident_bytes") if resident else ("record", "bytes")
-    for head in info_declared.WORKING_SET_ROWS.heads(*columns):
-        table.add_column(head, justify="right")
+    table.add_columns(info_declared.WORKING_SET_ROWS.heads(*columns), justify="right")
     step = max(1, -(-len(points) // 12))
     last = len(points) - 1
-    for point in points[last % step :: step]:
-        cells = [units.count(point["record"]), units.size(point["bytes"])]
-        if point["resident_bytes"] is not None:
-            cells.append(units.size(point["resident_bytes"]))
-        table.add_row(*cells)
+    table.add_rows(cells(info_declared.WORKING_SET_ROWS, columns, points[last % step :: step]))
     return table
 
 
 def _phases(found: Sequence[Phase]) -> Table:
     table = Table("Phases: where the size of the working set shifts")
     resident = found[0].resident_bytes is not None
-    for head in ("of the run", "working set", *(["most resident"] if resident else [])):
-        table.add_column(head, justify="right")
+    heads = ("of the run", "working set", *(["most resident"] if resident else []))
+    table.add_columns(heads, justify="right")
     for phase in found:
-        cells = [f"{units.percent(phase.begin)} to {units.percent(phase.end)}"]
-        cells.append(units.size(phase.working_bytes))
-        if resident:
-            cells.append(units.size(phase.resident_bytes or 0))
-        table.add_row(*cells)
+        table.add_row(
+            f"{units.percent(phase.begin)} to {units.percent(phase.end)}",
+            units.size(phase.working_bytes),
+            *([units.size(phase.resident_bytes or 0)] if resident else []),
+        )
     return table
 
 
 def _reuse(bins: Sequence[info_declared.ReuseRow]) -> Table:
     total = float(sum(b["count"] for b in bins)) or 1.0
     table = Table("Reuse: distinct pages touched between two uses of a page")
-    for head in (*info_declared.REUSE_ROWS.heads("distance_log2", "count"), "share"):
-        table.add_column(head, justify="right")
+    heads = (*info_declared.REUSE_ROWS.heads("distance_log2", "count"), "share")
+    table.add_columns(heads, justify="right")
     for entry in bins:
         table.add_row(
             reuse_label(entry["distance_log2"]),
@@ -392,30 +358,29 @@ def listing(
     headers: Sequence[str],
     rows: Sequence[Sequence[object]],
     details: Sequence[str] = (),
-    places: bool = False,
+    paths: bool = False,
 ) -> Table:
     """A table of texts; columns of numbers are aligned to the right.
 
     If it is too wide, the last column takes more lines; then columns between the first and the last
-    are left out, ``details`` before others. With ``places`` the last column names regions and
-    files.
+    are left out, ``details`` before others. With ``paths`` the last column names regions and files.
     """
     table = Table(title)
-    for place, header in enumerate(headers):
-        texts = [str(row[place]) for row in rows]
+    for index, header in enumerate(headers):
+        texts = [str(row[index]) for row in rows]
         right = all(text[:1] in "+-0123456789" and text[:2] != "0x" for text in texts)
-        last = place == len(headers) - 1
+        last = index == len(headers) - 1
         table.add_column(
             header,
             justify="right" if right else "left",
             overflow="fold" if last and not right else "ellipsis",
             # Wide enough for "(anonymous)" and an address.
-            narrow=24 if places else 18,
-            importance=KEY if last or not place else DETAIL if header in details else 1,
+            narrow=24 if paths else 18,
+            importance=KEY if last or not index else DETAIL if header in details else 1,
         )
     for row in rows:
-        *cells, end = map(units.clean, row)
-        table.add_row(*cells, Places(end) if places else end)
+        *texts, end = map(units.clean, row)
+        table.add_row(*texts, PathText(end) if paths else end)
     return table
 
 
@@ -426,8 +391,8 @@ FIRST: Final = 10
 def first_rows(table: pyarrow.Table) -> Table:
     """The first rows of a table."""
     shown = Table()
-    for place, name in enumerate(table.column_names):
-        shown.add_column(name, importance=1 if place else KEY)
+    for index, name in enumerate(table.column_names):
+        shown.add_column(name, importance=1 if index else KEY)
     for row in table.slice(0, FIRST).to_pylist():
         shown.add_row(*map(_cell, row.values()))
     return shown
@@ -442,11 +407,11 @@ def _cell(value: object) -> str:
 def show(renderable: RenderableType, stream: IO[str] | None = None) -> None:
     """Print to ``stream`` by the rules at the top of this module, without trailing blanks."""
     target = sys.stdout if stream is None else stream
-    sink = console(target)
+    printer = console(target)
     if target.isatty():
-        sink.print(_fitted(renderable))
+        printer.print(_fitted(renderable))
     else:
-        target.write(_plain(sink, renderable))
+        target.write(_plain(printer, renderable))
 
 
 def text(renderable: RenderableType, width: int, elsewhere: str) -> str:
@@ -457,15 +422,16 @@ def text(renderable: RenderableType, width: int, elsewhere: str) -> str:
         width: in characters.
         elsewhere: where to find columns that are left out.
     """
-    sink = console(io.StringIO(), width)
-    sink.elsewhere = elsewhere  # type: ignore[attr-defined]
-    return _plain(sink, renderable)
+    printer = console(io.StringIO(), width)
+    printer.elsewhere = elsewhere  # type: ignore[attr-defined]
+    return _plain(printer, renderable)
 
 
-def _plain(sink: Console, renderable: RenderableType) -> str:
-    with sink.capture() as caught:
-        sink.print(_fitted(renderable))
-    lines = units.ascii_frame(caught.get()).splitlines()
+def _plain(printer: Console, renderable: RenderableType) -> str:
+    """The text in ASCII, without trailing blanks."""
+    with printer.capture() as captured:
+        printer.print(_fitted(renderable))
+    lines = units.ascii_frame(captured.get()).splitlines()
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
@@ -477,18 +443,17 @@ def _fitted(renderable: RenderableType) -> RenderableType:
 
 
 def _best_cell(best: findings.Best) -> Text:
-    change = _change(best)
-    return Text.assemble((units.size(best.page_bytes), "bold"), f"  {change}" if change else "")
+    difference = change(best)
+    return Text.assemble(
+        (units.size(best.page_bytes), "bold"), f"  {difference}" if difference else ""
+    )
 
 
-def _change(best: findings.Best) -> str:
+def change(best: findings.Best) -> str:
+    """The time of the best page against 4 KiB: ``-12 %``; empty if 4 KiB was not simulated."""
     gain = best.gain
     if gain is None:
         return ""
     if best.page_bytes == findings.USUAL_PAGE or gain < 0.0005:
         return "same"
     return f"-{units.percent(gain)}"
-
-
-def _maybe(value: float | None) -> str:
-    return "-" if value is None else units.digits(value)

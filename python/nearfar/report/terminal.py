@@ -9,7 +9,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from typing import IO
+from typing import IO, NamedTuple
 
 from nearfar import paging_answers as answers
 from nearfar import paging_findings as findings
@@ -26,6 +26,14 @@ _MARKS = "ox+*#"
 _COLOURS = ("blue", "orange", "cyan", "magenta", "red")
 #: A label, and values by size in bytes.
 Series = tuple[str, Sequence[tuple[int, float]]]
+
+
+class _Plot(NamedTuple):
+    """A title, the series, and the position of a size on the axis."""
+
+    title: str
+    series: Sequence[Series]
+    position: Callable[[int], float]
 
 
 def paging(
@@ -54,20 +62,19 @@ def paging(
     if not result.rows:
         return "(no plot: the result has no rows)\n"
     curves = answers.memory_curves(result)
-    lines: list[tuple[str, Sequence[Series], Callable[[int], float]]] = []
-    if curves:
-        lines.append(_memory(curves, "memory"))
+    plots = [_memory(curves, "memory")] if curves else []
     if full or not curves:
         chosen = findings.spread(findings.memories(result), min(max(series, 1), len(_MARKS)))
         faults = [
             (f"{memory.label} memory", _points(result, "fault_rate", memory)) for memory in chosen
         ]
         misses = [("", _points(result, "tlb_miss_rate", None))]
-        lines += [
-            (f"{declared.ROWS.column('fault_rate').axis}, by page size", faults, math.log2),
-            (f"{declared.ROWS.column('tlb_miss_rate').axis}, by page size", misses, math.log2),
+        axis = {name: declared.ROWS.column(name).axis for name in ("fault_rate", "tlb_miss_rate")}
+        plots += [
+            _Plot(f"{axis['fault_rate']}, by page size", faults, math.log2),
+            _Plot(f"{axis['tlb_miss_rate']}, by page size", misses, math.log2),
         ]
-    return _drawn(lines, width, height, stream)
+    return _drawn(plots, width, height, stream)
 
 
 def memory(
@@ -83,24 +90,18 @@ def memory(
 
 def by_size(title: str, lines: Sequence[Series], width: int = 80, height: int = 16) -> str:
     """A plain plot of series over sizes, both on logarithmic scales."""
-    return units.ascii_frame(_rates(title, lines, math.log2, width, height, colour=False))
+    plot = _Plot(title, lines, math.log2)
+    return units.ascii_frame(_text(plot, width, height, colour=False))
 
 
-def _drawn(
-    plots: Sequence[tuple[str, Sequence[Series], Callable[[int], float]]],
-    width: int | None,
-    height: int,
-    stream: IO[str] | None,
-) -> str:
-    """Plots, one above the other, each with its title, series and positions of sizes."""
+def _drawn(plots: Sequence[_Plot], width: int | None, height: int, stream: IO[str] | None) -> str:
+    """Plots, one above the other."""
     target = sys.stdout if stream is None else stream
     colour = coloured(target)
     columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
     if columns < MIN_COLUMNS:
         return f"(no plot: {columns} columns; it needs {MIN_COLUMNS})\n"
-    height = max(height, 8)
-    drawn = [_rates(title, lines, place, columns, height, colour) for title, lines, place in plots]
-    text = "\n".join(drawn)
+    text = "\n".join(_text(plot, columns, max(height, 8), colour) for plot in plots)
     plain = not target.isatty() or "utf" not in (getattr(target, "encoding", "") or "").lower()
     return units.ascii_frame(text) if plain else text
 
@@ -108,57 +109,37 @@ def _drawn(
 def _points(
     result: PagingResult, key: findings.Rate, memory: Memory | None
 ) -> list[tuple[int, float]]:
-    found = {
+    rates = {
         row["page_bytes"]: row[key]
         for row in result.rows
         if memory is None or findings.memory_of(row) == memory
     }
-    return sorted(found.items())
+    return sorted(rates.items())
 
 
-def _memory(
-    curves: Sequence[MemoryCurve], what: str
-) -> tuple[str, Sequence[Series], Callable[[int], float]]:
+def _memory(curves: Sequence[MemoryCurve], what: str) -> _Plot:
     lines = [
         (
             curve.name if len(curves) > 1 else "",
-            [(m.bytes, round(1 + slow, 2)) for m, slow in points],
+            [(memory.bytes, round(1 + slower, 2)) for memory, slower in curve.slowdowns],
         )
         for curve in curves[: len(_MARKS)]
-        for points in [curve.slowdowns]
     ]
     title = f"times as long as with {units.size(curves[0].whole.bytes)}, by {what} size"
-    return title, lines, float
+    return _Plot(title, lines, float)
 
 
-def _rates(
-    title: str,
-    lines: Sequence[Series],
-    place: Callable[[int], float],
-    width: int,
-    height: int,
-    colour: bool,
-) -> str:
-    # Zero has no logarithm: those points are left out and counted in the title.
-    zeros = sum(1 for _, points in lines for _, value in points if value <= 0)
-    if not any(value > 0 for _, points in lines for _, value in points):
-        return f"{title}: zero at every page size\n"
-    more = f" ({zeros} zeros left out)" if zeros else ""
-    return _plot(title + more, lines, place, width, height, colour)
-
-
-def _plot(
-    title: str,
-    lines: Sequence[Series],
-    place: Callable[[int], float],
-    width: int,
-    height: int,
-    colour: bool,
-) -> str:
-    """Values above 0, on a logarithmic scale, over sizes in bytes, at the position ``place``."""
+def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
+    """Values above 0, on a logarithmic scale, over sizes."""
     import plotext
 
+    title, lines, position = plot
+    # Zero has no logarithm: those points are left out and counted in the title.
+    zeros = sum(value <= 0 for _, points in lines for _, value in points)
     values = [value for _, points in lines for _, value in points if value > 0]
+    if not values:
+        return f"{title}: zero at every page size\n"
+    title += f" ({zeros} zeros left out)" if zeros else ""
     sizes = sorted({size for _, points in lines for size, _ in points})
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
@@ -169,11 +150,10 @@ def _plot(
     plotext.limitsize(False, False)
     plotext.plotsize(width, height - 1)
     for index, (label, points) in enumerate(lines):
-        drawn = [(place(size), math.log10(v)) for size, v in points if v > 0]
+        drawn = [(position(size), math.log10(v)) for size, v in points if v > 0]
         if drawn:
             plotext.scatter(
-                [x for x, _ in drawn],
-                [y for _, y in drawn],
+                *zip(*drawn, strict=True),
                 marker=_MARKS[index],
                 color=_COLOURS[index],
                 label=label or None,
@@ -181,12 +161,12 @@ def _plot(
     # Plotext drops some of the labels that overlap, and not always the same ones.
     labels = {size: units.size(size).replace(" ", "") for size in sizes}
     room = max(map(len, labels.values())) + 2
-    gap = room * (place(sizes[-1]) - place(sizes[0])) / (width - 10)
+    gap = room * (position(sizes[-1]) - position(sizes[0])) / (width - 10)
     shown = sizes[:1]
     for size in sizes[1:]:
-        if place(size) - place(shown[-1]) >= gap:
+        if position(size) - position(shown[-1]) >= gap:
             shown.append(size)
-    plotext.xticks([place(size) for size in shown], [labels[size] for size in shown])
+    plotext.xticks(list(map(position, shown)), [labels[size] for size in shown])
     step = max(1, -(-(high - low) // max(2, height // 3)))
     ticks = list(range(low, high + 1, step))
     plotext.yticks(ticks, [units.digits(10.0**t, 1) for t in ticks])

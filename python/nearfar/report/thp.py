@@ -2,58 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from nearfar import units
 from nearfar.declared import thp as declared
+from nearfar.report import cells as texts
 from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 from nearfar.report.tables import listing
 from nearfar.thp import FREE_GROWTH_OF_AREA, HUGE, NO_HUGE, ThpResult, settings
 
-#: The kernel's settings.
+#: The folder of the kernel's settings.
 SYSFS = "/sys/kernel/mm/transparent_hugepage"
-#: Columns, and how each is written; some are only for limited memory.
-_COLUMNS: Final[Mapping[str, Callable[[float], str]]] = {
-    "total_ns": units.duration,
-    "walk_ns": units.duration,
-    "start_ns": units.duration,
-    "io_ns": units.duration,
-    "mean_bytes": units.size,
-    "peak_bytes": units.size,
-    "huge_share": units.percent,
-    "swap_ins": units.count,
-    "shrunk": units.count,
-    "merges": units.count,
-    "splits": units.count,
-    "fallbacks": units.count,
-    "stalls": units.count,
-}
+#: Columns after the policy.
+_COLUMNS: Final = (
+    "total_ns", "walk_ns", "start_ns", "io_ns", "mean_bytes", "peak_bytes", "huge_share",
+    "swap_ins", "shrunk", "merges", "splits", "fallbacks", "stalls",
+)  # fmt: skip
+#: Those that are shown only if memory is limited.
 _LIMITED: Final = ("io_ns", "swap_ins", "shrunk")
-#: Columns that a narrow terminal leaves out.
-_COUNTS: Final = 4
-#: Areas with a smaller share of the time and of memory are summed up.
-_SHOWN: Final = 0.001
+#: The number of columns, the last ones, that a narrow terminal leaves out first.
+_DETAILS: Final = 4
+#: Areas with a smaller share of the time and of memory are added up in one row.
+_MIN_SHARE: Final = 0.001
 
 
 def view(result: ThpResult) -> RenderableType:
-    """The answer, what it rests on, and a row per policy."""
+    """The answer, what it is based on, and a row per policy."""
     table = Table("Time per reference (start: filling memory), and private memory")
-    names, rows = cells(result.rows)
-    table.add_column(names[0], importance=KEY)
-    for name in names[1:-_COUNTS]:
-        table.add_column(name, justify="right")
-    for name in names[-_COUNTS:]:
-        table.add_column(name, justify="right", importance=DETAIL)
-    for row in rows:
-        table.add_row(*row)
-    said = Prose("\n".join(answer(result)), style="bold")
-    parts: list[RenderableType] = [said, Text(rests(result)), Text(""), table]
+    heads, rows = cells(result.rows)
+    table.add_column(heads[0], importance=KEY)
+    table.add_columns(heads[1:-_DETAILS], justify="right")
+    table.add_columns(heads[-_DETAILS:], justify="right", importance=DETAIL)
+    table.add_rows(rows)
+    lines = Prose("\n".join(answer(result)), style="bold")
+    parts: list[RenderableType] = [lines, Text(basis(result)), Text(""), table]
     if result.areas:
-        parts += [Text(""), listing(AREAS, *area_cells(result), places=True)]
+        parts += [Text(""), listing(AREAS, *area_cells(result), paths=True)]
         parts += [Text(""), Prose(advised(result))]
     return Group(*parts)
 
@@ -61,14 +49,8 @@ def view(result: ThpResult) -> RenderableType:
 def cells(rows: Sequence[declared.Row]) -> tuple[list[str], list[list[str]]]:
     """The heads of the table, and the cells of each policy."""
     limited = rows[0].get("memory_bytes") is not None
-    names = [name for name in _COLUMNS if limited or name not in _LIMITED]
-    return declared.ROWS.heads("policy", *names), [
-        [
-            units.clean(row["policy"]),
-            *(_COLUMNS[name](cast("Mapping[str, float]", row)[name]) for name in names),
-        ]
-        for row in rows
-    ]
+    names = ["policy", *(name for name in _COLUMNS if limited or name not in _LIMITED)]
+    return declared.ROWS.heads(*names), texts.cells(declared.ROWS, names, rows)
 
 
 #: The title of the table of areas.
@@ -77,38 +59,27 @@ AREAS = "Areas: time that they save once memory is filled, and memory that they 
 
 def area_cells(result: ThpResult) -> tuple[list[str], list[list[str]]]:
     """The heads of the table of areas, and the cells of each area under each other policy."""
-    heads = declared.AREAS_ROWS.heads(
-        "policy", "saved_ns", "saved_share", "mean_bytes", "added_bytes", "advice", "area"
-    )
-    cells = []
+    rows = []
     for policy in (row["policy"] for row in result.rows if row is not result.base):
         areas = [area for area in result.areas if area["policy"] == policy]
         areas.sort(key=lambda area: (-area["saved_ns"], -area["added_bytes"], area["area"]))
         shown = [area for area in areas if _matters(result, area)]
         rest = [area for area in areas if not _matters(result, area)]
-        cells += [_line([area], area["advice"], area["area"]) for area in shown]
+        rows += shown
         if rest:
             noun = ("other" if shown else "area") + ("s" if len(rest) > 1 else "")
-            cells.append(_line(rest, "", f"{len(rest)} {noun}"))
-    return heads, cells
-
-
-def _line(areas: Sequence[declared.AreasRow], advice: str, name: str) -> list[str]:
-    """The cells of areas under a policy, added up."""
-    return [
-        areas[0]["policy"],
-        units.duration(sum(area["saved_ns"] for area in areas)),
-        units.percent(sum(area["saved_share"] for area in areas)),
-        units.size(sum(area["mean_bytes"] for area in areas)),
-        units.size(sum(area["added_bytes"] for area in areas)),
-        advice,
-        name,
-    ]
+            total = rest[0].copy()
+            total["advice"], total["area"] = "", f"{len(rest)} {noun}"
+            for key in ("saved_ns", "saved_share", "mean_bytes", "added_bytes"):
+                total[key] = sum(area[key] for area in rest)
+            rows.append(total)
+    names = ("policy", "saved_ns", "saved_share", "mean_bytes", "added_bytes", "advice", "area")
+    return declared.AREAS_ROWS.heads(*names), texts.cells(declared.AREAS_ROWS, names, rows)
 
 
 def _matters(result: ThpResult, area: declared.AreasRow) -> bool:
     added = abs(area["added_bytes"]) / max(result.base["mean_bytes"], 1.0)
-    return abs(area["saved_share"]) >= _SHOWN or added >= FREE_GROWTH_OF_AREA
+    return abs(area["saved_share"]) >= _MIN_SHARE or added >= FREE_GROWTH_OF_AREA
 
 
 def advised(result: ThpResult) -> str:
@@ -128,12 +99,12 @@ def advised(result: ThpResult) -> str:
     )
 
 
-def rests(result: ThpResult) -> str:
-    """What the answer rests on."""
-    limit, asked = result.rows[0].get("memory_bytes"), result.run["options"]
+def basis(result: ThpResult) -> str:
+    """What the answer is based on: the machine and its memory."""
     memory = "unlimited memory"
-    if limit:
-        memory = f"{units.size(limit)} of private memory, then swap on {asked['storage']}"
+    if limit := result.rows[0].get("memory_bytes"):
+        swap = result.run["options"]["storage"]
+        memory = f"{units.size(limit)} of private memory, then swap on {swap}"
     return units.clean(f"Machine {result.run['machine']}; {memory}; files are in memory.")
 
 

@@ -47,16 +47,14 @@ def tiering(result: TieringResult) -> RenderableType:
     if len(memories) > 1 and len(tenants(rows)) == 1:
         parts.append(by_memory(result, memories))
     table = Table(title, padding=(0, 1, 0, 0))
-    for head in declared.ROWS.heads("policy", "phase"):
-        table.add_column(head, importance=KEY)
-    for head in declared.ROWS.heads(
+    table.add_columns(declared.ROWS.heads("policy", "phase"), importance=KEY)
+    heads = declared.ROWS.heads(
         "bandwidth_mb_s", "mean_latency_ns", "fast_hit_ratio", *_COUNTS, "hint_faults"
-    ):
-        table.add_column(head, justify="right")
-    before = None
-    for row in rows:
+    )
+    table.add_columns(heads, justify="right")
+    for policy, row in zip(_policies(rows), rows, strict=True):
         table.add_row(
-            Text(units.clean(row["policy"]) if row["policy"] != before else ""),
+            policy,
             row["phase"],
             units.count(round(row["bandwidth_mb_s"])),
             units.duration(row["mean_latency_ns"]),
@@ -64,9 +62,8 @@ def tiering(result: TieringResult) -> RenderableType:
             *(_count(row[key]) for key in _COUNTS),
             _count(row["hint_faults"]),
         )
-        before = row["policy"]
     parts.append(table)
-    # The default points are for the page and the files only.
+    # With the default number of points, only the page and the files have the series.
     if str(result.run["options"]["points"]) != str(default(declared.OPTIONS, "points")):
         parts.append(series(result))
     return Group(*parts)
@@ -92,8 +89,7 @@ def by_memory(result: TieringResult, memories: Sequence[Memory]) -> Table:
     names = list(dict.fromkeys(row["policy"] for row in rows))
     table = Table("Time of an access, by fast memory", padding=(0, 1, 0, 0))
     table.add_column(declared.ROWS.head("fast_node_bytes"), justify="right", importance=KEY)
-    for name in names:
-        table.add_column(units.clean(name), justify="right")
+    table.add_columns(map(units.clean, names), justify="right")
     for memory in memories:
         table.add_row(memory.both, *(units.duration(times[memory, name]) for name in names))
     return table
@@ -103,24 +99,28 @@ def series(result: TieringResult) -> RenderableType:
     """Counts since the start at each point of the run, for the first seed."""
     first = result.rows[0]["seed"]
     points = answers.by_tenant(of_memory(result, result.series), "phase")
+    points = [point for point in points if point["seed"] == first]
     table = Table("Over the run: counts since its start", padding=(0, 1, 0, 0))
-    for head in declared.SERIES_ROWS.heads("policy", "phase"):
-        table.add_column(head, importance=KEY)
-    for head in declared.SERIES_ROWS.heads("progress", "bandwidth_mb_s", *_COUNTS, "shadow_bytes"):
-        table.add_column(head, justify="right")
-    before = None
-    for point in points:
-        if point["seed"] == first:
-            table.add_row(
-                Text(units.clean(point["policy"]) if point["policy"] != before else ""),
-                point["phase"],
-                units.percent(point["progress"]),
-                units.count(round(point["bandwidth_mb_s"])),
-                *(_count(point[key]) for key in _COUNTS),
-                units.size(point["shadow_bytes"]),
-            )
-            before = point["policy"]
+    heads = declared.SERIES_ROWS.heads
+    table.add_columns(heads("policy", "phase"), importance=KEY)
+    counts = heads("progress", "bandwidth_mb_s", *_COUNTS, "shadow_bytes")
+    table.add_columns(counts, justify="right")
+    for policy, point in zip(_policies(points), points, strict=True):
+        table.add_row(
+            policy,
+            point["phase"],
+            units.percent(point["progress"]),
+            units.count(round(point["bandwidth_mb_s"])),
+            *(_count(point[key]) for key in _COUNTS),
+            units.size(point["shadow_bytes"]),
+        )
     return table
+
+
+def _policies(rows: Sequence[declared.Row] | Sequence[declared.SeriesRow]) -> list[str]:
+    """The policy of each row; empty if it is that of the row before."""
+    names = [units.clean(row["policy"]) for row in rows]
+    return ["" if i and names[i - 1] == name else name for i, name in enumerate(names)]
 
 
 def _count(value: float) -> str:
@@ -131,18 +131,17 @@ def _count(value: float) -> str:
     return units.count(round(value))
 
 
-def policies(found: Sequence[PolicyInfo]) -> RenderableType:
+def policies(listed: Sequence[PolicyInfo]) -> RenderableType:
     """Each policy with its knobs."""
     parts: list[RenderableType] = []
-    for policy in found:
+    for policy in listed:
         parts.append(Text.assemble((policy["name"], "bold"), f": {policy['what']}"))
         refused = policy["refused_live"]
         why = f"no: {refused.split(': ', 1)[1].split(';')[0]}" if refused else "yes"
         parts.append(Text(f"under a real program (nearfar run): {why}"))
         if policy["knobs"]:
             table = Table()
-            table.add_column("knob", importance=KEY)
-            table.add_column("default", importance=KEY)
+            table.add_columns(("knob", "default"), importance=KEY)
             table.add_column("what", overflow="fold", importance=KEY)
             table.add_column("source", overflow="fold")
             for knob in policy["knobs"]:

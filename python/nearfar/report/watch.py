@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from nearfar import units
 from nearfar.declared import watch as declared
-from nearfar.report.size import limits
+from nearfar.report.fitted import labelled_sentences
+from nearfar.report.size import limits, swapped
 from nearfar.watch import WatchResult
 from nearfar.watch.curve import of_windows
 from nearfar.watch.live import Looks
@@ -27,7 +27,7 @@ _WINDOWS: Final = (0.1, 1.0, 10.0)
 
 def view(result: WatchResult) -> RenderableType:
     """The lines of the answer."""
-    return _grid(lines(result.rows[0]))
+    return labelled_sentences(lines(result.rows[0]))
 
 
 class Live:
@@ -39,57 +39,48 @@ class Live:
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Nothing has been seen."""
+        """Start to watch."""
         self.plan = plan
         self.answer: declared.Row | None = None
         self._looks, self._seen = Looks(plan.target), Watched()
         self._began = time.monotonic()
 
     def see(self, seen: Watched) -> None:
-        """Take what was observed since the last answer."""
+        """Replace what was observed since the last answer."""
         if seen is not self._seen:
             self._seen, self._began = seen, time.monotonic() - seen.seconds
 
     def view(self) -> RenderableType:
         """What is known now."""
         size, seen, look = units.size, self._seen, self._looks.look()
-        found = [("answer", "none yet" if self.answer is None else line(self.answer))]
+        pairs = [("answer", "none yet" if self.answer is None else line(self.answer))]
         if seen.most:
             text = size(round(seen.last.resident))
             text += f", {size(round(seen.last.swapped))} in swap" if seen.last.swapped else ""
-            found.append(("resident", text))
+            pairs.append(("resident", text))
         sets = _sets(seen)
         if sets:
-            found.append(("used in", "; ".join(f"{t:.2g} s: {size(round(b))}" for t, b in sets)))
+            pairs.append(("used in", "; ".join(f"{t:.2g} s: {size(round(b))}" for t, b in sets)))
         if look.minor is not None and look.major is not None:
             text = f"{units.digits(look.major)}/s read from swap or files, "
-            found.append(("faults", f"{text}{units.digits(look.minor)}/s others"))
+            pairs.append(("faults", f"{text}{units.digits(look.minor)}/s others"))
         if look.stalled is not None:
             of = "" if look.alone else " (the whole machine)"
             text = f"waiting for memory {units.percent(look.stalled)} of the last 10 s{of}"
-            found.append(("pressure", text))
+            pairs.append(("pressure", text))
         name = units.clean(self.plan.target.name)
         head = f"{name}, {_processes(look.processes)}; {self.plan.method}; next answer in "
         head += units.wait(self.plan.seconds - (time.monotonic() - self._began))
-        return Group(Text(head, style="bold"), _grid(found))
+        return Group(Text(head, style="bold"), labelled_sentences(pairs))
 
 
 def _sets(seen: Watched) -> list[tuple[float, float]]:
-    """Windows and the memory that was used in them, of those that were seen so far."""
+    """Lengths of windows, and the mean memory that was used in one, from what was seen so far."""
     means = of_windows(list(map(list, seen.cycles)))
     if not means:
         return []
-    near = [min(means, key=lambda one: abs(one.seconds - want)) for want in _WINDOWS]
-    return [(one.seconds, one.anonymous + one.file) for one in dict.fromkeys([*near, means[-1]])]
-
-
-def _grid(pairs: list[tuple[str, str]]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for head, text in pairs:
-        grid.add_row(head, Text(units.clean(text)))
-    return grid
+    near = [min(means, key=lambda mean: abs(mean.seconds - want)) for want in _WINDOWS]
+    return [(m.seconds, m.anonymous + m.file) for m in dict.fromkeys([*near, means[-1]])]
 
 
 def line(row: declared.Row) -> str:
@@ -103,9 +94,8 @@ def line(row: declared.Row) -> str:
 
 
 def lines(row: declared.Row) -> list[tuple[str, str]]:
-    """The answer: heads and sentences."""
+    """The answer: labels and sentences."""
     size = units.size
-    swap = row["storage"]
     memory = f"{size(row['memory_bytes'])} ({size(row['low_bytes'])} to "
     memory += f"{size(row['high_end_bytes'])}): "
     if row["memory_bytes"] < row["resident_bytes"]:
@@ -116,15 +106,11 @@ def lines(row: declared.Row) -> list[tuple[str, str]]:
     if row["locked_bytes"]:
         memory += f"; {size(row['locked_bytes'])} is locked"
     parts = f"{size(row['anonymous_bytes'])} of it anonymous, {size(row['file_bytes'])} files"
-    text = "none; all anonymous memory has to fit"
-    if swap is not None:
-        text = f"{swap} holds {size(row['swapped_bytes'])}"
-        if row["zram_bytes"] is not None:
-            text += f", compressed to {size(row['zram_bytes'])}"
+    none = "none; all anonymous memory has to fit"
     return [
         ("memory", f"{memory}; {parts}."),
         *([("tried", tried)] if (tried := _tried(row)) else []),
-        ("swap", f"{text}."),
+        ("swap", f"{none if row['storage'] is None else swapped(row)}."),
         ("limits", limits(row)),
         (
             "rests on",
@@ -137,7 +123,7 @@ def lines(row: declared.Row) -> list[tuple[str, str]]:
 
 
 def _tried(row: declared.Row) -> str:
-    """What ``--confirm`` has found, beside the prediction; empty without it."""
+    """What ``--confirm`` measured, and the prediction; empty without it."""
     memory, why = row["tried_bytes"], row["tried_stopped"]
     stalled, faults = row["tried_slowdown"], row["tried_faults"]
     if memory is None or stalled is None or faults is None:

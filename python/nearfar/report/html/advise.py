@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, TypedDict
+from typing import Final, TypedDict
 
 from nearfar import units
 from nearfar.advise import AdviseResult
@@ -14,16 +14,21 @@ from nearfar.declared import advise as declared
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report import palette
 from nearfar.report.advise import memory, sure, sure_head
+from nearfar.report.cells import signed_percent
 from nearfar.report.html import charts, page
 from nearfar.report.html.explain import sizes
 
 _SIGNS = {"good": "\u2713", "fair": "~", "poor": "\u2717", "unknown": "?"}
 
+#: The last columns of the table of advice.
+_LAST: Final = (
+    "settable_page_bytes", "workload", "storage", "predicted_ns", "simulated_ns",
+    "baseline_4k_ns", "regret",
+)  # fmt: skip
 #: Heads of the table of a curve, in the script's order.
 _HEADS: Final = declared.CURVE_ROWS.heads(
     "page_bytes", "predicted_ns", "simulated_ns", "translation_ns", "data_ns", "fitted"
 )
-
 _GLOSSARY = (
     (
         "page",
@@ -57,16 +62,16 @@ class AdvisePage(page.Page[AdviseResult]):
         rows = result.rows
         super().__init__(result, result.run, len(rows))
         traces = {row["trace"] for row in rows}
-        self.alone = len(traces) == 1 and result.run.get("fleet") is None
-        self.headline = summary(rows, "cases" if self.alone else "virtual machines")
+        self.one_trace = len(traces) == 1 and result.run.get("fleet") is None
+        self.headline = summary(rows, "cases" if self.one_trace else "virtual machines")
         self.more = [f"Host {host.machine}: {host.sentence}" for host in hosts(result.run, rows)]
-        if self.alone:
+        if self.one_trace:
             self.heading = f"How big should the pages of <code>{page.name(*traces)}</code> be?"
 
     def _sections(self) -> list[str]:
         rows = self.result.rows
-        title = "Advice" if self.alone else "Virtual machines"
-        caption = f"Advised page size{'' if self.alone else ' of each virtual machine'}"
+        title = "Advice" if self.one_trace else "Virtual machines"
+        caption = f"Advised page size{'' if self.one_trace else ' of each virtual machine'}"
         fleet = page.section("fleet", title, _table(rows, caption), wide=True)
         if not rows:
             return [fleet]
@@ -90,7 +95,7 @@ class AdvisePage(page.Page[AdviseResult]):
             parts.append(page.section("regions", "Which page size, by region", body, wide=True))
         return parts
 
-    def _made(self) -> str:
+    def _provenance(self) -> str:
         # Machine files are long: only their names are shown. The saved result has all of them.
         run = self.result.run
         return page.run_facts({**run, "machines": list(run.get("machines", {}))})
@@ -99,10 +104,8 @@ class AdvisePage(page.Page[AdviseResult]):
         rows = self.result.rows
         sizes = sorted({point["page_bytes"] for row in rows for point in row["curve"]})
         drawn = {"curve": {"spec": charts.advice(sizes or [USUAL_PAGE]), "heads": _HEADS}}
-        return {
-            "result": self.result.to_dict(),
-            "model": {"vms": [_vm(row) for row in rows], "charts": drawn},
-        }
+        model = {"vms": list(map(_vm, rows)), "charts": drawn}
+        return {"result": self.result.to_dict(), "model": model}
 
 
 def summary(rows: Sequence[Advice], what: str) -> str:
@@ -111,15 +114,15 @@ def summary(rows: Sequence[Advice], what: str) -> str:
         return "There are no virtual machines."
     if len(rows) == 1:
         return _sentence(rows[0])
-    leaving = [row for row in rows if row["advised_page_bytes"] != USUAL_PAGE]
+    other = [row for row in rows if row["advised_page_bytes"] != USUAL_PAGE]
     count = f"{len(rows)} {what}"
-    if not leaving:
+    if not other:
         return f"{count}: 4 KiB for all, as no other page size gains enough."
-    mean = sum(row["gain"] for row in leaving) / len(leaving)
-    best = max(leaving, key=lambda row: row["gain"])
-    kind = "larger" if all(row["advised_page_bytes"] > USUAL_PAGE for row in leaving) else "other"
+    mean = sum(row["gain"] for row in other) / len(other)
+    best = max(other, key=lambda row: row["gain"])
+    kind = "larger" if all(row["advised_page_bytes"] > USUAL_PAGE for row in other) else "other"
     return (
-        f"{len(leaving)} of {count} should use {kind} pages and save {units.percent(mean)} of the "
+        f"{len(other)} of {count} should use {kind} pages and save {units.percent(mean)} of the "
         f"time per reference on average, {units.percent(best['gain'])} at most "
         f"({units.clean(best['vm'])})."
     )
@@ -135,11 +138,11 @@ def _sentence(row: Advice) -> str:
 def _table(rows: Sequence[Advice], caption: str) -> str:
     pages = sorted({row["advised_page_bytes"] for row in rows})
     colours = dict(zip(pages, palette.ramp(len(pages), 0.0, 1.0), strict=True)) if pages else {}
-    guest: Sequence[Literal["guest_memory_bytes"]] = (
-        ("guest_memory_bytes",) if any(row["guest_memory_bytes"] for row in rows) else ()
-    )
+    guest = ["guest_memory_bytes"] if any(row["guest_memory_bytes"] for row in rows) else []
     cells = []
-    for index, row in enumerate(rows):
+    for index, (row, last_cells) in enumerate(
+        zip(rows, page.cells(declared.ROWS, _LAST, rows), strict=True)
+    ):
         back = colours[row["advised_page_bytes"]]
         word = sure(row)
         known = word if word in _SIGNS else "unknown"
@@ -149,27 +152,17 @@ def _table(rows: Sequence[Advice], caption: str) -> str:
                 f'<button type="button" class="pick" data-vm="{index}" aria-pressed="false">'
                 f"{page.text(row['vm'])}</button>",
                 f'<span class="size" style="background:{back};color:{palette.ink(back)}">'
-                f"{page.text(page.typeset(units.size(row['advised_page_bytes'])))}</span>",
-                page.text(page.typeset(units.percent(row["gain"]))),
-                *(page.text(page.typeset(units.size(row[name] or 0))) for name in guest),
-                page.text(page.typeset(memory(row))),
-                f'<span class="verdict {known}">{sign}{page.text(page.typeset(word))}</span>',
-                page.text(page.typeset(units.size(row["settable_page_bytes"]))),
-                page.text(row["workload"]),
-                page.text(row["storage"]),
-                *(
-                    page.text(page.typeset(units.duration(time)))
-                    for time in (row["predicted_ns"], row["simulated_ns"], row["baseline_4k_ns"])
-                ),
-                page.text(page.typeset(units.percent(row["regret"]))),
+                f"{page.prose(units.size(row['advised_page_bytes']))}</span>",
+                page.prose(units.percent(row["gain"])),
+                *(page.prose(units.size(row["guest_memory_bytes"] or 0)) for _ in guest),
+                page.prose(memory(row)),
+                f'<span class="verdict {known}">{sign}{page.prose(word)}</span>',
+                *last_cells,
             ]
         )
-    # A phone shows the first ones.
+    # A phone shows only the first columns without scrolling.
     first = declared.ROWS.heads("vm", "advised_page_bytes", "gain", *guest, "memory_bytes")
-    last = declared.ROWS.heads(
-        "settable_page_bytes", "workload", "storage", "predicted_ns", "simulated_ns",
-        "baseline_4k_ns", "regret",
-    )  # fmt: skip
+    last = declared.ROWS.heads(*_LAST)
     choose = "<p>Choose a row to see its curve and reasons.</p>" if len(rows) > 1 else ""
     return choose + page.table([*first, sure_head(rows), *last], cells, caption)
 
@@ -208,11 +201,9 @@ def _vm(row: Advice) -> Mapping[str, object]:
                            f"{units.duration(row['best_ns'])}"),
     ]  # fmt: skip
     if row["confidence"] is not None:
-        price = row["settable_price"]
-        sign = "+" if price >= 0 else "-"
         facts += [
             ("simulated for the model", ", ".join(map(units.size, row["fitted_page_bytes"]))),
-            ("cost of setting that instead", f"{sign}{units.percent(abs(price))}"),
+            ("cost of setting that instead", signed_percent(row["settable_price"])),
         ]
     return {
         **curve(row),
@@ -228,13 +219,8 @@ def _point(point: declared.CurveRow) -> charts.Datum:
         "predicted": page.number(point["predicted_ns"]),
         "simulated": page.number(point["simulated_ns"]),
         "fitted": "shown to the model" if point["fitted"] else "not shown",
-        **{
-            f"{name}_label": page.typeset(units.duration(time))
-            for name, time in (
-                ("predicted", point["predicted_ns"]),
-                ("simulated", point["simulated_ns"]),
-                ("translation", point["translation_ns"]),
-                ("data", point["data_ns"]),
-            )
-        },
+        "predicted_label": page.typeset(units.duration(point["predicted_ns"])),
+        "simulated_label": page.typeset(units.duration(point["simulated_ns"])),
+        "translation_label": page.typeset(units.duration(point["translation_ns"])),
+        "data_label": page.typeset(units.duration(point["data_ns"])),
     }

@@ -26,7 +26,7 @@ Datum = Mapping[str, str | float | None]
 
 
 class Drawn(TypedDict, total=False):
-    """A chart on a page: its specification, and the data that the script adds."""
+    """A chart of a page: its specification, and the data that the script adds to it."""
 
     spec: Required[Spec]
     points: Sequence[Datum]
@@ -54,13 +54,29 @@ def size_ticks(largest: float) -> list[int]:
     return list(range(0, int(largest) + step, step))
 
 
+def size_axis(title: str, largest: float) -> alt.Axis:
+    """An axis from 0 to ``largest`` bytes."""
+    import altair as alt
+
+    return alt.Axis(title=title, labelExpr=SIZE_LABEL, values=size_ticks(largest))
+
+
+def tooltips(**titles: str) -> list[alt.Tooltip]:
+    """The fields that a tooltip shows as text, with their titles; without one, the field's name."""
+    import altair as alt
+
+    return [
+        alt.Tooltip(f"{field}:N", title=title or alt.Undefined) for field, title in titles.items()
+    ]
+
+
 TIME_LABEL = (
     "datum.value >= 1e9 ? format(datum.value / 1e9, '~g') + ' s' : "
     "datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + ' ms' : "
     "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' µs' : "
     "format(datum.value, '~g') + ' ns'"
 )
-#: The last part of a path, or an address, identifies a region.
+#: A region's label, shortened to what identifies it: the last part of a path, or an address.
 _TAIL_LABEL = (
     "replace(replace(datum.label, regexp('^(page cache: )?/.*/(?=.)'), '$1'), '(anonymous) ', '')"
 )
@@ -85,42 +101,38 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
     )
     colour = alt.Color("series:O", scale=alt.Scale(domain=keys), legend=None)
     verdicts = list(palette.DASHES)
-    curves = (
-        alt.Chart(alt.NamedData("curves"))
-        .mark_line(strokeWidth=2, interpolate="monotone", clip=True)
-        .encode(
-            x=x,
-            y=y,
-            color=colour,
-            strokeDash=alt.StrokeDash(
-                "verdict:N",
-                scale=alt.Scale(domain=verdicts, range=[list(palette.DASHES[v]) for v in verdicts]),
-                legend=None,
-            ),
-            detail="series:O",
-        )
+    data = alt.Chart(alt.NamedData("curves"))
+    curves = data.mark_line(strokeWidth=2, interpolate="monotone", clip=True).encode(
+        x=x,
+        y=y,
+        color=colour,
+        strokeDash=alt.StrokeDash(
+            "verdict:N",
+            scale=alt.Scale(domain=verdicts, range=[list(palette.DASHES[v]) for v in verdicts]),
+            legend=None,
+        ),
+        detail="series:O",
     )
-    tooltips = [alt.Tooltip("page_label:N", title="page size")]
-    if memory:
-        tooltips.append(alt.Tooltip("series_label:N", title="memory"))
-    tooltips += [
-        alt.Tooltip("value_label:N", title="simulated"),
-        alt.Tooltip("fitted_label:N", title="fitted"),
-    ]
-    shapes = [palette.SHAPES[i % len(palette.SHAPES)] for i in range(series)]
-    points = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_point(size=50, filled=True, opacity=0.95, clip=True)
-        .encode(
-            x=x,
-            y=y,
-            color=colour,
-            # Nominal: Vega-Lite warns that a shape has no order.
-            shape=alt.Shape("series:N", scale=alt.Scale(domain=keys, range=shapes), legend=None),
-            tooltip=tooltips,
-        )
+    of_memory = {"series_label": "memory"} if memory else {}
+    tooltip = tooltips(
+        page_label="page size", **of_memory, value_label="simulated", fitted_label="fitted"
     )
+    points = _series_points(keys, None, x=x, y=y, color=colour, tooltip=tooltip)
     return finish(alt.layer(curves, points), 320)
+
+
+def _series_points(names: Sequence[str], legend: alt.Legend | None, **encoding: Any) -> AnyChart:
+    """The data set ``points``, with a shape for each series."""
+    import altair as alt
+
+    scale = alt.Scale(domain=list(names), range=palette.cycled(palette.SHAPES, len(names)))
+    # Nominal: Vega-Lite warns that a shape has no order.
+    shape = alt.Shape("series:N", scale=scale, legend=legend)
+    marks = alt.Chart(alt.NamedData("points")).mark_point(
+        size=50, filled=True, opacity=0.95, clip=True
+    )
+    points: AnyChart = marks.encode(shape=shape, **encoding)
+    return points
 
 
 def times(
@@ -148,22 +160,19 @@ def times(
     scale = alt.Scale(domain=list(heads.values()))
     if colours is not None:
         scale.range = list(colours)
-    bars = (
-        alt.Chart(alt.NamedData("bars"))
-        .mark_bar(clip=True)
-        .encode(
-            x=x,
-            y=alt.Y("value:Q", stack="zero", scale=alt.Scale(zero=True), axis=y_axis),
-            color=alt.Color("part:N", scale=scale, legend=None),
-            opacity=alt.condition("datum.best", alt.value(1), alt.value(0.55)),
-            order=alt.Order("order:Q"),
-            tooltip=[
-                alt.Tooltip("label:N", title="page size"),
-                *(alt.Tooltip(f"{name}_label:N", title=head) for name, head in heads.items()),
-                alt.Tooltip("total_ns_label:N", title=paging_declared.ROWS.head("total_ns")),
-                alt.Tooltip("versus_label:N", title="vs 4 KiB"),
-            ],
-        )
+    data = alt.Chart(alt.NamedData("bars"))
+    bars = data.mark_bar(clip=True).encode(
+        x=x,
+        y=alt.Y("value:Q", stack="zero", scale=alt.Scale(zero=True), axis=y_axis),
+        color=alt.Color("part:N", scale=scale, legend=None),
+        opacity=alt.condition("datum.best", alt.value(1), alt.value(0.55)),
+        order=alt.Order("order:Q"),
+        tooltip=tooltips(
+            label="page size",
+            **{f"{name}_label": head for name, head in heads.items()},
+            total_ns_label=paging_declared.ROWS.head("total_ns"),
+            versus_label="vs 4 KiB",
+        ),
     )
     best = alt.Chart(alt.NamedData("best"))
     line = best.mark_rule(strokeDash=[4, 4], strokeWidth=1).encode(y="total:Q")
@@ -203,14 +212,14 @@ def advice(pages: Sequence[int]) -> Spec:
             legend=None,
         ),
         color=alt.value("#d55e00"),
-        tooltip=[
-            alt.Tooltip("page_label:N", title="page size"),
-            alt.Tooltip("predicted_label:N", title=advise_declared.CURVE_ROWS.head("predicted_ns")),
-            alt.Tooltip("simulated_label:N", title=advise_declared.CURVE_ROWS.head("simulated_ns")),
-            alt.Tooltip("translation_label:N", title="translation, simulated"),
-            alt.Tooltip("data_label:N", title="data, simulated"),
-            alt.Tooltip("fitted:N", title="this size was"),
-        ],
+        tooltip=tooltips(
+            page_label="page size",
+            predicted_label=advise_declared.CURVE_ROWS.head("predicted_ns"),
+            simulated_label=advise_declared.CURVE_ROWS.head("simulated_ns"),
+            translation_label="translation, simulated",
+            data_label="data, simulated",
+            fitted="this size was",
+        ),
     )
     late = f"datum.page > {sorted(pages)[len(pages) * 2 // 3]}"
     return finish(marked(x, late, 20, line, points), 320)
@@ -237,8 +246,8 @@ def marked(x: alt.X, late: str, places: int, *layers: AnyChart) -> AnyChart:
         y=alt.Y("place:Q", scale=alt.Scale(domain=[places, 0], nice=False), axis=None),
         text="text:N",
     )
-    made: AnyChart = alt.layer(alt.layer(rule, *layers), name).resolve_scale(y="independent")
-    return made
+    chart: AnyChart = alt.layer(alt.layer(rule, *layers), name).resolve_scale(y="independent")
+    return chart
 
 
 def published(pages: Sequence[int], names: Sequence[str], axis: str, time: bool) -> Spec:
@@ -262,29 +271,10 @@ def published(pages: Sequence[int], names: Sequence[str], axis: str, time: bool)
     )
     legend = alt.Legend(title=None, orient="top")
     colour = alt.Color("series:N", scale=alt.Scale(domain=list(names)), legend=legend)
-    shapes = [palette.SHAPES[i % len(palette.SHAPES)] for i in range(len(names))]
-    curves = (
-        alt.Chart(alt.NamedData("curves"))
-        .mark_line(strokeWidth=2, clip=True)
-        .encode(x=x, y=y, color=colour)
-    )
-    points = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_point(size=50, filled=True, opacity=0.95, clip=True)
-        .encode(
-            x=x,
-            y=y,
-            color=colour,
-            shape=alt.Shape(
-                "series:N", scale=alt.Scale(domain=list(names), range=shapes), legend=legend
-            ),
-            tooltip=[
-                alt.Tooltip("series:N", title="curve"),
-                alt.Tooltip("page_label:N", title="page size"),
-                alt.Tooltip("value_label:N", title="simulated"),
-            ],
-        )
-    )
+    data = alt.Chart(alt.NamedData("curves"))
+    curves = data.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y, color=colour)
+    tooltip = tooltips(series="curve", page_label="page size", value_label="simulated")
+    points = _series_points(names, legend, x=x, y=y, color=colour, tooltip=tooltip)
     return finish(alt.layer(curves, points), 320)
 
 
@@ -295,36 +285,26 @@ def over_time(largest: int, title: str) -> Spec:
     """
     import altair as alt
 
-    made = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_area(line={"strokeWidth": 2}, fillOpacity=0.25, interpolate="step-after")
-        .encode(
-            x=alt.X(
-                "record:Q",
-                scale=alt.Scale(nice=False),
-                axis=alt.Axis(
-                    title=info_declared.WORKING_SET_ROWS.head("record"),
-                    labelExpr=COUNT_LABEL,
-                    labelOverlap="greedy",
-                    labelSeparation=8,
-                    tickCount=5,
-                ),
+    record = info_declared.WORKING_SET_ROWS.head("record")
+    data = alt.Chart(alt.NamedData("points"))
+    chart = data.mark_area(
+        line={"strokeWidth": 2}, fillOpacity=0.25, interpolate="step-after"
+    ).encode(
+        x=alt.X(
+            "record:Q",
+            scale=alt.Scale(nice=False),
+            axis=alt.Axis(
+                title=record,
+                labelExpr=COUNT_LABEL,
+                labelOverlap="greedy",
+                labelSeparation=8,
+                tickCount=5,
             ),
-            y=alt.Y(
-                "bytes:Q",
-                axis=alt.Axis(
-                    title=title,
-                    labelExpr=SIZE_LABEL,
-                    values=size_ticks(largest),
-                ),
-            ),
-            tooltip=[
-                alt.Tooltip("record_label:N", title=info_declared.WORKING_SET_ROWS.head("record")),
-                alt.Tooltip("bytes_label:N", title=title),
-            ],
-        )
+        ),
+        y=alt.Y("bytes:Q", axis=size_axis(title, largest)),
+        tooltip=tooltips(record_label=record, bytes_label=title),
     )
-    return finish(made, 260)
+    return finish(chart, 260)
 
 
 def reuse(labels: Sequence[str]) -> Spec:
@@ -332,25 +312,17 @@ def reuse(labels: Sequence[str]) -> Spec:
     import altair as alt
 
     distance, count = info_declared.REUSE_ROWS.heads("distance_log2", "count")
-
-    made = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_bar()
-        .encode(
-            x=alt.X(
-                "label:O",
-                sort=list(labels),
-                axis=alt.Axis(title="distinct pages between two uses", labelAngle=-40),
-            ),
-            y=alt.Y("count:Q", axis=alt.Axis(title=count, labelExpr=COUNT_LABEL)),
-            tooltip=[
-                alt.Tooltip("label:N", title=distance),
-                alt.Tooltip("count_label:N", title=count),
-                alt.Tooltip("share_label:N", title="share"),
-            ],
-        )
+    data = alt.Chart(alt.NamedData("points"))
+    chart = data.mark_bar().encode(
+        x=alt.X(
+            "label:O",
+            sort=list(labels),
+            axis=alt.Axis(title="distinct pages between two uses", labelAngle=-40),
+        ),
+        y=alt.Y("count:Q", axis=alt.Axis(title=count, labelExpr=COUNT_LABEL)),
+        tooltip=tooltips(label=distance, count_label=count, share_label="share"),
     )
-    return finish(made, 260)
+    return finish(chart, 260)
 
 
 def regions(names: Sequence[str], parts: Sequence[str]) -> Spec:
@@ -360,32 +332,25 @@ def regions(names: Sequence[str], parts: Sequence[str]) -> Spec:
     """
     import altair as alt
 
-    made = (
-        alt.Chart(alt.NamedData("bars"))
-        .mark_bar()
-        .encode(
-            y=alt.Y(
-                "name:N",
-                sort=list(names),
-                axis=alt.Axis(title=None, labelLimit=150, labelExpr=_TAIL_LABEL),
+    data = alt.Chart(alt.NamedData("bars"))
+    chart = data.mark_bar().encode(
+        y=alt.Y(
+            "name:N",
+            sort=list(names),
+            axis=alt.Axis(title=None, labelLimit=150, labelExpr=_TAIL_LABEL),
+        ),
+        x=alt.X(
+            "count:Q",
+            stack="zero",
+            axis=alt.Axis(
+                title="references", labelExpr=COUNT_LABEL, labelOverlap="greedy", tickCount=5
             ),
-            x=alt.X(
-                "count:Q",
-                stack="zero",
-                axis=alt.Axis(
-                    title="references", labelExpr=COUNT_LABEL, labelOverlap="greedy", tickCount=5
-                ),
-            ),
-            color=alt.Color("part:N", scale=alt.Scale(domain=list(parts)), legend=None),
-            order=alt.Order("order:Q"),
-            tooltip=[
-                alt.Tooltip("name:N", title="region"),
-                alt.Tooltip("part:N", title="kind"),
-                alt.Tooltip("count_label:N", title="references"),
-            ],
-        )
+        ),
+        color=alt.Color("part:N", scale=alt.Scale(domain=list(parts)), legend=None),
+        order=alt.Order("order:Q"),
+        tooltip=tooltips(name="region", part="kind", count_label="references"),
     )
-    return finish(made, max(120, 30 * len(names) + 40))
+    return finish(chart, max(120, 30 * len(names) + 40))
 
 
 def _page_axis(pages: Sequence[int]) -> alt.X:
@@ -405,10 +370,10 @@ def _page_axis(pages: Sequence[int]) -> alt.X:
     )
 
 
-def finish(made: AnyChart, height: int) -> Spec:
+def finish(chart: AnyChart, height: int) -> Spec:
     """The specification of a chart of this height in pixels, as wide as its container."""
-    spec: Spec = made.properties(width="container", height=height).to_dict()
-    # The page sets the theme and names the mode; the schema's address is never visited.
+    spec: Spec = chart.properties(width="container", height=height).to_dict()
+    # The page sets the theme, and the mode instead of the schema, whose URL would never be read.
     spec.pop("config", None)
     spec.pop("$schema", None)
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from nearfar import units
@@ -42,46 +41,27 @@ class DevicesPage(page.Page[DevicesResult]):
         rows = self.result.rows
         limit = units.percent(slowdown(self.result.run, paging_declared.OPTIONS))
         largest = max((row["slowdown"] or 0.0 for row in rows), default=0.0) or 1.0
-        whole = max(row["needed_bytes"] + row["device_bytes"] for row in rows)
+        most = max(row["needed_bytes"] + row["device_bytes"] for row in rows)
 
-        def needed(row: declared.Row) -> tuple[str, list[tuple[float, str]]]:
-            parts = [(row[name] / whole, colour) for name, colour in _PARTS.items()]  # type: ignore[literal-required]
-            return units.size(row["needed_bytes"]), parts
+        def needed(row: declared.Row) -> str:
+            parts = [(row[name] / most, colour) for name, colour in _PARTS.items()]  # type: ignore[literal-required]
+            return page.bar(f"{row['storage']}: {units.size(row['needed_bytes'])}", parts)
 
-        def slower(row: declared.Row) -> tuple[str, list[tuple[float, str]]]:
+        def slower(row: declared.Row) -> str:
             share = row["slowdown"]
             if share is None:
-                return "does not fit", []
-            return units.percent(share), [(max(share, 0.0) / largest, "vermillion")]
+                return page.bar(f"{row['storage']}: does not fit", [])
+            label = f"{row['storage']}: {units.percent(share)}"
+            return page.bar(label, [(max(share, 0.0) / largest, "vermillion")])
 
         heads = ((palette.OKABE_ITO[colour], declared.ROWS.head(name))
                  for name, colour in _PARTS.items())  # fmt: skip
-        with_ = units.size(rows[0]["memory_bytes"])
+        memory = units.size(rows[0]["memory_bytes"])
+        table = page.prose_table(*texts.cells(rows), "Devices below memory")
         return [
             page.section("needed", f"Memory for at most {limit} slowdown",
-                         page.legend(heads) + self._bars(needed)),
-            page.section("slowdown", f"Slowdown with {with_} of memory", self._bars(slower)),
-            page.section("numbers", "The numbers", self._table(), wide=True),
+                         page.legend(heads) + "".join(map(needed, rows))),
+            page.section("slowdown", f"Slowdown with {memory} of memory",
+                         "".join(map(slower, rows))),
+            page.section("numbers", "The numbers", table, wide=True),
         ]  # fmt: skip
-
-    def _bars(self, bar: Callable[[declared.Row], tuple[str, list[tuple[float, str]]]]) -> str:
-        """A bar for each device: what it says, and its parts as shares of the largest."""
-        body = ""
-        for row in self.result.rows:
-            value, parts = bar(row)
-            label = f"{row['storage']}: {value}"
-            spans = "".join(
-                f'<span style="width:{100 * share:.3f}%;background:{palette.OKABE_ITO[colour]}">'
-                "</span>"
-                for share, colour in parts
-            )
-            body += (
-                f'<div class="ssd-bar"><span>{page.text(page.typeset(label))}</span>'
-                f'<div aria-hidden="true">{spans}</div></div>'
-            )
-        return body
-
-    def _table(self) -> str:
-        names, rows = texts.cells(self.result.rows)
-        cells = [[page.text(page.typeset(cell)) for cell in row] for row in rows]
-        return page.table(names, cells, "Devices below memory")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nearfar import paging_findings as findings
 from nearfar import units
@@ -10,6 +10,7 @@ from nearfar.declared import explain as declared
 from nearfar.explain import ExplainResult
 from nearfar.report import explain as report
 from nearfar.report.html import page
+from nearfar.schema import Rows
 
 #: The number of functions and regions that tables show.
 _SHOWN = 20
@@ -38,7 +39,7 @@ class ExplainPage(page.Page[ExplainResult]):
         size, memory = units.size(run["page_bytes"]), findings.memory_of(run).label
         self.heading = (
             f"Where the time of <code>{page.name(run['trace'])}</code> comes from: "
-            f"{page.text(page.typeset(f'{size} pages, {memory} memory'))}"
+            f"{page.prose(f'{size} pages, {memory} memory')}"
         )
         self.functions = report.functions(result.functions)
         self.headline = " ".join(_findings(result, self.functions))
@@ -49,33 +50,25 @@ class ExplainPage(page.Page[ExplainResult]):
         if result.sizes:
             parts.append(page.section("sizes", "Which page size", sizes(result.sizes), wide=True))
         regions = _regions(result.regions)
+        terms = page.prose_table(*report.term_cells(result, result.terms), "Time per reference")
         parts.append(page.section("regions", "Which memory", regions, wide=True))
-        parts.append(page.section("terms", "Which part of the time", _terms(result)))
+        parts.append(page.section("terms", "Which part of the time", terms))
         return parts
 
     def _code(self) -> str:
         notes = "".join(
-            f'<p class="note">{page.text(page.typeset(_sentence(note)))}</p>'
+            f'<p class="note">{page.prose(f"{note[:1].upper()}{note[1:]}.")}</p>'
             for note in self.result.notes
         )
         if not self.functions:
             return notes or "<p>No misses and no faults.</p>"
-        rows = [
-            [
-                page.text(one["function"]),
-                page.text(one["library"].rpartition("/")[2]),
-                page.text(report.source(one)),
-                page.text(units.count(one["tlb_misses"])),
-                page.text(units.count(one["faults"])),
-                page.text(page.typeset(units.duration(one["ns"]))),
-                page.text(page.typeset(units.percent(one["share"]))),
-            ]
-            for one in self.functions[:_SHOWN]
-        ]
-        heads = declared.FUNCTIONS_ROWS.heads(
-            "function", "library", "line", "tlb_misses", "faults", "ns", "share"
+        names = ("function", "library", "line", "tlb_misses", "faults", "ns", "share")
+        shown = map(report.named, self.functions[:_SHOWN])
+        table = page.table(
+            declared.FUNCTIONS_ROWS.heads(*names),
+            page.cells(declared.FUNCTIONS_ROWS, names, shown),
+            "Functions, each with its most expensive line",
         )
-        table = page.table(heads, rows, "Functions, each with its most expensive line")
         measures = "".join(
             f'<option value="{name}">{page.text(declared.FUNCTIONS_ROWS.head(name))}</option>'
             for name in ("ns", "tlb_misses", "faults")
@@ -90,10 +83,6 @@ class ExplainPage(page.Page[ExplainResult]):
         )
         more = page.details("Notes on names", notes) if notes else ""
         return picture + page.details("The functions as a table", table) + more
-
-
-def _sentence(note: str) -> str:
-    return note[:1].upper() + note[1:] + "."
 
 
 def _findings(result: ExplainResult, functions: Sequence[declared.FunctionsRow]) -> list[str]:
@@ -118,55 +107,36 @@ def _findings(result: ExplainResult, functions: Sequence[declared.FunctionsRow])
 
 def sizes(rows: Sequence[declared.SizesRow]) -> str:
     """The regions that gain by larger pages; in a fold, each region at each size."""
+    names = ("page_bytes", "saved_share", "added_bytes", "resident_bytes", "saved_ns")
 
-    def cells(row: declared.SizesRow) -> list[str]:
-        saved = row["saved_ns"]
-        return [
-            page.path(row["name"]),
-            page.text(page.typeset(units.size(row["page_bytes"]))),
-            page.text(page.typeset(units.percent(row["saved_share"]))),
-            page.text(page.typeset(units.size(row["added_bytes"]))),
-            page.text(page.typeset(units.size(row["resident_bytes"]))),
-            page.text(page.typeset(("-" if saved < 0 else "") + units.duration(abs(saved)))),
-        ]
+    def table(rows: Sequence[declared.SizesRow], title: str) -> str:
+        return _named_table(declared.SIZES_ROWS, names, rows, title)
 
-    heads = declared.SIZES_ROWS.heads(
-        "name", "page_bytes", "saved_share", "added_bytes", "resident_bytes", "saved_ns"
-    )
     larger, rest = report.larger_pages(rows)
     title = "Regions that gain by larger pages, and the memory that these add"
-    body = page.table(heads, [cells(row) for row in larger], title) if larger else ""
+    body = table(larger, title) if larger else ""
     if rest:
         line = f"{rest} {'other regions gain' if larger else 'regions gain'} nothing: 4 KiB."
-        body += f"<p>{page.text(page.typeset(line))}</p>"
-    every = page.table(heads, [cells(row) for row in rows], "Each region at each page size")
+        body += f"<p>{page.prose(line)}</p>"
+    every = table(rows, "Each region at each page size")
     return body + page.details("Every region at every size", every)
 
 
+def _named_table(
+    declaration: Rows, names: Sequence[str], rows: Sequence[Mapping[str, object]], title: str
+) -> str:
+    """A table of regions: their names, which may be paths, and these columns."""
+    cells = page.cells(declaration, names, rows)
+    named = [[page.path(row["name"]), *line] for row, line in zip(rows, cells, strict=True)]
+    return page.table(declaration.heads("name", *names), named, title)
+
+
 def _regions(regions: Sequence[declared.Row]) -> str:
-    rows = [
-        [
-            page.path(region["name"]),
-            page.text(page.typeset(units.percent(region["share"]))),
-            page.text(page.typeset(units.duration(region["ns"]))),
-            page.text(units.count(region["tlb_misses"])),
-            page.text(units.count(region["faults"])),
-            page.text(units.count(region["references"])),
-        ]
-        for region in regions
-        if region["ns"] > 0
-    ]
-    heads = declared.ROWS.heads("name", "share", "ns", "tlb_misses", "faults", "references")
+    names = ("share", "ns", "tlb_misses", "faults", "references")
+    rows = [region for region in regions if region["ns"] > 0]
     title = "Where misses and faults are"
-    body = page.table(heads, rows[:_SHOWN], title)
+    body = _named_table(declared.ROWS, names, rows[:_SHOWN], title)
     if len(rows) > _SHOWN:
-        body += page.details(
-            f"{len(rows) - _SHOWN} more regions", page.table(heads, rows[_SHOWN:], title)
-        )
+        more = _named_table(declared.ROWS, names, rows[_SHOWN:], title)
+        body += page.details(f"{len(rows) - _SHOWN} more regions", more)
     return body
-
-
-def _terms(result: ExplainResult) -> str:
-    heads, rows = report.term_cells(result, result.terms)
-    cells = [[page.text(page.typeset(cell)) for cell in row] for row in rows]
-    return page.table(heads, cells, "Time per reference")

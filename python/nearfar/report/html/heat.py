@@ -9,6 +9,7 @@ import base64
 import itertools
 import struct
 import zlib
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -33,15 +34,14 @@ def section(data: HeatMap) -> str:
         NearfarError: the shape of the counts does not match the bins.
     """
     _check(data)
-    totals: dict[str, int] = {}
-    for place, counts in zip(data["address_bins"], data["counts"], strict=True):
-        name = units.clean(place["label"]) or "(no name)"
-        totals[name] = totals.get(name, 0) + sum(counts)
-    everything = sum(totals.values())
-    if not everything:
+    totals: Counter[str] = Counter()
+    for addresses, counts in zip(data["address_bins"], data["counts"], strict=True):
+        totals[units.clean(addresses["label"]) or "(no name)"] += sum(counts)
+    total = totals.total()
+    if not total:
         return page.section("heat", "Where and when", "<p>No references.</p>", wide=True)
-    ranked = sorted(totals.items(), key=lambda pair: -pair[1])
-    named = ", ".join(f"{n} {units.percent(c / everything)}" for n, c in ranked[:3])
+    ranked = totals.most_common()
+    named = ", ".join(f"{n} {units.percent(c / total)}" for n, c in ranked[:3])
     caption = f"Most references go to: {named}. Addresses that were never touched are left out."
     if data["seconds"]:
         caption += (
@@ -52,7 +52,7 @@ def section(data: HeatMap) -> str:
         [
             page.text(name),
             page.text(units.count(number)),
-            page.text(page.typeset(units.percent(number / everything))),
+            page.prose(units.percent(number / total)),
         ]
         for name, number in ranked
     ]
@@ -67,7 +67,7 @@ def section(data: HeatMap) -> str:
         f'<div class="ticks" id="heat-ticks" aria-hidden="true">{_ticks(data)}</div></div>'
         f'<p class="key">1 reference <span id="heat-scale" style="background: linear-gradient('
         f'to right, {ramp})"></span> {page.text(units.count(largest))}</p>'
-        f'<figcaption id="heat-caption">{page.text(page.typeset(caption))}</figcaption></figure>'
+        f'<figcaption id="heat-caption">{page.prose(caption)}</figcaption></figure>'
         + page.details(
             "The regions",
             page.table(["region", "references", "share"], rows, "References by region"),
@@ -105,8 +105,8 @@ def _png(counts: npt.NDArray[np.int64]) -> bytes:
 
 
 def _bands(data: HeatMap) -> str:
-    """Names of the regions beside the image, at their middle, as far as there is room."""
-    labels = [units.clean(place["label"]) for place in data["address_bins"]]
+    """Names of the regions next to the image, at their middle, as far as there is room."""
+    labels = [units.clean(addresses["label"]) for addresses in data["address_bins"]]
     spans, at = [], 0
     for label, group in itertools.groupby(labels):
         end = at + len(list(group))
@@ -131,16 +131,12 @@ def _bands(data: HeatMap) -> str:
 
 
 def _ticks(data: HeatMap) -> str:
-    times, seconds = data["time_bins"], data["seconds"]
-    shown = []
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        place = round(share * times)
-        if seconds:
-            text = f"{units.digits(seconds[place])} s"
-        else:
-            text = units.count(place * data["records_per_bin"])
-        shown.append(f"<span>{page.text(page.typeset(text))}</span>")
-    return "".join(shown)
+    bins = [round(share * data["time_bins"]) for share in (0, 0.25, 0.5, 0.75, 1)]
+    if data["seconds"]:
+        texts = [f"{units.digits(data['seconds'][index])} s" for index in bins]
+    else:
+        texts = [units.count(index * data["records_per_bin"]) for index in bins]
+    return "".join(f"<span>{page.prose(text)}</span>" for text in texts)
 
 
 def _check(data: HeatMap) -> None:

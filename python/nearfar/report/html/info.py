@@ -17,7 +17,7 @@ _Part = Literal["loads", "stores", "fetches"]
 _PARTS: Final[tuple[_Part, ...]] = get_args(_Part)
 _COLOURS = ("var(--translation)", "var(--data)", "var(--third)")
 _MAX_REGIONS = 12
-#: A chart over time is of one of these.
+#: Columns that have a chart over time.
 _Set = Literal["bytes", "resident_bytes"]
 
 
@@ -29,7 +29,7 @@ class InfoPage(page.Page[Info]):
     """
 
     kicker = "nearfar: a trace"
-    made_title = "The trace"
+    provenance_title = "The trace"
     hidden = ("threads", "regions", "working_set", "reuse", "records_by_kind", "heatmap")
 
     def __init__(self, result: Info) -> None:
@@ -44,7 +44,7 @@ class InfoPage(page.Page[Info]):
 
     def _lead(self) -> str:
         tiles = "".join(
-            f"<div><dt>{page.text(name)}</dt><dd>{page.text(page.typeset(value))}</dd></div>"
+            f"<div><dt>{page.text(name)}</dt><dd>{page.prose(value)}</dd></div>"
             for name, value in facts(self.found)
         )
         return f'<dl class="tiles">{tiles}</dl>'
@@ -54,16 +54,84 @@ class InfoPage(page.Page[Info]):
         if "heatmap" in found:
             parts.append(heat.section(found["heatmap"]))
         if found.get("regions"):
-            parts.append(_regions(found["regions"], self.charts))
+            parts.append(self._regions(found["regions"]))
         if found.get("working_set"):
-            parts.append(_working_set(found["working_set"], self.charts))
+            parts.append(self._working_set(found["working_set"]))
         if found.get("reuse"):
-            parts.append(_reuse(found["reuse"], self.charts))
+            parts.append(self._reuse(found["reuse"]))
         return parts
 
-    def _made(self) -> str:
+    def _provenance(self) -> str:
         threads = self.found.get("threads")
-        return super()._made() + (_threads(threads) if threads else "")
+        return super()._provenance() + (_threads(threads) if threads else "")
+
+    def _regions(self, found: Sequence[declared.RegionsRow]) -> str:
+        drawn = self.charts["regions"] = regions(found)
+        names = ("name", *tables.REGION_COUNTS)
+        cells = page.cells(declared.REGIONS_ROWS, names, found)
+        label = "References by region and kind"
+        table = page.table(declared.REGIONS_ROWS.heads(*names), cells, label)
+        body = (
+            page.legend(zip(_COLOURS, _PARTS, strict=True))
+            + page.chart("regions", label, f"Most references: {drawn['bars'][0]['name']}.")
+            + page.details("The numbers", table)
+        )
+        return page.section("regions", "Hottest regions", body)
+
+    def _working_set(self, points: Sequence[declared.WorkingSetRow]) -> str:
+        title, keys = "Working set", ["bytes"]
+        body = self._over_time(points, "working", "bytes", "Working set over time")
+        if points[0]["resident_bytes"] is not None:
+            title, keys = "Working set and resident set", ["bytes", "resident_bytes"]
+            body += self._over_time(points, "resident", "resident_bytes", "Resident set over time")
+        heads = declared.WORKING_SET_ROWS.heads("record", *keys)
+        cells = page.cells(declared.WORKING_SET_ROWS, ("record", *keys), points)
+        body += page.details("The numbers", page.table(heads, cells, f"{title} over time"))
+        return page.section("working", title, body)
+
+    def _over_time(
+        self, points: Sequence[declared.WorkingSetRow], name: str, key: _Set, label: str
+    ) -> str:
+        """A chart of a set over time, and its caption."""
+        largest = max(points, key=lambda p: p[key] or 0)
+        size = largest[key] or 0
+        self.charts[name] = {
+            "spec": charts.over_time(size, declared.WORKING_SET_ROWS.head(key)),
+            "points": [
+                {
+                    "record": p["record"],
+                    "bytes": p[key],
+                    "record_label": units.count(p["record"]),
+                    "bytes_label": page.typeset(units.size(p[key] or 0)),
+                }
+                for p in points
+            ],
+        }
+        caption = f"At most {units.size(size)}, at record {units.count(largest['record'])}."
+        return page.chart(name, label, caption)
+
+    def _reuse(self, bins: Sequence[declared.ReuseRow]) -> str:
+        total = float(sum(b["count"] for b in bins)) or 1.0
+        labels = [tables.reuse_label(b["distance_log2"]) for b in bins]
+        counts = [units.count(b["count"]) for b in bins]
+        shares = [page.typeset(units.percent(b["count"] / total)) for b in bins]
+        cells = list(zip(labels, counts, shares, strict=True))
+        points: list[charts.Datum] = [
+            {"label": label, "count": b["count"], "count_label": count, "share_label": share}
+            for b, (label, count, share) in zip(bins, cells, strict=True)
+        ]
+        top = max(range(len(bins)), key=lambda index: bins[index]["count"])
+        label = "References by the distinct pages touched between two uses of a page"
+        heads = [*declared.REUSE_ROWS.heads("distance_log2", "count"), "share"]
+        numbers = page.table(heads, [list(map(page.text, row)) for row in cells], label)
+        return self._chart_section(
+            "reuse",
+            "Reuse",
+            {"spec": charts.reuse(labels), "points": points},
+            label,
+            f"The most frequent distance is {labels[top]}: {shares[top]} of references.",
+            more=page.details("The numbers", numbers),
+        )
 
 
 def regions(found: Sequence[declared.RegionsRow]) -> charts.Drawn:
@@ -84,98 +152,9 @@ def regions(found: Sequence[declared.RegionsRow]) -> charts.Drawn:
     return {"spec": charts.regions(names, _PARTS), "bars": bars}
 
 
-def _regions(found: Sequence[declared.RegionsRow], drawn: dict[str, charts.Drawn]) -> str:
-    drawn["regions"] = regions(found)
-    keys = tables.REGION_COUNTS
-    rows = [
-        [page.text(region["name"]), *(page.text(units.count(region[key])) for key in keys)]
-        for region in found
-    ]
-    legend = page.legend(zip(_COLOURS, _PARTS, strict=True))
-    label = "References by region and kind"
-    body = (
-        legend
-        + page.chart("regions", label, f"Most references: {drawn['regions']['bars'][0]['name']}.")
-        + page.details(
-            "The numbers", page.table(declared.REGIONS_ROWS.heads("name", *keys), rows, label)
-        )
-    )
-    return page.section("regions", "Hottest regions", body)
-
-
-def _working_set(points: Sequence[declared.WorkingSetRow], drawn: dict[str, charts.Drawn]) -> str:
-    resident = points[0]["resident_bytes"] is not None
-    body = _over_time(points, drawn, "working", "bytes", "Working set over time")
-    keys: tuple[_Set, ...] = ("bytes",)
-    title = "Working set"
-    if resident:
-        keys, title = ("bytes", "resident_bytes"), "Working set and resident set"
-        label = "Resident set over time"
-        body += _over_time(points, drawn, "resident", "resident_bytes", label)
-    headers = declared.WORKING_SET_ROWS.heads("record", *keys)
-    rows = [
-        [
-            page.text(units.count(p["record"])),
-            *(page.text(page.typeset(units.size(p[key] or 0))) for key in keys),
-        ]
-        for p in points
-    ]
-    body += page.details("The numbers", page.table(headers, rows, f"{title} over time"))
-    return page.section("working", title, body)
-
-
-def _over_time(
-    points: Sequence[declared.WorkingSetRow],
-    drawn: dict[str, charts.Drawn],
-    name: str,
-    key: _Set,
-    label: str,
-) -> str:
-    """A chart of a set over time, and its caption."""
-    largest = max(points, key=lambda p: p[key] or 0)
-    size = largest[key] or 0
-    drawn[name] = {
-        "spec": charts.over_time(size, declared.WORKING_SET_ROWS.head(key)),
-        "points": [
-            {
-                "record": p["record"],
-                "bytes": p[key],
-                "record_label": units.count(p["record"]),
-                "bytes_label": page.typeset(units.size(p[key] or 0)),
-            }
-            for p in points
-        ],
-    }
-    caption = f"At most {units.size(size)}, at record {units.count(largest['record'])}."
-    return page.chart(name, label, caption)
-
-
-def _reuse(bins: Sequence[declared.ReuseRow], drawn: dict[str, charts.Drawn]) -> str:
-    total = float(sum(b["count"] for b in bins)) or 1.0
-    labels = [tables.reuse_label(b["distance_log2"]) for b in bins]
-    counts = [units.count(b["count"]) for b in bins]
-    shares = [page.typeset(units.percent(b["count"] / total)) for b in bins]
-    cells = list(zip(labels, counts, shares, strict=True))
-    points: list[charts.Datum] = [
-        {"label": label, "count": b["count"], "count_label": count, "share_label": share}
-        for b, (label, count, share) in zip(bins, cells, strict=True)
-    ]
-    drawn["reuse"] = {"spec": charts.reuse(labels), "points": points}
-    top = max(range(len(bins)), key=lambda place: bins[place]["count"])
-    label = "References by the distinct pages touched between two uses of a page"
-    caption = f"The most frequent distance is {labels[top]}: {shares[top]} of references."
-    heads = [*declared.REUSE_ROWS.heads("distance_log2", "count"), "share"]
-    numbers = page.table(heads, [list(map(page.text, row)) for row in cells], label)
-    body = page.chart("reuse", label, caption) + page.details("The numbers", numbers)
-    return page.section("reuse", "Reuse", body)
-
-
 def _threads(threads: Sequence[Thread]) -> str:
     rows = [
-        [
-            page.text(units.count(number))
-            for number in (t["index"], t["process"], t["records"], t["instructions"])
-        ]
+        list(map(units.count, (t["index"], t["process"], t["records"], t["instructions"])))
         for t in threads
     ]
     headers = ["thread", "process", "records", "instructions"]

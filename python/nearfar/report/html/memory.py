@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nearfar import units
 from nearfar.memory_curve import MemoryCurve
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 _TICKS: Final = 6
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(NamedTuple):
     """Names in a chart.
 
     Attributes:
@@ -43,8 +41,8 @@ def drawn(
     (``bytes``, ``place``, ``text``). ``colour`` replaces the default encoding.
     """
     first = curves[0]
-    found = {first.enough(slowdown): f"within {units.percent(slowdown)}"}
-    found.setdefault(first.thrashes_below, "thrashes below")
+    marked = {first.enough(slowdown): f"within {units.percent(slowdown)}"}
+    marked.setdefault(first.thrashes_below, "thrashes below")
     points: list[charts.Datum] = [
         {
             "bytes": memory.bytes,
@@ -59,10 +57,10 @@ def drawn(
     marks: list[charts.Datum] = [
         {
             "bytes": memory.bytes,
-            "place": place,
+            "place": index,
             "text": page.typeset(f"{text}|{units.size(memory.bytes)}"),
         }
-        for place, (memory, text) in enumerate(found.items())
+        for index, (memory, text) in enumerate(marked.items())
         if memory is not None
     ]
     times = [1 + slower for curve in curves for _, slower in curve.slowdowns]
@@ -72,27 +70,26 @@ def drawn(
 
 def section(curves: Sequence[MemoryCurve], title: str, caption: str) -> str:
     """The section of the page; the script draws the chart."""
-    whole = units.size(curves[0].whole.bytes)
-    label = f"Time against memory size, as a multiple of that with {whole}"
-    body = page.chart("enough", label, caption)
-    return page.section("enough", title, body, wide=True)
+    most = units.size(curves[0].whole.bytes)
+    label = f"Time against memory size, as a multiple of that with {most}"
+    return page.section("enough", title, page.chart("enough", label, caption), wide=True)
 
 
 def _spec(
     curves: Sequence[MemoryCurve],
     ends: tuple[float, float],
     words: Words,
-    colour: alt.Color | None = None,
+    colour: alt.Color | None,
 ) -> charts.Spec:
     import altair as alt
 
-    whole = curves[0].whole.bytes
+    most = curves[0].whole.bytes
     x = alt.X(
         "bytes:Q",
-        scale=alt.Scale(domain=[0, whole], nice=False),
+        scale=alt.Scale(domain=[0, most], nice=False),
         axis=alt.Axis(
             title=words.memory,
-            values=ticks(whole),
+            values=ticks(most),
             labelExpr=charts.SIZE_LABEL,
             labelOverlap="parity",
             labelSeparation=8,
@@ -117,22 +114,22 @@ def _spec(
         x=x,
         y=y,
         color=colour,
-        tooltip=[
-            alt.Tooltip("memory_label:N", title=words.memory),
-            alt.Tooltip("value_label:N", title="takes"),
-            *([alt.Tooltip(f"{words.of}:N", title=words.of)] if len(names) > 1 else []),
-        ],
+        tooltip=charts.tooltips(
+            memory_label=words.memory,
+            value_label="takes",
+            **({words.of: words.of} if several else {}),
+        ),
     )
-    return charts.finish(charts.marked(x, f"datum.bytes > {whole / 2}", 8, line, dots), 260)
+    return charts.finish(charts.marked(x, f"datum.bytes > {most / 2}", 8, line, dots), 260)
 
 
-def ticks(whole: int) -> list[int]:
-    """Sizes from 0 to ``whole``, whole multiples of a power of two.
+def ticks(most: int) -> list[int]:
+    """Sizes from 0 to ``most``, multiples of a power of two.
 
     >>> ticks(100 << 20) == [0, 16 << 20, 32 << 20, 48 << 20, 64 << 20, 80 << 20, 96 << 20]
     True
     """
     step = 1
-    while whole / step > _TICKS + 1:
+    while most / step > _TICKS + 1:
         step *= 2
-    return list(range(0, whole + 1, step))
+    return list(range(0, most + 1, step))

@@ -12,6 +12,7 @@ from nearfar.declared import numa_alloc as declared
 from nearfar.numa import AllocRow, NumaResult, Published, Topology, TopologyNode
 from nearfar.report import palette
 from nearfar.report.html import charts, page
+from nearfar.report.numa import PLACES
 
 _KINDS = {"dram": "blue", "pmem": "vermillion", "cxl": "green"}
 _WIDE, _HIGH = 46, 86
@@ -57,23 +58,20 @@ class NumaPage(page.Page[NumaResult[AllocRow]]):
         filled = "Filled: the allocation and its page tables. Empty: free. Grey: not available."
         key = f"<p>{filled} {legend}</p>"
         machine = f"{key}{style}{pictures}</div>"
-        self.charts["time"] = _chart(rows, self.published)
-        crosses = any(p["source"] == "published" for p in self.charts["time"]["points"])
-        caption = "A line for each mode." + (" Crosses: published." if crosses else "")
-        time = page.chart("time", "Time to allocate and clear against size", caption)
-        if not self.charts["time"]["points"]:
-            del self.charts["time"]
-            time = "<p>Nothing could be allocated.</p>"
-        if len({row["size_bytes"] for row in rows}) > 1:
-            chart = [page.section("time", "Time against size", time, wide=True)]
-        else:
-            self.charts.pop("time", None)
-            chart = []
-        return [
-            *chart,
+        parts = [
             page.section("allocations", "The numbers", _table(rows), wide=True),
             page.section("machine", "Where pages land", machine, wide=True),
         ]
+        return [self._time(), *parts] if len({row["size_bytes"] for row in rows}) > 1 else parts
+
+    def _time(self) -> str:
+        title, drawn = "Time against size", _chart(self.result.rows, self.published)
+        if not drawn["points"]:
+            return page.section("time", title, "<p>Nothing could be allocated.</p>", wide=True)
+        crosses = any(point["source"] == "published" for point in drawn["points"])
+        caption = "A line for each mode." + (" Crosses: published." if crosses else "")
+        label = "Time to allocate and clear against size"
+        return self._chart_section("time", title, drawn, label, caption, wide=True)
 
 
 def _findings(rows: Sequence[AllocRow]) -> list[str]:
@@ -110,16 +108,16 @@ def _figure(row: AllocRow, topology: Topology) -> str:
     shapes, x = [], 4.0
     centres = []
     for socket in sockets:
-        own = [node for node in nodes if node["socket"] == socket]
-        wide = len(own) * (_WIDE + 6) + 6
+        of_socket = [node for node in nodes if node["socket"] == socket]
+        wide = len(of_socket) * (_WIDE + 6) + 6
         shapes.append(
             f'<rect x="{x}" y="4" width="{wide}" height="{_HIGH + 40}" rx="6" fill="none" '
             f'stroke="currentColor"/><text x="{x + 6}" y="18" font-size="11" '
             f'fill="currentColor">socket {socket}</text>'
         )
         centres.append((x, x + wide))
-        for place, node in enumerate(own):
-            shapes.append(_node_bar(x + 6 + place * (_WIDE + 6), node, landed.get(node["node"])))
+        for index, node in enumerate(of_socket):
+            shapes.append(_node_bar(x + 6 + index * (_WIDE + 6), node, landed.get(node["node"])))
         x += wide + 26
     for left, right in zip(centres, centres[1:], strict=False):
         shapes.append(
@@ -133,7 +131,7 @@ def _figure(row: AllocRow, topology: Topology) -> str:
         f'<figure style="margin:0;max-width:100%"><svg viewBox="0 0 {x:.0f} {_HIGH + 50}" '
         f'style="width:{x:.0f}px;max-width:100%" role="img" '
         f'aria-label="{page.text(f"{caption}; {filled}")}">{"".join(shapes)}</svg>'
-        f"<figcaption>{page.text(page.typeset(caption))}</figcaption></figure>"
+        f"<figcaption>{page.prose(caption)}</figcaption></figure>"
     )
 
 
@@ -171,7 +169,7 @@ def _chart(rows: Sequence[AllocRow], published: Sequence[Published]) -> charts.D
     """Seconds against size, a line for each mode; published points as crosses."""
     import altair as alt
 
-    # Published points far above what was asked would squeeze the rest.
+    # Published points far above the simulated sizes would squeeze the rest.
     most = 2 * max((row["size_bytes"] for row in rows), default=0)
     known = [
         *((row["mode"], row["size_bytes"], row["seconds"], "computed") for row in rows),
@@ -194,14 +192,10 @@ def _chart(rows: Sequence[AllocRow], published: Sequence[Published]) -> charts.D
         if seconds is not None
     ]
     largest = max((size for _, size, seconds, _ in known if seconds is not None), default=1)
-    x = alt.X(
-        "bytes:Q",
-        axis=alt.Axis(title="size", labelExpr=charts.SIZE_LABEL, values=charts.size_ticks(largest)),
-    )
+    x = alt.X("bytes:Q", axis=charts.size_axis("size", largest))
     y = alt.Y("seconds:Q", axis=alt.Axis(title="seconds", tickCount=6))
     names = list(dict.fromkeys(point["mode"] for point in points))
-    colours = [c for name, c in palette.OKABE_ITO.items() if name not in ("yellow", "black")]
-    colours = ([*colours, "#8c8c8c"] * len(names))[: len(names)]
+    colours = palette.cycled([*palette.SERIES, palette.GREY], len(names))
     colour = alt.Color(
         "mode:N",
         scale=alt.Scale(domain=names, range=colours),
@@ -214,35 +208,24 @@ def _chart(rows: Sequence[AllocRow], published: Sequence[Published]) -> charts.D
         shape=alt.Shape(
             "source:N", scale=alt.Scale(domain=sources, range=["circle", _CROSS]), legend=None
         ),
-        tooltip=[
-            alt.Tooltip("mode:N"),
-            alt.Tooltip("size_label:N", title="size"),
-            alt.Tooltip("seconds_label:N", title="time"),
-            alt.Tooltip("source:N"),
-        ],
+        tooltip=charts.tooltips(mode="", size_label="size", seconds_label="time", source=""),
     )
     return {"spec": charts.finish(alt.layer(line, dots), 320), "points": points}
 
 
 def _table(rows: Sequence[AllocRow]) -> str:
     reasons = any(row["why_not"] for row in rows)
-    headers = declared.ROWS.heads(
-        "mode", "size_bytes", "seconds", "gb_per_second", "local_dram_bytes", "remote_dram_bytes",
-        "local_far_bytes", "remote_far_bytes", *(["why_not"] if reasons else []),
-    )  # fmt: skip
+    names = ("mode", "size_bytes", "seconds", "gb_per_second", *PLACES)
+    headers = declared.ROWS.heads(*names, *(["why_not"] if reasons else []))
 
     def cells(row: AllocRow) -> list[str]:
         seconds, rate = row["seconds"], row["gb_per_second"]
-        places = (
-            row["local_dram_bytes"], row["remote_dram_bytes"],
-            row["local_far_bytes"], row["remote_far_bytes"],
-        )  # fmt: skip
         return [
             page.text(row["mode"]),
-            page.text(page.typeset(units.size(row["size_bytes"]))),
-            "impossible" if seconds is None else page.text(page.typeset(f"{seconds:,.2f} s")),
+            page.prose(units.size(row["size_bytes"])),
+            "impossible" if seconds is None else page.prose(f"{seconds:,.2f} s"),
             "" if rate is None else f"{rate:.2f}",
-            *(page.text(page.typeset(units.size(size))) if size else "-" for size in places),
+            *(page.prose(units.size(size)) if (size := row[place]) else "-" for place in PLACES),
             *([page.text(row["why_not"] or "")] if reasons else []),
         ]
 

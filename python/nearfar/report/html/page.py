@@ -24,8 +24,10 @@ from nearfar import units
 from nearfar.errors import NearfarError
 from nearfar.output import write_whole
 from nearfar.report import palette
+from nearfar.report.cells import cell
 from nearfar.report.html.charts import Drawn
 from nearfar.result import Result
+from nearfar.schema import Column, Rows
 
 #: A line would break after the sign of an exponent.
 _EXPONENT = re.compile(r"(?<=\d)e-(?=\d)")
@@ -49,6 +51,11 @@ def typeset(sentence: str) -> str:
     """ASCII text with non-breaking spaces before units, and micro signs."""
     joined = units.joined(sentence, "\u00a0").replace("\u00a0us", "\u00a0\u00b5s")
     return _EXPONENT.sub("e-\u2060", joined)
+
+
+def prose(sentence: object) -> str:
+    """A sentence, or a value with its unit, typeset and escaped."""
+    return text(typeset(str(sentence)))
 
 
 def path(name: object) -> str:
@@ -122,6 +129,24 @@ def table(
     )
 
 
+def prose_table(headers: Sequence[str], rows: Iterable[Sequence[object]], caption: str) -> str:
+    """A table of cells of plain text, which are typeset."""
+    return table(headers, (list(map(prose, row)) for row in rows), caption)
+
+
+def cells(
+    declared: Rows, names: Sequence[str], rows: Iterable[Mapping[str, object]]
+) -> list[list[str]]:
+    """HTML of the cells of these columns; names and counts are not typeset."""
+
+    def shown(column: Column, value: object) -> str:
+        has_unit = isinstance(value, float) or column.unit == "bytes"
+        return (prose if has_unit else text)(cell(column, value))
+
+    columns = [declared.column(name) for name in names]
+    return [[shown(column, row[column.name]) for column in columns] for row in rows]
+
+
 def details(summary: str, body: str) -> str:
     """A closed ``details`` element; ``body`` is HTML."""
     return f"<details><summary>{text(summary)}</summary>{body}</details>"
@@ -141,7 +166,26 @@ def chart(identifier: str, label: str, caption: str) -> str:
     return (
         f'<figure><div class="chart" id="{identifier}-chart" role="img" '
         f'aria-label="{text(label)}" aria-describedby="{identifier}-caption"></div>'
-        f'<figcaption id="{identifier}-caption">{text(typeset(caption))}</figcaption></figure>'
+        f'<figcaption id="{identifier}-caption">{prose(caption)}</figcaption></figure>'
+    )
+
+
+def bar(label: str, parts: Iterable[tuple[float, str]], meaning: str = "") -> str:
+    """A bar with its label.
+
+    Args:
+        label: plain text.
+        parts: the width of each part, as a share of the whole bar, and its colour (a name).
+        meaning: plain text, shown when the pointer is on the label.
+    """
+    title = f' title="{text(meaning)}"' if meaning else ""
+    spans = "".join(
+        f'<span style="width:{100 * share:.3f}%;background:{palette.OKABE_ITO[colour]}"></span>'
+        for share, colour in parts
+    )
+    return (
+        f'<div class="ssd-bar"><span{title}>{prose(label)}</span>'
+        f'<div aria-hidden="true">{spans}</div></div>'
     )
 
 
@@ -159,7 +203,7 @@ def run_facts(run: Mapping[str, object]) -> str:
             line = " ".join(map(str, value)) if isinstance(value, list) else str(value)
             pairs.append((name, f'<code class="command">{text(line)}</code>'))
         elif str(key).endswith("_bytes") and isinstance(value, int):
-            pairs.append((name, f"{text(typeset(units.size(value)))} ({units.count(value)} bytes)"))
+            pairs.append((name, f"{prose(units.size(value))} ({units.count(value)} bytes)"))
         elif isinstance(value, Mapping):
             inner = "".join(f"<li>{text(k)}: {text(_plain(v))}</li>" for k, v in value.items())
             pairs.append((name, f"<ul>{inner}</ul>"))
@@ -186,10 +230,10 @@ def _plain(value: object) -> str:
 class Page(Generic[R]):
     """A page of a result.
 
-    The base class has the limit of rows, the order of the parts, how the result was made,
+    The base class checks the limit of rows, orders the parts, and adds how the result was made,
     downloads and the glossary. A study's page sets the texts and attributes below, by class or in
-    its ``__init__``, and defines ``_sections``; also ``_lead``, ``_made`` and ``_data`` to show
-    more than the base class does.
+    its ``__init__``, and defines ``_sections``; it may extend ``_lead``, ``_provenance`` and
+    ``_data``.
 
     Args:
         result: the result.
@@ -218,14 +262,14 @@ class Page(Generic[R]):
     #: Entries of ``run`` that are too long to show; the saved result has them.
     hidden: ClassVar[Sequence[str]] = ("machine_description",)
     #: Title of the section on how the result was made.
-    made_title: ClassVar[str] = "How this was made"
+    provenance_title: ClassVar[str] = "How this was made"
     #: Whether the rows can be saved as CSV.
     csv: ClassVar[bool] = False
     #: Scripts of this folder, run in this order after the charting library.
     scripts: Sequence[str] = ("common.js", "info.js")
 
     def __init__(self, result: R, run: Mapping[str, object], rows: int = 0) -> None:
-        """Keep the result and check the number of rows."""
+        """Check the number of rows."""
         self.result, self.run = result, run
         #: Specification and data of each chart by identifier; ``_sections`` fills it.
         self.charts: dict[str, Drawn] = {}
@@ -244,23 +288,45 @@ class Page(Generic[R]):
         """The study's own sections, HTML."""
         raise NotImplementedError
 
+    def _chart_section(
+        self,
+        identifier: str,
+        title: str,
+        drawn: Drawn,
+        label: str,
+        caption: str,
+        *,
+        more: str = "",
+        wide: bool = False,
+    ) -> str:
+        """The section of a chart, and ``more`` HTML below it; keeps the chart's data.
+
+        Args:
+            identifier, title, wide: as for :func:`section`.
+            drawn: the chart.
+            label, caption: as for :func:`chart`.
+            more: HTML.
+        """
+        self.charts[identifier] = drawn
+        return section(identifier, title, chart(identifier, label, caption) + more, wide)
+
     def _kicker(self) -> str:
-        """The small line: what the page is of, and the machine."""
+        """The small line above the heading: the study and the machine."""
         names = self.run.get("machine") or self.run.get("machines")
         if not names:
             return self.kicker
-        words = [names] if isinstance(names, str) else list(map(str, cast("Iterable[str]", names)))
-        return f"{self.kicker}, machine {', '.join(words)}"
+        text = (
+            names if isinstance(names, str) else ", ".join(map(str, cast("Iterable[str]", names)))
+        )
+        return f"{self.kicker}, machine {text}"
 
     def _lead(self) -> str:
         """The part between the heading and the sections, HTML."""
-        line = text(typeset(self.headline))
-        more = "<br>".join(text(typeset(line)) for line in self.more)
-        return f'<p class="finding" id="finding" aria-live="polite">{line}</p>' + (
-            f'<p class="answers">{more}</p>' if more else ""
-        )
+        finding, more = prose(self.headline), "<br>".join(map(prose, self.more))
+        answers = f'<p class="answers">{more}</p>' if more else ""
+        return f'<p class="finding" id="finding" aria-live="polite">{finding}</p>{answers}'
 
-    def _made(self) -> str:
+    def _provenance(self) -> str:
         """How the result was made, HTML."""
         return run_facts({key: value for key, value in self.run.items() if key not in self.hidden})
 
@@ -271,16 +337,16 @@ class Page(Generic[R]):
     def html(self) -> str:
         """The whole page, to be written as UTF-8."""
         parts = self._sections()
-        made = details("Input, options and version", self._made())
+        made = details("Input, options and version", self._provenance())
         # Sections are in two columns; the last of an odd number takes the whole width.
-        pairs = itertools.takewhile(lambda part: 'class="wide"' not in part[:80], reversed(parts))
-        odd = (len(list(pairs)) + 1 + bool(self.glossary)) % 2 == 1
+        narrow = itertools.takewhile(lambda part: 'class="wide"' not in part[:80], reversed(parts))
+        odd = (len(list(narrow)) + 1 + bool(self.glossary)) % 2 == 1
         wide = odd and not self.glossary
-        parts.append(section("run", self.made_title, made + self._downloads(), wide=wide))
+        parts.append(section("run", self.provenance_title, made + self._downloads(), wide=wide))
         if self.glossary:
             terms = definitions((term, text(meaning)) for term, meaning in self.glossary)
             parts.append(section("glossary", "Glossary", terms, wide=odd))
-        own = "\n".join(_file(name) for name in self.scripts)
+        script = "\n".join(map(_file, self.scripts))
         data = "\n".join(embed(name, value) for name, value in self._data().items())
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -295,7 +361,7 @@ class Page(Generic[R]):
             "without it.</p></noscript>\n"
             '<main id="content">' + "\n".join(parts) + f"</main>\n{data}\n"
             f"{embed('themes', _themes())}\n<script>{_library()}</script>\n"
-            f'<script>(() => {{\n"use strict";\n{own}}})();</script>\n</body>\n</html>\n'
+            f'<script>(() => {{\n"use strict";\n{script}}})();</script>\n</body>\n</html>\n'
         )
 
     def _downloads(self) -> str:
@@ -334,26 +400,32 @@ def _themes() -> dict[str, object]:
     }
 
 
+def vega_version() -> str:
+    """The version of Vega-Lite in Altair's specifications, such as ``5.20``."""
+    import altair
+
+    return ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
+
 @functools.cache
 def _library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, in the version of Altair's specifications.
 
-    It takes 2 s to make, and is kept in ``~/.cache/nearfar`` (``XDG_CACHE_HOME``) where it can be.
+    It takes 2 s to make, and is cached in ``~/.cache/nearfar`` (``XDG_CACHE_HOME``) if possible.
     """
-    import altair
     import vl_convert
 
-    version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    version = vega_version()
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     release = metadata.version("vl-convert-python")
-    kept = base / "nearfar" / f"vega-{version}-{release}.js"
+    cached = base / "nearfar" / f"vega-{version}-{release}.js"
     try:
-        source = kept.read_text(encoding="utf-8")
+        source = cached.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         source = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
         with contextlib.suppress(OSError, NearfarError):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(kept, source, force=True)
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(cached, source, force=True)
     # A script element has no escapes; these two strings would end or confuse it.
     return str(source).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 

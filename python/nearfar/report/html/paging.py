@@ -13,13 +13,15 @@ from nearfar.info import Content, HeatMap
 from nearfar.memory_curve import Memory, MemoryCurve, slowdown
 from nearfar.paging import PagingResult, too_few_frames
 from nearfar.report import palette
+from nearfar.report.cells import optional, signed_percent
 from nearfar.report.html import charts, heat, page
 from nearfar.report.html import memory as memory_chart
+from nearfar.report.tables import change
 from nearfar.trace import facts
 
-#: Colours of the parts of a time: in the papers' model, by the scheme of the page; and those of
-#: ``findings.PARTS``.
+#: Colours of the parts of a time in the papers' model, which the page's colour scheme sets.
 _MODELLED: Final = {"translation_ns": "var(--translation)", "data_ns": "var(--data)"}
+#: Colours of ``findings.PARTS``, the parts of a time with ``--view machine``.
 _SPENT: Final = (
     "#8a8f99",
     *(
@@ -27,7 +29,6 @@ _SPENT: Final = (
         for c in ("sky", "blue", "green", "orange", "vermillion", "purple", "yellow")
     ),
 )
-
 _GLOSSARY = (
     ("page", "The unit in which memory is mapped, faulted in and evicted."),
     (
@@ -70,7 +71,7 @@ class PagingPage(page.Page[PagingResult]):
     ) -> None:
         """Make the script's data."""
         super().__init__(findings.by_place(result), result.run)
-        self.found, self.heatmap, self.info = result, heatmap, info
+        self.saved, self.heatmap, self.info = result, heatmap, info
         self.model = model(self.result)
         trace = result.run.get("trace", "")
         self.title = f"Page size for {trace} - nearfar"
@@ -80,10 +81,10 @@ class PagingPage(page.Page[PagingResult]):
         self.scripts = ("common.js", "paging.js")
 
     def _lead(self) -> str:
-        lines = [page.text(page.typeset(line)) for line in answers.answers(self.result)]
+        lines = map(page.prose, answers.answers(self.result))
         lead = f'<p class="answers">{"<br>".join(lines)}</p>'
         for line in too_few_frames(self.result.run):
-            lead += f'<p class="note">{page.text(page.typeset(line[0].upper() + line[1:]))}.</p>'
+            lead += f'<p class="note">{page.prose(line[0].upper() + line[1:])}.</p>'
         memories = findings.memories(self.result)
         if not memories:
             return super()._lead() + lead
@@ -115,20 +116,20 @@ class PagingPage(page.Page[PagingResult]):
             parts.append(page.section("fits", "Fitted curves", _fits(result), wide=True))
         return parts
 
-    def _made(self) -> str:
+    def _provenance(self) -> str:
         if self.info is None:
-            return super()._made()
-        rows = ((name, page.text(page.typeset(value))) for name, value in facts(self.info))
-        return f"{super()._made()}<h3>The trace</h3>{page.definitions(rows)}"
+            return super()._provenance()
+        rows = ((name, page.prose(value)) for name, value in facts(self.info))
+        return f"{super()._provenance()}<h3>The trace</h3>{page.definitions(rows)}"
 
     def _data(self) -> dict[str, object]:
-        return {"result": self.found.to_dict(), "model": self.model}
+        return {"result": self.saved.to_dict(), "model": self.model}
 
 
 def _memory_section(result: PagingResult, curves: Sequence[MemoryCurve]) -> str:
     pages = units.size(answers.curve_page(result))
-    whole = units.size(curves[0].whole.bytes)
-    caption = f"With pages of {pages}; 1 is the time with {whole}."
+    most = units.size(curves[0].whole.bytes)
+    caption = f"With pages of {pages}; 1 is the time with {most}."
     return memory_chart.section(curves, "How much memory", caption)
 
 
@@ -140,8 +141,7 @@ def _memory_label(memory: Memory) -> str:
 
 def _select(identifier: str, label: str, options: list[str], chosen: int) -> str:
     inner = "".join(
-        f'<option value="{i}"{" selected" if i == chosen else ""}>{page.text(page.typeset(option))}'
-        "</option>"
+        f'<option value="{i}"{" selected" if i == chosen else ""}>{page.prose(option)}</option>'
         for i, option in enumerate(options)
     )
     return (
@@ -181,7 +181,6 @@ class Model(TypedDict):
 def model(result: PagingResult) -> Model:
     """The script's data. All texts are made here, so that page and tables agree."""
     memories, storages = findings.memories(result), findings.storages(result)
-    pages = findings.page_sizes(result)
     best = findings.best_pages(result)
     rows: dict[tuple[Memory, str], list[declared.Row]] = {}
     for row in sorted(result.rows, key=lambda row: row["page_bytes"]):
@@ -199,25 +198,15 @@ def model(result: PagingResult) -> Model:
         if (memory, storage) in rows
     }
     drawn: dict[str, charts.Drawn] = {}
-    if pages:
-        faults, misses = (
-            declared.ROWS.column("fault_rate").axis,
-            declared.ROWS.column("tlb_miss_rate").axis,
-        )
+    if findings.page_sizes(result):
         drawn = {
             "times": times(result),
-            "faults": _rate_chart(
-                result, "fault", "fault_rate", charts.rates(pages, len(memories), faults, True)
-            ),
-            "tlb": _rate_chart(
-                result, "tlb", "tlb_miss_rate", charts.rates(pages, 1, misses, False)
-            ),
+            "faults": _rate_chart(result, "fault", "fault_rate", len(memories)),
+            "tlb": _rate_chart(result, "tlb", "tlb_miss_rate", 1),
         }
-    curves_of_memory = answers.memory_curves(result)
-    if curves_of_memory:
-        drawn["enough"] = memory_chart.drawn(
-            curves_of_memory, slowdown(result.run, declared.OPTIONS), memory_chart.STORAGES
-        )
+    if curves := answers.memory_curves(result):
+        limit = slowdown(result.run, declared.OPTIONS)
+        drawn["enough"] = memory_chart.drawn(curves, limit, memory_chart.STORAGES)
     initial = f"{memories.index(findings.answered_memory(result)) if memories else 0},0"
     return {"initial": initial, "cells": cells, "charts": drawn}
 
@@ -249,11 +238,8 @@ def times(result: PagingResult) -> Times:
 def _time_row(row: declared.Row, best: findings.Best, parts: Sequence[str]) -> charts.Datum:
     versus = ""
     if best.usual is not None and best.usual["total_ns"]:
-        change = row["total_ns"] / best.usual["total_ns"] - 1
-        same = row["page_bytes"] == findings.USUAL_PAGE
-        versus = (
-            "the same" if same else f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"
-        )
+        changed = signed_percent(row["total_ns"] / best.usual["total_ns"] - 1)
+        versus = "the same" if row["page_bytes"] == findings.USUAL_PAGE else changed
     times: dict[str, float] = {name: row[name] for name in (*parts, "total_ns")}  # type: ignore[literal-required]
     return {
         "label": page.typeset(units.size(row["page_bytes"])),
@@ -265,9 +251,11 @@ def _time_row(row: declared.Row, best: findings.Best, parts: Sequence[str]) -> c
 
 
 def _rate_chart(
-    result: PagingResult, quantity: str, key: findings.Rate, spec: charts.Spec
+    result: PagingResult, quantity: str, key: findings.Rate, series_count: int
 ) -> charts.Drawn:
     """The chart of one quantity; ``series`` is the index of the memory size, or 0."""
+    axis, of_memory = declared.ROWS.column(key).axis, quantity == "fault"
+    spec = charts.rates(findings.page_sizes(result), series_count, axis, of_memory)
     memories = findings.memories(result)
     fitted: dict[tuple[int, float | None], float] = {}
     curves: list[charts.Datum] = []
@@ -288,10 +276,10 @@ def _rate_chart(
             }
             for size, value in fit["curve"]
         ]
-    seen: dict[tuple[int, int], float] = {}
+    measured: dict[tuple[int, int], float] = {}
     for row in result.rows:
-        series = memories.index(findings.memory_of(row)) if quantity == "fault" else 0
-        seen.setdefault((series, row["page_bytes"]), row[key])
+        series = memories.index(findings.memory_of(row)) if of_memory else 0
+        measured.setdefault((series, row["page_bytes"]), row[key])
     points: list[charts.Datum] = [
         {
             "page": size,
@@ -302,7 +290,7 @@ def _rate_chart(
             "value_label": units.rate(value),
             "fitted_label": units.rate(fitted[series, size]) if (series, size) in fitted else "-",
         }
-        for (series, size), value in sorted(seen.items())
+        for (series, size), value in sorted(measured.items())
     ]
     return {"spec": spec, "points": points, "curves": curves}
 
@@ -331,24 +319,21 @@ def _grid(result: PagingResult) -> str:
     best = findings.best_pages(result)
     rows = []
     for m, memory in enumerate(memories):
-        cells = [page.text(page.typeset(memory.label))]
+        cells = [page.prose(memory.label)]
         for s, storage in enumerate(storages):
             found = best.get((memory, storage))
             if found is None:
                 cells.append("-")
                 continue
             back = colours[found.page_bytes]
-            gain = found.gain
-            shown = ""
-            if gain is not None:
-                shown = "same" if gain < 0.0005 else f"-{units.percent(gain)}"
+            shown = change(found)
             size = page.typeset(units.size(found.page_bytes))
             name = f"{memory.phrase}, {storage}: {size}"
             cells.append(
                 f'<button type="button" class="cell" data-memory="{m}" data-storage="{s}" '
                 f'aria-label="{page.text(name)} {page.text(shown)}" aria-pressed="false" '
                 f'style="background:{back};color:{palette.ink(back)}">'
-                f"<b>{page.text(size)}</b><small>{page.text(page.typeset(shown))}</small></button>"
+                f"<b>{page.text(size)}</b><small>{page.prose(shown)}</small></button>"
             )
         rows.append(cells)
     body = (
@@ -374,7 +359,7 @@ def _rates(result: PagingResult, name: str, title: str, key: findings.Rate, labe
             f'autocomplete="off"{" checked" if m in shown else ""}> '
             f'<svg class="shape" data-series="{i}" '
             f'data-shape="{palette.SHAPES[i % len(palette.SHAPES)]}" viewBox="0 0 16 16" '
-            f'aria-hidden="true"></svg> {page.text(page.typeset(m.label))}</label>'
+            f'aria-hidden="true"></svg> {page.prose(m.label)}</label>'
             for i, m in enumerate(memories)
         )
         buttons = (
@@ -392,19 +377,16 @@ def _rates(result: PagingResult, name: str, title: str, key: findings.Rate, labe
         + _check(f"{name}-log", "Logarithmic rate", True)
         + "</p>"
     )
-    seen: dict[tuple[Memory, int], float] = {}
-    for row in result.rows:
-        seen[findings.memory_of(row), row["page_bytes"]] = row[key]
+    measured = {(findings.memory_of(row), row["page_bytes"]): row[key] for row in result.rows}
     # The largest memory has a row of every page size.
     columns = memories if faults else memories[-1:]
     rows = [
-        [page.text(page.typeset(units.size(p)))]
-        + [page.text(units.rate(seen[m, p])) if (m, p) in seen else "-" for m in columns]
+        [page.prose(units.size(p))] + [optional(measured.get((m, p))) for m in columns]
         for p in findings.page_sizes(result)
     ]
     labels = [page.typeset(m.label) for m in columns] if faults else [declared.ROWS.head(key)]
     headers = [declared.ROWS.head("page_bytes"), *labels]
-    caption = _rate_caption(result, seen, faults)
+    caption = _rate_caption(result, measured, faults)
     body = (
         page.chart(name, label, caption)
         + legend
@@ -415,14 +397,14 @@ def _rates(result: PagingResult, name: str, title: str, key: findings.Rate, labe
 
 
 def _rate_caption(
-    result: PagingResult, seen: Mapping[tuple[Memory, int], float], faults: bool
+    result: PagingResult, measured: Mapping[tuple[Memory, int], float], faults: bool
 ) -> str:
     memories = findings.memories(result)
     memory = findings.middle_memory(result) if faults else memories[-1]
     pages = findings.page_sizes(result)
     if memory is None:
         return ""
-    line = {p: seen[memory, p] for p in pages if (memory, p) in seen}
+    line = {p: measured[memory, p] for p in pages if (memory, p) in measured}
     lowest = min(line, key=lambda p: (line[p], p))
     first, last = min(line), max(line)
     where = f"At {memory.phrase} the" if faults else "The"
@@ -458,21 +440,12 @@ def _fits(result: PagingResult) -> str:
                 f'<span class="verdict {known}">{signs[known]} {page.text(fit["verdict"])}</span>'
                 + (f"<br><small>{page.text(reason)}</small>" if reason else ""),
                 f"<i>{page.text(fit['formula'])}</i><br>{lines}",
-                *(
-                    page.text("-" if v is None else units.digits(v))
-                    for v in (fit["r2"], fit["rmse"], fit["loo_error"])
-                ),
+                *map(optional, (fit["r2"], fit["rmse"], fit["loo_error"])),
             ]
         )
-    headers = [
-        "rate",
-        declared.ROWS.head("memory_bytes"),
-        "verdict",
-        "coefficients",
-        "R\u00b2",
-        "RMSE",
-        "leave-one-out error",
-    ]
+    quality = ("R\u00b2", "RMSE", "leave-one-out error")
+    memory_head = declared.ROWS.head("memory_bytes")
+    headers = ["rate", memory_head, "verdict", "coefficients", *quality]
     fits = result.fits
     bad = sum(fit["verdict"] == "bad" for fit in fits)
     text = (
@@ -484,5 +457,5 @@ def _fits(result: PagingResult) -> str:
     unit = page.text(findings.page_unit(fits))
     note = f'<p class="{"warning" if bad else "plain"}">{page.text(text)}</p>'
     table = page.table(headers, rows, "Fitted models and how well they fit")
-    unknown = f"<p>p is the page size in {unit}; confidence intervals in brackets.</p>"
-    return note + page.details("The models", unknown + table)
+    symbols = f"<p>p is the page size in {unit}; confidence intervals in brackets.</p>"
+    return note + page.details("The models", symbols + table)

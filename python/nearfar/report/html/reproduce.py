@@ -18,7 +18,6 @@ _SIGNS = {
     "yes": '<span class="verdict good">● yes</span>',
     "NO": '<span class="verdict poor">■ no</span>',
     "input": '<span class="verdict">input</span>',
-    "short": '<span class="verdict">short</span>',
 }
 #: Colours of the states of rows, in both colour schemes.
 _COLOURS = (palette.OKABE_ITO["vermillion"], palette.OKABE_ITO["green"], "#8a8a8a")
@@ -37,23 +36,20 @@ class ReproducePage(page.Page[Reproduced]):
     def __init__(self, result: Reproduced) -> None:
         """Write the headline."""
         super().__init__(result, result.run)
-        found = (report.summary(result), report.captures(result.run))
-        self.headline = " ".join(part for part in found if part)
+        sentences = (report.summary(result), report.captures(result.run))
+        self.headline = " ".join(filter(None, sentences))
 
     def _sections(self) -> list[str]:
         rows = self.result.rows
         parts = [page.section("rows", "Published and ours", _rows(rows), wide=True)]
-        self.charts["holds"] = holds(rows)
         caption = "Rows that hold and rows that do not, by paper."
-        parts.append(
-            page.section("holds", "How many rows hold", page.chart("holds", caption, caption))
-        )
+        title = "How many rows hold"
+        parts.append(self._chart_section("holds", title, holds(rows), caption, caption))
         ratios = _ratios(rows)
         if ratios["points"]:
-            self.charts["ratios"] = ratios
+            label = "Our numbers over the published ones"
             caption = "Our number divided by the published one. Crosses do not hold."
-            parts.append(page.section("ratios", "How far off", page.chart(
-                "ratios", "Our numbers over the published ones", caption)))  # fmt: skip
+            parts.append(self._chart_section("ratios", "How far off", ratios, label, caption))
         for number, content in enumerate(self.result.figures):
             name = f"figure-{number}"
             self.charts[name] = figure(content)
@@ -61,8 +57,7 @@ class ReproducePage(page.Page[Reproduced]):
             numbers = page.details("The numbers", _numbers(content))
             parts.append(page.section(f"part-{number}", content["title"], body + numbers))
         for number, table in enumerate(self.result.tables):
-            cells = [[page.text(page.typeset(cell)) for cell in row] for row in table["rows"]]
-            body = page.table(table["headers"], cells, table["title"])
+            body = page.prose_table(table["headers"], table["rows"], table["title"])
             folded = page.details("The table", body)
             parts.append(page.section(f"table-{number}", table["title"], folded, wide=True))
         if self.result.sensitivity:
@@ -86,29 +81,29 @@ def _rows(rows: Sequence[declared.Row]) -> str:
     """A ``details`` element for each paper, and the search field."""
     by_paper = _by_paper(rows)
     folds = []
-    for paper, own in by_paper.items():
-        missed, name = _missed(own), papers.label(paper)
-        judged = sum(row["holds"] is not None for row in own)
-        said = []
+    for paper, of_paper in by_paper.items():
+        missed, name = _missed(of_paper), papers.label(paper)
+        judged = sum(row["holds"] is not None for row in of_paper)
+        counts = []
         if judged:
-            said.append(f"{missed} of {judged} do not hold" if missed else f"all {judged} hold")
-        if judged < len(own):
-            said.append(f"{len(own) - judged} not judged")
+            counts.append(f"{missed} of {judged} do not hold" if missed else f"all {judged} hold")
+        if judged < len(of_paper):
+            counts.append(f"{len(of_paper) - judged} not judged")
         cells = [
             [
                 _SIGNS[report.verdict(row)],
-                page.text(page.typeset(row["item"])),
+                page.prose(row["item"]),
                 page.text(report.value(row["published"])),
                 page.text(report.value(row["ours"])),
-                page.text(page.typeset(row["unit"])),
+                page.prose(row["unit"]),
                 page.text(row["tolerance"]),
-                page.text(page.typeset(row["note"])),
+                page.prose(row["note"]),
             ]
-            for row in own
+            for row in of_paper
         ]
         table = page.table(_HEADS, cells, f"Statements of {name}, those that do not hold first")
-        opened = " open" if len(by_paper) == 1 and len(own) <= _OPEN else ""
-        summary = page.text(f"{name}: {', '.join(said)}")
+        opened = " open" if len(by_paper) == 1 and len(of_paper) <= _OPEN else ""
+        summary = page.text(f"{name}: {', '.join(counts)}")
         folds.append(
             f'<details class="paper"{opened}><summary>{summary}</summary>{table}</details>'
         )
@@ -122,40 +117,35 @@ def holds(rows: Sequence[declared.Row]) -> charts.Drawn:
     """The chart of how many rows hold, by paper."""
     import altair as alt
 
-    names = {papers.label(paper): own for paper, own in _by_paper(rows).items()}
+    by_paper = {papers.label(paper): found for paper, found in _by_paper(rows).items()}
     parts = list(report.STATES.values())
-    made = (
-        alt.Chart(alt.NamedData("bars"))
-        .mark_bar()
-        .encode(
-            y=alt.Y("paper:N", sort=list(names), axis=alt.Axis(title=None, labelLimit=220)),
-            x=alt.X(
-                "count:Q",
-                stack="zero",
-                axis=alt.Axis(
-                    title="rows", tickMinStep=1, labelOverlap="parity", labelSeparation=8
-                ),
-            ),
-            color=alt.Color(
-                "part:N",
-                scale=alt.Scale(domain=parts, range=list(_COLOURS)),
-                legend=alt.Legend(title=None, orient="top", columns=2),
-            ),
-            order=alt.Order("order:Q"),
-            tooltip=[alt.Tooltip("paper:N"), alt.Tooltip("part:N"), alt.Tooltip("count:Q")],
-        )
+    data = alt.Chart(alt.NamedData("bars"))
+    chart = data.mark_bar().encode(
+        y=alt.Y("paper:N", sort=list(by_paper), axis=alt.Axis(title=None, labelLimit=220)),
+        x=alt.X(
+            "count:Q",
+            stack="zero",
+            axis=alt.Axis(title="rows", tickMinStep=1, labelOverlap="parity", labelSeparation=8),
+        ),
+        color=alt.Color(
+            "part:N",
+            scale=alt.Scale(domain=parts, range=list(_COLOURS)),
+            legend=alt.Legend(title=None, orient="top", columns=2),
+        ),
+        order=alt.Order("order:Q"),
+        tooltip=[alt.Tooltip("paper:N"), alt.Tooltip("part:N"), alt.Tooltip("count:Q")],
     )
     bars: list[charts.Datum] = [
         {
             "paper": name,
             "part": part,
             "order": order,
-            "count": sum(row["holds"] is holds for row in own),
+            "count": sum(row["holds"] is holds for row in of_paper),
         }
-        for name, own in names.items()
+        for name, of_paper in by_paper.items()
         for order, (holds, part) in enumerate(report.STATES.items())
     ]
-    return {"spec": charts.finish(made, 40 + 34 * len(names)), "bars": bars}
+    return {"spec": charts.finish(chart, 40 + 34 * len(by_paper)), "bars": bars}
 
 
 def _ratios(rows: Sequence[declared.Row]) -> charts.Drawn:
@@ -176,38 +166,32 @@ def _ratios(rows: Sequence[declared.Row]) -> charts.Drawn:
         if isinstance(published, int | float) and published > 0 and ours is not None and ours > 0
     ]
     parts = list(report.STATES.values())
-    made = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_point(size=45, filled=True, opacity=0.75)
-        .encode(
-            y=alt.Y("paper:N", sort=names, axis=alt.Axis(title=None, labelLimit=220)),
-            x=alt.X(
-                "ratio:Q",
-                scale=alt.Scale(type="log", padding=12),
-                axis=alt.Axis(
-                    title="ours / published",
-                    format="~g",
-                    tickCount=5,
-                    labelOverlap="greedy",
-                    labelSeparation=8,
-                ),
+    data = alt.Chart(alt.NamedData("points"))
+    chart = data.mark_point(size=45, filled=True, opacity=0.75).encode(
+        y=alt.Y("paper:N", sort=names, axis=alt.Axis(title=None, labelLimit=220)),
+        x=alt.X(
+            "ratio:Q",
+            scale=alt.Scale(type="log", padding=12),
+            axis=alt.Axis(
+                title="ours / published",
+                format="~g",
+                tickCount=5,
+                labelOverlap="greedy",
+                labelSeparation=8,
             ),
-            color=alt.Color(
-                "holds:N", scale=alt.Scale(domain=parts, range=list(_COLOURS)), legend=None
-            ),
-            shape=alt.Shape(
-                "holds:N",
-                scale=alt.Scale(domain=parts, range=["cross", "circle", "triangle"]),
-                legend=None,
-            ),
-            tooltip=[
-                alt.Tooltip("item:N", title="statement"),
-                alt.Tooltip("label:N", title="ours"),
-            ],
-        )
+        ),
+        color=alt.Color(
+            "holds:N", scale=alt.Scale(domain=parts, range=list(_COLOURS)), legend=None
+        ),
+        shape=alt.Shape(
+            "holds:N",
+            scale=alt.Scale(domain=parts, range=["cross", "circle", "triangle"]),
+            legend=None,
+        ),
+        tooltip=charts.tooltips(item="statement", label="ours"),
     )
     drawn = {point["paper"] for point in points}
-    return {"spec": charts.finish(made, 40 + 34 * len(drawn)), "points": points}
+    return {"spec": charts.finish(chart, 40 + 34 * len(drawn)), "points": points}
 
 
 def figure(content: Figure) -> charts.Drawn:
@@ -220,7 +204,7 @@ def figure(content: Figure) -> charts.Drawn:
             {
                 "page": size,
                 "page_label": page.typeset(units.size(size)),
-                # A logarithm has no zero.
+                # Zero has no logarithm.
                 "value": page.number(value) if value > 0 else None,
                 "value_label": page.typeset(_value_label(value, content["time"])),
                 "series": series["name"],
@@ -243,15 +227,13 @@ def _value_label(value: float, time: bool) -> str:
 
 def _numbers(figure: Figure) -> str:
     series = figure["series"]
-    # A curve lacks the page sizes of which the memory holds too few.
+    # A curve has no point at page sizes of which the memory holds too few.
     curves = [{size: value for size, value in curve["points"]} for curve in series]
     rows = [
         [
-            page.text(page.typeset(units.size(size))),
+            page.prose(units.size(size)),
             *(
-                page.text(page.typeset(_value_label(curve[size], figure["time"])))
-                if size in curve
-                else "-"
+                page.prose(_value_label(curve[size], figure["time"])) if size in curve else "-"
                 for curve in curves
             ),
         ]

@@ -13,6 +13,7 @@ from nearfar import units
 from nearfar.diff import Row, flat
 from nearfar.errors import NearfarError
 from nearfar.report import palette
+from nearfar.report.cells import signed_percent
 from nearfar.report.html import charts, page
 from nearfar.report.runs import Runs, record
 from nearfar.result import Result
@@ -26,7 +27,7 @@ _CHARTS: Final = 6
 _SERIES: Final = 7
 _PLACES: Final = 60
 _SENTENCES: Final = 4
-#: From this factor on, a change is written as a factor.
+#: Ratios from this one on are written as a factor instead of a percentage.
 _FACTOR: Final = 2.0
 #: Columns that say which program a row is of.
 _PROGRAMS: Final = ("program", "trace", "traces", "workload", "command", "load", "first")
@@ -54,7 +55,7 @@ class Choice(NamedTuple):
 class RowsPage(page.Page[Result]):
     """Many rows: what each choice changes, the best row of each program, a chart, all rows."""
 
-    made_title = "How these were made"
+    provenance_title = "How these were made"
     hidden = ("cells",)
 
     def __init__(self, result: SweepResult | Runs) -> None:
@@ -70,8 +71,8 @@ class RowsPage(page.Page[Result]):
             self.heading = f"What <code>{page.text(where)}</code> found"
             self.source, self.differs = str(result.dataset), ""
             run = {**result.run["options"], **result.run["grid"]}
-            usual = {option.name: option.default for option in options_of(self.study.function)}
-            machine = run.get("machine", usual.get("machine"))
+            defaults = {option.name: option.default for option in options_of(self.study.function)}
+            machine = run.get("machine", defaults.get("machine"))
             self.run = {"machines": machine, **self.run} if machine else self.run
         else:
             super().__init__(result, result.to_dict())
@@ -86,6 +87,7 @@ class RowsPage(page.Page[Result]):
         self.metric, self.better = next(iter(columns.metrics.items()))
         known = {column.name: column for column in columns.columns}
         self.column: Column = known[self.metric]
+        self.head = self.column.head
         self.heads = {name: column.head for name, column in known.items()}
         self.program = next((key for key in _PROGRAMS if key in keys), None)
         rows = [row for row in self.rows if row.get(self.metric) is not None]
@@ -97,14 +99,14 @@ class RowsPage(page.Page[Result]):
         self.measured, self.seed = rows, columns.seed
         self.choices = self._choices()
         lines = [*self._best(), *map(self._sentence, self._largest()), *more]
-        self.headline, *self.more = lines or [f"No row has a value of {self._head()}."]
+        self.headline, *self.more = lines or [f"No row has a value of {self.head}."]
 
     def _sections(self) -> list[str]:
         parts = []
         if self.choices:
             parts.append(page.section("choices", "What each choice changes", self._table(), True))
         if drawn := self._charts():
-            parts.append(page.section("chart", f"Chart of {self._head()}", drawn, True))
+            parts.append(page.section("chart", f"Chart of {self.head}", drawn, True))
         if self.differs:
             parts.append(page.section("runs", "The runs", self.differs, True))
         return [*parts, page.section("numbers", "The rows", self._all(), True)]
@@ -126,13 +128,9 @@ class RowsPage(page.Page[Result]):
             found.setdefault(self._program(row), []).append(row)
         return found
 
-    def _least(self, rows: Sequence[Row]) -> Row:
-        """The best row."""
-        least = min if self.better == "less" else max
-        return least(rows, key=lambda row: _number(row[self.metric]))
-
-    def _head(self) -> str:
-        return self.column.head
+    def _best_row(self, rows: Sequence[Row]) -> Row:
+        best = min if self.better == "less" else max
+        return best(rows, key=lambda row: _number(row[self.metric]))
 
     def _values(self, key: str) -> list[str]:
         """The values of a key, in order of appearance."""
@@ -158,18 +156,15 @@ class RowsPage(page.Page[Result]):
         return found
 
     def _largest(self) -> list[Choice]:
-        """The choice that matters most of each key, the largest first."""
+        """The choice that changes most of each key, the largest change first."""
         by_key: dict[str, Choice] = {}
-        for choice in self.choices:
-            held = by_key.get(choice.key)
-            if held is None or abs(math.log(choice.mean)) > abs(math.log(held.mean)):
-                by_key[choice.key] = choice
-        order = sorted(by_key.values(), key=lambda choice: -abs(math.log(choice.mean)))
-        return order[:_SENTENCES]
+        for choice in sorted(self.choices, key=lambda choice: -abs(math.log(choice.mean))):
+            by_key.setdefault(choice.key, choice)
+        return list(by_key.values())[:_SENTENCES]
 
     def _sentence(self, choice: Choice) -> str:
         return (
-            f"{self._named(choice.key)} {choice.value} instead of {choice.base}: {self._head()} "
+            f"{self._named(choice.key)} {choice.value} instead of {choice.base}: {self.head} "
             f"{_change(choice.mean)}{_spread(choice)}."
         )
 
@@ -177,15 +172,15 @@ class RowsPage(page.Page[Result]):
         """The best row of each program."""
         lines = []
         for name, rows in self._programs().items():
-            best = self._least(rows)
+            best = self._best_row(rows)
             value, of = self._value(best[self.metric]), f"{name}: " if name else ""
             if len(rows) == 1:
-                lines.append(f"{of}{self._head()} {value}.")
+                lines.append(f"{of}{self.head} {value}.")
                 continue
-            own = [k for k in self.varying if len({_shown(k, row) for row in rows}) > 1]
-            case = ", ".join(f"{self._named(k)} {_shown(k, best)}" for k in own)
+            varying = [k for k in self.varying if len({_shown(k, row) for row in rows}) > 1]
+            case = ", ".join(f"{self._named(k)} {_shown(k, best)}" for k in varying)
             word = "lowest" if self.better == "less" else "highest"
-            lines.append(f"{of}{word} {self._head()} {value}{case and f', with {case}'}.")
+            lines.append(f"{of}{word} {self.head} {value}{case and f', with {case}'}.")
         more = len(lines) - _SENTENCES
         return lines[:_SENTENCES] + ([f"And {more} more programs."] if more > 0 else [])
 
@@ -205,9 +200,9 @@ class RowsPage(page.Page[Result]):
         heads = ["choice", "instead of", "change", "from", "to", "pairs"]
         rows = [
             [
-                page.text(page.typeset(f"{self._named(c.key)} {c.value}")),
-                page.text(page.typeset(c.base)),
-                *(page.text(page.typeset(_change(r)))
+                page.prose(f"{self._named(c.key)} {c.value}"),
+                page.prose(c.base),
+                *(page.prose(_change(r))
                   for r in (c.mean, min(c.ratios), max(c.ratios))),
                 page.text(units.count(len(c.ratios))),
             ]
@@ -217,11 +212,11 @@ class RowsPage(page.Page[Result]):
             f"<p>Rows of one program that differ in this choice only; {self.better} is better. "
             "Geometric mean, and the range over the pairs.</p>"
         )
-        return about + page.table(heads, rows, f"Change of {self._head()}")
+        return about + page.table(heads, rows, f"Change of {self.head}")
 
     def _charts(self) -> str:
         """A chart for each program with several values of the key that varies most."""
-        # Which run it was is no scale: it gives colours if anything else varies.
+        # Runs have no order: they are the colours, unless nothing else varies.
         ordered = sorted(self.varying, key=lambda key: (key == "run", -len(self._values(key))))
         if not ordered or len(self._values(ordered[0])) > _PLACES:
             return ""
@@ -231,8 +226,9 @@ class RowsPage(page.Page[Result]):
         rest = [key for key in others if key != series]
         body = ""
         for name, rows in self._programs().items():
-            # Means over the rest would mix what only some rows have.
-            fixed = {key: _shown(key, self._least(rows)) for key in rest}
+            # The other keys stay at the values of the best row: not all combinations have rows, so
+            # means over all of them would not be comparable.
+            fixed = {key: _shown(key, self._best_row(rows)) for key in rest}
             rows = [r for r in rows if all(_shown(key, r) == fixed[key] for key in rest)]
             if len({_shown(across, row) for row in rows}) < 2:
                 continue
@@ -244,7 +240,7 @@ class RowsPage(page.Page[Result]):
             over = ", ".join(f"{self._named(key)} {value}" for key, value in fixed.items())
             over = f"with {over}" if over else ""
             caption = ": ".join(filter(None, (name, over))) or f"By {self._named(across)}"
-            label = f"{self._head()} by {self._named(across)} {name}"
+            label = f"{self.head} by {self._named(across)} {name}"
             body += page.chart(identifier, label, f"{caption}.")
         return f'<div class="several">{body}</div>' if body else ""
 
@@ -255,8 +251,8 @@ class RowsPage(page.Page[Result]):
         factor = 1e9 if unit == "s" else 1
         groups: dict[tuple[str, str], list[float]] = {}
         for row in rows:
-            place = _shown(across, row), _shown(series, row)
-            groups.setdefault(place, []).append(factor * _number(row[self.metric]))
+            group = _shown(across, row), _shown(series, row)
+            groups.setdefault(group, []).append(factor * _number(row[self.metric]))
         points: list[charts.Datum] = []
         for (value, name), times in groups.items():
             mean = math.fsum(times) / len(times)
@@ -267,7 +263,6 @@ class RowsPage(page.Page[Result]):
         named = {"ns": charts.TIME_LABEL, "s": charts.TIME_LABEL, "bytes": charts.SIZE_LABEL}
         names = self._values(series) if series else [""]
         drawn = {name for _, name in groups}
-        colours = [c for n, c in palette.OKABE_ITO.items() if n not in ("yellow", "black")]
         legend = alt.Legend(
             title=self._named(series), orient="top", columns=3, labelLimit=110,
             values=[name for name in names if name in drawn],
@@ -276,35 +271,35 @@ class RowsPage(page.Page[Result]):
         scale = all(value[:1].isdigit() for value in given)
         marked = base.mark_line(point=True, strokeWidth=2) if scale else base.mark_bar()
         long = sum(map(len, order)) > 30
-        made = marked.encode(
+        chart = marked.encode(
             x=alt.X("x:O", sort=order, axis=alt.Axis(
                 title=self._named(across), labelAngle=-30 if long else 0, labelLimit=140)),
             y=alt.Y("value:Q", scale=alt.Scale(zero=True), axis=alt.Axis(
-                title=self._head() if unit in named else self.column.axis,
+                title=self.head if unit in named else self.column.axis,
                 labelExpr=named.get(unit, charts.COUNT_LABEL), tickCount=6)),
             color=alt.Color("series:N", legend=legend, scale=alt.Scale(
-                domain=names, range=(colours * len(names))[: len(names)])),
-            tooltip=[alt.Tooltip("x:N", title=self._named(across)),
-                     *([alt.Tooltip("series:N", title=self._named(series))] if series else []),
-                     alt.Tooltip("label:N", title=self._head())],
+                domain=names, range=palette.cycled(palette.SERIES, len(names)))),
+            tooltip=charts.tooltips(
+                x=self._named(across), **({"series": self._named(series)} if series else {}),
+                label=self.head),
         )  # fmt: skip
         if series and not scale:
-            made = made.encode(xOffset=alt.XOffset("series:N", sort=names))
-        return {"spec": charts.finish(made, 260), "points": points}
+            chart = chart.encode(xOffset=alt.XOffset("series:N", sort=names))
+        return {"spec": charts.finish(chart, 260), "points": points}
 
     def _all(self) -> str:
         keys = [*([self.program] if self.program else []), *self.varying]
-        heads = [*map(self._named, keys), self._head()]
+        heads = [*map(self._named, keys), self.head]
         listed = self.measured[:_ROWS]
         rows = [
             [
-                *(page.text(page.typeset(self._program(row) if key == self.program
-                                         else _shown(key, row))) for key in keys),
-                page.text(page.typeset(self._value(row[self.metric]))),
+                *(page.prose(self._program(row) if key == self.program
+                                         else _shown(key, row)) for key in keys),
+                page.prose(self._value(row[self.metric])),
             ]
             for row in listed
         ]  # fmt: skip
-        table = page.table(heads, rows, f"{self._head()}, {self.better} is better")
+        table = page.table(heads, rows, f"{self.head}, {self.better} is better")
         if len(listed) < len(self.rows):
             table += (
                 f"<p>{len(listed)} of {len(self.rows)} rows; {page.path(self.source)} has all.</p>"
@@ -324,7 +319,7 @@ def _change(ratio: float) -> str:
     """A ratio in words: ``-3.1 %``, ``12 times``."""
     if ratio >= _FACTOR:
         return f"{units.digits(ratio)} times"
-    return f"{'-' if ratio < 1 else '+'}{units.percent(abs(ratio - 1))}"
+    return signed_percent(ratio - 1)
 
 
 def _differs(result: Runs) -> str:
@@ -342,7 +337,7 @@ def _differs(result: Runs) -> str:
 
 
 def _spread(choice: Choice) -> str:
-    """How far the pairs differ."""
+    """The range of the ratios, in words; empty if they agree."""
     low, high = min(choice.ratios), max(choice.ratios)
     if len(choice.ratios) == 1 or high / low < 1.005:
         return ""

@@ -8,7 +8,7 @@ from nearfar import units
 from nearfar.declared import run as declared
 from nearfar.live import counters
 from nearfar.live_result import Outcome
-from nearfar.report import palette
+from nearfar.report.cells import cell
 from nearfar.report.html import page
 
 _GLOSSARY = (
@@ -61,20 +61,14 @@ class RunPage(page.Page[Outcome]):
     def _bars(self, parts: tuple[tuple[str, str], ...]) -> str:
         """Bars to one scale, of the columns that have a value."""
         values: dict[str, float | None] = dict(self.row)  # type: ignore[arg-type]
-        known = [(name, float(value), colour) for name, colour in parts
+        known = [(declared.ROWS.column(name), value, colour) for name, colour in parts
                  if (value := values[name]) is not None]  # fmt: skip
         longest = max(value for _, value, _ in known) or 1.0
-        body = ""
-        for name, value, colour in known:
-            column = declared.ROWS.column(name)
-            shown = units.size(value) if column.unit == "bytes" else units.duration(value * 1e9)
-            body += (
-                f'<div class="ssd-bar"><span title="{page.text(column.what)}">'
-                f"{page.text(page.typeset(f'{column.head}: {shown}'))}</span><div aria-hidden="
-                f'"true"><span style="width:{100 * value / longest:.3f}%;background:'
-                f'{palette.OKABE_ITO[colour]}"></span></div></div>'
-            )
-        return body
+        return "".join(
+            page.bar(f"{column.head}: {cell(column, value)}", [(value / longest, colour)],
+                     column.what)
+            for column, value, colour in known
+        )  # fmt: skip
 
     def _counts(self) -> str:
         """The counters that are not 0, with their rates."""
@@ -82,9 +76,8 @@ class RunPage(page.Page[Outcome]):
         rows = [
             [
                 page.text(name.removesuffix("_ns").replace("_", " ")),
-                page.text(page.typeset(units.duration(count))) if name.endswith("_ns")
-                else page.text(units.count(count)),
-                "" if name.endswith("_ns") else page.text(_rate(count / seconds)),
+                page.prose(units.duration(count)) if name.endswith("_ns") else units.count(count),
+                "" if name.endswith("_ns") else _rate(count / seconds),
                 page.text(what),
             ]
             for name, what in counters().items()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypedDict
+from typing import Final, Literal, TypedDict, get_args
 
 from nearfar import units
 from nearfar.declared import ssd as declared
 from nearfar.report import palette
 from nearfar.report import ssd as texts
+from nearfar.report.cells import cells
 from nearfar.report.html import charts, page
 from nearfar.ssd import Detail, SsdResult
 
 #: Colours of the parts of a core's time.
 _PARTS: Final = dict(zip(texts.CPU, ("blue", "vermillion", "purple", "grey"), strict=True))
-_COLOURS = palette.OKABE_ITO | {"grey": "#8c8c8c"}
+#: Times of a service, which have a histogram each.
+_Kind = Literal["predicted", "actual"]
+_KINDS: Final[tuple[_Kind, ...]] = get_args(_Kind)
+_COLOURS = palette.OKABE_ITO | {"grey": palette.GREY}
 _GLOSSARY = (
     ("embedded page fault", "A page is in the device's flash only and must come to its DRAM."),
     ("busy", "The core executes, or waits for DRAM."),
@@ -75,14 +79,15 @@ class SsdPage(page.Page[SsdResult]):
             "Embedded page faults by predicted and by actual time, 8 bins per doubling. "
             "The line is the threshold of the policy.",
         )
-        by_memory = []
+        parts, title = [], "How much DRAM in the device"
         if len(texts.by_size(rows)) > 1:
-            self.charts["times"] = _times(rows)
             label = "Time by DRAM of the device, a line for each policy"
-            body = page.chart("times", label, f"{label}. Less is better.")
-            by_memory = [page.section("times", "How much DRAM in the device", body, wide=True)]
+            caption = f"{label}. Less is better."
+            parts.append(
+                self._chart_section("times", title, _times(rows), label, caption, wide=True)
+            )
         return [
-            *by_memory,
+            *parts,
             page.section("bars", "Where the time went", _bars(rows), wide=True),
             page.section("service", "How long the device took", chooser + chart, wide=True),
             page.section("numbers", "The numbers", _table(rows), wide=True),
@@ -90,15 +95,10 @@ class SsdPage(page.Page[SsdResult]):
 
     def _data(self) -> dict[str, object]:
         charts_of = {"service": {"spec": _histogram()}, **self.charts} if self.faults else {}
-        brief = [
-            {key: value for key, value in detail.items() if key != "timeline"}
-            for detail in self.result.details
-        ]
-        return {
-            "result": {**self.result.to_dict(), "details": brief},
-            "model": {"charts": charts_of},
-            "cells": self.cells,
-        }
+        # Timelines are too long for a page.
+        details = [{k: v for k, v in d.items() if k != "timeline"} for d in self.result.details]
+        result = {**self.result.to_dict(), "details": details}
+        return {"result": result, "model": {"charts": charts_of}, "cells": self.cells}
 
 
 def _answers(result: SsdResult, faults: bool) -> list[str]:
@@ -139,20 +139,16 @@ def _times(rows: Sequence[declared.Row]) -> charts.Drawn:
     names = list(dict.fromkeys(units.clean(row["epf"]) for row in rows))
     sizes = sorted({row["dram_bytes"] for row in rows})
     colours = [palette.OKABE_ITO[c] for c in ("blue", "vermillion", "green", "purple", "orange")]
-    made = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_line(point=True, strokeWidth=2)
-        .encode(
-            x=alt.X("size:O", sort=[page.typeset(units.size(size)) for size in sizes],
-                    axis=alt.Axis(title=declared.ROWS.head("dram_bytes"), labelAngle=0)),
-            y=alt.Y("value:Q", scale=alt.Scale(zero=True), axis=alt.Axis(
-                    title="time", labelExpr=charts.TIME_LABEL, tickCount=6)),
-            color=alt.Color("policy:N", legend=alt.Legend(title=None, orient="top", columns=3),
-                            scale=alt.Scale(domain=names,
-                                            range=(colours * len(names))[: len(names)])),
-            tooltip=[alt.Tooltip("policy:N"), alt.Tooltip("size:N", title="DRAM"),
-                     alt.Tooltip("label:N", title="time")],
-        )
+    data = alt.Chart(alt.NamedData("points"))
+    chart = data.mark_line(point=True, strokeWidth=2).encode(
+        x=alt.X("size:O", sort=[page.typeset(units.size(size)) for size in sizes],
+                axis=alt.Axis(title=declared.ROWS.head("dram_bytes"), labelAngle=0)),
+        y=alt.Y("value:Q", scale=alt.Scale(zero=True), axis=alt.Axis(
+                title="time", labelExpr=charts.TIME_LABEL, tickCount=6)),
+        color=alt.Color("policy:N", legend=alt.Legend(title=None, orient="top", columns=3),
+                        scale=alt.Scale(domain=names,
+                                        range=palette.cycled(colours, len(names)))),
+        tooltip=charts.tooltips(policy="", size="DRAM", label="time"),
     )  # fmt: skip
     points: list[charts.Datum] = [
         {
@@ -163,7 +159,7 @@ def _times(rows: Sequence[declared.Row]) -> charts.Drawn:
         }
         for row in rows
     ]
-    return {"spec": charts.finish(made, 260), "points": points}
+    return {"spec": charts.finish(chart, 260), "points": points}
 
 
 def _name(row: declared.Row) -> str:
@@ -185,12 +181,9 @@ def _cell(row: declared.Row, detail: Detail) -> Cell:
                 "label": f"{units.duration(bin_['low_ns'])} to {units.duration(bin_['high_ns'])}",
                 "count": units.count(services),
             }
-            for kind, counts in (
-                ("predicted", [bin_["predicted"] for bin_ in detail["service"]]),
-                ("actual", [bin_["actual"] for bin_ in detail["service"]]),
-            )
-            for bin_, services in zip(detail["service"], counts, strict=True)
-            if services
+            for kind in _KINDS
+            for bin_ in detail["service"]
+            if (services := bin_[kind])
         ],
     }
 
@@ -202,16 +195,16 @@ def _bars(rows: Sequence[declared.Row]) -> str:
     )
     lines = []
     for row in rows:
-        whole = texts.core_seconds(row)
+        total = texts.core_seconds(row) or 1.0
         label = f"{_name(row)}: {units.duration(row['seconds'] * 1e9)}"
         segments = "".join(
             f'<span style="width:{100 * row[part] / longest:.3f}%;'
             f'background:{_COLOURS[colour]}" title="{declared.ROWS.head(part)} '
-            f'{page.text(units.percent(row[part] / (whole or 1.0)))}"></span>'
+            f'{page.text(units.percent(row[part] / total))}"></span>'
             for part, colour in _PARTS.items()
         )
         lines.append(
-            f'<div class="ssd-bar"><span>{page.text(page.typeset(label))}</span>'
+            f'<div class="ssd-bar"><span>{page.prose(label)}</span>'
             f'<div role="img" aria-label="{page.text(label)}">{segments}</div></div>'
         )
     caption = "Time of all cores together; bar length = time."
@@ -235,55 +228,37 @@ def _histogram() -> charts.Spec:
             labelSeparation=8,
         ),
     )
-    kinds = ["predicted", "actual"]
     colours = [palette.OKABE_ITO["orange"], palette.OKABE_ITO["blue"]]
-    bars = (
-        alt.Chart(alt.NamedData("bars"))
-        .mark_bar(opacity=0.6)
-        .encode(
-            x=x,
-            x2="high:Q",
-            y2=alt.Y2Datum(0),
-            y=alt.Y("value:Q", stack=None, axis=alt.Axis(title="services", tickCount=6,
-                    labelExpr=charts.COUNT_LABEL)),
-            color=alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=colours),
-                            legend=alt.Legend(title=None, orient="top")),
-            tooltip=[
-                alt.Tooltip("kind:N", title="time"),
-                alt.Tooltip("label:N", title="bin"),
-                alt.Tooltip("count:N", title="services"),
-            ],
-        )
+    data = alt.Chart(alt.NamedData("bars"))
+    bars = data.mark_bar(opacity=0.6).encode(
+        x=x,
+        x2="high:Q",
+        y2=alt.Y2Datum(0),
+        y=alt.Y("value:Q", stack=None, axis=alt.Axis(title="services", tickCount=6,
+                labelExpr=charts.COUNT_LABEL)),
+        color=alt.Color("kind:N", scale=alt.Scale(domain=list(_KINDS), range=colours),
+                        legend=alt.Legend(title=None, orient="top")),
+        tooltip=charts.tooltips(kind="time", label="bin", count="services"),
     )  # fmt: skip
-    rule = (
-        alt.Chart(alt.NamedData("threshold"))
-        .mark_rule(strokeDash=[4, 4], strokeWidth=2)
-        .encode(
-            x="low:Q",
-            opacity=alt.Opacity("shown:Q", scale=None),
-            tooltip=[alt.Tooltip("label:N", title="threshold")],
-        )
+    data = alt.Chart(alt.NamedData("threshold"))
+    rule = data.mark_rule(strokeDash=[4, 4], strokeWidth=2).encode(
+        x="low:Q",
+        opacity=alt.Opacity("shown:Q", scale=None),
+        tooltip=charts.tooltips(label="threshold"),
     )
     return charts.finish(alt.layer(bars, rule), 300)
 
 
 def _table(rows: Sequence[declared.Row]) -> str:
-    headers = declared.ROWS.heads(
-        "dram_bytes", "epf", "seconds", *texts.CPU, "embedded_fault_rate", "passed_share",
-        "predicted_us_mean", "actual_us_mean", "flash_reads", "flash_programs", "gc_collections",
-        "write_amplification",
+    before = ("dram_bytes", "epf", "seconds")
+    after = (
+        "embedded_fault_rate", "passed_share", "predicted_us_mean", "actual_us_mean",
+        "flash_reads", "flash_programs", "gc_collections", "write_amplification",
     )  # fmt: skip
-    cells = []
-    for row in rows:
-        whole = texts.core_seconds(row) or 1.0
-        values = [
-            units.size(row["dram_bytes"]), row["epf"], units.duration(row["seconds"] * 1e9),
-            *(units.percent(row[part] / whole) for part in texts.CPU),
-            units.rate(row["embedded_fault_rate"]), units.percent(row["passed_share"]),
-            units.duration(row["predicted_us_mean"] * 1e3),
-            units.duration(row["actual_us_mean"] * 1e3), units.count(row["flash_reads"]),
-            units.count(row["flash_programs"]), units.count(row["gc_collections"]),
-            units.digits(row["write_amplification"]),
-        ]  # fmt: skip
-        cells.append([page.text(page.typeset(cell)) for cell in values])
-    return page.table(headers, cells, "Every policy at every size of DRAM")
+    left, right = (cells(declared.ROWS, names, rows) for names in (before, after))
+    lines = [
+        [*begin, *texts.shares(row), *end]
+        for begin, row, end in zip(left, rows, right, strict=True)
+    ]
+    headers = declared.ROWS.heads(*before, *texts.CPU, *after)
+    return page.prose_table(headers, lines, "Every policy at every size of DRAM")

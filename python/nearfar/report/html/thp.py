@@ -38,25 +38,22 @@ class ThpPage(page.Page[ThpResult]):
         """Write the headings."""
         super().__init__(result, result.run)
         self.heading = f"Huge pages for <code>{page.name(result.run['trace'])}</code>?"
-        self.headline, *self.more = [*texts.answer(result), texts.rests(result)]
+        self.headline, *self.more = [*texts.answer(result), texts.basis(result)]
 
     def _sections(self) -> list[str]:
-        self.charts["memory"] = over_time(self.result)
-        names, rows = texts.cells(self.result.rows)
-        cells = [[page.text(page.typeset(cell)) for cell in row] for row in rows]
+        result, label = self.result, "Private memory over time, by policy"
         caption = "Private memory that is mapped, in the program's own time under each policy."
-        drawn = page.chart("memory", "Private memory over time, by policy", caption)
-        table = page.table(names, cells, "Policies")
+        table = page.prose_table(*texts.cells(result.rows), "Policies")
         sections = [
-            page.section("memory", "Memory over time", drawn, wide=True),
+            self._chart_section(
+                "memory", "Memory over time", over_time(result), label, caption, wide=True
+            ),
             page.section("numbers", "The numbers", table, wide=True),
         ]
-        if self.result.areas:
-            names, rows = texts.area_cells(self.result)
-            cells = [[page.text(page.typeset(cell)) for cell in row] for row in rows]
-            table = page.table(names, cells, texts.AREAS)
-            said = page.text(texts.advised(self.result))
-            sections.append(page.section("areas", "Areas", f"{table}<p>{said}</p>", wide=True))
+        if result.areas:
+            table = page.prose_table(*texts.area_cells(result), texts.AREAS)
+            advice = page.text(texts.advised(result))
+            sections.append(page.section("areas", "Areas", f"{table}<p>{advice}</p>", wide=True))
         return sections
 
 
@@ -65,24 +62,13 @@ def over_time(result: ThpResult) -> charts.Drawn:
     import altair as alt
 
     largest = max((point["mapped_bytes"] for point in result.points), default=1)
-    axis = alt.Axis(
-        title="private memory", labelExpr=charts.SIZE_LABEL, values=charts.size_ticks(largest)
-    )
     policies = [row["policy"] for row in result.rows]
-    made = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_line(interpolate="step-after", strokeWidth=2)
-        .encode(
-            x=alt.X("seconds:Q", axis=alt.Axis(title="time, seconds", grid=False)),
-            y=alt.Y("bytes:Q", axis=axis),
-            color=alt.Color("policy:N", sort=policies, legend=alt.Legend(title=None, orient="top")),
-            tooltip=[
-                alt.Tooltip("policy:N"),
-                alt.Tooltip("time:N"),
-                alt.Tooltip("mapped:N", title="private memory"),
-                alt.Tooltip("huge:N", title="in huge pages"),
-            ],
-        )
+    data = alt.Chart(alt.NamedData("points"))
+    chart = data.mark_line(interpolate="step-after", strokeWidth=2).encode(
+        x=alt.X("seconds:Q", axis=alt.Axis(title="time, seconds", grid=False)),
+        y=alt.Y("bytes:Q", axis=charts.size_axis("private memory", largest)),
+        color=alt.Color("policy:N", sort=policies, legend=alt.Legend(title=None, orient="top")),
+        tooltip=charts.tooltips(policy="", time="", mapped="private memory", huge="in huge pages"),
     )
     points: list[charts.Datum] = [
         {
@@ -95,4 +81,4 @@ def over_time(result: ThpResult) -> charts.Drawn:
         }
         for point in result.points
     ]
-    return {"spec": charts.finish(made, 260), "points": points}
+    return {"spec": charts.finish(chart, 260), "points": points}

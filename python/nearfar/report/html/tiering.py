@@ -91,19 +91,115 @@ class TieringPage(page.Page[TieringResult]):
             self.charts["enough"] = curve_chart(result, names)
         return [
             *([memory_chart.section(curves, "How much fast memory", _ENOUGH)] if curves else []),
-            _bars(means, names, self.charts, with_memory),
-            *(_curve(name, series, curves_of, seeds[0], self.charts) for name in _CURVES),
-            _boxes(rows, names, seeds, self.charts),
+            self._chart_section(
+                "bars",
+                "Bandwidth by phase",
+                bandwidth(means, names),
+                "Bandwidth by phase and policy",
+                f"Means over seeds.{with_memory}",
+            ),
+            *(self._curve(name, series, curves_of, seeds[0]) for name in _CURVES),
+            self._boxes(rows, names, seeds),
             _numbers(means),
         ]
+
+    def _curve(
+        self,
+        identifier: str,
+        series: Sequence[declared.SeriesRow],
+        names: list[str],
+        seed: int,
+    ) -> str:
+        """The section of a chart over the run, a line for each policy."""
+        import altair as alt
+
+        key, title, axis, kind = _CURVES[identifier]
+        chosen = [point for point in series if point["seed"] == seed]
+        largest = max((point[key] for point in chosen), default=0)
+        data = alt.Chart(alt.NamedData("points"))
+        chart = data.mark_line(strokeWidth=2).encode(
+            x=alt.X(
+                "progress:Q",
+                scale=alt.Scale(domain=[0, 1]),
+                axis=alt.Axis(title="progress of the run", format="%", tickCount=6),
+            ),
+            y=alt.Y("value:Q", axis=_axis(kind, axis, largest)),
+            color=_colour(names, True),
+            strokeDash=alt.StrokeDash("policy:N", scale=alt.Scale(domain=names)),
+            tooltip=charts.tooltips(policy="policy", phase="phase", label=title.lower()),
+        )
+
+        def label(value: float) -> str:
+            if kind == "size":
+                return page.typeset(units.size(value))
+            return units.percent(value) if kind == "share" else units.count(round(value))
+
+        points: list[charts.Datum] = [
+            {
+                "policy": point["policy"],
+                "phase": point["phase"],
+                "progress": point["progress"],
+                "value": point[key],
+                "label": label(point[key]),
+            }
+            for point in chosen
+        ]
+        last = {point["policy"]: label(point[key]) for point in chosen}
+        ends = ", ".join(f"{name} {value}" for name, value in last.items())
+        return self._chart_section(
+            identifier,
+            title,
+            {"spec": charts.finish(chart, 260), "points": points},
+            f"{title} over the run",
+            f"At the end: {ends}. Seed {seed}.",
+        )
+
+    def _boxes(self, rows: Sequence[declared.Row], names: list[str], seeds: list[int]) -> str:
+        """The section of counts of a whole run: a box plot over seeds, or a bar of one seed."""
+        import altair as alt
+
+        body, never = "", []
+        # A single seed has no spread.
+        single = len(seeds) == 1
+        over = f"minimum, quartiles, maximum over {len(seeds)} seeds"
+        # These charts are narrow.
+        turned = sum(6 * len(name) + 12 for name in names) > 240
+        for key, title in _BOXES.items():
+            totals: list[charts.Datum] = [
+                {
+                    "policy": name,
+                    "value": sum(
+                        row[key] for row in rows if row["policy"] == name and row["seed"] == seed
+                    ),
+                }
+                for name in names
+                for seed in seeds
+            ]
+            if not any(total["value"] for total in totals):
+                never.append(title.lower())
+                continue
+            boxes = alt.Chart(alt.NamedData("boxes"))
+            marked = boxes.mark_bar() if single else boxes.mark_boxplot(extent="min-max", size=18)
+            axis = alt.Axis(title=None, labelAngle=-40 if turned else 0)
+            chart = marked.encode(
+                x=alt.X("policy:N", sort=names, axis=axis),
+                y=alt.Y("value:Q", axis=_axis("count", "pages in a run")),
+                color=_colour(names, False),
+            )
+            identifier = "box-" + key.replace("_", "-")
+            self.charts[identifier] = {"spec": charts.finish(chart, 220), "boxes": totals}
+            caption = f"{title} of a whole run: {f'seed {seeds[0]}' if single else over}."
+            body += page.chart(identifier, title, caption)
+        body = f'<div class="several">{body}</div>'
+        body += f"<p>None: {', '.join(never)}.</p>" if never else ""
+        return page.section("boxes", "In a whole run" if single else "Over seeds", body, wide=True)
 
 
 def _axis(kind: str, title: str, largest: float = 0) -> alt.Axis:
     import altair as alt
 
     if kind == "size":
-        ticks = charts.size_ticks(largest)
-        return alt.Axis(title=title, values=ticks, labelExpr=charts.SIZE_LABEL)
+        return charts.size_axis(title, largest)
     if kind == "count":
         return alt.Axis(title=title, tickCount=6, labelExpr=charts.COUNT_LABEL, tickMinStep=1)
     return alt.Axis(title=title, tickCount=6)
@@ -114,13 +210,13 @@ def _colour(names: Sequence[str], legend: bool, among: Sequence[str] | None = No
     import altair as alt
 
     colours = [palette.OKABE_ITO[c] for c in ("blue", "orange", "green", "vermillion", "purple")]
-    colours += [palette.OKABE_ITO["sky"], "#8c8c8c"]
+    colours += [palette.OKABE_ITO["sky"], palette.GREY]
     shown = list(names if among is None else among)
     # Three columns fit on a phone.
     key = alt.Legend(title=None, orient="top", columns=3, labelLimit=140, values=shown)
     return alt.Color(
         "policy:N",
-        scale=alt.Scale(domain=list(names), range=(colours * len(names))[: len(names)]),
+        scale=alt.Scale(domain=list(names), range=palette.cycled(colours, len(names))),
         legend=key if legend else None,
     )
 
@@ -130,23 +226,16 @@ def bandwidth(rows: Sequence[declared.Row], names: list[str]) -> charts.Drawn:
     import altair as alt
 
     phases = list(dict.fromkeys(row["phase"] for row in rows))
-    made = (
-        alt.Chart(alt.NamedData("bars"))
-        .mark_bar()
-        .encode(
-            x=alt.X("phase:N", sort=phases, axis=alt.Axis(title=None, labelAngle=0)),
-            xOffset=alt.XOffset("policy:N", sort=names),
-            y=alt.Y("value:Q", axis=_axis("count", declared.ROWS.head("bandwidth_mb_s"))),
-            color=_colour(names, True),
-            tooltip=[
-                alt.Tooltip("policy:N", title="policy"),
-                alt.Tooltip("phase:N", title="phase"),
-                alt.Tooltip("label:N", title="bandwidth"),
-            ],
-        )
+    data = alt.Chart(alt.NamedData("bars"))
+    chart = data.mark_bar().encode(
+        x=alt.X("phase:N", sort=phases, axis=alt.Axis(title=None, labelAngle=0)),
+        xOffset=alt.XOffset("policy:N", sort=names),
+        y=alt.Y("value:Q", axis=_axis("count", declared.ROWS.head("bandwidth_mb_s"))),
+        color=_colour(names, True),
+        tooltip=charts.tooltips(policy="policy", phase="phase", label="bandwidth"),
     )
     return {
-        "spec": charts.finish(made, 300),
+        "spec": charts.finish(chart, 300),
         "bars": [
             {
                 "policy": row["policy"],
@@ -157,123 +246,6 @@ def bandwidth(rows: Sequence[declared.Row], names: list[str]) -> charts.Drawn:
             for row in rows
         ],
     }
-
-
-def _bars(
-    rows: Sequence[declared.Row],
-    names: list[str],
-    drawn: dict[str, charts.Drawn],
-    with_memory: str,
-) -> str:
-    drawn["bars"] = bandwidth(rows, names)
-    caption = f"Means over seeds.{with_memory}"
-    return page.section(
-        "bars", "Bandwidth by phase", page.chart("bars", "Bandwidth by phase and policy", caption)
-    )
-
-
-def _curve(
-    identifier: str,
-    series: Sequence[declared.SeriesRow],
-    names: list[str],
-    seed: int,
-    drawn: dict[str, charts.Drawn],
-) -> str:
-    import altair as alt
-
-    key, title, axis, kind = _CURVES[identifier]
-    chosen = [point for point in series if point["seed"] == seed]
-    largest = max((point[key] for point in chosen), default=0)
-    made = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_line(strokeWidth=2)
-        .encode(
-            x=alt.X(
-                "progress:Q",
-                scale=alt.Scale(domain=[0, 1]),
-                axis=alt.Axis(title="progress of the run", format="%", tickCount=6),
-            ),
-            y=alt.Y("value:Q", axis=_axis(kind, axis, largest)),
-            color=_colour(names, True),
-            strokeDash=alt.StrokeDash("policy:N", scale=alt.Scale(domain=names)),
-            tooltip=[
-                alt.Tooltip("policy:N", title="policy"),
-                alt.Tooltip("phase:N", title="phase"),
-                alt.Tooltip("label:N", title=title.lower()),
-            ],
-        )
-    )
-
-    def label(value: float) -> str:
-        if kind == "size":
-            return page.typeset(units.size(value))
-        return units.percent(value) if kind == "share" else units.count(round(value))
-
-    drawn[identifier] = {
-        "spec": charts.finish(made, 260),
-        "points": [
-            {
-                "policy": point["policy"],
-                "phase": point["phase"],
-                "progress": point["progress"],
-                "value": point[key],
-                "label": label(point[key]),
-            }
-            for point in chosen
-        ],
-    }
-    last = {point["policy"]: point[key] for point in chosen}
-    ends = ", ".join(f"{name} {label(value)}" for name, value in last.items())
-    body = page.chart(identifier, f"{title} over the run", f"At the end: {ends}. Seed {seed}.")
-    return page.section(identifier, title, body)
-
-
-def _boxes(
-    rows: Sequence[declared.Row],
-    names: list[str],
-    seeds: list[int],
-    drawn: dict[str, charts.Drawn],
-) -> str:
-    import altair as alt
-
-    totals = {
-        (name, seed, key): sum(
-            row[key] for row in rows if row["policy"] == name and row["seed"] == seed
-        )
-        for name in names
-        for seed in seeds
-        for key in _BOXES
-    }
-    body = ""
-    # A single seed has no spread.
-    single = len(seeds) == 1
-    over = f"seed {seeds[0]}" if single else f"minimum, quartiles, maximum over {len(seeds)} seeds"
-    shown = {k: t for k, t in _BOXES.items() if any(totals[n, s, k] for n in names for s in seeds)}
-    # These charts are narrow.
-    turned = sum(6 * len(name) + 12 for name in names) > 240
-    angle = -40 if turned else 0
-    for key, title in shown.items():
-        boxes = alt.Chart(alt.NamedData("boxes"))
-        made = (
-            boxes.mark_bar() if single else boxes.mark_boxplot(extent="min-max", size=18)
-        ).encode(
-            x=alt.X("policy:N", sort=names, axis=alt.Axis(title=None, labelAngle=angle)),
-            y=alt.Y("value:Q", axis=_axis("count", "pages in a run")),
-            color=_colour(names, False),
-        )
-        identifier = "box-" + key.replace("_", "-")
-        drawn[identifier] = {
-            "spec": charts.finish(made, 220),
-            "boxes": [
-                {"policy": name, "value": totals[name, seed, key]}
-                for name in names
-                for seed in seeds
-            ],
-        }
-        body += page.chart(identifier, title, f"{title} of a whole run: {over}.")
-    never = ", ".join(title.lower() for key, title in _BOXES.items() if key not in shown)
-    body = f'<div class="several">{body}</div>' + (f"<p>None: {never}.</p>" if never else "")
-    return page.section("boxes", "In a whole run" if single else "Over seeds", body, wide=True)
 
 
 #: Columns of the table of numbers.

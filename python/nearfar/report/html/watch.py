@@ -38,22 +38,22 @@ class WatchPage(page.Page[WatchResult]):
     def _sections(self) -> list[str]:
         parts = []
         if self.result.windows:
-            self.charts["enough"] = curve(self.result)
-            whole = units.size(self.row["resident_bytes"])
-            caption = f"As a multiple of the time with all of {whole}, by the faults of each size."
-            parts.append(page.section(
-                "enough", "How much memory is enough",
-                page.chart("enough", "Time against memory size", caption), wide=True,
-            ))  # fmt: skip
-            self.charts["windows"] = _windows(self.result.windows)
-            caption = "Memory that was used within a window of time, on average."
-            parts.append(page.section(
-                "windows", "What it used, and how often",
-                page.chart("windows", "Working set against its window", caption), wide=True,
-            ))  # fmt: skip
-        facts = page.definitions(
-            (head, page.text(page.typeset(text))) for head, text in self.answer
-        )
+            most = units.size(self.row["resident_bytes"])
+            parts = [
+                self._chart_section(
+                    "enough", "How much memory is enough", curve(self.result),
+                    "Time against memory size",
+                    f"As a multiple of the time with all of {most}, by the faults of each size.",
+                    wide=True,
+                ),
+                self._chart_section(
+                    "windows", "What it used, and how often", _windows(self.result.windows),
+                    "Working set against its window",
+                    "Memory that was used within a window of time, on average.",
+                    wide=True,
+                ),
+            ]  # fmt: skip
+        facts = page.definitions((head, page.prose(text)) for head, text in self.answer)
         return [*parts, page.section("answer", "The answer", facts, wide=True)]
 
 
@@ -65,10 +65,10 @@ def curve(result: WatchResult) -> charts.Drawn:
         for point in result.windows
     }
     times[Memory(row["memory_bytes"], None)] = 1 + row["slowdown"]
-    whole = max(row["resident_bytes"], *(size.bytes for size in times))
-    times.setdefault(Memory(whole, None), 1.0)
-    made = MemoryCurve.of(str(row["storage"]), times, base=1.0)
-    return memory.drawn([made], slowdown(result.run, declared.OPTIONS), memory.STORAGES)
+    most = max(row["resident_bytes"], *(size.bytes for size in times))
+    times.setdefault(Memory(most, None), 1.0)
+    of_storage = MemoryCurve.of(str(row["storage"]), times, base=1.0)
+    return memory.drawn([of_storage], slowdown(result.run, declared.OPTIONS), memory.STORAGES)
 
 
 def _windows(points: Sequence[declared.WindowsRow]) -> charts.Drawn:
@@ -81,16 +81,11 @@ def _windows(points: Sequence[declared.WindowsRow]) -> charts.Drawn:
         axis=alt.Axis(title="window, seconds", format="~g", tickCount=6, grid=False),
     )
     largest = max(point["anonymous_bytes"] + point["file_bytes"] for point in points)
-    axis = alt.Axis(title="used", labelExpr=charts.SIZE_LABEL, values=charts.size_ticks(largest))
     base = alt.Chart(alt.NamedData("points")).encode(
         x=x,
-        y=alt.Y("bytes:Q", axis=axis),
+        y=alt.Y("bytes:Q", axis=charts.size_axis("used", largest)),
         color=alt.Color("part:N", legend=alt.Legend(title=None, orient="top")),
-        tooltip=[
-            alt.Tooltip("seconds_label:N", title="window"),
-            alt.Tooltip("part:N", title="memory"),
-            alt.Tooltip("bytes_label:N", title="used"),
-        ],
+        tooltip=charts.tooltips(seconds_label="window", part="memory", bytes_label="used"),
     )
     drawn: list[charts.Datum] = [
         {

@@ -40,10 +40,9 @@ def chart(spec: Spec, title: str, **data: Sequence[Datum]) -> Chart:
         raise NearfarError("plot: the result has no rows to draw")
     first, *more = title.splitlines()
     heading = {"text": first, "subtitle": more, "limit": WIDTH + 120}
-    whole = {**spec, "width": WIDTH, "title": heading, "datasets": data, "autosize": "pad"}
-    colours = list(palette.OKABE_ITO.values())
-    whole["config"] = {"range": {"category": colours, "ordinal": {"scheme": "viridis"}}}
-    return alt.Chart.from_dict(whole)
+    colours = {"category": list(palette.OKABE_ITO.values()), "ordinal": {"scheme": "viridis"}}
+    frame = {"width": WIDTH, "title": heading, "datasets": data, "autosize": "pad"}
+    return alt.Chart.from_dict({**spec, **frame, "config": {"range": colours}})
 
 
 def legend(spec: Spec, field: str, **keys: object) -> None:
@@ -88,15 +87,12 @@ def bars(rows: Sequence[Datum], title: str, *, x: str, series: str, axis: str, l
     names = list(dict.fromkeys(str(row[series]) for row in rows))
     # Labels that would overlap are turned; a character takes about 6 pixels.
     turned = sum(6 * len(place) + 12 for place in order) > WIDTH
-    made = (
-        alt.Chart(alt.NamedData("bars"))
-        .mark_bar()
-        .encode(
-            x=alt.X(f"{x}:N", sort=order, axis=alt.Axis(labelAngle=-40 if turned else 0)),
-            xOffset=alt.XOffset(f"{series}:N", sort=names),
-            y=alt.Y("value:Q", axis=alt.Axis(title=axis, labelExpr=label, tickCount=6)),
-            color=alt.Color(f"{series}:N", scale=alt.Scale(domain=names)),
-            tooltip=[f"{x}:N", f"{series}:N", alt.Tooltip("value:Q", title=axis)],
-        )
+    data = alt.Chart(alt.NamedData("bars"))
+    drawn = data.mark_bar().encode(
+        x=alt.X(f"{x}:N", sort=order, axis=alt.Axis(labelAngle=-40 if turned else 0)),
+        xOffset=alt.XOffset(f"{series}:N", sort=names),
+        y=alt.Y("value:Q", axis=alt.Axis(title=axis, labelExpr=label, tickCount=6)),
+        color=alt.Color(f"{series}:N", scale=alt.Scale(domain=names)),
+        tooltip=[f"{x}:N", f"{series}:N", alt.Tooltip("value:Q", title=axis)],
     )
-    return chart(finish(made, 300), title, bars=rows)
+    return chart(finish(drawn, 300), title, bars=rows)

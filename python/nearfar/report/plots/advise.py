@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nearfar import units
+from nearfar.advise import AdviseResult
 from nearfar.errors import NearfarError
 from nearfar.report.html import advise, charts
 from nearfar.report.plots import Chart, chart
-
-if TYPE_CHECKING:
-    from nearfar.advise import AdviseResult
 
 
 def draw(result: AdviseResult) -> Chart:
     """The chart of the page for one virtual machine."""
     if not result.rows:
         raise NearfarError("plot: the result has no rows to draw")
-    shown = advise.curve(result.rows[0])
-    spec = charts.advice([point["page_bytes"] for point in result.rows[0]["curve"]])
     row = result.rows[0]
+    shown = advise.curve(row)
+    spec = charts.advice([point["page_bytes"] for point in row["curve"]])
     gain = f", {units.percent(row['gain'])} less time per reference than 4 KiB"
     title = (
         f"{shown['name']}: {units.size(row['advised_page_bytes'])}{gain if row['gain'] else ''}\n"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nearfar.declared import diff as declared
+from nearfar.diff import DiffResult
 from nearfar.report.diff import values_of
-from nearfar.report.html.charts import Datum
+from nearfar.report.html.charts import RATE_LABEL, Datum
 from nearfar.report.plots import Chart, bars, limit
-
-if TYPE_CHECKING:
-    from nearfar.diff import DiffResult
 
 
 def draw(result: DiffResult) -> Chart:
@@ -35,6 +32,4 @@ def draw(result: DiffResult) -> Chart:
     ]
     title = f"{metric}: {Path(run['b']).name} against {Path(run['a']).name}{note}"
     axis = f"{declared.ROWS.head('relative')}, %"
-    return bars(
-        rows, title, x="row", series="verdict", axis=axis, label="format(datum.value, '~g')"
-    )
+    return bars(rows, title, x="row", series="verdict", axis=axis, label=RATE_LABEL)

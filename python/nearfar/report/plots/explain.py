@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nearfar import units
 from nearfar.declared import explain as declared
+from nearfar.explain import ExplainResult
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report.html import charts
 from nearfar.report.plots import Chart, bars
-
-if TYPE_CHECKING:
-    from nearfar.explain import ExplainResult
 
 _PARTS = {"T_A": "translation", "T_D": "data"}
 
 
 def draw(result: ExplainResult) -> Chart:
-    """A bar for each term: translation beside data, or 4 KiB beside the page size explained."""
+    """A bar for each term: of translation and data, or of 4 KiB and the explained page size."""
     rows: list[charts.Datum]
     if result.run["usual_ns"] is None:
         rows = [
@@ -26,20 +22,8 @@ def draw(result: ExplainResult) -> Chart:
         ]
     else:
         usual, size = units.size(USUAL_PAGE), units.size(result.run["page_bytes"])
-        rows = [
-            {"part": part, "term": term["term"], "value": ns}
-            for part, times in (
-                (usual, [term["usual_ns"] for term in result.terms]),
-                (size, [term["ns"] for term in result.terms]),
-            )
-            for term, ns in zip(result.terms, times, strict=True)
-        ]
+        rows = [{"part": usual, "term": t["term"], "value": t["usual_ns"]} for t in result.terms]
+        rows += [{"part": size, "term": t["term"], "value": t["ns"]} for t in result.terms]
     title = f"Where {units.duration(result.run['total_ns'])} per reference go"
-    return bars(
-        rows,
-        title,
-        x="part",
-        series="term",
-        axis=declared.TERMS_ROWS.head("ns"),
-        label=charts.TIME_LABEL,
-    )
+    axis = declared.TERMS_ROWS.head("ns")
+    return bars(rows, title, x="part", series="term", axis=axis, label=charts.TIME_LABEL)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
+from nearfar.fit import Fits
+from nearfar.models import Fit
 from nearfar.report.fit import memory_label
 from nearfar.report.html import charts
 from nearfar.report.plots import Chart, chart, legend
-
-if TYPE_CHECKING:
-    from nearfar.fit import Fits
-    from nearfar.models import Fit
 
 _AXES = {
     "tlb": declared.ROWS.column("tlb_miss_rate").axis,
@@ -32,7 +29,7 @@ def draw(result: Fits) -> Chart:
         raise NearfarError("plot: the result has no rows to draw")
     spec = charts.rates(pages, len(shown), _AXES[shown[0].quantity], len(shown) > 1)
     if len(shown) > 1:
-        names = [_label(fit) for fit in shown]
+        names = list(map(_label, shown))
         legend(spec, "series", title="memory", labelExpr=f"{json.dumps(names)}[datum.value]")
     points = [point for series, fit in enumerate(shown) for point in _points(fit, series)]
     curves = [point for series, fit in enumerate(shown) for point in _curve(fit, series, pages)]

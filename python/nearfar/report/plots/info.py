@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nearfar.errors import NearfarError
+from nearfar.info import Info
 from nearfar.report.html import info
 from nearfar.report.plots import Chart, chart, legend
-
-if TYPE_CHECKING:
-    from nearfar.info import Info
 
 
 def draw(result: Info) -> Chart:
@@ -17,7 +13,7 @@ def draw(result: Info) -> Chart:
     regions = result.content.get("regions")
     if not regions:
         raise NearfarError("plot: the trace has no regions")
-    made = info.regions(regions)
-    legend(made["spec"], "part")
-    made["spec"]["encoding"]["y"]["axis"]["labelLimit"] = 400
-    return chart(made["spec"], "Hottest regions", bars=made["bars"])
+    drawn = info.regions(regions)
+    legend(drawn["spec"], "part")
+    drawn["spec"]["encoding"]["y"]["axis"]["labelLimit"] = 400
+    return chart(drawn["spec"], "Hottest regions", bars=drawn["bars"])

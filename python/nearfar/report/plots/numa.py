@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from nearfar import units
 from nearfar.declared import numa_alloc, numa_pair, numa_plan, numa_run
+from nearfar.numa import NumaResult, Row
 from nearfar.report.html import charts
 from nearfar.report.plots import Chart, bars
-
-if TYPE_CHECKING:
-    from nearfar.numa import NumaResult, Row
-
-_PLAIN = "format(datum.value, '~g')"
 
 
 def draw(result: NumaResult[Row]) -> Chart:
     """Bars; a case that is not possible has none."""
-    rows: Sequence[object] = result.rows
-    match result.run["question"]:
-        case "alloc":
-            return _alloc(cast("Sequence[numa_alloc.Row]", rows))
-        case "run":
-            return _run(cast("Sequence[numa_run.Row]", rows))
-        case "pair":
-            return _pair(cast("Sequence[numa_pair.Row]", rows))
-        case _:
-            return _plan(cast("Sequence[numa_plan.Row]", rows))
+    by_question: dict[str, Callable[[Any], Chart]] = {
+        "alloc": _alloc, "run": _run, "pair": _pair, "plan": _plan
+    }  # fmt: skip
+    return by_question[result.run["question"]](result.rows)
 
 
 def _alloc(rows: Sequence[numa_alloc.Row]) -> Chart:
@@ -54,7 +44,7 @@ def _run(rows: Sequence[numa_run.Row]) -> Chart:
 def _pair(rows: Sequence[numa_pair.Row]) -> Chart:
     drawn: list[charts.Datum] = [
         {
-            # Pages in a random order overlap by chance.
+            # Without an overlap, pages are in a random order.
             "overlap": "shuffled" if row["overlap"] is None else units.percent(row["overlap"]),
             "machine": name,
             "value": slowdown,
@@ -63,7 +53,9 @@ def _pair(rows: Sequence[numa_pair.Row]) -> Chart:
         for slowdown, name in ((row["slowdown_a"], "first"), (row["slowdown_b"], "second"))
     ]
     title = "How much slower two virtual machines are together than alone"
-    return bars(drawn, title, x="overlap", series="machine", axis="times as slow", label=_PLAIN)
+    return bars(
+        drawn, title, x="overlap", series="machine", axis="times as slow", label=charts.RATE_LABEL
+    )
 
 
 def _plan(rows: Sequence[numa_plan.Row]) -> Chart:
@@ -73,4 +65,6 @@ def _plan(rows: Sequence[numa_plan.Row]) -> Chart:
         for row in rows
         if row["possible"]
     ]  # fmt: skip
-    return bars(drawn, "Bandwidth by mode", x="mode", series="plan", axis="GB/s", label=_PLAIN)
+    return bars(
+        drawn, "Bandwidth by mode", x="mode", series="plan", axis="GB/s", label=charts.RATE_LABEL
+    )

@@ -1,23 +1,21 @@
 """Time per reference by page size, at the middle memory size and the first storage.
 
 Page sizes that thrash can take a thousand times as long as the best one, and would hide the other
-bars: bars end at :data:`MAX` times that of the usual page, with their time written on them.
+bars: bars end at :data:`MAX` times the time of 4 KiB, with their time written on them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from nearfar import paging_findings as findings
 from nearfar import units
+from nearfar.paging import PagingResult
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report.html import charts, page, paging
 from nearfar.report.plots import Chart, chart, legend
 
-if TYPE_CHECKING:
-    from nearfar.paging import PagingResult
-
-#: The end of the axis, as a multiple of the usual page's time.
+#: The end of the axis, as a multiple of the time of 4 KiB.
 MAX: Final = 3
 
 

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
 
 from nearfar import papers
 from nearfar.report.html import charts, reproduce
 from nearfar.report.plots import Chart, bars, chart
 from nearfar.report.reproduce import STATES
-
-if TYPE_CHECKING:
-    from nearfar.reproduce import Reproduced
+from nearfar.reproduce import Reproduced
 
 
 def draw(result: Reproduced) -> Chart:
     """Curves of the figure, or bars by paper."""
     if result.figures:
-        made = reproduce.figure(result.figures[0])
+        drawn = reproduce.figure(result.figures[0])
         title = result.figures[0]["title"]
-        return chart(made["spec"], title, points=made["points"], curves=made["curves"])
-    counts: dict[tuple[str, str], int] = {}
-    for row in result.rows:
-        key = (papers.label(row["paper"]), STATES[row["holds"]])
-        counts[key] = counts.get(key, 0) + 1
+        return chart(drawn["spec"], title, points=drawn["points"], curves=drawn["curves"])
+    counts = Counter((papers.label(row["paper"]), STATES[row["holds"]]) for row in result.rows)
     rows: list[charts.Datum] = [
         {"paper": paper, "verdict": word, "value": n} for (paper, word), n in counts.items()
     ]
-    title = "Published statements and our results"
-    return bars(
-        rows, title, x="paper", series="verdict", axis="statements", label=charts.COUNT_LABEL
-    )
+    title, label = "Published statements and our results", charts.COUNT_LABEL
+    return bars(rows, title, x="paper", series="verdict", axis="statements", label=label)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nearfar import units
 from nearfar.declared import ssd as declared
 from nearfar.report.html import charts
 from nearfar.report.plots import Chart, bars
-
-if TYPE_CHECKING:
-    from nearfar.ssd import SsdResult
+from nearfar.ssd import SsdResult
 
 
 def draw(result: SsdResult) -> Chart:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nearfar import units
 from nearfar.diff import flat
-from nearfar.report.html.charts import Datum
+from nearfar.report.html.charts import COUNT_LABEL, Datum
 from nearfar.report.plots import Chart, bars, limit
 from nearfar.run_folder import Run
-
-if TYPE_CHECKING:
-    from nearfar.sweep import SweepResult
+from nearfar.sweep import SweepResult
 
 #: The number of colours that are still distinguishable.
 _SERIES = 8
@@ -36,10 +32,8 @@ def draw(result: SweepResult) -> Chart:
     ]
     series = list(dict.fromkeys(row["row"] for row in drawn))
     names, note = limit(list(dict.fromkeys(row["cell"] for row in drawn)))
-    shown = set(series[:_SERIES])
     if len(series) > _SERIES:
         note += f"; {_SERIES} of {len(series)} rows of each"
-    kept = [row for row in drawn if row["row"] in shown and row["cell"] in names]
+    shown = [row for row in drawn if row["row"] in series[:_SERIES] and row["cell"] in names]
     title = f"{result.run['of']}: {metric} by cell{note}"
-    label = "format(datum.value, '~s')"
-    return bars(kept, title, x="cell", series="row", axis=metric, label=label)
+    return bars(shown, title, x="cell", series="row", axis=metric, label=COUNT_LABEL)

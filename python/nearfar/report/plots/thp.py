@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nearfar.report.html.thp import over_time
 from nearfar.report.plots import Chart, chart
-
-if TYPE_CHECKING:
-    from nearfar.thp import ThpResult
+from nearfar.thp import ThpResult
 
 
 def draw(result: ThpResult) -> Chart:

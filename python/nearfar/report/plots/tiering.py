@@ -13,8 +13,8 @@ def draw(result: TieringResult) -> Chart:
     title = "\n".join(answers.answers(result))
     names = list(dict.fromkeys(row["policy"] for row in result.rows))
     if answers.policy_curves(result):
-        made = tiering.curve_chart(result, names)
-        return chart(made["spec"], title, points=made["points"], marks=made["marks"])
+        drawn = tiering.curve_chart(result, names)
+        return chart(drawn["spec"], title, points=drawn["points"], marks=drawn["marks"])
     rows = answers.by_tenant(answers.means(of_memory(result, result.rows)), "phase")
-    made = tiering.bandwidth(rows, names)
-    return chart(made["spec"], title, bars=made["bars"])
+    drawn = tiering.bandwidth(rows, names)
+    return chart(drawn["spec"], title, bars=drawn["bars"])

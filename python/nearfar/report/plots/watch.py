@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nearfar.errors import NearfarError
 from nearfar.report.html.watch import curve
 from nearfar.report.plots import Chart, chart
-
-if TYPE_CHECKING:
-    from nearfar.watch import WatchResult
+from nearfar.watch import WatchResult
 
 
 def draw(result: WatchResult) -> Chart:
@@ -17,9 +13,5 @@ def draw(result: WatchResult) -> Chart:
     if not result.windows:
         raise NearfarError("plot: the result has no rows to draw")
     drawn = curve(result)
-    return chart(
-        drawn["spec"],
-        f"Time against memory of {result.rows[0]['vm']}",
-        points=drawn["points"],
-        marks=drawn["marks"],
-    )
+    title = f"Time against memory of {result.rows[0]['vm']}"
+    return chart(drawn["spec"], title, points=drawn["points"], marks=drawn["marks"])
