@@ -103,10 +103,10 @@ pub fn announce(stream: &mut Stream) {
     }
     let host = HOST.lock().map(|host| host.clone()).unwrap_or_default();
     // QEMU places the guest below itself; new ranges above that are QEMU's.
-    let own = fs::read_link("/proc/self/exe").unwrap_or_default();
+    let qemu_path = fs::read_link("/proc/self/exe").unwrap_or_default();
     let ceiling = all
         .iter()
-        .filter(|range| own.as_os_str() == range.name.as_str())
+        .filter(|range| qemu_path.as_os_str() == range.name.as_str())
         .map(|range| range.start)
         .min()
         .unwrap_or(u64::MAX);
@@ -142,7 +142,8 @@ pub fn announce(stream: &mut Stream) {
         // QEMU translates the program's code, and maps it with what surrounds it, not executable.
         let bytes = range.end - range.start;
         let mut from = 0;
-        for (to, code) in parts(&code_segments(&range.name), range.offset, bytes) {
+        let segments = code_segments(&range.name).unwrap_or_default();
+        for (to, code) in parts(&segments, range.offset, bytes) {
             let fixed = [
                 what::MAP,
                 (range.start + from).wrapping_sub(base),
@@ -179,13 +180,9 @@ fn parts(segments: &[(u64, u64)], offset: u64, bytes: u64) -> Vec<(u64, bool)> {
     ends.into_iter().map(|end| (end - offset, is_code(end - 1))).collect()
 }
 
-/// Offsets in a 64-bit little-endian ELF file of its executable segments, in whole pages. Empty if
-/// it is none.
-fn code_segments(path: &str) -> Vec<(u64, u64)> {
-    read_code_segments(path).unwrap_or_default()
-}
-
-fn read_code_segments(path: &str) -> Option<Vec<(u64, u64)>> {
+/// Offsets in a 64-bit little-endian ELF file of its executable segments, in whole pages. `None` if
+/// it is no such file.
+fn code_segments(path: &str) -> Option<Vec<(u64, u64)>> {
     const LOAD: u64 = 1;
     const EXECUTE: u64 = 1;
     if !path.starts_with('/') {

@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One by one.
-    Usual,
+    Ordinary,
     /// May load and store at once.
     Atomic,
     /// aarch64 `stxr` and the like.
@@ -23,7 +23,7 @@ pub fn kind(machine: u16, code: &[u8]) -> Kind {
     match (machine, code) {
         (62, _) => x86(code),
         (_, &[a, b, c, d]) => aarch64(u32::from_le_bytes([a, b, c, d])),
-        _ => Kind::Usual,
+        _ => Kind::Ordinary,
     }
 }
 
@@ -42,7 +42,7 @@ fn x86(code: &[u8]) -> Kind {
             _ => break,
         }
     }
-    if locked { Kind::Atomic } else { Kind::Usual }
+    if locked { Kind::Atomic } else { Kind::Ordinary }
 }
 
 fn aarch64(code: u32) -> Kind {
@@ -61,6 +61,6 @@ fn aarch64(code: u32) -> Kind {
     } else if exclusive || code & 0x3b20_0c00 == 0x3820_0000 {
         Kind::Atomic
     } else {
-        Kind::Usual
+        Kind::Ordinary
     }
 }

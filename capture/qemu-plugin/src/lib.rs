@@ -53,7 +53,7 @@ pub static qemu_plugin_version: c_int = qemu::QEMU_PLUGIN_VERSION as c_int;
 const NO_REGS: qemu::qemu_plugin_cb_flags = qemu::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
 const READ_WRITE: qemu::qemu_plugin_mem_rw = qemu::qemu_plugin_mem_rw::QEMU_PLUGIN_MEM_RW;
 
-/// What callbacks record: [`Whole`] or [`sample::Sample`].
+/// What callbacks record: [`AllReferences`] or [`sample::Sample`].
 ///
 /// # Safety
 /// Callers of the unsafe functions are on the thread of `vcpu`, which has been opened, have no
@@ -87,10 +87,10 @@ pub struct At {
 type OnBlock = extern "C" fn(c_uint, *mut c_void);
 type OnReference = extern "C" fn(c_uint, u32, u64, *mut c_void);
 
-/// Everything.
-struct Whole;
+/// Every block and every reference.
+struct AllReferences;
 
-impl Recording for Whole {
+impl Recording for AllReferences {
     fn data(index: u64, _: u64) -> u64 {
         index
     }
@@ -123,7 +123,7 @@ impl Recording for Whole {
 /// Called when a block begins. `word` is its encoded word.
 extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
-    unsafe { Whole::fetch(vcpu, word as u64) };
+    unsafe { AllReferences::fetch(vcpu, word as u64) };
 }
 
 /// Called on a load or store. `data` is that of [`Recording::data`].
@@ -222,9 +222,9 @@ extern "C" fn on_translation(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_p
     // SAFETY: the block is valid.
     unsafe {
         match (vm::is_on(), sample::is_on()) {
-            (false, false) => instrument::<Whole>(recorder, block),
+            (false, false) => instrument::<AllReferences>(recorder, block),
             (false, true) => instrument::<sample::Sample>(recorder, block),
-            (true, false) => instrument::<Physical<Whole>>(recorder, block),
+            (true, false) => instrument::<Physical<AllReferences>>(recorder, block),
             (true, true) => instrument::<Physical<sample::Sample>>(recorder, block),
         }
     }
@@ -285,7 +285,7 @@ impl Part {
 /// To be called while QEMU translates `block`.
 unsafe fn instrument<R: Recording>(recorder: &Recorder, block: *mut qemu::qemu_plugin_tb) {
     let fast = FAST_UNPACK.load(Relaxed);
-    let usual = if fast { R::reference() } else { reference_by_api::<R> };
+    let ordinary = if fast { R::reference() } else { reference_by_api::<R> };
     // SAFETY: contract of this function, and every index is below the number of instructions.
     unsafe {
         let kernel = vm::is_on() && vm::is_kernel(qemu::qemu_plugin_tb_vaddr(block));
@@ -301,7 +301,7 @@ unsafe fn instrument<R: Recording>(recorder: &Recorder, block: *mut qemu::qemu_p
                 let code = qemu::qemu_plugin_insn_data(instruction).cast::<u8>();
                 let code = std::slice::from_raw_parts(code, size);
                 let callback = match instruction::kind(syscall::machine(), code) {
-                    Kind::Usual => usual,
+                    Kind::Ordinary => ordinary,
                     Kind::Atomic => atomic_reference::<R>,
                     Kind::StoreExclusive => exclusive_store::<R>,
                     Kind::Repeat => {
@@ -312,11 +312,11 @@ unsafe fn instrument<R: Recording>(recorder: &Recorder, block: *mut qemu::qemu_p
                     }
                     Kind::Zero(register) => {
                         zero::instrument::<R>(block, index, instructions, register, data as u64);
-                        usual
+                        ordinary
                     }
                     Kind::Call => {
                         zero::instrument_call(instruction);
-                        usual
+                        ordinary
                     }
                 };
                 at += size as u64;
@@ -358,10 +358,6 @@ extern "C" fn on_vcpu_end(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
     unsafe { Stream::of(vcpu) }.close();
 }
 
-extern "C" fn before_fork() {
-    syscall::before_fork();
-}
-
 extern "C" fn after_fork_in_child() {
     if let Some(recorder) = Recorder::installed() {
         recorder.after_fork_in_child();
@@ -386,28 +382,26 @@ pub unsafe extern "C" fn qemu_plugin_install(
         let words = || {
             (0..argc as usize).filter_map(|index| CStr::from_ptr(*argv.add(index)).to_str().ok())
         };
-        let path = words().find_map(|argument| argument.strip_prefix("shm="));
-        let plugin = words().find_map(|argument| argument.strip_prefix("plugin="));
-        let (Some(path), Some(plugin)) = (path, plugin) else {
+        let argument = |name: &str| words().find_map(|word| word.strip_prefix(name));
+        let (Some(path), Some(plugin)) = (argument("shm="), argument("plugin=")) else {
             eprintln!("nearfar plugin: no shm=PATH argument; start it with `nearfar capture`");
             return 1;
         };
-        let ram = words().find_map(|word| vm::Ram::parse(word.strip_prefix("ram=")?));
+        let ram = argument("ram=").and_then(vm::Ram::parse);
         if (*info).system_emulation != ram.is_some() || !syscall::set_target(target) {
             eprintln!("nearfar plugin: only for qemu-x86_64 and qemu-aarch64, or their systems");
             return 1;
         }
         let number = |text: &str| text.parse().ok();
-        let passed = words().find_map(|word| word.strip_prefix("descriptors=")?.split_once(':'));
+        let passed = argument("descriptors=").and_then(|text| text.split_once(':'));
         let passed = passed.and_then(|(plugin, memory)| number(plugin).zip(number(memory)));
         let (plugin_fd, memory_fd) = passed.unwrap_or((-1, -1));
-        let zva = words().find(|word| word.starts_with("zva="));
-        let entry = words().find(|word| word.starts_with("entry="));
-        if let Some(process) = words().find_map(|word| word.strip_prefix("process=")?.parse().ok())
-        {
+        if let Some(process) = argument("process=").and_then(|text| text.parse().ok()) {
             recorder::set_process_id(process);
         }
-        let extra = [zva, entry].iter().flatten().map(|word| format!(",{word}")).collect();
+        let extra = ["zva=", "entry="];
+        let extra = extra.iter().filter_map(|name| Some(format!(",{name}{}", argument(name)?)));
+        let extra = extra.collect();
         let memory = reach::install((path, memory_fd), (plugin, plugin_fd), extra);
         match memory.and_then(Recorder::install) {
             Ok(recorder) => {
@@ -428,10 +422,10 @@ pub unsafe extern "C" fn qemu_plugin_install(
             return 0;
         }
         reach::set_image(guest::record_host_mappings());
-        zero::set_block_size(zva.and_then(|word| word.strip_prefix("zva=")?.parse().ok()));
-        let entry = entry.and_then(|word| word.strip_prefix("entry=")?.parse().ok());
+        zero::set_block_size(argument("zva=").and_then(|text| text.parse().ok()));
+        let entry = argument("entry=").and_then(|text| text.parse().ok());
         reserve::set_entry(entry.unwrap_or(0));
-        libc::pthread_atfork(Some(fork_hook()), None, Some(child_hook()));
+        libc::pthread_atfork(Some(syscall::before_fork), None, Some(after_fork_in_child));
         qemu::qemu_plugin_register_vcpu_init_cb(id, Some(on_vcpu_start));
         qemu::qemu_plugin_register_vcpu_exit_cb(id, Some(on_vcpu_end));
         qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(on_translation));
@@ -439,12 +433,4 @@ pub unsafe extern "C" fn qemu_plugin_install(
         qemu::qemu_plugin_register_vcpu_syscall_ret_cb(id, Some(syscall::on_return));
     }
     0
-}
-
-fn fork_hook() -> unsafe extern "C" fn() {
-    before_fork
-}
-
-fn child_hook() -> unsafe extern "C" fn() {
-    after_fork_in_child
 }

@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -52,22 +52,20 @@ const ROOM: u64 = 8;
 pub fn install(memory: (&str, i32), plugin: (&str, i32), arguments: String) -> io::Result<OwnedFd> {
     let file = |(path, held): (&str, i32), access| -> io::Result<File> {
         let path = CString::new(path)?;
-        let fd = if held < 0 { open(&path, access)? } else { held };
-        let identity = identity(fd);
-        if held < 0 {
-            close(fd);
+        let identity = if held < 0 {
+            identity(open(&path, access)?.as_raw_fd())?
         } else {
             // SAFETY: changes a descriptor of ours.
             unsafe { libc::fcntl(held, libc::F_SETFD, libc::FD_CLOEXEC) };
-        }
-        Ok(File { path, access, identity: identity?, held: AtomicI32::new(held) })
+            identity(held)?
+        };
+        Ok(File { path, access, identity, held: AtomicI32::new(held) })
     };
     let (memory, plugin) = (file(memory, libc::O_RDWR)?, file(plugin, libc::O_RDONLY)?);
     let fd = memory.open()?;
     let _ = RESOURCES.set(Resources { memory, plugin, arguments });
     release_descriptors();
-    // SAFETY: just opened, and not shared.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(fd)
 }
 
 /// Record the files of QEMU's code, except the plugin.
@@ -84,9 +82,8 @@ pub fn hold_descriptors() {
         if !file.is_held()
             && let Ok(fd) = file.open_path()
         {
-            let high = duplicate_high(fd, libc::F_DUPFD_CLOEXEC);
-            close(fd);
-            file.held.store(high.unwrap_or(-1), Relaxed);
+            let high = duplicate_high(&fd, libc::F_DUPFD_CLOEXEC);
+            file.held.store(high.map_or(-1, OwnedFd::into_raw_fd), Relaxed);
         }
     }
 }
@@ -96,12 +93,11 @@ pub fn release_descriptors() {
     let Some(resources) = RESOURCES.get() else { return };
     let _unprivileged = Unprivileged::new();
     let files = [&resources.memory, &resources.plugin];
-    let opened = files.map(File::open_path);
-    opened.iter().flatten().for_each(|fd| close(*fd));
-    if opened.iter().all(Result::is_ok) {
-        files.iter().filter(|file| file.is_held()).for_each(|file| {
-            close(file.held.swap(-1, Relaxed));
-        });
+    if files.map(File::open_path).iter().all(Result::is_ok) {
+        for file in files.into_iter().filter(|file| file.is_held()) {
+            // SAFETY: a descriptor of ours.
+            unsafe { libc::close(file.held.swap(-1, Relaxed)) };
+        }
     }
 }
 
@@ -142,18 +138,12 @@ impl Drop for Unprivileged {
     }
 }
 
-/// What is passed to the next program. The descriptors are closed on drop.
+/// What is passed to the next program.
 pub struct Handover {
     /// Plugin and shared memory.
-    descriptors: [i32; 2],
+    _descriptors: [OwnedFd; 2],
     /// The option of QEMU that loads the plugin.
     pub option: String,
-}
-
-impl Drop for Handover {
-    fn drop(&mut self) {
-        self.descriptors.iter().for_each(|fd| close(*fd));
-    }
 }
 
 /// Open what the next program needs. Returns `None` if something is out of reach.
@@ -163,18 +153,12 @@ pub fn prepare_handover() -> Option<Handover> {
     if !IMAGE.get()?.iter().all(same) {
         return None;
     }
-    let mut handover = Handover { descriptors: [-1; 2], option: String::new() };
-    let files = [&resources.plugin, &resources.memory];
-    for (file, to) in files.into_iter().zip(&mut handover.descriptors) {
-        let fd = file.open().ok()?;
-        let high = duplicate_high(fd, libc::F_DUPFD);
-        close(fd);
-        *to = high?;
-    }
-    let [plugin, memory] = handover.descriptors;
+    let high = |file: &File| duplicate_high(&file.open().ok()?, libc::F_DUPFD);
+    let descriptors = [high(&resources.plugin)?, high(&resources.memory)?];
+    let [plugin, memory] = descriptors.each_ref().map(AsRawFd::as_raw_fd);
     let text = |file: &File| file.path.to_string_lossy().replace(',', ",,");
     let from = format!("/proc/self/fd/{plugin}");
-    handover.option = format!(
+    let option = format!(
         "{from},plugin={},shm={},descriptors={plugin}:{memory},process={}{}",
         text(&resources.plugin),
         text(&resources.memory),
@@ -182,8 +166,8 @@ pub fn prepare_handover() -> Option<Handover> {
         resources.arguments
     );
     // QEMU opens the plugin by this name.
-    close(open(&CString::new(from).ok()?, libc::O_RDONLY).ok()?);
-    Some(handover)
+    open(&CString::new(from).ok()?, libc::O_RDONLY).ok()?;
+    Some(Handover { _descriptors: descriptors, option })
 }
 
 impl File {
@@ -194,27 +178,26 @@ impl File {
     }
 
     /// Open the file by its path, if that still leads to it.
-    fn open_path(&self) -> io::Result<i32> {
+    fn open_path(&self) -> io::Result<OwnedFd> {
         let fd = open(&self.path, self.access)?;
-        if identity(fd).is_ok_and(|identity| identity == self.identity) {
+        if identity(fd.as_raw_fd()).is_ok_and(|identity| identity == self.identity) {
             return Ok(fd);
         }
-        close(fd);
         Err(io::ErrorKind::NotFound.into())
     }
 
     /// A new descriptor of the file.
-    fn open(&self) -> io::Result<i32> {
+    fn open(&self) -> io::Result<OwnedFd> {
         if !self.is_held() {
             return self.open_path();
         }
         // SAFETY: only creates a descriptor.
-        check_fd(unsafe { libc::fcntl(self.held.load(Relaxed), libc::F_DUPFD_CLOEXEC, 0) })
+        owned(unsafe { libc::fcntl(self.held.load(Relaxed), libc::F_DUPFD_CLOEXEC, 0) })
     }
 }
 
 /// Duplicate a descriptor to a high number, with this command of `fcntl`.
-fn duplicate_high(fd: i32, command: i32) -> Option<i32> {
+fn duplicate_high(fd: &OwnedFd, command: i32) -> Option<OwnedFd> {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     // SAFETY: writes at most an `rlimit`, and all of it if it succeeds.
     let max = unsafe {
@@ -225,21 +208,22 @@ fn duplicate_high(fd: i32, command: i32) -> Option<i32> {
     };
     let from = [HIGH.min(max.saturating_sub(ROOM)), 3];
     // SAFETY: only creates a descriptor.
-    from.iter().map(|from| unsafe { libc::fcntl(fd, command, *from) }).find(|high| *high >= 0)
+    let duplicate = |from: u64| owned(unsafe { libc::fcntl(fd.as_raw_fd(), command, from) }).ok();
+    from.into_iter().find_map(duplicate)
 }
 
-fn open(path: &CString, access: i32) -> io::Result<i32> {
+fn open(path: &CString, access: i32) -> io::Result<OwnedFd> {
     // SAFETY: a C string.
-    check_fd(unsafe { libc::open(path.as_ptr(), access | libc::O_CLOEXEC) })
+    owned(unsafe { libc::open(path.as_ptr(), access | libc::O_CLOEXEC) })
 }
 
-fn check_fd(fd: i32) -> io::Result<i32> {
-    if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(fd) }
-}
-
-fn close(fd: i32) {
-    // SAFETY: a descriptor of ours, or -1.
-    unsafe { libc::close(fd) };
+/// The result of a system call that returns a new descriptor.
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and not shared.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn identity(fd: i32) -> io::Result<Identity> {

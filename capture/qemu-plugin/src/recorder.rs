@@ -132,11 +132,6 @@ impl Recorder {
         !self.off.load(Relaxed)
     }
 
-    /// Stop recording this process.
-    pub fn turn_off(&self) {
-        self.off.store(true, Relaxed);
-    }
-
     /// Whether child processes are recorded.
     pub fn follows_children(&self) -> bool {
         self.header().flags.load(Relaxed) & FOLLOW != 0
@@ -214,7 +209,8 @@ impl Recorder {
         self.slot_pointer(vcpu).store(std::ptr::from_ref(slot).cast_mut(), Relaxed);
     }
 
-    fn write_to_scratch(&self, vcpu: u32) {
+    /// Drop the words of `vcpu` from now on.
+    pub fn write_to_scratch(&self, vcpu: u32) {
         self.slot_pointer(vcpu).store(std::ptr::from_ref(self.scratch).cast_mut(), Relaxed);
     }
 
@@ -240,7 +236,7 @@ impl Recorder {
                 self.watch();
             }
             None => {
-                self.turn_off();
+                self.off.store(true, Relaxed);
                 self.write_to_scratch(current_vcpu());
             }
         }

@@ -27,7 +27,7 @@ struct Iteration {
     addr: u64,
     /// [`Recording::position`] after it: unchanged as long as the thread does nothing else.
     position: u64,
-    /// Word of the next iteration's block, if that has next_block; otherwise 0.
+    /// Word of the next iteration's block, if that has begun; otherwise 0.
     next_block: u64,
 }
 

@@ -2,8 +2,8 @@
 //! A sample of the program's references (`--sample`): every reference to the sampled pages, and of
 //! every other page the first load, store and fetch.
 //!
-//! A table says what need not be reported ([`seen`]). That test comes first and is nearly always the
-//! last one.
+//! A table says what need not be reported ([`seen`]). That test comes first, and nearly always no
+//! other is needed.
 //!
 //! In *bursts*, every reference of a thread is reported: the thread then tests a table in which
 //! nothing has been seen. So bursts begin and end without translating code again.
@@ -25,7 +25,7 @@ use crate::layout::{
 };
 use crate::recorder::{Recorder, VCPUS, map};
 use crate::seen::{
-    self, LIMITS, Limits, PAGE, ZEROS, flag, limit, page_of, see, see_fetch, wanted,
+    self, LIMITS, Limits, PAGE, ZEROS, flag, limit, mark_access, mark_fetch, page_of, wanted,
 };
 pub use crate::seen::{forget, forget_all};
 use crate::stream::Stream;
@@ -38,21 +38,8 @@ const DENSE: u64 = 3 << 62;
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(null_mut());
 static ON: AtomicBool = AtomicBool::new(false);
 /// The counts of virtual CPU 0, at a fixed address, which callbacks reach faster.
-static FIRST: First = First(Counts {
-    instructions: Cell::new(0),
-    blocks: Cell::new(0),
-    attend: Cell::new(0),
-    share: Cell::new(0),
-    seed: Cell::new(0),
-    data: [const { Cell::new(0) }; 2],
-    limits: Cell::new(null_mut()),
-    burst: Cell::new(0),
-    distance: Cell::new(0),
-    reported: Cell::new(0),
-    placed: Cell::new(0),
-    part: Cell::new(0),
-    number: Cell::new(0),
-});
+// SAFETY: zeros are valid counts.
+static FIRST: First = First(unsafe { std::mem::zeroed() });
 
 struct First(Counts);
 
@@ -67,7 +54,7 @@ struct Counts {
     blocks: Cell<i64>,
     /// From this value of `blocks` on, [`fetch`] looks at every block: 0, or in a dense sample the
     /// least.
-    attend: Cell<i64>,
+    examine_from: Cell<i64>,
     /// The share of pages that are sampled, times 2^64, and the seed; as of the last burst.
     share: Cell<u64>,
     seed: Cell<u64>,
@@ -125,14 +112,14 @@ impl Counts {
     }
 
     /// Note the present share.
-    fn look(&self, recorder: &Recorder) {
+    fn load_share(&self, recorder: &Recorder) {
         self.share.set(recorder.header().sample.load(Relaxed));
         self.seed.set(seed(recorder));
-        self.attend.set(if self.share.get() >= DENSE { i64::MIN } else { 0 });
+        self.examine_from.set(if self.share.get() >= DENSE { i64::MIN } else { 0 });
     }
 
     /// Choose the burst of the next part of the run.
-    fn plan(&self, recorder: &Recorder, vcpu: c_uint) {
+    fn plan_burst(&self, recorder: &Recorder, vcpu: c_uint) {
         let header = recorder.header();
         let distance = burst_distance(header.sample.load(Relaxed));
         let length = burst(header.flags.load(Relaxed));
@@ -197,9 +184,9 @@ pub fn begin_counts(recorder: &Recorder, vcpu: c_uint) {
             count.set(0);
         }
         counts.blocks.set(0);
-        counts.look(recorder);
+        counts.load_share(recorder);
         counts.limits.set(LIMITS.load(Relaxed));
-        counts.plan(recorder, vcpu);
+        counts.plan_burst(recorder, vcpu);
     }
 }
 
@@ -275,7 +262,7 @@ fn touch(vcpu: c_uint, word: u64, data: u64) {
     if addr % PAGE + bytes <= PAGE && counts.limit(addr, store) > 0 {
         return;
     }
-    if wanted(addr, bytes, |page| see(page, store)) | counts.in_burst() {
+    if wanted(addr, bytes, |page| mark_access(page, store)) | counts.in_burst() {
         // SAFETY: as above; callers have no handle.
         let mut stream = unsafe { Stream::of(vcpu) };
         let end = counts.instructions.get();
@@ -290,16 +277,16 @@ extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: as in `reference`.
     let counts = unsafe { counts(vcpu) };
     // SAFETY: callbacks are those of a sample.
-    let flags = unsafe { seen::flags_of(word) };
-    if flags & flag::FETCH == 0 || counts.blocks.get() >= counts.attend.get() {
-        return attend(vcpu, word, flags);
+    let flags = unsafe { seen::flags(word) }.load(Relaxed);
+    if flags & flag::FETCH == 0 || counts.blocks.get() >= counts.examine_from.get() {
+        return examine_block(vcpu, word, flags);
     }
     counts.count_block(word >> COUNT_SHIFT & 0x7f);
 }
 
 /// Such a block begins that may have to be reported. `flags` are those of its page.
 #[inline(never)]
-fn attend(vcpu: c_uint, word: u64, flags: u8) {
+fn examine_block(vcpu: c_uint, word: u64, flags: u8) {
     // SAFETY: as in `reference`.
     let counts = unsafe { counts(vcpu) };
     let is_seen = flags & flag::FETCH != 0;
@@ -321,7 +308,7 @@ extern "C" fn on_any_block(vcpu: c_uint, word: *mut c_void) {
 extern "C" fn on_uncounted_block(vcpu: c_uint, count: *mut c_void) {
     // SAFETY: as in `reference`.
     let counts = unsafe { counts(vcpu) };
-    if counts.blocks.get() >= counts.attend.get() {
+    if counts.blocks.get() >= counts.examine_from.get() {
         return begin_uncounted(vcpu, count as u64);
     }
     counts.count_block(count as u64);
@@ -334,8 +321,9 @@ fn fetch(vcpu: c_uint, word: u64) {
     let (addr, _) = block_addr(addr);
     // SAFETY: callers are on the thread of `vcpu`.
     let counts = unsafe { counts(vcpu) };
-    turn_if_due(vcpu, counts);
-    let wanted = has_fetches(recorder) && wanted(addr, bytes.max(1), see_fetch) | counts.in_burst();
+    toggle_burst_if_due(vcpu, counts);
+    let wanted =
+        has_fetches(recorder) && wanted(addr, bytes.max(1), mark_fetch) | counts.in_burst();
     begin_block(vcpu, counts, wanted.then_some(word), count);
 }
 
@@ -344,7 +332,7 @@ fn fetch(vcpu: c_uint, word: u64) {
 fn begin_uncounted(vcpu: c_uint, count: u64) {
     // SAFETY: as in `reference`.
     let counts = unsafe { counts(vcpu) };
-    turn_if_due(vcpu, counts);
+    toggle_burst_if_due(vcpu, counts);
     begin_block(vcpu, counts, None, count);
 }
 
@@ -352,7 +340,7 @@ fn begin_uncounted(vcpu: c_uint, count: u64) {
 /// sample.
 #[inline(always)]
 fn begin_block(vcpu: c_uint, counts: &Counts, word: Option<u64>, count: u64) {
-    if word.is_some() || counts.attend.get() != 0 {
+    if word.is_some() || counts.examine_from.get() != 0 {
         // SAFETY: callers are on the thread of `vcpu`, and have no handle.
         let mut stream = unsafe { Stream::of(vcpu) };
         report(&mut stream, counts, counts.instructions.get());
@@ -367,15 +355,15 @@ fn begin_block(vcpu: c_uint, counts: &Counts, word: Option<u64>, count: u64) {
 
 /// Begin or end a burst if it is time. A block is about to begin.
 #[inline(always)]
-fn turn_if_due(vcpu: c_uint, counts: &Counts) {
+fn toggle_burst_if_due(vcpu: c_uint, counts: &Counts) {
     if counts.blocks.get() >= 0 {
-        turn(vcpu, counts);
+        toggle_burst(vcpu, counts);
     }
 }
 
 /// Begin or end a burst.
 #[cold]
-fn turn(vcpu: c_uint, counts: &Counts) {
+fn toggle_burst(vcpu: c_uint, counts: &Counts) {
     let Some(recorder) = Recorder::installed() else { return };
     let begins = !counts.in_burst();
     let length = burst(recorder.header().flags.load(Relaxed)).cast_signed();
@@ -385,12 +373,12 @@ fn turn(vcpu: c_uint, counts: &Counts) {
     // SAFETY: callers are on the thread of `vcpu`, and have no handle.
     unsafe { Stream::of(vcpu) }
         .control(tag::BURST, &[if begins { counts.distance.get() } else { 0 }]);
-    counts.look(recorder);
+    counts.load_share(recorder);
     if begins {
         counts.limits.set(ZEROS.load(Relaxed));
     } else {
         counts.limits.set(LIMITS.load(Relaxed));
-        counts.plan(recorder, vcpu);
+        counts.plan_burst(recorder, vcpu);
     }
 }
 

@@ -46,6 +46,7 @@ pub static LIMITS: AtomicPtr<Limits> = AtomicPtr::new(null_mut());
 /// A table in which no limit is ever set.
 pub static ZEROS: AtomicPtr<Limits> = AtomicPtr::new(null_mut());
 static FLAGS: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
+
 /// Map the tables.
 pub fn install() -> io::Result<()> {
     let writable = libc::PROT_READ | libc::PROT_WRITE;
@@ -59,24 +60,14 @@ pub fn page_of(addr: u64) -> usize {
     (addr << (64 - ADDR_BITS) >> (64 - ADDR_BITS + PAGE_SHIFT)) as usize
 }
 
-/// What was seen of the page of an address.
+/// The [`flag`]s of the page of an address.
 ///
 /// # Safety
 /// A sample is recorded.
 #[inline(always)]
-unsafe fn flags(addr: u64) -> &'static AtomicU8 {
+pub unsafe fn flags(addr: u64) -> &'static AtomicU8 {
     // SAFETY: as above; the table has a byte for every page below 2^ADDR_BITS.
     unsafe { &*FLAGS.load(Relaxed).add(page_of(addr)) }
-}
-
-/// The [`flag`]s of the page of an address.
-///
-/// # Safety
-/// As of [`flags`].
-#[inline(always)]
-pub unsafe fn flags_of(addr: u64) -> u8 {
-    // SAFETY: contract of this function.
-    unsafe { flags(addr) }.load(Relaxed)
 }
 
 /// The limits of the page of an address.
@@ -89,8 +80,8 @@ unsafe fn limits(addr: u64) -> &'static Limits {
 }
 
 /// Whether an access is part of the sample: whether one of its pages is, or has its first access of
-/// this kind, which `see` tells and notes.
-pub fn wanted(addr: u64, bytes: u64, see: impl Fn(Page) -> bool) -> bool {
+/// this kind, which `mark` notes and returns.
+pub fn wanted(addr: u64, bytes: u64, mark: impl Fn(Page) -> bool) -> bool {
     let Some(recorder) = Recorder::installed() else { return false };
     let last = addr + bytes - 1;
     let mut wanted = false;
@@ -98,7 +89,7 @@ pub fn wanted(addr: u64, bytes: u64, see: impl Fn(Page) -> bool) -> bool {
         let limit = recorder.header().sample.load(Relaxed);
         let sampled = is_sampled(number & (ADDR_MASK >> PAGE_SHIFT), seed(recorder), limit);
         let addr = number << PAGE_SHIFT;
-        if see(Page { addr, sampled }) {
+        if mark(Page { addr, sampled }) {
             wanted = true;
             // SAFETY: only called if a sample is recorded.
             let flags = unsafe { flags(addr) };
@@ -118,8 +109,8 @@ pub struct Page {
     sampled: bool,
 }
 
-/// Whether a fetch is to be reported.
-pub fn see_fetch(page: Page) -> bool {
+/// Mark a fetch as seen. Returns whether it must be reported.
+pub fn mark_fetch(page: Page) -> bool {
     // SAFETY: only called if a sample is recorded.
     let flags = unsafe { flags(page.addr) };
     let unseen = flags.load(Relaxed) & flag::FETCH == 0;
@@ -129,8 +120,8 @@ pub fn see_fetch(page: Page) -> bool {
     unseen
 }
 
-/// Whether a load or store is to be reported.
-pub fn see(page: Page, store: usize) -> bool {
+/// Mark a load or store as seen. Returns whether it must be reported.
+pub fn mark_access(page: Page, store: usize) -> bool {
     // SAFETY: only called if a sample is recorded.
     let limit = |addr| unsafe { &limits(addr)[store] };
     let unseen = limit(page.addr).load(Relaxed) <= 0;
@@ -159,9 +150,9 @@ pub fn see(page: Page, store: usize) -> bool {
 fn new_page(recorder: &Recorder, limit: u64) {
     let header = recorder.header();
     let touched = header.touched.fetch_add(1, Relaxed) + 1;
-    let most = header.sample_pages.load(Relaxed);
+    let max = header.sample_pages.load(Relaxed);
     let expected = ((u128::from(touched) * u128::from(limit)) >> 64) as u64;
-    if most != 0 && expected >= most {
+    if max != 0 && expected >= max {
         let _ = header.sample.compare_exchange(limit, limit.div_ceil(2), Relaxed, Relaxed);
     }
 }

@@ -211,11 +211,8 @@ impl Stream {
     pub fn close(mut self) {
         let vcpu = self.vcpu;
         sample::sync(&mut self, vcpu);
-        let scratch = self.recorder.scratch();
-        self.recorder
-            .slot_pointer(self.vcpu)
-            .store(std::ptr::from_ref(scratch).cast_mut(), Relaxed);
-        if !std::ptr::eq(self.slot, scratch) {
+        self.recorder.write_to_scratch(vcpu);
+        if !self.is_scratch() {
             self.pause();
             self.slot.state.store(state::CLOSED, Release);
             self.recorder.ring_bell();

@@ -47,9 +47,9 @@ const THREAD: u64 = libc::CLONE_VM as u64;
 
 /// Select the table of QEMU's target. Returns false if there is none.
 pub fn set_target(target: &str) -> bool {
-    let found = ARCHS.iter().position(|arch| arch.name == target);
-    ARCH.store(found.unwrap_or(0), Relaxed);
-    found.is_some()
+    let index = ARCHS.iter().position(|arch| arch.name == target);
+    ARCH.store(index.unwrap_or(0), Relaxed);
+    index.is_some()
 }
 
 /// `e_machine` of the programs that this QEMU runs.
@@ -157,16 +157,21 @@ fn effect_event(advice: u64) -> Option<u64> {
     }
 }
 
+/// The flags of a call that creates a process or thread; `None` if they cannot be read.
+fn clone_flags(call: Call, a: &[u64; 6]) -> Option<u64> {
+    match call {
+        Call::Clone => Some(a[0]),
+        Call::Clone3 => guest::words(a[0], 1).map(|words| words[0]),
+        Call::Vfork => Some(VFORK),
+        _ => Some(0),
+    }
+}
+
 /// Called before the calling thread forks, while QEMU stops the other threads.
-pub fn before_fork() {
+pub extern "C" fn before_fork() {
     let (call, a) = CALL.get();
-    let flags = match call {
-        Call::Clone => a[0],
-        Call::Clone3 => guest::words(a[0], 1).map_or(0, |words| words[0]),
-        Call::Vfork => VFORK,
-        _ => 0,
-    };
-    let origin = if flags & VFORK != 0 { origin::VFORK } else { origin::FORK };
+    let origin =
+        if clone_flags(call, &a).unwrap_or(0) & VFORK != 0 { origin::VFORK } else { origin::FORK };
     // SAFETY: the thread is in a system call, whose callback has set its virtual CPU and returned.
     unsafe { Stream::of(recorder::current_vcpu()) }.before_fork(origin);
 }
@@ -223,11 +228,7 @@ pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result
 
 /// Report a call that may have forked. `result` is `None` if it failed.
 fn after_fork(stream: &mut Stream, call: Call, a: &[u64; 6], result: Option<u64>) {
-    let flags = match call {
-        Call::Clone => a[0],
-        Call::Clone3 => guest::words(a[0], 1).map_or(THREAD, |words| words[0]),
-        _ => 0,
-    };
+    let flags = clone_flags(call, a).unwrap_or(THREAD);
     // In the child, the result is 0.
     if flags & (THREAD | VFORK) != THREAD && result != Some(0) {
         stream.after_fork(result.map(|child| child as u32));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! System emulation: the references of a whole virtual machine, by guest-physical address. Those
-//! that its kernel makes are told apart by the address of their code.
+//! that its kernel makes are recognised by the address of their code.
 //!
 //! Until the receiver asks for records ([`Header::record`](crate::layout::Header::record)), no code
 //! is instrumented, so that the machine boots as fast as without the plugin. Then QEMU discards all
@@ -111,18 +111,18 @@ extern "C" fn on_processor(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
 }
 
 extern "C" fn on_resume(_: qemu::qemu_plugin_id_t, _: c_uint) {
-    begin_if_asked();
+    begin_if_requested();
 }
 
 extern "C" fn before_recording(_: qemu::qemu_plugin_id_t, _: *mut qemu::qemu_plugin_tb) {
-    begin_if_asked();
+    begin_if_requested();
 }
 
 /// Begin to record if the receiver has asked for it: QEMU removes all callbacks and all translated
 /// code, then calls [`instrument`].
-fn begin_if_asked() {
-    let asked = |recorder: &Recorder| recorder.header().record.load(Acquire) != 0;
-    if Recorder::installed().is_some_and(asked) && !BEGUN.swap(true, Relaxed) {
+fn begin_if_requested() {
+    let requested = |recorder: &Recorder| recorder.header().record.load(Acquire) != 0;
+    if Recorder::installed().is_some_and(requested) && !BEGUN.swap(true, Relaxed) {
         // SAFETY: QEMU calls this on the thread of a virtual CPU.
         unsafe { qemu::qemu_plugin_reset(ID.load(Relaxed), Some(instrument)) };
     }
@@ -189,19 +189,19 @@ struct HostAddress {
 #[inline(always)]
 fn locate(info: u32, addr: u64) -> Option<u64> {
     // SAFETY: QEMU calls the callbacks of references, which call this, when it is valid.
-    let found = unsafe { qemu::qemu_plugin_get_hwaddr(info, addr) };
+    let hwaddr = unsafe { qemu::qemu_plugin_get_hwaddr(info, addr) };
     let machine = MACHINE.get()?;
-    if found.is_null() {
+    if hwaddr.is_null() {
         return None;
     }
     // SAFETY: as QEMU 7.2 defines it, which `check` has verified.
-    let HostAddress { is_device, host, .. } = unsafe { found.cast::<HostAddress>().read() };
+    let HostAddress { is_device, host, .. } = unsafe { hwaddr.cast::<HostAddress>().read() };
     if is_device {
         return None;
     }
     let offset = host.wrapping_sub(machine.base);
     if CHECKS.load(Relaxed) < MAX_CHECKS {
-        check(found, offset, machine);
+        check(hwaddr, offset, machine);
     }
     machine.ram.address(offset)
 }
@@ -302,15 +302,15 @@ static FIRST_BYTE: AtomicU64 = AtomicU64::new(0);
 
 /// End QEMU if its API gives another address: then its structures differ from those expected.
 #[cold]
-fn check(found: *mut qemu::qemu_plugin_hwaddr, offset: u64, machine: &Machine) {
+fn check(hwaddr: *mut qemu::qemu_plugin_hwaddr, offset: u64, machine: &Machine) {
     CHECKS.fetch_add(1, Relaxed);
     if offset >= machine.ram.bytes {
         return;
     }
     // SAFETY: valid until the callback returns.
-    let is_device = unsafe { qemu::qemu_plugin_hwaddr_is_io(found) };
+    let is_device = unsafe { qemu::qemu_plugin_hwaddr_is_io(hwaddr) };
     // SAFETY: as above.
-    let number = if is_device { 0 } else { unsafe { qemu::qemu_plugin_hwaddr_phys_addr(found) } };
+    let number = if is_device { 0 } else { unsafe { qemu::qemu_plugin_hwaddr_phys_addr(hwaddr) } };
     let first = number.wrapping_sub(offset).wrapping_add(1);
     let known =
         FIRST_BYTE.compare_exchange(0, first, Relaxed, Relaxed).unwrap_or_else(|first| first);

@@ -17,7 +17,7 @@ use qemu_plugin_sys as qemu;
 use crate::layout::{SIZE_SHIFT, STORE, what};
 use crate::sample::Sample;
 use crate::stream::Stream;
-use crate::{ADDR_MASK, At, NO_REGS, Recording, Whole};
+use crate::{ADDR_MASK, AllReferences, At, NO_REGS, Recording};
 
 /// Bytes that the instruction zeroes; 0 if unknown.
 static BLOCK: AtomicU64 = AtomicU64::new(0);
@@ -147,6 +147,6 @@ macro_rules! with_cpu_state {
     };
 }
 
-with_cpu_state!(zeroed, at_zero::<Whole>);
+with_cpu_state!(zeroed, at_zero::<AllReferences>);
 with_cpu_state!(zeroed_in_sample, at_zero::<Sample>);
 with_cpu_state!(calls, at_call);

@@ -59,10 +59,7 @@ pub fn protocol(
     bytes: &[u8],
     plugin: &mut dyn FnMut(&mut Input<'_>, bool),
 ) -> bool {
-    match receive(shared, dir, &mut Input(bytes), plugin) {
-        Ok(sound) => sound,
-        Err(error) => panic!("{error}"),
-    }
+    receive(shared, dir, &mut Input(bytes), plugin).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn receive(
@@ -85,7 +82,7 @@ fn receive(
         shared,
         writer,
         fetch,
-        (0, Some(MAX_RECORDS), Schedule::whole()),
+        (0, Some(MAX_RECORDS), Schedule::unlimited()),
         interrupter,
     );
     let mut streams = Streams::new(shared, recording, follows, true);

@@ -173,8 +173,8 @@ const MAX_BLOCK_COUNT: u32 = 1 << 14;
 impl Columns {
     /// Fill in the records of `words`, up to the first word that is neither a reference nor a
     /// block, and advance `position`. Returns the number of these words, whether all sizes and gaps
-    /// fit a byte, and whether some block is no fetch. Returns `None`, with `position` unchanged, if some word makes no record or
-    /// the records are not in the order of their instructions.
+    /// fit a byte, and whether some block is no fetch. Returns `None`, with `position` unchanged, if
+    /// some word makes no record or the records are not in the order of their instructions.
     #[inline(always)]
     fn fill(
         &mut self,

@@ -173,7 +173,7 @@ pub struct Header {
     pub recording: AtomicU32,
     /// References of a virtual machine to memory of devices, which are not recorded.
     pub device_references: AtomicU64,
-    /// How the tasks of a virtual machine are told apart; zeros if they are not.
+    /// Where the plugin finds the tasks of a virtual machine; zeros if it does not distinguish them.
     pub tasks: Tasks,
     /// Which threads run.
     pub activity: Activity,

@@ -44,7 +44,7 @@ impl Liveness {
         let (end, ended) = channel::<()>();
         let (ready, started) = channel();
         let word = word.as_ptr().expose_provenance();
-        let own = move || {
+        let run = move || {
             let mut list = Box::default();
             let owner = own_futex(word, &mut list);
             let is_owned = owner.is_ok();
@@ -52,7 +52,7 @@ impl Liveness {
             let _ = ended.recv();
             is_owned.then_some(list)
         };
-        let thread = Builder::new().name("nearfar-alive".into()).spawn(own)?;
+        let thread = Builder::new().name("nearfar-alive".into()).spawn(run)?;
         let word = started.recv().map_err(io::Error::other)??;
         Ok(Self { word, end: Some(end), thread: Some(thread) })
     }

@@ -25,7 +25,7 @@ use crate::layout::{
 use crate::liveness::{self, not_run};
 use crate::output::StopReason;
 use crate::recording::Recording;
-use crate::run::receive;
+use crate::run::{receive, wait_for};
 use crate::schedule::Schedule;
 use crate::shared::Shared;
 use crate::streams::Streams;
@@ -266,7 +266,7 @@ fn received_with_limit(shared: &Shared, mut child: Child, follow: bool, max: u64
     let writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
     let mut go_on = |_| Action::Continue;
     let interrupter = Interrupter::new(child.id(), None, &mut go_on);
-    let limits = (0, None, Schedule::whole());
+    let limits = (0, None, Schedule::unlimited());
     let mut recording = Recording::new(shared, writer, true, limits, interrupter);
     recording.events_left = recording.events_left.min(max);
     let mut streams = Streams::new(shared, recording, follow, true);
@@ -289,8 +289,16 @@ fn received_with_limit(shared: &Shared, mut child: Child, follow: bool, max: u64
 }
 
 fn run(script: &str, flags: u32) -> Received {
+    run_and_receive(script, flags, false)
+}
+
+/// Run a script, and receive what it writes: at the same time or, with `later`, afterwards.
+fn run_and_receive(script: &str, flags: u32, later: bool) -> Received {
     let shared = Shared::create(flags).unwrap();
     let child = start(&shared, script);
+    if later {
+        wait_for(child.id());
+    }
     received(&shared, child, flags & FOLLOW != 0)
 }
 
@@ -306,16 +314,6 @@ fn await_full(shared: &Shared) {
     while shared.slots()[0].waiting.load(SeqCst) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Wait until a child has ended, without reaping it.
-fn await_end(child: u32) {
-    // SAFETY: fills in a local variable.
-    let status = unsafe {
-        let mut info = std::mem::zeroed();
-        libc::waitid(libc::P_PID, child, &mut info, libc::WEXITED | libc::WNOWAIT)
-    };
-    assert_eq!(status, 0);
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Output<'_> {
     }
 
     /// Write records that do not count towards the maximum.
-    pub fn extra(&mut self, records: &mut Batch) -> Result<()> {
+    pub fn write_uncounted(&mut self, records: &mut Batch) -> Result<()> {
         if !self.stopped && self.has_begun() {
             self.max = self.max.saturating_add(records.len() as u64);
             self.writer.push_batch(records)?;

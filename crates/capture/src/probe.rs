@@ -1,7 +1,7 @@
 //! What a capture needs, and whether this machine has it (`nearfar doctor`).
 
 use std::io::Write;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -9,7 +9,7 @@ use nearfar_trace::Error;
 use serde::Serialize;
 
 use crate::program::{ARCHS, qemu};
-use crate::shared::Shared;
+use crate::shared::{Shared, memory_file};
 
 /// Something that a capture needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -35,23 +35,23 @@ impl Requirement {
 
 /// Check each QEMU, the plugin (whose shared library is `plugin`) and shared memory.
 pub fn probe(plugin: &Path) -> Vec<Requirement> {
-    let mut found: Vec<Requirement> =
+    let mut requirements: Vec<Requirement> =
         ARCHS.into_iter().map(|arch| emulator(arch, plugin)).collect();
-    found.push(Requirement::new(
+    requirements.push(Requirement::new(
         "capture plugin",
         match plugin.metadata() {
             Ok(meta) => Ok(format!("{} ({} bytes)", plugin.display(), meta.len())),
             Err(e) => Err((format!("{}: {e}", plugin.display()), "make plugin")),
         },
     ));
-    found.push(Requirement::new(
+    requirements.push(Requirement::new(
         "shared memory",
         match Shared::create(0) {
             Ok(_) => Ok("memfd_create works".into()),
             Err(e) => Err((e.to_string(), "raise the limits (`ulimit -v unlimited -f unlimited`)")),
         },
     ));
-    found
+    requirements
 }
 
 fn emulator(arch: &str, plugin: &Path) -> Requirement {
@@ -151,15 +151,9 @@ pub(crate) fn zeroed_block(emulator: &Path) -> Option<u64> {
     program.extend([1u32, 5].iter().flat_map(|word| word.to_le_bytes()));
     program.extend([0, BASE, BASE, size, size, 4096].iter().flat_map(|word| word.to_le_bytes()));
     program.extend(CODE.iter().flat_map(|code| code.to_le_bytes()));
-    // SAFETY: the name is a C string; the descriptor is checked.
-    let fd = unsafe { libc::memfd_create(c"nearfar-zva".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: just opened, and not shared.
-    let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let mut file = memory_file(c"nearfar-zva", 0, 0).ok()?;
     file.write_all(&program).ok()?;
-    let path = format!("/proc/{}/fd/{fd}", std::process::id());
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let mut command = Command::new(emulator);
     command.arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let register = command.status().ok()?.code()?;

@@ -27,7 +27,7 @@ const MAX_NAME_BYTES: u64 = 256 << 20;
 const MAX_RANGES: usize = 1 << 22;
 /// Maximum number of bursts in a trace; later ones are not used.
 const MAX_BURSTS: usize = 1 << 16;
-/// Maximum number of tasks of a virtual machine that are told apart.
+/// Maximum number of tasks of a virtual machine that get their own thread.
 const MAX_TASKS: usize = 1 << 16;
 /// Maximum bytes of a name; the plugin truncates longer ones.
 const MAX_NAME: usize = 4096;

@@ -26,7 +26,7 @@ use crate::schedule::{Due, Schedule, Start, TimeSpan};
 use crate::shared::Shared;
 use crate::streams::{Remaining, Streams};
 use crate::target::{Launch, Target, kill_with_parent};
-use crate::vm::{Connections, Guest, Ports, Signals, Vm, VmStart};
+use crate::vm::{Guest, Ports, Signals, Vm, VmStart};
 
 /// What to capture and where to.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         Error::input("memory", what, "check the limits (`ulimit -v`, `ulimit -f`)")
     })?;
     if let Some((rate, seed)) = options.sample {
-        rate.ask(shared.header(), seed);
+        rate.set(shared.header(), seed);
     }
     let (arch, mut detail) = (target.arch(), target.describe());
     let skipped = format!("recording began after {} records", options.skip_refs);
@@ -173,7 +173,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
             return Err(Error::io(&emulator, "cannot be started", &e));
         }
     };
-    let ports = connections.map(Connections::started);
+    let ports = connections.map(|(ports, _)| ports);
     let guest = options.vm.as_ref().zip(ports.as_ref());
     let interrupter = Interrupter::new(child.id(), witness, poll);
     let limits = (options.skip_refs, options.max_refs, schedule);
@@ -284,8 +284,9 @@ fn drive(
             Some(guest) => guest.turn(shared, streams, program_ended)?,
             None => streams.begin_late()?,
         }
-        let (records, follows) = (streams.records(), streams.follows_children());
+        let follows = streams.follows_children;
         let out = &mut streams.recording.out;
+        let records = out.writer.records();
         // Forged memory is not trusted to name further processes.
         let forged = out.stop_reason == Some(StopReason::Forged);
         // A service manager sends SIGTERM to every process, and they may take a while.
@@ -323,7 +324,7 @@ fn drive(
 }
 
 /// Wait until the child has ended, without reaping it.
-fn wait_for(pid: u32) {
+pub(crate) fn wait_for(pid: u32) {
     loop {
         // SAFETY: the child is not reaped before this returns.
         let status = unsafe {
@@ -387,7 +388,7 @@ fn finish(
     if let Some(name) = recording.unseen.take() {
         warnings.push(format!("some stores of `{name}` were not seen with this QEMU"));
     }
-    if streams.skipping() {
+    if streams.recording.out.skip > 0 {
         warnings.push("the program ended within the records to skip: nothing is recorded".into());
     }
     let no_data = (!streams.began()).then(|| "no data of the program arrived".to_owned());
@@ -418,27 +419,24 @@ fn finish(
     }
     writer.build_ids(build_ids);
     writer.clock(clock);
-    for warning in &warnings {
-        writer.change_source(|source| source.detail = format!("{}; {warning}", source.detail));
-    }
+    let mut details = warnings.clone();
     if stopped {
-        let records = writer.records();
-        writer.change_source(|source| {
-            source.detail = format!("{}; recording stopped after {records} records", source.detail);
-        });
+        details.push(format!("recording stopped after {} records", writer.records()));
         unrecorded.push("its end".into());
     }
     let skipped = shared.header().device_references.load(Relaxed);
     if skipped > 0 {
-        let what = format!("{skipped} references to devices and firmware are not recorded");
-        writer.change_source(|source| source.detail = format!("{}; {what}", source.detail));
+        details.push(format!("{skipped} references to devices and firmware are not recorded"));
     }
     if let End::Exit(status) = end
         && status != 0
     {
         unrecorded.push(format!("a run without error (exit status {status})"));
     }
-    writer.change_source(|source| source.unrecorded.get_or_insert_default().extend(unrecorded));
+    writer.change_source(|source| {
+        details.iter().for_each(|detail| source.detail = format!("{}; {detail}", source.detail));
+        source.unrecorded.get_or_insert_default().extend(unrecorded);
+    });
     Ok(Outcome { end, info: writer.finish(reason.as_deref())?, warnings })
 }
 
@@ -460,20 +458,19 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
     let header = shared.header();
     let threads = header.lost_streams.load(Relaxed);
     let blocks = header.lost_blocks.load(Relaxed);
-    let records = out.writer.records();
     if end == End::Interrupted {
         return Some("interrupted".to_owned());
     }
-    match out.stop_reason {
-        Some(StopReason::Forged) => {
-            let what = "the program has written to the memory of the capture";
-            return Some(format!("{what}: nothing is recorded after {records} records"));
-        }
+    let what = match out.stop_reason {
+        Some(StopReason::Forged) => Some("the program has written to the memory of the capture"),
         Some(StopReason::TooManyEvents) => {
-            let what = "there were more events of address spaces than a trace can hold";
-            return Some(format!("{what}: nothing is recorded after {records} records"));
+            Some("there were more events of address spaces than a trace can hold")
         }
-        Some(StopReason::Killed) | None => {}
+        Some(StopReason::Killed) | None => None,
+    };
+    if let Some(what) = what {
+        let records = out.writer.records();
+        return Some(format!("{what}: nothing is recorded after {records} records"));
     }
     if let Some(LostProgram { name, why, at }) = &recording.lost_program {
         let more = match recording.lost_programs - 1 {

@@ -33,12 +33,12 @@ impl Rate {
         }
     }
 
-    /// Ask the plugin for such a sample.
-    pub fn ask(self, header: &Header, seed: u64) {
+    /// Set the sample that the plugin is to record.
+    pub fn set(self, header: &Header, seed: u64) {
         header.sample.store(limit(self.at_start()), Relaxed);
         header.sample_seed.store(mix(seed), Relaxed);
-        let most = if self == Self::Auto { AUTO_PAGES } else { 0 };
-        header.sample_pages.store(most, Relaxed);
+        let max = if self == Self::Auto { AUTO_PAGES } else { 0 };
+        header.sample_pages.store(max, Relaxed);
     }
 
     /// The share in the end: pages that were sampled to the end were sampled from the start.
@@ -71,7 +71,7 @@ impl Value for Rate {
         if text.trim() == "auto" {
             return Ok(Self::Auto);
         }
-        let share = parse_share(&text).filter(|share| *share >= LEAST).map(Self::Share);
+        let share = parse_share(&text).filter(|share| *share >= MIN_SHARE).map(Self::Share);
         share.ok_or_else(|| {
             let given = given.shown();
             format!("'{given}' is not a share of pages; write for example 0.01, 1% or auto")
@@ -86,7 +86,7 @@ impl Value for Rate {
 }
 
 /// The smallest share: one page of an address space of 16 TiB.
-const LEAST: f64 = 1.0 / (1u64 << (44 - PAGE_SHIFT)) as f64;
+const MIN_SHARE: f64 = 1.0 / (1u64 << (44 - PAGE_SHIFT)) as f64;
 
 #[cfg(test)]
 mod tests {

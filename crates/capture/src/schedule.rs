@@ -123,7 +123,8 @@ impl Start {
 /// Timer and signal state of one capture.
 pub(crate) struct Schedule {
     start: Option<Start>,
-    signal: Option<SignalHandler>,
+    /// Catches the signal of `start`.
+    _signal: Option<SignalHandler>,
     stop: Option<Duration>,
     /// Start of the program, later of the recording.
     since: Option<Instant>,
@@ -132,15 +133,15 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Create a schedule. Catches its signal from now on.
     pub fn new(start: Option<Start>, stop: Option<Duration>) -> Self {
-        let signal = match start {
+        let handler = match start {
             Some(Start::On(signal)) => Some(SignalHandler::new(signal.number())),
             _ => None,
         };
-        Self { start, signal, stop, since: None }
+        Self { start, _signal: handler, stop, since: None }
     }
 
     /// Record the whole program.
-    pub fn whole() -> Self {
+    pub fn unlimited() -> Self {
         Self::new(None, None)
     }
 
@@ -163,9 +164,7 @@ impl Schedule {
         }
         let (due, is_due) = match &self.start {
             Some(Start::After(wait)) => (Due::Begin, reached(wait.time)),
-            Some(Start::On(_)) => {
-                (Due::Begin, self.signal.as_ref().is_some_and(SignalHandler::is_received))
-            }
+            Some(Start::On(_)) => (Due::Begin, RECEIVED.load(Relaxed)),
             Some(Start::Guest(_)) => (Due::Begin, guest.is_some_and(Signals::begins)),
             None => (Due::End, self.stop.is_some_and(reached)),
         };
@@ -194,6 +193,7 @@ impl TimeSpan {
     }
 }
 
+/// The signal was received.
 static RECEIVED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(_: libc::c_int) {
@@ -220,10 +220,6 @@ impl SignalHandler {
             previous
         };
         Self { number, previous }
-    }
-
-    fn is_received(&self) -> bool {
-        RECEIVED.load(Relaxed)
     }
 }
 
@@ -277,6 +273,6 @@ mod tests {
         unsafe { libc::raise(libc::SIGUSR2) };
         assert_eq!(schedule.due(None), Due::Begin);
         schedule.begin();
-        assert_eq!((schedule.due(None), Schedule::whole().due(None)), (Due::None, Due::None));
+        assert_eq!((schedule.due(None), Schedule::unlimited().due(None)), (Due::None, Due::None));
     }
 }

@@ -1,12 +1,16 @@
 //! The receiver's view of the shared memory.
 
 use std::cell::Cell;
+use std::ffi::CStr;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
+
+use nearfar_trace::Result;
 
 use crate::layout::{
     BLOCKS, Block, CHUNK_WORDS, Header, MAGIC, Memory, RING_WORDS, STREAMS, Slot, TOTAL, state,
@@ -22,26 +26,30 @@ pub struct Shared {
     /// `None` only during construction and drop.
     liveness: Option<Liveness>,
     memory: Memory,
-    file: OwnedFd,
+    file: File,
+}
+
+/// A new file of `bytes` zeros in memory, with these flags of `memfd_create` and close-on-exec.
+/// Untouched pages take no memory.
+pub(crate) fn memory_file(name: &CStr, flags: libc::c_uint, bytes: u64) -> io::Result<File> {
+    // SAFETY: the name is a C string; the descriptor is checked.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and not shared.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(bytes)?;
+    Ok(file)
 }
 
 impl Shared {
     /// Create and map the file, with `flags` for the plugin.
     pub fn create(flags: u32) -> io::Result<Self> {
-        let kind = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a C string; the descriptor is checked.
-        let fd = unsafe { libc::memfd_create(c"nearfar-capture".as_ptr(), kind) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just opened, and not shared.
-        let file = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: an open file of ours.
-        if unsafe { libc::ftruncate(fd, TOTAL as i64) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let file = memory_file(c"nearfar-capture", libc::MFD_ALLOW_SEALING, TOTAL as u64)?;
+        let fd = file.as_raw_fd();
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: as above.
+        // SAFETY: an open file of ours.
         if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -220,12 +228,12 @@ impl<'a> StreamReader<'a> {
     ///
     /// # Errors
     /// The first error of `take`; its words count as unread.
-    pub fn drain<E>(
+    pub fn drain(
         &mut self,
         until: u64,
         words: &mut Vec<u64>,
-        mut take: impl FnMut(&[u64]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut take: impl FnMut(&[u64]) -> Result<()>,
+    ) -> Result<()> {
         let until = until.min(self.published());
         while self.taken < until {
             self.peek(self.taken, until, words);

@@ -76,7 +76,8 @@ pub(crate) struct Streams<'a> {
     processes: BTreeMap<u32, Process>,
     /// Number of fences found so far.
     fences_found: u64,
-    follows_children: bool,
+    /// Child processes are recorded.
+    pub(crate) follows_children: bool,
     /// The program has begun.
     began: bool,
     /// Recording waits, or has not noticed yet that it no longer does.
@@ -144,29 +145,14 @@ impl<'a> Streams<'a> {
         !self.processes.is_empty()
     }
 
-    /// Whether child processes are recorded.
-    pub(crate) fn follows_children(&self) -> bool {
-        self.follows_children
-    }
-
     /// Whether the program has begun.
     pub(crate) fn began(&self) -> bool {
         self.began || self.recording.began
     }
 
-    /// Whether records are still to be skipped.
-    pub(crate) fn skipping(&self) -> bool {
-        self.recording.out.skip > 0
-    }
-
     /// Whether recording is over.
     pub(crate) fn stopped(&self) -> bool {
         self.recording.out.stopped
-    }
-
-    /// Records so far.
-    pub(crate) fn records(&self) -> u64 {
-        self.recording.out.writer.records()
     }
 
     /// Read all published words. The program's process is `first`.
@@ -245,22 +231,19 @@ impl<'a> Streams<'a> {
             if waits {
                 continue;
             }
+            let known = self.processes.get(&pid).map(|process| process.number);
+            let known = known.filter(|_| !child);
+            let process = known.unwrap_or_else(|| self.recording.new_process());
             if child {
-                let process = self.recording.new_process();
                 if let Some(&thread) = self.threads.get(&parent)
                     && !self.stopped()
                 {
                     self.recording.fork(thread, process, fork_kind(slot))?;
                 }
-                self.begin(index, order, pid, process)?;
-            } else {
-                let known = self.processes.get(&pid).map(|process| process.number);
-                let process = known.unwrap_or_else(|| self.recording.new_process());
-                if slot.origin.load(Relaxed) == origin::PROGRAM {
-                    self.recording.begin_program(process);
-                }
-                self.begin(index, order, pid, process)?;
+            } else if slot.origin.load(Relaxed) == origin::PROGRAM {
+                self.recording.begin_program(process);
             }
+            self.begin(index, order, pid, process)?;
         }
         Ok(())
     }

@@ -49,7 +49,6 @@ impl Files {
         let unused = self.extents.len() as u64 % EXTENTS;
         let number = *self.extents.entry((file.0, file.1, extent)).or_insert_with(|| {
             events.push(RegionEvent {
-                at: 0,
                 thread,
                 event: RegionKind::File,
                 addr: KERNEL + (unused << EXTENT_SHIFT),
@@ -59,7 +58,7 @@ impl Files {
                 name: self.names.get(&file).cloned().unwrap_or_default(),
                 device: file.0,
                 inode: file.1,
-                to: 0,
+                ..RegionEvent::default()
             });
             unused
         });

@@ -6,7 +6,7 @@
 //! * `region FIRST-LAST NAME`: guest-physical addresses (hexadecimal) that have a name, such as a
 //!   line of `/proc/iomem`; before `start`.
 //! * `symbol ADDRESS NAME`, as in `/proc/kallsyms`, and `btf BYTES`, followed by the contents of
-//!   `/sys/kernel/btf/vmlinux`: what it takes to tell tasks apart; before `start`.
+//!   `/sys/kernel/btf/vmlinux`: needed to distinguish tasks; before `start`.
 //! * `start`: what follows is to be recorded. The guest waits for a line in return.
 //! * `stop STATUS`: the end of that, and the exit status of the command. The machine then ends.
 
@@ -16,7 +16,7 @@ mod tasks;
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,7 @@ use std::time::Duration;
 use nearfar_trace::{Error, Result};
 
 use crate::program::find;
+use crate::shared::memory_file;
 pub(crate) use guest::Guest;
 pub(crate) use ports::{Ports, Signals};
 
@@ -66,6 +67,8 @@ pub struct Vm {
 /// QEMU's processor and machine, where its RAM begins, and how much of it is there at most; the rest
 /// is above 4 GiB.
 struct Machine {
+    /// Debian's package of the QEMU.
+    package: &'static str,
     processor: &'static str,
     machine: &'static str,
     low: u64,
@@ -74,9 +77,6 @@ struct Machine {
 
 const GIB: u64 = 1 << 30;
 
-/// Debian's package of the QEMU for each architecture.
-const PACKAGES: [(&str, &str); 2] = [("x86_64", "qemu-system-x86"), ("aarch64", "qemu-system-arm")];
-
 /// The name of the QEMU for an architecture.
 fn emulator_name(arch: &str) -> String {
     format!("qemu-system-{arch}")
@@ -84,10 +84,15 @@ fn emulator_name(arch: &str) -> String {
 
 fn machine(arch: &str) -> Machine {
     match arch {
-        "aarch64" => {
-            Machine { processor: "neoverse-n1", machine: "virt", low: GIB, max_low: u64::MAX }
-        }
+        "aarch64" => Machine {
+            package: "qemu-system-arm",
+            processor: "neoverse-n1",
+            machine: "virt",
+            low: GIB,
+            max_low: u64::MAX,
+        },
         _ => Machine {
+            package: "qemu-system-x86",
             processor: "max",
             machine: "q35,max-ram-below-4g=2G",
             low: 0,
@@ -135,27 +140,16 @@ impl Vm {
     }
 }
 
-/// The connections to a virtual machine that is about to run.
-pub(crate) struct Connections {
-    console: UnixStream,
-    port: UnixStream,
-    ram: File,
-    /// Those of QEMU; to be dropped once it runs.
-    guest: [OwnedFd; 2],
-}
+/// The connections to a virtual machine that is about to run, and QEMU's ends of console and port,
+/// which are closed once it runs.
+pub(crate) type Connections = (Ports, [OwnedFd; 2]);
 
-impl Connections {
-    fn new(memory: u64) -> io::Result<Self> {
-        let (console, guest_console) = UnixStream::pair()?;
-        let (port, guest_port) = UnixStream::pair()?;
-        let guest = [guest_console.into(), guest_port.into()];
-        Ok(Self { console, port, ram: memory_file(memory)?, guest })
-    }
-
-    /// QEMU runs.
-    pub fn started(self) -> Ports {
-        Ports { console: self.console, port: self.port, ram: self.ram, signals: Signals::default() }
-    }
+fn connect(memory: u64) -> io::Result<Connections> {
+    let (console, guest_console) = UnixStream::pair()?;
+    let (port, guest_port) = UnixStream::pair()?;
+    let ram = memory_file(c"nearfar-vm", 0, memory)?;
+    let ports = Ports { console, port, ram, signals: Signals::default() };
+    Ok((ports, [guest_console.into(), guest_port.into()]))
 }
 
 impl Vm {
@@ -163,21 +157,20 @@ impl Vm {
     pub(crate) fn emulator(&self) -> Result<PathBuf> {
         let name = emulator_name(self.arch);
         find(Path::new(&name)).map_err(|_| {
-            let package = PACKAGES.iter().find(|known| known.0 == self.arch);
-            let fix = format!("apt-get install {}", package.map_or("", |known| known.1));
+            let fix = format!("apt-get install {}", machine(self.arch).package);
             Error::missing(name, "is not installed", fix)
         })
     }
 
     /// The command that runs it, with this option of `-plugin`.
     pub(crate) fn command(&self, emulator: &Path, plugin: &str) -> Result<(Command, Connections)> {
-        let connections = Connections::new(self.memory).map_err(|e| {
+        let (ports, guest) = connect(self.memory).map_err(|e| {
             let what = format!("cannot connect a virtual machine: {e}");
             Error::input("memory", what, "check the limits (`ulimit -n`, `ulimit -f`)")
         })?;
         let Machine { processor, machine, .. } = machine(self.arch);
-        let [console, port] = connections.guest.each_ref().map(AsRawFd::as_raw_fd);
-        let ram = format!("/proc/{}/fd/{}", std::process::id(), connections.ram.as_raw_fd());
+        let [console, port] = guest.each_ref().map(AsRawFd::as_raw_fd);
+        let ram = format!("/proc/{}/fd/{}", std::process::id(), ports.ram.as_raw_fd());
         let size = format!("{}M", self.memory >> 20);
         let backend = format!("memory-backend-file,id=ram,mem-path={ram},size={size},share=on");
         let mut command = Command::new(emulator);
@@ -216,21 +209,8 @@ impl Vm {
         };
         // SAFETY: `inherit` neither allocates nor takes locks.
         unsafe { command.pre_exec(inherit) };
-        Ok((command, connections))
+        Ok((command, (ports, guest)))
     }
-}
-
-/// A file of zeros in memory. Untouched pages take no memory.
-fn memory_file(bytes: u64) -> io::Result<File> {
-    // SAFETY: the name is a C string; the descriptor is checked.
-    let fd = unsafe { libc::memfd_create(c"nearfar-vm".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened, and not shared.
-    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    file.set_len(bytes)?;
-    Ok(file)
 }
 
 /// QEMU's name for the format of a disk image.

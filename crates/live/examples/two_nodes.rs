@@ -1,12 +1,12 @@
-//! A program in two memory nodes, and what starts it: for a machine with two of them, such as a guest
-//! (`bench/numa-kernel/live.py`).
+//! A program with memory on two nodes, and a launcher for it. Needs a machine with two memory nodes, such as
+//! a guest (`bench/numa-kernel/live.py`).
 //!
-//! * `two_nodes program MIB REFERENCES` refers to so much memory, checks what it reads, and says on which
-//!   nodes its pages are.
-//! * `two_nodes hot MIB HOT SECONDS` writes so much memory, then reads the last HOT MiB of it for some time, and
-//!   says on which nodes these are.
+//! * `two_nodes program MIB REFERENCES` makes this number of references to MIB MiB of memory, checks what it
+//!   reads, and prints on which nodes its pages are.
+//! * `two_nodes hot MIB HOT SECONDS` writes MIB MiB of memory, then reads the last HOT MiB for this time, and
+//!   prints on which nodes these are.
 //! * `two_nodes run LIBRARY FAST FAR POLICY COMMAND...` is `nearfar run` without Python.
-//! * `two_nodes fill NODE MIB COMMAND...` runs a command while so much of a node is left.
+//! * `two_nodes fill NODE MIB COMMAND...` runs a command while only MIB MiB of a node are free.
 //!
 //! Lines that begin with `@@` are for the script that started it.
 
@@ -26,9 +26,9 @@ use nearfar_trace::{Error, Result};
 const PAGE: usize = 4096;
 /// Words of a page that are written and read.
 const WORDS: usize = 8;
-/// How long the program does nothing: until its memory is found, and at its end, so that it is seen from
-/// outside.
-const STILL: Duration = Duration::from_secs(2);
+/// Pause of the program: at the start, until its memory is managed, and at the end, so that others can
+/// observe it.
+const PAUSE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -59,7 +59,7 @@ fn setup(fast: &str, far: &str, policy: &str) -> Result<Setup> {
     options.setup(BTreeMap::new())
 }
 
-/// Run a program, and print what it came to and what it had in use last.
+/// Run a program. Print its summary, and the pages that it used last.
 fn run(library: &str, fast: &str, far: &str, policy: &str, command: &[String]) -> Result<ExitCode> {
     let setup = setup(fast, far, policy)?;
     let mut last = [0; 4];
@@ -74,7 +74,7 @@ fn run(library: &str, fast: &str, far: &str, policy: &str, command: &[String]) -
     Ok(ExitCode::from(summary.exit_code as u8))
 }
 
-/// Run a command while a node has but so many MiB left, or as few as the kernel leaves of it.
+/// Run a command while at most `mib` MiB of a node are free, or as few as the kernel allows.
 fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
     let meminfo = Path::new("/sys/devices/system/node").join(format!("node{node}/meminfo"));
     let fails = |what| move |error: io::Error| Error::io(Path::new("two_nodes"), what, &error);
@@ -85,19 +85,19 @@ fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
     };
     let (preferred, mask) = (1, 1u64 << node);
     let prefer = |policy: i32, mask: *const u64| {
-        // SAFETY: the kernel reads as many bits as it is told.
+        // SAFETY: the kernel reads one bit less than the given number.
         unsafe { libc::syscall(libc::SYS_set_mempolicy, policy, mask, 65) }
     };
     if prefer(preferred, &raw const mask) < 0 {
         return Err(fails("preferring a node")(io::Error::last_os_error()));
     }
-    // Written, so that it is there, and not swapped, as the guest has no swap.
-    let (mut ballast, mut left, mut in_vain) = (Vec::new(), free_mib()?, 0);
-    // What ended before this may give its memory back meanwhile.
-    while left > mib && in_vain < 4 {
+    // Written, so that it is resident. The guest has no swap.
+    let (mut ballast, mut left, mut without_effect) = (Vec::new(), free_mib()?, 0);
+    // Processes that have ended may still be freeing memory.
+    while left > mib && without_effect < 4 {
         ballast.push(vec![1u8; 4 << 20]);
         let now = free_mib()?;
-        in_vain = if now < left { 0 } else { in_vain + 1 };
+        without_effect = if now < left { 0 } else { without_effect + 1 };
         left = now;
     }
     prefer(0, std::ptr::null());
@@ -109,8 +109,8 @@ fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
 }
 
-/// What the program refers to, page by page: at random, half of the references to an eighth of the
-/// pages, which moves. With each, a number at random if it is a write.
+/// Random references of the program: the page, and a random number if it is a write. Half of them are to an
+/// eighth of the pages, which moves.
 struct References {
     pages: usize,
     count: usize,
@@ -140,7 +140,7 @@ impl Iterator for References {
     }
 }
 
-/// Memory, and what each page of it was written last.
+/// Memory, and the number that each page was last written.
 struct Memory {
     words: Vec<u64>,
     versions: Vec<u64>,
@@ -155,7 +155,7 @@ impl Memory {
         page * PAGE / 8 + part * (PAGE / 8 / WORDS)
     }
 
-    /// Refer to all of these; a sum of what was read, or a line about what is not as it was written.
+    /// Make these references. Returns a checksum of what was read, or a line about a wrong value.
     fn refer(&mut self, references: References) -> std::result::Result<u64, String> {
         let mut sum = 0u64;
         for (page, write) in references {
@@ -181,7 +181,7 @@ impl Memory {
 fn program(mib: usize, references: usize) -> Result<ExitCode> {
     let pages = (mib << 20) / PAGE;
     let mut memory = Memory::new(pages);
-    std::thread::sleep(STILL);
+    std::thread::sleep(PAUSE);
     match memory.refer(References::new(pages, references)) {
         Ok(sum) => println!("@@sum {sum:x}"),
         Err(wrong) => {
@@ -189,7 +189,7 @@ fn program(mib: usize, references: usize) -> Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     }
-    std::thread::sleep(STILL);
+    std::thread::sleep(PAUSE);
     let maps = fs::read_to_string("/proc/self/numa_maps").unwrap_or_default();
     let mut nodes = [0usize; 2];
     for mapping in maps.lines().filter(|line| line.contains(" anon=")) {
@@ -200,15 +200,15 @@ fn program(mib: usize, references: usize) -> Result<ExitCode> {
         }
     }
     println!("@@nodes {} {}", nodes[0], nodes[1]);
-    std::thread::sleep(STILL);
+    std::thread::sleep(PAUSE);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Memory of which a known part is hot.
+/// Keep a known part of the memory hot.
 fn keep_hot(mib: usize, hot: usize, seconds: usize) -> Result<ExitCode> {
     let mut words = vec![0u64; (mib << 20) / 8];
     words.chunks_mut(PAGE / 8).enumerate().for_each(|(page, words)| words[0] = page as u64 + 1);
-    std::thread::sleep(STILL);
+    std::thread::sleep(PAUSE);
     let hot = &words[words.len() - (hot << 20) / 8..];
     let (began, mut sum) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_secs(seconds as u64) {

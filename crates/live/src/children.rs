@@ -16,7 +16,7 @@ impl Moves {
             Event::Removed(range) | Event::Unmapped(range) => self.moves.push((range, None)),
             Event::Remapped(range, to) => {
                 // The pages that were there are gone.
-                self.moves.push((Range::new(to, to.plus(range.pages())), None));
+                self.moves.push((range.moved_to(to), None));
                 self.moves.push((range, Some(to)));
             }
             Event::Fault { .. } | Event::Forked(_) => {}
@@ -24,10 +24,9 @@ impl Moves {
     }
 
     /// The current address of the page that was at `at`, unless it is gone.
-    pub(crate) fn place(&self, at: Va) -> Option<Va> {
+    pub(crate) fn current(&self, at: Va) -> Option<Va> {
         self.moves.iter().try_fold(at, |at, (range, to)| {
-            let inside = range.from <= at && at < range.to;
-            if !inside {
+            if !range.contains(at) {
                 return Some(at);
             }
             to.map(|to| to.plus(at.number() - range.from.number()))

@@ -21,7 +21,7 @@ pub enum Watcher {
 
 /// The observed state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RunState {
     /// The observer.
     pub by: Watcher,
     /// The launcher exists.
@@ -55,7 +55,7 @@ pub enum Step {
     Close,
 }
 
-impl Seen {
+impl RunState {
     /// Whether the run must be killed, because pages are or may be lost.
     pub fn is_lost(&self) -> bool {
         !self.finished && (self.failed || !self.manager)
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     /// A program (`root`) and its child, which lacks pages until the manager has copied them.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
     struct Run {
         launcher: bool,
         manager: bool,
@@ -109,9 +109,9 @@ mod tests {
     }
 
     impl Run {
-        fn seen(&self, by: Watcher) -> Seen {
+        fn state(&self, by: Watcher) -> RunState {
             let Self { launcher, manager, keeper, finished, failed, root, child, .. } = *self;
-            Seen { by, launcher, manager, keeper, finished, failed, programs: root || child }
+            RunState { by, launcher, manager, keeper, finished, failed, programs: root || child }
         }
 
         /// The results of one step of a watcher: one process at a time, in any order.
@@ -120,7 +120,7 @@ mod tests {
             if !(if is_keeper { self.keeper } else { self.launcher }) {
                 return Vec::new();
             }
-            match self.seen(by).next() {
+            match self.state(by).next() {
                 Step::Wait => Vec::new(),
                 Step::KillPrograms => {
                     vec![Self { root: false, ..self }, Self { child: false, ..self }]
@@ -178,12 +178,10 @@ mod tests {
             launcher: true,
             manager: true,
             keeper: true,
-            finished: false,
-            failed: false,
             root: true,
             child: true,
             lacks: true,
-            struck: false,
+            ..Run::default()
         };
         let (mut seen, mut open) = (BTreeSet::new(), vec![begin]);
         while let Some(run) = open.pop() {

@@ -29,11 +29,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// holds a userfaultfd, a reference to a missing page waits.
 pub fn kill(shared: &Shared, root: u32) {
     let find = || {
-        let mut found = descendants(root);
-        found.extend(users_of(shared.inode()));
-        without_servers(shared, &mut found);
-        found.retain(|pid| *pid != root && is_alive(*pid));
-        found
+        let mut pids = descendants(root);
+        pids.extend(users_of(shared.inode()));
+        without_servers(shared, &mut pids);
+        pids.retain(|pid| *pid != root && is_alive(*pid));
+        pids
     };
     let end = Instant::now() + TIMEOUT;
     let wait_until_none = |pids: &[u32], holds: fn(u32) -> bool| {
@@ -57,11 +57,11 @@ pub fn kill(shared: &Shared, root: u32) {
         empty_lists = if is_quiet { empty_lists + 1 } else { 0 };
         stopped.extend(managers);
     }
-    let own = std::process::id();
+    let this_pid = std::process::id();
     stopped
         .into_iter()
         .chain(servers(shared, |block| &block.keeper))
-        .filter(|pid| *pid != own)
+        .filter(|pid| *pid != this_pid)
         .for_each(|pid| signal(pid, libc::SIGKILL));
 }
 
@@ -73,18 +73,18 @@ fn servers(shared: &Shared, of: fn(&Block) -> &AtomicU32) -> Vec<u32> {
 
 /// The processes of the program that map the run's file.
 pub fn program(shared: &Shared) -> Vec<u32> {
-    let mut found = users_of(shared.inode()).collect();
-    without_servers(shared, &mut found);
-    found
+    let mut pids = users_of(shared.inode()).collect();
+    without_servers(shared, &mut pids);
+    pids
 }
 
-/// Remove the caller, the launcher, managers and keepers. These must be read after `found`: a program that
+/// Remove the caller, the launcher, managers and keepers. These must be read after `pids`: a program that
 /// has started meanwhile has a manager by then.
-fn without_servers(shared: &Shared, found: &mut Vec<u32>) {
+fn without_servers(shared: &Shared, pids: &mut Vec<u32>) {
     let spared = [std::process::id(), shared.head().launcher.load(Ordering::Relaxed)];
     let [managers, keepers] =
         [servers(shared, |block| &block.manager), servers(shared, |block| &block.keeper)];
-    found.retain(|pid| [&spared[..], &managers, &keepers].iter().all(|list| !list.contains(pid)));
+    pids.retain(|pid| [&spared[..], &managers, &keepers].iter().all(|list| !list.contains(pid)));
 }
 
 fn signal(pid: u32, number: i32) {
@@ -128,12 +128,12 @@ pub(crate) fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> Op
 
 /// The numbers among the names in a folder, as far as it can be read.
 fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
-    let mut found = Vec::new();
+    let mut numbers = Vec::new();
     any_number(folder, |number| {
-        found.push(number);
+        numbers.push(number);
         false
     });
-    found.into_iter()
+    numbers.into_iter()
 }
 
 /// The processes that map the run's file shared. Viewers map it privately.

@@ -51,6 +51,16 @@ impl Range {
         Self { from, to }
     }
 
+    /// As many pages from `to` on.
+    pub const fn moved_to(self, to: Va) -> Self {
+        Self { from: to, to: to.plus(self.pages()) }
+    }
+
+    /// Whether it contains this page.
+    pub fn contains(self, at: Va) -> bool {
+        self.from <= at && at < self.to
+    }
+
     /// Number of pages.
     pub const fn pages(self) -> u64 {
         self.to.0.saturating_sub(self.from.0)

@@ -48,16 +48,13 @@ pub struct Manager<K> {
     epf: Box<dyn Epf>,
     /// Faults whose page is being read, by slot.
     fetching: Vec<(Slot, Event)>,
-    arrivals: Vec<Arrival>,
     regions: Regions,
     order: Order,
     /// Maximum number of pages that one first touch maps.
     around: u64,
     events: Vec<Event>,
-    found: Vec<NewRegion>,
-    pages: Vec<Va>,
     /// Faults that could not be served yet.
-    again: Vec<Event>,
+    deferred: Vec<Event>,
     /// Children that lack pages without a message that explains it.
     lacking: Vec<(Child, Vec<Va>)>,
     /// The page of the latest refused fault, and how often in a row.
@@ -106,14 +103,11 @@ impl<K: Kernel> Manager<K> {
             policy,
             epf: Box::new(epf::all::All),
             fetching: Vec::new(),
-            arrivals: Vec::new(),
             regions: Regions::default(),
             order: Order::default(),
             around: around.max(1),
             events: Vec::new(),
-            found: Vec::new(),
-            pages: Vec::new(),
-            again: Vec::new(),
+            deferred: Vec::new(),
             lacking: Vec::new(),
             refused: (Va::new(0), 0),
             busy_turns: 0,
@@ -131,23 +125,17 @@ impl<K: Kernel> Manager<K> {
     /// Register the memory that the program has mapped since the last call, and map its pages. Returns
     /// whether there was any.
     pub fn discover(&mut self) -> bool {
-        self.can_discover() && self.discover_now()
-    }
-
-    /// Whether no change of mappings is in progress, so that `discover` sees a consistent state.
-    pub fn can_discover(&mut self) -> bool {
-        self.order.is_settled() && self.world.kernel.is_quiet()
-    }
-
-    fn discover_now(&mut self) -> bool {
-        let mut found = std::mem::take(&mut self.found);
+        if !self.can_discover() {
+            return false;
+        }
+        let mut found = Vec::new();
         self.world.kernel.discover(&self.regions, &mut found);
         let any = !found.is_empty();
         if !self.world.kernel.is_quiet() {
             // The pages may have been moved there: they are found again after that message.
             found.clear();
         }
-        for NewRegion { range, present } in found.drain(..) {
+        for NewRegion { range, present } in found {
             self.regions.add(range);
             for at in present {
                 if self.world.page_at(at).is_none() {
@@ -160,12 +148,16 @@ impl<K: Kernel> Manager<K> {
                 }
             }
         }
-        self.found = found;
         // Pinned pages may be free by now, and a program that has all its pages never faults.
         if self.world.window.has_stuck() {
             self.event(|manager| manager.world.trim_window());
         }
         any
+    }
+
+    /// Whether no change of mappings is in progress, so that `discover` sees a consistent state.
+    pub fn can_discover(&mut self) -> bool {
+        self.order.is_settled() && self.world.kernel.is_quiet()
     }
 
     /// Read and apply all messages, or run one step of a policy's thread. Threads also run in some of the
@@ -188,10 +180,9 @@ impl<K: Kernel> Manager<K> {
                     self.world.kernel.wait_for_messages();
                 }
                 let faults = events.iter().filter(|event| matches!(event, Event::Fault { .. }));
-                self.again.extend(faults);
+                self.deferred.extend(faults);
                 self.events = events;
-                let turn = self.blocked();
-                return self.world.broken.clone().map_or(Ok(turn), Err);
+                return self.blocked();
             }
             // Before any request: the messages about mappings are in effect.
             self.apply_in_order();
@@ -206,7 +197,7 @@ impl<K: Kernel> Manager<K> {
         self.check_lacking();
         // Threads that wait since an earlier turn were not woken: they would fault again, and faults are read
         // before the messages that block the request.
-        events.append(&mut self.again);
+        events.append(&mut self.deferred);
         for event in &events {
             if let Event::Fault { .. } = event {
                 self.event(|manager| manager.fault(*event));
@@ -215,9 +206,8 @@ impl<K: Kernel> Manager<K> {
         }
         let busy = !events.is_empty() || placed;
         self.events = events;
-        if !self.again.is_empty() && !self.world.kernel.is_quiet() {
-            let turn = self.blocked();
-            return self.world.broken.clone().map_or(Ok(turn), Err);
+        if !self.deferred.is_empty() && !self.world.kernel.is_quiet() {
+            return self.blocked();
         }
         self.blocked_turns = 0;
         self.busy_turns = if busy { self.busy_turns + 1 } else { 0 };
@@ -237,22 +227,23 @@ impl<K: Kernel> Manager<K> {
             }
             Turn::Busy => Turn::Busy,
         };
+        self.unless_broken(turn)
+    }
+
+    fn unless_broken(&self, turn: Turn) -> std::result::Result<Turn, String> {
         self.world.broken.clone().map_or(Ok(turn), Err)
     }
 
     /// Continue with the faults whose pages have arrived.
     fn collect_arrivals(&mut self) {
-        let mut arrivals = std::mem::take(&mut self.arrivals);
-        self.world.collect_arrivals(&mut arrivals);
-        for Arrival { slot, .. } in &arrivals {
-            for (_, event) in self.fetching.extract_if(.., |(other, _)| other == slot) {
+        for Arrival { slot, .. } in self.world.collect_arrivals() {
+            for (_, event) in self.fetching.extract_if(.., |(other, _)| *other == slot) {
                 if let Event::Fault { thread, .. } = event {
                     self.world.kernel.resume(thread);
                 }
-                self.again.push(event);
+                self.deferred.push(event);
             }
         }
-        self.arrivals = arrivals;
     }
 
     /// Whether a fault waits until its page has been read from the far tier. It is served when the page has
@@ -279,13 +270,13 @@ impl<K: Kernel> Manager<K> {
     }
 
     /// Mappings are changing, and every request is refused: usually for a moment, but a fork may take long.
-    fn blocked(&mut self) -> Turn {
+    fn blocked(&mut self) -> std::result::Result<Turn, String> {
         self.blocked_turns += 1;
-        if self.blocked_turns < YIELDING_TURNS {
+        self.unless_broken(if self.blocked_turns < YIELDING_TURNS {
             Turn::Busy
         } else {
             Turn::Until(self.world.kernel.now_ns() + BLOCKED_NS)
-        }
+        })
     }
 
     /// Whether all messages were applied, and none that depends on them is in flight. Only then do all known
@@ -347,7 +338,7 @@ impl<K: Kernel> Manager<K> {
         self.world.counters.faults += u64::from(!waits);
         if done.is_err() {
             if waits {
-                self.again.push(event);
+                self.deferred.push(event);
             } else {
                 self.world.kernel.wake(at);
                 let before = if self.refused.0 == at { self.refused.1 } else { 0 };

@@ -25,7 +25,7 @@ pub(crate) struct Numbers {
     /// By address, so that the cost of a range depends on its content.
     groups: BTreeMap<u64, u32>,
     /// The address and the number of held pages of each group.
-    places: Vec<(u64, u32)>,
+    group_info: Vec<(u64, u32)>,
     free: Vec<u32>,
     limit: u32,
 }
@@ -34,7 +34,7 @@ impl Numbers {
     /// Numbers below `limit`.
     pub(crate) fn new(limit: u32) -> Self {
         let limit = limit.next_multiple_of(GROUP);
-        Self { groups: BTreeMap::new(), places: Vec::new(), free: Vec::new(), limit }
+        Self { groups: BTreeMap::new(), group_info: Vec::new(), free: Vec::new(), limit }
     }
 
     /// Numbers are below this.
@@ -44,66 +44,66 @@ impl Numbers {
 
     /// All numbers that were ever allocated are below this.
     pub(crate) fn top(&self) -> u32 {
-        self.places.len() as u32 * GROUP
+        self.group_info.len() as u32 * GROUP
     }
 
     /// The number of a page, if its group has any.
     pub(crate) fn get(&self, at: Va) -> Option<Page> {
-        let (place, offset) = split(at);
-        let group = *self.groups.get(&place)?;
+        let (key, offset) = split(at);
+        let group = *self.groups.get(&key)?;
         Some(Page::new(group * GROUP + offset))
     }
 
     /// The address of an allocated number.
-    pub(crate) fn place(&self, page: Page) -> Va {
-        let (place, _) = self.places[page.index() / GROUP as usize];
-        Va::new(place * u64::from(GROUP) + u64::from(page.number() % GROUP))
+    pub(crate) fn address_of(&self, page: Page) -> Va {
+        let (key, _) = self.group_info[page.index() / GROUP as usize];
+        Va::new(key * u64::from(GROUP) + u64::from(page.number() % GROUP))
     }
 
     /// The numbers of the pages in `range`, held or not, in order of addresses.
     pub(crate) fn each_in(&self, range: Range) -> impl Iterator<Item = (Page, Va)> {
         let (first, last) = (split(range.from).0, range.to.number().div_ceil(GROUP.into()));
-        self.groups.range(first..last.max(first)).flat_map(move |(place, group)| {
-            let (place, group) = (*place, *group);
+        self.groups.range(first..last.max(first)).flat_map(move |(key, group)| {
+            let (key, group) = (*key, *group);
             (0..GROUP)
                 .map(move |offset| {
-                    let at = Va::new(place * u64::from(GROUP) + u64::from(offset));
+                    let at = Va::new(key * u64::from(GROUP) + u64::from(offset));
                     (Page::new(group * GROUP + offset), at)
                 })
-                .filter(move |(_, at)| range.from <= *at && *at < range.to)
+                .filter(move |(_, at)| range.contains(*at))
         })
     }
 
     /// Hold the number of a page until [`release`](Numbers::release). `None` if no number is free.
     pub(crate) fn hold(&mut self, at: Va) -> Option<Page> {
-        let (place, offset) = split(at);
-        let group = match self.groups.get(&place) {
+        let (key, offset) = split(at);
+        let group = match self.groups.get(&key) {
             Some(group) => *group,
             None => {
                 let group = match self.free.pop() {
                     Some(group) => group,
-                    None if (self.places.len() as u32) < self.limit / GROUP => {
-                        self.places.push((0, 0));
-                        self.places.len() as u32 - 1
+                    None if (self.group_info.len() as u32) < self.limit / GROUP => {
+                        self.group_info.push((0, 0));
+                        self.group_info.len() as u32 - 1
                     }
                     None => return None,
                 };
-                self.places[group as usize] = (place, 0);
-                self.groups.insert(place, group);
+                self.group_info[group as usize] = (key, 0);
+                self.groups.insert(key, group);
                 group
             }
         };
-        self.places[group as usize].1 += 1;
+        self.group_info[group as usize].1 += 1;
         Some(Page::new(group * GROUP + offset))
     }
 
     /// Release a number.
     pub(crate) fn release(&mut self, page: Page) {
         let group = page.number() / GROUP;
-        let (place, held) = &mut self.places[group as usize];
+        let (key, held) = &mut self.group_info[group as usize];
         *held -= 1;
         if *held == 0 {
-            self.groups.remove(place);
+            self.groups.remove(key);
             self.free.push(group);
         }
     }
@@ -162,7 +162,7 @@ mod tests {
                 }
                 for at in &held {
                     let page = numbers.get(*at).unwrap();
-                    prop_assert_eq!(numbers.place(page), *at);
+                    prop_assert_eq!(numbers.address_of(page), *at);
                     prop_assert!(page.number() < numbers.limit());
                 }
             }

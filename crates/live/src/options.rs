@@ -12,10 +12,10 @@ use nearfar_schema::{
 use nearfar_trace::{Error, Result};
 use serde_json::Value as Json;
 
-use crate::far::{self, Far, Fault, TIERS};
+use crate::far::{self, Node, TIERS};
 use crate::setup::Setup;
 use crate::{
-    Child, Event, Fail, Frame, Kernel, Manager, NewRegion, PAGE, Regions, Sizes, Slot, Va, World,
+    Child, Event, Fail, Frame, Kernel, Manager, NewRegion, PAGE, Regions, Sizes, Va, World,
 };
 
 /// Minimum fast memory. With less, most of it would be the window and spare frames.
@@ -211,8 +211,8 @@ impl RunOptions {
         }
         let pages = (far_size / PAGE as u64).min(u32::MAX.into()) as u32;
         let far = match (tier.check)(argument, pages)? {
-            whole if whole.is_empty() => name.to_owned(),
-            whole => format!("{name}:{whole}"),
+            checked if checked.is_empty() => name.to_owned(),
+            checked => format!("{name}:{checked}"),
         };
         let mut setup = Setup {
             fast,
@@ -225,10 +225,10 @@ impl RunOptions {
             ..Setup::default()
         };
         // The default of the machine, with the budget as its memory.
-        let (knob, usual) = default_min_free(setup.fast);
+        let (knob, default) = default_min_free(setup.fast);
         let known = base.map(find).transpose()?.map_or(Vec::new(), |base| base.all_knobs());
         if known.iter().any(|declared| declared.name == knob) {
-            setup.knobs.entry(knob.to_owned()).or_insert(usual);
+            setup.knobs.entry(knob.to_owned()).or_insert(default);
         }
         Ok(setup)
     }
@@ -243,7 +243,7 @@ pub fn check_policy(name: &str, settings: &Settings, mapped: bool) -> Result<()>
         return Err(foreseeing(name));
     }
     let sizes = Sizes { fast: 64, far: 64, window: 1, spare: 1, pages: 512, mapped };
-    let world = World::new(Stub, Box::new(Stub), sizes);
+    let world = World::new(Stub, Box::new(Node), sizes);
     Manager::new(world, name, settings, 1).map(|_| ())
 }
 
@@ -255,21 +255,8 @@ fn foreseeing(name: &str) -> Error {
     )
 }
 
-/// A kernel and far tier without function, in which a policy can be made.
+/// A kernel that does nothing, enough to make a policy.
 struct Stub;
-
-impl Far for Stub {
-    fn store(&mut self, _: &[u8]) -> std::result::Result<Slot, Fault> {
-        Err(Fault::Full)
-    }
-    fn load(&mut self, _: Slot, _: &mut [u8]) -> std::result::Result<(), Fault> {
-        Err(Fault::Full)
-    }
-    fn free(&mut self, _: Slot) {}
-    fn bytes(&self) -> u64 {
-        0
-    }
-}
 
 impl Kernel for Stub {
     fn events(&mut self, _: &mut Vec<Event>) {}
@@ -321,15 +308,15 @@ impl Kernel for Stub {
 mod tests {
     use super::*;
 
-    fn asked(given: &[(&str, &str)]) -> Result<Setup> {
+    fn setup_of(given: &[(&str, &str)]) -> Result<Setup> {
         let given = given.iter().map(|(name, value)| ((*name).to_owned(), Given::from(*value)));
-        let asked = RunOptions::read(&given.collect()).map_err(Error::refused)?;
-        asked.setup(BTreeMap::new())
+        let options = RunOptions::read(&given.collect()).map_err(Error::refused)?;
+        options.setup(BTreeMap::new())
     }
 
     #[test]
     fn options_are_set_up_or_refused_in_one_line() {
-        let setup = asked(&[("fast", "64M"), ("far", "lz4"), ("far_latency", "2us")]).unwrap();
+        let setup = setup_of(&[("fast", "64M"), ("far", "lz4"), ("far_latency", "2us")]).unwrap();
         assert_eq!((setup.fast, setup.far_size), (64 << 20, 1 << 30));
         assert_eq!((setup.far.as_str(), setup.far_latency_ns), ("lz4", 2000));
         assert_eq!(setup.epf, "all");
@@ -349,7 +336,7 @@ mod tests {
             (vec![("fast", "64M"), ("policy", "memtis")], "samples"),
             (vec![("fast", "64M"), ("policy", "oracle")], "future"),
         ] {
-            let text = asked(&given).map(|_| ()).unwrap_err().to_string();
+            let text = setup_of(&given).map(|_| ()).unwrap_err().to_string();
             assert!(text.contains(says) && !text.contains('\n'), "{text}");
         }
     }
@@ -359,11 +346,11 @@ mod tests {
         let given =
             |fast: &str| RunOptions::read(&[("fast".into(), Given::from(fast))].into()).unwrap();
         for (fast, budget) in [("50%", 4 << 20), ("200 %", 16 << 20), ("3M", 3 << 20)] {
-            let asked = given(fast);
-            assert_eq!(asked.is_percentage(), fast.ends_with('%'));
-            let asked = asked.resolved((8 << 20) - 1).unwrap();
-            assert_eq!(asked.setup(BTreeMap::new()).unwrap().fast, budget);
-            assert_eq!(asked.plain()["fast"], fast);
+            let options = given(fast);
+            assert_eq!(options.is_percentage(), fast.ends_with('%'));
+            let options = options.resolved((8 << 20) - 1).unwrap();
+            assert_eq!(options.setup(BTreeMap::new()).unwrap().fast, budget);
+            assert_eq!(options.plain()["fast"], fast);
         }
         let text = given("10%").resolved(8 << 20).unwrap_err().to_string();
         let says = "--fast: 10% of the program's peak resident set (8192 KiB) is less than 1 MiB";
@@ -372,19 +359,19 @@ mod tests {
 
     #[test]
     fn a_policy_that_is_not_built_in_is_set_up_with_its_base() {
-        let asked = RunOptions::read(&[("fast".to_owned(), Given::from("64M"))].into()).unwrap();
+        let options = RunOptions::read(&[("fast".to_owned(), Given::from("64M"))].into()).unwrap();
         let knobs = |text: &[(&str, &str)]| {
             text.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
         let with = |base: Option<&str>, hooks, name: &str, given| {
             let declared =
                 Declared { base: base.map(str::to_owned), hooks, watch_unshadowed: false };
-            asked.setup_with(name, &declared, knobs(given))
+            options.setup_with(name, &declared, knobs(given))
         };
         let setup = with(Some("nomad"), Hooks::WRITTEN, "mine", &[]).unwrap();
         assert!(setup.remote && setup.policy == "mine");
         // The knobs have the defaults of a built-in policy.
-        assert_eq!(setup.knobs, asked.setup(BTreeMap::new()).unwrap().knobs);
+        assert_eq!(setup.knobs, options.setup(BTreeMap::new()).unwrap().knobs);
         assert!(with(None, Hooks::HINT_FAULT, "mine", &[]).unwrap().knobs.is_empty());
         for (found, says) in [
             (with(Some("tpp"), Hooks::WRITTEN, "mine", &[]), "`nomad`"),

@@ -90,7 +90,7 @@ impl Order {
         let mut before = self.waiting[..at].iter();
         match self.waiting[at] {
             // The previous pages leave first.
-            Event::Remapped(range, to) => is_free(Range::new(to, to.plus(range.pages())), known),
+            Event::Remapped(range, to) => is_free(range.moved_to(to), known),
             // Pages that were moved from there, unless they were moved there first, have left before.
             Event::Unmapped(range) => !self.waiting.iter().any(|event| {
                 matches!(*event, Event::Remapped(from, _) if overlap(from, range)
@@ -107,7 +107,7 @@ impl Order {
 /// The destination of a move if it is in use.
 fn occupied(event: &Event, known: &Regions) -> Option<Range> {
     let Event::Remapped(range, to) = *event else { return None };
-    let place = Range::new(to, to.plus(range.pages()));
+    let place = range.moved_to(to);
     (!is_free(place, known)).then_some(place)
 }
 
@@ -121,7 +121,7 @@ fn overlap(a: Range, b: Range) -> bool {
 
 fn moves_to(event: &Event, range: Range) -> bool {
     let Event::Remapped(from, to) = event else { return false };
-    overlap(Range::new(*to, to.plus(from.pages())), range)
+    overlap(from.moved_to(*to), range)
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
                 Event::Unmapped(range) => known.remove(range),
                 Event::Remapped(range, to) => {
                     known.remove(range);
-                    known.add(Range::new(to, to.plus(range.pages())));
+                    known.add(range.moved_to(to));
                 }
                 _ => {}
             }

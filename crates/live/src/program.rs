@@ -76,24 +76,19 @@ fn check_file(path: &Path, depth: u32) -> Result<()> {
             _ => refuse("has no interpreter that is there", "look at its first line"),
         };
     }
-    let word = |at: usize, length: usize| {
-        let bytes = head.get(at..at + length)?;
-        let mut eight = [0; 8];
-        eight[..length].copy_from_slice(bytes);
-        Some(u64::from_le_bytes(eight))
-    };
     // A 64-bit little-endian ELF file.
     if !head.starts_with(b"\x7fELF\x02\x01") {
         return refuse("is no 64-bit program for this machine", "give the program itself");
     }
-    let (at, size, count) = (word(32, 8), word(54, 2), word(56, 2));
-    let (Some(at), Some(size), Some(count)) = (at, size, count) else {
+    let Some(head) = head.first_chunk::<58>() else {
         return refuse("is cut short", "give a whole program");
     };
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |high, low| high << 8 | u64::from(*low));
+    let (table, size, count) = (number(&head[32..40]), number(&head[54..56]), number(&head[56..]));
     for index in 0..count.min(256) {
         let mut kind = [0; 4];
-        let place = at.saturating_add(index * size);
-        if file.read_exact_at(&mut kind, place).is_ok() && u32::from_le_bytes(kind) == 3 {
+        let entry = table.saturating_add(index * size);
+        if file.read_exact_at(&mut kind, entry).is_ok() && u32::from_le_bytes(kind) == 3 {
             // PT_INTERP: the dynamic linker.
             return Ok(());
         }

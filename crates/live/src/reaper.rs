@@ -22,12 +22,12 @@ pub(crate) fn split(head: &Head, bell: RawFd) -> io::Result<()> {
     unsafe {
         die_with(head.launcher.load(Ordering::Relaxed));
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
-        let own = libc::getpid() as u32;
-        head.reaper.store(own, Ordering::Relaxed);
+        let reaper = libc::getpid() as u32;
+        head.reaper.store(reaper, Ordering::Relaxed);
         match libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                die_with(own);
+                die_with(reaper);
                 Ok(())
             }
             root => reap(root as libc::pid_t, head, bell),

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nearfar_trace::{Error, Result};
 use serde::Serialize;
 
-use crate::linux::{monotonic, process_of};
+use crate::linux::{monotonic, process_of, wait};
 use crate::shared::{Block, NAME, Shared, State};
 use crate::{Counters, PAGE};
 
@@ -109,8 +109,7 @@ impl Counts {
     }
 
     fn add(&mut self, other: Self) {
-        let numbers = other.counters.numbers();
-        self.counters.numbers_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+        self.counters.add(&other.counters);
         self.manager_ns += other.manager_ns;
     }
 
@@ -214,18 +213,14 @@ impl Watched {
 
     /// Whether this is the launcher, the reaper, or a managed process.
     fn has(&self, pid: u32) -> bool {
-        let runs = |(_, own, block): (_, u32, &Block)| own == pid && is_running(block);
+        let runs = |(_, process, block): (_, u32, &Block)| process == pid && is_running(block);
         let reaper = self.shared.head().reaper.load(Ordering::Relaxed);
         [self.launcher, reaper].contains(&pid) || self.shared.claimed().any(runs)
     }
 
     /// Whether it is over.
     pub fn is_over(&self) -> bool {
-        let mut poll =
-            libc::pollfd { fd: self.process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the variable of this function.
-        let has_ended = unsafe { libc::poll(&raw mut poll, 1, 0) } > 0;
-        has_ended || self.shared.head().ended().is_some()
+        wait([Some(self.process.as_raw_fd())], 0)[0] || self.shared.head().ended().is_some()
     }
 
     /// The current state. Rates are over the time since the previous snapshot.
@@ -247,27 +242,27 @@ impl Watched {
         let mut images = past_images;
         let mut all = Counts { counters, manager_ns };
         for (index, pid, block) in self.shared.claimed() {
-            let own = Counts::of(block);
-            let own_before = before.get(&index).copied().unwrap_or_default();
-            counts.insert(index, own);
-            all.add(own);
+            let now_counts = Counts::of(block);
+            let counts_before = before.get(&index).copied().unwrap_or_default();
+            counts.insert(index, now_counts);
+            all.add(now_counts);
             images += 1;
             if is_over || !is_running(block) {
                 continue;
             }
-            let own_used = block.used();
-            used.iter_mut().zip(own_used).for_each(|(sum, number)| *sum += number);
-            let peak = at_least(&block.peak, own_used);
-            let mut row = row(own, own_before, since, own_used, peak);
+            let process_used = block.used();
+            used.iter_mut().zip(process_used).for_each(|(sum, number)| *sum += number);
+            let peak = at_least(&block.peak, process_used);
+            let mut row = row(now_counts, counts_before, since, process_used, peak);
             (row.pid, row.command) = (Some(pid), command_of(pid));
             row.budget_bytes = setup.fast;
             rows.push(row);
         }
-        let mut whole =
+        let mut total =
             row(all, all_before.unwrap_or_default(), since, used, at_least(&head.peak, used));
-        whole.command.clone_from(&self.command);
-        whole.budget_bytes = setup.fast * rows.len() as u64;
-        rows.insert(0, whole);
+        total.command.clone_from(&self.command);
+        total.budget_bytes = setup.fast * rows.len() as u64;
+        rows.insert(0, total);
         self.last = Some((now, all, counts));
         let (exit_code, why) = head.ended().unzip();
         Snapshot {

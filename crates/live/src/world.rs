@@ -346,10 +346,9 @@ impl<K: Kernel> World<K> {
 
     /// Make a resident page writable, and free its slot.
     pub(crate) fn make_writable(&mut self, page: Page) -> Result<(), Refused> {
-        let at = self.numbers.place(page);
         let state = self.pages.state(page);
         if state.is_resident() {
-            self.protect(at, false)?;
+            self.protect(self.numbers.address_of(page), false)?;
         }
         if self.free_slot(page) && !state.is_far() {
             self.budget.uncharge(FAR_NODE);

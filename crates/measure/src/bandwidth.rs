@@ -35,7 +35,7 @@ pub fn bandwidth(
     let memories: Result<Vec<Mapping>> =
         cpus.iter().map(|_| Mapping::new(bytes, Pages::Huge, node)).collect();
     let barrier = Barrier::new(cpus.len());
-    let one = |cpu: usize, mut memory: Mapping| -> Result<Vec<(Instant, Instant, f64)>> {
+    let measure = |cpu: usize, mut memory: Mapping| -> Result<Vec<(Instant, Instant, f64)>> {
         // A thread that is denied its processor continues, because the others wait for it.
         let pinned = pin(cpu);
         memory.write(4096, None);
@@ -58,7 +58,7 @@ pub fn bandwidth(
         let threads: Vec<_> = cpus
             .iter()
             .zip(memories?)
-            .map(|(cpu, memory)| scope.spawn(|| one(*cpu, memory)))
+            .map(|(cpu, memory)| scope.spawn(|| measure(*cpu, memory)))
             .collect();
         let ended = threads.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err(Error::missing("bandwidth", "a thread died", "")))
@@ -66,7 +66,7 @@ pub fn bandwidth(
         ended.collect()
     });
     let times = times?;
-    let whole = (bytes * cpus.len()) as f64;
+    let total_bytes = (bytes * cpus.len()) as f64;
     let rates = (0..rounds).filter_map(|round| {
         let began = times.iter().map(|times| times[round].0).min()?;
         let ended = times.iter().map(|times| times[round].1).max()?;
@@ -74,7 +74,7 @@ pub fn bandwidth(
             [alone] => alone[round].2,
             _ => (ended - began).as_nanos() as f64,
         };
-        Some(whole / ns * 1e9)
+        Some(total_bytes / ns * 1e9)
     });
     Ok(rates.collect())
 }

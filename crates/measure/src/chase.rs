@@ -66,23 +66,19 @@ impl Chase {
         let mut random = Random(chains as u64 + 1);
         for chain in 0..chains {
             let (from, to) = (chain * places, (chain + 1) * places);
-            let mut last = None;
-            let mut first = None;
-            for start in (from..to).step_by(window) {
+            let mut visits = (from..to).step_by(window).flat_map(|start| {
                 let mut order: Vec<usize> = (start..to.min(start + window)).collect();
                 random.shuffle(&mut order);
-                for next in order.into_iter().map(word) {
-                    match last {
-                        Some(last) => words[last] = address(next) as u64,
-                        None => first = Some(next),
-                    }
-                    last = Some(next);
-                }
+                order.into_iter().map(word)
+            });
+            let Some(first) = visits.next() else { continue };
+            let mut last = first;
+            for next in visits {
+                words[last] = address(next) as u64;
+                last = next;
             }
-            if let (Some(first), Some(last)) = (first, last) {
-                words[last] = address(first) as u64;
-                at.push(address(first));
-            }
+            words[last] = address(first) as u64;
+            at.push(address(first));
         }
         Ok(Self { memory, at, loads: places * chains })
     }

@@ -10,24 +10,24 @@ use serde::Serialize;
 /// The registers EAX, EBX, ECX and EDX of leaves and subleaves.
 pub type Leaves = BTreeMap<(u32, u32), [u32; 4]>;
 
-/// What the processor says of itself.
+/// A processor as `cpuid` describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Processor {
     /// `AuthenticAMD`, `GenuineIntel` or another.
     pub vendor: String,
-    /// Family, the extended one added.
+    /// Family, including the extended family.
     pub family: u32,
-    /// Model, with the extended one.
+    /// Model, including the extended model.
     pub model: u32,
-    /// Whether a hypervisor says that it is there.
+    /// Whether a hypervisor reports itself.
     pub hypervisor: bool,
-    /// Caches of data or of both, and of instructions.
+    /// Data, unified and instruction caches.
     pub caches: Vec<Cache>,
     /// First-level data TLB.
     pub first: Option<Tlb>,
     /// First-level instruction TLB.
     pub instruction: Option<Tlb>,
-    /// Second-level TLB of data.
+    /// Second-level data TLB.
     pub second: Option<Tlb>,
 }
 
@@ -36,45 +36,45 @@ pub struct Processor {
 pub struct Cache {
     /// 1, 2 or 3.
     pub level: u32,
-    /// Whether it holds instructions alone.
+    /// Whether it holds only instructions.
     pub instruction: bool,
     /// Capacity in bytes.
     pub size: u64,
-    /// Ways of a set; None: fully associative.
+    /// Ways of a set; `None` if fully associative.
     pub ways: Option<u32>,
     /// Bytes of a line.
     pub line: u32,
 }
 
-/// Entries of a TLB.
+/// A TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tlb {
-    /// For small pages, and for large ones where these have none of their own.
+    /// For small pages; also for large pages if `large` is `None`.
     pub small: Entries,
-    /// For pages of 2 MiB alone.
+    /// For 2 MiB pages only.
     pub large: Option<Entries>,
 }
 
-/// How many, and in what sets.
+/// Entries of a TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Entries {
-    /// How many.
+    /// Number of entries.
     pub entries: u32,
-    /// Ways of a set; None: fully associative.
+    /// Ways of a set; `None` if fully associative.
     pub ways: Option<u32>,
 }
 
-/// The leaves that [`decode`] reads, of the processor that this runs on; none where there is no
-/// `cpuid`.
+/// Read the leaves that [`decode`] needs from this processor. Empty without `cpuid`.
 pub fn read() -> Leaves {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::__cpuid_count;
         let mut leaves = Leaves::new();
         let mut get = |leaf, sub| {
-            let found = __cpuid_count(leaf, sub);
-            leaves.insert((leaf, sub), [found.eax, found.ebx, found.ecx, found.edx]);
-            found
+            let registers = __cpuid_count(leaf, sub);
+            leaves
+                .insert((leaf, sub), [registers.eax, registers.ebx, registers.ecx, registers.edx]);
+            registers
         };
         let (basic, extended) = (get(0, 0).eax, get(0x8000_0000, 0).eax);
         let known = |leaf: u32| leaf <= if leaf < 1 << 31 { basic } else { extended };
@@ -82,7 +82,7 @@ pub fn read() -> Leaves {
             get(leaf, 0);
         }
         for leaf in [4, 0x8000_001d].into_iter().filter(|leaf| known(*leaf)) {
-            // The list ends with a cache of no type; none has as many.
+            // A cache of type 0 ends the list; no processor has 16 caches.
             let _ = (0..16).any(|sub| get(leaf, sub).eax & 31 == 0);
         }
         if basic >= 0x18 {
@@ -97,7 +97,7 @@ pub fn read() -> Leaves {
     Leaves::new()
 }
 
-/// What the leaves mean; None without any.
+/// Decode the leaves; `None` if there are none.
 pub fn decode(leaves: &Leaves) -> Option<Processor> {
     let [_, b, c, d] = *leaves.get(&(0, 0))?;
     let letters = [b, d, c].map(u32::to_le_bytes).concat();
@@ -105,29 +105,29 @@ pub fn decode(leaves: &Leaves) -> Option<Processor> {
     let [signature, _, features, _] = leaves.get(&(1, 0)).copied().unwrap_or_default();
     let (family, model) = (signature >> 8 & 15, signature >> 4 & 15);
     let extended = family == 15 || family == 6;
-    let mut found = Processor {
+    let mut processor = Processor {
         vendor,
         family: family + if family == 15 { signature >> 20 & 255 } else { 0 },
         model: model | if extended { (signature >> 16 & 15) << 4 } else { 0 },
         hypervisor: features >> 31 == 1,
         ..Processor::default()
     };
-    let amd = matches!(found.vendor.as_str(), "AuthenticAMD" | "HygonGenuine");
-    found.caches = caches(leaves, if amd { 0x8000_001d } else { 4 });
+    let amd = matches!(processor.vendor.as_str(), "AuthenticAMD" | "HygonGenuine");
+    processor.caches = caches(leaves, if amd { 0x8000_001d } else { 4 });
     if amd {
-        of_amd(leaves, &mut found);
+        from_amd(leaves, &mut processor);
     } else if leaves.contains_key(&(0x18, 1)) {
-        from_parameters(leaves, &mut found);
+        from_parameters(leaves, &mut processor);
     } else {
-        from_descriptors(leaves, &mut found);
+        from_descriptors(leaves, &mut processor);
     }
-    Some(found)
+    Some(processor)
 }
 
-/// Leaves 4 and 0x8000001d are built alike.
+/// Caches, from leaf 4 or 0x8000001d, which have the same format.
 fn caches(leaves: &Leaves, leaf: u32) -> Vec<Cache> {
-    let found = leaves.range((leaf, 0)..=(leaf, u32::MAX));
-    let caches = found.filter(|(_, [a, ..])| a & 31 != 0).map(|(_, [a, b, c, _])| {
+    let subleaves = leaves.range((leaf, 0)..=(leaf, u32::MAX));
+    let caches = subleaves.filter(|(_, [a, ..])| a & 31 != 0).map(|(_, [a, b, c, _])| {
         let (line, partitions, ways) = ((b & 0xfff) + 1, (b >> 12 & 0x3ff) + 1, (b >> 22) + 1);
         let sets = u64::from(*c) + 1;
         Cache {
@@ -142,20 +142,20 @@ fn caches(leaves: &Leaves, leaf: u32) -> Vec<Cache> {
 }
 
 /// Leaves 0x80000005 (a byte for entries, one for ways) and 0x80000006 (12 bits and a code of 4).
-fn of_amd(leaves: &Leaves, found: &mut Processor) {
+fn from_amd(leaves: &Leaves, processor: &mut Processor) {
     // Since Zen all sizes share the entries that both registers count.
-    let shared = found.family >= 0x17;
+    let shared = processor.family >= 0x17;
     let tlb = |small, large: Option<Entries>| tlb(small, large.filter(|_| !shared));
     let first = |large: u32, small: u32, shift: u32| {
-        let one = |register: u32| {
+        let entries = |register: u32| {
             let (entries, ways) = (register >> shift & 255, register >> (shift + 8) & 255);
             entries_of(entries, (ways != 255).then_some(ways))
         };
-        tlb(one(small), one(large))
+        tlb(entries(small), entries(large))
     };
     if let Some([large, small, ..]) = leaves.get(&(0x8000_0005, 0)) {
-        found.instruction = first(*large, *small, 0);
-        found.first = first(*large, *small, 16);
+        processor.instruction = first(*large, *small, 0);
+        processor.first = first(*large, *small, 16);
     }
     let second = |register: u32| {
         let ways = match register >> 28 {
@@ -174,12 +174,12 @@ fn of_amd(leaves: &Leaves, found: &mut Processor) {
         entries_of(register >> 16 & 0xfff, ways)
     };
     if let Some([large, small, ..]) = leaves.get(&(0x8000_0006, 0)) {
-        found.second = tlb(second(*small), second(*large));
+        processor.second = tlb(second(*small), second(*large));
     }
 }
 
 /// Leaf 0x18: a TLB for each subleaf.
-fn from_parameters(leaves: &Leaves, found: &mut Processor) {
+fn from_parameters(leaves: &Leaves, processor: &mut Processor) {
     let (mut data, mut instruction, mut second) = ([None; 2], [None; 2], None);
     for (_, [_, b, c, d]) in leaves.range((0x18, 1)..=(0x18, u32::MAX)) {
         let (ways, full) = (b >> 16, d >> 8 & 1 == 1);
@@ -201,9 +201,9 @@ fn from_parameters(leaves: &Leaves, found: &mut Processor) {
             *level = level.or(entries.filter(|_| supported));
         }
     }
-    found.first = tlb(data[0], data[1]);
-    found.instruction = tlb(instruction[0], instruction[1]);
-    found.second = tlb(second, None);
+    processor.first = tlb(data[0], data[1]);
+    processor.instruction = tlb(instruction[0], instruction[1]);
+    processor.second = tlb(second, None);
 }
 
 /// Merge two TLBs into one; the ways add up if the numbers of sets are equal.
@@ -243,7 +243,7 @@ const DESCRIPTORS: &[(u8, Kind, u32, u32, u32)] = &[
 ];
 
 /// Leaf 2: a byte for each TLB, in all registers but the lowest byte of EAX.
-fn from_descriptors(leaves: &Leaves, found: &mut Processor) {
+fn from_descriptors(leaves: &Leaves, processor: &mut Processor) {
     let Some(registers) = leaves.get(&(2, 0)) else { return };
     // A register with its highest bit set contains no descriptors.
     let bytes = registers.iter().map(|r| if r >> 31 == 0 { r.to_le_bytes() } else { [0; 4] });
@@ -262,12 +262,12 @@ fn from_descriptors(leaves: &Leaves, found: &mut Processor) {
             *slot = slot.or(entries_of(*entries, (*ways > 0).then_some(*ways)));
         }
     }
-    found.first = tlb(data[0], data[1]);
-    found.instruction = tlb(instruction[0], instruction[1]);
-    found.second = tlb(second[0], second[1]);
+    processor.first = tlb(data[0], data[1]);
+    processor.instruction = tlb(instruction[0], instruction[1]);
+    processor.second = tlb(second[0], second[1]);
 }
 
-/// None of no entries, and of ways that do not divide them.
+/// `None` if there are no entries, or if the ways do not divide them.
 fn entries_of(entries: u32, ways: Option<u32>) -> Option<Entries> {
     let fits = ways.is_none_or(|ways| ways > 0 && entries.is_multiple_of(ways));
     (entries > 0 && fits).then_some(Entries { entries, ways })

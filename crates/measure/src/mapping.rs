@@ -71,9 +71,9 @@ impl Mapping {
         };
         // SAFETY: a new mapping at any address.
         let mapped = unsafe {
-            let (read_write, own) =
+            let (read_write, private) =
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            libc::mmap(ptr::null_mut(), reserve, read_write, own | libc::MAP_NORESERVE, -1, 0)
+            libc::mmap(ptr::null_mut(), reserve, read_write, private | libc::MAP_NORESERVE, -1, 0)
         };
         let Some(mapped) = NonNull::new(mapped).filter(|_| mapped != libc::MAP_FAILED) else {
             return Err(refused("mmap"));
@@ -149,9 +149,9 @@ impl Mapping {
         })
     }
 
-    fn touch(&self, step: usize, work: Option<&mut Work>, one: impl Fn(*mut u8)) -> Touched {
+    fn touch(&self, step: usize, work: Option<&mut Work>, access: impl Fn(*mut u8)) -> Touched {
         // SAFETY: less than the size.
-        let each = |offset: usize| one(unsafe { self.start.as_ptr().add(offset) });
+        let each = |offset: usize| access(unsafe { self.start.as_ptr().add(offset) });
         let places = || (0..self.bytes).step_by(step.max(1));
         let before = faults().0;
         let ns = match work {

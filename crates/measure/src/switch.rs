@@ -1,8 +1,6 @@
 //! Cost of a context switch between threads of one processor.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::FromRawFd;
+use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::thread;
 
 use nearfar_trace::{Error, Result};
@@ -33,42 +31,26 @@ pub fn switch_times(cpu: usize, rounds: usize, batches: usize) -> Result<Vec<f64
             pin(cpu)?;
             let (mut own_read, mut own) = pipe().map_err(failed)?;
             let mut byte = [0];
-            let mut times = Vec::with_capacity(batches);
-            for _ in 0..batches {
+            let mut time = |to: &mut PipeWriter, from: &mut PipeReader, each: usize| {
                 let began = Stopwatch::of_process();
                 for _ in 0..rounds {
-                    there
-                        .write_all(&byte)
-                        .and_then(|()| back_read.read_exact(&mut byte))
+                    to.write_all(&byte)
+                        .and_then(|()| from.read_exact(&mut byte))
                         .map_err(failed)?;
                 }
-                let both = began.each(rounds * 2);
-                let began = Stopwatch::of_process();
-                for _ in 0..rounds {
-                    own.write_all(&byte)
-                        .and_then(|()| own_read.read_exact(&mut byte))
-                        .map_err(failed)?;
-                }
-                times.push(both - began.each(rounds));
-            }
-            Ok(times)
+                Ok(began.each(rounds * each))
+            };
+            (0..batches)
+                .map(|_| {
+                    Ok(time(&mut there, &mut back_read, 2)? - time(&mut own, &mut own_read, 1)?)
+                })
+                .collect()
         });
         let died = |_| Err(Error::missing("context switch", "a thread died", ""));
         let times = times.join().unwrap_or_else(died)?;
         other.join().unwrap_or(Ok(()))?;
         Ok(times)
     })
-}
-
-/// The read end and the write end.
-fn pipe() -> io::Result<(File, File)> {
-    let mut ends = [0; 2];
-    // SAFETY: room for two numbers.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: both were just created and are not shared.
-    Ok(unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) })
 }
 
 #[cfg(test)]

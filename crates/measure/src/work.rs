@@ -21,9 +21,9 @@ type Step = fn(u64) -> u64;
 
 /// A different function for each row and place, with branches that depend on its argument.
 #[inline(never)]
-fn step<const ROW: u32, const PLACE: u32>(given: u64) -> u64 {
-    let own = u64::from(ROW * 16 + PLACE) * 2 + 1;
-    let mut state = given.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(own);
+fn step<const ROW: u32, const PLACE: u32>(input: u64) -> u64 {
+    let constant = u64::from(ROW * 16 + PLACE) * 2 + 1;
+    let mut state = input.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(constant);
     if state & (1 << (20 + ROW)) != 0 {
         state = black_box(state ^ u64::from(ROW * 77));
     }
@@ -38,24 +38,11 @@ macro_rules! row {
     ($row:literal) => { row!($row: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
 }
 
-const STEPS: [[Step; 16]; 16] = [
-    row!(0),
-    row!(1),
-    row!(2),
-    row!(3),
-    row!(4),
-    row!(5),
-    row!(6),
-    row!(7),
-    row!(8),
-    row!(9),
-    row!(10),
-    row!(11),
-    row!(12),
-    row!(13),
-    row!(14),
-    row!(15),
-];
+macro_rules! rows {
+    ($($row:literal)*) => { [$(row!($row)),*] };
+}
+
+const STEPS: [[Step; 16]; 16] = rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
 
 /// Random loads of more memory than fits a core's caches, and calls of random functions.
 /// Deterministic.

@@ -29,6 +29,12 @@ struct State {
     free: [*mut u8; CLASSES],
 }
 
+impl State {
+    /// Before address space is reserved.
+    const EMPTY: Self =
+        Self { next: null_mut(), left: 0, length: 0, usable: 0, free: [null_mut(); CLASSES] };
+}
+
 /// The allocator.
 pub(crate) struct Arena {
     locked: AtomicBool,
@@ -40,17 +46,12 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     pub(crate) const fn new() -> Self {
-        let state =
-            State { next: null_mut(), left: 0, length: 0, usable: 0, free: [null_mut(); CLASSES] };
-        Self { locked: AtomicBool::new(false), state: std::cell::UnsafeCell::new(state) }
+        Self { locked: AtomicBool::new(false), state: std::cell::UnsafeCell::new(State::EMPTY) }
     }
 
     /// Reserve new address space. For a forked process, which has no copy of this one's.
     pub(crate) fn reset(&self) {
-        self.with(|state| {
-            (state.next, state.left, state.usable) = (null_mut(), 0, 0);
-            state.free = [null_mut(); CLASSES];
-        });
+        self.with(|state| *state = State::EMPTY);
     }
 
     /// The addresses in use so far.

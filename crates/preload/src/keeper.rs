@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nearfar_live::family;
-use nearfar_live::linux::{copy_of, process_of};
+use nearfar_live::linux::{copy_of, process_of, wait};
 use nearfar_live::shared::{Block, CALL, Shared, State};
 
 use crate::{ARENA, pause};
@@ -70,13 +70,12 @@ fn keep(
     launcher: (u32, u32),
 ) -> ! {
     ARENA.reset();
-    // SAFETY: system calls that take numbers, a name that ends in zero, and a variable of this function.
+    // SAFETY: system calls that take numbers, and a name that ends in zero.
     unsafe {
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"nearfar-keep".as_ptr());
-        let mut poll = libc::pollfd { fd: manager, events: libc::POLLIN, revents: 0 };
-        while libc::poll(&raw mut poll, 1, -1) < 1 {}
     }
+    while !wait([Some(manager)], u64::MAX)[0] {}
     if is_over.load(Ordering::Acquire) == 0 {
         block.fail("its manager was killed");
         end(shared, block, launcher);

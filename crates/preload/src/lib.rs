@@ -50,11 +50,11 @@ extern "C" fn start() {
     }
 }
 
-fn begin(text: &str) -> Result<(), String> {
-    let theirs = descriptors();
-    let setup = Setup::from_text(text)?;
-    let theirs_of = |fd| copy_of(setup.launcher, fd);
-    let shared = match theirs_of(setup.shared).and_then(|file| Shared::map(&file)) {
+fn begin(setup: &str) -> Result<(), String> {
+    let program_fds = descriptors();
+    let setup = Setup::from_text(setup)?;
+    let launcher_fd = |fd| copy_of(setup.launcher, fd);
+    let shared = match launcher_fd(setup.shared).and_then(|file| Shared::map(&file)) {
         Ok(shared) => SHARED.get_or_init(|| shared),
         Err(error) => match error.raw_os_error() {
             // nearfar run has ended, and this program has outlived it.
@@ -78,12 +78,12 @@ fn begin(text: &str) -> Result<(), String> {
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
 
     let sizes = setup.sizes();
-    let say = |error: nearfar_live::Error| error.to_string();
-    let mut kernel = Linux::open(sizes.parking()).map_err(say)?;
-    let (_, tier, argument) = far::find(&setup.far).map_err(say)?;
-    let mut store = (tier.make)(argument, sizes.far.min(u32::MAX.into()) as u32).map_err(say)?;
+    let text = |error: nearfar_live::Error| error.to_string();
+    let mut kernel = Linux::open(sizes.parking()).map_err(text)?;
+    let (_, tier, argument) = far::find(&setup.far).map_err(text)?;
+    let mut store = (tier.make)(argument, sizes.far.min(u32::MAX.into()) as u32).map_err(text)?;
     if tier.is_mapped {
-        kernel.use_node(argument).map_err(say)?;
+        kernel.use_node(argument).map_err(text)?;
     }
     if setup.far_latency_ns > 0 {
         store = Box::new(Slow::new(store, setup.far_latency_ns));
@@ -91,12 +91,12 @@ fn begin(text: &str) -> Result<(), String> {
     block.descriptor.store(kernel.descriptor() as u32, Ordering::Relaxed);
     kernel.set_heartbeat(&block.heartbeat);
     let stacks = process::Stacks::new()?;
-    let mut posts = Vec::new();
+    let mut stand_ins = Vec::new();
     if setup.epf != "all" {
-        let (stand_ins, all) = StandIns::new(STAND_INS);
-        kernel.use_stand_ins(stand_ins);
-        for post in all {
-            posts.push((stack(process::STAND_IN_STACK)?, post));
+        let (all, threads) = StandIns::new(STAND_INS);
+        kernel.use_stand_ins(all);
+        for thread in threads {
+            stand_ins.push((stack(process::STAND_IN_STACK)?, thread));
         }
     }
     let doorbell = kernel.doorbell();
@@ -105,12 +105,12 @@ fn begin(text: &str) -> Result<(), String> {
     // Whether the launcher has reacted to the state. Otherwise it has ended, and this program is not managed.
     let is_acknowledged = |state| {
         block.set_state(state);
-        let Ok(bell) = theirs_of(setup.bell) else { return false };
+        let Ok(bell) = launcher_fd(setup.bell) else { return false };
         if File::from(bell).write_all(&CALL).is_err() {
             return false;
         }
         while block.state() == state {
-            if shared.head().ended().is_some() || theirs_of(setup.shared).is_err() {
+            if shared.head().ended().is_some() || launcher_fd(setup.shared).is_err() {
                 return false;
             }
             pause(100_000);
@@ -130,7 +130,7 @@ fn begin(text: &str) -> Result<(), String> {
     } else {
         Manager::new(world, &setup.policy, &setup.settings(), AROUND)
     };
-    let manager = manager.map_err(say)?;
+    let manager = manager.map_err(text)?;
     let manager = manager.with_epf(nearfar_kernel::epf::parse(&setup.epf)?);
 
     // Nothing is managed before the launcher has a copy of the descriptor: without one, missing pages would
@@ -138,11 +138,21 @@ fn begin(text: &str) -> Result<(), String> {
     if !is_acknowledged(State::Ready) {
         return Ok(());
     }
-    let ours: Vec<RawFd> = descriptors().into_iter().filter(|fd| !theirs.contains(fd)).collect();
+    let opened: Vec<RawFd> =
+        descriptors().into_iter().filter(|fd| !program_fds.contains(fd)).collect();
     let launcher = (setup.launcher, setup.bell);
     remap::prepare(doorbell);
-    process::start(stacks, Parts { manager, owner, shared, block, launcher, theirs, posts })?;
-    for fd in ours {
+    process::start(Parts {
+        stacks,
+        manager,
+        owner,
+        shared,
+        block,
+        launcher,
+        program_fds,
+        stand_ins,
+    })?;
+    for fd in opened {
         // SAFETY: opened above; the manager has its own table of descriptors by now.
         unsafe { libc::close(fd) };
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use nearfar_live::linux::{Linux, Owner};
+use nearfar_live::linux::{Linux, Owner, processor_time};
 use nearfar_live::shared::Block;
 use nearfar_live::{Kernel, Manager, PAGE, Turn, next_look_ns};
 
@@ -55,9 +55,9 @@ pub(crate) fn manage(
         let now = manager.world.kernel().now_ns();
         if now >= next_check {
             next_check = now + BEAT_NS;
-            let own = manager.world.kernel_mut().count_present(ARENA.range());
-            let own = own + manager.world.spare_frames();
-            block.own_bytes.store(own * PAGE as u64, Ordering::Relaxed);
+            let pages = manager.world.kernel_mut().count_present(ARENA.range());
+            let pages = pages + manager.world.spare_frames();
+            block.own_bytes.store(pages * PAGE as u64, Ordering::Relaxed);
             if owner.has_left()
                 && manager.is_settled()
                 && manager.can_discover()
@@ -82,12 +82,4 @@ pub(crate) fn manage(
             }
         }
     }
-}
-
-/// Processor time of this process in nanoseconds.
-fn processor_time() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the variable of this function.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

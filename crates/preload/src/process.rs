@@ -18,18 +18,19 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::{c_int, c_void};
 use nearfar_live::Manager;
-use nearfar_live::linux::{Linux, Owner, Post, block_all_signals};
+use nearfar_live::linux::{Linux, Owner, StandInThread, block_all_signals};
 use nearfar_live::shared::{Block, Shared, State};
 
 use crate::{keeper, manage, pause};
 
-/// Bytes of the stacks: of the manager and the thread, of the process between them, and of stand-ins.
+/// Bytes of the stacks: of the manager and the thread, of the intermediate process, and of stand-ins.
 const STACK: usize = 1 << 20;
 const SMALL_STACK: usize = 1 << 14;
 pub(crate) const STAND_IN_STACK: usize = 1 << 15;
 
-/// The state with which the manager starts.
+/// What the manager starts with.
 pub(crate) struct Parts {
+    pub(crate) stacks: Stacks,
     pub(crate) manager: Manager<Linux>,
     pub(crate) owner: Owner,
     pub(crate) shared: &'static Shared,
@@ -37,21 +38,22 @@ pub(crate) struct Parts {
     /// The launcher's process, and its eventfd.
     pub(crate) launcher: (u32, u32),
     /// The program's descriptors, which the manager must close.
-    pub(crate) theirs: Vec<RawFd>,
+    pub(crate) program_fds: Vec<RawFd>,
     /// Stand-ins to start, each with its stack.
-    pub(crate) posts: Vec<(*mut c_void, Post)>,
+    pub(crate) stand_ins: Vec<(*mut c_void, StandInThread)>,
 }
 
 /// The stacks, with all pages present.
 pub(crate) struct Stacks {
     thread: *mut c_void,
-    between: *mut c_void,
+    intermediate: *mut c_void,
     manager: *mut c_void,
 }
 
 impl Stacks {
     pub(crate) fn new() -> Result<Self, String> {
-        Ok(Self { thread: stack(STACK)?, between: stack(SMALL_STACK)?, manager: stack(STACK)? })
+        let (thread, intermediate, manager) = (stack(STACK)?, stack(SMALL_STACK)?, stack(STACK)?);
+        Ok(Self { thread, intermediate, manager })
     }
 }
 
@@ -80,15 +82,9 @@ const RUNNING: i32 = -1;
 static THREAD: AtomicU32 = AtomicU32::new(0);
 static MANAGER: AtomicI32 = AtomicI32::new(0);
 
-struct Start {
-    stacks: Stacks,
-    parts: Parts,
-}
-
 /// Start the manager. It runs when this returns.
-pub(crate) fn start(stacks: Stacks, parts: Parts) -> Result<(), String> {
-    let (stack, start) = (stacks.thread, Box::new(Start { stacks, parts }));
-    let failed = spawn(stack, Box::into_raw(start));
+pub(crate) fn start(parts: Parts) -> Result<(), String> {
+    let failed = start_thread(parts.stacks.thread, Box::into_raw(Box::new(parts)));
     if failed != 0 {
         return Err(format!("starting a thread: {}", Error::from_raw_os_error(failed)));
     }
@@ -109,9 +105,9 @@ pub(crate) fn start(stacks: Stacks, parts: Parts) -> Result<(), String> {
 }
 
 /// Start the thread with all signals blocked, as the processes that it creates inherit the mask.
-fn spawn(stack: *mut c_void, start: *mut Start) -> c_int {
+fn start_thread(stack: *mut c_void, parts: *mut Parts) -> c_int {
     // SAFETY: variables of this function, written before they are read; nothing else uses the stack, and the
-    // thread owns `start`.
+    // thread owns `parts`.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
@@ -119,8 +115,8 @@ fn spawn(stack: *mut c_void, start: *mut Start) -> c_int {
         let (mut attributes, mut thread) = (std::mem::zeroed(), std::mem::zeroed());
         libc::pthread_attr_init(&raw mut attributes);
         libc::pthread_attr_setstack(&raw mut attributes, stack, STACK);
-        let made = &raw mut thread;
-        let failed = libc::pthread_create(made, &raw const attributes, make, start.cast());
+        let id = &raw mut thread;
+        let failed = libc::pthread_create(id, &raw const attributes, thread_main, parts.cast());
         libc::pthread_attr_destroy(&raw mut attributes);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
         failed
@@ -129,19 +125,20 @@ fn spawn(stack: *mut c_void, start: *mut Start) -> c_int {
 
 /// The thread. It creates the manager through another process, so that the manager is no child of the
 /// program.
-extern "C" fn make(start: *mut c_void) -> *mut c_void {
-    // SAFETY: made by `start` for this thread; system calls, and a stack that nothing else uses.
+extern "C" fn thread_main(parts: *mut c_void) -> *mut c_void {
+    // SAFETY: from `start`, for this thread; system calls, and a stack that nothing else uses.
     unsafe {
         THREAD.store(libc::gettid() as u32, Ordering::Release);
-        let stack = top((*start.cast::<Start>()).stacks.between, SMALL_STACK);
+        let stack = top((*parts.cast::<Parts>()).stacks.intermediate, SMALL_STACK);
         // It sends the program no signal when it ends.
-        let between = libc::clone(make_manager, stack, libc::CLONE_VM | libc::CLONE_VFORK, start);
-        if between < 0 {
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+        let intermediate = libc::clone(intermediate_main, stack, flags, parts);
+        if intermediate < 0 {
             STATUS.store(last_error(), Ordering::Release);
         } else {
-            libc::waitpid(between, null_mut(), libc::__WCLONE);
+            libc::waitpid(intermediate, null_mut(), libc::__WCLONE);
             if MANAGER.load(Ordering::Acquire) == 0 {
-                // The process between was killed, unless it has set an error.
+                // The intermediate process was killed, unless it has set an error.
                 let order = (Ordering::AcqRel, Ordering::Acquire);
                 let _ = STATUS.compare_exchange(0, libc::EIO, order.0, order.1);
             }
@@ -150,11 +147,12 @@ extern "C" fn make(start: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-extern "C" fn make_manager(start: *mut c_void) -> c_int {
+/// The process between the thread and the manager.
+extern "C" fn intermediate_main(parts: *mut c_void) -> c_int {
     // SAFETY: as above.
     unsafe {
-        let stack = top((*start.cast::<Start>()).stacks.manager, STACK);
-        match libc::clone(run, stack, libc::CLONE_VM, start) {
+        let stack = top((*parts.cast::<Parts>()).stacks.manager, STACK);
+        match libc::clone(manager_main, stack, libc::CLONE_VM, parts) {
             -1 => STATUS.store(last_error(), Ordering::Release),
             manager => MANAGER.store(manager, Ordering::Release),
         }
@@ -167,10 +165,10 @@ fn last_error() -> i32 {
 }
 
 /// The manager.
-extern "C" fn run(start: *mut c_void) -> c_int {
+extern "C" fn manager_main(parts: *mut c_void) -> c_int {
     // SAFETY: a box of this type, which this process owns.
-    let Start { parts, .. } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    let Parts { manager, owner, shared, block, launcher, theirs, posts } = parts;
+    let parts = *unsafe { Box::from_raw(parts.cast::<Parts>()) };
+    let Parts { manager, owner, shared, block, launcher, program_fds, stand_ins, .. } = parts;
     // This process uses the thread's thread-local memory, so it waits until the thread has ended.
     let thread = THREAD.load(Ordering::Acquire);
     block_all_signals();
@@ -188,7 +186,7 @@ extern "C" fn run(start: *mut c_void) -> c_int {
         // The default slack of 50 us would delay pages that arrive in 25 us.
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
     }
-    close_all(&theirs);
+    close_all(&program_fds);
     // The launcher frees the block of a program that was killed before this.
     if !block.take(owner.pid(), std::process::id()) {
         exit(1);
@@ -200,17 +198,17 @@ extern "C" fn run(start: *mut c_void) -> c_int {
             exit(1);
         }
     };
-    for (stack, post) in posts {
+    for (stack, thread) in stand_ins {
         let flags = libc::CLONE_VM
             | libc::CLONE_FS
             | libc::CLONE_FILES
             | libc::CLONE_SIGHAND
             | libc::CLONE_THREAD
             | libc::CLONE_SYSVSEM;
-        let post = Box::into_raw(Box::new(post)).cast();
+        let thread = Box::into_raw(Box::new(thread)).cast();
         // SAFETY: a stack that nothing else uses. The thread shares this one's thread-local memory, but does
         // not use it.
-        if unsafe { libc::clone(stand_in, top(stack, STAND_IN_STACK), flags, post) } < 0 {
+        if unsafe { libc::clone(stand_in_main, top(stack, STAND_IN_STACK), flags, thread) } < 0 {
             STATUS.store(last_error(), Ordering::Release);
             keeper.release();
             exit(1);
@@ -246,10 +244,10 @@ fn exit(code: c_int) -> ! {
 }
 
 /// Close the program's descriptors, and open `/dev/null` as 0 to 2.
-fn close_all(theirs: &[RawFd]) {
+fn close_all(program_fds: &[RawFd]) {
     // SAFETY: descriptors of this process's table.
     unsafe {
-        for fd in theirs {
+        for fd in program_fds {
             libc::close(*fd);
         }
         let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
@@ -264,8 +262,8 @@ fn close_all(theirs: &[RawFd]) {
     }
 }
 
-extern "C" fn stand_in(post: *mut c_void) -> c_int {
-    // SAFETY: a box of this type from `run`, which this thread owns.
-    let post = *unsafe { Box::from_raw(post.cast::<Post>()) };
-    post.take()
+extern "C" fn stand_in_main(thread: *mut c_void) -> c_int {
+    // SAFETY: a box of this type from `manager_main`, which this thread owns.
+    let thread = *unsafe { Box::from_raw(thread.cast::<StandInThread>()) };
+    thread.run()
 }

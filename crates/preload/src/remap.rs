@@ -5,6 +5,8 @@
 //! meanwhile, it keeps them. `mremap` refuses more than one mapping. So the manager is asked to look for new
 //! memory at once, and the call is repeated. If that fails too, the mappings are moved one by one.
 
+use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -129,7 +131,7 @@ fn reserve(size: usize) -> Option<usize> {
 /// same rights.
 fn find_parts(range: Range<usize>, parts: &mut [Range<usize>; MAX_PARTS]) -> Option<usize> {
     let (mut count, mut next, mut first_rights) = (0, range.start, None);
-    let whole = each_mapping(|MapsLine { start, end, rights, inode, .. }| {
+    let complete = each_mapping(|MapsLine { start, end, rights, inode, .. }| {
         let (start, end) = (start as usize, end as usize);
         // If the manager joins mappings meanwhile, some are seen again as a part of a larger one.
         if end <= next || start >= range.end {
@@ -147,25 +149,19 @@ fn find_parts(range: Range<usize>, parts: &mut [Range<usize>; MAX_PARTS]) -> Opt
         count += 1;
         true
     });
-    (whole && next == range.end).then_some(count)
+    (complete && next == range.end).then_some(count)
 }
 
 /// Call `act` with each mapping until it returns false. Returns whether all were read. Names may be cut off.
 fn each_mapping(mut act: impl FnMut(MapsLine<'_>) -> bool) -> bool {
-    // SAFETY: a name that ends in zero.
-    let file = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if file < 0 {
-        return false;
-    }
-    let (mut buffer, mut line, mut length, mut whole) = ([0u8; 4096], [0u8; 128], 0, true);
-    'all: loop {
-        // SAFETY: as many bytes as there are in the buffer.
-        let read = unsafe { libc::read(file, buffer.as_mut_ptr().cast(), buffer.len()) };
-        if read <= 0 {
-            whole &= read == 0;
-            break;
+    let Ok(mut file) = File::open("/proc/self/maps") else { return false };
+    let (mut buffer, mut line, mut length) = ([0u8; 4096], [0u8; 128], 0);
+    loop {
+        let Ok(read) = file.read(&mut buffer) else { return false };
+        if read == 0 {
+            return true;
         }
-        for byte in &buffer[..read as usize] {
+        for byte in &buffer[..read] {
             if *byte != b'\n' {
                 // The rest is the mapping's name.
                 if length < line.len() {
@@ -177,12 +173,8 @@ fn each_mapping(mut act: impl FnMut(MapsLine<'_>) -> bool) -> bool {
             let parsed = MapsLine::parse(&line[..length]);
             length = 0;
             if !parsed.is_none_or(&mut act) {
-                whole = false;
-                break 'all;
+                return false;
             }
         }
     }
-    // SAFETY: the descriptor of above.
-    unsafe { libc::close(file) };
-    whole
 }

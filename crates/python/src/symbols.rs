@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nearfar_symbols::{PerfMap, build_id, named};
+use nearfar_symbols::{PerfMap, build_id, symbols_at};
 use pyo3::prelude::*;
 
 use crate::raise;
@@ -23,7 +23,7 @@ pub(crate) fn elf_names(
     offsets: Vec<u64>,
     debug: Option<PathBuf>,
 ) -> PyResult<String> {
-    let names = py.detach(|| named(&image, debug.as_deref(), &offsets)).map_err(raise)?;
+    let names = py.detach(|| symbols_at(&image, debug.as_deref(), &offsets)).map_err(raise)?;
     Ok(serde_json::json!(names).to_string())
 }
 

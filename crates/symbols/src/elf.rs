@@ -9,7 +9,7 @@ use nearfar_trace::{Result, file};
 use object::read::ReadCache;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
-use crate::Named;
+use crate::Symbol;
 
 type Data = EndianRcSlice<RunTimeEndian>;
 type File<'a> = object::File<'a, &'a ReadCache<std::fs::File>>;
@@ -31,28 +31,28 @@ pub fn build_id(path: &Path) -> Result<Option<String>> {
 ///
 /// # Errors
 /// A file cannot be opened.
-pub fn named(image: &Path, debug: Option<&Path>, offsets: &[u64]) -> Result<Vec<Named>> {
+pub fn symbols_at(image: &Path, debug: Option<&Path>, offsets: &[u64]) -> Result<Vec<Symbol>> {
     let image_cache = ReadCache::new(file::open(image)?);
     let debug_cache = debug.map(|path| Ok(ReadCache::new(file::open(path)?))).transpose()?;
     let Ok(image) = File::parse(&image_cache) else {
-        return Ok(vec![Named::default(); offsets.len()]);
+        return Ok(vec![Symbol::default(); offsets.len()]);
     };
     let debug = debug_cache.as_ref().and_then(|cache| File::parse(cache).ok());
     let lines = debug.as_ref().and_then(lines).or_else(|| lines(&image));
-    let symbols = Functions::new(debug.iter().chain([&image]).flat_map(symbols).collect());
+    let named = Functions::new(debug.iter().chain([&image]).flat_map(symbol_table).collect());
     let unnamed = Functions::new(unwound(&image).unwrap_or_default());
-    let named = |&offset: &u64| {
-        let Some(addr) = address(&image, offset) else { return Named::default() };
-        let mut found = lines.as_ref().and_then(|lines| of_line(lines, addr)).unwrap_or_default();
-        if let Some((_, name)) = symbols.find(addr) {
-            found.function.get_or_insert_with(|| name.clone());
+    let symbol = |&offset: &u64| {
+        let Some(addr) = address(&image, offset) else { return Symbol::default() };
+        let mut symbol = lines.as_ref().and_then(|lines| of_line(lines, addr)).unwrap_or_default();
+        if let Some((_, name)) = named.find(addr) {
+            symbol.function.get_or_insert_with(|| name.clone());
         }
-        if found.function.is_none() {
-            found.start = unnamed.find(addr).map(|(start, _)| start);
+        if symbol.function.is_none() {
+            symbol.start = unnamed.find(addr).map(|(start, _)| start);
         }
-        found
+        symbol
     };
-    Ok(offsets.iter().map(named).collect())
+    Ok(offsets.iter().map(symbol).collect())
 }
 
 /// The virtual address of an offset in the file.
@@ -79,14 +79,15 @@ impl<T> Functions<T> {
         let last = self.0[..after].last()?.0;
         // Of several with the same start, the shortest one that contains the address.
         let first = self.0.partition_point(|(start, ..)| *start < last);
-        let mut there = self.0[first..after].iter();
-        let (start, _, what) = there.find(|(_, size, _)| *size == 0 || addr - last < *size)?;
-        Some((*start, what))
+        let mut candidates = self.0[first..after].iter();
+        let (start, _, symbol) =
+            candidates.find(|(_, size, _)| *size == 0 || addr - last < *size)?;
+        Some((*start, symbol))
     }
 }
 
 /// Functions of the symbol tables.
-fn symbols(elf: &File<'_>) -> Vec<(u64, u64, String)> {
+fn symbol_table(elf: &File<'_>) -> Vec<(u64, u64, String)> {
     let all = elf.symbols().chain(elf.dynamic_symbols());
     all.filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
         .filter_map(|symbol| {
@@ -131,19 +132,19 @@ fn lines(elf: &File<'_>) -> Option<Context<Data>> {
     Context::from_dwarf(gimli::Dwarf::load(load).ok()?).ok()
 }
 
-fn of_line(lines: &Context<Data>, addr: u64) -> Option<Named> {
-    let mut named = Named::default();
+fn of_line(lines: &Context<Data>, addr: u64) -> Option<Symbol> {
+    let mut symbol = Symbol::default();
     let mut frames = lines.find_frames(addr).skip_all_loads().ok()?;
     // From the innermost inlined function outwards.
     while let Ok(Some(frame)) = frames.next() {
-        if let (None, Some(place)) = (&named.file, &frame.location) {
-            (named.file, named.line) = (place.file.map(str::to_owned), place.line);
+        if let (None, Some(place)) = (&symbol.file, &frame.location) {
+            (symbol.file, symbol.line) = (place.file.map(str::to_owned), place.line);
         }
         if let Some(name) = frame.function.as_ref().and_then(|name| name.demangle().ok()) {
-            named.function = Some(name.into_owned());
+            symbol.function = Some(name.into_owned());
         }
     }
-    Some(named)
+    Some(symbol)
 }
 
 #[cfg(test)]
@@ -158,8 +159,8 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             assert_eq!(build_id(&path).unwrap(), None);
             assert_eq!(
-                named(&path, Some(&path), &[0, u64::MAX]).unwrap(),
-                vec![Named::default(); 2]
+                symbols_at(&path, Some(&path), &[0, u64::MAX]).unwrap(),
+                vec![Symbol::default(); 2]
             );
         }
         assert!(build_id(&folder.path().join("none")).is_err());
@@ -192,12 +193,12 @@ mod tests {
         };
         let (start, end) = (symbol.address(), symbol.address() + symbol.size());
         let places = [offset(start), offset(end - 1), offset(end + (1 << 20)), u64::MAX];
-        let names = named(&own, None, &places).unwrap();
+        let names = symbols_at(&own, None, &places).unwrap();
         for name in &names[..2] {
             assert!(name.function.as_ref().unwrap().contains(wanted), "{name:?}");
         }
         assert_ne!(names[2], names[0]);
-        assert_eq!(names[3], Named::default());
+        assert_eq!(names[3], Symbol::default());
         let functions = unwound(&elf).unwrap();
         assert!(functions.contains(&(start, end - start, ())));
     }

@@ -6,14 +6,14 @@
 mod elf;
 mod perf;
 
-pub use elf::{build_id, named};
+pub use elf::{build_id, symbols_at};
 pub use perf::PerfMap;
 
 use serde::Serialize;
 
 /// The symbol of a code address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Named {
+pub struct Symbol {
     /// The function, demangled. With inlining, the outermost one.
     pub function: Option<String>,
     /// Without a name, the start address of the function in the file.

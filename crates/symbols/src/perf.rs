@@ -6,7 +6,7 @@ use std::path::Path;
 use nearfar_trace::{Result, file};
 
 /// Maximum bytes of a map, enough for tens of millions of functions.
-const LARGEST: u64 = 2 << 30;
+const MAX_BYTES: u64 = 2 << 30;
 /// Number of functions before an address to check, because functions may be nested.
 const NEAR: usize = 64;
 
@@ -23,7 +23,7 @@ impl PerfMap {
     /// # Errors
     /// It cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
-        Ok(Self::parse(&String::from_utf8_lossy(&file::read(path, "a perf map", LARGEST)?)))
+        Ok(Self::parse(&String::from_utf8_lossy(&file::read(path, "a perf map", MAX_BYTES)?)))
     }
 
     fn parse(text: &str) -> Self {
@@ -47,8 +47,8 @@ impl PerfMap {
     pub fn find(&self, addr: u64) -> Option<&str> {
         let after = self.functions.partition_point(|(start, ..)| *start <= addr);
         let near = &self.functions[after.saturating_sub(NEAR)..after];
-        let there = near.iter().filter(|(start, size, ..)| addr - start < *size);
-        there.max_by_key(|(_, _, number, _)| *number).map(|(.., name)| name.as_str())
+        let candidates = near.iter().filter(|(start, size, ..)| addr - start < *size);
+        candidates.max_by_key(|(_, _, number, _)| *number).map(|(.., name)| name.as_str())
     }
 }
 

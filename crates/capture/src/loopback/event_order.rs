@@ -10,9 +10,8 @@ use nearfar_trace::{RegionEvent, RegionKind};
 use proptest::prelude::*;
 
 use super::stream::Stream;
-use super::{Received, child_can_start_threads, received, recorder, reopen, start};
-use crate::layout::{CHUNK_WORDS, SIZE_SHIFT, origin, what};
-use crate::shared::Shared;
+use super::{Received, child_can_start_threads, recorder, reopen, run_and_receive};
+use crate::layout::{CHUNK_WORDS, FOLLOW, SIZE_SHIFT, origin, what};
 
 /// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -159,13 +158,8 @@ pub(super) fn child_program() {
 
 /// Execute and receive the steps: at the same time or, with `later`, one after the other.
 fn run(steps: &[Step], later: bool, killed: bool) -> Received {
-    let shared = Shared::create(0).unwrap();
     let name = if killed { "steps-killed " } else { "steps " };
-    let child = start(&shared, &(name.to_owned() + &encode(steps)));
-    if later {
-        super::await_end(child.id());
-    }
-    received(&shared, child, false)
+    run_and_receive(&(name.to_owned() + &encode(steps)), 0, later)
 }
 
 /// Compare the order of all events and records with that of the steps.
@@ -252,12 +246,7 @@ fn a_child_lives_between_its_fork_and_its_end() {
         return;
     }
     for later in [false, true] {
-        let shared = Shared::create(crate::layout::FOLLOW).unwrap();
-        let child = start(&shared, "fork child");
-        if later {
-            super::await_end(child.id());
-        }
-        let got = received(&shared, child, true);
+        let got = run_and_receive("fork child", FOLLOW, later);
         let at = |event| got.regions.iter().find(|e| e.event == event).unwrap();
         let (fork, exit) = (at(RegionKind::Vfork), at(RegionKind::Exit));
         let steps = |from, to| got.order[from as usize..to as usize].iter().map(|r| r.addr >> 3);
@@ -277,12 +266,7 @@ fn a_program_that_a_child_became_comes_before_its_end() {
         return;
     }
     for later in [false, true] {
-        let shared = Shared::create(crate::layout::FOLLOW).unwrap();
-        let child = start(&shared, "fork child that execs");
-        if later {
-            super::await_end(child.id());
-        }
-        let got = received(&shared, child, true);
+        let got = run_and_receive("fork child that execs", FOLLOW, later);
         assert_eq!(got.lost_programs, 0);
         assert_eq!(got.info.threads[1].process, got.info.threads[2].process);
         let steps: Vec<u64> = got.order.iter().map(|record| record.addr >> 3).collect();

@@ -10,10 +10,8 @@ use super::{Input, Shared};
 /// Let this process write to `shared`.
 pub fn install(shared: &Shared) -> &'static Recorder {
     let file = OpenOptions::new().read(true).write(true).open(shared.path());
-    match file.and_then(|file| Recorder::install(file.into())) {
-        Ok(recorder) => recorder,
-        Err(error) => panic!("{error}"),
-    }
+    let recorder = file.and_then(|file| Recorder::install(file.into()));
+    recorder.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// With `first`, open streams and write to them. Without, when the memory may contain anything,

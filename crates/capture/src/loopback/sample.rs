@@ -1,4 +1,4 @@
-//! Stands for the plugin's sample, which needs QEMU: these tests record every reference.
+//! A stub of the plugin's sample, which needs QEMU: these tests record every reference.
 
 use super::recorder::Recorder;
 use super::stream::Stream;

@@ -32,9 +32,9 @@ impl Recording<'_> {
             let (kind, size) = (Kind::KernelStore, PAGE as u16);
             self.batch.push(Record { addr, kind, size, thread: 0, instr: 0 });
             if self.batch.len() == BATCH {
-                self.out.extra(&mut self.batch)?;
+                self.out.write_uncounted(&mut self.batch)?;
             }
         }
-        self.out.extra(&mut self.batch)
+        self.out.write_uncounted(&mut self.batch)
     }
 }

@@ -81,7 +81,7 @@ impl Recording<'_> {
                         self.batch.push(Record { addr, kind, size, thread, instr: 0 });
                     }
                 }
-                self.out.extra(&mut self.batch)?;
+                self.out.write_uncounted(&mut self.batch)?;
                 page += read as u64;
             }
         }

@@ -44,14 +44,6 @@ struct Text {
     regions: Vec<(u64, u64, String)>,
 }
 
-impl Text {
-    fn add(&mut self, region: (u64, u64, String)) {
-        if self.regions.len() < MAX_REGIONS {
-            self.regions.push(region);
-        }
-    }
-}
-
 impl Signals {
     /// Whether recording is to begin.
     pub fn begins(&self) -> bool {
@@ -156,11 +148,11 @@ impl Ports {
         let mut kernel = Kernel::default();
         while matches!(from.by_ref().take(MAX_LINE).read_line(&mut line), Ok(1..)) {
             match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
-                ("region", range) => {
-                    if let Some(region) = region(range) {
-                        self.signals.text(|text| text.add(region));
+                ("region", range) => self.signals.text(|text| {
+                    if text.regions.len() < MAX_REGIONS {
+                        text.regions.extend(region(range));
                     }
-                }
+                }),
                 ("symbol", symbol) => kernel.symbol(symbol),
                 ("btf", bytes) => {
                     let bytes = bytes.parse().unwrap_or(0u64).min(MAX_TYPES);
@@ -171,7 +163,7 @@ impl Ports {
                 }
                 ("start", _) => {
                     if *start == VmStart::Marker {
-                        kernel.ask(shared.header());
+                        kernel.enable_tasks(shared.header());
                         self.signals.begin.store(true, Release);
                         shared.ring_bell();
                         self.wait_for_recording(shared);
@@ -194,11 +186,11 @@ impl Ports {
     fn wait_for_recording(&self, shared: &Shared) {
         let header = shared.header();
         while header.recording.load(Acquire) == 0 && header.stop.load(Relaxed) == 0 {
-            let asked = header.record.load(Acquire) != 0;
-            if asked && (&self.port).write_all(b".").is_err() {
+            let requested = header.record.load(Acquire) != 0;
+            if requested && (&self.port).write_all(b".").is_err() {
                 return;
             }
-            sleep(Duration::from_millis(if asked { 20 } else { 1 }));
+            sleep(Duration::from_millis(if requested { 20 } else { 1 }));
         }
     }
 
@@ -239,7 +231,8 @@ fn region(text: &str) -> Option<(u64, u64, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm::{GIB, memory_file, tests::vm};
+    use crate::shared::memory_file;
+    use crate::vm::{GIB, tests::vm};
 
     #[test]
     fn regions_are_lines_of_iomem() {
@@ -253,7 +246,7 @@ mod tests {
     #[test]
     fn touched_ram_is_found_on_both_sides_of_the_hole() {
         let vm = vm("x86_64", 3 * GIB);
-        let ram = memory_file(vm.memory).unwrap();
+        let ram = memory_file(c"test", 0, vm.memory).unwrap();
         let write = |at: u64, bytes: usize| {
             std::os::unix::fs::FileExt::write_all_at(&ram, &vec![1; bytes], at).unwrap();
         };

@@ -1,4 +1,4 @@
-//! How the tasks of a Linux guest are told apart: what the plugin needs to know of its kernel, from
+//! What the plugin needs to know of a Linux guest's kernel to distinguish its tasks, from
 //! `/proc/kallsyms` and `/sys/kernel/btf/vmlinux`.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,7 +34,7 @@ impl Kernel {
     }
 
     /// Have the plugin report tasks, if everything is known.
-    pub fn ask(&self, header: &Header) {
+    pub fn enable_tasks(&self, header: &Header) {
         if let (Some(switch), Some(current), Some(offsets)) =
             (self.switch, self.current, self.offsets)
         {

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use nearfar_trace::{Error, Result};
 
-use self::queue::{Queue, Request, Use, broken, no_room, place};
+use self::queue::{Queue, Request, Use, broken, no_room, offset_of};
 
 use super::ring::{Aligned, REQUESTS, Ring};
 use super::slots::Slots;
@@ -49,9 +49,9 @@ struct PagesOnFile {
 
 impl PagesOnFile {
     fn open(path: &Path, pages: u32, ring: Option<Ring>) -> Result<Self> {
-        let mut own = path.as_os_str().to_owned();
-        own.push(format!(".{}", std::process::id()));
-        let path = Path::new(&own);
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}", std::process::id()));
+        let path = Path::new(&name);
         let open = |flags| {
             OpenOptions::new()
                 .read(true)
@@ -93,19 +93,19 @@ impl PagesOnFile {
     fn write(&mut self, slot: Slot, page: &[u8]) -> std::result::Result<(), Fault> {
         let Some(queue) = &mut self.queue else {
             self.buffer.0.copy_from_slice(page);
-            let written = self.file.write_all_at(&self.buffer.0, place(slot));
+            let written = self.file.write_all_at(&self.buffer.0, offset_of(slot));
             return written.map_err(|error| {
                 if no_room(&error) { Fault::Full } else { broken("writing", &error) }
             });
         };
         queue.reap(&self.file, &mut self.slots);
         queue.check()?;
-        if queue.placed.len() <= slot.index() {
-            queue.placed.resize(slot.index() + 1, false);
+        if queue.allocated.len() <= slot.index() {
+            queue.allocated.resize(slot.index() + 1, false);
         }
         let buffer = loop {
             let refused = queue.refused;
-            if refused == STORING || refused > 0 && !queue.placed[slot.index()] {
+            if refused == STORING || refused > 0 && !queue.allocated[slot.index()] {
                 return Err(Fault::Full);
             }
             let storing = queue.writing + refused;
@@ -118,7 +118,7 @@ impl PagesOnFile {
         queue.ring.page_mut(buffer).copy_from_slice(page);
         queue.uses[buffer.index()] = Use::Writing(slot);
         queue.buffers.insert(slot, buffer);
-        queue.ring.write(buffer, &self.file, place(slot)).map_err(|error| broken("writing", &error))
+        queue.ring.write(buffer, &self.file, offset_of(slot)).map_err(|error| broken("writing", &error))
     }
 }
 
@@ -147,7 +147,7 @@ impl Far for PagesOnFile {
         }
         if let Some(queue) = &mut self.queue {
             queue.check()?;
-            while let Some((buffer, used)) = queue.of(slot) {
+            while let Some((buffer, used)) = queue.buffer_of(slot) {
                 match used {
                     Use::Reading(_) => {
                         queue.wait(&self.file, &mut self.slots)?;
@@ -163,7 +163,7 @@ impl Far for PagesOnFile {
             }
         }
         self.file
-            .read_exact_at(&mut self.buffer.0, place(slot))
+            .read_exact_at(&mut self.buffer.0, offset_of(slot))
             .map_err(|error| broken("reading", &error))?;
         page.copy_from_slice(&self.buffer.0);
         Ok(())
@@ -172,7 +172,7 @@ impl Far for PagesOnFile {
     fn free(&mut self, slot: Slot) {
         self.held -= u64::from(self.stored[slot.index()]);
         if let Some(queue) = &mut self.queue {
-            match queue.of(slot) {
+            match queue.buffer_of(slot) {
                 Some((_, Use::Reading(_) | Use::Writing(_))) => return queue.freed.push(slot),
                 Some((buffer, _)) => queue.release(buffer),
                 None => {}
@@ -193,7 +193,7 @@ impl Far for PagesOnFile {
             return Ok(Fetch::Ready);
         };
         queue.check()?;
-        let under_way = match queue.of(slot) {
+        let under_way = match queue.buffer_of(slot) {
             Some((_, Use::Reading(request))) => Some(request),
             Some(_) => return Ok(Fetch::Ready),
             None => queue.waiting.iter().find(|request| request.slot == slot).copied(),
@@ -217,7 +217,7 @@ impl Far for PagesOnFile {
         let before = queue.arrivals.len();
         queue.reap(&self.file, &mut self.slots);
         queue.check()?;
-        if let Some((_, Use::Loaded(_))) = queue.of(slot) {
+        if let Some((_, Use::Loaded(_))) = queue.buffer_of(slot) {
             let position = queue.arrivals.iter().skip(before).position(|arrival| arrival.slot == slot);
             position.filter(|_| !was_pending).map(|index| queue.arrivals.remove(before + index));
             return Ok(Fetch::Ready);

@@ -147,7 +147,7 @@ mod ring;
 mod slots;
 mod slow;
 
-pub(crate) use node::nodes;
+pub(crate) use node::{Node, nodes};
 pub use slow::Slow;
 
 /// Read `NAME` or `NAME:ARGUMENT`.
@@ -156,33 +156,19 @@ pub use slow::Slow;
 /// An input error that lists the tiers.
 pub fn find(text: &str) -> Result<(&'static str, &'static TierEntry, &str)> {
     let (name, argument) = text.split_once(':').unwrap_or((text, ""));
-    let names = || TIERS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    let found = TIERS.iter().find(|(known, _)| *known == name).ok_or_else(|| {
-        Error::input(
-            "--far",
-            format!("no far tier is called `{name}`"),
-            format!("one of {}", names()),
-        )
-    })?;
-    match (found.1.argument, argument) {
-        ("", "") => {}
-        ("", _) => {
-            return Err(Error::input(
-                "--far",
-                format!("{name} takes nothing after it"),
-                format!("write {name}"),
-            ));
+    let refused = |what, fix| Err(Error::input("--far", what, fix));
+    let Some((name, tier)) = TIERS.iter().find(|(known, _)| *known == name) else {
+        let names: Vec<_> = TIERS.iter().map(|(name, _)| *name).collect();
+        let fix = format!("one of {}", names.join(", "));
+        return refused(format!("no far tier is called `{name}`"), fix);
+    };
+    match (tier.argument.is_empty(), argument.is_empty()) {
+        (true, false) => refused(format!("{name} takes nothing after it"), format!("write {name}")),
+        (false, true) => {
+            refused(format!("{name} of what?"), format!("write {name}:{}", tier.argument))
         }
-        (wanted, "") => {
-            return Err(Error::input(
-                "--far",
-                format!("{name} of what?"),
-                format!("write {name}:{wanted}"),
-            ));
-        }
-        _ => {}
+        _ => Ok((name, tier, argument)),
     }
-    Ok((found.0, found.1, argument))
 }
 
 /// The check of a tier that takes no argument.
@@ -192,10 +178,10 @@ fn nothing(_: &str, _: u32) -> Result<String> {
 
 /// An absolute path: programs that the program starts may run in another folder.
 fn absolute_path(path: &str) -> Result<String> {
-    let whole = std::path::absolute(path).map_err(|error| {
+    let absolute = std::path::absolute(path).map_err(|error| {
         Error::input("--far", format!("{path}: {error}"), "give a path from the root on")
     })?;
-    Ok(whole.to_string_lossy().into_owned())
+    Ok(absolute.to_string_lossy().into_owned())
 }
 
 /// An argument with which the tier can be made, with its files in this folder.

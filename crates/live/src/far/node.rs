@@ -14,12 +14,12 @@ pub static TIER: TierEntry = TierEntry {
     argument: "N",
     is_mapped: true,
     own_time: Some("whose pages are referred to where they are"),
-    check: |argument, pages| Machine::read()?.check(argument, pages).map(|node| node.to_string()),
+    check: |argument, pages| Machine::read().check(argument, pages).map(|node| node.to_string()),
     make: |_, _| Ok(Box::new(Node)),
 };
 
-/// A far tier that stays mapped stores nothing: its pages are in the program's memory or in the parking area.
-struct Node;
+/// Stores no pages: those of a far tier that stays mapped are in the program's memory or in the parking area.
+pub(crate) struct Node;
 
 impl Far for Node {
     fn store(&mut self, _: &[u8]) -> std::result::Result<Slot, Fault> {
@@ -39,7 +39,7 @@ impl Far for Node {
 /// # Errors
 /// As for the check of the option.
 pub(crate) fn nodes(argument: &str) -> Result<(u32, Vec<u32>)> {
-    let machine = Machine::read()?;
+    let machine = Machine::read();
     let far = machine.check(argument, 0)?;
     Ok((far, machine.nodes.into_iter().map(|(node, _)| node).filter(|node| *node != far).collect()))
 }
@@ -54,7 +54,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn read() -> Result<Self> {
+    fn read() -> Self {
         let folder = "/sys/devices/system/node";
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let status = text("/proc/self/status");
@@ -65,10 +65,10 @@ impl Machine {
             let bytes = kib(&text(&format!("{folder}/node{node}/meminfo"))) << 10;
             (node, bytes / PAGE as u64)
         };
-        Ok(Self {
+        Self {
             nodes: memory.into_iter().filter(|node| allowed.contains(node)).map(pages).collect(),
             balances: !matches!(text("/proc/sys/kernel/numa_balancing").trim(), "" | "0"),
-        })
+        }
     }
 
     /// The node, if it can be a far tier of `pages` pages.
@@ -155,7 +155,7 @@ mod tests {
         let text = "Node 1 MemTotal:         262144 kB\nNode 1 MemFree:          200000 kB\n";
         assert_eq!(kib(text), 262_144);
         // This machine has a node, if its kernel knows of nodes at all.
-        let machine = Machine::read().unwrap();
+        let machine = Machine::read();
         assert!(machine.nodes.iter().all(|(_, pages)| *pages > 0), "{machine:?}");
     }
 }

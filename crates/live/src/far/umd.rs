@@ -43,7 +43,7 @@ const DRAM: u64 = 1 << 20;
 const SERVICES: usize = 128;
 const STORING: usize = 16;
 /// The default precondition of the `ssd` study.
-const USED: Precondition =
+const PRECONDITION: Precondition =
     Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
 
 /// A device that is created at the first store: few of a run's processes need one.
@@ -63,7 +63,7 @@ struct Device {
     umd: Umd,
     file: File,
     /// Whether a physical page has a stored page. The others are from the precondition.
-    ours: Vec<bool>,
+    is_stored: Vec<bool>,
     /// The device's DRAM, and the frame of each page in it.
     dram: Vec<u8>,
     frames: FxHashMap<Logical, u32>,
@@ -127,8 +127,8 @@ impl OnFlash {
     }
 }
 
-fn at(place: u32) -> u64 {
-    u64::from(place) * PAGE as u64
+fn offset_of(page: u32) -> u64 {
+    u64::from(page) * PAGE as u64
 }
 
 fn broken(doing: &str, error: &std::io::Error) -> Fault {
@@ -138,10 +138,10 @@ fn broken(doing: &str, error: &std::io::Error) -> Fault {
 impl Device {
     fn new(machine: &Machine, file: File) -> Result<Self> {
         let mut umd = Umd::new(machine, DRAM)?;
-        umd.precondition(&USED);
+        umd.precondition(&PRECONDITION);
         let frames = umd.frames();
         Ok(Self {
-            ours: vec![false; umd.ftl().geometry().total_pages() as usize],
+            is_stored: vec![false; umd.ftl().geometry().total_pages() as usize],
             dram: vec![0; frames as usize * PAGE],
             frames: FxHashMap::default(),
             free: (0..frames).rev().collect(),
@@ -242,28 +242,28 @@ impl Device {
         let frame = &mut self.dram[frame as usize * PAGE..][..PAGE];
         let mut moves = false;
         for command in self.umd.commands() {
-            let place = command.page as usize;
+            let page = command.page as usize;
             match (command.op, command.collection) {
-                (Op::Read, false) if self.ours[place] => self
+                (Op::Read, false) if self.is_stored[page] => self
                     .file
-                    .read_exact_at(frame, at(command.page))
+                    .read_exact_at(frame, offset_of(command.page))
                     .map_err(|error| broken("reading", &error))?,
                 // A page that was freed and requested nevertheless.
                 (Op::Read, false) => frame.fill(0),
                 (Op::Read, true) => {
-                    moves = self.ours[place];
+                    moves = self.is_stored[page];
                     if moves {
                         self.file
-                            .read_exact_at(&mut self.moved, at(command.page))
+                            .read_exact_at(&mut self.moved, offset_of(command.page))
                             .map_err(|error| broken("reading", &error))?;
                     }
                 }
                 (Op::Program, collection) => {
                     let content = if collection { &self.moved[..] } else { &*frame };
-                    self.ours[place] = moves || !collection;
-                    if self.ours[place] {
+                    self.is_stored[page] = moves || !collection;
+                    if self.is_stored[page] {
                         self.file
-                            .write_all_at(content, at(command.page))
+                            .write_all_at(content, offset_of(command.page))
                             .map_err(|error| broken("writing", &error))?;
                     }
                 }

@@ -17,9 +17,9 @@ pub use self::maps::MapsLine;
 use self::nodes::Nodes;
 pub use self::owner::Owner;
 use self::pagemap::Pagemap;
-pub use self::stand_in::{Post, StandIns};
-pub use self::system::block_all_signals;
-pub(crate) use self::system::{monotonic, wait};
+pub use self::stand_in::{StandInThread, StandIns};
+pub(crate) use self::system::monotonic;
+pub use self::system::{block_all_signals, processor_time, wait};
 use self::uffd::{Message, Uffd, feature};
 use crate::{Fail, Frame, Kernel, PAGE, Range, Regions, Va};
 
@@ -135,8 +135,8 @@ impl Linux {
         for mapping in MapsLine::all(&self.text) {
             self.excluded.add(range(mapping.start, mapping.end));
         }
-        for own in [self.parking.range(), self.discard_area.range()] {
-            self.excluded.add(own);
+        for area in [self.parking.range(), self.discard_area.range()] {
+            self.excluded.add(area);
         }
     }
 
@@ -220,13 +220,13 @@ impl Linux {
     /// which makes the reference fail.
     fn fail_references(&mut self) {
         self.unreachable_for = (2 * self.unreachable_for).clamp(UNREACHABLE.0, UNREACHABLE.1);
-        let own = [(&self.program, &self.parking), (&self.discard_uffd, &self.discard_area)];
-        for (uffd, mapping) in own {
+        let areas = [(&self.program, &self.parking), (&self.discard_uffd, &self.discard_area)];
+        for (uffd, mapping) in areas {
             mapping.set_reachable(false);
             uffd.wake(mapping.address(), mapping.pages * PAGE as u64);
         }
         std::thread::sleep(self.unreachable_for);
-        for (_, mapping) in own {
+        for (_, mapping) in areas {
             // First unlock it: locked memory is filled as soon as it is writable.
             mapping.unlock();
             mapping.set_reachable(true);

@@ -1,7 +1,5 @@
 //! Memory nodes: where new frames are allocated, and where a page is.
 
-use std::io;
-
 /// Maximum number of nodes of a kernel.
 const NODES: usize = 1024;
 /// Policies of `include/uapi/linux/mempolicy.h`. Both fall back to other nodes.
@@ -49,19 +47,11 @@ impl Nodes {
 
     /// Whether the page at this address is on the far tier's node.
     pub(super) fn has(&self, at: *const u8) -> bool {
-        node_of(at).is_ok_and(|node| node == self.far)
+        let (mut node, none) = (-1i32, std::ptr::null::<i32>());
+        // SAFETY: without a target, it only writes the node of the page of this process.
+        let done = unsafe {
+            libc::syscall(libc::SYS_move_pages, 0, 1u64, &raw const at, none, &raw mut node, 0)
+        };
+        done >= 0 && u32::try_from(node) == Ok(self.far)
     }
-}
-
-/// The node of a page of this process.
-pub(crate) fn node_of(at: *const u8) -> io::Result<u32> {
-    let (mut node, none) = (0i32, std::ptr::null::<i32>());
-    // SAFETY: without a target, it only writes the node of the page of this process.
-    let done = unsafe {
-        libc::syscall(libc::SYS_move_pages, 0, 1u64, &raw const at, none, &raw mut node, 0)
-    };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    u32::try_from(node).map_err(|_| io::Error::from_raw_os_error(-node))
 }

@@ -62,8 +62,8 @@ impl Owner {
         if unsafe { libc::unshare(libc::CLONE_VM) } == 0 {
             return false;
         }
-        let own = std::process::id();
-        let has = any_number("/proc", |pid| pid != own && shares_memory(pid) == Some(true));
+        let this_pid = std::process::id();
+        let has = any_number("/proc", |pid| pid != this_pid && shares_memory(pid) == Some(true));
         // If unknown, a later call may find out.
         has.unwrap_or(true)
     }

@@ -49,7 +49,7 @@ impl Kernel for Linux {
         for message in &self.messages[..count] {
             match decode(message, |fd| adopt(&mut self.children, fd)) {
                 Some(Event::Fault { at, .. }) if at == doorbell => self.doorbell_rang = true,
-                Some(Event::Fault { at, .. }) if area.from <= at && at < area.to => foreign = true,
+                Some(Event::Fault { at, .. }) if area.contains(at) => foreign = true,
                 event => into.extend(event),
             }
         }

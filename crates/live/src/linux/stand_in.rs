@@ -9,7 +9,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::thread::futex;
+use rustix::thread::{CpuSet, Pid, futex, sched_setaffinity};
 
 /// States of a stand-in.
 const IDLE: u32 = 0;
@@ -18,7 +18,7 @@ const BUSY: u32 = 1;
 /// A stand-in: its state, and its thread number.
 #[derive(Debug, Default)]
 struct StandIn {
-    word: AtomicU32,
+    state: AtomicU32,
     thread: AtomicU32,
 }
 
@@ -32,14 +32,14 @@ pub struct StandIns {
 
 /// The entry point of a stand-in's thread.
 #[derive(Debug)]
-pub struct Post(Arc<[StandIn]>, usize);
+pub struct StandInThread(Arc<[StandIn]>, usize);
 
 impl StandIns {
-    /// `count` stand-ins. Each is usable once a thread [runs](Post::take) its post.
-    pub fn new(count: usize) -> (Self, Vec<Post>) {
+    /// `count` stand-ins. Each is usable once a thread [runs](StandInThread::run) its entry point.
+    pub fn new(count: usize) -> (Self, Vec<StandInThread>) {
         let all: Arc<[StandIn]> = (0..count).map(|_| StandIn::default()).collect();
-        let posts = (0..count).map(|number| Post(Arc::clone(&all), number)).collect();
-        (Self { all, busy_for: vec![0; count] }, posts)
+        let threads = (0..count).map(|number| StandInThread(Arc::clone(&all), number)).collect();
+        (Self { all, busy_for: vec![0; count] }, threads)
     }
 
     /// Keep the processor busy on which this thread ran last. False if no stand-in is free.
@@ -47,20 +47,16 @@ impl StandIns {
         let free = self.busy_for.iter().position(|thread| *thread == 0);
         let Some((free, processor)) = free.zip(processor_of(thread)) else { return false };
         let stand_in = &self.all[free];
-        let own = stand_in.thread.load(Ordering::Acquire);
-        if own == 0 {
+        let stand_in_thread = stand_in.thread.load(Ordering::Acquire);
+        if stand_in_thread == 0 {
             return false;
         }
-        // SAFETY: reads the variable of this function; the thread is a stand-in.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(processor, &mut set);
-            libc::sched_setaffinity(own as i32, size_of_val(&set), &raw const set);
-        }
+        let mut set = CpuSet::new();
+        set.set(processor);
+        let _ = sched_setaffinity(Pid::from_raw(stand_in_thread as i32), &set);
         self.busy_for[free] = thread;
-        stand_in.word.store(BUSY, Ordering::Release);
-        // SAFETY: the word lives as long as this.
-        unsafe { libc::syscall(libc::SYS_futex, stand_in.word.as_ptr(), libc::FUTEX_WAKE, 1) };
+        stand_in.state.store(BUSY, Ordering::Release);
+        let _ = futex::wake(&stand_in.state, futex::Flags::empty(), 1);
         true
     }
 
@@ -69,24 +65,24 @@ impl StandIns {
         for (stand_in, busy_for) in self.all.iter().zip(&mut self.busy_for) {
             if *busy_for == thread {
                 *busy_for = 0;
-                stand_in.word.store(IDLE, Ordering::Release);
+                stand_in.state.store(IDLE, Ordering::Release);
             }
         }
     }
 }
 
-impl Post {
+impl StandInThread {
     /// Run the stand-in. It does not allocate, and makes system calls without libc, because its thread may
     /// share its thread-local memory with another.
-    pub fn take(self) -> ! {
-        let own = &self.0[self.1];
-        own.thread.store(rustix::thread::gettid().as_raw_pid() as u32, Ordering::Release);
+    pub fn run(self) -> ! {
+        let stand_in = &self.0[self.1];
+        stand_in.thread.store(rustix::thread::gettid().as_raw_pid() as u32, Ordering::Release);
         loop {
-            while own.word.load(Ordering::Acquire) == BUSY {
+            while stand_in.state.load(Ordering::Acquire) == BUSY {
                 std::hint::spin_loop();
             }
             // On any return, check the state again.
-            let _ = futex::wait(&own.word, futex::Flags::empty(), IDLE, None);
+            let _ = futex::wait(&stand_in.state, futex::Flags::empty(), IDLE, None);
         }
     }
 }
@@ -113,9 +109,9 @@ mod tests {
 
     #[test]
     fn a_stand_in_is_busy_and_then_sleeps() {
-        let (mut all, posts) = StandIns::new(2);
-        for post in posts {
-            std::thread::spawn(move || post.take());
+        let (mut all, threads) = StandIns::new(2);
+        for thread in threads {
+            std::thread::spawn(move || thread.run());
         }
         // SAFETY: a system call without arguments.
         let own = unsafe { libc::gettid() } as u32;

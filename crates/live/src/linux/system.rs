@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 /// Wait until one of these descriptors is readable, or for this time. Returns which are readable.
-pub(crate) fn wait<const N: usize>(descriptors: [Option<RawFd>; N], nanoseconds: u64) -> [bool; N] {
+pub fn wait<const N: usize>(descriptors: [Option<RawFd>; N], nanoseconds: u64) -> [bool; N] {
     // `poll` ignores negative descriptors.
     let mut polls = descriptors.map(|fd| libc::pollfd {
         fd: fd.unwrap_or(-1),
@@ -22,9 +22,18 @@ pub(crate) fn wait<const N: usize>(descriptors: [Option<RawFd>; N], nanoseconds:
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub(crate) fn monotonic() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// Processor time of this process in nanoseconds.
+pub fn processor_time() -> u64 {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn clock(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to the variable of this function.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 

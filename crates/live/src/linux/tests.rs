@@ -9,6 +9,7 @@ use nearfar_kernel::tiering::testing::settings;
 
 use super::*;
 use crate::far::{TIERS, argument};
+use crate::model::page_of;
 use crate::tests::not_run;
 use crate::world::FAR_NODE;
 use crate::{Event, Manager, NewRegion, Sizes, Turn, World};
@@ -33,14 +34,14 @@ fn a_kernel_of_other_pages_is_refused() {
     assert!(refused.starts_with("kernel: its pages are of 65536 bytes; use one "), "{refused}");
 }
 
-/// A kernel, and a mapping of the test as the program. The kernel must be dropped first, so that unmapping
-/// does not wait for messages to be read.
-fn with_program(places: u32, pages: u64) -> Option<(Linux, Mapping, Range)> {
+/// A mapping of the test as the program, and a kernel. The kernel must be dropped first, so that unmapping
+/// does not wait for messages to be read: bindings are dropped in reverse order.
+fn with_program(places: u32, pages: u64) -> Option<(Mapping, Linux, Range)> {
     let kernel = linux(places)?;
     let mapping = Mapping::new(pages).unwrap();
     let range = mapping.range();
     kernel.program.register(mapping.address(), pages * PAGE as u64, true).unwrap();
-    Some((kernel, mapping, range))
+    Some((mapping, kernel, range))
 }
 
 fn read_at(at: Va) -> u64 {
@@ -53,17 +54,9 @@ fn write_at(at: Va, value: u64) {
     unsafe { std::ptr::write_volatile(at.address() as *mut u64, value) }
 }
 
-fn page_of(value: u64) -> Vec<u8> {
-    let mut page = vec![0; PAGE];
-    page[..8].copy_from_slice(&value.to_le_bytes());
-    page
-}
-
 #[test]
 fn requests_answer_as_the_model_does() {
-    let Some((kernel, memory, range)) = with_program(4, 4) else { return };
-    // In this order: see above.
-    let (memory, mut kernel) = (memory, kernel);
+    let Some((_memory, mut kernel, range)) = with_program(4, 4) else { return };
     let [a, b] = [range.from, range.from.plus(1)];
     let [p, q] = [Frame::new(0), Frame::new(1)];
     // No page to park; then a page is placed, which works only once.
@@ -92,15 +85,12 @@ fn requests_answer_as_the_model_does() {
     assert_eq!(kernel.protect(b, false), Ok(()));
     write_at(b, 5);
     assert_eq!(kernel.place(range.to.plus(1 << 20), &page_of(1), false), Err(Fail::Missing));
-    drop(kernel);
-    drop(memory);
 }
 
 /// Errors of a move that succeeded are corrected.
 #[test]
 fn what_has_moved_is_seen_where_it_is() {
-    let Some((kernel, memory, range)) = with_program(4, 4) else { return };
-    let (memory, mut kernel) = (memory, kernel);
+    let Some((_memory, mut kernel, range)) = with_program(4, 4) else { return };
     assert_eq!(kernel.place_zeros(range.from, 4), Ok(4));
     for number in 0..3 {
         assert_eq!(kernel.park(range.from.plus(number), Frame::new(number as u32)), Ok(()));
@@ -116,15 +106,12 @@ fn what_has_moved_is_seen_where_it_is() {
     // The page has not moved, or the error is another one.
     assert_eq!(moved(Err(Fail::Exists), 3, 1), Err(Fail::Exists));
     assert_eq!(moved(Err(Fail::Pinned), 0, 1), Err(Fail::Pinned));
-    drop(kernel);
-    drop(memory);
 }
 
 /// The kernel copies to one mapping at a time.
 #[test]
 fn pages_come_around_where_a_part_is_read_only() {
-    let Some((kernel, memory, range)) = with_program(1, 8) else { return };
-    let (memory, mut kernel) = (memory, kernel);
+    let Some((_memory, mut kernel, range)) = with_program(1, 8) else { return };
     let part = range.from.plus(4).address() as *mut libc::c_void;
     // SAFETY: two pages of the test's mapping.
     assert_eq!(unsafe { libc::mprotect(part, 2 * PAGE, libc::PROT_READ) }, 0);
@@ -134,8 +121,6 @@ fn pages_come_around_where_a_part_is_read_only() {
         Err(fail) => fail == Fail::Exists,
     }));
     assert_eq!(kernel.pagemap.present(range).len(), 8);
-    drop(kernel);
-    drop(memory);
 }
 
 /// A mapping of one page is managed.
@@ -151,8 +136,6 @@ fn a_mapping_of_one_page_is_found() {
     kernel.discover(&Regions::default(), &mut found);
     let present = vec![memory.range().from];
     assert_eq!(found, [NewRegion { range: memory.range(), present }]);
-    drop(kernel);
-    drop(memory);
 }
 
 /// Scanning reserved address space is cheap.
@@ -216,8 +199,7 @@ fn what_is_there_is_what_the_page_map_says() {
 /// mapping at the same address.
 #[test]
 fn unread_messages_refuse_every_request() {
-    let Some((kernel, memory, range)) = with_program(4, 4) else { return };
-    let (memory, mut kernel) = (memory, kernel);
+    let Some((memory, mut kernel, range)) = with_program(4, 4) else { return };
     let frame = Frame::new(0);
     kernel.place(range.from, &page_of(1), false).unwrap();
     let (start, length) = (memory.address(), 2 * PAGE);
@@ -322,8 +304,6 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     // A page that could not be moved to its node is fast.
     assert!(used[0] <= fast + seen.over_budget, "{used:?}");
     assert!(seen.demotions_copied > 0 && (mapped || seen.over_budget == 0), "{seen:?}");
-    drop(manager);
-    drop(memory);
 }
 
 /// Pages are on the memory nodes to which they are charged.
@@ -334,7 +314,7 @@ fn check_nodes(world: &World<Linux>) {
     while let Some(page) = next {
         let at = match world.pages.state(page).is_parked() {
             true => kernel.parking.at(world.pages.frame(page)),
-            false => world.numbers.place(page).address() as *const u8,
+            false => world.numbers.address_of(page).address() as *const u8,
         };
         let node = world.pages.state(page).node();
         assert_eq!(nodes.has(at), node != NodeId::FAST, "{page:?}");
@@ -350,8 +330,7 @@ fn check_nodes(world: &World<Linux>) {
 /// A frame is on the requested node, and stays there when it is moved.
 #[test]
 fn frames_are_on_the_requested_node() {
-    let Some((kernel, memory, range)) = with_program(4, 4) else { return };
-    let (memory, mut kernel) = (memory, kernel);
+    let Some((_memory, mut kernel, range)) = with_program(4, 4) else { return };
     if let Err(error) = kernel.use_node("1") {
         return not_run(&error.to_string());
     }
@@ -374,8 +353,6 @@ fn frames_are_on_the_requested_node() {
     assert!(far(&kernel, a.address()) && read_at(a) == 7);
     assert_eq!(kernel.place_zeros(range.from.plus(3), 1), Ok(1));
     assert!(!far(&kernel, range.from.plus(3).address()));
-    drop(kernel);
-    drop(memory);
 }
 
 /// Reads return the last write, with each policy and far tier.
@@ -424,9 +401,8 @@ fn memory_under_a_policy_holds_what_was_written() {
 /// Two messages: the pages have moved, and their source was unmapped.
 #[test]
 fn a_move_sends_two_messages() {
-    let Some((kernel, memory, range)) = with_program(1, 4) else { return };
-    let (memory, mut kernel) = (memory, kernel);
     let target = Mapping::new(4).unwrap();
+    let Some((memory, mut kernel, range)) = with_program(1, 4) else { return };
     let (from, to) = (memory.address(), target.address());
     assert!(kernel.is_quiet());
     let other = std::thread::spawn(move || {
@@ -451,8 +427,6 @@ fn a_move_sends_two_messages() {
     assert_eq!(events, [Event::Remapped(range, Va::of(to)), Event::Unmapped(range)]);
     other.join().unwrap();
     assert!(kernel.is_quiet());
-    drop(kernel);
-    drop((memory, target));
 }
 
 /// Why faults are not handled in a signal handler of the faulting thread (`UFFD_FEATURE_SIGBUS`), which would

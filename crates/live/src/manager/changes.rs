@@ -85,22 +85,17 @@ impl<K: Kernel> Manager<K> {
     }
 
     /// The mapped pages of `range`.
-    fn mapped_in(&mut self, range: Range) -> Vec<Va> {
-        let mut pages = std::mem::take(&mut self.pages);
-        pages.clear();
+    fn mapped_in(&self, range: Range) -> Vec<Va> {
         let numbered = self.world.numbers.each_in(range);
         let mapped = numbered.filter(|(page, _)| self.world.pages.state(*page).is_mapped());
-        pages.extend(mapped.map(|(_, at)| at));
-        pages
+        mapped.map(|(_, at)| at).collect()
     }
 
     fn release(&mut self, range: Range) {
-        let pages = self.mapped_in(range);
-        for at in &pages {
+        for at in self.mapped_in(range) {
             self.world.kernel.beat();
-            self.release_page(*at);
+            self.release_page(at);
         }
-        self.pages = pages;
         self.world.forget_unnumbered(range);
     }
 
@@ -113,11 +108,10 @@ impl<K: Kernel> Manager<K> {
     }
 
     fn remap(&mut self, range: Range, to: Va) {
-        self.release(Range::new(to, to.plus(range.pages())));
+        self.release(range.moved_to(to));
         self.world.move_unnumbered(range, to);
-        let pages = self.mapped_in(range);
-        for at in &pages {
-            let Some(old) = self.world.page_at(*at) else { continue };
+        for at in self.mapped_in(range) {
+            let Some(old) = self.world.page_at(at) else { continue };
             self.world.kernel.beat();
             let new = to.plus(at.number() - range.from.number());
             let entry = self.world.take(old);
@@ -131,8 +125,7 @@ impl<K: Kernel> Manager<K> {
                 self.world.put_unnumbered(new, entry);
             }
         }
-        self.pages = pages;
         self.regions.remove(range);
-        self.regions.add(Range::new(to, to.plus(range.pages())));
+        self.regions.add(range.moved_to(to));
     }
 }

@@ -70,7 +70,7 @@ impl Model {
         let held = self.frames.get(&frame);
         let (value, node) = held.map_or((0, NodeId::FAST), |held| (held.value, held.node));
         self.note(format!("park {at:?} with {value}"));
-        self.unhold(frame);
+        self.free_unpinned(frame);
         Ok((value, node))
     }
 
@@ -165,9 +165,7 @@ impl<S: Share> ModelKernel<S> {
     }
 
     fn parked(&self, at: Frame) -> &Vec<u8> {
-        self.parking[at.number() as usize]
-            .as_ref()
-            .unwrap_or_else(|| panic!("the manager waits for itself"))
+        self.parking[at.number() as usize].as_ref().expect("the manager waits for itself")
     }
 }
 
@@ -175,7 +173,8 @@ fn value_of(content: &[u8]) -> u64 {
     content.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-fn page_of(value: u64) -> Vec<u8> {
+/// A page that begins with this value.
+pub(crate) fn page_of(value: u64) -> Vec<u8> {
     let mut page = vec![0; PAGE];
     page[..8].copy_from_slice(&value.to_le_bytes());
     page
@@ -272,8 +271,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
     }
 
     fn frame_mut(&mut self, at: Frame) -> &mut [u8] {
-        let place = self.parking[at.number() as usize].as_mut();
-        place.unwrap_or_else(|| panic!("the manager waits for itself"))
+        self.parking[at.number() as usize].as_mut().expect("the manager waits for itself")
     }
 
     fn is_quiet(&mut self) -> bool {

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nearfar_kernel::tiering::NodeId;
 
-pub(crate) use kernel::ModelKernel;
-pub(crate) use processes::{FIRST, Process, Processes, Share, end};
+pub(crate) use kernel::{ModelKernel, page_of};
+pub(crate) use processes::{FIRST, Process, Processes, Share, end, waits, watch};
 
 use crate::{Child, Event, Range, Va};
 
@@ -30,7 +30,7 @@ struct Pte {
     truth: u64,
     /// The alternative value: the page was written while it was released, and the first read decides which
     /// came last.
-    or: Option<u64>,
+    alternative: Option<u64>,
     /// It is being released, and was not written since: it may be zeros already.
     leaving: bool,
 }
@@ -59,7 +59,7 @@ pub(crate) enum Access {
 }
 
 /// Rules that can be switched off, to check that the tests fail then.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rules {
     /// Requests are refused while a message about mappings is unread.
     pub(crate) guard: bool,
@@ -83,7 +83,7 @@ struct Message {
 }
 
 /// The kernel's state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Model {
     pages: Vec<Pte>,
     frames: BTreeMap<u64, Content>,
@@ -113,20 +113,11 @@ impl Model {
     pub(crate) fn new(pages: usize, seed: u64, rules: Rules) -> Self {
         Self {
             pages: vec![Pte::default(); pages],
-            frames: BTreeMap::new(),
             rules,
-            current: 0,
-            changing: Vec::new(),
-            faults: VecDeque::new(),
-            messages: VecDeque::new(),
-            over: BTreeSet::new(),
-            aborted: BTreeSet::new(),
-            waiting: BTreeMap::new(),
             next: 1,
-            clock_ns: 0,
             batch: 1 + (seed % 5) as usize,
             chance: seed,
-            history: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -166,7 +157,7 @@ impl Model {
         let free = |range: Range| range.each().all(|at| !self.pages[at.number() as usize].mapped);
         let mut places = (0..self.pages.len() as u64 / pages)
             .map(|place| Range::new(Va::new(place * pages), Va::new((place + 1) * pages)));
-        let range = places.find(|range| free(*range)).unwrap_or_else(|| panic!("no room"));
+        let range = places.find(|range| free(*range)).expect("no room");
         self.note(format!("map {range:?}"));
         self.map(range);
         range
@@ -187,24 +178,19 @@ impl Model {
         if write && pte.protected {
             return self.fault(at, true, true);
         }
-        if write
-            && self
-                .frames
-                .get(&frame)
-                .is_some_and(|content| content.shared > 0 && content.pins == 0)
-        {
+        let content = self.frames.get(&frame).filter(|content| content.shared > 0);
+        if let Some(Content { value, pins: 0, .. }) = content.copied().filter(|_| write) {
             // Copy on write.
-            let value = self.frames[&frame].value;
             self.new_frame(at, value, false, NodeId::FAST);
             return self.access(at, write);
         }
         let content = self.frames.get_mut(&frame);
         let content = content.unwrap_or_else(|| panic!("{at:?} has a frame that is free"));
         let pte = &mut self.pages[at.number() as usize];
-        let or = pte.or.take();
+        let alternative = pte.alternative.take();
         if write {
             (pte.truth, content.value, pte.leaving) = (value, value, false);
-        } else if or == Some(content.value) || (pte.leaving && content.value == 0) {
+        } else if alternative == Some(content.value) || (pte.leaving && content.value == 0) {
             pte.truth = content.value;
         }
         let (holds, wrote) = (content.value, pte.truth);
@@ -293,14 +279,14 @@ impl Model {
         self.note(format!("zap {range:?} of {message}"));
         for at in range.each() {
             let Some(pte) = self.pte(at) else { continue };
-            pte.or = (message > 0 && pte.truth > message).then_some(pte.truth);
+            pte.alternative = (message > 0 && pte.truth > message).then_some(pte.truth);
             (pte.truth, pte.leaving, pte.protected) = (0, false, false);
             let frame = pte.frame.take();
             for content in self.frames.values_mut().filter(|content| content.held_at == Some(at)) {
                 content.held_at = None;
             }
             if let Some(frame) = frame {
-                self.unhold(frame);
+                self.free_unpinned(frame);
             }
         }
     }
@@ -313,7 +299,7 @@ impl Model {
         self.zap(range, 0);
         for (at, truth) in range.each().zip(before) {
             if let Some(pte) = self.pte(at) {
-                pte.or = Some(truth);
+                pte.alternative = Some(truth);
             }
         }
     }
@@ -347,7 +333,7 @@ impl Model {
 
     /// [`remap`](Model::remap) without sending the first message yet.
     pub(crate) fn remap_unsent(&mut self, range: Range, to: Va) -> Option<Option<Event>> {
-        let target = Range::new(to, to.plus(range.pages()));
+        let target = range.moved_to(to);
         let (pages, mapped) = (self.pages.len() as u64, |at: Va, pages: &[Pte]| {
             pages.get(at.number() as usize).is_some_and(|pte| pte.mapped)
         });
@@ -377,7 +363,7 @@ impl Model {
         Some(registered.then_some(Event::Remapped(range, to)))
     }
 
-    fn unhold(&mut self, frame: u64) {
+    fn free_unpinned(&mut self, frame: u64) {
         if self.frames.get(&frame).is_some_and(|content| content.pins == 0) {
             self.frames.remove(&frame);
         }
@@ -396,16 +382,15 @@ impl Model {
     pub(crate) fn device_writes(&mut self, frame: u64) {
         let value = self.id();
         self.note(format!("a device writes {value} to frame {frame}"));
-        let content =
-            self.frames.get_mut(&frame).unwrap_or_else(|| panic!("a pinned frame is gone"));
+        let content = self.frames.get_mut(&frame).expect("a pinned frame is gone");
         content.value = value;
         content.pins -= 1;
         let held_at = content.held_at;
         if let Some(pte) = held_at.and_then(|at| self.pte(at)) {
-            (pte.truth, pte.or, pte.leaving) = (value, None, false);
+            (pte.truth, pte.alternative, pte.leaving) = (value, None, false);
         }
         if !self.pages.iter().any(|pte| pte.frame == Some(frame)) {
-            self.unhold(frame);
+            self.free_unpinned(frame);
         }
     }
 

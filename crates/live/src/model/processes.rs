@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use super::{Model, Rules};
 use crate::Child;
-use crate::ends::{Seen, Watcher};
+use crate::ends::{RunState, Step, Watcher};
 
 /// The number of the program's address space. The others are those of its children.
 pub(crate) const FIRST: u32 = 0;
@@ -25,6 +25,15 @@ pub(crate) enum Process {
     Program(u32),
 }
 
+impl Process {
+    fn of(watcher: Watcher) -> Self {
+        match watcher {
+            Watcher::Launcher => Self::Launcher,
+            Watcher::Keeper => Self::Keeper,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Program {
     space: u32,
@@ -36,7 +45,7 @@ struct Program {
 }
 
 /// All processes of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Processes {
     rules: Rules,
     launcher: bool,
@@ -73,13 +82,10 @@ impl Processes {
             launcher: true,
             manager: true,
             keeper: rules.keeper,
-            finished: false,
-            failed: false,
             programs: vec![first],
             table: BTreeSet::from([FIRST]),
             held: BTreeSet::from([FIRST]),
-            requests: 0,
-            killed: 0,
+            ..Self::default()
         }
     }
 
@@ -171,8 +177,8 @@ impl Processes {
     }
 
     /// The state that launcher and keeper observe.
-    pub(crate) fn seen(&self, by: Watcher) -> Seen {
-        Seen {
+    pub(crate) fn state(&self, by: Watcher) -> RunState {
+        RunState {
             by,
             launcher: self.launcher,
             manager: self.manager,
@@ -238,6 +244,39 @@ pub(crate) trait Share {
     fn before(&self, _requests: u64) {}
     /// Let other threads run.
     fn yield_now(&self) {}
+}
+
+/// One step of a watcher, unless it has ended. It kills one process at a time: the others run meanwhile.
+/// Returns false if it has ended.
+pub(crate) fn watch<S: Share>(share: &S, by: Watcher) -> bool {
+    let watcher = Process::of(by);
+    if !share.processes(|processes| processes.is_alive(watcher)) {
+        return false;
+    }
+    match share.processes(|processes| processes.state(by).next()) {
+        Step::Wait => {}
+        Step::KillPrograms => {
+            let first = share.processes(|processes| {
+                let first = processes.programs().first().copied();
+                processes.killed += u32::from(first.is_some());
+                first
+            });
+            if let Some(first) = first {
+                end(share, Process::Program(first));
+            }
+        }
+        Step::KillManager => end(share, Process::Manager),
+        Step::KillKeeper => end(share, Process::Keeper),
+        Step::Close => end(share, watcher),
+    }
+    true
+}
+
+/// Whether a watcher has nothing to do now.
+pub(crate) fn waits<S: Share>(share: &S, by: Watcher) -> bool {
+    share.processes(|processes| {
+        processes.is_alive(Process::of(by)) && processes.state(by).next() == Step::Wait
+    })
 }
 
 /// End a process as the kernel does: close its descriptors, and stop its waits.

@@ -13,6 +13,11 @@ use super::wire::{Reader, Wire, fields};
 /// The threads that a policy has spawned, and when each of them runs first.
 pub(super) type Threads = (Vec<u8>, Vec<(u8, Time)>);
 
+/// The thread of this index.
+pub(super) fn thread_of(threads: &[Thread], index: u8) -> Option<Thread> {
+    threads.iter().copied().find(|thread| thread.index() == usize::from(index))
+}
+
 /// In place of a request: the hook has returned.
 pub(super) const DONE: u8 = 0;
 /// Maximum number of nodes of a memory.
@@ -242,10 +247,6 @@ pub(super) mod request {
             Some(pages)
         }
 
-        fn thread(&self, index: u8) -> Option<Thread> {
-            self.threads.iter().copied().find(|thread| thread.index() == usize::from(index))
-        }
-
         fn spawn(&mut self, name: String, context: Context) -> Option<u8> {
             // Leaked: a policy spawns few threads, once.
             let thread = self.act()?.spawn(String::leak(name), context);
@@ -256,52 +257,52 @@ pub(super) mod request {
 
     calls! {
         /// Carry out a request; `None` if it is invalid.
-        fn carry_out(near: &mut ProgramSide<'_, '_>);
+        fn carry_out(program: &mut ProgramSide<'_, '_>);
 
-        Look { page: Page } -> PageInfo = PageInfo::of(near.look()?, page);
+        Look { page: Page } -> PageInfo = PageInfo::of(program.look()?, page);
         /// The first mapped pages from this number on, up to [`RUN`].
-        Walk { from: Page } -> Vec<(Page, PageInfo)> = near.walk(from)?;
-        Latency { node: NodeId } -> Option<Time> = near.look()?.loaded_latency(node);
-        Tenants {} -> u16 = near.look()?.tenants();
-        TenantOf { page: Page } -> Tenant = near.look()?.tenant_of(page);
-        Used { tenant: Tenant, node: NodeId } -> u64 = near.look()?.used(tenant, node);
-        Limits { tenant: Tenant, node: NodeId } -> Limit = near.look()?.limit(tenant, node);
+        Walk { from: Page } -> Vec<(Page, PageInfo)> = program.walk(from)?;
+        Latency { node: NodeId } -> Option<Time> = program.look()?.loaded_latency(node);
+        Tenants {} -> u16 = program.look()?.tenants();
+        TenantOf { page: Page } -> Tenant = program.look()?.tenant_of(page);
+        Used { tenant: Tenant, node: NodeId } -> u64 = program.look()?.used(tenant, node);
+        Limits { tenant: Tenant, node: NodeId } -> Limit = program.look()?.limit(tenant, node);
 
         ClearAccessed { page: Page } -> (bool, After)
-            = near.action(page, |mem| mem.clear_accessed(page))?;
+            = program.action(page, |mem| mem.clear_accessed(page))?;
         ArmHint { page: Page } -> (Result<(), Refused>, After)
-            = near.action(page, |mem| mem.arm_hint(page))?;
+            = program.action(page, |mem| mem.arm_hint(page))?;
         WriteProtect { page: Page } -> (Result<(), Refused>, After)
-            = near.action(page, |mem| mem.write_protect(page))?;
+            = program.action(page, |mem| mem.write_protect(page))?;
         Unprotect { page: Page } -> (Result<(), Refused>, After)
-            = near.action(page, |mem| mem.unprotect(page))?;
+            = program.action(page, |mem| mem.unprotect(page))?;
         MovePage { page: Page, to: NodeId } -> (Result<(), Refused>, After)
-            = near.action(page, |mem| mem.move_page(page, to))?;
+            = program.action(page, |mem| mem.move_page(page, to))?;
         BeginCopy { page: Page, to: NodeId, wake: u8 } -> (Result<(), Refused>, After) = {
-            let wake = near.thread(wake)?;
-            near.action(page, |mem| mem.begin_copy(page, to, wake))?
+            let wake = thread_of(program.threads, wake)?;
+            program.action(page, |mem| mem.begin_copy(page, to, wake))?
         };
         CommitCopy { page: Page, keep_shadow: bool } -> (Result<Commit, Refused>, After)
-            = near.action(page, |mem| mem.commit_copy(page, keep_shadow))?;
+            = program.action(page, |mem| mem.commit_copy(page, keep_shadow))?;
         RemapToShadow { page: Page } -> (Result<(), Refused>, After)
-            = near.action(page, |mem| mem.remap_to_shadow(page))?;
+            = program.action(page, |mem| mem.remap_to_shadow(page))?;
         DropShadow { page: Page, why: DropReason } -> (Result<(), Refused>, After)
-            = near.action(page, |mem| mem.drop_shadow(page, why))?;
+            = program.action(page, |mem| mem.drop_shadow(page, why))?;
         Split { page: Page } -> (Result<(), Refused>, After)
-            = near.action(page, |mem| mem.split(page))?;
+            = program.action(page, |mem| mem.split(page))?;
         Batch { requests: Vec<Request> } -> (Vec<Result<(), Refused>>, Free) = {
-            let (mem, mut outcomes) = (near.act()?, Vec::new());
+            let (mem, mut outcomes) = (program.act()?, Vec::new());
             mem.batch(&requests, &mut outcomes);
             (outcomes, free(mem))
         };
 
-        Spawn { name: String, context: Context } -> u8 = near.spawn(name, context)?;
-        DisarmHint { page: Page } -> () = near.act()?.disarm_hint(page);
+        Spawn { name: String, context: Context } -> u8 = program.spawn(name, context)?;
+        DisarmHint { page: Page } -> () = program.act()?.disarm_hint(page);
         Wake { thread: u8 } -> () = {
-            let thread = near.thread(thread)?;
-            near.act()?.wake(thread);
+            let thread = thread_of(program.threads, thread)?;
+            program.act()?.wake(thread);
         };
-        SampleEvery { loads: u64, stores: u64 } -> () = near.act()?.sample_every(loads, stores);
+        SampleEvery { loads: u64, stores: u64 } -> () = program.act()?.sample_every(loads, stores);
     }
 }
 
@@ -318,44 +319,29 @@ pub(super) mod hook {
 
         /// The first message: the memory's constants, and the policy's declaration.
         Hello { constants: Constants } -> Declared = {
-            host.mem.set_constants(constants);
+            host.mem.constants = constants;
             host.source.declared()
         };
         /// Start the policy. The error says why it cannot run.
         Start {} -> Result<Threads, String> = host.start();
 
-        Place { page: Page, frames: u32 } -> NodeId = {
-            let Host { mem, policy, .. } = host;
-            policy.as_mut()?.place(&**mem, page, frames)
-        };
-        Allocated { page: Page } about page -> () = {
-            let (policy, mem) = host.both()?;
-            policy.allocated(mem, page);
-        };
-        Released { page: Page, span: u32 } -> () = {
-            let (policy, mem) = host.both()?;
-            policy.released(mem, page, span);
-        };
-        HintFault { page: Page, write: bool } about page -> () = {
-            let (policy, mem) = host.both()?;
-            policy.hint_fault(mem, page, write);
-        };
-        WriteFault { page: Page } about page -> () = {
-            let (policy, mem) = host.both()?;
-            policy.write_fault(mem, page);
-        };
-        Sample { page: Page, at: Page, write: bool } about page -> () = {
-            let (policy, mem) = host.both()?;
-            policy.sample(mem, page, at, write);
-        };
-        Pressure { node: NodeId, tenant: Tenant } -> () = {
-            let (policy, mem) = host.both()?;
-            policy.pressure(mem, node, tenant);
-        };
+        Place { page: Page, frames: u32 } -> NodeId
+            = host.with_policy(|policy, mem| policy.place(mem, page, frames))?;
+        Allocated { page: Page } about page -> ()
+            = host.with_policy(|policy, mem| policy.allocated(mem, page))?;
+        Released { page: Page, span: u32 } -> ()
+            = host.with_policy(|policy, mem| policy.released(mem, page, span))?;
+        HintFault { page: Page, write: bool } about page -> ()
+            = host.with_policy(|policy, mem| policy.hint_fault(mem, page, write))?;
+        WriteFault { page: Page } about page -> ()
+            = host.with_policy(|policy, mem| policy.write_fault(mem, page))?;
+        Sample { page: Page, at: Page, write: bool } about page -> ()
+            = host.with_policy(|policy, mem| policy.sample(mem, page, at, write))?;
+        Pressure { node: NodeId, tenant: Tenant } -> ()
+            = host.with_policy(|policy, mem| policy.pressure(mem, node, tenant))?;
         Work { thread: u8 } -> Next = {
             let thread = host.mem.thread(thread)?;
-            let (policy, mem) = host.both()?;
-            policy.work(mem, thread)
+            host.with_policy(|policy, mem| policy.work(mem, thread))?
         };
 
         KeepShadow { page: Page } -> bool = host.source.rule().keep_shadow(page);

@@ -9,14 +9,14 @@
 //! In the program, this module allocates only from the global allocator, which is the manager's own.
 
 mod messages;
-mod near;
+mod program_end;
 mod serve;
 mod socket;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-pub use near::{Program, make};
+pub use program_end::{Program, make};
 pub use serve::{PolicySource, WaitHook, serve};
 pub use socket::Socket;
 

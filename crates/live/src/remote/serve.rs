@@ -10,7 +10,6 @@ use nearfar_kernel::tiering::{
     Capability, Commit, Context, DropReason, Limit, Memory, NodeId, Page, Policy, Refused, Request,
     Tenant, Thread, Time,
 };
-use nearfar_trace::Result as Made;
 
 use super::Socket;
 use super::messages::request::{
@@ -18,7 +17,9 @@ use super::messages::request::{
     Look, MovePage, RemapToShadow, SampleEvery, Spawn, Split, TenantOf, Tenants, Unprotect, Used,
     Wake, Walk, WriteProtect,
 };
-use super::messages::{After, Call, Constants, DONE, Free, PageInfo, Preamble, Threads, hook};
+use super::messages::{
+    After, Call, Constants, DONE, Free, PageInfo, Preamble, Threads, hook, thread_of,
+};
 use super::socket::MAX_MESSAGE;
 use super::wire::{Reader, Wire};
 
@@ -35,7 +36,7 @@ pub trait PolicySource {
     ///
     /// # Errors
     /// Why it cannot run.
-    fn start(&mut self, mem: &mut dyn Memory) -> Made<Started>;
+    fn start(&mut self, mem: &mut dyn Memory) -> nearfar_trace::Result<Started>;
     /// Its shadow rule for NOMAD, if it declares one.
     fn rule(&mut self) -> &mut dyn ShadowRule;
     /// Whether it has failed, and must not be called any more.
@@ -87,9 +88,12 @@ pub(super) struct Host<'a> {
 }
 
 impl Host<'_> {
-    /// The policy and the memory; `None` before the policy is started.
-    pub(super) fn both(&mut self) -> Option<(&mut dyn Policy, &mut dyn Memory)> {
-        Some((&mut **self.policy.as_mut()?, self.mem))
+    /// Call the policy; `None` before it is started.
+    pub(super) fn with_policy<R>(
+        &mut self,
+        act: impl FnOnce(&mut dyn Policy, &mut dyn Memory) -> R,
+    ) -> Option<R> {
+        Some(act(&mut **self.policy.as_mut()?, self.mem))
     }
 
     pub(super) fn start(&mut self) -> Result<Threads, String> {
@@ -108,7 +112,7 @@ impl Host<'_> {
 /// has the new state of its page and the free frames. An action without a reply is sent with the next
 /// message.
 pub(super) struct RemoteMemory {
-    constants: Constants,
+    pub(super) constants: Constants,
     now: Time,
     threads: Vec<Thread>,
     remote: RefCell<Connection>,
@@ -240,12 +244,8 @@ impl RemoteMemory {
         }
     }
 
-    pub(super) fn set_constants(&mut self, constants: Constants) {
-        self.constants = constants;
-    }
-
     pub(super) fn thread(&self, index: u8) -> Option<Thread> {
-        self.threads.iter().copied().find(|thread| thread.index() == usize::from(index))
+        thread_of(&self.threads, index)
     }
 
     fn begin(&mut self, Preamble { now, free, page }: Preamble) {

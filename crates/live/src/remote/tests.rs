@@ -17,18 +17,18 @@ use proptest::prelude::*;
 
 use super::socket::MAX_MESSAGE;
 use super::*;
-use crate::tests::{Present, Whole, remotely, served};
+use crate::tests::{Endless, FullPolicy, make_remote, serve_in_thread};
 
 type Actions = Vec<(Time, Action)>;
 
 /// The reference implementation, whose policy sees it through a socket.
-struct Apart {
+struct RemoteSubject {
     memory: ReferenceMemory,
     policy: Option<Box<dyn Policy>>,
     other_end: Option<JoinHandle<()>>,
 }
 
-impl Subject for Apart {
+impl Subject for RemoteSubject {
     fn memory(&self) -> &dyn Memory {
         &self.memory
     }
@@ -38,7 +38,7 @@ impl Subject for Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for RemoteSubject {
     /// Failures of the policy at the other end are reported.
     fn drop(&mut self) {
         drop(self.policy.take());
@@ -56,10 +56,10 @@ fn a_memory_at_the_other_end_keeps_to_the_contract() {
         if seed.is_multiple_of(3) {
             memory = memory.pinning(seed, Time::from_ps(20_000_000));
         }
-        let (ours, other_end) = served(Box::new(Whole::new(made)));
+        let (ours, other_end) = serve_in_thread(Box::new(FullPolicy::new(made)));
         let settings = Settings::default();
-        let policy = memory.start_made(|mem| make(ours, &settings, mem, Present)).unwrap();
-        Apart { memory, policy: Some(policy), other_end: Some(other_end) }
+        let policy = memory.start_made(|mem| make(ours, &settings, mem, Endless)).unwrap();
+        RemoteSubject { memory, policy: Some(policy), other_end: Some(other_end) }
     });
 }
 
@@ -74,7 +74,7 @@ proptest! {
 
     /// Every policy with every choice of its knobs.
     #[test]
-    fn a_policy_decides_as_it_does_at_hand(
+    fn a_remote_policy_decides_as_a_local_one(
         small in testing::steps(),
         large in testing::huge_steps(),
         huge: bool,
@@ -86,7 +86,7 @@ proptest! {
                 let mut policy = memory.start(name, &settings).unwrap();
                 testing::drive(&mut memory, &mut *policy, &steps);
                 let mut other = reference(huge);
-                let mut policy = other.start_made(remotely(name, &settings)).unwrap();
+                let mut policy = other.start_made(make_remote(name, &settings)).unwrap();
                 testing::drive(&mut other, &mut *policy, &steps);
                 prop_assert_eq!(&memory.actions, &other.actions, "{}", name);
                 prop_assert_eq!(memory.clock(), other.clock(), "{}", name);
@@ -96,7 +96,7 @@ proptest! {
 
     /// Whatever a policy reads and does, in any order: all results are the same.
     #[test]
-    fn every_answer_is_what_it_is_at_hand(
+    fn every_reply_is_that_of_a_local_memory(
         steps in testing::steps(),
         large in testing::huge_steps(),
         huge: bool,
@@ -110,8 +110,8 @@ proptest! {
                 memory = memory.lacking(Capability::DirtyBits);
             }
             let answers = Arc::default();
-            let source = Curious { seed, answers: Arc::clone(&answers), rule: Always };
-            let mut policy = memory.start_made(|mem| at_hand_or_not(remote, source, mem)).unwrap();
+            let source = RandomSource { seed, answers: Arc::clone(&answers), rule: Always };
+            let mut policy = memory.start_made(|mem| local_or_remote(remote, source, mem)).unwrap();
             testing::drive(&mut memory, &mut *policy, &steps);
             let answers: &Mutex<Vec<String>> = &answers;
             let answers = std::mem::take(&mut *answers.lock().unwrap());
@@ -123,32 +123,32 @@ proptest! {
     }
 }
 
-fn at_hand_or_not(
+fn local_or_remote(
     remote: bool,
     mut source: impl PolicySource + Send + 'static,
     mem: &mut dyn Memory,
 ) -> Result<Made> {
     let settings = Settings::default();
     if remote {
-        return make(served(Box::new(source)).0, &settings, mem, Present);
+        return make(serve_in_thread(Box::new(source)).0, &settings, mem, Endless);
     }
     layered(&source.declared(), &settings, mem, Always, |mem| source.start(mem))
 }
 
 /// A policy that reads and does random things, and records the results.
-struct Curious {
+struct RandomSource {
     seed: u64,
     answers: Arc<Mutex<Vec<String>>>,
     rule: Always,
 }
 
-struct Begun {
+struct RandomPolicy {
     state: u64,
     answers: Arc<Mutex<Vec<String>>>,
     threads: [Thread; 2],
 }
 
-impl PolicySource for Curious {
+impl PolicySource for RandomSource {
     fn declared(&self) -> Declared {
         let hooks =
             Hooks::named(|name| name != "foresee" && !Hooks::RULE.names().any(|r| r == name));
@@ -161,7 +161,7 @@ impl PolicySource for Curious {
         let answers = Arc::clone(&self.answers);
         answers.lock().unwrap().push(format!("{threads:?} {now:?}"));
         Ok(Started {
-            hooks: Box::new(Begun { state: self.seed, answers, threads }),
+            hooks: Box::new(RandomPolicy { state: self.seed, answers, threads }),
             threads: threads.to_vec(),
             wakes: vec![(threads[0], now.plus(Time::from_ps(5_000_000)))],
         })
@@ -171,7 +171,7 @@ impl PolicySource for Curious {
     }
 }
 
-impl Begun {
+impl RandomPolicy {
     fn draw(&mut self, below: u32) -> u32 {
         // SplitMix64.
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -267,7 +267,7 @@ impl Begun {
     }
 }
 
-impl Policy for Begun {
+impl Policy for RandomPolicy {
     fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
         for _ in 0..self.draw(3) {
             self.look(mem, page);
@@ -312,8 +312,8 @@ fn a_rule_is_asked_at_the_other_end() {
     let [direct, remote]: [(Actions, Vec<String>); 2] = [false, true].map(|remote| {
         let mut memory = reference(false);
         let settings = testing::settings("nomad").unwrap();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let rule = Evens(Arc::clone(&asked));
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let rule = Evens(Arc::clone(&calls));
         let declared =
             Declared { base: Some("nomad".into()), hooks: Hooks::RULE, watch_unshadowed: true };
         let nothing = |_: &mut dyn Memory| {
@@ -323,17 +323,17 @@ fn a_rule_is_asked_at_the_other_end() {
             .start_made(|mem| {
                 if remote {
                     let source = Ruled { declared, rule };
-                    return make(served(Box::new(source)).0, &settings, mem, Present);
+                    return make(serve_in_thread(Box::new(source)).0, &settings, mem, Endless);
                 }
                 layered(&declared, &settings, mem, rule, nothing)
             })
             .unwrap();
         testing::drive(&mut memory, &mut *policy, &testing::thrashing(3));
-        let asked = asked.lock().unwrap().clone();
-        (memory.actions, asked)
+        let calls = calls.lock().unwrap().clone();
+        (memory.actions, calls)
     });
     for what in ["keep", "promoted", "written", "demoting"] {
-        assert!(direct.1.iter().any(|asked| asked.starts_with(what)), "{what}");
+        assert!(direct.1.iter().any(|calls| calls.starts_with(what)), "{what}");
     }
     assert_eq!(direct, remote);
 }
@@ -381,7 +381,7 @@ impl ShadowRule for Evens {
 fn what_a_policy_lacks_is_said_by_the_program() {
     let mut memory = reference(false).lacking(Capability::Samples);
     let settings = testing::settings("memtis").unwrap();
-    let error = memory.start_made(remotely("memtis", &settings)).map(|_| ()).unwrap_err();
+    let error = memory.start_made(make_remote("memtis", &settings)).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("samples"), "{error}");
 }
 
@@ -392,13 +392,13 @@ fn without_the_other_end_nothing_is_decided() {
     let settings = testing::settings("tpp").unwrap();
     let (ours, theirs) = Socket::pair().unwrap();
     let kept = ours.try_clone().unwrap();
-    let source = Whole::named("tpp", &settings);
+    let source = FullPolicy::named("tpp", &settings);
     let server = thread::spawn(move || {
         let gone = Arc::default();
         serve(theirs, &mut { source }, &gone, Box::new(|wait| wait()));
         gone.load(std::sync::atomic::Ordering::Acquire)
     });
-    let mut policy = memory.start_made(|mem| make(ours, &settings, mem, Present)).unwrap();
+    let mut policy = memory.start_made(|mem| make(ours, &settings, mem, Endless)).unwrap();
     let steps = testing::thrashing(3);
     let (before, after) = steps.split_at(steps.len() / 2);
     testing::drive(&mut memory, &mut *policy, before);

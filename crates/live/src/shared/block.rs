@@ -88,15 +88,17 @@ impl Block {
 
     /// Make `manager` the manager of `program`. Returns whether the block is still that of `program`.
     pub fn take(&self, program: u32, manager: u32) -> bool {
-        let order = (Ordering::AcqRel, Ordering::Acquire);
-        self.pid.load(Ordering::Acquire) == program
-            && self.manager.compare_exchange(0, manager, order.0, order.1).is_ok()
+        self.pid.load(Ordering::Acquire) == program && self.set_manager(manager)
     }
 
     /// Prevent a manager from taking the block. Returns false if it has one.
     pub fn give_up(&self) -> bool {
-        let order = (Ordering::AcqRel, Ordering::Acquire);
-        self.manager.compare_exchange(0, NOBODY, order.0, order.1).is_ok()
+        self.set_manager(NOBODY)
+    }
+
+    /// Set the manager. Returns false if there is one.
+    fn set_manager(&self, pid: u32) -> bool {
+        self.manager.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Set the state to `to` if it is `from`. Returns whether it was.

@@ -40,8 +40,8 @@ impl Head {
     /// The run's setup. If the knobs are too long, the last ones are missing.
     pub fn setup(&self) -> Setup {
         let text = self.setup.get();
-        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        Setup::from_text(whole).unwrap_or_default()
+        let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        Setup::from_text(complete).unwrap_or_default()
     }
 
     /// Record that the program's first process has ended, with its wait status.

@@ -2,15 +2,16 @@
 //! managed process image.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{self, MemfdFlags, SealFlags};
 
 pub(crate) use self::block::NOBODY;
 pub use self::block::{Block, State};
 pub use self::head::Head;
 use crate::Counters;
-use crate::linux::owned;
 use crate::setup::Setup;
 
 mod block;
@@ -23,7 +24,7 @@ const NUMBERS: usize = size_of::<Counters>() / 8;
 /// The file's name in `/proc/PID/fd`.
 pub const NAME: &str = "/memfd:nearfar-run (deleted)";
 /// The file's length is fixed.
-const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 const SIZE: usize = size_of::<Head>() + BLOCKS * size_of::<Block>();
 
 /// Written to the launcher's eventfd to call it.
@@ -70,17 +71,10 @@ impl Shared {
     /// # Errors
     /// Those of the system.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a name that ends in zero.
-        let fd = owned(unsafe { libc::memfd_create(c"nearfar-run".as_ptr(), flags) }.into())?;
-        // SAFETY: a descriptor that is open, and numbers.
-        let made = unsafe {
-            libc::ftruncate(fd.as_raw_fd(), SIZE as libc::off_t) >= 0
-                && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) >= 0
-        };
-        if !made {
-            return Err(io::Error::last_os_error());
-        }
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = fs::memfd_create(c"nearfar-run", flags)?;
+        fs::ftruncate(&fd, SIZE as u64)?;
+        fs::fcntl_add_seals(&fd, SEALS)?;
         let shared = Self::map_unchecked(&fd, libc::MAP_SHARED)?;
         shared.head().mark.store(MARK, Ordering::Release);
         Ok((shared, fd))
@@ -90,7 +84,7 @@ impl Shared {
     ///
     /// # Errors
     /// Those of the system; `EBADF` for another file, `EPROTO` for that of another version of nearfar.
-    pub fn map(fd: &impl AsRawFd) -> io::Result<Self> {
+    pub fn map(fd: &impl AsFd) -> io::Result<Self> {
         Self::map_checked(fd, libc::MAP_SHARED)
     }
 
@@ -98,18 +92,17 @@ impl Shared {
     ///
     /// # Errors
     /// Those of [`map`](Self::map).
-    pub fn map_to_read(fd: &impl AsRawFd) -> io::Result<Self> {
+    pub fn map_to_read(fd: &impl AsFd) -> io::Result<Self> {
         // A private mapping shows what others write, as long as this process does not write.
         Self::map_checked(fd, libc::MAP_PRIVATE)
     }
 
-    fn map_checked(fd: &impl AsRawFd, kind: i32) -> io::Result<Self> {
+    fn map_checked(fd: &impl AsFd, kind: i32) -> io::Result<Self> {
         let refused = |number| Err(io::Error::from_raw_os_error(number));
-        let size = stat(fd).map_or(0, |file| file.st_size);
-        // SAFETY: a descriptor that is open.
-        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        let size = fs::fstat(fd).map_or(0, |file| file.st_size);
+        let seals = fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
         // Reading a mapping of a file that another process may truncate is unsafe.
-        if size != SIZE as libc::off_t || seals < 0 || seals & SEALS != SEALS {
+        if size != SIZE as i64 || !seals.contains(SEALS) {
             return refused(libc::EBADF);
         }
         let shared = Self::map_unchecked(fd, kind)?;
@@ -117,11 +110,11 @@ impl Shared {
         if is_ours { Ok(shared) } else { refused(libc::EPROTO) }
     }
 
-    fn map_unchecked(fd: &impl AsRawFd, kind: i32) -> io::Result<Self> {
-        let (protection, inode) = (libc::PROT_READ | libc::PROT_WRITE, stat(fd)?.st_ino);
+    fn map_unchecked(fd: &impl AsFd, kind: i32) -> io::Result<Self> {
+        let (protection, inode) = (libc::PROT_READ | libc::PROT_WRITE, fs::fstat(fd)?.st_ino);
+        let fd = fd.as_fd().as_raw_fd();
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), SIZE, protection, kind, fd.as_raw_fd(), 0) };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, protection, kind, fd, 0) };
         NonNull::new(start.cast::<Head>())
             .filter(|_| start != libc::MAP_FAILED)
             .map(|start| Self { start, inode })
@@ -198,17 +191,6 @@ fn read_counters(words: &[AtomicU64; NUMBERS]) -> Counters {
         *number = word.load(Ordering::Relaxed);
     }
     counters
-}
-
-fn stat(fd: &impl AsRawFd) -> io::Result<libc::stat> {
-    // SAFETY: a struct of numbers, which the call writes.
-    unsafe {
-        let mut file: libc::stat = std::mem::zeroed();
-        match libc::fstat(fd.as_raw_fd(), &raw mut file) {
-            0 => Ok(file),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
 }
 
 impl Drop for Shared {

@@ -14,6 +14,7 @@ pub(super) const HANG: Duration = Duration::from_secs(2);
 /// [`HANG`] while the manager waits for its policy in the launcher. It is longer because a policy may compute
 /// for long, and many processes may wait for one interpreter.
 pub(super) const POLICY_HANG: Duration = Duration::from_secs(30);
+
 /// The time since a manager's latest heartbeat.
 #[derive(Default)]
 pub(super) struct HangDetector {

@@ -31,7 +31,7 @@ mod summary;
 const REAPER_GONE: &str = "the process that waits for its processes was killed";
 /// Maximum number of checks, 1 ms apart, whether the reaper has waited for the managers that have ended.
 const REAP_CHECKS: u32 = 200;
-/// Time between two checks of all processes without a call.
+/// Maximum time between two checks of all processes.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Run `command` with the library at `library`. `progress` is called a few times a second, and kills the run
@@ -145,7 +145,8 @@ impl Supervisor {
         progress: &mut dyn FnMut(&Summary) -> bool,
     ) -> Result<()> {
         loop {
-            self.wait_for_bell();
+            wait([Some(self.bell.as_raw_fd())], POLL.as_nanos() as u64);
+            let _ = self.bell.read(&mut [0; 8]);
             // An error if it has ended and SIGCHLD is ignored here.
             let reaped = reaper.try_wait().map_or(true, |ended| ended.is_some());
             let ended = self.shared.head().root_ended();
@@ -178,14 +179,6 @@ impl Supervisor {
         self.shared
             .claimed()
             .any(|(_, pid, block)| block.state() == State::Running && !family::is_alive(pid))
-    }
-
-    fn wait_for_bell(&mut self) {
-        let mut poll = libc::pollfd { fd: self.bell.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the variable of this function.
-        unsafe { libc::poll(&raw mut poll, 1, POLL.as_millis() as i32) };
-        let mut calls = [0; 8];
-        let _ = self.bell.read(&mut calls);
     }
 
     /// Check every process. Returns why the run must be killed, if it must.
@@ -282,9 +275,7 @@ impl Supervisor {
         let (mut images, mut counters, mut manager_ns) = self.shared.head().past();
         for (_, _, block) in self.shared.claimed() {
             images += 1;
-            for (sum, number) in counters.numbers_mut().zip(block.counters().numbers()) {
-                *sum += number;
-            }
+            counters.add(&block.counters());
             manager_ns += block.manager_ns.load(Ordering::Relaxed);
         }
         let peak = raise(&self.shared.head().peak, used);

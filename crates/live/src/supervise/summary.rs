@@ -55,9 +55,9 @@ impl Resident {
     pub(super) fn add(&mut self, block: &Block) {
         // A manager shares the program's memory.
         let Some(bytes) = anonymous_bytes(block.manager.load(Ordering::Relaxed)) else { return };
-        let own = block.own_bytes.load(Ordering::Relaxed);
+        let manager_bytes = block.own_bytes.load(Ordering::Relaxed);
         let [fast, _, window, _] = block.used();
-        let bytes = bytes.saturating_sub(own);
+        let bytes = bytes.saturating_sub(manager_bytes);
         self.resident_bytes += bytes;
         self.resident_processes += 1;
         self.unmanaged_bytes += bytes.saturating_sub((fast + window) * PAGE as u64);

@@ -9,21 +9,21 @@ use nearfar_kernel::tiering::testing::{self, PAGES, Step};
 use nearfar_kernel::tiering::{Memory, make};
 use proptest::prelude::*;
 
-use super::sequential::Live;
-use crate::ends::{self, Watcher};
-use crate::far::{Far, Fault};
-use crate::model::{ALL, Access, FIRST, Model, Process, Processes, Rules, Share, end};
-use crate::{Child, Range, Slot, Turn, Va};
+use super::sequential::{Live, NUMBERS};
+use crate::ends::Watcher;
+use crate::far::Node;
+use crate::model::{ALL, Access, FIRST, Model, Process, Processes, Rules, Share, end, watch};
+use crate::{Child, Range, Turn, Va};
 
 /// An address space, and the state shared with the others.
 #[derive(Clone)]
-pub(super) struct Alone {
+pub(super) struct Space {
     model: Rc<RefCell<Model>>,
-    rest: Rc<Rest>,
+    shared: Rc<SharedState>,
 }
 
-struct Rest {
-    spaces: RefCell<Vec<Alone>>,
+struct SharedState {
+    spaces: RefCell<Vec<Space>>,
     processes: RefCell<Processes>,
     /// What happens before the requests of these numbers.
     due: RefCell<Vec<(u64, Act)>>,
@@ -45,10 +45,10 @@ enum Act {
     Move,
 }
 
-impl Alone {
+impl Space {
     /// The address space of a program with this number of pages.
     pub(super) fn new(pages: usize, seed: u64, rules: Rules) -> Self {
-        let rest = Rc::new(Rest {
+        let shared = Rc::new(SharedState {
             spaces: RefCell::default(),
             processes: RefCell::new(Processes::new(rules, 1)),
             due: RefCell::default(),
@@ -56,13 +56,13 @@ impl Alone {
             forks: RefCell::default(),
             running: RefCell::new(vec![(0, FIRST)]),
         });
-        let first = Self { model: Rc::new(RefCell::new(Model::new(pages, seed, rules))), rest };
-        first.rest.spaces.borrow_mut().push(first.clone());
+        let first = Self { model: Rc::new(RefCell::new(Model::new(pages, seed, rules))), shared };
+        first.shared.spaces.borrow_mut().push(first.clone());
         first
     }
 
     fn space(&self, number: u32) -> Self {
-        self.rest.spaces.borrow()[number as usize].clone()
+        self.shared.spaces.borrow()[number as usize].clone()
     }
 
     fn is_alive(&self, process: Process) -> bool {
@@ -72,19 +72,19 @@ impl Alone {
     /// This process forks, and waits until the message is read.
     fn fork(&self, process: u32) {
         let running =
-            self.rest.running.borrow().iter().find(|(number, _)| *number == process).copied();
+            self.shared.running.borrow().iter().find(|(number, _)| *number == process).copied();
         let Some((_, parent)) = running.filter(|_| self.is_alive(Process::Program(process))) else {
             return;
         };
-        let space = self.rest.spaces.borrow().len() as u32;
+        let space = self.shared.spaces.borrow().len() as u32;
         let (model, message) = self.space(parent).with(|model| {
             model.current = process;
             model.fork(space)
         });
         let child = self.processes(|processes| processes.fork(process, space));
         let model = Rc::new(RefCell::new(model));
-        self.rest.spaces.borrow_mut().push(Self { model, rest: Rc::clone(&self.rest) });
-        self.rest.forks.borrow_mut().push((space, parent, message, child));
+        self.shared.spaces.borrow_mut().push(Self { model, shared: Rc::clone(&self.shared) });
+        self.shared.forks.borrow_mut().push((space, parent, message, child));
     }
 
     /// Every process reads all pages that can be read. Children of finished forks run.
@@ -92,13 +92,13 @@ impl Alone {
         let over = |(_, parent, message, _): &mut Fork| {
             message.is_none_or(|id| self.space(*parent).borrow().is_over(id))
         };
-        let begun: Vec<_> = self.rest.forks.borrow_mut().extract_if(.., over).collect();
+        let begun: Vec<_> = self.shared.forks.borrow_mut().extract_if(.., over).collect();
         for (space, _, _, child) in begun {
             if self.processes(|processes| processes.begins(child)) {
-                self.rest.running.borrow_mut().push((child, space));
+                self.shared.running.borrow_mut().push((child, space));
             }
         }
-        for (process, space) in self.rest.running.borrow().clone() {
+        for (process, space) in self.shared.running.borrow().clone() {
             for at in (0..u64::from(2 * PAGES)).map(Va::new) {
                 let waits = self.space(space).borrow().would_wait(at);
                 if !waits && self.is_alive(Process::Program(process)) {
@@ -121,31 +121,12 @@ impl Alone {
 
     /// One step of launcher and keeper.
     fn watch(&self) {
-        for by in [Watcher::Launcher, Watcher::Keeper] {
-            let me = match by {
-                Watcher::Launcher => Process::Launcher,
-                Watcher::Keeper => Process::Keeper,
-            };
-            if !self.is_alive(me) {
-                continue;
-            }
-            match self.processes(|processes| processes.seen(by).next()) {
-                ends::Step::Wait => {}
-                // One at a time: the others run meanwhile.
-                ends::Step::KillPrograms => {
-                    let first = self.processes(|processes| processes.programs()[0]);
-                    end(self, Process::Program(first));
-                    self.processes(|processes| processes.killed += 1);
-                }
-                ends::Step::KillManager => end(self, Process::Manager),
-                ends::Step::KillKeeper => end(self, Process::Keeper),
-                ends::Step::Close => end(self, me),
-            }
-        }
+        watch(self, Watcher::Launcher);
+        watch(self, Watcher::Keeper);
     }
 }
 
-impl Deref for Alone {
+impl Deref for Space {
     type Target = RefCell<Model>;
 
     fn deref(&self) -> &RefCell<Model> {
@@ -153,7 +134,7 @@ impl Deref for Alone {
     }
 }
 
-impl Share for Alone {
+impl Share for Space {
     fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R {
         act(&mut self.model.borrow_mut())
     }
@@ -163,15 +144,15 @@ impl Share for Alone {
     }
 
     fn processes<R>(&self, act: impl FnOnce(&mut Processes) -> R) -> R {
-        act(&mut self.rest.processes.borrow_mut())
+        act(&mut self.shared.processes.borrow_mut())
     }
 
     fn before(&self, requests: u64) {
-        if self.rest.due.borrow().is_empty() && !self.rest.acts.get() {
+        if self.shared.due.borrow().is_empty() && !self.shared.acts.get() {
             return;
         }
         let due = self
-            .rest
+            .shared
             .due
             .borrow_mut()
             .extract_if(.., |(at, _)| *at <= requests)
@@ -190,10 +171,10 @@ impl Share for Alone {
                 }
                 Act::Move => {}
             }
-            self.rest.acts.set(true);
+            self.shared.acts.set(true);
             self.look();
         }
-        if self.rest.acts.get() {
+        if self.shared.acts.get() {
             self.watch();
             if requests.is_multiple_of(8) {
                 self.look();
@@ -215,25 +196,6 @@ struct Case {
     far_fails: bool,
 }
 
-/// A far tier that has failed.
-struct Lost;
-
-impl Far for Lost {
-    fn store(&mut self, _: &[u8]) -> Result<Slot, Fault> {
-        Err(Fault::Full)
-    }
-
-    fn load(&mut self, _: Slot, _: &mut [u8]) -> Result<(), Fault> {
-        Err(Fault::Broken("it is lost".into()))
-    }
-
-    fn free(&mut self, _: Slot) {}
-
-    fn bytes(&self) -> u64 {
-        0
-    }
-}
-
 impl Case {
     /// Run until the program has ended and every remaining child has read all its pages. A read that does not
     /// return the last write panics. Returns the number of processes that launcher and keeper have killed,
@@ -241,15 +203,17 @@ impl Case {
     fn run(&self) -> (u32, bool) {
         let settings = testing::settings(self.policy).unwrap();
         let make = |mem: &mut dyn Memory| make(self.policy, &settings, mem);
-        let mut live = Live::with_rules(self.seed, 1, self.mapped, self.rules, make).unwrap();
+        let (seed, mapped, rules) = (self.seed, self.mapped, self.rules);
+        let mut live = Live::with_all(seed, 1, mapped, rules, NUMBERS, make).unwrap();
         live.run(&self.steps);
         if self.far_fails {
-            live.manager.world.far = Box::new(Lost);
+            // Every store and load fails.
+            live.manager.world.far = Box::new(Node);
         }
         let all = live.model.clone();
         let begin = all.processes(|processes| processes.requests);
         let acts = self.acts.iter().map(|(at, act)| (begin + at, *act));
-        all.rest.due.borrow_mut().extend(acts);
+        all.shared.due.borrow_mut().extend(acts);
         all.fork(0);
         let mut idle = 0;
         while idle < 64 {
@@ -286,13 +250,13 @@ impl Case {
         // Every remaining process has its pages.
         let alive = |process| all.is_alive(Process::Program(process));
         for (process, space) in
-            all.rest.running.borrow().iter().filter(|(process, _)| alive(*process))
+            all.shared.running.borrow().iter().filter(|(process, _)| alive(*process))
         {
             for at in (0..u64::from(2 * PAGES)).map(Va::new) {
                 assert_eq!(all.access(*process, *space, at), None, "{process} waits at {at:?}");
             }
         }
-        assert!(all.rest.forks.borrow().iter().all(|(.., child)| !alive(*child)), "a fork hangs");
+        assert!(all.shared.forks.borrow().iter().all(|(.., child)| !alive(*child)), "a fork hangs");
         assert!(!all.is_alive(Process::Manager) && !all.is_alive(Process::Keeper));
         let failed = all.processes(|processes| processes.has_failed());
         (all.processes(|processes| processes.killed), failed)
@@ -365,7 +329,7 @@ fn a_child_whose_pages_nobody_can_find_is_ended() {
 fn who_is_killed_while_it_unmaps_takes_memory_from_who_shares_it() {
     let settings = testing::settings("ssp").unwrap();
     let make = |mem: &mut dyn Memory| make("ssp", &settings, mem);
-    let mut live = Live::with_rules(1, 1, false, ALL, make).unwrap();
+    let mut live = Live::with_all(1, 1, false, ALL, NUMBERS, make).unwrap();
     let all = live.model.clone();
     let other = all.processes(|processes| processes.share(0));
     live.run(&(0..PAGES).map(Step::Write).collect::<Vec<_>>());

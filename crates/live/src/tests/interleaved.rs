@@ -9,10 +9,12 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::{Config, MaxSteps, Runner, thread};
 
-use super::{Plain, remotely, sizes};
-use crate::ends::{Step, Watcher};
+use super::{Plain, make_remote, sizes};
+use crate::ends::Watcher;
 use crate::manager::{AMBIGUOUS, LOST};
-use crate::model::{ALL, Access, FIRST, Model, ModelKernel, Process, Processes, Rules, Share, end};
+use crate::model::{
+    ALL, Access, FIRST, Model, ModelKernel, Process, Processes, Rules, Share, end, waits, watch,
+};
 use crate::numbers::GROUP;
 use crate::{Child, Event, Manager, Range, Turn, Va, World};
 
@@ -248,33 +250,11 @@ impl Shared {
 
     /// The behaviour of launcher or keeper until they end.
     fn watch(&self, by: Watcher) {
-        let me = match by {
-            Watcher::Launcher => Process::Launcher,
-            Watcher::Keeper => Process::Keeper,
-        };
         loop {
-            let next = || self.processes(|processes| processes.seen(by).next());
-            let waits = || self.is_alive(me) && next() == Step::Wait;
             let guard = self.bell.0.lock().unwrap();
-            drop(self.bell.1.wait_while(guard, |()| waits()).unwrap());
-            if !self.is_alive(me) {
+            drop(self.bell.1.wait_while(guard, |()| waits(self, by)).unwrap());
+            if !watch(self, by) {
                 return;
-            }
-            match next() {
-                Step::Wait => {}
-                Step::KillPrograms => {
-                    let first = self.processes(|processes| {
-                        let first = processes.programs().first().copied();
-                        processes.killed += u32::from(first.is_some());
-                        first
-                    });
-                    if let Some(first) = first {
-                        end(self, Process::Program(first));
-                    }
-                }
-                Step::KillManager => end(self, Process::Manager),
-                Step::KillKeeper => end(self, Process::Keeper),
-                Step::Close => return end(self, me),
             }
         }
     }
@@ -374,7 +354,7 @@ fn run(policy: &str, mapped: bool, rules: Rules, struck: bool) {
 fn run_remotely(policy: &str) {
     let settings = settings(policy).unwrap();
     let act = |shared: &Shared| shared.program(25);
-    run_under(remotely(policy, &settings), false, ALL, 2, false, act);
+    run_under(make_remote(policy, &settings), false, ALL, 2, false, act);
 }
 
 /// A program with this number of threads under a policy, each with this behaviour. `mapped`: the far tier is

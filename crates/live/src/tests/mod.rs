@@ -12,7 +12,6 @@ use nearfar_kernel::tiering::layered::{Declared, Hooks, Started};
 use nearfar_kernel::tiering::nomad::{Always, ShadowRule};
 use nearfar_kernel::tiering::testing::conformance::Make;
 use nearfar_kernel::tiering::{Context, Made, Memory, Settings, Thread, make};
-use nearfar_trace::Result as Told;
 
 use crate::far::{Far, Fault, Slow};
 use crate::remote::{self, PolicySource, Socket, serve};
@@ -71,12 +70,12 @@ impl Far for Plain {
 }
 
 /// A policy at the other end of a socket, with its base.
-pub(crate) struct Whole {
+pub(crate) struct FullPolicy {
     make: Option<Make>,
     rule: Always,
 }
 
-impl Whole {
+impl FullPolicy {
     pub(crate) fn new(make: Make) -> Self {
         Self { make: Some(make), rule: Always }
     }
@@ -88,11 +87,11 @@ impl Whole {
     }
 }
 
-impl PolicySource for Whole {
+impl PolicySource for FullPolicy {
     fn declared(&self) -> Declared {
         Declared { hooks: Hooks::POLICY, ..Declared::default() }
     }
-    fn start(&mut self, mem: &mut dyn Memory) -> Told<Started> {
+    fn start(&mut self, mem: &mut dyn Memory) -> nearfar_trace::Result<Started> {
         let make = self.make.take().expect("it is started once");
         let (hooks, wakes) = make(mem)?;
         // All threads are its own.
@@ -106,18 +105,20 @@ impl PolicySource for Whole {
 }
 
 /// The program's end of a socket at whose other end this policy runs in a thread.
-pub(crate) fn served(mut offer: Box<dyn PolicySource + Send>) -> (Socket, JoinHandle<()>) {
+pub(crate) fn serve_in_thread(
+    mut source: Box<dyn PolicySource + Send>,
+) -> (Socket, JoinHandle<()>) {
     let (ours, theirs) = Socket::pair().unwrap();
     let thread = std::thread::spawn(move || {
-        serve(theirs, &mut *offer, &Arc::default(), Box::new(|wait| wait()));
+        serve(theirs, &mut *source, &Arc::default(), Box::new(|wait| wait()));
     });
     (ours, thread)
 }
 
 /// A program that never ends.
-pub(crate) struct Present;
+pub(crate) struct Endless;
 
-impl remote::Program for Present {
+impl remote::Program for Endless {
     fn set_waits(&mut self, _: bool) {}
     fn has_ended(&mut self) -> bool {
         false
@@ -125,12 +126,12 @@ impl remote::Program for Present {
 }
 
 /// Makes the policy of this name, at the other end of a socket.
-pub(crate) fn remotely(
+pub(crate) fn make_remote(
     name: &str,
     settings: &Settings,
-) -> impl FnOnce(&mut dyn Memory) -> Told<Made> + use<> {
-    let (offer, settings) = (Whole::named(name, settings), settings.clone());
-    move |mem| remote::make(served(Box::new(offer)).0, &settings, mem, Present)
+) -> impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made> + use<> {
+    let (source, settings) = (FullPolicy::named(name, settings), settings.clone());
+    move |mem| remote::make(serve_in_thread(Box::new(source)).0, &settings, mem, Endless)
 }
 
 /// Sizes at which few pages reach all states. `mapped`: the far tier is a memory node.

@@ -3,12 +3,13 @@
 use nearfar_kernel::tiering::testing::conformance::{Subject, suite};
 use nearfar_kernel::tiering::testing::{self, PAGES, SLEEP_TIME, Step, all_settings};
 use nearfar_kernel::tiering::{
-    Capability, Commit, Context, Made, Memory, NodeId, POLICIES, Page, Settings, make,
+    Capability, Commit, Made, Memory, NodeId, POLICIES, Page, Settings, make,
 };
+use nearfar_trace::Result;
 use proptest::prelude::*;
 
-use super::alone::Alone;
-use super::{Plain, remotely, sizes};
+use super::alone::Space;
+use super::{Plain, make_remote, sizes};
 use crate::model::{ALL, Access, ModelKernel, Rules};
 use crate::numbers::GROUP;
 use crate::world::{Counters, FAR_NODE};
@@ -17,9 +18,12 @@ use crate::{Event, Frame, Manager, Range, Sizes, Turn, Va, World};
 mod changes;
 mod held;
 
+/// Limit of page numbers unless a test needs fewer.
+pub(super) const NUMBERS: u32 = 1 << 11;
+
 pub(super) struct Live {
-    pub(super) manager: Manager<ModelKernel<Alone>>,
-    pub(super) model: Alone,
+    pub(super) manager: Manager<ModelKernel<Space>>,
+    pub(super) model: Space,
 }
 
 impl Live {
@@ -29,7 +33,7 @@ impl Live {
         seed: u64,
         around: u64,
         mapped: bool,
-    ) -> nearfar_trace::Result<Self> {
+    ) -> Result<Self> {
         Self::with(seed, around, mapped, |mem| make(name, settings, mem))
     }
 
@@ -37,41 +41,21 @@ impl Live {
         seed: u64,
         around: u64,
         mapped: bool,
-        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
-    ) -> nearfar_trace::Result<Self> {
-        Self::numbered(seed, around, mapped, 1 << 11, make)
+        make: impl FnOnce(&mut dyn Memory) -> Result<Made>,
+    ) -> Result<Self> {
+        Self::with_all(seed, around, mapped, ALL, NUMBERS, make)
     }
 
-    /// With page numbers below `numbers`.
-    fn numbered(
-        seed: u64,
-        around: u64,
-        mapped: bool,
-        numbers: u32,
-        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
-    ) -> nearfar_trace::Result<Self> {
-        Self::with_all(seed, around, mapped, ALL, numbers, make)
-    }
-
-    pub(super) fn with_rules(
-        seed: u64,
-        around: u64,
-        mapped: bool,
-        rules: Rules,
-        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
-    ) -> nearfar_trace::Result<Self> {
-        Self::with_all(seed, around, mapped, rules, 1 << 11, make)
-    }
-
-    fn with_all(
+    /// With these rules of the kernel, and page numbers below `numbers`.
+    pub(super) fn with_all(
         seed: u64,
         around: u64,
         mapped: bool,
         rules: Rules,
         numbers: u32,
-        make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
-    ) -> nearfar_trace::Result<Self> {
-        let model = Alone::new(2 * PAGES as usize, seed, rules);
+        make: impl FnOnce(&mut dyn Memory) -> Result<Made>,
+    ) -> Result<Self> {
+        let model = Space::new(2 * PAGES as usize, seed, rules);
         let sizes = Sizes { pages: numbers, ..sizes(10, 26, 2, mapped) };
         let kernel = ModelKernel::new(model.clone(), sizes.parking());
         let world = World::new(kernel, Plain::of(26, seed % 2 == 1), sizes);
@@ -98,7 +82,7 @@ impl Live {
         let world = &self.manager.world;
         let mut next = world.next_mapped_page(Page::new(0)).filter(|_| world.mapped);
         while let Some(page) = next {
-            let at = world.numbers.place(page);
+            let at = world.numbers.address_of(page);
             let found = if world.pages.state(page).is_parked() {
                 Some(world.kernel().node(world.pages.frame(page)))
             } else {
@@ -221,11 +205,11 @@ proptest! {
     fn nothing_is_lost(
         steps in testing::steps(), seed: u64, around in 1..5u64, mapped: bool, few: bool,
     ) {
-        let numbers = if few { 2 * GROUP } else { 1 << 11 };
+        let numbers = if few { 2 * GROUP } else { NUMBERS };
         for (name, _) in POLICIES {
             for settings in all_settings(name).unwrap() {
                 let make = |mem: &mut dyn Memory| make(name, &settings, mem);
-                match Live::numbered(seed, around, mapped, numbers, make) {
+                match Live::with_all(seed, around, mapped, ALL, numbers, make) {
                     Ok(mut live) => live.run(&steps),
                     Err(error) => {
                         let text = error.to_string();
@@ -243,13 +227,13 @@ proptest! {
 
     /// A policy at the other end of a socket has the same results as in the program.
     #[test]
-    fn a_remote_policy_comes_to_the_same(
+    fn a_remote_policy_has_the_same_results(
         steps in testing::steps(), seed: u64, around in 1..5u64, mapped: bool,
     ) {
         for (name, _) in POLICIES {
             for settings in all_settings(name).unwrap() {
                 let direct = Live::start(name, &settings, seed, around, mapped);
-                let remote = Live::with(seed, around, mapped, remotely(name, &settings));
+                let remote = Live::with(seed, around, mapped, make_remote(name, &settings));
                 let (mut direct, mut remote) = match (direct, remote) {
                     (Ok(direct), Ok(remote)) => (direct, remote),
                     (Err(direct), Err(remote)) => {
@@ -282,8 +266,7 @@ fn every_transition_happens() {
             for seed in 0..4 {
                 let mut live = Live::start(name, &settings, seed, 1, mapped).unwrap();
                 live.run(&testing::thrashing(writes));
-                let more = live.manager.world.counters;
-                seen.numbers_mut().zip(more.numbers()).for_each(|(sum, more)| *sum += more);
+                seen.add(&live.manager.world.counters);
             }
             // A policy that lets a reference fault again does not make it several faults.
             assert!(seen.hint_faults <= seen.faults, "{name}: {seen:?}");
@@ -428,7 +411,7 @@ fn a_copy_from_a_memory_node_is_given_up_if_the_page_is_written() {
             let page = world.page_at(at).unwrap();
             world.budget.capacity[0] += 1;
             world.begin_event();
-            let thread = world.spawn_worker("copier", Context::Kernel);
+            let thread = world.spawn_worker("copier");
             if parked && world.park(page).is_err()
                 || Memory::begin_copy(world, page, NodeId::FAST, thread).is_err()
             {

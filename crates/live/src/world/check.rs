@@ -38,7 +38,7 @@ impl<K: Kernel> World<K> {
                 "is far and has a shadow"
             } else if state.has(PageFlags::STUCK) && !self.in_window(page) {
                 "is stuck in a window that it is not in"
-            } else if self.unnumbered.contains_key(&self.numbers.place(page)) {
+            } else if self.unnumbered.contains_key(&self.numbers.address_of(page)) {
                 "is numbered and unnumbered"
             } else if armed && !state.is_parked() {
                 "is armed and resident"

@@ -19,6 +19,11 @@ macro_rules! counters {
                 [$(self.$name),*].into_iter()
             }
 
+            /// Add those of another memory.
+            pub fn add(&mut self, other: &Self) {
+                self.numbers_mut().zip(other.numbers()).for_each(|(sum, number)| *sum += number);
+            }
+
             /// All of them, in order.
             pub fn numbers_mut(&mut self) -> impl Iterator<Item = &mut u64> {
                 [$(&mut self.$name),*].into_iter()

@@ -27,7 +27,7 @@ impl<K: Kernel> World<K> {
                 (Some(Location::Stored), Some(slot)) => Backing::Stored(slot),
                 _ => continue,
             };
-            let at = self.numbers.place(page);
+            let at = self.numbers.address_of(page);
             if !self.copy_to_child(child, (at, backing), &mut moves, later, children) {
                 lacking.push(at);
             }
@@ -55,13 +55,13 @@ impl<K: Kernel> World<K> {
             return true;
         }
         let (mut events, mut origin) = (Vec::new(), at);
-        while let Some(at) = moves.place(origin) {
+        while let Some(at) = moves.current(origin) {
             match self.kernel.copy_to_child(child, at, &self.buffer) {
                 // `Exists`: the child has mapped it anew.
                 Ok(()) | Err(Fail::Exists | Fail::Ended) => return true,
-                Err(Fail::Missing) => match later.place(origin) {
+                Err(Fail::Missing) => match later.current(origin) {
                     Some(moved) if moved != origin => origin = moved,
-                    place => return place.is_none(),
+                    current => return current.is_none(),
                 },
                 Err(Fail::Again) => {
                     self.kernel.child_events(child, &mut events);

@@ -73,7 +73,7 @@ impl<K: Kernel> World<K> {
         let place = self.empty_place().ok_or(Refused::NoFrame)?;
         if let Err(fail) = self.kernel.copy_to_far_node(frame, place) {
             self.parking.empty.push(place);
-            let at = self.numbers.place(page);
+            let at = self.numbers.address_of(page);
             return Err(self.refused(fail, "copying to the far node", at));
         }
         self.counters.far_stores += 1;
@@ -83,7 +83,7 @@ impl<K: Kernel> World<K> {
     /// Replace a far page by a fast copy. With `shadow`, the old frame becomes its shadow and the copy is
     /// write-protected; otherwise the old frame is freed.
     pub(super) fn copy_from_node(&mut self, page: Page, shadow: bool) -> Result<(), Refused> {
-        let (frame, at) = (self.park(page)?, self.numbers.place(page));
+        let (frame, at) = (self.park(page)?, self.numbers.address_of(page));
         self.kernel
             .place_copy(at, frame, shadow, NodeId::FAST)
             .map_err(|fail| self.refused(fail, "copying from the far node", at))?;
@@ -95,14 +95,5 @@ impl<K: Kernel> World<K> {
         }
         self.counters.far_loads += 1;
         Ok(())
-    }
-
-    /// Write-protect a far page while it is copied. Reads go on.
-    pub(super) fn watch_on_node(&mut self, page: Page) -> Result<(), Refused> {
-        if !self.pages.state(page).is_resident() {
-            return Ok(());
-        }
-        let at = self.numbers.place(page);
-        self.protect(at, true)
     }
 }

@@ -53,8 +53,7 @@ impl<K: Kernel> World<K> {
         if state.is_parked() {
             self.restore(page, false)?;
         } else if self.pages.slot(page).is_some() || state.has(PageFlags::PROTECTED) {
-            let at = self.numbers.place(page);
-            self.protect(at, false)?;
+            self.protect(self.numbers.address_of(page), false)?;
         }
         self.leave_window(page);
         Ok(())
@@ -105,7 +104,7 @@ impl<K: Kernel> Memory for World<K> {
         self.numbers.limit()
     }
     fn next_mapped(&self, from: Page) -> Option<Page> {
-        self.pages.next_mapped(from, self.numbers.top())
+        self.next_mapped_page(from)
     }
     fn nodes(&self) -> u8 {
         2
@@ -205,8 +204,7 @@ impl<K: Kernel> Memory for World<K> {
 
     fn write_protect(&mut self, page: Page) -> Result<(), Refused> {
         if self.mapped_state(page)?.is_resident() {
-            let at = self.numbers.place(page);
-            self.protect(at, true)?;
+            self.protect(self.numbers.address_of(page), true)?;
         }
         self.pages.set(page, PageFlags::PROTECTED, true);
         Ok(())
@@ -220,8 +218,7 @@ impl<K: Kernel> Memory for World<K> {
         }
         // In the window, a page with a slot is write-protected whether the policy watches it or not.
         if state.is_resident() && !has_slot {
-            let at = self.numbers.place(page);
-            self.protect(at, false)?;
+            self.protect(self.numbers.address_of(page), false)?;
         }
         self.pages.set(page, PageFlags::PROTECTED, false);
         Ok(())
@@ -259,7 +256,10 @@ impl<K: Kernel> Memory for World<K> {
             return Err(Refused::NoFrame);
         }
         if far && self.mapped {
-            self.watch_on_node(page)?;
+            // Reads go on.
+            if state.is_resident() {
+                self.protect(self.numbers.address_of(page), true)?;
+            }
         } else if far && self.in_window(page) && !has_slot {
             self.evict(page)?;
             self.pages.set(page, PageFlags::PASSING, true);
@@ -337,8 +337,8 @@ impl<K: Kernel> Memory for World<K> {
         Err(Refused::State)
     }
 
-    fn spawn(&mut self, name: &'static str, context: Context) -> Thread {
-        self.spawn_worker(name, context)
+    fn spawn(&mut self, name: &'static str, _: Context) -> Thread {
+        self.spawn_worker(name)
     }
 
     fn wake(&mut self, thread: Thread) {

@@ -3,7 +3,7 @@
 use nearfar_kernel::tiering::{NodeId, Page, Refused};
 
 use super::World;
-use crate::{Fail, Frame, Kernel};
+use crate::{Fail, Frame, Kernel, Va};
 
 /// The places of the parking area that hold no page.
 pub(crate) struct Parking {
@@ -58,7 +58,7 @@ impl<K: Kernel> World<K> {
             return Ok(self.pages.frame(page));
         }
         let frame = self.empty_place().ok_or(Refused::NoFrame)?;
-        let at = self.numbers.place(page);
+        let at = self.numbers.address_of(page);
         if let Err(fail) = self.kernel.park(at, frame) {
             self.parking.empty.push(frame);
             return Err(self.refused(fail, "parking", at));
@@ -68,9 +68,23 @@ impl<K: Kernel> World<K> {
         Ok(frame)
     }
 
+    /// Move a parked frame to a missing page, writable. A mapping with another protection accepts no frame,
+    /// but accepts a copy.
+    pub(super) fn place_frame(&mut self, frame: Frame, at: Va) -> Result<(), Fail> {
+        match self.kernel.restore(frame, at) {
+            Ok(()) => self.parking.empty.push(frame),
+            Err(Fail::Pinned) => {
+                self.kernel.place_copy(at, frame, false, NodeId::FAST)?;
+                self.release_frame(frame);
+            }
+            Err(fail) => return Err(fail),
+        }
+        Ok(())
+    }
+
     /// Return a parked page to the program's memory, write-protected or not.
     pub(super) fn restore(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
-        let (at, frame) = (self.numbers.place(page), self.pages.frame(page));
+        let (at, frame) = (self.numbers.address_of(page), self.pages.frame(page));
         let mut copy = protect;
         if !copy {
             match self.kernel.restore(frame, at) {

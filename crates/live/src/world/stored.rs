@@ -1,6 +1,6 @@
 //! A far tier that stores pages: moves into slots and out of them.
 
-use nearfar_kernel::tiering::{NodeId, Page, Refused};
+use nearfar_kernel::tiering::{Page, Refused};
 
 use super::World;
 use crate::far::{Arrival, Fault, Fetch};
@@ -13,18 +13,21 @@ impl<K: Kernel> World<K> {
         match self.far.fetch(slot, self.event.now.ps() / 1000) {
             Ok(Fetch::Ready) => Ok(None),
             Ok(Fetch::Pending { predicted_ns }) => Ok(Some(predicted_ns)),
-            Err(fault) => {
-                self.break_down(fault.to_string());
-                Err(Refused::Pinned)
-            }
+            Err(fault) => Err(self.far_failed(&fault)),
         }
     }
 
+    /// The far tier has failed, so the program must end.
+    pub(super) fn far_failed(&mut self, fault: &Fault) -> Refused {
+        self.break_down(fault.to_string());
+        Refused::Pinned
+    }
+
     /// Collect the pages that have arrived from the far tier, and wake the threads that copy them.
-    pub(crate) fn collect_arrivals(&mut self, arrivals: &mut Vec<Arrival>) {
-        arrivals.clear();
-        self.far.arrived(self.kernel.now_ns(), arrivals);
-        for Arrival { slot, predicted_ns, took_ns } in arrivals {
+    pub(crate) fn collect_arrivals(&mut self) -> Vec<Arrival> {
+        let mut arrivals = Vec::new();
+        self.far.arrived(self.kernel.now_ns(), &mut arrivals);
+        for Arrival { slot, predicted_ns, took_ns } in &arrivals {
             self.counters.fetches += 1;
             self.counters.fetches_predicted_ns += *predicted_ns;
             self.counters.fetches_ns += *took_ns;
@@ -34,12 +37,13 @@ impl<K: Kernel> World<K> {
             }
             self.fetching = fetching;
         }
+        arrivals
     }
 
     /// Load a stored page into the program's memory. It keeps its slot.
     pub(super) fn load(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
         let Some(slot) = self.pages.slot(page) else { return Err(Refused::State) };
-        let at = self.numbers.place(page);
+        let at = self.numbers.address_of(page);
         let spare = if protect { None } else { self.parking.spare.pop() };
         let into = match spare {
             Some(frame) => self.kernel.frame_mut(frame),
@@ -47,24 +51,17 @@ impl<K: Kernel> World<K> {
         };
         let loaded = self.far.load(slot, into);
         self.counters.far_loads += 1;
-        let mut placed = match (&loaded, spare) {
+        let placed = match (&loaded, spare) {
             // Moving a spare frame saves a copy.
-            (Ok(()), Some(frame)) => self.kernel.restore(frame, at),
+            (Ok(()), Some(frame)) => self.place_frame(frame, at),
             (Ok(()), None) => self.kernel.place(at, &self.buffer, protect),
             (Err(_), _) => Err(Fail::Again),
         };
-        if let Some(frame) = spare {
-            if placed == Err(Fail::Pinned) {
-                placed = self.kernel.place_copy(at, frame, protect, NodeId::FAST);
-                self.release_frame(frame);
-            } else if placed.is_ok() {
-                self.parking.empty.push(frame);
-            } else {
-                self.release_frame(frame);
-            }
+        if let Some(frame) = spare.filter(|_| placed.is_err()) {
+            self.release_frame(frame);
         }
         if let Err(fault) = loaded {
-            self.break_down(fault.to_string());
+            self.far_failed(&fault);
         }
         placed.map_err(|fail| self.refused(fail, "loading", at))?;
         self.event.moved += 1;
@@ -80,10 +77,7 @@ impl<K: Kernel> World<K> {
             match self.far.store(self.kernel.frame(frame)) {
                 Ok(slot) => self.pages.set_slot(page, slot),
                 Err(Fault::Full) => return Err(Refused::NoFrame),
-                Err(fault) => {
-                    self.break_down(fault.to_string());
-                    return Err(Refused::Pinned);
-                }
+                Err(fault) => return Err(self.far_failed(&fault)),
             }
             self.counters.far_stores += 1;
         }

@@ -4,11 +4,11 @@
 //! program's memory. If it was there, the kernel has moved it. Otherwise it is **unnumbered** until it is
 //! placed there: as soon as requests succeed, or when it is touched.
 
-use nearfar_kernel::tiering::{NodeId, Page, Refused};
+use nearfar_kernel::tiering::{Page, Refused};
 
 use super::page_table::{Entry, Location};
 use super::{FAR_NODE, PageFlags, World};
-use crate::{Fail, Frame, Kernel, Range, Slot, Va};
+use crate::{Frame, Kernel, Range, Slot, Va};
 
 /// What holds the content of a page that is not in the program's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl<K: Kernel> World<K> {
     pub(crate) fn put(&mut self, to: Page, entry: Entry) {
         self.pages.insert(to, entry);
         if self.in_window(to) {
-            self.window.renumber(to);
+            self.window.pages.push_back(to);
         }
     }
 
@@ -96,27 +96,18 @@ impl<K: Kernel> World<K> {
     /// Place an unnumbered page in the program's memory.
     pub(crate) fn place_unnumbered(&mut self, at: Va) -> Result<(), Refused> {
         let Some(backing) = self.unnumbered.get(&at).copied() else { return Err(Refused::State) };
-        let mut copied = false;
-        let mut placed = match backing {
-            Backing::Parked(frame) => self.kernel.restore(frame, at),
+        let placed = match backing {
+            Backing::Parked(frame) => self.place_frame(frame, at),
             Backing::Stored(_) => {
                 self.read(backing)?;
                 self.kernel.place(at, &self.buffer, false)
             }
         };
-        if let (Backing::Parked(frame), Err(Fail::Pinned)) = (backing, placed) {
-            placed = self.kernel.place_copy(at, frame, false, NodeId::FAST);
-            copied = true;
-        }
         placed.map_err(|fail| self.refused(fail, "placing a moved page", at))?;
         self.unnumbered.remove(&at);
-        match backing {
-            Backing::Parked(frame) if copied => self.release_frame(frame),
-            Backing::Parked(frame) => self.parking.empty.push(frame),
-            Backing::Stored(slot) => {
-                self.far.free(slot);
-                self.counters.far_loads += 1;
-            }
+        if let Backing::Stored(slot) = backing {
+            self.far.free(slot);
+            self.counters.far_loads += 1;
         }
         Ok(())
     }
@@ -135,10 +126,8 @@ impl<K: Kernel> World<K> {
         match backing {
             Backing::Parked(frame) => self.buffer.copy_from_slice(self.kernel.frame(frame)),
             Backing::Stored(slot) => {
-                if let Err(fault) = self.far.load(slot, &mut self.buffer) {
-                    self.break_down(fault.to_string());
-                    return Err(Refused::Pinned);
-                }
+                let loaded = self.far.load(slot, &mut self.buffer);
+                loaded.map_err(|fault| self.far_failed(&fault))?;
             }
         }
         Ok(())

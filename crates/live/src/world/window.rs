@@ -12,7 +12,7 @@ use crate::Kernel;
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Oldest first.
-    pages: VecDeque<Page>,
+    pub(super) pages: VecDeque<Page>,
     pub(super) count: u64,
     /// Maximum number of pages that are not stuck.
     pub(super) limit: u64,
@@ -34,11 +34,6 @@ impl Window {
             stuck_count: 0,
             retry_at: Time::default(),
         }
-    }
-
-    /// A page that was counted before is known by this number now.
-    pub(super) fn renumber(&mut self, page: Page) {
-        self.pages.push_back(page);
     }
 
     /// Whether pages could not be evicted.

@@ -1,6 +1,6 @@
 //! The policy's threads, and events.
 
-use nearfar_kernel::tiering::{Context, Next, Page, Thread, Time};
+use nearfar_kernel::tiering::{Next, Page, Thread, Time};
 
 use super::World;
 use crate::Kernel;
@@ -48,7 +48,7 @@ pub(super) const REST: (Time, Time) = (Time::from_ps(1_000_000_000), Time::from_
 const CHANGING: Time = Time::from_ps(100_000_000);
 
 impl<K: Kernel> World<K> {
-    pub(crate) fn spawn_worker(&mut self, name: &'static str, _: Context) -> Thread {
+    pub(crate) fn spawn_worker(&mut self, name: &'static str) -> Thread {
         let thread = Thread::new(self.workers.all.len() as u8, name);
         let (due, none) = (Time::NEVER, Time::default());
         self.workers.all.push(Worker { thread, due, rests_until: none, rest: none });

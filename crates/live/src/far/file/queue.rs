@@ -32,14 +32,14 @@ pub(super) struct Queue {
     /// Slots that were freed while a request was in flight. They are reused only after it.
     pub(super) freed: Vec<Slot>,
     /// Slots whose blocks the file system has allocated.
-    pub(super) placed: Vec<bool>,
+    pub(super) allocated: Vec<bool>,
     /// Writes in flight.
     pub(super) writing: usize,
     /// Pages that the file system has no room for. They stay in their buffers.
     pub(super) refused: usize,
     pub(super) arrivals: Vec<Arrival>,
     /// Moving averages of read times in nanoseconds, by the logarithm of the queue depth.
-    pub(super) took: [u64; DEPTHS],
+    pub(super) read_ns: [u64; DEPTHS],
     pub(super) broken: Option<Fault>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn no_room(error: &io::Error) -> bool {
         || matches!(number, Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-pub(super) fn place(slot: Slot) -> u64 {
+pub(super) fn offset_of(slot: Slot) -> u64 {
     (slot.index() * PAGE) as u64
 }
 
@@ -88,17 +88,17 @@ impl Queue {
             loaded: VecDeque::new(),
             waiting: VecDeque::new(),
             freed: Vec::new(),
-            placed: Vec::new(),
+            allocated: Vec::new(),
             writing: 0,
             refused: 0,
             arrivals: Vec::new(),
-            took: [0; DEPTHS],
+            read_ns: [0; DEPTHS],
             broken: None,
         }
     }
 
     /// The buffer of a slot, and what it is used for.
-    pub(super) fn of(&self, slot: Slot) -> Option<(Buffer, Use)> {
+    pub(super) fn buffer_of(&self, slot: Slot) -> Option<(Buffer, Use)> {
         let buffer = *self.buffers.get(&slot)?;
         Some((buffer, self.uses[buffer.index()]))
     }
@@ -129,14 +129,14 @@ impl Queue {
         self.free.push(buffer);
     }
 
-    fn class(depth: usize) -> usize {
+    fn bin(depth: usize) -> usize {
         (depth.ilog2() as usize).min(DEPTHS - 1)
     }
 
     /// Predicted time of a read at this queue depth: that of the nearest depth with reads, lower ones first.
     pub(super) fn predicted_ns(&self, depth: usize) -> u64 {
-        let (lower, higher) = self.took.split_at(Self::class(depth) + 1);
-        let known = lower.iter().rev().chain(higher).find(|took| **took > 0);
+        let (lower, higher) = self.read_ns.split_at(Self::bin(depth) + 1);
+        let known = lower.iter().rev().chain(higher).find(|read_ns| **read_ns > 0);
         known.copied().unwrap_or(UNKNOWN_NS)
     }
 
@@ -167,17 +167,17 @@ impl Queue {
 
     /// A slot's request is complete. If the slot was freed meanwhile, free it now and return true.
     fn finish(&mut self, slot: Slot, slots: &mut Slots) -> bool {
-        let place = self.freed.iter().position(|freed| *freed == slot);
-        if let Some(place) = place {
-            self.freed.swap_remove(place);
+        let index = self.freed.iter().position(|freed| *freed == slot);
+        if let Some(index) = index {
+            self.freed.swap_remove(index);
             slots.free(slot);
         }
-        place.is_some()
+        index.is_some()
     }
 
     fn finish_read(&mut self, buffer: Buffer, request: Request, result: io::Result<()>, freed: bool) {
         let took_ns = monotonic().saturating_sub(request.began);
-        let average = &mut self.took[Self::class(request.depth)];
+        let average = &mut self.read_ns[Self::bin(request.depth)];
         *average = if *average == 0 { took_ns.max(1) } else { (7 * *average + took_ns).div_ceil(8) };
         let Request { slot, predicted_ns, .. } = request;
         self.arrivals.push(Arrival { slot, predicted_ns, took_ns });
@@ -196,7 +196,7 @@ impl Queue {
     fn finish_write(&mut self, buffer: Buffer, slot: Slot, result: io::Result<()>, freed: bool) {
         self.writing -= 1;
         match result {
-            Ok(()) => self.placed[slot.index()] = true,
+            Ok(()) => self.allocated[slot.index()] = true,
             Err(error) if !freed && no_room(&error) => {
                 self.uses[buffer.index()] = Use::Refused(slot);
                 self.refused += 1;
@@ -211,7 +211,7 @@ impl Queue {
     pub(super) fn read(&mut self, buffer: Buffer, request: Request, file: &File) {
         self.uses[buffer.index()] = Use::Reading(request);
         self.buffers.insert(request.slot, buffer);
-        if let Err(error) = self.ring.read(buffer, file, place(request.slot)) {
+        if let Err(error) = self.ring.read(buffer, file, offset_of(request.slot)) {
             self.broken = Some(broken("reading", &error));
         }
     }

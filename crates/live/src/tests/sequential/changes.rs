@@ -2,14 +2,23 @@
 
 use super::*;
 
+/// Every policy that runs live, on both kinds of far tier, after a program that thrashes.
+fn after_thrashing() -> impl Iterator<Item = Live> {
+    on_both_kinds().filter_map(|(name, mapped)| {
+        let settings = testing::settings(name).unwrap();
+        let mut live = Live::start(name, &settings, 5, 2, mapped).ok()?;
+        live.run(&testing::thrashing(4));
+        Some(live)
+    })
+}
+
+fn part(number: u64) -> Range {
+    Range::new(Va::new(8 * number), Va::new(8 * (number + 1)))
+}
+
 #[test]
 fn pages_that_are_moved_keep_what_they_hold() {
-    for (name, mapped) in on_both_kinds() {
-        let Ok(mut live) = Live::start(name, &testing::settings(name).unwrap(), 5, 2, mapped)
-        else {
-            continue;
-        };
-        live.run(&testing::thrashing(4));
+    for mut live in after_thrashing() {
         let range = Range::new(Va::new(0), Va::new(PAGES.into()));
         let message = live.model.borrow_mut().remap(range, range.to);
         live.look_around(1);
@@ -36,7 +45,7 @@ fn where_numbers_run_out_nothing_is_lost() {
         for (groups, seed) in (1..4).flat_map(|groups| (0..8).map(move |seed| (groups, seed))) {
             let settings = testing::settings(name).unwrap();
             let make = |mem: &mut dyn Memory| make(name, &settings, mem);
-            let Ok(mut live) = Live::numbered(seed, 2, mapped, groups * GROUP, make) else {
+            let Ok(mut live) = Live::with_all(seed, 2, mapped, ALL, groups * GROUP, make) else {
                 continue;
             };
             live.run(&testing::thrashing(4));
@@ -76,13 +85,7 @@ fn where_numbers_run_out_nothing_is_lost() {
 /// Messages of threads that change mappings arrive in any order.
 #[test]
 fn late_messages_take_nothing_that_is_in_use() {
-    for (name, mapped) in on_both_kinds() {
-        let Ok(mut live) = Live::start(name, &testing::settings(name).unwrap(), 5, 2, mapped)
-        else {
-            continue;
-        };
-        live.run(&testing::thrashing(4));
-        let part = |number: u64| Range::new(Va::new(8 * number), Va::new(8 * (number + 1)));
+    for mut live in after_thrashing() {
         let (one, two, free) = (part(0), part(1), Va::new(PAGES.into()));
         // One thread has unmapped memory; the message of another, which moves its own there, is first.
         let late = live.model.borrow_mut().unmap_unsent(one).unwrap();
@@ -111,13 +114,7 @@ fn late_messages_take_nothing_that_is_in_use() {
 /// first.
 #[test]
 fn who_has_left_first_is_heard_of_last() {
-    for (name, mapped) in on_both_kinds() {
-        let Ok(mut live) = Live::start(name, &testing::settings(name).unwrap(), 5, 2, mapped)
-        else {
-            continue;
-        };
-        live.run(&testing::thrashing(4));
-        let part = |number: u64| Range::new(Va::new(8 * number), Va::new(8 * (number + 1)));
+    for mut live in after_thrashing() {
         let free = Range::new(Va::new(PAGES.into()), Va::new(u64::from(PAGES) + 8));
         let late = live.model.borrow_mut().remap_unsent(part(1), free.from).unwrap().unwrap();
         live.model.borrow_mut().remap(part(0), part(1).from).unwrap().unwrap();

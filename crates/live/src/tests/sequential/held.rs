@@ -2,17 +2,26 @@
 
 use super::*;
 
+fn pages() -> impl Iterator<Item = Va> {
+    (0..u64::from(PAGES)).map(Va::new)
+}
+
+/// Write and pin every page. Returns the pinned frames.
+fn pin_all(live: &mut Live) -> Vec<u64> {
+    pages()
+        .filter_map(|at| {
+            live.access(at, true);
+            live.model.borrow_mut().pin(at)
+        })
+        .collect()
+}
+
 /// Far pages that cannot leave the program's memory are shown as fast.
 #[test]
 fn held_pages_are_shown_as_fast() {
     for seed in 0..8 {
         let mut live = Live::start("none", &Settings::default(), seed, 1, false).unwrap();
-        let pages = || (0..u64::from(PAGES)).map(Va::new);
-        let mut held = Vec::new();
-        for at in pages() {
-            live.access(at, true);
-            held.extend(live.model.borrow_mut().pin(at));
-        }
+        let held = pin_all(&mut live);
         assert_eq!(held.len(), PAGES as usize);
         // Each fault trims the window, which tries each of them.
         live.release(Va::new(0));
@@ -44,12 +53,7 @@ fn held_pages_are_not_tried_all_the_time() {
     let policies = ["tpp", "nomad", "ssp"].into_iter();
     for (name, mapped) in policies.flat_map(|name| [(name, false), (name, true)]) {
         let mut live = Live::start(name, &testing::settings(name).unwrap(), 1, 1, mapped).unwrap();
-        let pages = || (0..u64::from(PAGES)).map(Va::new);
-        let mut held = Vec::new();
-        for at in pages() {
-            live.access(at, true);
-            held.extend(live.model.borrow_mut().pin(at));
-        }
+        let held = pin_all(&mut live);
         let tried = |live: &mut Live| {
             let before = live.manager.world.counters.pinned;
             let end = live.model.borrow().now_ns() + 1_000_000_000;

@@ -12,7 +12,7 @@ use nearfar_trace::{Error, Result};
 use super::Socket;
 use super::messages::hook;
 use super::messages::request::{Access, ProgramSide, carry_out};
-use super::messages::{Call, Constants, DONE, Preamble};
+use super::messages::{Call, Constants, DONE, Preamble, thread_of};
 use super::socket::MAX_MESSAGE;
 use super::wire::{Reader, Wire};
 
@@ -91,14 +91,12 @@ impl Remote {
     fn start(self, mem: &mut dyn Memory) -> Result<Started> {
         let started = self.call(Access::Write(mem), &hook::Start {}).ok_or_else(no_launcher)?;
         let (own, wakes) = started.map_err(|why| Error::input("policy", why, ""))?;
-        let line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let thread = |index: u8| {
-            line.threads.iter().copied().find(|thread| thread.index() == usize::from(index))
-        };
+        let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = |index: u8| thread_of(&connection.threads, index);
         let threads: Option<_> = own.into_iter().map(thread).collect();
         let wakes: Option<_> =
             wakes.into_iter().map(|(index, at)| Some((thread(index)?, at))).collect();
-        drop(line);
+        drop(connection);
         let (threads, wakes) = threads.zip(wakes).ok_or_else(no_launcher)?;
         Ok(Started { hooks: Box::new(self), threads, wakes })
     }
