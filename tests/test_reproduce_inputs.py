@@ -145,7 +145,7 @@ def test_paging(machine: str, changed: Callable[..., None]) -> None:
     with _evidence.simulation(CAPTURES) as simulated:
 
         def run() -> Rows:
-            return keyed(paging.judged(_evidence.Evidence(simulated, _evidence.Setting())))
+            return keyed(paging.rows(_evidence.Evidence(simulated, _evidence.Setting())))
 
         judge(run, machine, keys, changed)
 
@@ -154,7 +154,7 @@ def test_paging(machine: str, changed: Callable[..., None]) -> None:
 def pigz() -> Iterator[Callable[[ssd.Setting], Rows]]:
     with ExitStack() as stack:
         opened = ssd._open(False, None, 0, None, stack, vm=False)
-        yield lambda setting: keyed(ssd._rows(*ssd._measured(opened, setting)))
+        yield lambda setting: keyed(ssd._rows(opened, setting))
 
 
 def test_ssd(pigz: Callable[[ssd.Setting], Rows], changed: Callable[..., None]) -> None:

@@ -80,11 +80,11 @@ def test_boxes_are_set_against_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     series = [{**run, "shadow_bytes": run["shadow_faults"] * 4096} for run in runs]
     mix.result = types.SimpleNamespace(rows=runs, series=series)
     assert mix.ratio("shadow_faults")[0] == pytest.approx(16 / 30)
-    ours, note = mix.apart("shadow_faults")
+    ours, note = mix.separation("shadow_faults")
     assert (ours, note) == (pytest.approx(18 / 20), "NOMAD 20 to 40, SSP 15 to 18")
     assert mix.ratio("bandwidth_mb_s")[0] == pytest.approx(17 / 31)
     assert mix.runs("nomad", "shadow_faults", rounds_only=False) == [15, 30, 45, 60, 75]
-    assert mix.held("nomad") == [5, 10, 15, 20, 25]
+    assert mix.shadow_pages("nomad") == [5, 10, 15, 20, 25]
 
 
 def test_alternatives_have_rows_in_the_sensitivity() -> None:
@@ -122,4 +122,3 @@ def test_the_benchmark_of_the_paper_lives(tmp_path: Path) -> None:
     seen = lived.outcome.counters
     assert seen["promotions"] > seen["shadow_copies"] > 0
     assert len(lived.seconds) == 5 and lived.bandwidth_mb_s > 0
-    assert program.alone("read") > 0

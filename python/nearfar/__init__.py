@@ -39,48 +39,25 @@ if TYPE_CHECKING:
 
 __all__ = ["NearfarError", "Trace", "__version__", "open"]
 
-# Rayon starts as many threads as this says, however many that is.
+# Rayon would start any number of threads that this variable names.
 if os.environ.get("RAYON_NUM_THREADS", "").isdecimal():
-    most = 4 * (os.cpu_count() or 1)
-    os.environ["RAYON_NUM_THREADS"] = str(min(int(os.environ["RAYON_NUM_THREADS"]), most))
-    del most
+    _limit = 4 * (os.cpu_count() or 1)
+    os.environ["RAYON_NUM_THREADS"] = str(min(int(os.environ["RAYON_NUM_THREADS"]), _limit))
 
 #: Modules of the public API.
 _API = (
-    *("advise", "apply", "capture", "devices", "diff", "doctor", "errors", "explain", "exporter"),
-    *(
-        "fit",
-        "generate",
-        "importer",
-        "info",
-        "live",
-        "live_watch",
-        "machine",
-        "numa",
-        "paging",
-        "report",
-    ),
-    *(
-        "reproduce",
-        "result",
-        "run_folder",
-        "size",
-        "ssd",
-        "sweep",
-        "thp",
-        "tiering",
-        "trace",
-        "units",
-        "workload",
-    ),
-)
+    "advise", "apply", "capture", "devices", "diff", "doctor", "errors", "explain", "exporter",
+    "fit", "generate", "importer", "info", "live", "live_watch", "machine", "numa", "paging",
+    "report", "reproduce", "result", "run_folder", "size", "ssd", "sweep", "thp", "tiering",
+    "trace", "units", "workload",
+)  # fmt: skip
 
 #: Names re-exported from other modules, imported on first use, because help and completion need
 #: neither the engine nor traces.
 _REEXPORTED = {"Trace": "trace", "__version__": "_engine", "open": "trace"}
 
 
-class _Verb(ModuleType):
+class _CallableModule(ModuleType):
     """A module that is callable as its function of the same name."""
 
     def __call__(self, *arguments: object, **named: object) -> object:
@@ -92,11 +69,11 @@ class _Verb(ModuleType):
 
 
 class _Package(ModuleType):
-    """The package; makes a :class:`_Verb` of an imported module with a function of its name."""
+    """The package; makes imported modules that have a function of their name callable."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, ModuleType) and inspect.isfunction(getattr(value, name, None)):
-            value.__class__ = _Verb
+            value.__class__ = _CallableModule
         super().__setattr__(name, value)
 
 
@@ -109,17 +86,14 @@ def __getattr__(name: str) -> object:
     if name in _REEXPORTED:
         reexported: object = getattr(importlib.import_module(f"nearfar.{_REEXPORTED[name]}"), name)
         return reexported
-    if not name.startswith("_") and name in _modules():
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    if not name.startswith("_") and name in modules:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *_API})
-
-
-def _modules() -> list[str]:
-    return [found.name for found in pkgutil.iter_modules(__path__)]
 
 
 sys.modules[__name__].__class__ = _Package

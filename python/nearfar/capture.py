@@ -122,7 +122,7 @@ def run(
 
     Args:
         command: the program (a path, or a name in ``PATH``) and its arguments; with ``vm_image``,
-            a program of that machine, and with ``vm`` or ``kernel`` empty.
+            a program in that machine; empty with ``vm`` or ``kernel``.
         output: trace folder; by default ``NAME.trace`` in the current folder.
         force: replace an existing trace.
         progress: called about ten times a second with the number of records so far.
@@ -135,16 +135,16 @@ def run(
             and the capture ends with it; a second Ctrl-C kills it.
     """
     words = [os.fspath(word) for word in command]
-    made = options.get("vm_image")
-    own = options.get("vm") or (None if made else options.get("kernel"))
-    if own and words:
+    image = options.get("vm_image")
+    user_vm = options.get("vm") or (None if image else options.get("kernel"))
+    if user_vm and words:
         why = "a machine of your own runs its own programs, and COMMAND would not run"
         raise NearfarError(f"--vm: {why}; leave it out, or give --vm-image alone")
-    if not words and not own:
+    if not words and not user_vm:
         raise NearfarError("command: is empty; put the program after `--`")
-    path = Path(output) if output is not None else default_output([*words, own or ""])
+    path = Path(output) if output is not None else default_output([*words, user_vm or ""])
     with ExitStack() as stack:
-        if made:
+        if image:
             options = {**options, **stack.enter_context(_image(words, options))}
         stack.enter_context(_interrupts())
         text = _engine.capture_run(
@@ -190,7 +190,7 @@ def capture(
 
 @contextmanager
 def _image(command: Sequence[str], options: declared.Options) -> Iterator[declared.Options]:
-    """Make the virtual machine that runs ``command``: its kernel, as options."""
+    """Make the virtual machine that runs ``command``; yields the options that name its kernel."""
     from nearfar.guest import Guest, Hardware, Node, placed
     from nearfar.sizes import list_of, parse_bytes
 

@@ -19,11 +19,12 @@ from nearfar import strict
 from nearfar.errors import NearfarError
 from nearfar.output import write_whole
 
-#: Bytes of a record, and of what it decompresses to.
+#: Maximum bytes of a record, compressed and decompressed.
 _MAX: Final = 1 << 30
+#: Bytes from which a format is recognized.
 _HEAD: Final = 64 << 10
 _FORMAT: Final = "nearfar heat 1"
-#: DAMON's own aggregation interval, in nanoseconds.
+#: DAMON's default aggregation interval, in nanoseconds.
 _AGGREGATION: Final = 10**8
 _UNITS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9,
                  "h": 3600 * 10**9, "d": 86400 * 10**9}  # fmt: skip
@@ -77,24 +78,24 @@ def load(path: Path) -> Heat:
     """Read a ``.heat`` file.
 
     Raises:
-        NearfarError: it is damaged, or none.
+        NearfarError: it is damaged or no ``.heat`` file.
     """
-    found = _parsed(path, strict.read_file(path, "a .heat file", _MAX))
+    content = _parsed(path, strict.read_file(path, "a .heat file", _MAX))
     try:
-        if found["format"] != _FORMAT:
+        if content["format"] != _FORMAT:
             raise ValueError("format")
-        made = [
+        snapshots = [
             Snapshot(int(one["target"]), int(one["start"]), int(one["end"]),
                      tuple((int(low), int(high), int(hits)) for low, high, hits in one["regions"]))
-            for one in found["snapshots"]
+            for one in content["snapshots"]
         ]  # fmt: skip
-        return _checked(path, found["sample_ns"], made)
+        return _checked(path, content["sample_ns"], snapshots)
     except (KeyError, TypeError, ValueError):
         raise NearfarError(f"{path}: is not a .heat file; make it with `nearfar import`") from None
 
 
 def recognizes(path: Path) -> bool:
-    """Whether a file begins like a record of damo. What can be read only once is not looked at."""
+    """Whether a file begins like a record of damo; False for pipes, which can be read only once."""
     if not path.is_file():
         return False
     try:
@@ -152,24 +153,23 @@ def _parsed(path: Path, data: bytes) -> Any:
         raise NearfarError(f"{path}: damaged: {error}; get the file again") from None
 
 
-def _checked(path: Path, sample: Any, found: Iterable[Snapshot]) -> Heat:
-    """Bring snapshots into order, and check what they say."""
-    # damo ends a record of one snapshot with a region that is none.
-    kept = [one for one in found if [region[2] for region in one.regions] != [-1]]
-    if not kept:
+def _checked(path: Path, sample: Any, snapshots: Iterable[Snapshot]) -> Heat:
+    """Check the values of snapshots, and sort them."""
+    # damo ends a record of one snapshot with another that has only a placeholder region.
+    valid = [one for one in snapshots if [region[2] for region in one.regions] != [-1]]
+    if not valid:
         raise NearfarError(
             f"{path}: no record of damo; give damon.data, or the text of `damo report raw` or "
             "of `perf script` with damon:damon_aggregated"
         )
     if not (sample is None or (isinstance(sample, int) and 0 < sample < 2**63)):
         raise NearfarError(f"{path}: {sample!r} is no sampling interval; get the file again")
-    for one in kept:
-        right = 0 <= one.start < one.end < 2**64 and all(
+    for one in valid:
+        if not 0 <= one.start < one.end < 2**64 or not all(
             0 <= low < high <= 2**64 and 0 <= hits < 2**32 for low, high, hits in one.regions
-        )
-        if not right:
+        ):
             raise NearfarError(f"{path}: a snapshot or region that cannot be; get the file again")
-    return Heat(sample, tuple(sorted(kept, key=lambda one: (one.target, one.start))))
+    return Heat(sample, tuple(sorted(valid, key=lambda one: (one.target, one.start))))
 
 
 def _nanoseconds(text: object, unit: int = 1) -> int:
@@ -183,26 +183,28 @@ def _nanoseconds(text: object, unit: int = 1) -> int:
     return round(sum(float(number) * _UNITS[name] for number, name in pairs))
 
 
-def _from_json(path: Path, found: Any) -> Heat:
-    def whole(value: object) -> int:
+def _from_json(path: Path, records: Any) -> Heat:
+    """The snapshots of ``damon.data``."""
+
+    def number(value: object) -> int:
         return int(str(value).replace(",", ""))
 
     def region(one: Any) -> tuple[int, int, int]:
-        return whole(one["start"]), whole(one["end"]), whole(one["nr_accesses"]["samples"])
+        return number(one["start"]), number(one["end"]), number(one["nr_accesses"]["samples"])
 
-    made, sample = [], None
+    snapshots, sample = [], None
     try:
-        for record in found:
+        for record in records:
             if record.get("intervals"):
                 sample = _nanoseconds(record["intervals"]["sample_us"], 1000)
             for one in record["snapshots"]:
                 start, end = _nanoseconds(one["start_time"]), _nanoseconds(one["end_time"])
                 regions = tuple(region(part) for part in one["regions"])
-                made.append(Snapshot(whole(record["target_id"]), start, end, regions))
+                snapshots.append(Snapshot(number(record["target_id"]), start, end, regions))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         what = "a record of damo with an entry that it does not write"
         raise NearfarError(f"{path}: {what}; get the file again") from None
-    return _checked(path, sample, made)
+    return _checked(path, sample, snapshots)
 
 
 def _from_report(path: Path, text: str) -> Iterator[Snapshot]:
@@ -212,9 +214,9 @@ def _from_report(path: Path, text: str) -> Iterator[Snapshot]:
     for number, line in enumerate([*text.splitlines(), ""], 1):
         try:
             name, colon, value = line.partition(": ")
-            found = _REGION.match(line)
-            if found:
-                regions.append((int(found[1], 16), int(found[2], 16), int(found[3] or found[4])))
+            if region := _REGION.match(line):
+                low, high, hits = region[1], region[2], region[3] or region[4]
+                regions.append((int(low, 16), int(high, 16), int(hits)))
             elif colon:
                 values[name] = value.strip()
             elif line.strip() and not line.startswith("#"):
@@ -235,11 +237,11 @@ def _from_perf(path: Path, text: str) -> Iterator[Snapshot]:
     """Events of DAMON: one for each region, with the number of regions of its snapshot."""
     ends: dict[int, list[tuple[int, list[tuple[int, int, int]]]]] = {}
     missing: dict[int, int] = {}
-    for found in _PERF.finditer(text):
+    for event in _PERF.finditer(text):
         try:
-            target, regions, low, high, hits = (int(word) for word in found.groups()[2:])
-            end = int(found[1]) * 10**9 + int(found[2].ljust(9, "0"))
-        except ValueError:  # more digits than a number has
+            target, regions, low, high, hits = (int(word) for word in event.groups()[2:])
+            end = int(event[1]) * 10**9 + int(event[2].ljust(9, "0"))
+        except ValueError:  # more digits than Python converts
             raise NearfarError(f"{path}: a number that cannot be; get the file again") from None
         snapshots = ends.setdefault(target, [])
         if not missing.get(target):
@@ -248,11 +250,11 @@ def _from_perf(path: Path, text: str) -> Iterator[Snapshot]:
         missing[target] -= 1
         snapshots[-1][1].append((low, high, hits))
     for target, snapshots in ends.items():
-        # The first interval is taken to be as long as the others are on average.
+        # An event has only the end of its interval: assume that the first interval is as long as
+        # the others on average. damo assumes a second for a single one, else DAMON's default.
         first, last = snapshots[0][0], snapshots[-1][0]
-        # damo itself adds a second to a single one; else it takes DAMON's default.
         others = len(snapshots) - 1
-        before = first - ((last - first) // others if others and last > first else _AGGREGATION)
-        for end, kept in snapshots:
-            yield Snapshot(target, before, end, tuple(kept))
-            before = end
+        start = first - ((last - first) // others if others and last > first else _AGGREGATION)
+        for end, regions_of_end in snapshots:
+            yield Snapshot(target, start, end, tuple(regions_of_end))
+            start = end

@@ -318,12 +318,12 @@ def _group(
     rows: Sequence[Row], keys: Sequence[KeyColumn], seed: str | None, run: Run
 ) -> dict[Key, dict[Value, Row]]:
     """Rows by key and seed."""
-    found: dict[Key, dict[Value, Row]] = {}
+    groups: dict[Key, dict[Value, Row]] = {}
     for row in rows:
         key = tuple(value_of(row, name) for name in keys)
-        of_seed = found.setdefault(key, {})
+        of_seed = groups.setdefault(key, {})
         which = row.get(seed) if seed else None
         if which in of_seed:
             raise NearfarError(f"{run.path}: two rows have the keys {', '.join(map(str, key))}")
         of_seed[which] = row
-    return found
+    return groups

@@ -20,6 +20,7 @@ from typing import Final
 MIN_FREE_BYTES: Final = 1 << 30
 #: Time limit of a program that a probe runs, seconds.
 _TIMEOUT: Final = 30
+_VERSION: Final = ("--version",)
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,11 @@ def userfaultfd() -> Iterable[Finding]:
     """Check the kernel features of ``nearfar run``."""
     from nearfar import live
 
-    why = live.refused()
-    what = "userfaultfd"
-    if why is None:
-        yield Finding(what, True, "moves pages and reports forks", "", "nearfar run")
-    else:
-        _, _, rest = why.partition(": ")
-        reason, _, fix = rest.partition("; ")
-        yield Finding(what, False, reason, fix, "nearfar run")
+    refused = live.refused()
+    why, fix = "moves pages and reports forks", ""
+    if refused is not None:
+        why, _, fix = refused.partition(": ")[2].partition("; ")
+    yield Finding("userfaultfd", refused is None, why, fix, "nearfar run")
 
 
 def lackey() -> Iterable[Finding]:
@@ -72,7 +70,7 @@ def lackey() -> Iterable[Finding]:
         "valgrind",
         "traces by Valgrind Lackey, to import; bench",
         "valgrind",
-        version=("--version",),
+        version=True,
         attempt=("--tool=lackey", "--log-file=/dev/null", "true"),
     )
 
@@ -80,20 +78,18 @@ def lackey() -> Iterable[Finding]:
 def perf() -> Iterable[Finding]:
     """Look for perf, and check that this user may sample memory with it."""
     used_for = "sampled traces, to import from `perf script`"
-    found = _program("perf", used_for, "linux-perf", version=("--version",))
+    found = _program("perf", used_for, "linux-perf", version=True)
+    why = fix = ""
     if found.available:
         try:
             level = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii"))
+            if level > 2 and os.geteuid() != 0:
+                why = f"{found.why}, but kernel.perf_event_paranoid is {level}"
+                fix = "sudo sysctl kernel.perf_event_paranoid=2"
         except (OSError, ValueError):
-            level = None
-        if level is None:
             why = "this kernel has no perf events (no /proc/sys/kernel/perf_event_paranoid)"
-            found = Finding("perf", False, why, "use a kernel built with perf events", used_for)
-        elif level > 2 and os.geteuid() != 0:
-            why = f"{found.why}, but kernel.perf_event_paranoid is {level}"
-            fix = "sudo sysctl kernel.perf_event_paranoid=2"
-            found = Finding("perf", False, why, fix, used_for)
-    yield found
+            fix = "use a kernel built with perf events"
+    yield replace(found, available=False, why=why, fix=fix) if fix else found
 
 
 def captured_programs() -> Iterable[Finding]:
@@ -116,10 +112,10 @@ def emitters() -> Iterable[Finding]:
     yield _program("virt-xml-validate", used_for, libvirt, for_tests=True)
     yield _program("virt-xml", "the output of nearfar advise --emit libvirt", "virtinst")
     boots = f"nearfar guest; nearfar capture --vm; make validate; {used_for}"
-    yield _program("qemu-system-x86_64", boots, "qemu-system-x86", version=("--version",))
+    yield _program("qemu-system-x86_64", boots, "qemu-system-x86", version=True)
     boots = "nearfar guest and nearfar capture --vm with --arch aarch64"
-    yield _program("qemu-system-aarch64", boots, "qemu-system-arm", version=("--version",))
-    yield _program("systemd-analyze", used_for, "systemd", version=("--version",), for_tests=True)
+    yield _program("qemu-system-aarch64", boots, "qemu-system-arm", version=True)
+    yield _program("systemd-analyze", used_for, "systemd", version=True, for_tests=True)
 
 
 def memory_nodes() -> Iterable[Finding]:
@@ -132,7 +128,7 @@ def memory_nodes() -> Iterable[Finding]:
     ):
         yield _program(name, used_for, package)
     validate = "make validate, to compare nearfar numa with the real kernel"
-    yield _program("rustc", validate, "rustc", version=("--version",), for_tests=True)
+    yield _program("rustc", validate, "rustc", version=True, for_tests=True)
 
 
 def chromium() -> Iterable[Finding]:
@@ -140,7 +136,7 @@ def chromium() -> Iterable[Finding]:
     names = ("chromium", "chromium-browser", "google-chrome")
     name = next((name for name in names if shutil.which(name)), names[0])
     used_for = "make test, to open the HTML report"
-    finding = _program(name, used_for, "chromium", version=("--version",), for_tests=True)
+    finding = _program(name, used_for, "chromium", version=True, for_tests=True)
     yield replace(finding, name="chromium")
 
 
@@ -225,11 +221,11 @@ def _program(
     used_for: str,
     package: str,
     *,
-    version: tuple[str, ...] = (),
+    version: bool = False,
     attempt: tuple[str, ...] = (),
     for_tests: bool = False,
 ) -> Finding:
-    """Look for a program in PATH, and run it with the arguments ``version``, then ``attempt``."""
+    """Look for a program in PATH, and run it to get its version, then with ``attempt``."""
     missing = partial(Finding, name, False, used_for=used_for, for_tests=for_tests)
     fix = f"sudo apt-get install {package}"
     # Debian installs games there, but root's PATH does not include it.
@@ -237,9 +233,8 @@ def _program(
     if path is None:
         return missing("not in PATH", fix)
     why = path
-    for arguments in (version, attempt):
-        if not arguments:
-            continue
+    runs = [arguments for arguments in (_VERSION if version else (), attempt) if arguments]
+    for arguments in runs:
         try:
             done = subprocess.run(
                 [path, *arguments],
@@ -255,6 +250,6 @@ def _program(
         if done.returncode != 0:
             why = f"{path} {' '.join(arguments)} exits with {done.returncode}: {first}"
             return missing(why, fix)
-        if arguments is version and first:
+        if arguments is _VERSION and first:
             why = first
     return Finding(name, True, why, "", used_for, for_tests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 #: Maximum characters of a message, because it may quote a file.
 _MAX_LENGTH = 3000
@@ -39,6 +39,12 @@ def unknown(what: str, name: str, known: Collection[str], listed: str) -> Nearfa
     )
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean `NAME`?`` with the nearest known name; empty if none is near."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
 def of_system(error: OSError, place: object = None) -> NearfarError:
     """The error for an ``OSError`` at ``place``, by default at its file."""
     where = place or error.filename or "system"
@@ -58,5 +64,5 @@ def no_memory() -> NearfarError:
 
 
 def _plain(letter: str) -> str:
-    """A printable character unchanged, any other escaped."""
+    """The character, escaped if it is not printable."""
     return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")

@@ -38,7 +38,7 @@ from nearfar.explain_terms import (
 )
 from nearfar.filter import view
 from nearfar.machine import Machine
-from nearfar.page_choice import choose
+from nearfar.page_choice import USUAL_PAGE, choose, usual_row
 from nearfar.paging import PagingResult, PagingRun, counts_whole
 from nearfar.regions import Explained
 from nearfar.result import Result
@@ -60,7 +60,7 @@ _LINES: Final = 4096
 
 
 class ExplainRun(TypedDict):
-    """The row that is explained."""
+    """The run and the row that is explained."""
 
     folder: str
     trace: str
@@ -74,7 +74,7 @@ class ExplainRun(TypedDict):
     total_ns: float
     #: ``paper`` or ``machine``: the ``--view`` of the run.
     times: str
-    #: The time with 4 KiB pages, as a machine spends it; None without such a row.
+    #: The time with 4 KiB pages, with ``--view machine``; None without such another row.
     usual_ns: float | None
     lifetimes: bool
 
@@ -246,16 +246,16 @@ def explain(
         raise NearfarError(
             f"{opened.path}: is {what}; explain takes a run of paging (nearfar paging TRACE -o RUN)"
         )
-    asked = json.loads(_engine.explain_options(options=options))
-    rows = _rows(result, asked["memory"], asked["storage"])
-    page = asked["page"] or choose(rows, whole=counts_whole(result.run)).page_bytes
+    given = json.loads(_engine.explain_options(options=options))
+    rows = _rows(result, given["memory"], given["storage"])
+    page = given["page"] or choose(rows, whole=counts_whole(result.run)).page_bytes
     row = _row(rows, page)
-    made, run_options = result.run, result.run["options"]
-    answer: ExplainRun = {
+    paging_run, run_options = result.run, result.run["options"]
+    explained: ExplainRun = {
         "folder": str(opened.path),
-        "trace": made["trace"],
-        "view": made["view"],
-        "machine": made["machine"],
+        "trace": paging_run["trace"],
+        "view": paging_run["view"],
+        "machine": paging_run["machine"],
         "storage": row["storage"],
         "page_bytes": row["page_bytes"],
         "memory_bytes": row["memory_bytes"],
@@ -266,59 +266,61 @@ def explain(
         "usual_ns": None,
         "lifetimes": False,
     }
-    on_machine = answer["times"] == "machine"
-    if asked["by_region"] and not on_machine:
+    on_machine = explained["times"] == "machine"
+    if given["by_region"] and not on_machine:
         raise NearfarError(
             f"{opened.path}: --by-region takes a run of --view machine, which has pages as Linux "
             "gives them; run nearfar paging with it"
         )
-    if "machines" in made:
+    if "machines" in paging_run:
         raise NearfarError(
-            f"{opened.path}: compares {', '.join(made['machines'])}; run nearfar paging with one "
-            "machine, to explain its times"
+            f"{opened.path}: compares {', '.join(paging_run['machines'])}; run nearfar paging with "
+            "one machine, to explain its times"
         )
-    machine = Machine.from_json(made["machine"], json.dumps(made["machine_description"]))
-    trace = _trace(made, opened.path)
+    machine = Machine.from_json(
+        paging_run["machine"], json.dumps(paging_run["machine_description"])
+    )
+    trace = _trace(paging_run, opened.path)
     info = parse_json(read_trace(trace))
     of_vm = bool(info["source"].get("vm_memory_bytes"))
     sizes: list[declared.SizesRow] = []
-    with view(trace, run_options["filter"], machine, progress) as seen:
+    with view(trace, run_options["filter"], machine, progress) as viewed:
         if on_machine:
-            usual = _usual(rows, row)
-            answer["usual_ns"] = None if usual is None else usual["total_ns"]
+            usual = None if page == USUAL_PAGE else usual_row(rows)
+            explained["usual_ns"] = None if usual is None else usual["total_ns"]
             smallest = min(row["page_bytes"] for row in rows)
-            wanted = rows if asked["by_region"] else [row]
-            counted = regions.count(seen.path, machine, run_options, wanted, smallest, progress)
-            found = counted[wanted.index(row)]
-            shares = kernel_shares(found, info["instructions"]) if of_vm else {}
+            wanted = rows if given["by_region"] else [row]
+            results = regions.count(viewed.path, machine, run_options, wanted, smallest, progress)
+            counts = results[wanted.index(row)]
+            shares = kernel_shares(counts, info["instructions"]) if of_vm else {}
             terms = machine_terms(row, usual, shares)
-            if asked["by_region"]:
-                sizes = regions.by_region(seen.path, machine, run_options, rows, progress, counted)
+            if given["by_region"]:
+                sizes = regions.by_region(
+                    viewed.path, machine, run_options, rows, progress, results
+                )
         else:
-            found, model = _by_the_model(
-                opened.path, seen.path, run_options, row, machine, progress
-            )
-            terms = rows_of(model, row["total_ns"], found, of_vm=of_vm)
-    answer["lifetimes"] = found["lifetimes"]
-    whole = found["total"]["ns"]
-    for place in regions.places_of(found):
-        place["share"] = place["ns"] / whole if whole else 0.0
-    found["regions"].sort(key=lambda place: -place["ns"])
-    # Behind CPU caches, a miss no longer follows the fetch of the code that made it.
-    filtered = findings.filtered(made)
-    by_code = [] if filtered else found["sites"]
+            counts, model = _by_model(opened.path, viewed.path, run_options, row, machine, progress)
+            terms = rows_of(model, row["total_ns"], counts, of_vm=of_vm)
+    explained["lifetimes"] = counts["lifetimes"]
+    whole_ns = counts["total"]["ns"]
+    for place in regions.places_of(counts):
+        place["share"] = place["ns"] / whole_ns if whole_ns else 0.0
+    counts["regions"].sort(key=lambda place: -place["ns"])
+    # References that miss CPU caches no longer follow the fetch of the code that made them.
+    filtered = findings.filtered(paging_run)
+    by_code = [] if filtered else counts["sites"]
     by_code.sort(key=lambda site: (site["addr"] is None, -site["ns"]))
-    symbols = Symbols(info.get("build_ids", {}), asked["symbols"] or (), trace.glob("perf-*.map"))
-    functions = by_line(by_code, symbols, info["source"]["command"])
-    if len(functions) > _LINES:
-        others = functions[_LINES].copy()
-        others |= {"library": "(others)", "function": "", "file": None, "line": None}
-        functions = _summed(functions, _LINES, others)
-    sites = cast("list[declared.SitesRow]", _columns(by_code, declared.SITES_ROWS))
-    if len(sites) > _SITES:
-        rest = sites[_SITES].copy()
-        rest |= {"name": "(others)", "addr": None}
-        sites = _summed(sites, _SITES, rest)
+    symbols = Symbols(info.get("build_ids", {}), given["symbols"] or (), trace.glob("perf-*.map"))
+    functions = _limited(
+        by_line(by_code, symbols, info["source"]["command"]),
+        _LINES,
+        {"library": "(others)", "function": "", "file": None, "line": None},
+    )
+    sites = _limited(
+        cast("list[declared.SitesRow]", _columns(by_code, declared.SITES_ROWS)),
+        _SITES,
+        {"name": "(others)", "addr": None},
+    )
     notes = symbols.notes
     if filtered:
         notes = ["the run counted references that miss CPU caches, which no longer follow the code "
@@ -326,13 +328,13 @@ def explain(
     elif not by_code:
         notes = ["this capture has no instruction fetches: code is not shown; capture "
                  "without --no-fetch"]  # fmt: skip
-    (total,) = _columns([found["total"]], declared.TOTAL_ROWS)
+    (total,) = _columns([counts["total"]], declared.TOTAL_ROWS)
     return ExplainResult(
-        answer,
+        explained,
         terms,
         cast("declared.TotalRow", total),
-        cast("list[declared.Row]", _columns(found["regions"], declared.ROWS)),
-        cast("list[declared.Row]", _columns(found["ranges"], declared.ROWS)),
+        cast("list[declared.Row]", _columns(counts["regions"], declared.ROWS)),
+        cast("list[declared.Row]", _columns(counts["ranges"], declared.ROWS)),
         sites,
         functions,
         sizes,
@@ -341,18 +343,21 @@ def explain(
 
 
 def _columns(places: Sequence[Mapping[str, object]], rows: Rows) -> list[dict[str, object]]:
-    """Rows of a result: the declared columns of places of the engine."""
+    """The declared columns of places that the engine counted."""
     return [{column.name: place[column.name] for column in rows.columns} for place in places]
 
 
-def _summed(rows: list[R], limit: int, others: R) -> list[R]:
-    """The first rows, then ``others``, the row after them, with the sums of the rest."""
+def _limited(rows: list[R], limit: int, others: Mapping[str, object]) -> list[R]:
+    """At most ``limit`` rows, then one with ``others`` and the sums of the remaining rows."""
+    if len(rows) <= limit:
+        return rows
+    rest = cast("R", {**rows[limit], **others})
     for row in rows[limit + 1 :]:
-        add(others, row)
-    return [*rows[:limit], others]
+        add(rest, row)
+    return [*rows[:limit], rest]
 
 
-def _by_the_model(
+def _by_model(
     folder: Path,
     trace: Path,
     run_options: Mapping[str, object],
@@ -362,10 +367,11 @@ def _by_the_model(
 ) -> tuple[Explained, list[Term]]:
     """Counts with the run's TLB, and the terms of the equations."""
     options = regions.options_of(run_options, row, row["page_bytes"])
-    found: Explained = json.loads(_engine.paging_explain(trace, options=options, progress=progress))
-    lifetimes, total = found["lifetimes"], found["total"]
+    text = _engine.paging_explain(trace, options=options, progress=progress)
+    counts: Explained = json.loads(text)
+    lifetimes, total = counts["lifetimes"], counts["total"]
     warm = lifetimes and run_options.get("page_cache") == "warm"
-    for place in regions.places_of(found):
+    for place in regions.places_of(counts):
         # As in the study, references to files in the page cache are no faults.
         place["mapped"] = place["file_reads"] if warm else 0
         place["file_reads"] -= place["mapped"]
@@ -373,21 +379,12 @@ def _by_the_model(
     # Rows of older versions may not have kinds of faults.
     _check(folder, row, total, by_kind=lifetimes and row.get("zero_fills") is not None)
     terms = model_terms(machine, row, total, lifetimes, bool(run_options["write_back"]))
-    for place in regions.places_of(found):
+    for place in regions.places_of(counts):
         place["ns"] = cost_ns(place, terms) / total["references"]
-    return found, terms
+    return counts, terms
 
 
 # --- the row
-
-
-def _usual(
-    rows: Sequence[paging_declared.Row], row: paging_declared.Row
-) -> paging_declared.Row | None:
-    """The row of 4 KiB pages; None if the run has none, or if it is ``row``."""
-    if row["page_bytes"] == findings.USUAL_PAGE:
-        return None
-    return next((row for row in rows if row["page_bytes"] == findings.USUAL_PAGE), None)
 
 
 def _rows(
@@ -395,8 +392,8 @@ def _rows(
 ) -> list[paging_declared.Row]:
     """The rows of all page sizes with the requested memory and storage."""
     if memory is None:
-        answered = findings.answered_memory(result)
-        rows = [row for row in result.rows if findings.memory_of(row) == answered]
+        chosen = findings.answered_memory(result)
+        rows = [row for row in result.rows if findings.memory_of(row) == chosen]
     else:
         sizes = parse_memory(memory)
         if len(sizes) != 1:
@@ -405,8 +402,8 @@ def _rows(
         rows = [
             row
             for row in result.rows
-            for own in [row["memory_fraction"] if size.is_fraction else row["memory_bytes"]]
-            if own is not None and math.isclose(own, size.value, rel_tol=1e-9)
+            for value in [row["memory_fraction" if size.is_fraction else "memory_bytes"]]
+            if value is not None and math.isclose(value, size.value, rel_tol=1e-9)
         ]
         if not rows:
             known = ", ".join(memory.label for memory in findings.memories(result))
@@ -422,33 +419,35 @@ def _rows(
 
 def _row(rows: Sequence[paging_declared.Row], page: int) -> paging_declared.Row:
     """The row of a page size."""
-    found = next((row for row in rows if row["page_bytes"] == page), None)
-    if found is None:
+    row = next((row for row in rows if row["page_bytes"] == page), None)
+    if row is None:
         known = ", ".join(units.size(row["page_bytes"]) for row in rows)
         raise NearfarError(f"--page: {units.size(page)} is not in this run; it has {known}")
-    return found
+    return row
 
 
-def _trace(made: PagingRun, folder: Path) -> Path:
-    """The trace of a run: as named from here, from the run's folder or one above it, or beside it.
+def _trace(run: PagingRun, folder: Path) -> Path:
+    """The trace of a run.
+
+    Its path is taken from the current folder, the run's folder and all folders above; then its name
+    in the folder that has the run's folder.
 
     Raises:
         NearfarError: it does not exist, or has changed.
     """
-    named, beside = Path(made["trace"]), folder.resolve()
-    places = [named, *(above / named for above in (beside, *beside.parents))]
-    there = [
-        place for place in (*places, beside.parent / named.name) if (place / "trace.json").exists()
-    ]
-    if not there:
+    path, inside = Path(run["trace"]), folder.resolve()
+    places = [path, *(above / path for above in (inside, *inside.parents))]
+    places.append(inside.parent / path.name)
+    traces = [place for place in places if (place / "trace.json").exists()]
+    if not traces:
         raise NearfarError(
-            f"{named}: the run's trace is not there; put it beside {folder}, or call explain where "
+            f"{path}: the run's trace is not there; put it beside {folder}, or call explain where "
             "the study ran"
         )
-    for place in there:
-        if hashlib.sha256(read_trace(place)).hexdigest() == made["trace_json_sha256"]:
+    for place in traces:
+        if hashlib.sha256(read_trace(place)).hexdigest() == run["trace_json_sha256"]:
             return place
-    raise NearfarError(f"{there[0]}: is not the trace of the run any more; run the study again")
+    raise NearfarError(f"{traces[0]}: is not the trace of the run any more; run the study again")
 
 
 def _check(

@@ -34,7 +34,7 @@ class Term:
     Attributes:
         name: its name; part: ``T_A`` or ``T_D``; formula: as in the paper.
         rate: events per reference; each_ns: the time of one.
-        event: the events; None for those that are not counted by place.
+        event: the counted events; None if they are not counted by place.
     """
 
     name: str
@@ -114,14 +114,14 @@ def model_terms(
 
 
 def rows_of(
-    terms: Iterable[Term], total_ns: float, found: Explained, *, of_vm: bool
+    terms: Iterable[Term], total_ns: float, counts: Explained, *, of_vm: bool
 ) -> list[declared.TermsRow]:
     """The terms as rows, without kinds of events that did not occur.
 
     Args:
         terms: the terms.
         total_ns: the time of a reference.
-        found: counts, for the kernel's share.
+        counts: counts of the run, for the kernel's share.
         of_vm: whether the trace is of a virtual machine.
     """
     always = (None, "tlb_misses", "faults")
@@ -129,10 +129,10 @@ def rows_of(
     for term in terms:
         if term.rate or term.event in always:
             row = term.row(total_ns)
-            # Other terms are paid by each reference, except write-backs, which belong to none.
+            # Other terms cost each reference the same, except write-backs, which have none.
             count = term.event or ("references" if term.rate == 1 else None)
             if of_vm and count is not None:
-                row["kernel_share"] = _share(found["kernel"][count], found["total"][count])
+                row["kernel_share"] = _share(counts["kernel"][count], counts["total"][count])
             rows.append(row)
     return rows
 
@@ -152,11 +152,11 @@ def cost_ns(place: declared.TotalRow, terms: Sequence[Term]) -> float:
 def machine_terms(
     row: paging_declared.Row, usual: paging_declared.Row | None, shares: Mapping[str, float | None]
 ) -> list[declared.TermsRow]:
-    """The parts of the time of a row with ``--view machine``, beside those of 4 KiB pages.
+    """The parts of the time of a row with ``--view machine``, and those of 4 KiB pages.
 
     Args:
         row: the row.
-        usual: that of 4 KiB pages; None if it is the same, or there is none.
+        usual: the row of 4 KiB pages; None if that is ``row`` or there is none.
         shares: the kernel's share by part (:func:`kernel_shares`).
     """
     terms: list[declared.TermsRow] = []
@@ -183,20 +183,20 @@ def machine_terms(
     return terms
 
 
-def kernel_shares(found: Explained, instructions: int) -> dict[str, float | None]:
+def kernel_shares(counts: Explained, instructions: int) -> dict[str, float | None]:
     """The kernel's share of the parts of the time on a machine that are counted by reference.
 
     Args:
-        found: counts on that machine.
+        counts: counts on that machine.
         instructions: of the whole trace.
     """
-    kernel, total = found["kernel"], found["total"]
-    given = _share(kernel["given_ps"], total["given_ps"])
+    kernel, total = counts["kernel"], counts["total"]
+    without_device = _share(kernel["given_ps"], total["given_ps"])
     return {
-        "cpu_ns": _share(found["kernel_instructions"], instructions),
+        "cpu_ns": _share(counts["kernel_instructions"], instructions),
         "tlb_ns": _share(kernel["tlb_ps"], total["tlb_ps"]),
         "walk_ns": _share(kernel["walk_ps"], total["walk_ps"]),
-        "fault_ns": given,
-        "start_ns": given,
+        "fault_ns": without_device,
+        "start_ns": without_device,
         "io_ns": _share(kernel["swap_ins"], total["swap_ins"]),
     }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -17,7 +18,7 @@ from nearfar.schema import Column, Rows
 if TYPE_CHECKING:
     import pyarrow
 
-#: DAMON's own sampling interval (``include/linux/damon.h``, ``DamonIntervals`` of damo).
+#: DAMON's default sampling interval (``include/linux/damon.h``, ``DamonIntervals`` of damo).
 _SAMPLE_NS: Final = 5_000_000
 #: Intervals of time and pieces of the address space that are shown.
 _TIMES: Final = 20
@@ -43,16 +44,6 @@ ROWS: Final = Rows(
     keys=("start_ns",),
     metrics={},
 )
-PIECES: Final = Rows(
-    columns=(
-        Column("addr", "uint64", False, "", "First address."),
-        Column("bytes", "int64", False, "bytes", "Size."),
-        Column("share", "double", False, "", "Samples that found a page of it accessed."),
-        Column("last_ns", "int64", True, "ns", "Last time of an access; null if there was none."),
-    ),
-    keys=("addr",),
-    metrics={},
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,8 +56,8 @@ class HeatResult(Result):
         snapshots: aggregation intervals.
         sample_ns: sampling interval.
         sample_assumed: whether that is DAMON's default, as the record does not say.
-        samples: samples in a snapshot, at most.
-        monitored_bytes: memory that DAMON looked at, on average.
+        samples: maximum number of samples in a snapshot.
+        monitored_bytes: mean size of the memory that DAMON monitored.
         working_set: bytes of the regions with an access, by statistic, as damo's ``wss``.
         rows: heat by time.
         pieces: heat by address.
@@ -110,59 +101,60 @@ def heat(path: str | PathLike[str]) -> HeatResult:
     """Summarize a ``.heat`` file, which ``nearfar import --format damo`` writes.
 
     Raises:
-        NearfarError: it is damaged, or none.
+        NearfarError: it is damaged or no ``.heat`` file.
     """
-    found = damo.load(Path(path))
-    sample = found.sample_ns or _SAMPLE_NS
-    begin = min(one.start for one in found.snapshots)
-    end = max(one.end for one in found.snapshots)
-    pieces = _split(found.snapshots)
+    record = damo.load(Path(path))
+    sample = record.sample_ns or _SAMPLE_NS
+    begin = min(snapshot.start for snapshot in record.snapshots)
+    end = max(snapshot.end for snapshot in record.snapshots)
+    pieces = _split(record.snapshots)
     starts = [low for low, _ in pieces]
-    hot, cover, last = ([0.0] * len(pieces), [0.0] * len(pieces), [-1] * len(pieces))
-    slots = min(_TIMES, len({one.start for one in found.snapshots}))
+    # By piece: byte-nanoseconds with an access and in all, and the time of the last access.
+    hot, monitored, last = ([0.0] * len(pieces), [0.0] * len(pieces), [-1] * len(pieces))
+    slots = min(_TIMES, len({snapshot.start for snapshot in record.snapshots}))
+    # By slot of time: sums over snapshots of the bytes of `_rows`, times their duration.
     sums = [[0.0] * 4 for _ in range(slots)]
-    seen: dict[int, list[int]] = {}
-    most, monitored = 1, 0.0
-    targets = len({one.target for one in found.snapshots})
-    for one in found.snapshots:
-        time = one.end - one.start
-        hits = max((region[2] for region in one.regions), default=0)
+    working_sets: dict[int, list[int]] = {}
+    max_samples, total = 1, 0.0
+    for snapshot in record.snapshots:
+        time = snapshot.end - snapshot.start
+        hits = max((region[2] for region in snapshot.regions), default=0)
         samples = max(1, round(time / sample), hits)
-        most = max(most, samples)
+        max_samples = max(max_samples, samples)
         values = [0.0] * 4
-        for low, high, count in one.regions:
+        for low, high, count in snapshot.regions:
             size = high - low
-            least, greatest = bounds(count, samples)
+            least, most = bounds(count, samples)
             share = count / samples
-            parts = (least * size, share * size, greatest * size, size if count else 0)
+            parts = (least * size, share * size, most * size, size if count else 0)
             values = [value + part for value, part in zip(values, parts, strict=True)]
-            monitored += size * time
-            place = max(0, bisect_right(starts, low) - 1)
-            while place < len(pieces) and pieces[place][0] < high:
-                overlap = (min(high, pieces[place][1]) - max(low, pieces[place][0])) * time
-                hot[place] += share * overlap
-                cover[place] += overlap
+            total += size * time
+            piece = max(0, bisect_right(starts, low) - 1)
+            while piece < len(pieces) and pieces[piece][0] < high:
+                overlap = (min(high, pieces[piece][1]) - max(low, pieces[piece][0])) * time
+                hot[piece] += share * overlap
+                monitored[piece] += overlap
                 if count:
-                    last[place] = max(last[place], one.end - begin)
-                place += 1
-        seen.setdefault(one.target, []).append(round(values[3]))
-        slot = min(slots - 1, (one.start + time // 2 - begin) * slots // (end - begin))
+                    last[piece] = max(last[piece], snapshot.end - begin)
+                piece += 1
+        working_sets.setdefault(snapshot.target, []).append(round(values[3]))
+        slot = min(slots - 1, (snapshot.start + time // 2 - begin) * slots // (end - begin))
         sums[slot] = [sum_ + value * time for sum_, value in zip(sums[slot], values, strict=True)]
     edges = [(end - begin) * slot // slots for slot in range(slots + 1)]
     return HeatResult(
         heat=str(path),
-        targets=targets,
-        snapshots=len(found.snapshots),
+        targets=len(working_sets),
+        snapshots=len(record.snapshots),
         sample_ns=sample,
-        sample_assumed=found.sample_ns is None,
-        samples=most,
-        monitored_bytes=round(monitored / (end - begin)),
-        working_set=_statistics(seen),
+        sample_assumed=record.sample_ns is None,
+        samples=max_samples,
+        monitored_bytes=round(total / (end - begin)),
+        working_set=_statistics(working_sets),
         rows=_rows(edges, sums),
         pieces=[
-            {"addr": low, "bytes": high - low, "share": hot[place] / cover[place],
-             "last_ns": None if last[place] < 0 else last[place]}
-            for place, (low, high) in enumerate(pieces) if cover[place]
+            {"addr": low, "bytes": high - low, "share": hot[piece] / monitored[piece],
+             "last_ns": None if last[piece] < 0 else last[piece]}
+            for piece, (low, high) in enumerate(pieces) if monitored[piece]
         ],
     )  # fmt: skip
 
@@ -177,21 +169,20 @@ def _rows(edges: Sequence[int], sums: Sequence[Sequence[float]]) -> list[dict[st
     ]  # fmt: skip
 
 
-def _statistics(seen: dict[int, list[int]]) -> dict[str, int]:
-    """Mean and percentiles of the working set, as damo's ``wss`` counts: targets in parallel."""
-    longest = max(map(len, seen.values()))
-    sizes = sorted(
-        sum(of[place] for of in seen.values() if place < len(of)) for place in range(longest)
-    )
+def _statistics(by_target: Mapping[int, Sequence[int]]) -> dict[str, int]:
+    """Mean and percentiles of the working set, as damo's ``wss``: the n-th snapshots of all targets
+    are added up.
+    """
+    sizes = sorted(map(sum, zip_longest(*by_target.values(), fillvalue=0)))
     at = {"p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
-    found = {name: sizes[int(part * len(sizes))] for name, part in at.items()}
-    return {"mean": round(sum(sizes) / len(sizes)), **found, "most": sizes[-1]}
+    percentiles = {name: sizes[int(share * len(sizes))] for name, share in at.items()}
+    return {"mean": round(sum(sizes) / len(sizes)), **percentiles, "most": sizes[-1]}
 
 
 def _split(snapshots: Sequence[damo.Snapshot]) -> list[tuple[int, int]]:
-    """Pieces of about equal size of all memory that DAMON looked at."""
+    """Pieces of about equal size of all memory that DAMON monitored."""
     areas: list[list[int]] = []
-    for low, high in sorted({region[:2] for one in snapshots for region in one.regions}):
+    for low, high in sorted({region[:2] for snap in snapshots for region in snap.regions}):
         if areas and low <= areas[-1][1] + _GAP:
             areas[-1][1] = max(areas[-1][1], high)
         else:

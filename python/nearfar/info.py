@@ -15,7 +15,7 @@ from nearfar.filter import view_of
 from nearfar.result import Result
 from nearfar.schema import Column, Rows, takes
 from nearfar.strict import parse_json, read_trace
-from nearfar.symbols import Code, Symbols
+from nearfar.symbols import Symbols
 
 if TYPE_CHECKING:
     import pyarrow
@@ -144,10 +144,10 @@ class Info(dict[str, Any], Result):
     def table(self) -> pyarrow.Table:
         """The result of :func:`rows`, with values as text."""
         names = [column.name for column in _ROWS.columns]
-        texts = (
+        cells = (
             ["" if cell is None else str(cell) for cell in row] for row in rows(self.to_dict())
         )
-        return _ROWS.table([dict(zip(names, row, strict=True)) for row in texts])
+        return _ROWS.table([dict(zip(names, row, strict=True)) for row in cells])
 
 
 @takes(declared.OPTIONS)
@@ -179,40 +179,31 @@ def info(
         KeyboardInterrupt: Ctrl-C.
     """
     path = Path(trace)
-    with view_of(path, options, progress) as (seen, given):
+    with view_of(path, options, progress) as (opened, given):
         text, heat, files = _engine.info_summarize(
-            seen.path, path, options=given, heat_map=heatmap, sample=sample, progress=progress
+            opened.path, path, options=given, heat_map=heatmap, sample=sample, progress=progress
         )
     summary = json.loads(text)
     _name_functions(summary["hot"], summary.pop("hot_code"), path)
-    found = Info(summary, trace=str(path), filter=seen.filter, view=seen.sentence)
+    result = Info(summary, trace=str(path), filter=opened.filter, view=opened.sentence)
     if files is not None:
-        found["verified"] = json.loads(files)
+        result["verified"] = json.loads(files)
     if heat is not None:
-        found["heatmap"] = json.loads(heat)
-    return found
+        result["heatmap"] = json.loads(heat)
+    return result
 
 
 def _name_functions(
-    parts: Sequence[declared.HotRow], code: Sequence[Mapping[str, Any]], trace: Path
+    parts: Sequence[declared.HotRow], sites: Sequence[Mapping[str, Any]], trace: Path
 ) -> None:
-    """Set the function that touches each hot part most."""
+    """Set, in each hot part, the function that touches it most, from sampled code ``sites``."""
     source = parse_json(read_trace(trace))
     symbols = Symbols(source.get("build_ids", {}), maps=trace.glob("perf-*.map"))
-    by_file: dict[str, list[Mapping[str, Any]]] = {}
-    for site in code:
-        by_file.setdefault(site["name"] if site["offset"] is not None else "", []).append(site)
     counts: list[Counter[str]] = [Counter() for _ in parts]
-    for file, sites in by_file.items():
-        named: Sequence[Code | None]
-        if file:
-            named = symbols.functions(file, [site["offset"] for site in sites])
-        else:
-            named = symbols.jit([site["addr"] for site in sites])
-        for site, one in zip(sites, named, strict=True):
-            function = one.function if one is not None else hex(site["addr"])
-            library = f" in {Path(file or site['name']).name}" if file or one is None else ""
-            counts[site["part"]][function + library] += site["samples"]
+    for site, file, code in symbols.codes(sites):
+        function = hex(site["addr"]) if code is None else code.function
+        library = f" in {Path(file or site['name']).name}" if file or code is None else ""
+        counts[site["part"]][function + library] += site["samples"]
     for part, count in zip(parts, counts, strict=True):
         for function, samples in count.most_common(1):
             part["function"], part["function_share"] = function, samples / count.total()

@@ -6,6 +6,8 @@ To add an input: one function ``(path, *, seed, ...)`` with a docstring and one 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
 import zlib
 from collections.abc import Callable, Sequence
@@ -253,21 +255,16 @@ INPUTS: Final[dict[str, Callable[..., None]]] = {
 
 def _words(chance: random.Random, count: int) -> Sequence[str]:
     """``count`` words of a made-up language: word number r is drawn with weight 1 / (r + 2)."""
-    if not _LANGUAGE:
-        letters = random.Random(1)
-        for _ in range(8000):
-            _LANGUAGE.append(
-                "".join(letters.choices("etaoinshrdlucmfwypvbgkjqxz", k=letters.randint(2, 9)))
-            )
-        total = 0.0
-        for rank in range(len(_LANGUAGE)):
-            total += 1 / (rank + 2)
-            _WEIGHTS.append(total)
-    return chance.choices(_LANGUAGE, cum_weights=_WEIGHTS, k=count)
+    words, cumulative_weights = _language()
+    return chance.choices(words, cum_weights=cumulative_weights, k=count)
 
 
-_LANGUAGE: list[str] = []
-_WEIGHTS: list[float] = []
+@functools.cache
+def _language() -> tuple[list[str], list[float]]:
+    """The words, and their cumulative weights."""
+    letters, draw = "etaoinshrdlucmfwypvbgkjqxz", random.Random(1)
+    words = ["".join(draw.choices(letters, k=draw.randint(2, 9))) for _ in range(8000)]
+    return words, list(itertools.accumulate(1 / (rank + 2) for rank in range(len(words))))
 
 
 def _texture(seed: int, height: int, width: int, colours: int) -> npt.NDArray[numpy.uint8]:

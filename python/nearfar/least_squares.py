@@ -48,7 +48,7 @@ def _project(t: Array, y: Array, weights: Array, rates: Array) -> _Projection:
     first = t[np.argmax(present, axis=1)][:, None]
     last = t[len(t) - 1 - np.argmax(present[:, ::-1], axis=1)][:, None]
     shift = np.where(rates > 0, rates * last, rates * first)
-    # Beyond a problem's own points the exponent may be positive.
+    # Beyond the points with a weight the exponent may be positive.
     exponent = np.minimum(rates[:, :, None] * t - shift[:, :, None], 0.0)
     columns = np.exp(exponent) * weights[:, None, :]
     target = y * weights
@@ -93,13 +93,13 @@ def _dot(a: Array, b: Array) -> Array:
 
 def search(t: Array, y: Array, weights: Array, terms: int, seed: int) -> tuple[Array, Array]:
     """Least-squares coefficients and rates, (problems, terms) each, rates ascending."""
-    # Bounds and starts of a problem depend on its own points only.
-    own = [t[row > 0] for row in weights]
-    limits = np.array([bounds(points) for points in own])
+    # Bounds and starts of a problem depend only on the points with a weight.
+    weighted = [t[row > 0] for row in weights]
+    limits = np.array([bounds(points) for points in weighted])
     starts = np.stack(
         [
             _starts(low, high, points, terms, seed)
-            for (low, high), points in zip(limits, own, strict=True)
+            for (low, high), points in zip(limits, weighted, strict=True)
         ]
     )
     problems, count = starts.shape[:2]

@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NotRequired, TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar.declared import run as declared
@@ -30,41 +30,8 @@ from nearfar.strict import Json
 from nearfar.units import percent, size
 
 
-class _Summary(TypedDict):
-    """Totals of a run; ``peak``: pages in fast memory, in the far tier, and mapped from there."""
-
-    counters: dict[str, int]
-    images: int
-    peak: tuple[int, int, int]
-    far_bytes: int
-    seconds: float
-    cpu_seconds: tuple[float, float]
-    manager_seconds: float
-    exit_code: int
-    core_dumped: bool
-    why: str | None
-    resident_bytes: NotRequired[int]
-    resident_processes: NotRequired[int]
-    unmanaged_bytes: NotRequired[int]
-    held_bytes: NotRequired[int]
-
-
-class _Setup(TypedDict):
-    budget_bytes: int
-    far_size_bytes: int
-    far_latency_ns: int
-
-
-class _Answer(TypedDict):
-    """What ``_engine.live_run`` returns."""
-
-    options: Json
-    summary: _Summary
-    setup: _Setup
-
-
 class _Progress(TypedDict):
-    """Totals so far; ``now``: pages in fast memory, in the far tier, and others."""
+    """Totals so far; ``now``: pages in fast memory and in the far tier, then other numbers."""
 
     seconds: float
     counters: dict[str, int]
@@ -72,6 +39,11 @@ class _Progress(TypedDict):
     now: list[int]
 
 
+#: Fields of an :class:`Outcome` that the engine returns under the same names.
+_SUMMARY: Final = (
+    "counters", "images", "far_bytes", "seconds", "manager_seconds", "exit_code", "core_dumped",
+    "why", "resident_bytes", "resident_processes", "unmanaged_bytes", "held_bytes",
+)  # fmt: skip
 #: Options for the engine, the label and constructor of a policy in Python, and knobs.
 _Request = tuple[dict[str, object], tuple[str, Callable[[], object]] | None, dict[str, str]]
 
@@ -103,7 +75,7 @@ class _Meter:
             print(f"\r\x1b[K{self.line(now, columns - 1)}", end="\r", file=sys.stderr, flush=True)
 
     def line(self, now: _Progress, width: int) -> str:
-        """The line, with rates since the last, cut to ``width``."""
+        """The line, with rates since the last, without parts that exceed ``width``."""
         last, self.last = self.last, now
         seconds = now["seconds"] - last["seconds"]
         faults, promotions = (
@@ -149,7 +121,12 @@ def _request(
     return options, (label, make), defaults | texts
 
 
-def _words(command: Sequence[str]) -> list[str]:
+def _checked(command: Sequence[str]) -> list[str]:
+    """The words of a command.
+
+    Raises:
+        NearfarError: there are none, or the library is missing.
+    """
     words = [str(word) for word in command]
     if not words:
         raise NearfarError("command: is empty; put the program after `--`")
@@ -180,7 +157,7 @@ def run_alone(
     Raises:
         NearfarError: as :func:`run`, or standard input cannot be read twice.
     """
-    words, (values, policy, texts) = _words(command), _request({"fast": fast, **options}, knobs)
+    words, (values, policy, texts) = _checked(command), _request({"fast": fast, **options}, knobs)
     check_input(place)
     _engine.live_check(words[0], options=values, knobs=texts, policy=policy)
     what = f"nearfar: {place}: running the program bare first; its output is discarded"
@@ -217,7 +194,7 @@ def run(
         NearfarError: the program cannot be run, the policy cannot manage a real program, or
             userfaultfd is not available (exit code 3).
     """
-    words, (values, policy, texts) = _words(command), _request({"fast": fast, **options}, knobs)
+    words, (values, policy, texts) = _checked(command), _request({"fast": fast, **options}, knobs)
     bare = alone if isinstance(alone, Alone) else None
     if bare is None and (alone or is_share(fast)):
         bare = run_alone(
@@ -240,39 +217,28 @@ def run(
             policy=policy,
             resident=None if bare is None else bare.resident_bytes,
         )
-    answer: _Answer = json.loads(text)
+    answer: Json = json.loads(text)
     if policy is not None:
         given = options["policy"]
         answer["options"]["policy"] = given if isinstance(given, str) else policy[0]
     summary = answer["summary"]
     if meter is not None:
         print("\x1b[K", end="", file=sys.stderr)
-    fast_bytes, far, window = (4096 * pages for pages in summary["peak"])
+    fast_bytes, far_pages_bytes, window_bytes = (4096 * pages for pages in summary["peak"])
     user, system = summary["cpu_seconds"]
     run = record(words, answer["options"], texts, alone=bool(alone))
     return Outcome(
         run=run,
         command=words,
         options=run["options"],
-        counters=summary["counters"],
-        images=summary["images"],
         fast_bytes=fast_bytes,
-        far_pages_bytes=far,
-        window_bytes=window,
-        far_bytes=summary["far_bytes"],
-        seconds=summary["seconds"],
+        far_pages_bytes=far_pages_bytes,
+        window_bytes=window_bytes,
         user_seconds=user,
         system_seconds=system,
-        manager_seconds=summary["manager_seconds"],
+        **{name: summary.get(name) for name in _SUMMARY},
         **answer["setup"],
-        exit_code=summary["exit_code"],
-        core_dumped=summary["core_dumped"],
-        why=summary["why"],
         alone_seconds=None if bare is None else bare.seconds,
         alone_exit_code=None if bare is None else bare.exit_code,
         alone_bytes=None if bare is None else bare.resident_bytes,
-        resident_bytes=summary.get("resident_bytes"),
-        resident_processes=summary.get("resident_processes"),
-        unmanaged_bytes=summary.get("unmanaged_bytes"),
-        held_bytes=summary.get("held_bytes"),
     )

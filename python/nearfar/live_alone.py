@@ -31,8 +31,7 @@ _INTERVAL: Final = (0.005, 0.05)
 _SHARE: Final = 0.02
 _STATUS: Final = re.compile(r"^(VmHWM|RssAnon|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
 
-#: Discards output, as /dev/null does, but some programs (grep, tar) recognise /dev/null and do less
-#: work.
+#: Discards output like /dev/null, which some programs (grep, tar) recognise and then do less work.
 _SINK: Final = "/dev/zero"
 
 
@@ -125,7 +124,7 @@ def _run(command: Sequence[str]) -> Alone:
 
 
 def _or_null(stream: int, sink: int) -> int | None:
-    """The sink; None, to inherit the stream, if it is /dev/null or closed."""
+    """The sink; None, to inherit the stream, if that is /dev/null or closed."""
     try:
         is_null = os.fstat(stream).st_rdev == Path(os.devnull).stat().st_rdev
     except OSError:
@@ -168,9 +167,9 @@ class _Memory:
     """Peaks of a process's memory, in bytes.
 
     Attributes:
-        sampled: private memory, of all samples.
-        files: memory of files and shared memory, of all samples.
-        total: both, as the kernel counts it (VmHWM).
+        sampled: private memory, sampled.
+        files: memory of files and shared memory, sampled.
+        total: all memory, as the kernel counts it (VmHWM).
     """
 
     sampled: int = 0

@@ -245,9 +245,6 @@ class Outcome(FolderResult):
         record = cast("LiveRun", {**run, "program": program, "options": options})
         return cls(command=program, options=options, counters=counters, run=record, **row)
 
-    def _run(self) -> Mapping[str, object]:
-        return self.run
-
     def __str__(self) -> str:
         """A summary in three to six lines."""
         counters = self.counters

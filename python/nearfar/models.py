@@ -20,9 +20,9 @@ Each model is a sum of terms ``coefficient * exp(rate * t)``, with t = p or t = 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ import numpy.typing as npt
 from nearfar import units
 from nearfar.errors import NearfarError
 from nearfar.least_squares import bounds, search
+from nearfar.strict import Json
 
 Array = npt.NDArray[np.float64]
 
@@ -86,27 +87,7 @@ WEIGHTINGS: Final = {
 QUANTITIES: Final[dict[str, str]] = {"tlb": "power", "fault": "exponential-2"}
 
 
-class _Quality(TypedDict):
-    """Quality of a fit; see :class:`Fit`."""
-
-    r2: float | None
-    adjusted_r2: float | None
-    rmse: float | None
-    loo_rmse: float | None
-    loo_mean_relative: float | None
-    aic: float | None
-
-
-class _Solved(_Quality):
-    """The result of :func:`_solve`."""
-
-    coefficients: dict[str, float]
-    intervals: dict[str, tuple[float, float]] | None
-    verdict: str
-    reason: str
-
-
-class FitDict(_Quality):
+class FitDict(TypedDict):
     """A :class:`Fit` as plain values."""
 
     quantity: str
@@ -119,6 +100,12 @@ class FitDict(_Quality):
     coefficients: dict[str, float | None]
     intervals: dict[str, list[float]] | None
     confidence: float
+    r2: float | None
+    adjusted_r2: float | None
+    rmse: float | None
+    loo_rmse: float | None
+    loo_mean_relative: float | None
+    aic: float | None
     verdict: str
     reason: str
     page_bytes: list[int]
@@ -126,7 +113,7 @@ class FitDict(_Quality):
     fitted: list[float] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fit:
     """A model fitted to measured or simulated rates, and its quality.
 
@@ -151,21 +138,21 @@ class Fit:
     quantity: str
     model: str
     coefficients: dict[str, float]
-    intervals: dict[str, tuple[float, float]] | None
+    intervals: dict[str, tuple[float, float]] | None = None
     page_bytes: tuple[int, ...]
     measured: tuple[float, ...]
-    r2: float | None
-    adjusted_r2: float | None
-    rmse: float | None
-    loo_rmse: float | None
-    loo_mean_relative: float | None
-    aic: float | None
+    r2: float | None = None
+    adjusted_r2: float | None = None
+    rmse: float | None = None
+    loo_rmse: float | None = None
+    loo_mean_relative: float | None = None
+    aic: float | None = None
     verdict: str
     reason: str
     memory_bytes: int | None = None
     memory_fraction: float | None = None
     weighting: str = "absolute"
-    confidence: float = field(default=CONFIDENCE)
+    confidence: float = CONFIDENCE
 
     def predict(self, page_bytes: npt.ArrayLike) -> Array:
         """Rate at each page size (bytes): the value of the formula, within 0 to 1.
@@ -186,34 +173,18 @@ class Fit:
 
     def to_dict(self) -> FitDict:
         """Plain values for JSON: coefficients, intervals, quality, points and fitted values."""
-        fitted: list[float] | None = None
-        if self.coefficients:
-            fitted = self.predict(self.page_bytes).tolist()
-        return {
-            "quantity": self.quantity,
-            "model": self.model,
+        intervals = self.intervals
+        values = {
+            **vars(self),
             "formula": MODELS[self.model].formula,
-            "weighting": self.weighting,
             "page_unit": "KiB",
-            "memory_bytes": self.memory_bytes,
-            "memory_fraction": self.memory_fraction,
             "coefficients": {name: _finite(value) for name, value in self.coefficients.items()},
-            "intervals": None
-            if self.intervals is None
-            else {name: list(pair) for name, pair in self.intervals.items()},
-            "confidence": self.confidence,
-            "r2": self.r2,
-            "adjusted_r2": self.adjusted_r2,
-            "rmse": self.rmse,
-            "loo_rmse": self.loo_rmse,
-            "loo_mean_relative": self.loo_mean_relative,
-            "aic": self.aic,
-            "verdict": self.verdict,
-            "reason": self.reason,
+            "intervals": intervals and {name: list(pair) for name, pair in intervals.items()},
             "page_bytes": list(self.page_bytes),
             "measured": list(self.measured),
-            "fitted": fitted,
+            "fitted": self.predict(self.page_bytes).tolist() if self.coefficients else None,
         }
+        return cast("FitDict", {name: values[name] for name in FitDict.__annotations__})
 
 
 def fit(
@@ -303,31 +274,19 @@ def _checked(
 
 def _solve(
     model: Model, sizes: Array, values: Array, distinct: Array, weighting: str, seed: int
-) -> _Solved:
+) -> Json:
     """Coefficients, intervals, quality and verdict as keyword arguments of :class:`Fit`."""
-    unknown: _Quality = {
-        "r2": None,
-        "adjusted_r2": None,
-        "rmse": None,
-        "aic": None,
-        "loo_rmse": None,
-        "loo_mean_relative": None,
-    }
     if np.ptp(values) == 0 and len(distinct) >= model.parameters:
         flat = [values[0], 0.0] + [0.0, 0.0] * (model.terms - 1)
         return {
-            **unknown,
             "coefficients": dict(zip(model.names, map(float, flat), strict=True)),
-            "intervals": None,
             "rmse": 0.0,
             "verdict": "good",
             "reason": f"the rate is {values[0]:g} at every page size",
         }
     if len(distinct) < model.parameters:
         return {
-            **unknown,
             "coefficients": {},
-            "intervals": None,
             "verdict": "bad",
             "reason": f"{len(distinct)} page sizes cannot give {model.parameters} coefficients; "
             f"measure {model.parameters + 1} or more",
@@ -335,10 +294,10 @@ def _solve(
 
     t = model.transform(sizes / KIB)
     scale = float(values.max())
-    # Row 0 fits all sizes; row i + 1 leaves out the i-th distinct size.
-    leave = len(distinct) - 1 >= model.parameters
-    weights = np.ones((1 + (len(distinct) if leave else 0), len(sizes)))
-    if leave:
+    # Row 0 fits all sizes; row i + 1 leaves out the i-th distinct size, if enough remain.
+    leave_one_out = len(distinct) - 1 >= model.parameters
+    weights = np.ones((1 + (len(distinct) if leave_one_out else 0), len(sizes)))
+    if leave_one_out:
         weights[1:] -= sizes[None, :] == distinct[:, None]
     if weighting == "relative":
         # Zero rates have no relative error, and tiny rates would outweigh all others.
@@ -357,7 +316,7 @@ def _solve(
     exact = rss <= (1e-12 * scale) ** 2 * count
     spread = float(np.sum((values - values.mean()) ** 2))
     r2 = 1 - rss / spread if spread > 0 else None
-    quality: _Quality = {
+    quality: dict[str, float | None] = {
         "r2": r2,
         "adjusted_r2": 1 - (1 - r2) * (count - 1) / free if r2 is not None and free else None,
         "rmse": math.sqrt(rss / count),
@@ -365,16 +324,17 @@ def _solve(
         "loo_rmse": None,
         "loo_mean_relative": None,
     }
-    if leave:
+    if leave_one_out:
         errors = np.zeros(count)
         for row in range(1, len(weights)):
-            out = weights[row] == 0
-            errors[out] = (values - at(row))[out]
+            held_out = weights[row] == 0
+            errors[held_out] = (values - at(row))[held_out]
         # Extrapolation to a held-out size may overflow.
         with np.errstate(over="ignore"):
             quality["loo_rmse"] = _finite(float(np.sqrt(np.mean(errors**2))))
-        seen = values > 0
-        quality["loo_mean_relative"] = _finite(float(np.mean(np.abs(errors[seen]) / values[seen])))
+        positive = values > 0
+        relative = np.abs(errors[positive]) / values[positive]
+        quality["loo_mean_relative"] = _finite(float(np.mean(relative)))
     intervals = None
     if len(distinct) > model.parameters:
         low, high = bounds(t)
@@ -396,7 +356,7 @@ def _judge(
     model: Model,
     values: Array,
     residuals: Array,
-    quality: _Quality,
+    quality: Mapping[str, float | None],
     sizes: int,
     intervals: object,
 ) -> tuple[str, str]:
@@ -409,17 +369,17 @@ def _judge(
     share = math.inf if loo is None else loo / float(np.ptp(values))
     relative = quality["loo_mean_relative"]
     relative = math.inf if relative is None else relative
-    closest = bool((np.abs(residuals) <= CLOSE * values).all())
+    close = bool((np.abs(residuals) <= CLOSE * values).all())
 
-    # A TLB miss costs the same at every page size, so its relative error does not matter.
-    weighed = 0.0 if model.name == "power" else relative
+    def meets(limits: tuple[float, float, float]) -> bool:
+        min_r2, max_share, max_relative = limits
+        # A TLB miss costs the same at every page size, so its relative error does not matter.
+        relative_meets = model.name == "power" or relative <= max_relative
+        return bool(r2 is not None and r2 >= min_r2 and share <= max_share and relative_meets)
 
-    def reaches(least: tuple[float, float, float]) -> bool:
-        return bool(r2 is not None and r2 >= least[0] and share <= least[1] and weighed <= least[2])
-
-    if closest or reaches(GOOD):
+    if close or meets(GOOD):
         verdict = "good"
-    elif reaches(FAIR):
+    elif meets(FAIR):
         verdict = "fair"
     else:
         verdict = "bad"
@@ -432,9 +392,9 @@ def _judge(
             f"; a held-out page size is predicted within {units.digits(100 * share, 2)} % of the "
             f"range and {value} its value"
         )
-    if closest:
+    if close:
         reason += f"; every point within {100 * CLOSE:.0f} %"
-    if not closest and relative > FAIR[2]:
+    if not close and relative > FAIR[2]:
         # Users predict with a "good" fit, so all sizes must be predicted well.
         verdict = "fair" if verdict == "good" else verdict
     fitted = values - residuals

@@ -12,7 +12,7 @@ from typing import IO, Final
 
 from nearfar.errors import NearfarError, of_system
 
-#: Values of ``--color`` and ``--progress``.
+#: Values of ``--color`` and ``--progress``, and the present ones.
 WHEN: Final = ("auto", "always", "never")
 
 _when = {"color": "auto", "progress": "auto"}
@@ -51,7 +51,7 @@ def add_inputs(paths: Iterable[str | Path]) -> None:
 
 
 def check_output(path: Path, *, force: bool, holds: str | None = None) -> None:
-    """Raise the errors of :func:`claimed` before the work."""
+    """Raise the errors that :func:`claimed` would raise, before the work starts."""
     from nearfar import _engine  # help and completion need no engine
 
     _engine.output_check(path, holds=holds, force=force, inputs=_inputs)

@@ -5,7 +5,7 @@ Every command and page takes its page size from :func:`choose`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,14 +15,14 @@ from nearfar.gain_error import worthwhile
 
 #: Bytes of the page that x86-64 and most arm64 systems use by default.
 USUAL_PAGE: Final = 4096
-#: Smaller gains are shown as none.
+#: Smaller gains are shown as no gain.
 LEAST_SHOWN: Final = 0.0005
-#: A page size may add this share of memory, whatever it gains.
+#: A page size may add this share of memory, even without a gain.
 FREE_GROWTH: Final = 0.1
 #: Beyond that, memory may grow by at most this many times the share of time that is saved.
 GROWTH_PER_GAIN: Final = 2.0
 
-#: A smaller share of large pages that are read before they are written is not named.
+#: A smaller share of large pages that are read before they are written is not reported.
 READ_FIRST: Final = 0.1
 
 
@@ -33,11 +33,11 @@ class PageChoice:
     Attributes:
         row: the row of the best page size.
         usual: the row of 4 KiB pages; None if they were not studied.
-        fastest: the row with the shortest time that counts.
-        costly: the row that would be best if memory did not matter; None if it is no other.
+        fastest: the row with the shortest counted time (:func:`counted_ns`).
+        costly: the row that would be best if memory did not matter; None if that is ``row``.
         gains: share of the counted time with 4 KiB pages that each page size saves; empty without
             4 KiB pages.
-        whole: the time of the whole run counts.
+        whole: whether the time of the whole run counts.
     """
 
     row: declared.Row
@@ -71,8 +71,13 @@ class PageChoice:
 
     @property
     def when(self) -> str:
-        """Which time counts, to follow a statement about it."""
+        """A phrase that says which time counts, for after a statement about it."""
         return "" if self.whole or self.row.get("start_ns") is None else " once memory is filled"
+
+
+def usual_row(rows: Iterable[declared.Row]) -> declared.Row | None:
+    """The first row of 4 KiB pages; None if there is none."""
+    return next((row for row in rows if row["page_bytes"] == USUAL_PAGE), None)
 
 
 def choose(
@@ -90,7 +95,7 @@ def choose(
         whole: count the time in which memory is filled.
         min_gain: smaller gains do not count.
     """
-    usual = next((row for row in rows if row["page_bytes"] == USUAL_PAGE), None)
+    usual = usual_row(rows)
     fastest = min(
         rows, key=lambda row: (counted_ns(row, whole), abs(row["page_bytes"] - USUAL_PAGE))
     )
@@ -114,7 +119,7 @@ def choose(
 
 
 def counted_ns(row: declared.Row, whole: bool) -> float:
-    """Nanoseconds per reference that count: without those in which memory is filled, or all."""
+    """Nanoseconds per reference that count: of the whole run, or once memory is filled."""
     return row["total_ns"] - (0.0 if whole else row.get("start_ns") or 0.0)
 
 
@@ -124,7 +129,7 @@ def private_bytes(row: declared.Row) -> int:
 
 
 def needed_kernel(row: declared.Row) -> str | None:
-    """What gives these pages to memory that is read before it is written; None for any kernel."""
+    """The Linux version that these pages need, and why; None if any kernel gives them."""
     share = row.get("read_first_share") or 0.0
     if share < READ_FIRST:
         return None
@@ -135,17 +140,17 @@ def needed_kernel(row: declared.Row) -> str | None:
 
 
 def start_share(usual: declared.Row) -> float:
-    """The part of the run in which memory is filled, with 4 KiB pages."""
+    """The share of the run's time in which memory is filled, with 4 KiB pages."""
     return (usual.get("start_ns") or 0.0) / (usual["total_ns"] or 1.0)
 
 
 def start_gain(row: declared.Row, usual: declared.Row) -> float:
-    """The share of that time that a page size saves."""
+    """The share of the time in which memory is filled that a page size saves."""
     return 1.0 - (row.get("start_ns") or 0.0) / (usual.get("start_ns") or 1.0)
 
 
 def start_sentence(rows: Sequence[declared.Row], chosen: PageChoice) -> str | None:
-    """What filling memory takes and what the page size does for it; None if that is not known."""
+    """How long filling memory takes, and what the page size changes; None if that is not known."""
     usual = chosen.usual
     if usual is None or not usual.get("start_ns"):
         return None

@@ -48,7 +48,7 @@ ALL_REFERENCES: Final[str] = default(declared.OPTIONS, "filter")
 class LeftOut(TypedDict):
     """A page size of which a sample gives no rows.
 
-    ``least_memory`` is the memory, at least, with which it has a row; None for none.
+    ``least_memory`` is the smallest memory with which it has a row; None if no memory is enough.
     """
 
     page_bytes: int
@@ -124,19 +124,6 @@ class PlainFit(TypedDict):
     curve: list[list[float]]
 
 
-class _Answer(TypedDict):
-    """What ``_engine.paging`` returns."""
-
-    options: Json
-    rows: list[declared.Row]
-    records: int
-    footprint_bytes: int
-    lifetimes: bool
-    peak_resident_bytes: int | None
-    left_out: list[tuple[int, int | None]]
-    too_few_frames: list[TooFewFrames]
-
-
 @dataclass(frozen=True)
 class PagingResult(FolderResult):
     """The result of a paging study.
@@ -195,8 +182,8 @@ class PagingResult(FolderResult):
             raise NearfarError("best: no such storage, memory fraction or machine in this result")
 
         fastest = min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
-        own = [row for row in rows if _place(row) == _place(fastest)]
-        return choose(own, whole=counts_whole(self.run)).row
+        candidates = [row for row in rows if _place(row) == _place(fastest)]
+        return choose(candidates, whole=counts_whole(self.run)).row
 
     @property
     def chosen(self) -> list[Chosen]:
@@ -204,21 +191,18 @@ class PagingResult(FolderResult):
         groups: dict[object, list[declared.Row]] = {}
         for row in self.rows:
             groups.setdefault(_place(row), []).append(row)
-        found: list[Chosen] = []
-        for rows in groups.values():
-            choice = choose(rows, whole=counts_whole(self.run))
-            row = choice.row
-            found.append(
-                {
-                    "machine": row.get("machine"),
-                    "storage": row["storage"],
-                    "memory_bytes": row["memory_bytes"],
-                    "memory_fraction": row["memory_fraction"],
-                    "page_bytes": row["page_bytes"],
-                    "gain": choice.gain,
-                }
-            )
-        return found
+        choices = [choose(rows, whole=counts_whole(self.run)) for rows in groups.values()]
+        return [
+            {
+                "machine": choice.row.get("machine"),
+                "storage": choice.row["storage"],
+                "memory_bytes": choice.row["memory_bytes"],
+                "memory_fraction": choice.row["memory_fraction"],
+                "page_bytes": choice.page_bytes,
+                "gain": choice.gain,
+            }
+            for choice in choices
+        ]
 
     def html(self, heatmap: HeatMap | None = None) -> str:
         """A self-contained page of the result."""
@@ -226,6 +210,7 @@ class PagingResult(FolderResult):
 
 
 def _place(row: declared.Row) -> object:
+    """Machine, storage and memory size of a row."""
     # Older versions do not have the machine.
     return row.get("machine"), row["storage"], row["memory_bytes"], row["memory_fraction"]
 
@@ -252,42 +237,28 @@ def paging(
     Raises:
         NearfarError: bad input.
     """
-    request, path, began = _Request.of(options), Path(trace), time.monotonic()
-    with view(path, request.filtered, request.hosts[0], progress) as seen:
-        text = _engine.paging(seen.path, request.hosts, options=request.values, progress=progress)
-    return _result(request, path, seen.sentence, text, time.monotonic() - began)
+    path, began = Path(trace), time.monotonic()
+    values: dict[str, object] = dict(options)
+    wanted = list_of(options.get("storage") or ())
+    hosts = machines.paging_machines(values.pop("machine", None), wanted)
+    filtered = options.get("filter", ALL_REFERENCES)
+    if len(hosts) > 1 and filtered != ALL_REFERENCES:
+        raise NearfarError(
+            f"--filter {filtered}: {len(hosts)} machines have different caches; give one machine"
+        )
+    with view(path, filtered, hosts[0], progress) as opened:
+        text = _engine.paging(opened.path, hosts, options=values, progress=progress)
+    return _result(path, hosts, opened.sentence, text, time.monotonic() - began)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The resolved options of a study: machines, options for the engine, the filter."""
-
-    hosts: list[machines.Machine]
-    values: dict[str, object]
-    filtered: str
-
-    @classmethod
-    def of(cls, options: declared.Options) -> _Request:
-        values: dict[str, object] = dict(options)
-        wanted = list_of(options.get("storage") or ())
-        hosts = machines.paging_machines(options.get("machine"), wanted)
-        values.pop("machine", None)
-        filtered = options.get("filter", ALL_REFERENCES)
-        if len(hosts) > 1 and filtered != ALL_REFERENCES:
-            raise NearfarError(
-                f"--filter {filtered}: {len(hosts)} machines have different caches; "
-                "give one machine"
-            )
-        return cls(hosts, values, filtered)
-
-
-def _result(request: _Request, path: Path, seen: str, text: str, seconds: float) -> PagingResult:
-    """The result from the engine's answer; ``seen`` describes the references."""
+def _result(
+    path: Path, hosts: list[machines.Machine], references: str, text: str, seconds: float
+) -> PagingResult:
+    """The result from the engine's answer ``text``; ``references`` describes the references."""
     from nearfar.fit import fit_rows
 
-    hosts = request.hosts
-    answer: _Answer = json.loads(text)
-    rows = answer["rows"]
+    answer: Json = json.loads(text)
+    rows: list[declared.Row] = answer["rows"]
     # The first machine; with `--view paper`, all machines have equal rates.
     first = [row for row in rows if row["machine"] == hosts[0].name]
     fits = [plain_fit(fit) for fit in fit_rows(first)]
@@ -298,7 +269,7 @@ def _result(request: _Request, path: Path, seen: str, text: str, seconds: float)
         values=answer["options"],
         trace=path,
         machine=hosts[0] if len(hosts) == 1 else hosts,
-        view=seen,
+        view=references,
     )
     whole: PagingRun = {
         **run,
@@ -346,10 +317,10 @@ def machine_warnings(run: Run) -> list[str]:
     # If one machine lacks its processor, the papers' model gives the times of all.
     mixed = None in lacking.values()
     for name, described in hosts.items():
-        own = name not in machines.names()
-        if lacking[name] is not None and (own or mixed):
+        of_user = name not in machines.names()
+        if lacking[name] is not None and (of_user or mixed):
             lines.append(f"times are those of the papers' model: {lacking[name]}")
-        if own:
+        if of_user:
             # It takes a tenth of a second to import.
             from nearfar.measure.system import elsewhere
 
@@ -375,12 +346,12 @@ def sample_warnings(run: PagingRun) -> list[str]:
 
 
 def enough_for_left_out(run: PagingRun) -> int | None:
-    """The memory, at least, with which page sizes that were left out have rows; None for none."""
+    """The smallest memory with which page sizes that were left out have rows; None for none."""
     return max((size["least_memory"] or 0 for size in run.get("left_out", ())), default=0) or None
 
 
 def too_few_frames(run: PagingRun) -> list[str]:
-    """A sentence on the cells that a study left out because memory has too few frames, if any."""
+    """A warning about cells that a study left out because memory has too few frames, if any."""
     cells: dict[int, list[Memory]] = {}
     # Older versions do not have this key.
     for cell in run.get("too_few_frames") or ():
@@ -440,25 +411,13 @@ def plain_fit(fit: Fit) -> PlainFit:
         low, high = min(fit.page_bytes), max(fit.page_bytes)
         steps = [low * (high / low) ** (i / (_CURVE - 1)) for i in range(_CURVE)]
         curve = [[p, float(rate)] for p, rate in zip(steps, fit.predict(steps), strict=True)]
-    return {
-        "quantity": plain["quantity"],
-        "model": plain["model"],
-        "formula": plain["formula"],
-        "page_unit": plain["page_unit"],
-        "memory_bytes": plain["memory_bytes"],
-        "memory_fraction": plain["memory_fraction"],
+    values: Json = {
+        **plain,
         "coefficients": {
             name: {"value": value, "low": low, "high": high}
             for name, value in plain["coefficients"].items()
             for low, high in [(plain["intervals"] or {}).get(name, (None, None))]
         },
-        "confidence": plain["confidence"],
-        "r2": plain["r2"],
-        "adjusted_r2": plain["adjusted_r2"],
-        "rmse": plain["rmse"],
-        "loo_mean_relative": plain["loo_mean_relative"],
-        "verdict": plain["verdict"],
-        "reason": plain["reason"],
         "loo_error": plain["loo_rmse"],
         "points": [
             list(point)
@@ -466,3 +425,4 @@ def plain_fit(fit: Fit) -> PlainFit:
         ],
         "curve": curve,
     }
+    return cast("PlainFit", {name: values[name] for name in PlainFit.__annotations__})

@@ -96,9 +96,8 @@ def _page_size(result: PagingResult) -> str:
         return best.sentence[0].lower() + best.sentence[1:]
     if best.gain is None or best.usual is None:
         return best.sentence
-    choice = best.choice
-    needs, start = needed_kernel(choice.row), start_sentence(best.rows, choice)
-    text = _choice(choice, best.gain, best.usual)
+    needs, start = needed_kernel(best.row), start_sentence(best.rows, best)
+    text = _choice(best, best.gain, best.usual)
     text += f" This {needs}." if needs else ""
     return f"{text} {start}" if start else text
 
@@ -131,7 +130,7 @@ def _of_sample(result: PagingResult) -> str:
 
 
 def gain_interval(usual: declared.Row, row: declared.Row) -> tuple[float, float, float]:
-    """The share of the time with ``usual`` that ``row`` saves: 95 % interval and estimate.
+    """The share of the time with ``usual`` that ``row`` saves: low end, estimate, high end (95 %).
 
     Both rows are estimates from a sample. The interval is conservative: both rows share the
     bursts, so their errors partly cancel.

@@ -35,40 +35,18 @@ Rate = Literal["fault_rate", "tlb_miss_rate"]
 
 
 @dataclass(frozen=True)
-class Best:
-    """The best page size for one memory size and storage.
+class Best(PageChoice):
+    """The choice of the page size for one memory size and storage.
 
     Attributes:
         memory: the memory size.
         storage: the name of the storage.
         rows: the rows of all page sizes.
-        choice: the choice among them.
     """
 
     memory: Memory
     storage: str
     rows: Sequence[declared.Row]
-    choice: PageChoice
-
-    @property
-    def row(self) -> declared.Row:
-        """The row of the best page size."""
-        return self.choice.row
-
-    @property
-    def usual(self) -> declared.Row | None:
-        """The row of 4 KiB pages; None if they were not studied."""
-        return self.choice.usual
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of the best page."""
-        return self.choice.page_bytes
-
-    @property
-    def gain(self) -> float | None:
-        """The share of the time with 4 KiB pages that the best page saves, 0 to 1, if known."""
-        return self.choice.gain
 
     @property
     def sentence(self) -> str:
@@ -77,25 +55,25 @@ class Best:
             f"At {self.memory.phrase} on {units.clean(self.storage)} "
             f"the best page is {units.size(self.page_bytes)}"
         )
-        whole, when = self.choice.whole, self.choice.when
-        time = units.duration(counted_ns(self.row, whole))
+        time = units.duration(counted_ns(self.row, self.whole))
         gain = self.gain
         if gain is None:
             return f"{text}: {time} per reference (4 KiB was not among the sizes tried)."
         if self.page_bytes == USUAL_PAGE:
-            if self.choice.refusal is not None:
-                return f"{text}, the usual one: {time} per reference; {self.choice.refusal}."
+            if self.refusal is not None:
+                return f"{text}, the usual one: {time} per reference; {self.refusal}."
             if len(self.rows) == 1:
                 return f"{text}, the only size simulated: {time} per reference."
-            within = "" if self.choice.fastest is self.row else " by more than the error"
+            within = "" if self.fastest is self.row else " by more than the error"
             return (
-                f"{text}, the usual one: {time} per reference{when}, and no other size tried is "
-                f"quicker{within}."
+                f"{text}, the usual one: {time} per reference{self.when}, and no other size tried "
+                f"is quicker{within}."
             )
-        usual = units.duration(counted_ns(self.usual, whole)) if self.usual else ""
+        usual = units.duration(counted_ns(self.usual, self.whole)) if self.usual else ""
         saved = "less than 0.1 %" if gain < 0.0005 else units.percent(gain)
         return (
-            f"{text}: {saved} less time per reference{when} than 4 KiB ({time} instead of {usual})."
+            f"{text}: {saved} less time per reference{self.when} than 4 KiB ({time} instead of "
+            f"{usual})."
         )
 
 
@@ -166,11 +144,16 @@ def best_pages(result: PagingResult) -> dict[tuple[Memory, str], Best]:
     for row in result.rows:
         groups.setdefault((memory_of(row), row["storage"]), []).append(row)
     whole = counts_whole(result.run)
-    return {key: Best(*key, group, choose(group, whole=whole)) for key, group in groups.items()}
+    return {
+        (memory, storage): Best(
+            **vars(choose(rows, whole=whole)), memory=memory, storage=storage, rows=rows
+        )
+        for (memory, storage), rows in groups.items()
+    }
 
 
 def middle_memory(result: PagingResult) -> Memory | None:
-    """The memory size to show first: nearest to half the footprint, or the middle of the list."""
+    """The memory size to show first: nearest to 50 %, or the middle of the list."""
     return middle(memories(result))
 
 

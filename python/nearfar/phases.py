@@ -59,34 +59,34 @@ def phases(rows: Sequence[declared.WorkingSetRow]) -> list[Phase]:
             low = high = size
         low, high = min(low, size), max(high, size)
     total = rows[-1]["record"]
-    found = []
+    result = []
     for begin, end in pairwise([*borders, count]):
-        own = rows[edges[begin] : edges[end]]
-        resident = [row["resident_bytes"] for row in own if row["resident_bytes"] is not None]
-        found.append(
+        part = rows[edges[begin] : edges[end]]
+        resident = [row["resident_bytes"] for row in part if row["resident_bytes"] is not None]
+        result.append(
             Phase(
                 rows[edges[begin] - 1]["record"] / total if begin else 0.0,
-                own[-1]["record"] / total,
-                round(statistics.median(row["bytes"] for row in own)),
+                part[-1]["record"] / total,
+                round(statistics.median(row["bytes"] for row in part)),
                 max(resident, default=None),
             )
         )
-    return found
+    return result
 
 
-def sentence(found: Sequence[Phase]) -> str:
+def sentence(result: Sequence[Phase]) -> str:
     """The phases in words; empty for a single one."""
-    if len(found) < 2:
+    if len(result) < 2:
         return ""
-    if len(found) > MOST:
-        sizes = [phase.working_bytes for phase in found]
+    if len(result) > MOST:
+        sizes = [phase.working_bytes for phase in result]
         low, high = units.size(min(sizes)), units.size(max(sizes))
         return f"the working set keeps changing, between {low} and {high}"
     named = [
         f"{units.size(phase.working_bytes)} until {units.percent(phase.end)}"
-        for phase in found[:-1]
+        for phase in result[:-1]
     ]
     return (
         f"the working set shifts: {', '.join(named)} of the run, then "
-        f"{units.size(found[-1].working_bytes)}"
+        f"{units.size(result[-1].working_bytes)}"
     )

@@ -80,18 +80,18 @@ def from_file(word: str) -> type[Policy] | None:
     except Exception as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise NearfarError(f"--policy: {name}: {what}") from error
-    found = {
+    policies = {
         kind.__name__: kind
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Policy) and kind.__module__ == spec.name
     }
-    if chosen in found:
-        return found[chosen]
-    if len(found) == 1 and not chosen:
-        return next(iter(found.values()))
-    if not found:
+    if chosen in policies:
+        return policies[chosen]
+    if len(policies) == 1 and not chosen:
+        return next(iter(policies.values()))
+    if not policies:
         raise NearfarError(f"--policy: {name}: has no class derived from nearfar.tiering.Policy")
-    raise NearfarError(f"--policy: {name}: name one of {', '.join(found)}, as {name}:CLASS")
+    raise NearfarError(f"--policy: {name}: name one of {', '.join(policies)}, as {name}:CLASS")
 
 
 def read_knobs(path: str | Path) -> dict[str, str]:

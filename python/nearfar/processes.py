@@ -77,12 +77,12 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def children(pid: int) -> list[int]:
     """The child processes of all threads of a process; empty once it has ended."""
-    found: list[int] = []
+    pids: list[int] = []
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):
-                found += map(int, (thread / "children").read_text().split())
-    return found
+                pids += map(int, (thread / "children").read_text().split())
+    return pids
 
 
 def process_tree(pid: int) -> list[int]:

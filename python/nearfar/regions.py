@@ -12,16 +12,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, TypedDict, get_args
+from typing import Final, Literal, TypedDict
 
 from nearfar import _engine
-from nearfar import paging_findings as findings
 from nearfar.declared import explain as declared
 from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
 from nearfar.machine import Machine
+from nearfar.page_choice import USUAL_PAGE, usual_row
 from nearfar.schema import Column, Rows
-from nearfar.symbols import Costs
+from nearfar.symbols import Costs, Site
 
 #: Options of a paging run that a second simulation of its trace takes.
 _OPTIONS: Final = ("tlb", "replacement", "kinds", "lifetimes", "filter",
@@ -29,7 +29,9 @@ _OPTIONS: Final = ("tlb", "replacement", "kinds", "lifetimes", "filter",
 #: The minimum share of the whole time that a region must save to get a larger page.
 _WORTH: Final = 0.001
 #: Counts that must equal those of the row.
-_Checked = Literal["tlb_misses", "tlb_second_hits"]
+_CHECKED: Final[tuple[Literal["tlb_misses", "tlb_second_hits"], ...]] = (
+    "tlb_misses", "tlb_second_hits"
+)  # fmt: skip
 
 #: A region at a page size.
 SIZES: Final = Rows(
@@ -57,7 +59,8 @@ SIZES: Final = Rows(
 class Counts(Costs):
     """Counts as the engine returns them (``crates/study/src/paging/explain.rs``), and their cost.
 
-    The last four, in pages and picoseconds, are counted with a processor only.
+    The last four (faults that need no device, times in picoseconds) are 0 unless a processor is
+    simulated.
     """
 
     given: int
@@ -75,13 +78,8 @@ class Place(Counts):
     resident_bytes: int
 
 
-class SiteCounts(Counts):
-    """A block of instructions (:class:`nearfar.symbols.Site`)."""
-
-    name: str
-    program: str
-    offset: int | None
-    addr: int | None
+class SiteCounts(Counts, Site):
+    """A block of instructions."""
 
 
 class Explained(TypedDict):
@@ -89,7 +87,7 @@ class Explained(TypedDict):
 
     lifetimes: bool
     total: Counts
-    #: The part of it by references of the kernel.
+    #: The part of ``total`` that references of the kernel cause.
     kernel: Counts
     kernel_instructions: int
     regions: list[Place]
@@ -142,8 +140,7 @@ def count(
     all_found: list[Explained] = json.loads(text)
     for row, found in zip(rows, all_found, strict=True):
         total = found["total"]
-        checked: tuple[_Checked, ...] = get_args(_Checked)
-        for name in checked:
+        for name in _CHECKED:
             if total[name] != row[name]:
                 raise NearfarError(
                     f"{trace}: the run has {row[name]:,} {name.replace('_', ' ')}, its trace has "
@@ -163,7 +160,7 @@ def count(
 
 
 def _ns(place: Counts, total: Counts, row: paging_declared.Row) -> float:
-    """Nanoseconds per reference of the program that a place costs."""
+    """The part of the row's time that a place costs, in ns per reference of the program."""
 
     def part(count: int, whole: int, ns: float) -> float:
         return ns * count / whole if whole else 0.0
@@ -201,7 +198,7 @@ def by_region(
     Raises:
         NearfarError: 4 KiB is not among the rows, or the counts are not those of the rows.
     """
-    usual = next((row for row in rows if row["page_bytes"] == findings.USUAL_PAGE), None)
+    usual = usual_row(rows)
     if usual is None:
         raise NearfarError(
             f"{trace}: by region, larger pages are compared with those of 4 KiB, which the run "
@@ -210,31 +207,31 @@ def by_region(
     smallest = min(row["page_bytes"] for row in rows)
     if counted is None:
         counted = count(trace, machine, run_options, rows, smallest, progress)
-    at: dict[str, dict[int, tuple[float, int]]] = {}
-    for row, found in zip(rows, counted, strict=True):
-        for region in found["regions"]:
-            sizes = at.setdefault(region["name"], {})
+    by_name: dict[str, dict[int, tuple[float, int]]] = {}
+    for row, explained in zip(rows, counted, strict=True):
+        for region in explained["regions"]:
+            sizes = by_name.setdefault(region["name"], {})
             sizes[row["page_bytes"]] = (region["ns"], region["resident_bytes"])
-    made = [row for name, sizes in at.items() for row in _sized(name, sizes, usual["total_ns"])]
-    best = {row["name"]: row["saved_ns"] for row in made if row["advised"]}
-    made.sort(key=lambda row: (-best[row["name"]], row["name"], row["page_bytes"]))
-    return made
+    whole_ns = usual["total_ns"]
+    sized = [row for name, sizes in by_name.items() for row in _sized(name, sizes, whole_ns)]
+    saved = {row["name"]: row["saved_ns"] for row in sized if row["advised"]}
+    return sorted(sized, key=lambda row: (-saved[row["name"]], row["name"], row["page_bytes"]))
 
 
 def _sized(
     name: str, sizes: Mapping[int, tuple[float, int]], whole_ns: float
 ) -> list[declared.SizesRow]:
-    ns_before, bytes_before = sizes[findings.USUAL_PAGE]
-    # A region that has less memory with larger pages shares those of a neighbour, so that its times
+    ns_before, bytes_before = sizes[USUAL_PAGE]
+    # A region that has less memory with larger pages shares pages with a neighbour, so its times
     # do not count.
-    own = [
+    candidates = [
         size
         for size, (_, resident) in sizes.items()
-        if size == findings.USUAL_PAGE or resident >= max(size, bytes_before)
+        if size == USUAL_PAGE or resident >= max(size, bytes_before)
     ]
-    best = min(own, key=lambda size: (sizes[size][0], size))
+    best = min(candidates, key=lambda size: (sizes[size][0], size))
     if ns_before - sizes[best][0] < _WORTH * whole_ns:
-        best = findings.USUAL_PAGE
+        best = USUAL_PAGE
     return [
         {
             "name": name,

@@ -66,7 +66,7 @@ class Result:
 
     def __repr__(self) -> str:
         """The finding and a small table, for a terminal of 80 columns."""
-        more = f"{self._made()}: .table, .to_polars(), .plot()"
+        more = f"{self._summary()}: .table, .to_polars(), .plot()"
         printed = load("nearfar.report.tables:text")(self.view(), 80, elsewhere=".table has them")
         lines = printed.splitlines()
         if len(lines) >= LINES:
@@ -79,7 +79,7 @@ class Result:
             return load(self.shown)(self)
         return load("nearfar.report.tables:first_rows")(self.table)
 
-    def _made(self) -> str:
+    def _summary(self) -> str:
         """Its class and the size of its table."""
         table = self.table
         return f"{self._name}, {table.num_rows:,} rows, {table.num_columns} columns"
@@ -154,7 +154,7 @@ class Result:
             chart = self.plot()
         except NearfarError:  # it has no chart
             chart = None
-        more = f"{self._made()}: .table has all"
+        more = f"{self._summary()}: .table has all"
         return str(load("nearfar.report.notebook:html")(self.view(), chart, more))
 
 
@@ -163,6 +163,7 @@ class FolderResult(Result):
 
     #: The columns of ``table``; by question, for a study that has several.
     columns: ClassVar[Rows | Mapping[str, Rows]]
+    run: Mapping[str, Any]
     rows: Sequence[Mapping[str, object]]
 
     @property
@@ -220,4 +221,4 @@ class FolderResult(Result):
 
     def _run(self) -> Mapping[str, object]:
         """The content of ``run.json``."""
-        raise NotImplementedError
+        return self.run

@@ -62,7 +62,7 @@ def open_run(folder: str | Path) -> Run:
     try:
         run = read_json(path / RUN)
     except ValueError:
-        raise NearfarError(f"{path / RUN}: is damaged; run the study again") from None
+        run = None
     if not isinstance(run, dict):
         raise NearfarError(f"{path / RUN}: is damaged; run the study again")
     if run.get("study") == "sweep":

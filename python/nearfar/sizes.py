@@ -83,10 +83,9 @@ def parse_memory(text: str, flag: str = "--memory") -> list[Memory]:
     """
     from nearfar import _engine
 
-    found = _engine.parse_memory(text, flag)
     return [
         Memory(size, False) if size is not None else Memory(fraction or 0.0, True)
-        for fraction, size in found
+        for fraction, size in _engine.parse_memory(text, flag)
     ]
 
 

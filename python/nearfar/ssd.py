@@ -58,7 +58,10 @@ class Bin(TypedDict):
 
 
 class Timeline(TypedDict):
-    """Nanoseconds of running, stalling, sleeping and disk, by thread and interval."""
+    """Nanoseconds of running, stalling, sleeping and waiting for the disk, by thread and interval.
+
+    ``stretch_ns`` is the length of an interval.
+    """
 
     stretch_ns: int
     threads: list[list[tuple[int, int, int, int]]]
@@ -71,22 +74,6 @@ class Detail(TypedDict):
     service: list[Bin]
     error: list[Bin]
     timeline: Timeline
-
-
-class Result(TypedDict):
-    """An ssd result as plain values."""
-
-    run: Run
-    rows: list[declared.Row]
-    details: list[Detail]
-
-
-class _Answer(TypedDict):
-    """What ``_engine.ssd`` returns."""
-
-    options: Json
-    rows: list[declared.Row]
-    details: list[Detail]
 
 
 @dataclass(frozen=True)
@@ -108,11 +95,8 @@ class SsdResult(FolderResult):
     shown = "nearfar.report.ssd:ssd"
     page = "nearfar.report.html.ssd:SsdPage"
     chart = "nearfar.report.plots.ssd:draw"
+    plain = ("run", "rows", "details")
     columns: ClassVar[Rows] = declared.ROWS
-
-    def to_dict(self) -> Result:
-        """The result as plain values, as ``--format json`` prints it."""
-        return {"run": self.run, "rows": self.rows, "details": self.details}
 
     @classmethod
     def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> SsdResult:
@@ -155,7 +139,7 @@ def ssd(
     """
     path, began = Path(trace), time.monotonic()
     machine = machines.load(options.pop("machine", MACHINE))
-    answer: _Answer = json.loads(_engine.ssd(path, machine, options=options, progress=progress))
+    answer: Json = json.loads(_engine.ssd(path, machine, options=options, progress=progress))
     run = provenance(
         "ssd",
         arguments=[path],

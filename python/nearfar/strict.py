@@ -5,7 +5,6 @@ Sizes are bounded; an error names the file, the line and the key.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, did_you_mean
 
 #: An object of a JSON or TOML text, not yet checked.
 Json: TypeAlias = dict[str, Any]
@@ -120,7 +119,5 @@ class Complaint:
     def unless_known(self, path: str, key: str, known: Mapping[str, object]) -> None:
         """Raise unless ``known`` has ``key``; the message suggests the nearest known key."""
         if key not in known:
-            meant = difflib.get_close_matches(key, known, 1)
-            hint = f"; did you mean `{meant[0]}`?" if meant else ""
-            listed = ", ".join(known)
+            hint, listed = did_you_mean(key, known), ", ".join(known)
             raise self(path, f"unknown key `{key[:60]}`{hint} (keys here: {listed})")

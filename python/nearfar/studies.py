@@ -30,26 +30,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """A parameter of a study's function.
-
-    Attributes:
-        name: its name.
-        annotation: its type, resolved.
-        default: its default; ``inspect.Parameter.empty`` if it is required.
-    """
-
-    name: str
-    annotation: object
-    default: object
-
-    @property
-    def required(self) -> bool:
-        """Whether it has no default."""
-        return self.default is inspect.Parameter.empty
-
-
-@dataclass(frozen=True)
 class Study:
     """One study.
 
@@ -87,14 +67,14 @@ class Study:
         function: Callable[..., FolderResult] = getattr(self.module, self.name.rpartition("-")[2])
         return function
 
-    def parameters(self) -> dict[str, Parameter]:
-        """The parameters that a sweep may set, by name, in the order of the function."""
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """The parameters that a sweep may set, with resolved types, in the function's order."""
         hints: dict[str, object] = typing.get_type_hints(self.function)
         hints |= {option.name: option.annotation for option in options_of(self.function)}
         internal = ("progress", "max_memory", self.threads)
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
         return {
-            name: Parameter(name, hints[name], parameter.default)
+            name: parameter.replace(annotation=hints[name])
             for name, parameter in inspect.signature(self.function).parameters.items()
             if parameter.kind not in positional and name not in internal
         }

@@ -10,14 +10,16 @@ used: its names would be wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from nearfar import _engine
 from nearfar.declared import explain as declared
 from nearfar.errors import NearfarError
+
+#: A block of instructions with the keys ``name``, ``offset`` and ``addr`` of :class:`Site`.
+S = TypeVar("S", bound=Mapping[str, Any])
 
 #: The distributions' folder of debug files.
 _SYSTEM: Final = Path("/usr/lib/debug")
@@ -58,16 +60,12 @@ class Code(NamedTuple):
     line: int | None
 
 
-@dataclass(frozen=True)
-class _Files:
-    """The mapped file, and the file with its debug information."""
-
-    image: Path
-    debug: Path | None
+#: A mapped file, and the file with its debug information.
+_Files = tuple[Path, Path | None]
 
 
 class Symbols:
-    """Finds names, and remembers files without names."""
+    """Finds the names of code, and keeps a list of files without names."""
 
     def __init__(
         self,
@@ -108,8 +106,9 @@ class Symbols:
         files = self._files(file) if file.startswith("/") else None
         if files is None:
             return [_address(offset) for offset in offsets]
-        found = json.loads(_engine.elf_names(files.image, offsets, debug=files.debug))
-        if not any(name["function"] for name in found):
+        image, debug = files
+        names = json.loads(_engine.elf_names(image, offsets, debug=debug))
+        if not any(name["function"] for name in names):
             self._note(_STRIPPED, file)
         return [
             Code(
@@ -117,16 +116,33 @@ class Symbols:
                 name["file"],
                 name["line"],
             )
-            for name, offset in zip(found, offsets, strict=True)
+            for name, offset in zip(names, offsets, strict=True)
         ]
 
     def jit(self, addrs: Sequence[int]) -> list[Code | None]:
         """The names of addresses in perf maps."""
-        found: list[str | None] = [None] * len(addrs)
+        names: list[str | None] = [None] * len(addrs)
         for file in self._maps:
-            names = _engine.perf_names(file, addrs)
-            found = [old or new for old, new in zip(found, names, strict=True)]
-        return [None if name is None else Code(name, None, None) for name in found]
+            more = _engine.perf_names(file, addrs)
+            names = [old or new for old, new in zip(names, more, strict=True)]
+        return [None if name is None else Code(name, None, None) for name in names]
+
+    def codes(self, sites: Iterable[S]) -> Iterator[tuple[S, str, Code | None]]:
+        """Each site with its file and its code, one file after the other.
+
+        Code that was compiled at run time has no file, and a name only in perf maps.
+        """
+        by_file: dict[str, list[S]] = {}
+        for site in sites:
+            by_file.setdefault(site["name"] if site["offset"] is not None else "", []).append(site)
+        for file, group in by_file.items():
+            codes: Sequence[Code | None]
+            if file:
+                codes = self.functions(file, [site["offset"] or 0 for site in group])
+            else:
+                codes = self.jit([site["addr"] or 0 for site in group])
+            for site, code in zip(group, codes, strict=True):
+                yield site, file, code
 
     @property
     def notes(self) -> list[str]:
@@ -137,11 +153,12 @@ class Symbols:
         self._unknown.setdefault(why, []).append(file)
 
     def _files(self, file: str) -> _Files | None:
+        """The files of a mapped file, cached."""
         if file not in self._known:
-            self._known[file] = self._look(file)
+            self._known[file] = self._search(file)
         return self._known[file]
 
-    def _look(self, file: str) -> _Files | None:
+    def _search(self, file: str) -> _Files | None:
         wanted = self._build_ids.get(file)
         name = Path(file).name
         places = [path for path in self._given if path.name == name]
@@ -156,20 +173,21 @@ class Symbols:
             else:
                 self._note(_GONE, file)
             return None
-        own = _build_id(image)
-        if wanted is None and own is not None:
+        build_id = _build_id(image)
+        if wanted is None and build_id is not None:
             self._note(_UNCHECKED, file)
-        return _Files(image, self._debug(own, name))
+        return image, self._debug(build_id, name)
 
-    def _debug(self, own: str | None, name: str) -> Path | None:
-        """The debug file of the file with this build id."""
-        if own is None:
+    def _debug(self, build_id: str | None, name: str) -> Path | None:
+        """The file with the debug information of the file with this build id."""
+        if build_id is None:
             return None
-        tail = Path(".build-id") / own[:2] / f"{own[2:]}.debug"
+        tail = Path(".build-id") / build_id[:2] / f"{build_id[2:]}.debug"
         places = [folder / tail for folder in (*self._folders, _SYSTEM)]
         places += [folder / f"{name}.debug" for folder in self._folders]
         places += self._given
-        return next((path for path in places if path.is_file() and _build_id(path) == own), None)
+        files = (path for path in places if path.is_file())
+        return next((path for path in files if _build_id(path) == build_id), None)
 
 
 def by_line(
@@ -183,32 +201,23 @@ def by_line(
         command: the captured command.
     """
     first = Path(command[0]).name if command else ""
-    by_file: dict[str, list[Site]] = {}
-    for site in sites:
-        by_file.setdefault(site["name"] if site["offset"] is not None else "", []).append(site)
     lines: dict[tuple[str, str, str, str | None, int | None], declared.FunctionsRow] = {}
-    for file, own in by_file.items():
-        named: Sequence[Code | None]
-        if file:
-            named = symbols.functions(file, [site["offset"] or 0 for site in own])
-        else:
-            named = symbols.jit([site["addr"] or 0 for site in own])
-        for site, code in zip(own, named, strict=True):
-            library = file or ("(compiled at run time)" if code else site["name"])
-            function, source, line = code or _address(site["addr"])
-            program = Path(site["program"]).name or first
-            key = (program, library, function, source, line)
-            if key in lines:
-                add(lines[key], site)
-                continue
-            lines[key] = {
-                "program": program,
-                "library": library,
-                "function": function,
-                "file": source,
-                "line": line,
-                **costs_of(site),
-            }
+    for site, file, code in symbols.codes(sites):
+        library = file or ("(compiled at run time)" if code else site["name"])
+        function, source, line = code or _address(site["addr"])
+        program = Path(site["program"]).name or first
+        key = (program, library, function, source, line)
+        if key in lines:
+            add(lines[key], site)
+            continue
+        lines[key] = {
+            "program": program,
+            "library": library,
+            "function": function,
+            "file": source,
+            "line": line,
+            **costs_of(site),
+        }
     return sorted(lines.values(), key=lambda row: -row["ns"])
 
 

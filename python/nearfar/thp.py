@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 #: The policy that others are compared with, if it is studied; otherwise the first one.
 BASE: Final = "never"
+#: Policies that have a name.
 _NAMED: Final = {
     name for option in declared.OPTIONS if option.name == "policy" for name, _ in option.choices
 }
@@ -87,16 +88,6 @@ class _Area(TypedDict):
     large_bytes: float
 
 
-class _Answer(TypedDict):
-    """What ``_engine.thp`` returns."""
-
-    options: Json
-    rows: list[declared.Row]
-    points: list[declared.PointsRow]
-    areas: list[_Area]
-    lifetimes: bool
-
-
 @dataclass(frozen=True)
 class ThpResult(FolderResult):
     """Policies compared.
@@ -127,9 +118,6 @@ class ThpResult(FolderResult):
         rows, points = (tables[name].to_pylist() for name in ("result", "points"))
         areas = tables["areas"].to_pylist() if "areas" in tables else []
         return cls(cast("Run", run), rows, points, areas)
-
-    def _run(self) -> Mapping[str, object]:
-        return self.run
 
     def _tables(self) -> Mapping[str, pyarrow.Table]:
         tables = {"result": self.table, "points": declared.POINTS_ROWS.table(self.points)}
@@ -204,31 +192,25 @@ def _base(rows: Sequence[declared.Row]) -> declared.Row:
 
 
 def _compared(areas: Sequence[_Area], base: declared.Row) -> list[declared.AreasRow]:
-    """Areas beside those of the policy ``base``; those that it does not have cost it nothing."""
-    usual = {area["area"]: area for area in areas if area["policy"] == base["policy"]}
-    whole = steady_ns(base) or 1.0
-    made: list[declared.AreasRow] = []
+    """Areas compared with those of the policy ``base``; one that it lacks costs it nothing."""
+    base_areas = {area["area"]: area for area in areas if area["policy"] == base["policy"]}
+    whole_ns = steady_ns(base) or 1.0
+    compared: list[declared.AreasRow] = []
     for area in areas:
-        before = usual.get(area["area"])
+        before = base_areas.get(area["area"])
         saved = (_steady(before) if before else 0.0) - _steady(area)
         added = area["mean_bytes"] - (before["mean_bytes"] if before else 0.0)
-        share = saved / whole
+        share = saved / whole_ns
         allowed = max(FREE_GROWTH_OF_AREA, GROWTH_PER_GAIN * share) * base["mean_bytes"]
         gains = share >= _WORTH and area["large_bytes"] > 0
         advice = NO_HUGE if added > allowed else HUGE if gains else ""
-        made.append(
-            {
-                **area,
-                "saved_ns": saved,
-                "saved_share": share,
-                "added_bytes": added,
-                "advice": advice,
-            }
-        )
-    return made
+        change = {"saved_ns": saved, "saved_share": share, "added_bytes": added, "advice": advice}
+        compared.append(cast("declared.AreasRow", {**area, **change}))
+    return compared
 
 
 def _steady(area: _Area) -> float:
+    """Nanoseconds per reference without those in which memory is filled."""
     return area["wait_ns"] + area["fault_ns"] - area["start_ns"]
 
 
@@ -243,7 +225,7 @@ def largest(policy: str) -> int:
 
 
 def settings(policy: str) -> dict[str, str]:
-    """What a policy is for the kernel: words by file below /sys/kernel/mm/transparent_hugepage.
+    """The kernel's settings for a policy, by file below /sys/kernel/mm/transparent_hugepage.
 
     Sizes that are not named are ``never``.
 
@@ -282,7 +264,7 @@ def thp(
     """
     path = Path(trace)
     machine = machines.paging_machine(options.pop("machine", None))
-    answer: _Answer = json.loads(_engine.thp(path, machine, options=options, progress=progress))
+    answer: Json = json.loads(_engine.thp(path, machine, options=options, progress=progress))
     run = provenance(
         "thp",
         arguments=[path],

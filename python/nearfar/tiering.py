@@ -66,19 +66,6 @@ class PolicyInfo(TypedDict):
     knobs: list[Knob]
 
 
-class _Answer(TypedDict):
-    """What ``_engine.tiering_run`` returns."""
-
-    options: Json
-    rows: list[declared.Row]
-    series: list[declared.SeriesRow]
-    footprint_bytes: int
-    peak_resident_bytes: int | None
-    policy_scale: float
-    nodes: list[str]
-    node_bytes: list[int]
-
-
 class TieringRun(Run, total=False):
     """The record of a tiering run."""
 
@@ -235,97 +222,45 @@ def tiering(
     Raises:
         NearfarError: bad input.
     """
-    request, began = _Request.of(loads, options, knobs), time.monotonic()
-    answer, sentence = _answer(request, progress)
-    return _result(request, answer, sentence, time.monotonic() - began)
-
-
-@dataclass(frozen=True)
-class _Request:
-    """The resolved options of a study, with what the engine parses in ``values``."""
-
-    machine: machines.Machine
-    traces: list[Path]
-    workloads: list[str]
-    knobs: dict[str, str]
-    #: By the text that repeats the run: a name, a Python file, or the label of an object.
-    policies: dict[str, _EnginePolicy]
-    filtered: str
-    values: dict[str, object]
-
-    @classmethod
-    def of(
-        cls,
-        loads: Sequence[str | PathLike[str]],
-        options: declared.Options,
-        knobs: Knobs | None,
-    ) -> _Request:
-        loads = loads or _listed(options.get("workload", WORKLOAD))
-        traces = [trace for trace in map(trace_of, loads) if trace is not None]
-        if traces and len(traces) < len(loads):
-            raise NearfarError(
-                "--workload: traces and generated workloads do not run together, as their memory "
-                "has different scales; give one kind"
-            )
-        workloads = [fspath(load) for load in loads]
-        values: dict[str, object] = {**options, "workload": workloads}
-        machine = machines.load(options.get("machine", default(declared.OPTIONS, "machine")))
-        values.pop("machine", None)
-        values.pop("policy", None)
-        texts = {name: knob_text(value) for name, value in (knobs or {}).items()}
-        policies = _policies(options.get("policy", "all"), by_policy(texts))
-        filtered = options.get("filter", default(declared.OPTIONS, "filter"))
-        return cls(machine, traces, workloads, texts, policies, filtered, values)
-
-
-def _listed(
-    loads: str | PathLike[str] | Sequence[str | PathLike[str]],
-) -> Sequence[str | PathLike[str]]:
-    """The workloads of an option."""
-    if not isinstance(loads, str):
-        return loads if isinstance(loads, Sequence) else [loads]
-    return [loads] if Path(loads).exists() else list_of(loads)
-
-
-def _answer(
-    request: _Request, progress: Callable[[int], None] | None
-) -> tuple[_Answer, str | None]:
-    """The engine's answer, and the sentence on the references; None for a workload."""
+    began = time.monotonic()
+    loads = loads or _listed(options.get("workload", WORKLOAD))
+    traces = [trace for trace in map(trace_of, loads) if trace is not None]
+    if traces and len(traces) < len(loads):
+        raise NearfarError(
+            "--workload: traces and generated workloads do not run together, as their memory "
+            "has different scales; give one kind"
+        )
+    workloads = [fspath(load) for load in loads]
+    values: dict[str, object] = {**options, "workload": workloads}
+    machine = machines.load(values.pop("machine", default(declared.OPTIONS, "machine")))
+    texts = {name: knob_text(value) for name, value in (knobs or {}).items()}
+    policies = _policies(values.pop("policy", "all"), by_policy(texts))
+    filtered = options.get("filter", default(declared.OPTIONS, "filter"))
     with ExitStack() as stack:
-        views = [
-            stack.enter_context(view(trace, request.filtered, request.machine, progress))
-            for trace in request.traces
-        ]
+        views = [stack.enter_context(view(trace, filtered, machine, progress)) for trace in traces]
         text = _engine.tiering_run(
-            request.machine,
-            policies=list(request.policies.values()),
-            traces=[seen.path for seen in views],
+            machine,
+            policies=list(policies.values()),
+            traces=[opened.path for opened in views],
             policy_scale=None,
-            options=request.values,
+            options=values,
             progress=progress,
         )
-    answer: _Answer = json.loads(text)
-    return answer, "; ".join(dict.fromkeys(seen.sentence for seen in views)) or None
-
-
-def _result(
-    request: _Request, answer: _Answer, sentence: str | None, seconds: float
-) -> TieringResult:
-    values = answer["options"] | {"policy": list(request.policies)}
-    del values["workload"]
-    traces, workload = request.traces, ",".join(request.workloads)
+    answer: Json = json.loads(text)
+    recorded = answer["options"] | {"policy": list(policies)}
+    workload = ",".join(workloads)
     run = provenance(
         "tiering",
         arguments=traces or ["--workload", workload],
         options=declared.OPTIONS,
-        values=values,
+        values={name: value for name, value in recorded.items() if name != "workload"},
         trace=traces[0] if len(traces) == 1 else None,
-        machine=request.machine,
-        view=sentence,
+        machine=machine,
+        view="; ".join(dict.fromkeys(opened.sentence for opened in views)) or None,
     )
-    for key, value in request.knobs.items():
+    for key, value in texts.items():
         run["command"] += f" --knob {shlex.quote(f'{key}={value}')}"
-    run["options"]["knobs"] = request.knobs
+    run["options"]["knobs"] = texts
     whole = {
         **run,
         "workload": workload,
@@ -335,7 +270,17 @@ def _result(
         "node_bytes": dict(zip(answer["nodes"], answer["node_bytes"], strict=True)),
         **({"traces": [of_trace(trace) for trace in traces]} if len(traces) > 1 else {}),
     }
+    seconds = time.monotonic() - began
     return TieringResult(cast("TieringRun", whole), answer["rows"], answer["series"], seconds)
+
+
+def _listed(
+    loads: str | PathLike[str] | Sequence[str | PathLike[str]],
+) -> Sequence[str | PathLike[str]]:
+    """The workloads of an option."""
+    if not isinstance(loads, str):
+        return loads if isinstance(loads, Sequence) else [loads]
+    return [loads] if Path(loads).exists() else list_of(loads)
 
 
 #: A policy as the engine takes it: label, name of a built-in one or constructor of one in Python,

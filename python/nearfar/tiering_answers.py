@@ -195,8 +195,11 @@ def answers(result: TieringResult) -> list[str]:
     several = len(fast_memories(result)) > 1
     lines = [_standing(comparison, several)]
     if len(names := tenants(result.rows)) > 1:
-        found = [(name, standing(result, name)) for name in names]
-        lines = [f"{units.clean(name)}: {_standing(each, several)}" for name, each in found if each]
+        lines = [
+            f"{units.clean(name)}: {_standing(of_tenant, several)}"
+            for name in names
+            if (of_tenant := standing(result, name)) is not None
+        ]
     curves = policy_curves(result)
     if curves:
         lines.append(_fast_memory(curves, slowdown(result.run, declared.OPTIONS)))
@@ -241,8 +244,8 @@ def _fast_memory(curves: Sequence[MemoryCurve], limit: float) -> str:
     """The smallest fast memory that is enough, by policy; ``limit``: the allowed slowdown."""
     whole, within = curves[0].whole, f"within {units.percent(limit)} of having all of it fast"
     enough = {curve.name: curve.enough(limit) for curve in curves}
-    found = in_order(memory for memory in enough.values() if memory is not None)
-    if not found or found[0] == whole:
+    sizes = in_order(memory for memory in enough.values() if memory is not None)
+    if not sizes or sizes[0] == whole:
         return (
             f"Fast memory: with less than all of it ({units.size(whole.bytes)}) none runs {within}."
         )
@@ -250,7 +253,7 @@ def _fast_memory(curves: Sequence[MemoryCurve], limit: float) -> str:
     def policies(memory: Memory | None) -> list[str]:
         return [name for name, needed in enough.items() if needed == memory]
 
-    first, *others = found
+    first, *others = sizes
     rest = [f"{_listed(policies(memory))} with {units.size(memory.bytes)}" for memory in others]
     if never := policies(None):
         rest.append(f"{_listed(never)} never")

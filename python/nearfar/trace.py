@@ -96,13 +96,13 @@ class Trace:
     def _kind_encodings(self) -> set[str]:
         import pyarrow.parquet as pq
 
-        found: set[str] = set()
+        encodings: set[str] = set()
         for part in self.parts:
             metadata = pq.read_metadata(part)
-            place = metadata.schema.names.index("kind")
+            column = metadata.schema.names.index("kind")
             for group in range(metadata.num_row_groups):
-                found.update(metadata.row_group(group).column(place).encodings)
-        return found
+                encodings.update(metadata.row_group(group).column(column).encodings)
+        return encodings
 
     def table(self, columns: Sequence[str] | None = None) -> pyarrow.Table:
         """Read every record into memory: about 20 bytes each.
@@ -132,10 +132,10 @@ class Trace:
         with _reading(self.path):
             # A batch can be as large as a row group, so the readahead is small.
             scanner = dataset.scanner(columns=wanted, batch_readahead=2, fragment_readahead=1)
-            found = iter(scanner.to_batches())
+            batches = iter(scanner.to_batches())
         while True:
             with _reading(self.path):
-                batch = next(found, None)
+                batch = next(batches, None)
             if batch is None:
                 return
             if batch.num_rows:
@@ -220,23 +220,23 @@ def open(path: str | PathLike[str]) -> Trace:
     return Trace(folder, json.loads(_engine.trace_open(folder)))
 
 
-def facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def facts(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The scalar values of ``trace.json`` or of an info, as names and values."""
-    rows = [("records", units.count(found["records"]))]
-    if found.get("instructions"):
-        rows.append(("instructions", units.count(found["instructions"])))
-    rows.append(("footprint", units.size(found["footprint_bytes"])))
-    if found.get("peak_resident_bytes") is not None:
-        rows.append(("peak resident", units.size(found["peak_resident_bytes"])))
-    if found.get("filter", "none") != "none":
-        rows.append(("view", units.clean(found["view"])))
-    rows.append(("threads", str(len(found.get("threads") or []))))
-    total = float(found["records"]) or 1.0
-    for kind, number in (found.get("records_by_kind") or {}).items():
+    rows = [("records", units.count(info["records"]))]
+    if info.get("instructions"):
+        rows.append(("instructions", units.count(info["instructions"])))
+    rows.append(("footprint", units.size(info["footprint_bytes"])))
+    if info.get("peak_resident_bytes") is not None:
+        rows.append(("peak resident", units.size(info["peak_resident_bytes"])))
+    if info.get("filter", "none") != "none":
+        rows.append(("view", units.clean(info["view"])))
+    rows.append(("threads", str(len(info.get("threads") or []))))
+    total = float(info["records"]) or 1.0
+    for kind, number in (info.get("records_by_kind") or {}).items():
         share = units.percent(number / total)
         rows.append((units.clean(kind), f"{units.count(number)} ({share})"))
-    if found.get("complete") is False:
-        why = units.clean(found.get("incomplete_reason") or "the capture was cut short")
+    if info.get("complete") is False:
+        why = units.clean(info.get("incomplete_reason") or "the capture was cut short")
         rows.append(("incomplete", why))
     return rows
 

@@ -66,7 +66,7 @@ def percent(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """A whole number with thin groups: ``31 300 000``."""
+    """A whole number in groups of three digits: ``31 300 000``."""
     return f"{int(value):,}".replace(",", " ")
 
 

@@ -10,7 +10,6 @@ for it, and what runs. ``docs/workload.md`` describes the keys.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import json
 import os
@@ -29,7 +28,7 @@ from typing import Final, Unpack
 
 from nearfar import _engine
 from nearfar.declared import workload as declared
-from nearfar.errors import NearfarError
+from nearfar.errors import NearfarError, did_you_mean
 from nearfar.inputs import INPUTS
 from nearfar.output import check_output, claimed
 from nearfar.processes import running
@@ -117,15 +116,15 @@ class Workload:
         if not vm:
             programs += [self.command[0], *(words[0] for words in self.client)]
             programs += ["Xvfb"] if self.display else []
-        wanted = dict.fromkeys([program for program in programs if program not in self.files])
-        gone = [name for name in wanted if not shutil.which(name, path=_path())]
-        return gone + [name for name in self.needs if not vm and not Path(name).exists()]
+        needs = [] if vm else self.needs
+        programs = [name for name in dict.fromkeys(programs) if name not in self.files]
+        missing = [name for name in programs if not shutil.which(name, path=_path())]
+        return missing + [name for name in needs if not Path(name).exists()]
 
     def check_there(self, vm: bool = False) -> None:
         """Raise an error (exit code 3) that says what to install, if something is missing."""
-        gone = self.missing(vm)
-        if gone:
-            what = f"workload {self.name}: not installed: {', '.join(gone)}"
+        if missing := self.missing(vm):
+            what = f"workload {self.name}: not installed: {', '.join(missing)}"
             fix = f"apt-get install {' '.join(self.packages)}"
             raise NearfarError(f"{what}; {fix}", 3)
 
@@ -178,12 +177,10 @@ def load(path_or_name: str, search: Path = SEARCH) -> Workload:
     builtin = dict(_engine.workload_builtin())
     if path_or_name in builtin:
         return parse(path_or_name, builtin[path_or_name])
-    meant = difflib.get_close_matches(path_or_name, builtin, 1)
-    hint = f"; did you mean `{meant[0]}`?" if meant else ""
-    known = ", ".join(builtin)
+    hint = did_you_mean(path_or_name, builtin)
     raise NearfarError(
         f"workload {path_or_name[:60]!r}: no such workload{hint}; give a path to a .toml file or "
-        f"one of: {known}"
+        f"one of: {', '.join(builtin)}"
     )
 
 
@@ -193,19 +190,19 @@ def parse(name: str, text: str) -> Workload:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also huge numbers and deep nesting
         raise NearfarError(f"{name}: not TOML: {error}") from None
-    wrong = Complaint(name, text)
-    known = {one.name: one for one in fields(Workload) if one.name != "name"}
+    complaint = Complaint(name, text)
+    known = {field.name: field for field in fields(Workload) if field.name != "name"}
     for key in table:
-        wrong.unless_known(key, key, known)
+        complaint.unless_known(key, key, known)
     for key, declared_key in known.items():
         if key in table:
             what, is_valid = _CHECKS[str(declared_key.type)]
             if not is_valid(table[key]):
-                raise wrong(key, f"is not {what}")
+                raise complaint(key, f"is not {what}")
         elif declared_key.default is MISSING and declared_key.default_factory is MISSING:
-            raise wrong(key, "is missing")
+            raise complaint(key, "is missing")
     workload = Workload(name=Path(name).name.removesuffix(".toml"), **table)
-    _check(workload, wrong)
+    _check(workload, complaint)
     return workload
 
 
@@ -245,40 +242,41 @@ _CHECKS: Final[dict[str, tuple[str, Callable[[object], bool]]]] = {
 }
 
 
-def _check(workload: Workload, wrong: Complaint) -> None:
-    """Check what concerns several keys."""
+def _check(workload: Workload, complaint: Complaint) -> None:
+    """Check what :data:`_CHECKS` does not: keys inside tables, and keys that depend on others."""
     if not workload.command:
-        raise wrong("command", "is empty; give the program and its arguments")
+        raise complaint("command", "is empty; give the program and its arguments")
     for key, wanted in (("expected", ("records", "pages", "seconds")),
                         ("small", ("skip_refs", "max_refs"))):  # fmt: skip
         table = getattr(workload, key)
         for name in table:
-            wrong.unless_known(f"{key}.{name}", name, dict.fromkeys(wanted))
+            complaint.unless_known(f"{key}.{name}", name, dict.fromkeys(wanted))
         for name in wanted:
             if name not in table:
-                raise wrong(key, f"lacks `{name}`")
+                raise complaint(key, f"lacks `{name}`")
     if workload.small["max_refs"] < 1:
-        raise wrong("small.max_refs", "is not 1 or more")
+        raise complaint("small.max_refs", "is not 1 or more")
     for name, file in workload.files.items():
         path = f"files.{name}"
         if Path(name).name != name or name in ("", ".", ".."):
-            raise wrong(path, "is not a plain file name")
+            raise complaint(path, "is not a plain file name")
         if file.keys() == {"text"} and isinstance(file["text"], str):
             continue
         make = file.get("make")
         if not isinstance(make, str):
-            raise wrong(path, 'has neither `text = "..."` nor `make = "GENERATOR"`')
+            raise complaint(path, 'has neither `text = "..."` nor `make = "GENERATOR"`')
         if make not in INPUTS:
-            meant = difflib.get_close_matches(make, INPUTS, 1)
-            hint = f"; did you mean `{meant[0]}`?" if meant else ""
-            raise wrong(path, f"no generator {make[:60]!r}{hint} (there are: {', '.join(INPUTS)})")
-        taken = [key for key in inspect.signature(INPUTS[make]).parameters if key != "path"]
+            hint = did_you_mean(make, INPUTS)
+            raise complaint(
+                path, f"no generator {make[:60]!r}{hint} (there are: {', '.join(INPUTS)})"
+            )
+        parameters = [key for key in inspect.signature(INPUTS[make]).parameters if key != "path"]
         for key, value in file.items():
-            wrong.unless_known(path, key, dict.fromkeys(["make", *taken]))
+            complaint.unless_known(path, key, dict.fromkeys(["make", *parameters]))
             if key != "make" and not _is_count(value):
-                raise wrong(path, f"`{key}` is not a whole number from 0")
+                raise complaint(path, f"`{key}` is not a whole number from 0")
     if workload.ready is not None and not workload.client:
-        raise wrong("ready", "says when clients may start, but there is no `client`")
+        raise complaint("ready", "says when clients may start, but there is no `client`")
 
 
 @takes(OPTIONS)
@@ -313,39 +311,40 @@ def capture(
     limits += ["--max-refs", str(most)] if most is not None else []
     program = shutil.which(workload.command[0], path=_path()) or workload.command[0]
     with contextlib.ExitStack() as stack:
-        outside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
-        folder = outside / "work"
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
+        folder = scratch / "work"
         folder.mkdir()
-        surroundings = _environment(workload, folder)
+        environment = _environment(workload, folder)
         make_inputs(workload, folder)
         for words in workload.prepare:
-            _run(workload, words, folder, surroundings)
+            _run(workload, words, folder, environment)
         if workload.display and not vm:
-            surroundings["DISPLAY"] = stack.enter_context(_display(workload, surroundings))
+            environment["DISPLAY"] = stack.enter_context(_display(workload, environment))
         began = time.monotonic()
-        made = outside / trace.name
-        nearfar = [sys.executable, "-P", "-m", "nearfar", "capture", "-o", str(made), *limits]
+        captured = scratch / trace.name
+        nearfar = [sys.executable, "-P", "-m", "nearfar", "capture", "-o", str(captured), *limits]
         words = ["--", program, *workload.command[1:]]
         if vm:
             words = in_guest(workload.to_dict(), folder)
-        said = stack.enter_context((outside / "said").open("w+b"))
+        messages = stack.enter_context((scratch / "messages").open("w+b"))
         stdin = folder / workload.stdin if workload.stdin else Path(os.devnull)
-        with stdin.open("rb") as typed:
-            captured = running(
-                [*nearfar, *words],
-                cwd=folder,
-                # Packages of guests are in the user's cache.
-                env=None if vm else surroundings,
-                stdin=typed,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
+        with stdin.open("rb") as stdin_file:
+            child = stack.enter_context(
+                running(
+                    [*nearfar, *words],
+                    cwd=folder,
+                    # Packages of guests are in the user's cache.
+                    env=None if vm else environment,
+                    stdin=stdin_file,
+                    stdout=subprocess.DEVNULL,
+                    stderr=messages,
+                )
             )
-            child = stack.enter_context(captured)
         patience = PATIENCE
         if vm:
             patience *= 4 * SLOWER
         else:
-            _clients(workload, folder, surroundings, child)
+            _clients(workload, folder, environment, child)
         try:
             # A window that missed its input would never close.
             code = child.wait(patience if workload.client else None)
@@ -353,18 +352,18 @@ def capture(
             late = f"did not end within {patience:.0f} s{'' if vm else ' of its last client'}"
             raise NearfarError(f"workload {workload.name}: {late}", 1) from None
         seconds = time.monotonic() - began
-        said.seek(0)
-        lines = said.read().decode(errors="replace").strip().splitlines()
+        messages.seek(0)
+        lines = messages.read().decode(errors="replace").strip().splitlines()
         if code != 0 or any("the program exited" in line for line in lines):
             last = [line for line in lines if line.strip()][-3:]
             why = " | ".join(last) if last else f"status {code}"
             raise NearfarError(f"workload {workload.name}: did not run to its end: {why}",
                                code if code in (2, 3, 130) else 1)  # fmt: skip
-        info = json.loads((made / "trace.json").read_text(encoding="utf-8"))
+        info = json.loads((captured / "trace.json").read_text(encoding="utf-8"))
         if info["records"] == 0:
             raise NearfarError(f"workload {workload.name}: ended before `small.skip_refs`", 1)
         with claimed(trace, force=force, holds="trace.json") as temporary:
-            for file in made.iterdir():
+            for file in captured.iterdir():
                 shutil.move(file, temporary)
     pages = sum(info["pages_by_kinds"].values())
     return Captured(workload.name, trace, info["records"], pages, seconds)
@@ -372,13 +371,13 @@ def capture(
 
 def make_inputs(workload: Workload, folder: Path) -> None:
     """Write the files of a workload into ``folder``."""
-    for name, made in workload.files.items():
+    for name, file in workload.files.items():
         path = folder / name
-        if "text" in made:
-            path.write_text(made["text"], encoding="utf-8")
+        if "text" in file:
+            path.write_text(file["text"], encoding="utf-8")
         else:
-            options = {key: value for key, value in made.items() if key != "make"}
-            INPUTS[made["make"]](path, **options)
+            options = {key: value for key, value in file.items() if key != "make"}
+            INPUTS[file["make"]](path, **options)
 
 
 def _path() -> str:
@@ -402,12 +401,12 @@ def _environment(workload: Workload, folder: Path) -> dict[str, str]:
 
 def _run(workload: Workload, words: list[str], folder: Path, environment: dict[str, str]) -> None:
     """Run a command natively; ``<`` and a file name redirect its standard input."""
-    typed = Path(os.devnull)
+    stdin_path = Path(os.devnull)
     if "<" in words:
         at = words.index("<")
-        words, typed = words[:at], folder / words[at + 1]
+        words, stdin_path = words[:at], folder / words[at + 1]
     try:
-        with typed.open("rb") as stdin:
+        with stdin_path.open("rb") as stdin:
             done = subprocess.run(
                 words,
                 cwd=folder,
@@ -454,16 +453,8 @@ def _clients(
 def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
     """Start a virtual display; yields its name (``:7``)."""
     reads, writes = os.pipe()
-    command = [
-        "Xvfb",
-        "-displayfd",
-        str(writes),
-        "-screen",
-        "0",
-        "1280x1024x24",
-        "-nolisten",
-        "tcp",
-    ]
+    screen = ["-screen", "0", "1280x1024x24", "-nolisten", "tcp"]
+    command = ["Xvfb", "-displayfd", str(writes), *screen]
     with running(
         command,
         pass_fds=(writes,),

@@ -10,14 +10,14 @@ from typing import Final
 
 from nearfar.strict import Json
 
-#: About how much slower a program is in a recorded guest than when it is captured alone; waits are
-#: longer by this factor.
+#: About how much slower a program is in a captured guest than when it is captured by itself; time
+#: limits and pauses are multiplied by it.
 SLOWER: Final = 10
-#: Seconds that a client may take: it would wait for the window of a program that failed to start.
+#: Time limit of a client in seconds: if the program failed to start, it would wait forever.
 _PATIENCE: Final = 1200
-#: With room for the packages, which are in its memory. Tasks are threads, as a program's are.
-#: As in a program's capture, only memory counts that is touched while it is recorded. QEMU runs
-#: `rep movsb` and `rep stosb` a byte at a time: neither the kernel nor glibc uses them.
+#: The guest's memory also holds the packages. Its tasks become threads of the trace. As in the
+#: capture of a program, only memory that is touched during the capture counts. QEMU runs
+#: `rep movsb` and `rep stosb` a byte at a time, so the kernel and glibc are set up without them.
 _OPTIONS: Final = (
     *("--vm-image", "debian", "--memory", "2G", "--by-task", "--no-resident"),
     *("--append", "clearcpuid=erms,fsrm"),
@@ -55,13 +55,13 @@ def script(workload: Json) -> str:
             "export DISPLAY=:0",
         ]
     name, *rest = workload["command"]
-    # By its path: the guest's shell has programs of the same names.
+    # Find the path, as the guest's shell has built-in programs of the same names.
     file = f'"$at"/{shlex.quote(name)}'
     lines.append(
         f"program=$(IFS=:; for at in $PATH; do [ ! -x {file} ] || {{ echo {file}; break; }}; done)"
     )
-    typed = shlex.quote(workload["stdin"] or os.devnull)
-    program = f'"$program" {shlex.join(rest)} <{typed} >/dev/null'
+    stdin = shlex.quote(workload["stdin"] or os.devnull)
+    program = f'"$program" {shlex.join(rest)} <{stdin} >/dev/null'
     if not workload["client"]:
         return "\n".join([*lines, program])
     lines += [f"{program} &", "job=$!"]

@@ -1,9 +1,9 @@
 """Compare published results with ours: ``papers/`` has theirs, a module here computes ours.
 
-A study is a module of this package. Its function ``rows`` returns a row (:data:`KEYS`) for each
-published number or statement; its keyword arguments are the declared options that it supports, and
-``progress``. If it also has a function ``study`` with the same arguments, that returns the
-:class:`Reproduced`, with figures and tables.
+A study is a module of this package. Its function ``study`` returns the :class:`Reproduced`, with a
+row (:data:`KEYS`) for each published number or statement. Its keyword arguments are the declared
+options that it supports, ``progress`` if it reports any, and ``rows_only`` to leave out what takes
+longer than the rows: sensitivity, figures and tables.
 
 ``papers/NNN/statements.toml`` has a ``[[statement]]`` (:class:`Statement`) for each row;
 :func:`within_tolerance` computes ``holds`` from its tolerance. A statement in words is measured as
@@ -26,7 +26,7 @@ import math
 import pkgutil
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
@@ -78,14 +78,14 @@ class Statement:
     """A published result.
 
     Attributes:
-        key: its name in the paper, and that of its measurement.
+        key: its name in the statements file and in ``MEASURES`` of the study.
         place: figure, table or section; says: the statement, in a sentence.
-        published: the printed number, or ``stated``; unit: of it and of ours.
-        tolerance: for ours to agree (:func:`within_tolerance`); why: the reason for the tolerance.
+        published: the printed number, or ``stated``; unit: of the published number and of ours.
+        tolerance: for our number to agree (:func:`within_tolerance`); why: the reason for it.
         paper: the number of the paper.
-        differs: why ours differs; empty if it does not.
-        input: the input that ours only repeats: a key of a machine file (``MACHINE: KEY``, or of a
-            section), a choice of the study, or its ``definition``; empty for a result.
+        differs: why our number differs; empty if it does not.
+        input: the input that our number only repeats: a key of a machine file (``MACHINE: KEY``, or
+            of a section), a choice of the study, or its ``definition``; empty for a result.
     """
 
     key: str
@@ -100,14 +100,13 @@ class Statement:
     input: str = ""
 
     def row(self, ours: float | None, note: str) -> declared.Row:
-        """The row of this statement; ``note`` is extended by why it does not hold, if so."""
+        """The row of this statement; if it does not hold, the note also says why."""
         holds = ours is not None and within_tolerance(self.published, ours, self.tolerance)
         if not holds:
             note = with_why(note, self.differs)
-        item = f"{self.place}: {self.says}"
         return {
             "paper": self.paper,
-            "item": item,
+            "item": f"{self.place}: {self.says}",
             "published": self.published,
             "ours": ours,
             "unit": self.unit,
@@ -136,7 +135,7 @@ class Reproduced(Result):
         rows: published results with ours.
         run: the record of the run.
         sensitivity: how many rows hold under other choices of what the papers leave open.
-        figures, tables: for the page.
+        figures, tables: what the HTML page shows besides the rows.
     """
 
     rows: list[declared.Row]
@@ -174,8 +173,14 @@ def _as_text(value: float | str | None) -> str | None:
 
 def names() -> list[str]:
     """Names of the studies, sorted."""
-    found = [module.name for module in pkgutil.iter_modules(__path__)]
-    return sorted(name for name in found if not name.startswith("_"))
+    modules = [module.name for module in pkgutil.iter_modules(__path__)]
+    return sorted(name for name in modules if not name.startswith("_"))
+
+
+def _function(study: str) -> tuple[Callable[..., Reproduced], Container[str]]:
+    """The function of a study and the names of its arguments."""
+    function: Callable[..., Reproduced] = importlib.import_module(f"{__name__}.{study}").study
+    return function, inspect.signature(function).parameters
 
 
 @takes(declared.OPTIONS)
@@ -188,7 +193,7 @@ def reproduce(
     """Run a study of the papers.
 
     Args:
-        study: one of :func:`names`, or the number of a paper, such as ``003``: its rows alone.
+        study: one of :func:`names`, or the number of a paper, such as ``003``, for only its rows.
         progress: called regularly with the number of references done.
         {options}
 
@@ -199,54 +204,43 @@ def reproduce(
     study = papers.STUDIES.get(study, study)
     if study not in names():
         raise unknown("reproduce: no study", study, [*names(), *papers.STUDIES], "studies:")
-    module = importlib.import_module(f"{__name__}.{study}")
-    run: Callable[..., Reproduced | list[declared.Row]] = getattr(module, "study", module.rows)
-    supported = inspect.signature(run).parameters
+    run, supported = _function(study)
     given = _given(options)
     for key in ("full", "traces", "vm"):
         if key in given and key not in supported:
             raise NearfarError(f"--{key}: reproduce {study} has no such option; leave it out")
     given["progress"] = progress
     result = run(**{key: value for key, value in given.items() if key in supported})
-    if not isinstance(result, Reproduced):
-        result = Reproduced(result, {"study": study})
     return result if paper is None else _of_paper(result, paper)
 
 
 def _of_paper(result: Reproduced, paper: str) -> Reproduced:
-    """The part of a result that is of one paper."""
+    """The rows, figures and tables of a result that concern one paper."""
     rows = [row for row in result.rows if row["paper"] == paper]
     items = {row["item"] for row in rows}
-    others = [papers.label(number) for number in papers.SYSTEMS if number != paper]
-    usual = sum(bool(row["holds"]) for row in rows)
+    part = replace(result, rows=rows, run={**result.run, "study": f"reproduce {paper}"})
     sensitivity: list[declared.SensitivityRow] = []
     for case in result.sensitivity:
         more, fewer = ([item for item in case[key] if item in items] for key in ("more", "fewer"))
-        changed: declared.SensitivityRow = {
-            **case,
-            "holds": usual + len(more) - len(fewer),
-            "rows": len(results(rows)),
-            "more": more,
-            "fewer": fewer,
-        }
-        sensitivity.append(changed)
+        holds = part.holding + len(more) - len(fewer)
+        sensitivity.append(
+            {**case, "holds": holds, "rows": part.counted, "more": more, "fewer": fewer}
+        )
+    others = [papers.label(number) for number in papers.SYSTEMS if number != paper]
+
+    def concerns(shown: Figure | TextTable) -> bool:
+        return not any(label in shown["title"] for label in others)
+
     return replace(
-        result,
-        rows=rows,
-        run={**result.run, "study": f"reproduce {paper}"},
+        part,
         sensitivity=sensitivity,
-        figures=[one for one in result.figures if not _names(one["title"], others)],
-        tables=[one for one in result.tables if not _names(one["title"], others)],
+        figures=list(filter(concerns, result.figures)),
+        tables=list(filter(concerns, result.tables)),
     )
 
 
-def _names(title: str, labels: Sequence[str]) -> bool:
-    """Whether a title names one of the papers."""
-    return any(label in title for label in labels)
-
-
 class Claims(TypedDict):
-    """What a paper claims, by what its rows say, and why it matters today."""
+    """A paper's claims that hold, and that do not, by its rows; why they matter today."""
 
     paper: str
     right: list[str]
@@ -256,17 +250,16 @@ class Claims(TypedDict):
 
 def claims(rows: Sequence[declared.Row]) -> list[Claims]:
     """The main claims (``papers/NNN/claims.toml``) of each paper that has rows."""
-    found: list[Claims] = []
+    listed: list[Claims] = []
     for paper in dict.fromkeys(row["paper"] for row in rows if row["paper"] in papers.SYSTEMS):
         content = tomllib.loads(published(f"{paper}/claims"))
         holds = {row["item"]: row["holds"] for row in rows if row["paper"] == paper}
-
-        def says(wanted: bool, content: Json = content, holds: Json = holds) -> list[str]:
-            return [one["says"] for one in content["claim"] if holds.get(one["item"]) is wanted]
-
-        right, wrong = says(True), says(False)
-        found.append({"paper": paper, "right": right, "wrong": wrong, "today": content["today"]})
-    return found
+        right, wrong = (
+            [claim["says"] for claim in content["claim"] if holds.get(claim["item"]) is wanted]
+            for wanted in (True, False)
+        )
+        listed.append({"paper": paper, "right": right, "wrong": wrong, "today": content["today"]})
+    return listed
 
 
 def rows(study: str, **options: Unpack[declared.Options]) -> list[declared.Row]:
@@ -275,7 +268,7 @@ def rows(study: str, **options: Unpack[declared.Options]) -> list[declared.Row]:
 
 
 def _given(options: declared.Options) -> Json:
-    """The options that are set, checked."""
+    """The options that are set, with checked values."""
     values = complete(declared.OPTIONS, options)
     values["threads"] = count("--threads", values["threads"], 0, 1024)
     return {key: value for key, value in values.items() if value}
@@ -298,18 +291,16 @@ def everything(
         NearfarError: a study fails.
     """
     given = _given(options)
-    found: list[declared.Row] = []
+    rows: list[declared.Row] = []
     counts: dict[str, dict[str, int]] = {}
     for name in names():
-        module = importlib.import_module(f"{__name__}.{name}")
-        supported = inspect.signature(module.rows).parameters
+        run, supported = _function(name)
         passed = {key: value for key, value in given.items() if key in supported}
         if progress is not None and "progress" in supported:
             passed["progress"] = progress(name)
-        of_study = module.rows(**passed)
-        hold = sum(bool(row["holds"]) for row in of_study)
-        counts[name] = {"rows": len(results(of_study)), "hold": hold}
-        found += of_study
+        result = run(**passed, rows_only=True)
+        counts[name] = {"rows": result.counted, "hold": result.holding}
+        rows += result.rows
     captured = (
         f"those of {given['traces']}" if "traces" in given else "the bundled views of whole runs"
     )
@@ -319,7 +310,7 @@ def everything(
         "studies": counts,
         "version": _engine.__version__,
     }
-    return Reproduced(found, run)
+    return Reproduced(rows, run)
 
 
 def statements(paper: str) -> list[Statement]:
@@ -340,17 +331,34 @@ def read_statements(text: str) -> list[Statement]:
     """
     try:
         content = tomllib.loads(text)
-        found = [Statement(paper=content["paper"], **given) for given in content["statement"]]
-        for statement in found:
+        listed = [Statement(paper=content["paper"], **keys) for keys in content["statement"]]
+        for statement in listed:
             within_tolerance(statement.published, 0.0, statement.tolerance)
     # Also huge numbers and deep nesting, which Python does not report as TOML errors.
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise NearfarError(f"papers: statements cannot be read: {error}") from None
-    return found
+    return listed
+
+
+def measured(
+    paper: str, measure: Callable[[str], tuple[float, str]], digits: int = 6
+) -> list[declared.Row]:
+    """A row for each statement of a paper.
+
+    Args:
+        paper: the number of the paper.
+        measure: takes the key of a statement, returns our number and a note.
+        digits: significant digits of our numbers.
+    """
+    return [
+        statement.row(float(f"{ours:.{digits}g}"), note)
+        for statement in statements(paper)
+        for ours, note in [measure(statement.key)]
+    ]
 
 
 def explained(rows: Sequence[declared.Row], reasons: Sequence[Json]) -> list[declared.Row]:
-    """Rows; those that do not hold with the first reason that applies.
+    """The rows, with a reason in the note of those that do not hold: the first that applies.
 
     Args:
         rows: the rows.

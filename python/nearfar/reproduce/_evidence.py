@@ -1,7 +1,7 @@
 """Rates and times of the programs of page-size advice (000) and TLB and fault models (001).
 
 Rates are simulated once for each view of the references and each TLB. Times, fits and choices are
-computed from them under a :class:`Setting`: everything that the papers leave open.
+computed from them under a :class:`Setting`, which holds everything that the papers leave open.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +37,9 @@ Array = npt.NDArray[np.float64]
 #: Programs of 001 and of 000 (workloads/*.toml has our substitutes).
 PAPER_001: Final = ("freecell", "gedit", "gqview", "kghostview")
 PAPER_000: Final = ("game", "office", "photo", "pdf", "multimedia")
+PROGRAMS: Final = (*PAPER_001, *PAPER_000)
 #: Page sizes to simulate and fit: from half the smallest that the papers choose to eight times the
-#: largest, so that turning points are visible.
+#: largest, so that minima are visible.
 SIZES: Final = tuple(512 << step for step in range(10))
 #: End of the axes of 001's figures, from its text.
 AXIS: Final = 8192
@@ -59,16 +61,17 @@ class Setting:
         memory: share of the footprint in figures without a memory size.
         unit: bytes that one NVM access moves; None: as in the machine file.
         nvm: the storage for 000's NVM: of its machine, of 001's or of ``optane-ssd``.
-        latency, bandwidth: of 000's NVM, to read; None: as in its machine file.
-        min_gain: least gain for which a VM leaves 4 KiB; 000 names none, but prints whole percents,
-            so less than half of one is no gain.
-        readahead: least bytes that a fault reads from a disk; smaller pages come and go together.
-            Both papers say that disks are read ahead (000, section 1; 001, sections 1 and 3); the
-            size is Linux's default.
+        latency, bandwidth: of reads from 000's NVM; None: as in its machine file.
+        min_gain: minimum gain for which a VM gets another page size than 4 KiB; 000 names none, but
+            prints whole percents, so less than half a percent is no gain.
+        readahead: minimum bytes that a fault reads from a disk; smaller pages are read and evicted
+            together. Both papers say that disks are read ahead (000, section 1; 001, sections 1
+            and 3); the size is Linux's default.
         model: the model that chooses 000's pages: the papers' forms, or that of ``nearfar advise``
             (``auto``), which avoids these forms if they miss known times by more than 1 %.
-        most: largest page of a VM, and for its model, bytes; one doubling above the largest that
-            000 chose, as :data:`SIZES` begins one below the smallest.
+        most: bytes of the largest page that a VM may get and that its model is fitted to; one
+            doubling above the largest that 000 chose, as :data:`SIZES` begins one below the
+            smallest.
     """
 
     view: str = "cache"
@@ -93,7 +96,8 @@ class Rates:
         points: by memory share, a point for each of :data:`SIZES` up to the largest with 8 pages in
             memory.
         memory_bytes: by memory share.
-        references: in the view; footprint_bytes: of 4 KiB pages.
+        references: the number of references in the view.
+        footprint_bytes: the footprint in 4 KiB pages.
     """
 
     points: Mapping[float, list[Point]]
@@ -121,8 +125,8 @@ class Simulation:
         With ``vm``, captures are those of virtual machines.
         """
         self.traces, self.vm = traces, vm
-        #: References before filtering, by workload; empty for captures.
-        self.stand_for = {} if vm else _views.references(traces)
+        #: References before filtering, by workload, if ``traces`` has views; empty for captures.
+        self.unfiltered = {} if vm else _views.references(traces)
         self._stack, self._threads, self._progress = stack, threads, progress
         self._views: dict[tuple[str, str], Path] = {}
         self._rates: dict[tuple[str, str, str, str | None], Rates] = {}
@@ -139,25 +143,24 @@ class Simulation:
         return self._rates[key]
 
     def _simulate(self, workload: str, setting: Setting) -> Rates:
-        seen = (workload, setting.view)
-        if seen not in self._views:
+        key = (workload, setting.view)
+        machine = machines.load(NVM_MACHINE)
+        if key not in self._views:
             trace = self.traces / trace_name(workload, self.vm)
-            if not self.stand_for:
-                caches = machines.load(NVM_MACHINE)
-                opened = view(trace, setting.view, caches, self._progress)
+            if not self.unfiltered:
+                opened = view(trace, setting.view, machine, self._progress)
                 trace = self._stack.enter_context(opened).path
             elif setting.view != "cache" or setting.kinds is not None:
                 raise NearfarError(
                     f"{trace}: holds only references that miss the caches; "
                     "give --traces a folder of whole captures", 3,
                 )  # fmt: skip
-            self._views[seen] = trace
-        described = machines.load(NVM_MACHINE)
-        # The engine itself, as the models of `nearfar paging` are not needed.
-        found = json.loads(
+            self._views[key] = trace
+        # Call the engine directly, as the fits of `nearfar paging` are not needed.
+        answer = json.loads(
             _engine.paging(
-                self._views[seen],
-                [described],
+                self._views[key],
+                [machine],
                 options={
                     **_options(setting),
                     "page_sizes": SIZES,
@@ -169,20 +172,20 @@ class Simulation:
                 progress=self._progress,
             )
         )
-        references = self.stand_for.get(workload, int(found["records"]))
-        for row in found["rows"]:
+        references = self.unfiltered.get(workload, int(answer["records"]))
+        for row in answer["rows"]:
             row["references"] = references
             row["tlb_miss_rate"] = row["tlb_misses"] / references
             row["fault_rate"] = row["faults"] / references
         by_memory = {
-            share: [row for row in found["rows"] if abs(row["memory_fraction"] - share) < 1e-9]
+            share: [row for row in answer["rows"] if abs(row["memory_fraction"] - share) < 1e-9]
             for share in MEMORIES
         }
         return Rates(
             {share: points_of(rows) for share, rows in by_memory.items()},
             {share: int(rows[0]["memory_bytes"]) for share, rows in by_memory.items()},
             references,
-            int(found["footprint_bytes"]),
+            int(answer["footprint_bytes"]),
         )
 
     def kernel_shares(self, workload: str, setting: Setting) -> dict[str, float]:
@@ -190,13 +193,13 @@ class Simulation:
         memory = self.rates(workload, setting).memory_bytes[setting.memory]
         options = {**_options(setting), "page_sizes": [USUAL_PAGE], "memory": str(memory)}
         view = self._views[workload, setting.view]
-        found = json.loads(_engine.paging_explain(view, options=options, progress=self._progress))
+        answer = json.loads(_engine.paging_explain(view, options=options, progress=self._progress))
         counts = ("references", "tlb_misses", "faults")
-        return {name: found["kernel"][name] / found["total"][name] for name in counts}
+        return {name: answer["kernel"][name] / answer["total"][name] for name in counts}
 
 
 def _options(setting: Setting) -> dict[str, object]:
-    """The engine's options. As in the papers, pages never end: memory is of the footprint."""
+    """The engine's options. As in the papers, pages are never freed."""
     kinds = {} if setting.kinds is None else {"kinds": setting.kinds}
     return {"tlb": setting.tlb, "lifetimes": "off", **kinds}
 
@@ -209,14 +212,14 @@ def simulation(
     vm: bool = False,
 ) -> Iterator[Simulation]:
     """Open a :class:`Simulation`; its views are removed when it is closed."""
-    missing = [name for name in (*PAPER_001, *PAPER_000) if not there(traces, name, vm)]
+    missing = [name for name in PROGRAMS if not has_capture(traces, name, vm)]
     if missing:
-        raise NearfarError(lacks(traces, missing, vm), 3)
+        raise no_captures(traces, missing, vm)
     with ExitStack() as stack:
         yield Simulation(traces, stack, threads, progress, vm)
 
 
-def there(traces: Path, name: str, vm: bool) -> bool:
+def has_capture(traces: Path, name: str, vm: bool) -> bool:
     """Whether a folder has the capture of a workload."""
     return (traces / trace_name(name, vm) / "trace.json").is_file()
 
@@ -227,18 +230,23 @@ def no_vms() -> NearfarError:
     return NearfarError(f"--vm: captures of virtual machines do not come with the sources; {fix}")
 
 
-def lacks(traces: Path, missing: Sequence[str], vm: bool) -> str:
-    """A message: the folder has no captures of these workloads."""
+def no_captures(traces: Path, missing: Sequence[str], vm: bool) -> NearfarError:
+    """The error that a folder has no captures of these workloads."""
     words = f"{' '.join(missing)}{' --vm' if vm else ''} -o {traces}"
     name = trace_name(missing[0], vm)
-    return f"{traces}: has no {name}; capture it with `nearfar workload capture {words}`"
+    fix = f"capture it with `nearfar workload capture {words}`"
+    return NearfarError(f"{traces}: has no {name}; {fix}", 3)
 
 
 class Evidence:
-    """Times, fits and choices under one setting; page sizes are the first of :data:`SIZES`."""
+    """Times, fits and choices under one setting, computed on demand.
+
+    Arrays have a value for each page size: the first of :data:`SIZES`, as long as memory has eight
+    pages of that size. ``memory`` is a share of the footprint, by default that of the setting.
+    """
 
     def __init__(self, simulated: Simulation, setting: Setting) -> None:
-        """Everything is computed on demand."""
+        """Take the simulation of the rates."""
         self.simulated, self.setting = simulated, setting
         self._costs: dict[str, Costs] = {}
 
@@ -249,7 +257,7 @@ class Evidence:
         return self.simulated.rates(workload, self.setting)
 
     def points(self, workload: str, memory: float | None = None) -> list[Point]:
-        """Points of a workload; at the setting's memory by default."""
+        """Rates of a workload at each size."""
         return self.rates(workload).points[self.setting.memory if memory is None else memory]
 
     def misses(self, workload: str) -> Array:
@@ -264,44 +272,42 @@ class Evidence:
         self, quantity: str, workload: str, memory: float | None = None, model: str | None = None
     ) -> models.Fit:
         """A model fitted to the rates at all sizes; by default that of the papers."""
-        share = self.setting.memory if memory is None else memory
-        name = model or models.QUANTITIES[quantity]
-        rates = self.misses(workload) if quantity == "tlb" else self.faults(workload, share)
-        return _fit(quantity, tuple(rates.tolist()), name)
+        rates = self.misses(workload) if quantity == "tlb" else self.faults(workload, memory)
+        return _fit(quantity, tuple(rates.tolist()), model or models.QUANTITIES[quantity])
+
+    def r2(
+        self, quantity: str, workload: str, memory: float | None = None, model: str | None = None
+    ) -> float:
+        """R2 of :meth:`fit`; 0 if rates have no variance."""
+        return float(self.fit(quantity, workload, memory, model).r2 or 0.0)
 
     # --- times
 
     def costs(self, storage: str) -> Costs:
         """Costs on a storage of any machine, with the TLB and DRAM of the papers' desktop."""
         if storage not in self._costs:
-            desktop = self._with_unit(machines.load(NVM_MACHINE))
-            base = Costs.of(desktop, "nvm-1x", SIZES)
-            candidates = (self._paper_machine(), desktop, machines.load(_OTHER))
+            desktop = machines.load(NVM_MACHINE)
+            if (unit := self.setting.unit) is not None:
+                units = {f"storage.{device}.unit": unit for device in desktop.storages}
+                desktop = machines.load(desktop, set=units)
+            nvm = {"read_latency": self.setting.latency, "read_bandwidth": self.setting.bandwidth}
+            changed = {f"storage.nvm.{key}": value for key, value in nvm.items() if value}
+            paper = machines.load(paper_machine(), set=changed)
+            candidates = (paper, desktop, machines.load(_OTHER))
             owner = next((one for one in candidates if storage in one.storages), desktop)
             read_sizes = [max(size, self._readahead(storage)) for size in SIZES]
             read = dict(zip(SIZES, owner.io_ns(storage, read_sizes), strict=True))
-            self._costs[storage] = Costs(base.times, read)
+            self._costs[storage] = Costs(desktop.access_times(), read)
         return self._costs[storage]
-
-    def _paper_machine(self) -> machines.Machine:
-        changed = {"read_latency": self.setting.latency, "read_bandwidth": self.setting.bandwidth}
-        given = {f"storage.nvm.{key}": value for key, value in changed.items() if value}
-        return machines.load(paper_machine(), set=given) if given else paper_machine()
-
-    def _with_unit(self, machine: machines.Machine) -> machines.Machine:
-        if self.setting.unit is None:
-            return machine
-        unit = {f"storage.{device}.unit": self.setting.unit for device in machine.storages}
-        return machines.load(machine, set=unit)
 
     def parts(
         self, workload: str, storage: str, memory: float | None = None
     ) -> tuple[Array, Array]:
-        """T_A and T_D at each size, nanoseconds per reference, as simulated."""
+        """T_A and T_D (translation and data) at each size, ns per reference, as simulated."""
         return self.costs(storage).exact(self._read_points(workload, storage, memory))
 
     def _read_points(self, workload: str, storage: str, memory: float | None) -> list[Point]:
-        """Points of a workload; pages below the read-ahead fault as pages of its size."""
+        """As :meth:`points`, but pages below the read-ahead fault as pages of its size do."""
         points = self.points(workload, memory)
         read = [point for point in points if point.page_bytes <= self._readahead(storage)]
         return [replace(point, faults=read[-1].faults) for point in read] + points[len(read) :]
@@ -317,7 +323,7 @@ class Evidence:
     def waits(
         self, workload: str, storage: str, memory: float | None = None
     ) -> tuple[Array, Array]:
-        """The time of TLB misses and of faults at each size, nanoseconds per reference."""
+        """The time of TLB misses and of faults at each size, ns per reference."""
         costs = self.costs(storage)
         translation, data = self.parts(workload, storage, memory)
         return translation - costs.times.tlb_ns, data - costs.times.dram_ns
@@ -329,9 +335,9 @@ class Evidence:
     def predicted(self, workload: str, storage: str, memory: float) -> Array:
         """The papers' model of the total time at each size."""
         costs = self.costs(storage)
-        sizes = SIZES[: len(self.points(workload, memory))]
+        fit = self.fit("fault", workload, memory)
+        sizes, faults = fit.page_bytes, fit.predict(fit.page_bytes)
         misses = self.fit("tlb", workload).predict(sizes)
-        faults = self.fit("fault", workload, memory).predict(sizes)
         total: Array = costs.translation(misses, np.zeros(len(sizes))) + costs.data(sizes, faults)
         return total
 
@@ -343,20 +349,19 @@ class Evidence:
         advised = {}
         for vm in fleet(self.setting):
             name, memory = vm.workload.lower(), float(vm.memory.removesuffix("%")) / 100
-            found = self.rates(name)
             points = {
                 point.page_bytes: point
                 for point in self._read_points(name, vm.storage, memory)
                 if point.page_bytes <= self.setting.most
             }
-            tried = list(points)
+            sizes = list(points)
             advised[vm.name] = advice(
                 vm,
-                found.memory_bytes[memory],
+                self.rates(name).memory_bytes[memory],
                 memory,
                 points,
-                tried,
-                tried,
+                sizes,
+                sizes,
                 self.costs(vm.storage),
                 self.setting.tlb,
                 self.setting.model,
@@ -397,5 +402,4 @@ def fleet(setting: Setting) -> list[Vm]:
 
 def falling(values: Sequence[float] | Array) -> list[bool]:
     """Whether each value is below the one before it."""
-    listed = [float(value) for value in values]
-    return [later < earlier for earlier, later in zip(listed, listed[1:], strict=False)]
+    return [bool(later < earlier) for earlier, later in pairwise(values)]

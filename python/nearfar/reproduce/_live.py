@@ -1,4 +1,4 @@
-"""NOMAD's micro-benchmark as a program (``nomad.c``), under ``nearfar run`` on this kernel.
+"""NOMAD's micro-benchmark as a real program (``nomad.c``), under ``nearfar run``.
 
 The program and its manager share one processor, so results do not depend on scheduling, and the
 time of a round includes moving its pages.
@@ -18,22 +18,23 @@ from pathlib import Path
 from nearfar import live
 from nearfar.errors import NearfarError
 
-#: Size, a part of the paper's: memory of 1 GiB.
+#: The size as a part of the paper's, which gives 1 GiB of memory.
 SCALE = 1 / 27
-#: Memory, working set and operations of a round at full size, and seconds of the pause before it.
+#: At full size: pages of memory and working set, operations of a round, and seconds of pause
+#: before each round.
 RSS_PAGES, WSS_PAGES, OPERATIONS, PAUSE = 27 << 18, 27 << 17, 30_000_000, 10.0
 ROUNDS = 4
 SOURCE = Path(__file__).parent / "nomad.c"
 
 
 @dataclass(frozen=True)
-class Lived:
+class LiveRun:
     """One run.
 
     Attributes:
         outcome: the result of ``nearfar run``.
         seconds: time of the warm-up and of each round, by the program's clock.
-        operations: operations of each.
+        operations: number of operations in each of them.
     """
 
     outcome: live.Outcome
@@ -72,18 +73,8 @@ class MicroBenchmark:
         numbers = [*sizes, self.operations, ROUNDS, mix, seed, int(1e6 * PAUSE * self.scale)]
         return [str(self.program), *map(str, numbers)]
 
-    def alone(self, mix: str) -> float:
-        """Its seconds without nearfar and without its pauses."""
-        with one_processor():
-            done = subprocess.run(
-                self.command(mix, 1), capture_output=True, text=True, check=True
-            ).stdout.split()
-        # The first writes take as long as a part of the warm-up.
-        rounds = [float(seconds) for seconds in done[:-1]]
-        return sum(rounds) + rounds[0] * int(RSS_PAGES * self.scale) / self.operations
-
-    def run(self, mix: str, policy: str, seed: int, fast: str, slow: str) -> Lived:
-        """Run it with a policy and this much memory at full size.
+    def run(self, mix: str, policy: str, seed: int, fast: str, slow: str) -> LiveRun:
+        """Run it with a policy and this much memory (at full size, such as ``13707M``).
 
         Raises:
             NearfarError: it failed, or a page had wrong contents.
@@ -91,20 +82,15 @@ class MicroBenchmark:
         with tempfile.TemporaryDirectory() as scratch, one_processor():
             report = Path(scratch) / "report"
             shell = ["sh", "-c", 'exec "$@" > "$0"', str(report), *self.command(mix, seed)]
-            memory = self.memory(fast, slow)
-            outcome = live.run(
-                shell, policy=policy, fast=memory["fast"], far_size=memory["far_size"], far="shm"
+            fast_bytes, far_bytes = (
+                str(int(float(text.rstrip("M")) * self.scale * (1 << 20))) for text in (fast, slow)
             )
+            outcome = live.run(shell, policy=policy, fast=fast_bytes, far_size=far_bytes, far="shm")
             words = report.read_text(encoding="ascii").split() if report.exists() else []
         if outcome.exit_code != 0 or len(words) != ROUNDS + 2:
             why = outcome.why or f"it ended with {outcome.exit_code}"
             raise NearfarError(f"nomad.c under {policy}: {why}", exit_code=1)
-        return Lived(outcome, [float(word) for word in words[:-1]], self.operations)
-
-    def memory(self, fast: str, slow: str) -> dict[str, str]:
-        """Options of a run with this much memory at full size, in MiB."""
-        sizes = (int(float(text.rstrip("M")) * self.scale * (1 << 20)) for text in (fast, slow))
-        return {"far": "shm", **dict(zip(("fast", "far_size"), map(str, sizes), strict=True))}
+        return LiveRun(outcome, [float(word) for word in words[:-1]], self.operations)
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """How each statement of page-size advice (000) is measured.
 
-One function per key of papers/000/statements.toml.
-
-Each returns our number, in the statement's unit, and a note that says what was seen.
+One function per key of papers/000/statements.toml. Each returns our number, in the statement's
+unit, and a note with details.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Final
 
@@ -18,11 +18,13 @@ from nearfar.advise.one_vm import Advice
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.reproduce import statements
 from nearfar.reproduce._evidence import MEMORIES, PAPER_000, SIZES, Evidence, falling
-from nearfar.reproduce._paper_001 import by_workload, share, turns
+from nearfar.reproduce._paper_001 import by_workload, median, share, steps, turns
 
 Measure = Callable[[Evidence], tuple[float, str]]
 
+#: Index of 4 KiB.
 _USUAL: Final = SIZES.index(USUAL_PAGE)
+#: VMs that the paper says have little and much memory.
 _SMALL: Final = ("VM-2", "VM-9")
 _LARGE: Final = ("VM-1", "VM-3", "VM-4", "VM-5", "VM-7", "VM-8", "VM-10")
 
@@ -31,9 +33,9 @@ _LARGE: Final = ("VM-1", "VM-3", "VM-4", "VM-5", "VM-7", "VM-8", "VM-10")
 def chosen() -> dict[str, int]:
     """Sizes that the paper's model chose, bytes, by VM."""
     return {
-        one.key.removeprefix("page-"): 1024 * int(one.published)
-        for one in statements("000")
-        if one.key.startswith("page-VM-")
+        statement.key.removeprefix("page-"): 1024 * int(statement.published)
+        for statement in statements("000")
+        if statement.key.startswith("page-VM-")
     }
 
 
@@ -42,11 +44,9 @@ def _on_nvm(evidence: Evidence) -> list[Advice]:
 
 
 def _hdd_data(evidence: Evidence) -> tuple[float, str]:
-    shares = {}
-    for name in PAPER_000:
-        translation, data = evidence.parts(name, "hdd")
-        shares[name] = float((data / (translation + data)).min())
-    return min(shares.values()), f"memory {units.percent(evidence.setting.memory)}"
+    parts = [evidence.parts(name, "hdd") for name in PAPER_000]
+    smallest = min(float((data / (translation + data)).min()) for translation, data in parts)
+    return smallest, f"memory {units.percent(evidence.setting.memory)}"
 
 
 def _hdd_flat(evidence: Evidence) -> tuple[float, str]:
@@ -54,8 +54,7 @@ def _hdd_flat(evidence: Evidence) -> tuple[float, str]:
     for name in PAPER_000:
         times = evidence.times(name, "hdd")[_USUAL : SIZES.index(65536) + 1]
         ratios[name] = float(times.max() / times.min())
-    shown = {name: f"{ratio:.2g}" for name, ratio in ratios.items()}
-    return float(np.median(list(ratios.values()))), by_workload(shown)
+    return median(ratios, ".2g")
 
 
 def _nvm_translation(evidence: Evidence) -> tuple[float, str]:
@@ -76,12 +75,8 @@ def _nvm_turn(evidence: Evidence) -> tuple[float, str]:
 
 
 def _nvm_steep(evidence: Evidence) -> tuple[float, str]:
-    ratios = {}
-    for name in PAPER_000:
-        times = evidence.times(name, evidence.setting.nvm)
-        ratios[name] = float(times[-1] / times.min())
-    shown = {name: f"{ratio:.2g}" for name, ratio in ratios.items()}
-    return float(np.median(list(ratios.values()))), by_workload(shown)
+    times = {name: evidence.times(name, evidence.setting.nvm) for name in PAPER_000}
+    return median({name: time[-1] / time.min() for name, time in times.items()}, ".2g")
 
 
 def _trend_varies(evidence: Evidence) -> tuple[float, str]:
@@ -91,8 +86,8 @@ def _trend_varies(evidence: Evidence) -> tuple[float, str]:
 
 
 def _tlb_improves(evidence: Evidence) -> tuple[float, str]:
-    steps = [falls for name in PAPER_000 for falls in falling(evidence.misses(name))]
-    return share(steps), f"{sum(steps)} of {len(steps)} steps, 512 B to 256 KiB"
+    value, note = steps([falls for name in PAPER_000 for falls in falling(evidence.misses(name))])
+    return value, f"{note}, 512 B to 256 KiB"
 
 
 def _fault_turns(evidence: Evidence) -> tuple[float, str]:
@@ -101,16 +96,12 @@ def _fault_turns(evidence: Evidence) -> tuple[float, str]:
 
 def _one_term(evidence: Evidence) -> tuple[float, str]:
     quality = [
-        max(
-            float(evidence.fit("fault", name, memory, model).r2 or 0.0)
-            for model in ("exponential-1", "power")
-        )
+        max(evidence.r2("fault", name, memory, model) for model in ("exponential-1", "power"))
         for name in PAPER_000
         for memory in MEMORIES
     ]
-    middle = float(np.median(quality))
     return share([r2 < 0.95 for r2 in quality]), (
-        f"R2 of the better of one exponential and a power law: median {middle:.3f}"
+        f"R2 of the better of one exponential and a power law: median {np.median(quality):.3f}"
     )
 
 
@@ -167,8 +158,8 @@ def _gain_by_memory(evidence: Evidence) -> tuple[float, str]:
     gains = [row["simulated_gain"] for row in rows]
     if len(set(gains)) == 1:
         return 0.0, "all gains are equal"
-    found = stats.spearmanr([row["memory_fraction"] for row in rows], gains)
-    return float(found.statistic), "Spearman; ten VMs of five programs"
+    correlation = stats.spearmanr([row["memory_fraction"] for row in rows], gains)
+    return float(correlation.statistic), "Spearman; ten VMs of five programs"
 
 
 def _office_sensitive(evidence: Evidence) -> tuple[float, str]:
@@ -186,23 +177,28 @@ def _gain(evidence: Evidence, vm: str) -> tuple[float, str]:
 
 
 def _bound(evidence: Evidence, row: Advice) -> str:
-    """What a page could gain at most by translation alone, by the papers' equations 1 to 3."""
-    translation, _ = evidence.waits(row["workload"].lower(), row["storage"], row["memory_fraction"])
+    """The most that larger pages could gain by fewer TLB misses (the papers' equations 1 to 3)."""
+    translation, _ = evidence.waits(*_case(row))
     most = float(translation[_USUAL]) / row["baseline_4k_ns"]
     return f"no TLB miss at all would gain {units.percent(most)}"
 
 
+def _case(row: Advice) -> tuple[str, str, float]:
+    """Workload, storage and memory of a VM, as methods of :class:`Evidence` take them."""
+    return row["workload"].lower(), row["storage"], row["memory_fraction"]
+
+
 def _page(evidence: Evidence, vm: str) -> tuple[float, str]:
     row = evidence.vms[vm]
-    place = SIZES.index(chosen()[vm])
-    times = evidence.times(row["workload"].lower(), row["storage"], row["memory_fraction"])
+    index = SIZES.index(chosen()[vm])
+    times = evidence.times(*_case(row))
     best = units.size(row["best_page_bytes"])
-    theirs = "leaves the memory under 8 pages"
-    if place < len(times):
-        theirs = units.percent(float(times[place] / row["best_ns"] - 1))
+    published = "leaves the memory under 8 pages"
+    if index < len(times):
+        published = units.percent(float(times[index] / row["best_ns"] - 1))
     regret = units.percent(row["regret"])
     return row["advised_page_bytes"] / 1024, (
-        f"simulated best {best}; ours costs {regret} more than that, the published size {theirs}"
+        f"simulated best {best}; ours costs {regret} more than that, the published size {published}"
     )
 
 
@@ -216,34 +212,21 @@ def _page_most(evidence: Evidence) -> tuple[float, str]:
     return row["advised_page_bytes"] / 1024, str(row["vm"])
 
 
-def _sizes(evidence: Evidence, vms: tuple[str, ...]) -> dict[str, int]:
-    return {vm: int(evidence.vms[vm]["advised_page_bytes"]) for vm in vms}
-
-
-def _small_memory(evidence: Evidence) -> tuple[float, str]:
-    sizes = _sizes(evidence, _SMALL)
+def _advised(
+    evidence: Evidence, vms: tuple[str, ...], compare: Callable[[int, int], bool]
+) -> tuple[float, str]:
+    """The number of VMs whose page is smaller or larger than 4 KiB."""
+    sizes = {vm: int(evidence.vms[vm]["advised_page_bytes"]) for vm in vms}
     shown = by_workload({vm: units.size(size) for vm, size in sizes.items()})
-    return sum(size < USUAL_PAGE for size in sizes.values()), shown
-
-
-def _large_memory(evidence: Evidence) -> tuple[float, str]:
-    sizes = _sizes(evidence, _LARGE)
-    shown = by_workload({vm: units.size(size) for vm, size in sizes.items()})
-    return sum(size > USUAL_PAGE for size in sizes.values()), shown
-
-
-def _weights(evidence: Evidence, vms: tuple[str, ...], part: int) -> dict[str, float]:
-    """What TLB misses (0) or faults (1) are of the time at 4 KiB."""
-    weights = {}
-    for vm in vms:
-        row = evidence.vms[vm]
-        case = (row["workload"].lower(), row["storage"], row["memory_fraction"])
-        weights[vm] = float(evidence.waits(*case)[part][_USUAL] / evidence.times(*case)[_USUAL])
-    return weights
+    return sum(compare(size, USUAL_PAGE) for size in sizes.values()), shown
 
 
 def _weigh(evidence: Evidence, vms: tuple[str, ...], part: int, least: float) -> tuple[float, str]:
-    weights = _weights(evidence, vms, part)
+    """The number of VMs in which TLB misses (0) or faults (1) take this share at 4 KiB."""
+    weights = {}
+    for vm in vms:
+        case = _case(evidence.vms[vm])
+        weights[vm] = float(evidence.waits(*case)[part][_USUAL] / evidence.times(*case)[_USUAL])
     shown = by_workload({vm: units.percent(weight) for vm, weight in weights.items()})
     return sum(weight >= least for weight in weights.values()), shown
 
@@ -270,8 +253,8 @@ MEASURES: Final[dict[str, Measure]] = {
     **{f"page-{vm}": functools.partial(_page, vm=vm) for vm in chosen()},
     "page-least": _page_least,
     "page-most": _page_most,
-    "small-memory": _small_memory,
-    "large-memory": _large_memory,
+    "small-memory": functools.partial(_advised, vms=_SMALL, compare=operator.lt),
+    "large-memory": functools.partial(_advised, vms=_LARGE, compare=operator.gt),
     "faults-weigh": functools.partial(_weigh, vms=_SMALL, part=1, least=0.25),
     "translation-weighs": functools.partial(_weigh, vms=_LARGE, part=0, least=0.1),
 }

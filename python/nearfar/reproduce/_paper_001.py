@@ -1,13 +1,13 @@
 """How each statement of TLB and fault models (001) is measured.
 
-One function per key of papers/001/statements.toml.
-
-Each returns our number, in the statement's unit, and a note that says what was seen.
+One function per key of papers/001/statements.toml. Each returns our number, in the statement's
+unit, and a note with details.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -31,6 +31,7 @@ STORAGES: Final = ("nvm-1x", "nvm-10x", "nvm-100x")
 #: Index of 8 KiB, and how many sizes the axes of 001's figures show.
 _LAST: Final = SIZES.index(AXIS)
 _SHOWN: Final = _LAST + 1
+#: Index of 4 KiB.
 _USUAL: Final = SIZES.index(USUAL_PAGE)
 _AGAINST: Final = f"against the DRAM of machines/{NVM_MACHINE}.toml"
 #: Memory sizes of figure 5.
@@ -42,13 +43,24 @@ def share(cases: Sequence[bool]) -> float:
     return sum(cases) / len(cases)
 
 
-def by_workload(values: dict[str, str]) -> str:
+def by_workload(values: Mapping[str, str]) -> str:
     """``freecell 4 KiB, gedit 8 KiB``."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
+def median(values: Mapping[str, float], form: str) -> tuple[float, str]:
+    """The median, and the values by workload in the format ``form``."""
+    shown = {name: format(value, form) for name, value in values.items()}
+    return float(np.median(list(values.values()))), by_workload(shown)
+
+
+def steps(cases: Sequence[bool]) -> tuple[float, str]:
+    """The share of true cases, as a number and in words."""
+    return share(cases), f"{sum(cases)} of {len(cases)} steps"
+
+
 def fewest(evidence: Evidence, workload: str, memory: float | None = None) -> int:
-    """Index of the size of fewest faults."""
+    """Index of the size with the fewest faults."""
     return int(np.argmin(evidence.faults(workload, memory)))
 
 
@@ -112,18 +124,18 @@ def _slower_smaller(evidence: Evidence) -> tuple[float, str]:
     return share(cases), f"best at 1x > 10x > 100x: {by_workload(shown)}"
 
 
-def _at_1x(evidence: Evidence, name: str) -> list[bool]:
+def _falls_at_1x(evidence: Evidence, name: str) -> list[bool]:
     return falling(evidence.times(name, "nvm-1x")[:_SHOWN])
 
 
 def _gqview_1x(evidence: Evidence) -> tuple[float, str]:
     best = units.size(evidence.best("gqview", "nvm-1x"))
-    return share(_at_1x(evidence, "gqview")), f"best at {best}"
+    return share(_falls_at_1x(evidence, "gqview")), f"best at {best}"
 
 
 def _others_1x(evidence: Evidence) -> tuple[float, str]:
     others = [name for name in PAPER_001 if name != "gqview"]
-    rises = [not falls for name in others for falls in _at_1x(evidence, name)]
+    rises = [not falls for name in others for falls in _falls_at_1x(evidence, name)]
     shown = {name: units.size(evidence.best(name, "nvm-1x")) for name in others}
     return share(rises), f"best: {by_workload(shown)}"
 
@@ -149,28 +161,22 @@ def _data_time(evidence: Evidence) -> tuple[float, str]:
         for storage in STORAGES
     }
     shown = {storage: f"{share(rises):.2f}" for storage, rises in by_storage.items()}
-    return share([one for rises in by_storage.values() for one in rises]), by_workload(shown)
+    return share([case for rises in by_storage.values() for case in rises]), by_workload(shown)
 
 
 def _translation_time(evidence: Evidence) -> tuple[float, str]:
-    steps = [
-        falls for name in PAPER_001 for falls in falling(evidence.parts(name, "nvm-1x")[0][:_SHOWN])
-    ]
-    return share(steps), f"{sum(steps)} of {len(steps)} steps"
+    times = [evidence.parts(name, "nvm-1x")[0] for name in PAPER_001]
+    return steps([falls for time in times for falls in falling(time[:_SHOWN])])
 
 
 def _tlb_falls(evidence: Evidence) -> tuple[float, str]:
-    steps = [falls for name in PAPER_001 for falls in falling(evidence.misses(name)[:_SHOWN])]
-    return share(steps), f"{sum(steps)} of {len(steps)} steps"
+    rates = [evidence.misses(name) for name in PAPER_001]
+    return steps([falls for rate in rates for falls in falling(rate[:_SHOWN])])
 
 
 def _tlb_steep(evidence: Evidence) -> tuple[float, str]:
-    ratios = {
-        name: float(evidence.misses(name)[_LAST] / evidence.misses(name)[_LAST - 1])
-        for name in PAPER_001
-    }
-    shown = {name: f"{ratio:.2f}" for name, ratio in ratios.items()}
-    return float(np.median(list(ratios.values()))), by_workload(shown)
+    rates = {name: evidence.misses(name) for name in PAPER_001}
+    return median({name: rate[_LAST] / rate[_LAST - 1] for name, rate in rates.items()}, ".2f")
 
 
 def _tlb_flattens(evidence: Evidence) -> tuple[float, str]:
@@ -180,23 +186,20 @@ def _tlb_flattens(evidence: Evidence) -> tuple[float, str]:
 
 
 def _power_fit(evidence: Evidence) -> tuple[float, str]:
-    found = evidence.fit("tlb", "kghostview")
-    note = ", ".join(f"{key} = {value:.3g}" for key, value in found.coefficients.items())
-    return float(found.r2 or 0.0), f"a p^b, p in KiB: {note}"
+    coefficients = evidence.fit("tlb", "kghostview").coefficients
+    note = ", ".join(f"{key} = {value:.3g}" for key, value in coefficients.items())
+    return evidence.r2("tlb", "kghostview"), f"a p^b, p in KiB: {note}"
 
 
 def _power_fit_all(evidence: Evidence) -> tuple[float, str]:
-    quality = {name: float(evidence.fit("tlb", name).r2 or 0.0) for name in PAPER_001}
-    shown = {name: f"{r2:.3f}" for name, r2 in quality.items()}
-    return float(np.median(list(quality.values()))), by_workload(shown)
+    return median({name: evidence.r2("tlb", name) for name in PAPER_001}, ".3f")
 
 
 def _power_best(evidence: Evidence) -> tuple[float, str]:
     better, shown = [], {}
     for name in PAPER_001:
         power, other = (
-            float(evidence.fit("tlb", name, model=model).r2 or 0.0)
-            for model in ("power", "exponential-1")
+            evidence.r2("tlb", name, model=model) for model in ("power", "exponential-1")
         )
         better.append(power > other)
         shown[name] = f"{power:.3f} against {other:.3f}"
@@ -226,26 +229,21 @@ def _memory_shapes(evidence: Evidence) -> tuple[float, str]:
 
 
 def _turn_earlier(evidence: Evidence) -> tuple[float, str]:
-    steps = [
-        later >= earlier
-        for places in (_places(evidence, name) for name in PAPER_001)
-        for earlier, later in zip(places, places[1:], strict=False)
-    ]
-    return share(steps), f"{sum(steps)} of {len(steps)} steps"
+    return steps(
+        [
+            later >= earlier
+            for name in PAPER_001
+            for earlier, later in pairwise(_places(evidence, name))
+        ]
+    )
 
 
 def _exponential_fit(evidence: Evidence) -> tuple[float, str]:
-    quality = {name: float(evidence.fit("fault", name).r2 or 0.0) for name in PAPER_001}
-    shown = {name: f"{r2:.3f}" for name, r2 in quality.items()}
-    return float(np.median(list(quality.values()))), by_workload(shown)
+    return median({name: evidence.r2("fault", name) for name in PAPER_001}, ".3f")
 
 
 def _exponential_fit_all(evidence: Evidence) -> tuple[float, str]:
-    quality = [
-        float(evidence.fit("fault", name, memory).r2 or 0.0)
-        for name in PAPER_001
-        for memory in MEMORIES
-    ]
+    quality = [evidence.r2("fault", name, memory) for name in PAPER_001 for memory in MEMORIES]
     return float(np.median(quality)), f"worst {min(quality):.3f}"
 
 
@@ -253,18 +251,13 @@ def _exponential_best(evidence: Evidence) -> tuple[float, str]:
     wins = []
     for name in PAPER_001:
         for memory in MEMORIES:
-            scores = {
-                model: evidence.fit("fault", name, memory, model).aic
+            double, single, power = (
+                evidence.fit("fault", name, memory, model).aic
                 for model in ("exponential-2", "exponential-1", "power")
-            }
-            # An exact fit has no AIC: nothing is better.
-            wins.append(
-                scores["exponential-2"] is None
-                or all(
-                    score is not None and scores["exponential-2"] <= score
-                    for score in scores.values()
-                )
             )
+            # An exact fit has no AIC: nothing is better.
+            exact = double is None
+            wins.append(exact or all(aic is not None and double <= aic for aic in (single, power)))
     return share(wins), f"{sum(wins)} of {len(wins)}; against one exponential and a power law"
 
 

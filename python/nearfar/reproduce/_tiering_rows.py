@@ -1,4 +1,4 @@
-"""Rows of the tiering papers: boxes of runs, and published values against ours."""
+"""Rows of the tiering papers: quartiles of runs, and published values against ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nearfar.policy import Knobs
 from nearfar.reproduce import published as text_of
 from nearfar.strict import Json
 
-Tick = Callable[[int], None] | None
+Progress = Callable[[int], None] | None
 
 
 class Options(TypedDict, total=False):
@@ -24,7 +24,7 @@ class Options(TypedDict, total=False):
     workload: str
     scale: str
     threads: int
-    progress: Tick
+    progress: Progress
     points: int
     seeds: int
     mix: str
@@ -60,12 +60,12 @@ Box = tuple[float, float, float]
 
 def box(values: list[float]) -> Box:
     """Lower quartile, median, upper quartile."""
-    low, middle, high = (float(one) for one in np.quantile(values, (0.25, 0.5, 0.75)))
-    return low, middle, high
+    low, median, high = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
+    return low, median, high
 
 
 def boxes(nomad: Box, ssp: Box) -> str:
-    """Both as a note, at the scale of the run."""
+    """A note with both, at the scale of the run."""
     return ", ".join(
         f"{name} {low:,.0f} to {high:,.0f}"
         for name, (low, _, high) in (("NOMAD", nomad), ("SSP", ssp))
@@ -73,7 +73,7 @@ def boxes(nomad: Box, ssp: Box) -> str:
 
 
 def over(ssp: float, nomad: float) -> float:
-    """Their ratio, 1 if both are 0."""
+    """The ratio; 1 if both are 0."""
     return ssp / nomad if nomad else (1.0 if not ssp else float("inf"))
 
 
@@ -85,16 +85,30 @@ def share(scale: str) -> float:
 def near(
     paper: str, item: str, value: float, ours: float, by: float, unit: str, note: str = ""
 ) -> declared.Row:
-    """Within an absolute difference."""
+    """A row that holds within an absolute difference."""
     return row_of(paper, item, value, ours, unit, f"+- {by:g}", abs(ours - value) <= by, note)
 
 
 def within(
-    paper: str, item: str, value: float, ours: float, factor: float, unit: str
+    paper: str, item: str, value: float, ours: float, factor: float, unit: str, note: str = ""
 ) -> declared.Row:
-    """Within a factor either way."""
+    """A row that holds within a factor either way."""
     holds = value > 0 and ours > 0 and max(value / ours, ours / value) <= factor
-    return row_of(paper, item, value, ours, unit, f"factor {factor:g}", holds, "")
+    return row_of(paper, item, value, ours, unit, f"factor {factor:g}", holds, note)
+
+
+def above(
+    paper: str, item: str, value: float | str, ours: float, limit: float, unit: str, note: str = ""
+) -> declared.Row:
+    """A row that holds above a limit."""
+    return row_of(paper, item, value, ours, unit, f"above {limit:g}", ours > limit, note)
+
+
+def below(
+    paper: str, item: str, value: float | str, ours: float, limit: float, unit: str, note: str = ""
+) -> declared.Row:
+    """A row that holds below a limit."""
+    return row_of(paper, item, value, ours, unit, f"below {limit:g}", ours < limit, note)
 
 
 def row_of(
@@ -105,9 +119,9 @@ def row_of(
     unit: str,
     tolerance: str,
     holds: bool,
-    note: str,
+    note: str = "",
 ) -> declared.Row:
-    """A row; ``holds`` is computed by the caller as ``tolerance`` says."""
+    """A row; the caller computes ``holds`` as ``tolerance`` says."""
     return {
         "paper": paper,
         "item": item,

@@ -27,12 +27,12 @@ _REFERENCES: Final = "references.json"
 
 
 def references(folder: Path) -> dict[str, int]:
-    """References before filtering of the views in a folder, by program; empty for captures."""
+    """The number of references before filtering, by program, if a folder has views; else empty."""
     path = folder / _REFERENCES
     if not path.is_file():
         return {}
-    known: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
-    return known
+    counts: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
+    return counts
 
 
 def write(
@@ -56,7 +56,7 @@ def write(
         NearfarError: a capture is missing or damaged, or a view exists already.
     """
     to.mkdir(parents=True, exist_ok=True)
-    known = references(to)
+    counts = references(to)
     caches = machines.load(machine)
     for name in names:
         with (
@@ -64,18 +64,16 @@ def write(
             tempfile.TemporaryDirectory(prefix="nearfar-") as folder,
         ):
             blocks = open_trace(missed.path).table(["addr"])["addr"].to_numpy() // block
-            kept = blocks[np.append(True, blocks[1:] != blocks[:-1])]
-            listed = Path(folder) / f"{name}.csv"
-            with listed.open("w", encoding="ascii") as file:
-                file.write("addr\n")
-                file.writelines(f"{number}\n" for number in (kept * block).tolist())
-            made = importer.import_trace(listed, to / f"{name}.trace", format="csv") / "trace.json"
-            info = json.loads(made.read_text(encoding="utf-8"))
+            changes = blocks[np.append(True, blocks[1:] != blocks[:-1])]
+            csv = Path(folder) / f"{name}.csv"
+            np.savetxt(csv, changes * block, fmt="%d", header="addr", comments="")
+            path = importer.import_trace(csv, to / f"{name}.trace", format="csv") / "trace.json"
+            info = json.loads(path.read_text(encoding="utf-8"))
             info["source"]["command"] = []
             info["source"]["detail"] = (
                 f"{name}, whole: {missed.sentence}; one for each run to one block of {block} B"
             )
-            made.write_text(json.dumps(info, indent=2), encoding="utf-8")
-            known[name] = len(blocks)
-    text = json.dumps(known, indent=1, sort_keys=True)
+            path.write_text(json.dumps(info, indent=2), encoding="utf-8")
+            counts[name] = len(blocks)
+    text = json.dumps(counts, indent=1, sort_keys=True)
     (to / _REFERENCES).write_text(f"{text}\n", encoding="utf-8")

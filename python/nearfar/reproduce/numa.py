@@ -6,7 +6,7 @@ from nearfar import _engine
 from nearfar.declared import reproduce as declared
 from nearfar.numa import MACHINE
 from nearfar.numa.paper import measures
-from nearfar.reproduce import Reproduced, compared, statements
+from nearfar.reproduce import Reproduced, compared, measured
 
 
 def rows(all_modules: bool = False) -> list[declared.Row]:
@@ -15,20 +15,21 @@ def rows(all_modules: bool = False) -> list[declared.Row]:
     Args:
         all_modules: as for :func:`nearfar.numa.alloc`.
     """
-    found = measures(all_modules)
-    return [
-        statement.row(float(f"{ours:.6g}"), note)
-        for statement in statements("004")
-        for ours, note in [found[statement.key]]
-    ]
+    return measured("004", measures(all_modules).__getitem__)
 
 
-def study() -> Reproduced:
-    """The rows, and how many hold if a core fills all modules at once."""
+def study(*, rows_only: bool = False) -> Reproduced:
+    """The rows, and how many hold if a core fills all modules at once.
+
+    Args:
+        rows_only: leave out the sensitivity.
+    """
     usual = rows()
+    run = {"study": "reproduce numa", "machine": MACHINE, "version": _engine.__version__}
+    if rows_only:
+        return Reproduced(usual, run)
     cases = [
         compared("as chosen", "one module at a time", usual, usual),
         compared("all modules at once", "pages are interleaved", rows(True), usual),
     ]
-    run = {"study": "reproduce numa", "machine": MACHINE, "version": _engine.__version__}
     return Reproduced(usual, run, cases)

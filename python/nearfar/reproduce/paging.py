@@ -20,28 +20,22 @@ import numpy as np
 
 from nearfar import _engine, units, workload
 from nearfar.declared import reproduce as declared
-from nearfar.reproduce import (
-    Figure,
-    Reproduced,
-    Series,
-    TextTable,
-    compared,
-    statements,
-)
+from nearfar.reproduce import Figure, Reproduced, Series, TextTable, compared, measured
 from nearfar.reproduce import _paper_000 as paper_000
 from nearfar.reproduce import _paper_001 as paper_001
 from nearfar.reproduce._evidence import (
     NVM_MACHINE,
     PAPER_000,
     PAPER_001,
+    PROGRAMS,
     SIZES,
     Array,
     Evidence,
     Setting,
     Simulation,
+    has_capture,
     no_vms,
     simulation,
-    there,
 )
 
 Progress = Callable[[int], None] | None
@@ -77,21 +71,6 @@ VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
 )  # fmt: skip
 
 
-def rows(
-    *,
-    full: bool = False,
-    traces: str | Path | None = None,
-    vm: bool = False,
-    threads: int = 0,
-    progress: Progress = None,
-) -> list[declared.Row]:
-    """Rows of :func:`study`, without the sensitivity."""
-    with ExitStack() as stack:
-        folder = _traces(full, traces, vm, stack)
-        simulated = stack.enter_context(simulation(folder, threads, progress, vm))
-        return judged(Evidence(simulated, Setting()))
-
-
 def study(
     *,
     full: bool = False,
@@ -99,17 +78,19 @@ def study(
     vm: bool = False,
     threads: int = 0,
     progress: Progress = None,
+    rows_only: bool = False,
 ) -> Reproduced:
     """Every result of page-size advice (000) and TLB and fault models (001), with ours.
 
     Args:
         full: capture the full workloads first, into a temporary folder or ``traces``.
         traces: a folder of full captures, ``freecell.trace`` and so on; by default the views in the
-            sources (:mod:`._views`).
-        vm: captures of virtual machines instead, ``freecell-vm.trace`` and so on, which do not come
-            with the sources.
+            repository (:mod:`._views`).
+        vm: use captures of virtual machines, ``freecell-vm.trace`` and so on, which the repository
+            does not have.
         threads: 0 = one per core.
         progress: called regularly with the number of references done.
+        rows_only: leave out the sensitivity, the figures and the table.
 
     Raises:
         NearfarError: a trace is missing (3) or damaged, or a program is not installed (3).
@@ -118,49 +99,46 @@ def study(
         folder = _traces(full, traces, vm, stack)
         simulated = stack.enter_context(simulation(folder, threads, progress, vm))
         evidence = Evidence(simulated, Setting())
-        found = judged(evidence)
-        seen = [evidence.rates(name) for name in (*PAPER_001, *PAPER_000)]
-        reuse = sorted(one.references * 4096 / one.footprint_bytes for one in seen)
+        judged = rows(evidence)
+        simulations = {name: evidence.rates(name) for name in PROGRAMS}
+        reuse = [one.references * 4096 / one.footprint_bytes for one in simulations.values()]
         run = {
             "study": "reproduce paging",
             "captures": "the bundled views of whole runs"
-            if simulated.stand_for
+            if simulated.unfiltered
             else f"{'virtual machines' if vm else 'whole runs'}, or those given",
             "view": f"references that miss the caches of {NVM_MACHINE} (--filter cache)",
-            "references_per_page": [round(reuse[0], 1), round(reuse[-1], 1)],
+            "references_per_page": [round(min(reuse), 1), round(max(reuse), 1)],
             "setting": asdict(evidence.setting),
             "page_sizes": list(SIZES),
             "workloads": {
-                name: {
-                    "references": evidence.rates(name).references,
-                    "footprint_bytes": evidence.rates(name).footprint_bytes,
-                }
-                for name in (*PAPER_001, *PAPER_000)
+                name: {"references": one.references, "footprint_bytes": one.footprint_bytes}
+                for name, one in simulations.items()
             },
             "version": _engine.__version__,
         }
+        if rows_only:
+            return Reproduced(judged, run)
         if vm:
             run["kernel_shares"] = {
-                name: simulated.kernel_shares(name, evidence.setting)
-                for name in (*PAPER_001, *PAPER_000)
+                name: simulated.kernel_shares(name, evidence.setting) for name in PROGRAMS
             }
         return Reproduced(
-            rows=found,
+            rows=judged,
             run=run,
-            sensitivity=sensitivity(simulated, found),
+            sensitivity=sensitivity(simulated, judged),
             figures=figures(evidence),
             tables=[_machines(evidence)],
         )
 
 
-def judged(evidence: Evidence) -> list[declared.Row]:
+def rows(evidence: Evidence) -> list[declared.Row]:
     """A row for each statement of both papers, under the evidence's setting."""
-    found = []
-    for paper, measures in MEASURES.items():
-        for one in statements(paper):
-            ours, note = measures[one.key](evidence)
-            found.append(one.row(float(f"{ours:.6g}"), note))
-    return found
+    return [
+        row
+        for paper, measures in MEASURES.items()
+        for row in measured(paper, lambda key, measures=measures: measures[key](evidence))
+    ]
 
 
 def sensitivity(
@@ -168,19 +146,20 @@ def sensitivity(
 ) -> list[declared.SensitivityRow]:
     """How many rows hold under each of :data:`VARIANTS`, and which change.
 
-    Views have no references that hit the caches, and no kinds, so these variants are left out.
+    Variants that need references that hit the caches, or kinds, are left out for views, which have
+    neither.
     """
     cases = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:
-        if simulated.stand_for and changed.keys() & {"view", "kinds"}:
+        if simulated.unfiltered and changed.keys() & {"view", "kinds"}:
             continue
-        other = judged(Evidence(simulated, replace(Setting(), **changed)))  # type: ignore[arg-type]
+        other = rows(Evidence(simulated, replace(Setting(), **changed)))  # type: ignore[arg-type]
         cases.append(compared(setting, why, other, usual))
     return cases
 
 
 def _traces(full: bool, traces: str | Path | None, vm: bool, stack: ExitStack) -> Path:
-    """The folder to read; with ``full``, missing captures are made first."""
+    """The folder of the traces; with ``full``, missing captures are made first."""
     if not full:
         if vm and traces is None:
             raise no_vms()
@@ -190,12 +169,11 @@ def _traces(full: bool, traces: str | Path | None, vm: bool, stack: ExitStack) -
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
     else:
         folder = Path(traces)
-    wanted = [workload.load(name) for name in (*PAPER_001, *PAPER_000)]
-    wanted = [one for one in wanted if not there(folder, one.name, vm)]
-    for one in wanted:
-        one.check_there(vm)
-    for one in wanted:
-        workload.capture(one, folder, vm=vm)
+    missing = [workload.load(name) for name in PROGRAMS if not has_capture(folder, name, vm)]
+    for program in missing:
+        program.check_there(vm)
+    for program in missing:
+        workload.capture(program, folder, vm=vm)
     return folder
 
 
@@ -204,73 +182,50 @@ def _traces(full: bool, traces: str | Path | None, vm: bool, stack: ExitStack) -
 
 def figures(evidence: Evidence) -> list[Figure]:
     """The papers' figures, with our numbers."""
-    drawn = [_access_times(evidence, storage) for storage in paper_001.STORAGES]
-    drawn.append(
+    nvm, memory = evidence.setting.nvm, units.percent(evidence.setting.memory)
+    return [
+        *(_access_times(evidence, storage) for storage in paper_001.STORAGES),
         {
             "title": "TLB and fault models (001), figures 2 and 3: TLB miss rate, power fit",
             "caption": "Points: simulated. Lines: a p^b.",
             "axis": "TLB miss rate",
             "time": False,
             "series": [_fitted(evidence, "tlb", name) for name in PAPER_001],
-        }
-    )
-    drawn.append(
+        },
         {
             "title": "TLB and fault models (001), figures 4 and 6: fault rate, exponential fit",
-            "caption": f"Memory {units.percent(evidence.setting.memory)}. Points: simulated. "
-            "Lines: a e^(bp) + c e^(dp).",
+            "caption": f"Memory {memory}. Points: simulated. Lines: a e^(bp) + c e^(dp).",
             "axis": "page fault rate",
             "time": False,
             "series": [_fitted(evidence, "fault", name) for name in PAPER_001],
-        }
-    )
-    drawn.append(
+        },
         {
             "title": "TLB and fault models (001), figure 5: page fault rate by memory size",
             "caption": "kghostview; the paper does not name the workload of its figure.",
             "axis": "page fault rate",
             "time": False,
             "series": [
-                _series(units.percent(memory), evidence.faults("kghostview", memory))
-                for memory in (0.3, 0.5, 0.8, 1.0)
+                _series(units.percent(share), evidence.faults("kghostview", share))
+                for share in (0.3, 0.5, 0.8, 1.0)
             ],
-        }
-    )
-    for name, storage in (("a disk", "hdd"), ("NVM", evidence.setting.nvm)):
-        parts = [evidence.parts(one, storage) for one in PAPER_000]
-        shown = min(len(times[0]) for times in parts)
-        translation, data = (
-            sum((times[part][:shown] for times in parts), np.zeros(shown)) / len(parts)
-            for part in (0, 1)
-        )
-        drawn.append(
-            {
-                "title": f"page-size advice (000), figure 2: access time on {name}",
-                "caption": f"Mean of five workloads on `{storage}`, memory "
-                f"{units.percent(evidence.setting.memory)}.",
-                "axis": "time per reference",
-                "time": True,
-                "series": [_series("translation", translation), _series("data", data)],
-            }
-        )
-    drawn.append(
+        },
+        _mean_times(evidence, "a disk", "hdd"),
+        _mean_times(evidence, "NVM", nvm),
         {
             "title": "page-size advice (000), figure 3: model against simulation",
-            "caption": f"{evidence.setting.nvm}, memory "
-            f"{units.percent(evidence.setting.memory)}. Points: simulated. Lines: the model.",
+            "caption": f"{nvm}, memory {memory}. Points: simulated. Lines: the model.",
             "axis": "time per reference",
             "time": True,
             "series": [
                 _series(
                     name,
-                    evidence.times(name, evidence.setting.nvm),
-                    evidence.predicted(name, evidence.setting.nvm, evidence.setting.memory),
+                    evidence.times(name, nvm),
+                    evidence.predicted(name, nvm, evidence.setting.memory),
                 )
                 for name in PAPER_000[:4]
             ],
-        }
-    )
-    return drawn
+        },
+    ]
 
 
 def _access_times(evidence: Evidence, storage: str) -> Figure:
@@ -281,6 +236,22 @@ def _access_times(evidence: Evidence, storage: str) -> Figure:
         "axis": "time per reference",
         "time": True,
         "series": [_series(name, evidence.times(name, storage)) for name in PAPER_001],
+    }
+
+
+def _mean_times(evidence: Evidence, name: str, storage: str) -> Figure:
+    parts = [evidence.parts(program, storage) for program in PAPER_000]
+    shown = min(len(translation) for translation, _ in parts)
+    translation, data = (
+        np.sum([times[part][:shown] for times in parts], axis=0) / len(parts) for part in (0, 1)
+    )
+    memory = units.percent(evidence.setting.memory)
+    return {
+        "title": f"page-size advice (000), figure 2: access time on {name}",
+        "caption": f"Mean of five workloads on `{storage}`, memory {memory}.",
+        "axis": "time per reference",
+        "time": True,
+        "series": [_series("translation", translation), _series("data", data)],
     }
 
 
@@ -300,24 +271,23 @@ def _series(name: str, points: Values, curve: Values | None = None) -> Series:
 
 def _machines(evidence: Evidence) -> TextTable:
     """000's table 1 and figure 4: the virtual machines, published and ours."""
-    lines = []
-    for vm, row in evidence.vms.items():
-        lines.append(
-            [
-                vm,
-                str(row["scenario"]),
-                str(row["workload"]),
-                units.percent(row["memory_fraction"] or 0.0),
-                "disk" if row["storage"] == "hdd" else "NVM",
-                units.size(paper_000.chosen()[vm]),
-                units.size(row["advised_page_bytes"]),
-                units.size(row["best_page_bytes"]),
-                units.duration(row["baseline_4k_ns"]),
-                units.duration(row["simulated_ns"]),
-                units.percent(row["simulated_gain"]),
-                units.percent(row["regret"]),
-            ]
-        )
+    lines = [
+        [
+            vm,
+            str(row["scenario"]),
+            str(row["workload"]),
+            units.percent(row["memory_fraction"] or 0.0),
+            "disk" if row["storage"] == "hdd" else "NVM",
+            units.size(paper_000.chosen()[vm]),
+            units.size(row["advised_page_bytes"]),
+            units.size(row["best_page_bytes"]),
+            units.duration(row["baseline_4k_ns"]),
+            units.duration(row["simulated_ns"]),
+            units.percent(row["simulated_gain"]),
+            units.percent(row["regret"]),
+        ]
+        for vm, row in evidence.vms.items()
+    ]
     headers = ["vm", "scenario", "workload", "memory", "storage", "published", "ours"]
     headers += ["simulated best", "time at 4 KiB", "time at ours", "gain", "regret"]
     title = "page-size advice (000), table 1 and figure 4: twelve VMs"

@@ -2,10 +2,10 @@
 
 All cells share one set of parameters (:class:`Setting`); what the paper leaves open is varied one
 at a time (:data:`OTHERWISE`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion
-references. The sources have its view by pages: the references that miss a small cache of whole
-pages, in which every page that the device could have evicted appears. Instruction counts are those
-of the full program; its waits for DRAM and page walks and its number of accesses, which the view
-lacks, are data (``papers/002/pigz.toml``).
+references. The repository has its page view: the references that miss a small cache of whole pages,
+which include every page that the device could have evicted. Instruction counts are those of the
+full program. The view lacks its waits for DRAM and page walks and its number of accesses, which
+``papers/002/pigz.toml`` has.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from nearfar import _engine, units, workload
 from nearfar import machine as machines
 from nearfar.declared import reproduce as declared
 from nearfar.declared import ssd as ssd_declared
-from nearfar.errors import NearfarError
 from nearfar.generate import generate
-from nearfar.reproduce import Reproduced, TextTable, compared, published, statements
-from nearfar.reproduce._evidence import lacks, no_vms, there
+from nearfar.reproduce import Reproduced, TextTable, compared, measured, published
+from nearfar.reproduce._evidence import has_capture, no_captures, no_vms
 from nearfar.sizes import parse_bytes, parse_time
 from nearfar.ssd import MACHINE, SsdResult, ssd
 from nearfar.strict import Json
@@ -37,8 +36,8 @@ Progress = Callable[[int], None] | None
 
 SIZES: Final = ("100M", "150M")
 POLICIES: Final = ("none", "all", "smart:50us")
-#: Instructions of pigz for each 32 KiB that it hands to its writer: decompression runs ahead of the
-#: writer by one such piece.
+#: Instructions of pigz for each piece of 32 KiB that it passes to its writer thread: decompression
+#: runs ahead of the writer by one piece.
 _PIECE: Final = 753_000
 
 
@@ -55,8 +54,9 @@ class Setting:
             file, which takes no simulated time (``MARSS_DELAY_IO`` in ``qemu/hw/ide/core.c`` is
             off; with it, a transfer takes 20,000 cycles).
         file_data: ``clean``. MARSSx86's disk controller copies into guest memory
-            (``dma_bdrv_read``), past the caches and the memory model, so the device sees no write.
-        sizes: MB are 2^20 bytes, as DRAM is made and QEMU counts.
+            (``dma_bdrv_read``) without the caches and the memory model, so the device sees no
+            write.
+        sizes: MB are 2^20 bytes, as for DRAM chips and in QEMU.
         atomic: ``none``. 99 % of pigz's faults are in the kernel's copies to and from the page
             cache. Linux disables page faults there, so that no fault waits for the lock of a page
             that the copy holds. But an embedded page fault takes no lock, and on x86-64 the copy
@@ -90,12 +90,12 @@ class Setting:
     misses: str = "umd"
 
     def changed(self, **changes: Any) -> Setting:
-        """Another setting; changes of the machine are in addition to this one's."""
+        """A changed setting; changes of the machine are added to the present ones."""
         machine = {**self.machine, **changes.pop("machine", {})}
         return replace(self, machine=machine, **changes)
 
 
-#: Other choices, one at a time: name, what it represents, changes.
+#: Other choices, one at a time: name, what it represents, changes of the setting.
 OTHERWISE: Final[tuple[tuple[str, str, Json], ...]] = (
     ("45 MB unpacked", "the file's size is what comes out", {"program": "pigz-45"}),
     ("files from a disk", "seeks of 8.5 ms, 156 MB/s, read ahead", {"disk": "hdd"}),
@@ -141,12 +141,12 @@ OTHERWISE: Final[tuple[tuple[str, str, Json], ...]] = (
 
 @dataclass
 class _Pigz:
-    """The captures, and results by setting.
+    """The traces of pigz.
 
     Attributes:
-        views: the page views, by program; whole: the full capture of :class:`Setting`'s program,
-            if there is one.
+        views: the page views, by program; whole: the full capture of the default program, if any.
         threads, progress: as for :func:`study`.
+        known: ``papers/002/pigz.toml``.
     """
 
     views: Mapping[str, Path]
@@ -159,12 +159,15 @@ class _Pigz:
         self, setting: Setting, whole: bool = False, dram: Sequence[str] = (),
         epf: Sequence[str] = POLICIES,
     ) -> SsdResult:  # fmt: skip
-        """The study under a setting, of the view unless ``whole``; accesses of the full capture."""
+        """Run the study under a setting: on the full capture with ``whole``, else on the view.
+
+        Numbers of accesses are those of the full capture in both cases.
+        """
         trace = self.whole if whole and self.whole else self.views[setting.program]
         described = machines.load(MACHINE, set=setting.machine)
         if not whole:
             described = self._without_caches(described, setting)
-        found = ssd(
+        result = ssd(
             trace, machine=described, dram=dram or setting.sizes, epf=epf,
             precondition=setting.precondition, overwrite=setting.overwrite, disk=setting.disk,
             sleep_granularity=setting.sleep,
@@ -173,35 +176,22 @@ class _Pigz:
         )  # fmt: skip
         if not whole:
             accesses = self.known[setting.program][setting.misses]["accesses"]
-            for row in found.rows:
+            for row in result.rows:
                 row["accesses"] = accesses
                 row["embedded_fault_rate"] = row["embedded_faults"] / accesses
-        return found
+        return result
 
     def _without_caches(self, described: machines.Machine, setting: Setting) -> machines.Machine:
         """A machine without caches, whose instructions include the time of the cache misses."""
-        made = described.to_dict()
-        del made["cache"]
-        cpu, known = made["cpu"], self.known[setting.program]
+        parts = described.to_dict()
+        del parts["cache"]
+        cpu, known = parts["cpu"], self.known[setting.program]
         clock = float(str(cpu["clock"]["value"]).removesuffix("GHz"))
-        instruction = 1 / (clock * float(cpu["ipc"]["value"]))
+        instruction_ns = 1 / (clock * float(cpu["ipc"]["value"]))
         waits = known[setting.misses]["seconds"] - known["view_seconds"]
-        instruction += 1e9 * waits / known["instructions"]
-        cpu["ipc"]["value"] = 1 / (clock * instruction)
-        return machines.Machine.from_json(described.name, json.dumps(made))
-
-
-def rows(
-    *,
-    full: bool = False,
-    traces: str | Path | None = None,
-    vm: bool = False,
-    threads: int = 0,
-    progress: Progress = None,
-) -> list[declared.Row]:
-    """The rows of :func:`study`, with the same arguments."""
-    with ExitStack() as stack:
-        return _rows(*_judged(_open(full, traces, threads, progress, stack, vm)))
+        instruction_ns += 1e9 * waits / known["instructions"]
+        cpu["ipc"]["value"] = 1 / (clock * instruction_ns)
+        return machines.Machine.from_json(described.name, json.dumps(parts))
 
 
 def study(
@@ -211,24 +201,26 @@ def study(
     vm: bool = False,
     threads: int = 0,
     progress: Progress = None,
+    rows_only: bool = False,
 ) -> Reproduced:
     """Every result of UMD (002), with ours and its sensitivity.
 
     Args:
         full: capture the whole program first, into a temporary folder or ``traces``.
-        traces: a folder that holds ``pigz.trace``, whole; the page view that comes with the
-            sources by default. The sensitivity and the further tables are of the view always.
-        vm: ``pigz-vm.trace``, a whole virtual machine, instead; without sensitivity and tables.
+        traces: a folder with the full capture, ``pigz.trace``; by default, the page view in the
+            repository. The sensitivity and the further tables always use the view.
+        vm: use ``pigz-vm.trace``, of a whole virtual machine; without sensitivity and tables.
         threads: 0 = one per core.
         progress: called regularly with the number of references done.
+        rows_only: leave out the sensitivity and the tables.
 
     Raises:
         NearfarError: the trace is missing (3) or damaged, or pigz is not installed (3).
     """
     with ExitStack() as stack:
         pigz = _open(full, traces, threads, progress, stack, vm)
-        found, long = _judged(pigz)
         usual = Setting()
+        rows = _rows(pigz, usual, pigz.whole is not None)
         run = {
             "study": "reproduce ssd",
             "captures": "the whole capture" if pigz.whole else "the bundled view by pages",
@@ -236,19 +228,14 @@ def study(
             "setting": asdict(usual),
             "version": _engine.__version__,
         }
-        if vm:
-            return Reproduced(_rows(found, long), run)
-        base = _rows(*_measured(pigz, usual))
+        if vm or rows_only:
+            return Reproduced(rows, run)
+        base = _rows(pigz, usual)
         cases = [compared("as chosen", "this run", base, base)]
         for name, why, changes in OTHERWISE:
-            other = _rows(*_measured(pigz, usual.changed(**changes)))
-            cases.append(compared(name, why, other, base))
-        return Reproduced(
-            rows=_rows(found, long),
-            run=run,
-            sensitivity=cases,
-            tables=list(_tables(pigz, usual, stack)),
-        )
+            cases.append(compared(name, why, _rows(pigz, usual.changed(**changes)), base))
+        tables = list(_tables(pigz, usual, stack))
+        return Reproduced(rows, run, cases, tables=tables)
 
 
 def _open(
@@ -259,7 +246,7 @@ def _open(
     stack: ExitStack,
     vm: bool,
 ) -> _Pigz:
-    """The captures; with ``full``, made first."""
+    """The traces; with ``full``, a missing capture is made first."""
     program = Setting().program
     views = {name: workload.bundled() / f"{name}-pages.trace" for name in (program, "pigz-45")}
     if traces is None and not full:
@@ -268,39 +255,39 @@ def _open(
         return _Pigz(views, None, threads, progress)
     temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
     folder = temporary if traces is None else Path(traces)
-    if not there(folder, program, vm):
+    if not has_capture(folder, program, vm):
         if not full:
-            raise NearfarError(lacks(folder, [program], vm), 3)
+            raise no_captures(folder, [program], vm)
         workload.capture(workload.load(program), folder, vm=vm)
     return _Pigz(views, folder / workload.trace_name(program, vm), threads, progress)
 
 
 def view(whole: Path, to: Path, progress: Progress = None) -> Path:
-    """Write the view by pages of a capture: what misses a cache with lines of 4 KiB.
+    """Write the page view of a capture: what misses a cache with lines of 4 KiB.
 
-    ``papers/002/pigz.toml`` has its size: few enough pages that every thread appears often (the
-    instructions between two of its references are one step), and far fewer than the device has.
-    ``tests/data/captures/pigz-pages.trace`` is such a view.
+    ``papers/002/pigz.toml`` has the size of that cache: few enough pages that every thread appears
+    often (the study runs a thread from one of its references to the next in one step), and far
+    fewer than the device has. ``tests/data/captures/pigz-pages.trace`` is such a view.
     """
-    made = machines.load(MACHINE).to_dict()
+    parts = machines.load(MACHINE).to_dict()
     view = tomllib.loads(published("002/pigz"))["view"]
     level = {key: {"value": view[key], "source": "a view"} for key in ("size", "ways", "line")}
-    made["cache"] = {"l1d": {**level, "hit_time": {"value": "0ns", "source": "a view"}}}
-    pages = machines.Machine.from_json("pages", json.dumps(made))
+    parts["cache"] = {"l1d": {**level, "hit_time": {"value": "0ns", "source": "a view"}}}
+    pages = machines.Machine.from_json("pages", json.dumps(parts))
     _engine.filter_view(whole, to, pages, filter="cache", progress=progress)
     return to
 
 
 def waits(trace: Path, without: Sequence[str] = ()) -> tuple[int, float]:
-    """Accesses of a capture, and its seconds in addition to those of instructions.
+    """Accesses of a capture, and the seconds that it takes besides executing instructions.
 
     For ``papers/002/pigz.toml``. ``without`` names caches to remove: ``l2``, or all for a view.
     """
-    made = machines.load(MACHINE).to_dict()
+    parts = machines.load(MACHINE).to_dict()
     for level in without:
-        del made["cache"][level]
-    described = machines.Machine.from_json(MACHINE, json.dumps(made))
-    clock, ipc = (made["cpu"][key]["value"] for key in ("clock", "ipc"))
+        del parts["cache"][level]
+    described = machines.Machine.from_json(MACHINE, json.dumps(parts))
+    clock, ipc = (parts["cpu"][key]["value"] for key in ("clock", "ipc"))
     setting = Setting()
     (row,) = ssd(
         trace, machine=described, dram=["1G"], epf=["none"], precondition=(0.0, 0.0),
@@ -310,49 +297,30 @@ def waits(trace: Path, without: Sequence[str] = ()) -> tuple[int, float]:
     return row["accesses"], row["cpu_busy"] - row["instructions"] * instruction
 
 
-#: By size of DRAM and policy.
-Found = Mapping[tuple[str, str], ssd_declared.Row]
-Long = Mapping[tuple[str, str], int]
-
-
-def _judged(pigz: _Pigz) -> tuple[Found, Long]:
-    return _measured(pigz, Setting(), pigz.whole is not None)
-
-
-def _measured(pigz: _Pigz, setting: Setting, whole: bool = False) -> tuple[Found, Long]:
-    """Rows of the six cells, and the number of long services in each."""
-    found = pigz.run(setting, whole)
-    cells = dict(zip(product(SIZES, POLICIES), found.rows, strict=True))
-    details = zip(product(SIZES, POLICIES), found.details, strict=True)
-    long = {
-        # The bin that contains 50 us starts at 48.
-        cell: sum(one["actual"] for one in detail["service"] if one["low_ns"] >= 48_000)
-        for cell, detail in details
-    }
-    return cells, long
-
-
-def _rows(found: Found, long: Long) -> list[declared.Row]:
+def _rows(pigz: _Pigz, setting: Setting, whole: bool = False) -> list[declared.Row]:
     """A row for each statement of ``papers/002/statements.toml``."""
-    measures = dict(_measures(found, long))
-    return [
-        one.row(float(f"{measures[one.key][0]:.4g}"), measures[one.key][1])
-        for one in statements("002")
-    ]
+    return measured("002", dict(_measures(pigz.run(setting, whole))).__getitem__, digits=4)
 
 
-def _measures(found: Found, long: Long) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Our value and a note, by key."""
-    time = {cell: row["seconds"] for cell, row in found.items()}
+def _measures(result: SsdResult) -> Iterator[tuple[str, tuple[float, str]]]:
+    """Our value and a note, by key of a statement."""
+    cells = dict(zip(product(SIZES, POLICIES), result.rows, strict=True))
+    long_services = {
+        # The bin that contains 50 us starts at 48.
+        cell: sum(interval["actual"] for interval in detail["service"]
+                  if interval["low_ns"] >= 48_000)
+        for cell, detail in zip(cells, result.details, strict=True)
+    }  # fmt: skip
+    time = {cell: row["seconds"] for cell, row in cells.items()}
     smart = POLICIES[2]
-    for (size, epf), row in found.items():
-        whole = row["seconds"]
+    for (size, epf), row in cells.items():
+        seconds = row["seconds"]
         shares = ", ".join(
-            f"{part.removeprefix('cpu_')} {units.percent(row[part] / whole)}"
+            f"{part.removeprefix('cpu_')} {units.percent(row[part] / seconds)}"
             for part in ("cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle")
         )
         key = f"{epf.partition(':')[0]}-{size.removesuffix('M')}"
-        yield key, (whole, f"{shares}; {row['embedded_faults']:,} embedded faults")
+        yield key, (seconds, f"{shares}; {row['embedded_faults']:,} embedded faults")
     none, every, some = (time["100M", epf] for epf in POLICIES)
     yield "gain-all", (1 - every / none, "")
     yield "gain-smart", (1 - some / none, "")
@@ -360,19 +328,19 @@ def _measures(found: Found, long: Long) -> Iterator[tuple[str, tuple[float, str]
     yield "smart-first-100", (some / every, "")
     yield "all-slower-150", (time["150M", "all"] / time["150M", "none"], "")
     yield "smart-equal-150", (time["150M", smart] / time["150M", "none"], "")
-    counts = [[long[size, epf] for size in SIZES] for epf in POLICIES]
-    many, few = min(counts, key=lambda of: of[0] / max(of[1], 1))
+    counts = [[long_services[size, epf] for size in SIZES] for epf in POLICIES]
+    many, few = min(counts, key=lambda pair: pair[0] / max(pair[1], 1))
     yield "long-100", (many / max(few, 1), f"{many:,} at 100 MB, {few:,} at 150 MB")
-    none_150 = found["150M", "none"]
+    none_150 = cells["150M", "none"]
     note = f"{none_150['embedded_faults']:,} of {none_150['accesses']:,} accesses"
     yield "rate", (none_150["embedded_fault_rate"], note)
     for epf in POLICIES:
-        row = found["150M", epf]
+        row = cells["150M", epf]
         note = f"{row['passed_to_kernel']:,} of {row['embedded_faults']:,}"
         yield f"passed-{epf.partition(':')[0]}", (row["passed_share"], note)
-    rates = [found["150M", epf]["embedded_fault_rate"] for epf in POLICIES]
+    rates = [cells["150M", epf]["embedded_fault_rate"] for epf in POLICIES]
     yield "same-faults", (max(rates) / min(rates) if min(rates) else math.inf, "")
-    full = found["100M", "none"]
+    full = cells["100M", "none"]
     note = f"of {full['embedded_faults']:,}; {full['evictions']:,} pages had to leave"
     yield "fills", (full["faults_while_filling"], note)
     blocks = full["gc_collections"]
@@ -381,11 +349,11 @@ def _measures(found: Found, long: Long) -> Iterator[tuple[str, tuple[float, str]
     yield "from-flash", (full["from_flash"] / max(full["embedded_faults"], 1), note)
 
 
-# --- beyond the figure
+# --- tables of the page
 
 
 def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable]:
-    """Figure 2 extended: predictions, thresholds, sizes of DRAM, other latencies, threads."""
+    """What figure 2 lacks: predictions, thresholds, sizes of DRAM, other latencies, threads."""
     cells = [
         [
             units.size(row["dram_bytes"]),
@@ -403,16 +371,20 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
     yield _table("Predictions: counted reads and programs, and what they missed", headers, cells)
     thresholds = [0, 10, 20, 26, 50, 100, 200, 224, 230, 300, 400]
     policies = [f"smart:{us}us" for us in thresholds]
-    found = pigz.run(usual, epf=policies)
+    rows = pigz.run(usual, epf=policies).rows
     cells = [
-        [f"{us} us", *(_cell(row) for row in found.rows if row["epf"] == policy)]
+        [f"{us} us", *(_cell(row) for row in rows if row["epf"] == policy)]
         for us, policy in zip(thresholds, policies, strict=True)
     ]
     headers = ["threshold", *(f"{size}: time, passed on" for size in SIZES)]
     yield _table("Threshold of smart_EPF", headers, cells)
     sizes = ["60M", "80M", "100M", "120M", "140M", "150M", "160M", "180M", "200M"]
-    found = pigz.run(usual, dram=sizes)
-    yield _table("Size of the DRAM", ["DRAM", *POLICIES], _by(found, sizes))
+    rows = pigz.run(usual, dram=sizes).rows
+    cells = [
+        [size, *(_cell(row) for row in rows if row["dram_bytes"] == parse_bytes(size, "dram"))]
+        for size in sizes
+    ]
+    yield _table("Size of the DRAM", ["DRAM", *POLICIES], cells)
     named: tuple[tuple[str, dict[str, str | float]], ...] = (
         ("UMD (002): DDR 50 ns, flash 25/200 us", {}),
         ("CXL 170 ns, the same flash", {"node.dram.local.read_latency": "170ns"}),
@@ -423,13 +395,21 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
          {"node.dram.local.read_latency": "170ns", "flash.read": "50us",
           "flash.program": "600us", "flash.erase": "3ms"}),
     )  # fmt: skip
-    cells = []
-    for name, changes in named:
-        row = pigz.run(usual.changed(machine=changes), dram=["100M"]).rows
-        cells.append([name, *(_cell(one) for one in row)])
+    cells = [
+        [name, *map(_cell, pigz.run(usual.changed(machine=changes), dram=["100M"]).rows)]
+        for name, changes in named
+    ]
     yield _table("Other latencies, 100 MB (flash: SkyByte's settings)", ["", *POLICIES], cells)
-    found = pigz.run(usual.changed(machine=_swap(), precondition=(0.0, 0.0)), epf=["all"])
-    cells = [[units.size(row["dram_bytes"]), *_shown(row)] for row in found.rows]
+    swapping = usual.changed(machine=_swap(), precondition=(0.0, 0.0))
+    cells = [
+        [
+            units.size(row["dram_bytes"]),
+            units.duration(row["seconds"] * 1e9),
+            units.percent(row["cpu_idle"] / row["seconds"]),
+            units.count(row["embedded_faults"]),
+        ]
+        for row in pigz.run(swapping, epf=["all"]).rows
+    ]
     headers = ["DRAM", "time", "idle", "faults"]
     yield _table("No device: as much DRAM, swapping to the disk", headers, cells)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
@@ -438,7 +418,7 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
         trace = folder / f"{threads}.trace"
         generate("zipf", trace, refs=160_000, pages=4000, threads=threads, write_ratio=0.3, seed=1)
         rows = ssd(trace, dram=["8M"], threads=pigz.threads, progress=pigz.progress).rows
-        cells.append([str(threads), *(_cell(one) for one in rows)])
+        cells.append([str(threads), *map(_cell, rows)])
     title = "Threads of a synthetic mix: Zipf references to 4,000 pages, 8 MiB of DRAM"
     yield _table(title, ["threads", *POLICIES], cells)
 
@@ -457,19 +437,6 @@ def _swap() -> dict[str, str | float]:
         "flash.erase": "0ns", "flash.channels": 1, "flash.dies_per_channel": 1,
         "flash.blocks_per_plane": 8760, "flash.stripe": 1,
     }  # fmt: skip
-
-
-def _shown(row: ssd_declared.Row) -> list[str]:
-    idle = units.percent(row["cpu_idle"] / row["seconds"])
-    return [units.duration(row["seconds"] * 1e9), idle, units.count(row["embedded_faults"])]
-
-
-def _by(found: SsdResult, sizes: Sequence[str]) -> list[list[str]]:
-    return [
-        [size, *(_cell(row) for row in found.rows
-                 if row["dram_bytes"] == parse_bytes(size, "dram"))]
-        for size in sizes
-    ]  # fmt: skip
 
 
 def _cell(row: ssd_declared.Row) -> str:

@@ -120,7 +120,9 @@ class Plan:
     def _cell(self, place: int, given: Mapping[str, object], digests: Digests) -> Cell:
         parameters = dict(given)
         written = {
-            name: given.get(name, None if parameter.required else parameter.default)
+            name: given.get(
+                name, None if parameter.default is parameter.empty else parameter.default
+            )
             for name, parameter in self.study.parameters().items()
         }
         renamed: dict[str, str] = {}
@@ -239,7 +241,7 @@ def read(source: str | Path | Mapping[str, object]) -> Plan:
     if both is not None:
         raise wrong(f"options.{both}", "is in [grid] as well; leave it out of one of them")
     for key, parameter in known.items():
-        if parameter.required and key not in grid and key not in options:
+        if parameter.default is parameter.empty and key not in grid and key not in options:
             raise wrong(f"options.{key}", f"is missing; {study.name} needs it here or in [grid]")
     plan = Plan(study, dict(grid), dict(options), base, name)
     if len(plan) > MAX_CELLS:
