@@ -174,7 +174,7 @@ class Fit:
     def to_dict(self) -> FitDict:
         """Plain values for JSON: coefficients, intervals, quality, points and fitted values."""
         intervals = self.intervals
-        values = {
+        values: Json = {
             **vars(self),
             "formula": MODELS[self.model].formula,
             "page_unit": "KiB",

@@ -240,7 +240,8 @@ def paging(
     path, began = Path(trace), time.monotonic()
     values: dict[str, object] = dict(options)
     wanted = list_of(options.get("storage") or ())
-    hosts = machines.paging_machines(values.pop("machine", None), wanted)
+    hosts = machines.paging_machines(options.get("machine"), wanted)
+    values.pop("machine", None)
     filtered = options.get("filter", ALL_REFERENCES)
     if len(hosts) > 1 and filtered != ALL_REFERENCES:
         raise NearfarError(

@@ -61,13 +61,13 @@ def phases(rows: Sequence[declared.WorkingSetRow]) -> list[Phase]:
     total = rows[-1]["record"]
     result = []
     for begin, end in pairwise([*borders, count]):
-        part = rows[edges[begin] : edges[end]]
-        resident = [row["resident_bytes"] for row in part if row["resident_bytes"] is not None]
+        inside = rows[edges[begin] : edges[end]]
+        resident = [row["resident_bytes"] for row in inside if row["resident_bytes"] is not None]
         result.append(
             Phase(
                 rows[edges[begin] - 1]["record"] / total if begin else 0.0,
-                part[-1]["record"] / total,
-                round(statistics.median(row["bytes"] for row in part)),
+                inside[-1]["record"] / total,
+                round(statistics.median(row["bytes"] for row in inside)),
                 max(resident, default=None),
             )
         )

@@ -223,16 +223,17 @@ def tiering(
         NearfarError: bad input.
     """
     began = time.monotonic()
-    loads = loads or _listed(options.get("workload", WORKLOAD))
-    traces = [trace for trace in map(trace_of, loads) if trace is not None]
-    if traces and len(traces) < len(loads):
+    given = loads or _listed(options.get("workload", WORKLOAD))
+    traces = [trace for trace in map(trace_of, given) if trace is not None]
+    if traces and len(traces) < len(given):
         raise NearfarError(
             "--workload: traces and generated workloads do not run together, as their memory "
             "has different scales; give one kind"
         )
-    workloads = [fspath(load) for load in loads]
+    workloads = [fspath(load) for load in given]
     values: dict[str, object] = {**options, "workload": workloads}
-    machine = machines.load(values.pop("machine", default(declared.OPTIONS, "machine")))
+    machine = machines.load(options.get("machine", default(declared.OPTIONS, "machine")))
+    values.pop("machine", None)
     texts = {name: knob_text(value) for name, value in (knobs or {}).items()}
     policies = _policies(values.pop("policy", "all"), by_policy(texts))
     filtered = options.get("filter", default(declared.OPTIONS, "filter"))

@@ -294,11 +294,11 @@ def everything(
     rows: list[declared.Row] = []
     counts: dict[str, dict[str, int]] = {}
     for name in names():
-        run, supported = _function(name)
+        study, supported = _function(name)
         passed = {key: value for key, value in given.items() if key in supported}
         if progress is not None and "progress" in supported:
             passed["progress"] = progress(name)
-        result = run(**passed, rows_only=True)
+        result = study(**passed, rows_only=True)
         counts[name] = {"rows": result.counted, "hold": result.holding}
         rows += result.rows
     captured = (

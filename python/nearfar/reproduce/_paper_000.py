@@ -183,7 +183,7 @@ def _bound(evidence: Evidence, row: Advice) -> str:
     return f"no TLB miss at all would gain {units.percent(most)}"
 
 
-def _case(row: Advice) -> tuple[str, str, float]:
+def _case(row: Advice) -> tuple[str, str, float | None]:
     """Workload, storage and memory of a VM, as methods of :class:`Evidence` take them."""
     return row["workload"].lower(), row["storage"], row["memory_fraction"]
 

@@ -256,8 +256,8 @@ def _exponential_best(evidence: Evidence) -> tuple[float, str]:
                 for model in ("exponential-2", "exponential-1", "power")
             )
             # An exact fit has no AIC: nothing is better.
-            exact = double is None
-            wins.append(exact or all(aic is not None and double <= aic for aic in (single, power)))
+            others = [aic for aic in (single, power) if aic is not None]
+            wins.append(double is None or (len(others) == 2 and double <= min(others)))
     return share(wins), f"{sum(wins)} of {len(wins)}; against one exponential and a power law"
 
 

@@ -134,11 +134,11 @@ def study(
 
 def rows(evidence: Evidence) -> list[declared.Row]:
     """A row for each statement of both papers, under the evidence's setting."""
-    return [
-        row
-        for paper, measures in MEASURES.items()
-        for row in measured(paper, lambda key, measures=measures: measures[key](evidence))
-    ]
+
+    def of(paper: str) -> list[declared.Row]:
+        return measured(paper, lambda key: MEASURES[paper][key](evidence))
+
+    return [row for paper in MEASURES for row in of(paper)]
 
 
 def sensitivity(
