@@ -19,7 +19,9 @@ from nearfar.apply import apply, plan, restore
 from nearfar.apply.setting import SYSFS, applied
 from nearfar.capture import capture
 from nearfar.errors import NearfarError
+from nearfar.processes import children
 from nearfar.thp import settings, thp
+from nearfar.watch.target import stat
 
 SLEEP = "import time; print('up', flush=True); time.sleep(86400)"
 #: A program in which each of 16 MiB's pages is touched once.
@@ -217,14 +219,6 @@ def finish(running: subprocess.Popen[str]) -> None:
     running.stdout.close()
 
 
-def children(pid: int) -> list[int]:
-    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-
-
 def test_killed_the_watchdog_puts_back(sysfs: Path, tmp_path: Path) -> None:
     before, runtime = words(sysfs), tmp_path / "run"
     running = start(sysfs, runtime)
@@ -247,7 +241,7 @@ def test_killed_with_its_watchdog_the_next_run_puts_back(sysfs: Path, tmp_path: 
             watchdog = next(c for c in children(running.pid) if os.getsid(c) == c)
             os.kill(watchdog, signal.SIGKILL)
             # Killed first, or it would do what it is there for.
-            until(lambda pid=watchdog: state(pid) in "ZX", "the end of the watchdog")
+            until(lambda pid=watchdog: stat(pid)[0] in "ZX", "the end of the watchdog")
             running.kill()
             running.wait()
         finally:

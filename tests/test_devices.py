@@ -11,8 +11,17 @@ import pytest
 
 from conftest import DATA, Run
 from nearfar import machine as machines
-from nearfar.devices import devices, figures
-from nearfar.devices.models import FAULT, LOAD, Device, Pages, Prices, model
+from nearfar.devices import devices
+from nearfar.devices.models import (
+    FAULT,
+    FLASH_READ_NS,
+    LOAD,
+    SWITCH_NS,
+    Device,
+    Pages,
+    Prices,
+    model,
+)
 from nearfar.errors import NearfarError
 from nearfar.generate import generate
 from nearfar.paging import paging
@@ -46,7 +55,7 @@ def test_a_load_adds_its_time() -> None:
 def test_the_cxl_ssd_switches_only_if_another_thread_runs() -> None:
     host = machines.paging_machine("nvme", ["cxl"])
     one, two = (model("cxl-ssd", host, busy=busy, ratio=2.0) for busy in (1, 2))
-    assert (one.flash_ns, two.flash_ns) == (figures.FLASH_READ.value, figures.SWITCH.value)
+    assert (one.flash_ns, two.flash_ns) == (FLASH_READ_NS, SWITCH_NS)
     assert replace(one, flash_ns=0.0) == replace(two, flash_ns=0.0)
     # A line from its DRAM, then 63 more at 20.25 GB/s.
     assert one.read_ns == pytest.approx(158 + 63 * 64 / 20.25)

@@ -225,6 +225,22 @@ def thp_folder(root: Path, size: int, own: str, of_all: str) -> Path:
     return file
 
 
+def started(root: Path, text: str) -> None:
+    """Run a script, or the start of a unit."""
+    lines = command_of(text, "ExecStart") if "[Unit]" in text else text
+    done = played(root, lines, RUNTIME_DIRECTORY=str(root))
+    assert done.returncode == 0, done.stderr
+
+
+def stopped(root: Path, text: str) -> bool:
+    """Stop a unit; false for a script."""
+    if "[Unit]" not in text:
+        return False
+    stop = command_of(text, "ExecStop")
+    assert played(root, stop, RUNTIME_DIRECTORY=str(root)).returncode == 0
+    return True
+
+
 NEVER = "always inherit madvise [never]"
 INHERIT = "always [inherit] madvise never"
 
@@ -245,13 +261,9 @@ def test_transparent_pages_are_allowed_where_they_are_off(
 ) -> None:
     file = thp_folder(tmp_path, 65536, own, of_all)
     text = emit.emit(kind, row(65536, "mthp"))
-    lines = command_of(text, "ExecStart") if kind == "systemd" else text
-    done = played(tmp_path, lines, RUNTIME_DIRECTORY=str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    started(tmp_path, text)
     assert file.read_text() == after + "\n"
-    if kind == "systemd":
-        stop = command_of(text, "ExecStop")
-        assert played(tmp_path, stop, RUNTIME_DIRECTORY=str(tmp_path)).returncode == 0
+    if stopped(tmp_path, text):
         words = own.replace("[", " [ ").replace("]", " ] ").split()
         assert file.read_text() == words[words.index("[") + 1] + "\n"
 
@@ -270,13 +282,9 @@ def test_4_kib_is_madvise_as_in_the_kernel_parameters(
 ) -> None:
     file = thp_folder(tmp_path, 65536, INHERIT, before).parents[1] / "enabled"
     text = emit.emit(kind, row(4096, "base"))
-    lines = command_of(text, "ExecStart") if kind == "systemd" else text
-    done = played(tmp_path, lines, RUNTIME_DIRECTORY=str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    started(tmp_path, text)
     assert file.read_text() == after + "\n"
-    if kind == "systemd":
-        stop = command_of(text, "ExecStop")
-        assert played(tmp_path, stop, RUNTIME_DIRECTORY=str(tmp_path)).returncode == 0
+    if stopped(tmp_path, text):
         assert f"[{file.read_text().strip()}]" in before
 
 

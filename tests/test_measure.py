@@ -320,7 +320,7 @@ def test_nothing_is_switched_that_need_not_be(
     for size, word in set_.items():
         (sysfs / f"hugepages-{size}kB" / "enabled").write_text(word)
     before = words(sysfs)
-    asked, switched = faults._ways_to(page, sysfs, tmp_path / "run")
+    asked, switched = faults._mapping_for(page, sysfs, tmp_path / "run")
     with switched:
         assert (asked, words(sysfs) != before) == (pages, changed)
         if changed:
@@ -373,12 +373,14 @@ def test_swap_that_is_off_or_unused_is_left_out(tmp_path: Path) -> None:
 WAITS = """
 import sys, time
 from pathlib import Path
+from nearfar.errors import NearfarError
 from nearfar.measure import faults, system
 from nearfar.measure.bench import Bench
 def wait(page, *rest):
     if page == 16384:
         print('up', flush=True)
         time.sleep(86400)
+    raise NearfarError("none")
 faults._times = wait
 bench = Bench(system.read(), quick=True, say=lambda what: None)
 faults.zero_fill(bench, 1.0, Path(sys.argv[1]), Path(sys.argv[2]))

@@ -20,15 +20,15 @@ from nearfar.numa import paper
 from nearfar.numa.sources import names
 from nearfar.reproduce import reproduce
 
-ROOT = Path(__file__).resolve().parents[1]
+STATEMENTS = Path(__file__).resolve().parents[1] / "papers/004/statements.toml"
+STATED = tomllib.loads(STATEMENTS.read_text())["statement"]
 
 
 def test_every_result_of_the_paper_is_measured() -> None:
     """Each within its tolerance, judged here by other means."""
-    stated = tomllib.loads((ROOT / "papers/004/statements.toml").read_text())["statement"]
     found = paper.measures()
-    assert {one["key"] for one in stated} == found.keys()
-    for one in stated:
+    assert {one["key"] for one in STATED} == found.keys()
+    for one in STATED:
         ours, note = found[one["key"]]
         assert note
         if near := re.fullmatch(r"within (\d+)%", one["tolerance"]):
@@ -44,9 +44,8 @@ def test_every_result_of_the_paper_is_measured() -> None:
 
 def test_reproduce_has_a_row_for_each() -> None:
     found = reproduce("numa")
-    stated = tomllib.loads((ROOT / "papers/004/statements.toml").read_text())["statement"]
-    assert [row["paper"] for row in found.rows] == ["004"] * len(stated)
-    assert [row["input"] for row in found.rows] == [one.get("input", "") for one in stated]
+    assert [row["paper"] for row in found.rows] == ["004"] * len(STATED)
+    assert [row["input"] for row in found.rows] == [one.get("input", "") for one in STATED]
     usual, all_modules = found.sensitivity
     assert usual["holds"] == found.holding == found.counted > 0
     # With all modules at once one core fills pages faster than printed, and no row gains.
@@ -54,8 +53,7 @@ def test_reproduce_has_a_row_for_each() -> None:
 
 
 def test_the_cells_of_table_two_are_the_papers() -> None:
-    stated = tomllib.loads((ROOT / "papers/004/statements.toml").read_text())["statement"]
-    printed = {one["key"]: one["published"] for one in stated if one["place"] == "table 2"}
+    printed = {one["key"]: one["published"] for one in STATED if one["place"] == "table 2"}
     assert {f"{m}-{s}": v for (m, s), v in paper.TABLE_2.items()} == {
         key: value for key, value in printed.items() if value != "stated"
     }

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,11 +29,8 @@ GNUGO = DATA / "captures" / "gnugo.trace"
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("sizes") / "sizes"
-    source = Path(__file__).parent / "sizes.c"
-    subprocess.run(["cc", "-O1", "-static", "-o", made, source], check=True)
-    return made
+def program(build: Callable[..., Path]) -> Path:
+    return build((Path(__file__).parent / "sizes.c").read_text(), "-static")
 
 
 @pytest.fixture(scope="module")

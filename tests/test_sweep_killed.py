@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import DATA, HANG, Run, until
+from nearfar.processes import children
 from nearfar.sweep import sweep
-from nearfar.sweep.cell import outcome_of
+from nearfar.sweep.cell import read_outcome
 from sweeping import both_there, bytes_of, cluster, lay_out, stand_still, start
 
 SLOW = """
@@ -44,14 +45,6 @@ def held(slow: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return slow
 
 
-def children(process: int) -> list[int]:
-    tasks = Path(f"/proc/{process}/task")
-    try:
-        return [int(c) for t in tasks.iterdir() for c in (t / "children").read_text().split()]
-    except OSError:
-        return []
-
-
 def finished(out: Path) -> list[str]:
     return sorted(path.stem for path in (out / "cells").glob("[!.]*.json"))
 
@@ -59,7 +52,7 @@ def finished(out: Path) -> list[str]:
 def whole(out: Path) -> None:
     """Every cell that says it is finished is; no part is half there."""
     for key in finished(out):
-        outcome = outcome_of(key, out)
+        outcome = read_outcome(key, out)
         assert outcome is not None
         assert outcome["status"] == "done"
         assert pq.read_table(out / "cells" / f"{key}.parquet").num_rows == outcome["rows"]

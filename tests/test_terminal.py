@@ -15,7 +15,7 @@ from rich.text import Text
 
 from conftest import DATA, Run
 from nearfar import cli, units
-from nearfar.cli._progress import SECONDS, _Shown, given, records, records_of_run
+from nearfar.cli._progress import SECONDS, _Line, as_count, records, records_of_run
 from nearfar.report import tables
 from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 
@@ -184,7 +184,7 @@ def test_styles_of_a_text_stay() -> None:
 
 
 def test_progress_has_a_total_and_an_estimate() -> None:
-    shown = _Shown("paging x", 40_000_000)
+    shown = _Line("paging x", 40_000_000)
     began = shown.began
     assert shown.line(0, began) == "paging x: 0 of 40 M references, 0 %"
     half = "paging x: 20 of 40 M references, 50 %, about 10 s left"
@@ -194,8 +194,8 @@ def test_progress_has_a_total_and_an_estimate() -> None:
     assert shown.line(50_000_000, began + 25) == "paging x: 10 of 40 M references, pass 2, 25 %"
     assert shown.line(60_000_000, began + 30).endswith("pass 2, 50 %, about 5 s left")
     assert shown.line(1_000_000, began + 31).endswith("1 of 40 M references, pass 3, 2 %")
-    assert _Shown("tiering", None).line(7_000_000, 0) == "tiering: 7 M references"
-    timed = _Shown("watch x", 60, SECONDS)
+    assert _Line("tiering", None).line(7_000_000, 0) == "tiering: 7 M references"
+    timed = _Line("watch x", 60, SECONDS)
     assert timed.line(15, timed.began + 15) == "watch x: 15 of 60 s, 25 %, about 45 s left"
 
 
@@ -222,6 +222,6 @@ def test_the_estimate_is_shown(nearfar: Run) -> None:
 
 
 def test_counts_are_totals_and_times_are_not() -> None:
-    assert [given(count) for count in (1000, "1000", "10s", "1e6", None)] == [
+    assert [as_count(count) for count in (1000, "1000", "10s", "1e6", None)] == [
         1000, 1000, None, None, None,
     ]  # fmt: skip

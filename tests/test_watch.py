@@ -159,7 +159,7 @@ def test_what_was_not_seen_is_inside_the_interval() -> None:
     last = Memory(anonymous=1000 * PAGE)
     seen = Watched([cycle(100, 200, 300)], seconds=1.0, most=1000 * PAGE, last=last)
     curve = of_cycles(seen.cycles, plan.prices())
-    row = _row(plan, seen, (curve, [curve]), 1000 * PAGE, (0.1, 0.1))
+    row = _row(plan, seen, curve, [curve], 1000 * PAGE, (0.1, 0.1))
     assert row["memory_bytes"] == row["high_end_bytes"] == 1000 * PAGE
     assert row["low_bytes"] == pytest.approx(0.9 * 250 * PAGE, abs=1)
 
@@ -666,7 +666,7 @@ def test_the_exit_code_is_that_of_the_trial(
 from nearfar.watch import confirm
 confirm.lacks = lambda target, swap: None
 made = confirm.Tried
-confirm.confirm = lambda target, goal, *_, made=made: made(goal, 10.0, 7.0, {stalled}, None)
+confirm.confirm = lambda target, goal, *_, made=made: made(goal, 7.0, {stalled}, None)
 """
     done = nearfar("watch", running.pid, *FAST, "--confirm", "--format", "json", first=first)
     assert done.returncode == code, done.stderr

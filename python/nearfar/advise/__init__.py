@@ -181,8 +181,8 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
         }
         if as_machine:
             # The pages of a virtual machine's trace are the host's.
-            usual = None if of_vm else _host_page(loaded[first.machine])
-            study_options["nested"] = options["nested"] or usual
+            default = None if of_vm else _host_page(loaded[first.machine])
+            study_options["nested"] = options["nested"] or default
         study = paging(trace, progress=progress, **study_options)
         notes += [*trace_warnings(study.run), *machine_warnings(study.run)]
         hashes[str(trace)] = study.run["trace_json_sha256"]

@@ -35,15 +35,11 @@ class Settable:
     mechanism: str
 
 
-def _multi() -> tuple[Settable, ...]:
-    return tuple(Settable(16 * KIB << k, "mthp") for k in range(7))
-
-
 #: Page sizes by architecture, smallest first.
 ARCHITECTURES: Final[dict[str, tuple[Settable, ...]]] = {
     "x86-64": (
         Settable(4 * KIB, "base"),
-        *_multi(),
+        *(Settable(16 * KIB << k, "mthp") for k in range(7)),
         Settable(2 * MIB, "thp"),
         Settable(1024 * MIB, "hugetlb"),
     ),

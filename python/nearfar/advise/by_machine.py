@@ -56,7 +56,7 @@ def advice(vm: Vm, rows: Sequence[declared.Row], whole: bool = False) -> Advice:
         (row for row in rows if row["page_bytes"] in offered), key=lambda row: row["page_bytes"]
     )
     sizes = tuple(row["page_bytes"] for row in rows)
-    usual = rows[sizes.index(USUAL_PAGE)]
+    baseline = rows[sizes.index(USUAL_PAGE)]
     translation = np.array([row["translation_ns"] for row in rows], dtype=np.float64)
     total = np.array([counted_ns(row, whole) for row in rows], dtype=np.float64)
     data = total - translation
@@ -74,8 +74,8 @@ def advice(vm: Vm, rows: Sequence[declared.Row], whole: bool = False) -> Advice:
     )
     row["gain_error"] = gain_error(choice.gains[best if advised == USUAL_PAGE else advised])
     row["limit"] = _limit(chosen, whole)
-    row["bloat_bytes"] = private_bytes(chosen) - private_bytes(usual)
-    row["start_share"], row["start_gain"] = start_share(usual), start_gain(chosen, usual)
+    row["bloat_bytes"] = private_bytes(chosen) - private_bytes(baseline)
+    row["start_share"], row["start_gain"] = start_share(baseline), start_gain(chosen, baseline)
     row["why"] = _why(row, choice, start_sentence(rows, choice))
     return row
 
@@ -95,10 +95,10 @@ def _limit(row: declared.Row, whole: bool) -> str:
 def _why(row: Advice, choice: PageChoice, start: str | None) -> str:
     """The advice of a row in sentences; ``start``: what it does while memory is filled."""
     time = f"{units.duration(row['predicted_ns'])} per reference"
-    usual = row["advised_page_bytes"] == USUAL_PAGE
-    if usual and choice.refusal is not None:
+    stays = row["advised_page_bytes"] == USUAL_PAGE
+    if stays and choice.refusal is not None:
         lines = [f"Stay at 4 KiB ({time}{choice.when}): {choice.refusal}."]
-    elif usual:
+    elif stays:
         lines = [keep_usual(row, f"{time}{choice.when}")]
     else:
         lines = [
@@ -106,9 +106,9 @@ def _why(row: Advice, choice: PageChoice, start: str | None) -> str:
             f"{saving(row['gain'])} less than with 4 KiB."
         ]
     difference = row["model_gain"] - row["gain"]
-    if not usual and choice.refusal is not None:
+    if not stays and choice.refusal is not None:
         lines.append(f"{choice.refusal}.")
-    elif not usual and difference > 0:
+    elif not stays and difference > 0:
         lines.append(
             f"{units.size(row['model_page_bytes'])} would gain {in_points(difference)} more, "
             "which is within the error."

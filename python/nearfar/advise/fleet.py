@@ -91,7 +91,7 @@ def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
         path: the file.
         defaults: text for each shared key that neither the VM nor the top of the file has:
             ``memory``, ``arch`` and ``min_gain``, and optionally ``machine`` and ``storage``.
-            Without ``machine``, a VM has the usual machine.
+            Without ``machine``, a VM has the default machine.
 
     Raises:
         NearfarError: the file cannot be read, or a key or value is wrong.

@@ -73,13 +73,13 @@ def enough(
     slowdown: str | float,
     progress: Callable[[int], None] | None,
 ) -> dict[str, Enough]:
-    """By storage, with how much memory a program takes at most ``slowdown`` longer than with all.
+    """The memory that is enough, by storage: with it, a program is at most ``slowdown`` slower.
 
     Args:
         trace: its folder.
         machine: the machine.
         storages: storages of the machine.
-        given: options of the paging study behind the advice.
+        given: options of the paging study from which the advice is.
         slowdown: such as ``5%``.
         progress: called now and then with the number of records done.
     """

@@ -73,21 +73,21 @@ def advice(
     prediction = predict(seen, every, costs, memory, tlb, model)
     choice = _choose(vm, prediction, tried)
 
-    # The choice is made; the simulation now judges it.
+    # The choice is made; now compare it with the simulation.
     exact = costs.exact([points[size] for size in every])
     row = new_row(vm, (memory, fraction), prediction, choice, tried, exact)
     simulated = {point["page_bytes"]: point["simulated_ns"] for point in row["curve"]}
     place = prediction.sizes.index(choice.advised)
     error = left_out_error(seen, choice.advised, costs, memory, tlb)
-    judged = choice.model
+    scored = choice.model
     if len(seen) > 1 and {*tried} <= {*fitted}:
-        # A prediction that has seen every size has no error: hold out each size in turn.
+        # A prediction from all sizes has no error: hold out each size in turn.
         blind = {
             size: from_others(seen, size, costs, memory, tlb, prediction.model) for size in tried
         }
-        judged = min(tried, key=lambda size: (blind[size], doublings(size)))
-    row["judged_page_bytes"] = judged
-    row["model_regret"] = simulated[judged] / row["best_ns"] - 1
+        scored = min(tried, key=lambda size: (blind[size], doublings(size)))
+    row["judged_page_bytes"] = scored
+    row["model_regret"] = simulated[scored] / row["best_ns"] - 1
     row["confidence"] = _word(error)
     row["left_out_error"] = error
     row["largest_error"] = max(abs(prediction.at(size) / simulated[size] - 1) for size in tried)
@@ -205,9 +205,9 @@ def _choose(vm: Vm, prediction: Prediction, tried: Sequence[int]) -> Choice:
 
     advised = model if worth(model) else USUAL_PAGE
     near = [size for size in neighbours(vm.arch, advised) if size.page_bytes in prediction.sizes]
-    usual = settable(vm.arch)[0]
-    setting = min(near, key=lambda size: prediction.at(size.page_bytes), default=usual)
-    return Choice(model, advised, setting if worth(setting.page_bytes) else usual)
+    base = settable(vm.arch)[0]
+    setting = min(near, key=lambda size: prediction.at(size.page_bytes), default=base)
+    return Choice(model, advised, setting if worth(setting.page_bytes) else base)
 
 
 def _limit(translation: float, storage: float, total: float) -> str:
@@ -233,16 +233,16 @@ LIMITS: Final = {
 
 def why(row: Advice) -> str:
     """The advice of a row in sentences."""
-    size, usual = units.size(row["advised_page_bytes"]), units.duration(row["baseline_4k_ns"])
+    size, baseline = units.size(row["advised_page_bytes"]), units.duration(row["baseline_4k_ns"])
     time = units.duration(row["predicted_ns"])
     lines = []
     if row["advised_page_bytes"] == USUAL_PAGE:
-        lines.append(keep_usual(row, f"{time} per reference predicted, {usual} simulated"))
+        lines.append(keep_usual(row, f"{time} per reference predicted, {baseline} simulated"))
     else:
         lines.append(
             f"{size}: {time} per reference predicted, "
             f"{units.percent(row['gain'])} less than with 4 KiB; "
-            f"{units.duration(row['simulated_ns'])} simulated, {usual} with 4 KiB."
+            f"{units.duration(row['simulated_ns'])} simulated, {baseline} with 4 KiB."
         )
     lines.append(LIMITS[row["limit"]])
     if row["regret"] > 0.0005:

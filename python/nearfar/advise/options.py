@@ -10,8 +10,9 @@ from typing import Final
 
 from nearfar.advise.architectures import ARCHITECTURES
 from nearfar.advise.prediction import MODEL_CHOICES
+from nearfar.columns import byte_size, flag, number, share, text
 from nearfar.declared import names, paging
-from nearfar.schema import Column, Option, Rows
+from nearfar.schema import Option, Rows
 
 #: Default memory size of a VM, by view.
 MEMORY: Final = {"paper": "50%", "machine": "100%"}
@@ -135,214 +136,137 @@ OPTIONS: Final = (*OWN, *(_PAGING[name] for name in _SAME))
 
 ROWS: Final = Rows(
     columns=(
-        Column("vm", "string", False, "", "The virtual machine."),
-        Column("workload", "string", False, "", "Its workload."),
-        Column(
+        text("vm", "The virtual machine."),
+        text("workload", "Its workload."),
+        number(
             "memory_fraction",
-            "double",
-            True,
-            "of the peak resident set",
             "Memory size if it was given as a share of the peak resident set, else null.",
+            "of the peak resident set",
+            nullable=True,
         ),
-        Column("storage", "string", False, "", "The storage device of the machine."),
-        Column(
+        text("storage", "The storage device of the machine."),
+        byte_size(
             "advised_page_bytes",
-            "int64",
-            False,
-            "bytes",
             "Page size of least predicted time; 4096 unless another gains `min_gain`. With "
             "`--view machine` its gain is also larger than `gain_error`, and it is the smallest "
             "size whose gain is not clearly smaller than the largest.",
             title="page",
         ),
-        Column(
+        byte_size(
             "settable_page_bytes",
-            "int64",
-            False,
-            "bytes",
             "The advised size if the architecture can set it, else its better neighbour; 4096 if "
             "that gains less than `min_gain`.",
             title="set",
         ),
-        Column("predicted_ns", "double", False, "ns per reference", "Of the advised page."),
-        Column("simulated_ns", "double", False, "ns per reference", "Of the advised page."),
-        Column(
-            "baseline_4k_ns",
-            "double",
-            False,
-            "ns per reference",
-            "Of 4 KiB, simulated.",
-            title="4 KiB",
-        ),
-        Column("gain", "double", False, "share", "1 - predicted(advised) / predicted(4 KiB)."),
-        Column("regret", "double", False, "share", "simulated(advised) / simulated(best) - 1."),
-        Column("best_page_bytes", "int64", False, "bytes", "Page size of least simulated time."),
-        Column("scenario", "string", False, "", "The group of VMs that a fleet file names."),
-        Column("trace", "string", False, "", "The trace folder."),
-        Column("machine", "string", False, "", "The machine."),
-        Column("arch", "string", False, "", "The architecture."),
-        Column("memory_bytes", "int64", False, "bytes", "Memory size."),
-        Column("min_gain", "double", False, "share", "The smallest gain that counts."),
-        Column(
+        number("predicted_ns", "Of the advised page.", "ns per reference"),
+        number("simulated_ns", "Of the advised page.", "ns per reference"),
+        number("baseline_4k_ns", "Of 4 KiB, simulated.", "ns per reference", title="4 KiB"),
+        share("gain", "1 - predicted(advised) / predicted(4 KiB)."),
+        share("regret", "simulated(advised) / simulated(best) - 1."),
+        byte_size("best_page_bytes", "Page size of least simulated time."),
+        text("scenario", "The group of VMs that a fleet file names."),
+        text("trace", "The trace folder."),
+        text("machine", "The machine."),
+        text("arch", "The architecture."),
+        byte_size("memory_bytes", "Memory size."),
+        share("min_gain", "The smallest gain that counts."),
+        text(
             "model",
-            "string",
-            False,
-            "",
             "`papers` or `bridge`; `machine` with `--view machine`, where the predicted time is "
             "the simulated one.",
         ),
-        Column("model_reason", "string", False, "", "Why that model."),
-        Column("model_page_bytes", "int64", False, "bytes", "Page size without the threshold."),
-        Column(
+        text("model_reason", "Why that model."),
+        byte_size("model_page_bytes", "Page size without the threshold."),
+        share(
             "model_regret",
-            "double",
-            True,
-            "share",
             "Regret of `judged_page_bytes`; null with `--view machine`.",
+            nullable=True,
         ),
-        Column(
-            "baseline_4k_predicted_ns", "double", False, "ns per reference", "Of 4 KiB, predicted."
-        ),
-        Column(
-            "simulated_gain", "double", False, "share", "1 - simulated(advised) / simulated(4 KiB)."
-        ),
-        Column("best_ns", "double", False, "ns per reference", "Of the best page, simulated."),
-        Column(
+        number("baseline_4k_predicted_ns", "Of 4 KiB, predicted.", "ns per reference"),
+        share("simulated_gain", "1 - simulated(advised) / simulated(4 KiB)."),
+        number("best_ns", "Of the best page, simulated.", "ns per reference"),
+        text(
             "confidence",
-            "string",
-            True,
-            "",
             "`fit` in the table: `good`, `fair`, `poor` by `left_out_error` (5 %, 20 %); `unknown` "
             "with fewer than 4 sizes; null with `--view machine`.",
+            nullable=True,
             title="fit",
         ),
-        Column(
+        share(
             "left_out_error",
-            "double",
-            True,
-            "share",
             "Largest error of the bridge at a known size near the advised one, when that size is "
             "held out; null with `--view machine`.",
+            nullable=True,
         ),
-        Column(
+        share(
             "largest_error",
-            "double",
-            True,
-            "share",
             "Largest error of the predicted time at any size, against the simulation; null with "
             "`--view machine`.",
+            nullable=True,
         ),
-        Column(
+        text(
             "limit",
-            "string",
-            False,
-            "",
             "What a reference mainly waits for: `translation`, `storage`, or `memory` (less than "
             "1 % for both). With `--view machine`, the largest part of the time: one of these, "
             "`processor` or `faults`.",
         ),
-        Column(
+        text(
             "mechanism",
-            "string",
-            False,
-            "",
             "How the settable size is set: `base`, `granule`, `mthp`, `thp`, `hugetlb`.",
         ),
-        Column(
-            "settable_predicted_ns",
-            "double",
-            False,
-            "ns per reference",
-            "Of the settable page, predicted.",
-        ),
-        Column(
-            "settable_ns", "double", False, "ns per reference", "Of the settable page, simulated."
-        ),
-        Column(
-            "settable_price",
-            "double",
-            False,
-            "share",
-            "predicted(settable) / predicted(advised) - 1.",
-        ),
-        Column("why", "string", False, "", "The advice in words."),
-        Column(
-            "model_gain",
-            "double",
-            False,
-            "share",
-            "1 - predicted(`model_page_bytes`) / predicted(4 KiB).",
-        ),
-        Column(
-            "gain_error",
-            "double",
-            True,
-            "share",
-            "Error of that gain; null without `--view machine`.",
-        ),
-        Column(
+        number("settable_predicted_ns", "Of the settable page, predicted.", "ns per reference"),
+        number("settable_ns", "Of the settable page, simulated.", "ns per reference"),
+        share("settable_price", "predicted(settable) / predicted(advised) - 1."),
+        text("why", "The advice in words."),
+        share("model_gain", "1 - predicted(`model_page_bytes`) / predicted(4 KiB)."),
+        share("gain_error", "Error of that gain; null without `--view machine`.", nullable=True),
+        byte_size(
             "bloat_bytes",
-            "int64",
-            True,
-            "bytes",
             "What the settable page adds to the peak of private memory; null without "
             "`--view machine`.",
+            nullable=True,
         ),
-        Column(
+        byte_size(
             "judged_page_bytes",
-            "int64",
-            True,
-            "bytes",
             "`model_page_bytes`; if the model sees every size, the best size when each is "
             "predicted with that size held out. Null with `--view machine`.",
+            nullable=True,
         ),
-        Column(
+        byte_size(
             "enough_bytes",
-            "int64",
-            True,
-            "bytes",
             "Smallest memory with which the program is at most `slowdown` slower than with "
             "`wanted_bytes`, with 4 KiB pages and swap on this storage; null without "
             "`--slowdown`.",
+            nullable=True,
         ),
-        Column(
+        byte_size(
             "wanted_bytes",
-            "int64",
-            True,
-            "bytes",
             "Memory for all that the program had at once; null without `--slowdown`.",
+            nullable=True,
         ),
-        Column(
+        byte_size(
             "thrashes_below_bytes",
-            "int64",
-            True,
-            "bytes",
             "Memory below which it takes over twice as long; null if it never does, or without "
             "`--slowdown`.",
+            nullable=True,
         ),
-        Column(
+        byte_size(
             "guest_memory_bytes",
-            "int64",
-            True,
-            "bytes",
             "Memory for the guest, including its system, a multiple of 256 MiB; null without "
             "`--set-memory`.",
+            nullable=True,
         ),
-        Column(
+        share(
             "start_gain",
-            "double",
-            True,
-            "share",
             "Time that the advised page saves while memory is filled; null without "
             "`--view machine`.",
+            nullable=True,
         ),
-        Column(
+        share(
             "start_share",
-            "double",
-            True,
-            "share",
             "The part of the run, with 4 KiB pages, in which memory is filled; null without "
             "`--view machine`. Without `--whole` the other times and gains leave it out.",
+            nullable=True,
         ),
     ),
     keys=("vm", "workload", "machine", "storage", "arch", ("memory_fraction", "memory_bytes")),
@@ -363,25 +287,12 @@ ROWS: Final = Rows(
 
 CURVE: Final = Rows(
     columns=(
-        Column("page_bytes", "int64", False, "bytes", "Page size."),
-        Column("predicted_ns", "double", False, "ns per reference", "Predicted time."),
-        Column("simulated_ns", "double", False, "ns per reference", "Simulated time."),
-        Column(
-            "translation_ns",
-            "double",
-            False,
-            "ns per reference",
-            "Time of address translation, simulated.",
-        ),
-        Column("data_ns", "double", False, "ns per reference", "Time of the data, simulated."),
-        Column(
-            "fitted",
-            "bool",
-            False,
-            "",
-            "Whether the model has seen this size.",
-            title="to the model",
-        ),
+        byte_size("page_bytes", "Page size."),
+        number("predicted_ns", "Predicted time.", "ns per reference"),
+        number("simulated_ns", "Simulated time.", "ns per reference"),
+        number("translation_ns", "Time of address translation, simulated.", "ns per reference"),
+        number("data_ns", "Time of the data, simulated.", "ns per reference"),
+        flag("fitted", "Whether the model has seen this size.", title="to the model"),
     ),
     keys=("page_bytes",),
     metrics={"simulated_ns": "less", "predicted_ns": "less"},

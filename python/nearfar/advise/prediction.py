@@ -30,7 +30,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -237,14 +237,17 @@ def predict(
     if papers:
         misses, faults = _fit_papers(tuple(points))
         at = np.array(sizes, dtype=np.float64)
-        rates = _Rates(
-            misses.predict(at),
-            np.zeros(len(at)),
-            faults.predict(at),
-            rates.low_misses,
-            rates.low_faults,
+        rates = replace(
+            rates, misses=misses.predict(at), second=np.zeros(len(at)), faults=faults.predict(at)
         )
-    return _prediction(rates, points, sizes, costs, "papers" if papers else "bridge", reason)
+    translation = costs.translation(rates.misses, rates.second)
+    data = costs.data(sizes, rates.faults)
+    total = translation + data
+    low = costs.translation(rates.low_misses, np.zeros(len(sizes)))
+    low = np.minimum(low + costs.data(sizes, rates.low_faults), total)
+    known = tuple(point.page_bytes for point in points)
+    used = "papers" if papers else "bridge"
+    return Prediction(tuple(sizes), known, translation, data, total, low, used, reason)
 
 
 def check_model(model: str) -> None:
@@ -294,22 +297,19 @@ def choose_sizes(
     def nearest(wanted: int) -> int:
         return min(known, key=lambda size: abs(float(np.log2(size / wanted))))
 
-    order = [nearest(FIRST[0])]
-    usual = known[order[0]]
+    chosen = [nearest(FIRST[0])]
+    usual = known[chosen[0]]
     second = min(known) if usual.faults > THRASHES * usual.pages else nearest(FIRST[1])
-    if count > 1 and second not in order:
-        order.append(second)
-    while len(order) < min(count, len(known)):
-        points = [known[size] for size in sorted(order)]
+    if count > 1 and second not in chosen:
+        chosen.append(second)
+    while len(chosen) < min(count, len(known)):
+        points = [known[size] for size in sorted(chosen)]
         prediction = predict(points, sizes, costs, memory_bytes, tlb, "bridge")
-        promise = prediction.total ** (1 - HOPE) * prediction.low**HOPE
-        order.append(
-            min(
-                (size for size in sizes if size in known and size not in order),
-                key=lambda size: float(promise[prediction.sizes.index(size)]),
-            )
-        )
-    return order
+        weighted = prediction.total ** (1 - HOPE) * prediction.low**HOPE
+        times = dict(zip(prediction.sizes, weighted.tolist(), strict=True))
+        rest = [size for size in sizes if size in known and size not in chosen]
+        chosen.append(min(rest, key=lambda size: times[size]))
+    return chosen
 
 
 def left_out_error(
@@ -389,23 +389,6 @@ class _Rates:
     faults: Array
     low_misses: Array
     low_faults: Array
-
-
-def _prediction(
-    rates: _Rates,
-    points: Sequence[Point],
-    sizes: Sequence[int],
-    costs: Costs,
-    model: str,
-    reason: str,
-) -> Prediction:
-    translation = costs.translation(rates.misses, rates.second)
-    data = costs.data(sizes, rates.faults)
-    low = costs.translation(rates.low_misses, np.zeros(len(sizes)))
-    low = np.minimum(low + costs.data(sizes, rates.low_faults), translation + data)
-    known = tuple(point.page_bytes for point in points)
-    total = translation + data
-    return Prediction(tuple(sizes), known, translation, data, total, low, model, reason)
 
 
 def _bridge(

@@ -66,10 +66,10 @@ class Evaluation(TypedDict):
 def evaluate(rows: Iterable[declared.Row], sizes: str = "all") -> Evaluation:
     """Regret over all rows and by storage, against the goals; and the rows that exceed them.
 
-    ``regret`` is that of the advice with its threshold, ``model_regret`` that of the model's page
-    without one. If the model sees every size, each size is predicted with that size held out,
-    because a model that passes through all known times has no regret. The goals are for the model's
-    page: a threshold costs at most its share.
+    ``regret`` is that of the advised page, ``model_regret`` that of the model's page, without the
+    threshold ``min_gain``. If the model sees every size, each size is predicted with that size held
+    out, because a model that passes through all known times has no regret. The goals are for the
+    model's page, because the threshold adds at most ``min_gain`` to its regret.
 
     Raises:
         NearfarError: the rows are of ``--view machine``, which has no model.

@@ -162,10 +162,10 @@ def apply(
             if setting == _PAGE_RUN
             else nullcontext()
         )
-        with change as made:
-            planned = made or planned
+        with change as made_plan:
+            planned = made_plan or planned
             before = counters(page_bytes, sysfs)
-            disable = None if made is None else made.disable
+            disable = None if made_plan is None else made_plan.disable
             measured = run(words, disable=disable, stdin=stdin, stdout=stdout)
             after = counters(page_bytes, sysfs)
         rows.append(_row(number, setting, page_bytes, measured, before, after))
@@ -191,25 +191,13 @@ def _row(
     before: dict[str, int | None],
     after: dict[str, int | None],
 ) -> declared.Row:
-    def difference(name: str) -> int | None:
-        first, last = before[name], after[name]
-        return None if first is None or last is None else last - first
-
-    return {
-        "run": number,
-        "setting": setting,
-        "page_bytes": page_bytes,
-        "exit_code": measured.exit_code,
-        "seconds": measured.seconds,
-        "user_seconds": measured.user_seconds,
-        "system_seconds": measured.system_seconds,
-        "minor_faults": measured.minor_faults,
-        "major_faults": measured.major_faults,
-        "peak_rss_bytes": measured.peak_rss_bytes,
-        "anon_huge_bytes": measured.anon_huge_bytes,
-        "huge_allocations": difference("huge_allocations"),
-        "huge_fallbacks": difference("huge_fallbacks"),
-    }
+    row: dict[str, object] = {"run": number, "setting": setting, "page_bytes": page_bytes}
+    row |= asdict(measured)
+    del row["interrupted"]
+    for name, first in before.items():
+        last = after[name]
+        row[name] = None if first is None or last is None else last - first
+    return cast("declared.Row", row)
 
 
 def counters(page_bytes: int, sysfs: Path = SYSFS) -> dict[str, int | None]:

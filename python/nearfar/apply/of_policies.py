@@ -1,4 +1,4 @@
-"""What settings of huge pages are predicted to do, beside what was measured."""
+"""Predictions for settings of huge pages, compared with measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Predict = Callable[[Sequence[declared.SummaryRow]], list[declared.PredictionRow]
 
 
 def predicted(trace: Path, policy: str, acting: Mapping[int, str], threads: int) -> Predict:
-    """The prediction for a policy and for the machine as it is, to be put beside a summary.
+    """A function that compares predictions for a policy and for the present setting with a summary.
 
     Args:
         trace: of the command.
@@ -64,17 +64,17 @@ def prediction_row(
     quantity: str,
     values: tuple[float, float],
     measured: tuple[Sequence[declared.SummaryRow], str | None],
-    judged: tuple[str, str],
+    comparison: tuple[str, str],
 ) -> declared.PredictionRow:
-    """A predicted quantity, beside the nearest measured one.
+    """A predicted quantity and the nearest measured one.
 
     Args:
         quantity: its name.
-        values: predicted for the machine as it is, and for the setting.
+        values: predicted for the present setting, and for the one to apply.
         measured: the summary, and the nearest quantity in it.
-        judged: whether the two can be compared, and why.
+        comparison: whether the two can be compared, and why.
     """
-    (base, page), (summary, nearest), (comparable, why) = values, measured, judged
+    (base, page), (summary, nearest), (comparable, why) = values, measured, comparison
     found = next((row for row in summary if row["quantity"] == nearest), None)
     return {
         "quantity": quantity,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from nearfar.schema import Column, Option, Rows
+from nearfar.columns import byte_size, integer, number, text
+from nearfar.schema import Option, Rows
 
 OPTIONS: Final = (
     Option(
@@ -39,62 +40,39 @@ OPTIONS: Final = (
 
 _ROWS: Final = Rows(
     columns=(
-        Column("run", "int64", False, "", "The run, from 1."),
-        Column("setting", "string", False, "", "`base`, the machine as it is, or `page`."),
-        Column("page_bytes", "int64", False, "bytes", "The page size that `page` means."),
-        Column("exit_code", "int64", False, "", "Exit code of the command."),
-        Column("seconds", "double", False, "s", "Wall time."),
-        Column(
-            "user_seconds",
-            "double",
-            False,
-            "s",
-            "User CPU time of the command and the children it waited for.",
+        integer("run", "The run, from 1."),
+        text("setting", "`base`, the machine as it is, or `page`."),
+        byte_size("page_bytes", "The page size that `page` means."),
+        integer("exit_code", "Exit code of the command."),
+        number("seconds", "Wall time.", "s"),
+        number("user_seconds", "User CPU time of the command and the children it waited for.", "s"),
+        number("system_seconds", "System CPU time of the same.", "s"),
+        integer(
+            "minor_faults", "Faults of the same without I/O, from `/proc/PID/stat` after its end."
         ),
-        Column("system_seconds", "double", False, "s", "System CPU time of the same."),
-        Column(
-            "minor_faults",
-            "int64",
-            False,
-            "",
-            "Faults of the same without I/O, from `/proc/PID/stat` after its end.",
-        ),
-        Column(
-            "major_faults",
-            "int64",
-            False,
-            "",
-            "Faults of the same that read storage or swap.",
-        ),
-        Column(
+        integer("major_faults", "Faults of the same that read storage or swap."),
+        byte_size(
             "peak_rss_bytes",
-            "int64",
-            True,
-            "bytes",
             "Peak resident set of its largest process; null if it ended before the first sample.",
+            nullable=True,
         ),
-        Column(
+        byte_size(
             "anon_huge_bytes",
-            "int64",
-            True,
-            "bytes",
             "Largest sum of `AnonHugePages` of all its processes, sampled about every 0.1 s; "
             "includes only 2 MiB pages; null as above.",
+            nullable=True,
         ),
-        Column(
+        integer(
             "huge_allocations",
-            "int64",
-            True,
-            "pages",
             "Pages of this size allocated on the whole machine during the run "
             "(`stats/anon_fault_alloc`); null if the kernel does not count them.",
+            "pages",
+            nullable=True,
         ),
-        Column(
+        integer(
             "huge_fallbacks",
-            "int64",
-            True,
-            "",
             "Fallbacks to smaller pages (`stats/anon_fault_fallback`).",
+            nullable=True,
         ),
     ),
     keys=("setting", "page_bytes"),
@@ -104,10 +82,10 @@ _ROWS: Final = Rows(
 
 _SUMMARY: Final = Rows(
     columns=(
-        Column("quantity", "string", False, "", "A column of the rows."),
-        Column("base", "double", True, "", "Its median at `base`."),
-        Column("page", "double", True, "", "Its median at `page`."),
-        Column("ratio", "double", True, "", "page / base."),
+        text("quantity", "A column of the rows."),
+        number("base", "Its median at `base`.", nullable=True),
+        number("page", "Its median at `page`.", nullable=True),
+        number("ratio", "page / base.", nullable=True),
     ),
     keys=("quantity",),
     metrics={"page": "less"},
@@ -115,18 +93,16 @@ _SUMMARY: Final = Rows(
 
 _PREDICTION: Final = Rows(
     columns=(
-        Column("quantity", "string", False, "", "A quantity of the study."),
-        Column("base", "double", False, "", "Predicted at the base page size."),
-        Column("page", "double", False, "", "Predicted at this page size."),
-        Column("ratio", "double", True, "", "page / base."),
-        Column("measured", "string", True, "", "The nearest measured quantity."),
-        Column("measured_base", "double", True, "", "Its median at `base`."),
-        Column("measured_page", "double", True, "", "Its median at `page`."),
-        Column("measured_ratio", "double", True, "", "Their ratio.", title="ratio"),
-        Column(
-            "comparable", "string", False, "", "`ratio`, `direction` or `no`.", title="to compare"
-        ),
-        Column("why", "string", False, "", "Why not more can be compared."),
+        text("quantity", "A quantity of the study."),
+        number("base", "Predicted at the base page size."),
+        number("page", "Predicted at this page size."),
+        number("ratio", "page / base.", nullable=True),
+        text("measured", "The nearest measured quantity.", nullable=True),
+        number("measured_base", "Its median at `base`.", nullable=True),
+        number("measured_page", "Its median at `page`.", nullable=True),
+        number("measured_ratio", "Their ratio.", nullable=True, title="ratio"),
+        text("comparable", "`ratio`, `direction` or `no`.", title="to compare"),
+        text("why", "Why not more can be compared."),
     ),
     keys=("quantity",),
     metrics={"page": "less"},

@@ -160,7 +160,7 @@ def plan(
 
 
 def _changes(words: Mapping[str, str], sysfs: Path) -> tuple[Change, ...]:
-    """What differs from these words."""
+    """The changes from the present settings to these."""
     files = switches(sysfs)
     wanted = {**dict.fromkeys(files.values(), "never"), **words}
     largest = files[max(files)]
@@ -247,7 +247,7 @@ def _locked(runtime: Path) -> Iterator[int]:
         raise NearfarError(f"{runtime}: {error.strerror}; run as root") from None
     try:
         end = time.monotonic() + _LOCK_SECONDS
-        while not _take(lock):
+        while not _try_lock(lock):
             if time.monotonic() > end:
                 raise NearfarError(
                     f"{runtime / 'apply.lock'}: another `nearfar apply` is running; wait for its "
@@ -259,7 +259,7 @@ def _locked(runtime: Path) -> Iterator[int]:
         os.close(lock)
 
 
-def _take(lock: int) -> bool:
+def _try_lock(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from nearfar.cli import _streams
-from nearfar.cli._version import say_version
+from nearfar.cli._version import print_version
 from nearfar.errors import NearfarError, no_memory, of_system
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def main() -> None:
     try:
         if len(sys.argv) == 1:
             sys.argv.append("--help")
-        code = say_version() if sys.argv[1:] == ["--version"] else _run()
+        code = print_version() if sys.argv[1:] == ["--version"] else _run()
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader closed the pipe (`| head`): not an error.
@@ -87,13 +87,12 @@ def _run() -> int:
         # Python may raise this instead of MemoryError.
         return _fail(f"Python: {error}; free some memory, or report this", 2)
     except UnicodeEncodeError as error:
-        # Paths may be any bytes; most other words must be UTF-8.
-        word = error.object[:60]
-        return _fail(f"{word}: character {error.start + 1} is not UTF-8; rename it", 2)
+        # Paths may be any bytes; most other arguments must be UTF-8.
+        return _fail(f"{error.object[:60]}: character {error.start + 1} is not UTF-8; rename it", 2)
 
 
-#: Commands that start a program which follows `--`.
-RECORDING: Final = ("capture", "size", "watch")
+#: Commands with a program after `--`.
+_WITH_PROGRAM: Final = ("capture", "size", "watch")
 
 
 def _unknown(error: Any) -> str:
@@ -107,7 +106,7 @@ def _unknown(error: Any) -> str:
         near = difflib.get_close_matches(error.option_name, known, 1)
         command = f"`{context.command_path} --help` lists"
         instead = f"did you mean {near[0]}? ({command} them)" if near else f"{command} all options"
-        if not near and context.command_path.removeprefix("nearfar ") in RECORDING:
+        if not near and context.command_path.removeprefix("nearfar ") in _WITH_PROGRAM:
             instead += "; put `--` before a program and its options"
     return f"{error.option_name}: no such option; {instead}"
 

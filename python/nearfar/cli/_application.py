@@ -14,7 +14,7 @@ import typer.core
 
 from nearfar.cli._help import Command
 from nearfar.cli._shared import add_shared_options
-from nearfar.cli._version import say_version
+from nearfar.cli._version import print_version
 
 
 def build() -> typer.Typer:
@@ -48,8 +48,8 @@ class _Commands(Mapping[str, Any]):
 
     def __init__(self) -> None:
         """Find the files."""
-        found = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
-        self._files = {file.rstrip("_"): file for file in found if not file.startswith("_")}
+        files = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+        self._files = {file.rstrip("_"): file for file in files if not file.startswith("_")}
         self._built: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -98,19 +98,18 @@ def _command(name: str, file: str) -> Any:
     module = importlib.import_module(f"{__package__}.{file}")
     holder = typer.Typer(rich_markup_mode=None)
     if hasattr(module, "APP"):  # a command with sub-commands
-        for own in module.APP.registered_commands:
-            own.callback = add_shared_options(
-                f"{name} {own.name or own.callback.__name__}", own.callback
-            )
-            own.short_help = _summary(own.callback)
-            own.cls = Command
+        for command in module.APP.registered_commands:
+            words = f"{name} {command.name or command.callback.__name__}"
+            command.callback = add_shared_options(words, command.callback)
+            command.short_help = _summary(command.callback)
+            command.cls = Command
         module.APP.rich_markup_mode = None
         holder.add_typer(module.APP, name=name, short_help=module.APP.info.help)
     else:
         # Without a short help, Click truncates the whole help.
-        command = add_shared_options(name, module.run)
+        run = add_shared_options(name, module.run)
         settings = getattr(module, "SETTINGS", {})
-        holder.command(name=name, cls=Command, short_help=_summary(command), **settings)(command)
+        holder.command(name=name, cls=Command, short_help=_summary(run), **settings)(run)
     return typer.main.get_group(holder).commands[name]
 
 
@@ -121,7 +120,7 @@ def _summary(command: Callable[..., Any]) -> str:
 
 def _version(requested: bool) -> None:
     if requested:
-        raise typer.Exit(say_version())
+        raise typer.Exit(print_version())
 
 
 def _root(

@@ -15,7 +15,7 @@ _OUTPUT: Final = frozenset(
 )
 
 #: The parameters that help shows first, by command; the others are advanced. A command without an
-#: entry has few, and shows them all.
+#: entry has few parameters, and help shows all of them first.
 _FIRST: Final[Mapping[str, str]] = {
     "advise": "memory machine storage arch min_gain page_sizes slowdown emit out",
     "capture": "start_after stop_after max_refs follow_forks sample output",
@@ -43,6 +43,7 @@ def section(command: str, parameter: str) -> str:
     return OPTIONS if first is None or parameter in first.split() else ADVANCED
 
 
+#: The words after `--` on the command line, if it has a `--`.
 _AFTER_DASHES: Final[list[list[str]]] = []
 
 

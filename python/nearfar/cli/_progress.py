@@ -19,12 +19,12 @@ from nearfar.units import rest
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-#: Options with which a study does not read every record of the trace.
-_OTHER_REFERENCES = ("kinds", "filter")
+#: Options that select some of the trace's records.
+_SELECTING = ("kinds", "filter")
 
 
 class Unit(NamedTuple):
-    """What progress counts: a name, and how many of what is done it stands for."""
+    """The unit in which progress is shown, and how many counted things make one."""
 
     name: str
     size: float
@@ -38,20 +38,19 @@ SECONDS: Final = Unit("s", 1)
 def progress(
     doing: str, total: int | None = None, unit: Unit = REFERENCES
 ) -> Iterator[Callable[[int], None] | None]:
-    """Yield a function that shows how much is done, such as references; None without progress.
+    """Yield a function that shows the count done so far, or None if progress is not shown.
 
     Args:
         doing: the name of the work.
-        total: how much there is per pass, if known. A count that restarts or exceeds it is another
-            pass.
+        total: the count of one pass, if known. A count that restarts or exceeds it is another pass.
         unit: the unit that is shown.
     """
     if not watched():
         yield None
         return
-    shown = _Shown(doing, total, unit)
+    line = _Line(doing, total, unit)
     try:
-        yield shown.show
+        yield line.show
     finally:
         clear()
 
@@ -64,9 +63,9 @@ def clear() -> None:
 
 @contextmanager
 def live(view: Callable[[], RenderableType]) -> Iterator[Console]:
-    """Show on the terminal what ``view`` returns, again each second, until the block ends.
+    """Show the result of ``view`` on the terminal, updated every second, until the block ends.
 
-    Yields the console, which prints above it.
+    Yields a console that prints above it.
     """
     from rich.live import Live
 
@@ -86,7 +85,7 @@ def records(
         options: the study's.
         cells: the number of times that it reads the trace.
     """
-    if any(options.get(name) not in (None, "none") for name in _OTHER_REFERENCES if options):
+    if any(options.get(name) not in (None, "none") for name in _SELECTING if options):
         return None
     try:
         info = parse_json(read_trace(Path(trace)))
@@ -104,18 +103,18 @@ def records_of_run(run: Path) -> int | None:
         return None
 
 
-def given(count: object) -> int | None:
+def as_count(count: object) -> int | None:
     """The count of references in an option; None for other text, such as a time."""
     text = str(count)
     return int(text) if text.isdecimal() else None
 
 
-class _Shown:
+class _Line:
     """The progress line."""
 
     def __init__(self, doing: str, total: int | None, unit: Unit = REFERENCES) -> None:
         self.doing, self.total, self.unit = doing, total, unit
-        self.last, self.number, self.began = 0, 1, time.monotonic()
+        self.last, self.passes, self.began = 0, 1, time.monotonic()
 
     def show(self, count: int) -> None:
         """Show that ``count`` are done."""
@@ -127,17 +126,17 @@ class _Shown:
             return f"{self.doing}: {count / self.unit.size:,.0f} {self.unit.name}"
         done = (count - 1) % self.total + 1 if count else 0
         if done < self.last:
-            self.number, self.began = self.number + 1, now
+            self.passes, self.began = self.passes + 1, now
         self.last = done
         of = self.total / self.unit.size
         text = f"{self.doing}: {done / self.unit.size:,.0f} of {of:,.0f} {self.unit.name}"
-        if self.number > 1:
-            text += f", pass {self.number}"
+        if self.passes > 1:
+            text += f", pass {self.passes}"
         return text + rest(done, self.total, now - self.began)
 
 
-def made(trace: Path, as_json: bool) -> None:
-    """Print a new trace's ``trace.json``, or a line about it."""
+def print_trace(trace: Path, as_json: bool) -> None:
+    """Print a trace's ``trace.json``, or a line about it."""
     text = (trace / "trace.json").read_text(encoding="utf-8")
     info = json.loads(text)
     if as_json:

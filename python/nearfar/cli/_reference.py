@@ -51,19 +51,19 @@ def commands() -> Iterator[Command]:
 def _walk(command: Any, name: str, parent: Any) -> Iterator[Command]:
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
-    answer: dict[str, Entries] = {"argument": [], "option": []}
+    entries: dict[str, Entries] = {"argument": [], "option": []}
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None:
-            answer[parameter.param_type_name].append((record[0], " ".join(record[1].split())))
+            entries[parameter.param_type_name].append((record[0], " ".join(record[1].split())))
     inner = getattr(command, "commands", {})
     yield Command(
         words=context.command_path,
         usage=" ".join(command.collect_usage_pieces(context)),
         summary=paragraphs[0],
         more=paragraphs[1:],
-        arguments=answer["argument"],
-        options=answer["option"],
+        arguments=entries["argument"],
+        options=entries["option"],
         commands=[(key, " ".join((one.help or "").split("\n\n")[0].split()))
                   for key, one in inner.items()],
         example=(command.epilog or "").removeprefix("Example: "),
@@ -72,16 +72,16 @@ def _walk(command: Any, name: str, parent: Any) -> Iterator[Command]:
         yield from _walk(one, key, context)
 
 
-def markdown(found: Command, level: int) -> str:
+def markdown(command: Command, level: int) -> str:
     """The command as a section of a Markdown page, its heading at ``level``."""
-    parts = [f"{'#' * level} {found.words}", found.summary, *found.more]
-    parts.append(f"```text\n{found.words} {found.usage}\n```")
-    for entries in (found.arguments, found.options, found.commands):
+    parts = [f"{'#' * level} {command.words}", command.summary, *command.more]
+    parts.append(f"```text\n{command.words} {command.usage}\n```")
+    for entries in (command.arguments, command.options, command.commands):
         if entries:
             lines = [f"| `{name}` | {_cell(what)} |" for name, what in entries]
             parts.append("\n".join(["| | |", "|---|---|", *lines]))
-    if found.example:
-        parts.append(f"```sh\n{found.example}\n```")
+    if command.example:
+        parts.append(f"```sh\n{command.example}\n```")
     return "\n\n".join(parts) + "\n"
 
 
@@ -89,26 +89,26 @@ def _cell(text: str) -> str:
     return re.sub(r"([|<>*_\[\]])", r"\\\1", text)
 
 
-def man(found: Command, version: str) -> str:
+def man(command: Command, version: str) -> str:
     """The command as a manual page of section 1, in the macros of man(7)."""
-    name = found.words.replace(" ", "-")
+    name = command.words.replace(" ", "-")
     lines = [
         # The version takes the place of a date.
         f'.TH {name.upper()} 1 "" "nearfar {version}" "nearfar"',
         ".SH NAME",
-        f"{_roff(name)} \\- {_roff(found.summary)}",
+        f"{_roff(name)} \\- {_roff(command.summary)}",
         ".SH SYNOPSIS",
-        f".B {_roff(found.words)}",
-        _roff(found.usage),
+        f".B {_roff(command.words)}",
+        _roff(command.usage),
         ".SH DESCRIPTION",
-        _roff(found.summary),
+        _roff(command.summary),
     ]
-    for paragraph in found.more:
+    for paragraph in command.more:
         lines += [".PP", _roff(paragraph)]
     for title, entries in (
-        ("ARGUMENTS", found.arguments),
-        ("OPTIONS", found.options),
-        ("COMMANDS", found.commands),
+        ("ARGUMENTS", command.arguments),
+        ("OPTIONS", command.options),
+        ("COMMANDS", command.commands),
     ):
         if entries:
             lines.append(f".SH {title}")
@@ -123,10 +123,10 @@ def man(found: Command, version: str) -> str:
         ".B NO_COLOR",
         _roff("Not empty: no colours, unless --color always is given."),
     ]
-    if found.example:
-        lines += [".SH EXAMPLES", ".nf", _roff(found.example), ".fi"]
-    others = [f"{name}-{key}" for key, _ in found.commands] or ["nearfar"]
-    if found.commands and name != "nearfar":
+    if command.example:
+        lines += [".SH EXAMPLES", ".nf", _roff(command.example), ".fi"]
+    others = [f"{name}-{key}" for key, _ in command.commands] or ["nearfar"]
+    if command.commands and name != "nearfar":
         others.insert(0, "nearfar")
     lines.append(".SH SEE ALSO")
     lines += [f".BR {_roff(other)} (1)," for other in others[:-1]]
@@ -147,9 +147,9 @@ def write_man(folder: Path) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for found in commands():
-        path = folder / f"{found.words.replace(' ', '-')}.1"
-        write_whole(path, man(found, __version__), force=True)
+    for command in commands():
+        path = folder / f"{command.words.replace(' ', '-')}.1"
+        write_whole(path, man(command, __version__), force=True)
         written.append(path)
     return written
 
@@ -160,7 +160,7 @@ def write_markdown() -> str:
         "# Commands\n\nWhat `--help` says, for every command; the pages of the commands say more. "
         "Exit codes: " + "; ".join(f"{code} {what}" for code, what in EXIT_CODES.items()) + ".\n"
     )
-    sections = [markdown(found, 1 + len(found.words.split())) for found in commands()]
+    sections = [markdown(command, 1 + len(command.words.split())) for command in commands()]
     return "\n".join([lead, *sections])
 
 
@@ -168,7 +168,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["markdown"]:
         print(write_markdown(), end="")
     elif sys.argv[1:2] == ["man"] and len(sys.argv) == 3:
-        for made in write_man(Path(sys.argv[2])):
-            print(made)
+        for path in write_man(Path(sys.argv[2])):
+            print(path)
     else:
         sys.exit("usage: python -m nearfar.cli._reference markdown | man FOLDER")

@@ -1,5 +1,5 @@
-"""What every command gets: ``--color``, ``--progress``, completion of names and sections of its
-help; and ``--set`` if it has a ``--machine``.
+"""Shared by all commands: ``--color``, ``--progress``, completion of names, sections of the help;
+and ``--set`` for commands with a ``--machine``.
 
 A command's own parameter of the same name wins. Names are completed by the parameter's name
 (:data:`NAMES`), so a new command that takes ``--machine`` completes machines from the start.
@@ -46,7 +46,7 @@ SHARED = {
 #: Parameters that are outputs.
 _OUTPUTS = ("out", "output", "html", "prometheus")
 
-#: For every command with a ``machine``: values that override its file's.
+#: For every command with a ``machine``: values that override those of its file.
 SET = Annotated[
     list[str] | None,
     typer.Option(
@@ -58,7 +58,7 @@ Names = Callable[[], Iterable[tuple[str, str]]]
 
 
 def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the shared options to a command's function, and completion and sections to its own.
+    """Add the shared options to a command's function, and completion and sections to all options.
 
     Args:
         command: as it is typed after ``nearfar``, such as ``numa alloc``.
@@ -73,7 +73,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     signature = inspect.signature(run)
     hints = typing.get_type_hints(run, include_extras=True)
     declared = {option.name: option for option in options_of(run)}
-    own = [
+    parameters = [
         _completed(
             command,
             _of_option(declared[name], parameter)
@@ -83,11 +83,11 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
         for name, parameter in signature.parameters.items()
     ]
     # Help lists arguments first, then the study's options, then those of the command line.
-    own.sort(key=lambda each: 0 if _is_argument(each) else 1 if each.name in declared else 2)
-    own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    parameters.sort(key=lambda each: 0 if _is_argument(each) else 1 if each.name in declared else 2)
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     added = [name for name in SHARED if name not in signature.parameters]
-    # A command that takes more than one machine has `set_` of its own.
-    sets = "machine" in signature.parameters and "set_" not in signature.parameters
+    # A command that takes more than one machine has its own `set_`.
+    adds_set = "machine" in signature.parameters and "set_" not in signature.parameters
 
     @functools.wraps(run)
     def wrapped(*args: Any, **given: Any) -> Any:
@@ -95,9 +95,9 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
 
         for name in added:
             choose(name, given.pop(name))
-        add_inputs(_read(given))
+        add_inputs(_inputs(given))
         try:
-            values = given.pop("set_") if sets else None
+            values = given.pop("set_") if adds_set else None
             if values:
                 from nearfar import machine
 
@@ -105,29 +105,24 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
                 loaded = [machine.load(each, set=machine.parse_set(values)) for each in chosen]
                 given["machine"] = loaded if len(loaded) > 1 else loaded[0]
             return run(*args, **given)
-        except KeyboardInterrupt:  # Typer would end without a word
+        except KeyboardInterrupt:  # Typer would end without a message
             raise NearfarError("interrupted", 130) from None
 
-    more = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default="auto", annotation=SHARED[name]
-        )
-        for name in added
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    shared = [
+        inspect.Parameter(name, keyword, default="auto", annotation=SHARED[name]) for name in added
     ]
-    if sets:
-        more.append(
-            inspect.Parameter("set_", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SET)
-        )
-    more = [_completed(command, parameter) for parameter in more]
-    whole = signature.replace(parameters=[*own, *more])
-    wrapped.__signature__ = whole  # type: ignore[attr-defined]
+    if adds_set:
+        shared.append(inspect.Parameter("set_", keyword, default=None, annotation=SET))
+    parameters += [_completed(command, parameter) for parameter in shared]
+    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapped.has_shared_options = True  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {p.name: p.annotation for p in whole.parameters.values()}
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapped
 
 
-def _read(given: Mapping[str, Any]) -> Iterable[str | Path]:
-    """The inputs of a command: paths, and words that name a file or a trace."""
+def _inputs(given: Mapping[str, Any]) -> Iterable[str | Path]:
+    """The inputs of a command: paths, and texts that name a file or a trace."""
     for name, value in given.items():
         if name in _OUTPUTS:
             continue
@@ -241,7 +236,7 @@ def _tiering_workloads() -> Iterable[tuple[str, str]]:
 
 
 def _emitters(command: str) -> Iterable[tuple[str, str]]:
-    """Those that need only columns of the command's rows."""
+    """The emitters that need only columns of the command's rows."""
     from nearfar import declared, emit
 
     rows = getattr(declared, command).ROWS

@@ -1,9 +1,9 @@
-"""What the commands share: options of the output, its checks, and how a result is printed."""
+"""Shared by commands: options for outputs, checks of them, and printing and writing of results."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,10 +25,13 @@ def _format(formats: str) -> Any:
 Format = Annotated[
     Literal["table", "json", "csv", "parquet"], _format("table, json, csv or parquet")
 ]
-#: For what has no rows of one kind.
+#: For output that is not one table.
 TextFormat = Annotated[Literal["table", "json"], _format("table or json")]
-#: For machines.
+#: For descriptions of machines.
 TomlFormat = Annotated[Literal["table", "json", "toml"], _format("table, json or toml")]
+Emit = Annotated[
+    str | None, typer.Option(metavar="TOOL", help="Print configuration for a tool (docs/apply.md).")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing outputs.")]
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write a self-contained HTML page.")
@@ -42,7 +45,7 @@ Out = Annotated[
 
 
 def check_format(output_format: str, instead: str = ", or use -o FOLDER") -> None:
-    """Refuse binary output to a terminal, before the work; ``instead``: what else helps."""
+    """Refuse binary output to a terminal, before the work; ``instead`` ends the advice."""
     if output_format == "parquet" and sys.stdout.isatty():
         raise NearfarError(f"--format parquet: not to a terminal; redirect it{instead}")
 
@@ -59,7 +62,7 @@ def check_outputs(out: Path | None, force: bool, html: Path | None = None) -> No
 
 
 def check_rows(result: type[Result], rows: int) -> None:
-    """Refuse, before the work, a page with more rows than it takes."""
+    """Refuse, before the work, more rows than the result's page can show."""
     from nearfar.result import load
 
     load(str(result.page)).check_rows(rows)
@@ -76,7 +79,7 @@ def check_emitter(command: str, kind: str) -> None:
 
 
 def check_files(kind: str, vms: Sequence[Vm], *, fleet: bool) -> None:
-    """Refuse, before the work, to print several files of ``--emit``."""
+    """Refuse, before the work, an ``--emit`` that would print several files."""
     from nearfar import emit
 
     of_host = fleet and emit.is_of_host(kind)
@@ -93,28 +96,66 @@ def save(
     page: Callable[[], str] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the folder (with ``texts``) and the page that the options ask for."""
+    """Write the folder of a result, with ``texts``, and its page (``page`` if that is given)."""
     if out is not None:
         result.write(out, force=force, texts=texts)
         for name in texts or ():
-            print(f"nearfar: wrote {out / name}", file=sys.stderr)
-    if html is not None and page is not None:
+            say(f"wrote {out / name}")
+    save_page(html, page or result.html, force)
+
+
+def save_page(html: Path | None, page: Callable[[], str], force: bool) -> None:
+    """Write the page of ``--html``."""
+    if html is not None:
         from nearfar.output import write_whole
 
         write_whole(html, page(), force=force)
+
+
+def emitted(
+    kind: str | None, rows: Sequence[Mapping[str, object]], *, fleet: bool = False
+) -> tuple[dict[str, str], list[str]]:
+    """The files of ``--emit`` by name, and the errors of those that cannot be made.
+
+    Raises:
+        NearfarError: none can be made.
+    """
+    from nearfar import emit
+
+    texts, errors = emit.files(kind, rows, fleet=fleet) if kind else ({}, [])
+    if errors and not texts:
+        raise NearfarError(errors[0])
+    return texts, errors
+
+
+def say(text: str) -> None:
+    """Print a message on standard error."""
+    print(f"nearfar: {text}", file=sys.stderr, flush=True)
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Print notes on standard error."""
+    for note in notes:
+        say(f"note: {note}")
 
 
 def print_result(
     result: Result,
     output_format: str,
     html: Path | None = None,
-    shown: Callable[[], RenderableType] | None = None,
+    view: Callable[[], RenderableType] | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Print a result in its format: rows, or the view (``shown``) and the path of the page."""
-    if not print_rows(result, output_format):
+    """Print the files of ``--emit`` (``texts``) if there are any, otherwise a result in its format.
+
+    A table is the result's view, or ``view`` if that is given, and the path of the page.
+    """
+    if texts:
+        print("\n".join(texts.values()), end="")
+    elif not print_rows(result, output_format):
         from nearfar.report.tables import show
 
-        show(result.view() if shown is None else shown())
+        show((view or result.view)())
         if html is not None:
             print(f"page: {html}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def say_version() -> int:
+def print_version() -> int:
     """Print the version; return the exit code."""
     from nearfar import __version__
 

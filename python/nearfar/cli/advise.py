@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
@@ -20,8 +18,10 @@ from nearfar.cli._study import (
     check_format,
     check_outputs,
     check_rows,
+    emitted,
     print_result,
     save,
+    say_notes,
 )
 from nearfar.declared import advise as advise_declared
 from nearfar.errors import NearfarError
@@ -81,7 +81,8 @@ def run(
     is_fleet = any(path.suffix == ".toml" for path in inputs)
     if emit is not None:
         check_emitter("advise", emit)
-        _request(options, emitters.emitter(emit).NEEDS)
+        if "regions" in emitters.emitter(emit).NEEDS:
+            options["regions"] = True
     if evaluate:
         _check_evaluated(options)
     if set_:
@@ -99,24 +100,15 @@ def run(
     total = records(inputs[0], options) if len(inputs) == 1 else None
     with progress(f"advise {inputs[0]}", total) as on_progress:
         result = study.carry_out(planned, on_progress)
-    emitted, failed = emitters.files(emit, result.rows, fleet=is_fleet) if emit else ({}, [])
-    if failed and not emitted:
-        raise NearfarError(failed[0])
-    save(result, out, force, html, result.html, texts=emitted)
+    texts, errors = emitted(emit, result.rows, fleet=is_fleet)
+    save(result, out, force, html, texts=texts)
     missed = False
     if evaluate:
         missed = _evaluate(result, output_format)
     else:
-        _print(result, output_format, emitted if out is None else {})
-    for line in [*result.notes, *failed]:
-        print(f"nearfar: note: {line}", file=sys.stderr)
-    return 1 if failed or missed else 0
-
-
-def _request(options: advise_declared.Options, needs: Sequence[str]) -> None:
-    """Set the options without which the study does not compute what an emitter needs."""
-    if "regions" in needs:
-        options["regions"] = True
+        print_result(result, output_format, texts=texts if out is None else None)
+    say_notes([*result.notes, *errors])
+    return 1 if errors or missed else 0
 
 
 def _check_evaluated(options: advise_declared.Options) -> None:
@@ -137,16 +129,9 @@ def _evaluate(result: AdviseResult, output_format: str) -> bool:
     from nearfar.report import advise as tables
     from nearfar.report.tables import show
 
-    found = evaluate(result.rows, result.run["options"]["sizes"])
+    evaluation = evaluate(result.rows, result.run["options"]["sizes"])
     if output_format == "json":
-        print(json.dumps(found, indent=1))
+        print(json.dumps(evaluation, indent=1))
     else:
-        show(tables.evaluation(found))
-    return not found["summary"][0]["holds"]
-
-
-def _print(result: AdviseResult, output_format: str, emitted: dict[str, str]) -> None:
-    if emitted:
-        print("\n".join(emitted.values()), end="")
-    else:
-        print_result(result, output_format)
+        show(tables.evaluation(evaluation))
+    return not evaluation["summary"][0]["holds"]

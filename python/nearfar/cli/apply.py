@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, check_format, print_rows
+from nearfar.cli._study import Force, check_format, print_rows, say
 from nearfar.declared import apply as declared
 from nearfar.schema import takes
 
@@ -75,7 +75,7 @@ def run(
 
     def show(done: int, runs: int) -> None:
         if runs > 1 and watched():
-            print(f"nearfar: run {done + 1} of {runs}", file=sys.stderr)
+            say(f"run {done + 1} of {runs}")
 
     result = study.apply(
         command or [],

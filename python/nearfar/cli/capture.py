@@ -9,7 +9,7 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force
+from nearfar.cli._study import Force, say
 from nearfar.declared import capture as declared
 from nearfar.schema import takes
 
@@ -55,9 +55,9 @@ def run(
     trace is complete, whatever the program returns; 130 after Ctrl-C.
     """
     import nearfar.capture as captures
-    from nearfar.cli._progress import given
+    from nearfar.cli._progress import as_count
 
-    show = captures.meter(given(options.get("stop_after") or options.get("max_refs")))
+    show = captures.meter(as_count(options.get("stop_after") or options.get("max_refs")))
     start_signal = options.get("start_on") or ""
     announced = not start_signal
 
@@ -65,8 +65,7 @@ def run(
         nonlocal announced
         if not announced:  # the signal has a handler by now
             announced = True
-            words = f"recording begins on {start_signal}: kill -{start_signal[3:]} {os.getpid()}"
-            print(f"nearfar: {words}", file=sys.stderr, flush=True)
+            say(f"recording begins on {start_signal}: kill -{start_signal[3:]} {os.getpid()}")
         if show is not None:
             show(records)
 
@@ -77,28 +76,24 @@ def run(
     threads = len(info["threads"])
     pages = sum(info["pages_by_kinds"].values())
     size = sum(part["bytes"] for part in info["parts"])
-    print(
-        f"nearfar: {outcome.path}: {info['records']:,} records, {info['instructions']:,} "
-        f"instructions, {threads} thread{'s' * (threads != 1)}, {pages:,} pages of 4 KiB, "
-        f"{size:,} bytes",
-        file=sys.stderr,
+    say(
+        f"{outcome.path}: {info['records']:,} records, {info['instructions']:,} instructions, "
+        f"{threads} thread{'s' * (threads != 1)}, {pages:,} pages of 4 KiB, {size:,} bytes"
     )
     if sample := info["source"].get("sample"):
-        made, bursts = sum(sample["references"].values()), len(sample["bursts"])
-        print(
-            f"nearfar: a sample of {sample['rate']:.3g} of the pages and {bursts:,} bursts; "
-            f"the program made {made:,} references",
-            file=sys.stderr,
+        references, bursts = sum(sample["references"].values()), len(sample["bursts"])
+        say(
+            f"a sample of {sample['rate']:.3g} of the pages and {bursts:,} bursts; "
+            f"the program made {references:,} references"
         )
     elif options.get("sample"):
-        print("nearfar: the program is small: the trace is whole", file=sys.stderr)
+        say("the program is small: the trace is whole")
     if outcome.exit_code:
-        print(f"nearfar: the program exited with status {outcome.exit_code}", file=sys.stderr)
+        say(f"the program exited with status {outcome.exit_code}")
     if outcome.signal is not None:
-        print(f"nearfar: signal {outcome.signal} ended the program", file=sys.stderr)
+        say(f"signal {outcome.signal} ended the program")
     for warning in outcome.warnings:
-        print(f"nearfar: warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}")
     if not outcome.complete:
-        why = info["incomplete_reason"]
-        print(f"nearfar: the trace is marked incomplete: {why}", file=sys.stderr)
+        say(f"the trace is marked incomplete: {info['incomplete_reason']}")
         raise typer.Exit(130 if outcome.interrupted else 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Unpack
 
@@ -17,6 +16,7 @@ from nearfar.cli._study import (
     check_outputs,
     print_result,
     save,
+    say_notes,
 )
 from nearfar.declared import devices as declared
 from nearfar.schema import takes
@@ -42,7 +42,6 @@ def run(
     check_outputs(out, force, html)
     with progress(f"devices {trace}", records(trace, {})) as on_progress:
         result = devices(trace, progress=on_progress, **options)
-    save(result, out, force, html, result.html)
+    save(result, out, force, html)
     print_result(result, output_format, html)
-    for note in result.notes:
-        print(f"nearfar: note: {note}", file=sys.stderr)
+    say_notes(result.notes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Format, check_format, print_result
+from nearfar.cli._study import Format, check_format, print_result, say
 from nearfar.declared import diff as declared
 from nearfar.schema import takes
 
@@ -41,15 +41,15 @@ def run(
     threshold = None if fail_above is None else share(fail_above, "--fail-above")
     found = diff(a, b, **options)
 
-    def shown() -> RenderableType:
+    def view() -> RenderableType:
         from nearfar.report import diff as report
 
         return report.diff(found, full=full)
 
-    print_result(found, output_format, shown=shown)
+    print_result(found, output_format, view=view)
     failed = found.worse(threshold) if threshold is not None else []
     if failed:
         sys.stdout.flush()  # before the message on standard error
         rows = f"{len(failed)} row" + "s" * (len(failed) > 1)
-        print(f"nearfar: {rows} worse by more than {fail_above}", file=sys.stderr)
+        say(f"{rows} worse by more than {fail_above}")
     return 1 if failed else 0

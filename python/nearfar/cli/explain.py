@@ -14,6 +14,7 @@ from nearfar.cli._study import (
     check_format,
     check_outputs,
     print_result,
+    save_page,
 )
 from nearfar.declared import explain as declared
 from nearfar.schema import takes
@@ -45,14 +46,11 @@ def run(
     check_outputs(None, force, html)
     with progress(f"explain {run}", records_of_run(run)) as on_progress:
         found = explain(run, progress=on_progress, **options)
-    if html is not None:
-        from nearfar.output import write_whole
+    save_page(html, found.html, force)
 
-        write_whole(html, found.html(), force=force)
-
-    def shown() -> RenderableType:
+    def view() -> RenderableType:
         from nearfar.report import explain as report
 
         return report.explain(found, by_function=by_function)
 
-    print_result(found, output_format, html, shown)
+    print_result(found, output_format, html, view)

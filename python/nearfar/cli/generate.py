@@ -30,10 +30,10 @@ def run(
 ) -> None:
     """Generate a synthetic trace; the same seed gives the same bytes (docs/generate.md)."""
     import nearfar.generate as generator
-    from nearfar.cli._progress import given, made, progress
+    from nearfar.cli._progress import as_count, print_trace, progress
 
-    with progress(f"generating {name}", given(refs)) as on_progress:
+    with progress(f"generating {name}", as_count(refs)) as on_progress:
         trace = generator.generate(
             name, out, refs=refs, pages=pages, force=force, progress=on_progress, **options
         )
-    made(trace, as_json)
+    print_trace(trace, as_json)

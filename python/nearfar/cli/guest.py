@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nearfar.cli._study import Force
+from nearfar.cli._study import Force, say_notes
 from nearfar.errors import NearfarError
 
 if TYPE_CHECKING:
@@ -118,11 +118,8 @@ def run(
     nodes += [guest.Node(parse_bytes(far, "--far"))] if far is not None else []
     links = _links(len(nodes), latency, bandwidth)
     if far is not None and not links:
-        print(
-            "nearfar: note: both nodes are one memory tier, so nothing is demoted; --latency and "
-            "--bandwidth make two",
-            file=sys.stderr,
-        )
+        why = "both nodes are one memory tier, so nothing is demoted"
+        say_notes([f"{why}; --latency and --bandwidth make two"])
     finished = guest.Guest(
         architecture=arch,
         hardware=guest.Hardware(nodes, links=links),

@@ -33,7 +33,7 @@ def run(
 ) -> None:
     """Convert another tool's trace to a trace folder (formats: docs/formats.md)."""
     from nearfar import importer
-    from nearfar.cli._progress import made, progress
+    from nearfar.cli._progress import print_trace, progress
 
     with progress(f"importing {file}") as on_progress:
         trace = importer.import_trace(file, out, force=force, progress=on_progress, **options)
@@ -44,4 +44,4 @@ def run(
         text = f"{trace}: import damo, {found.snapshots:,} snapshots without references"
         print(found.to_json() if as_json else f"{text}; `nearfar info {trace}` shows them")
         return
-    made(trace, as_json)
+    print_trace(trace, as_json)

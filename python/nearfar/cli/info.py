@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result
+from nearfar.cli._study import (
+    Force,
+    Format,
+    Html,
+    check_format,
+    check_outputs,
+    print_result,
+    save_page,
+)
 from nearfar.declared import info as declared
 from nearfar.schema import takes
 
@@ -35,16 +43,14 @@ def run(
         return
     import nearfar.info as study
     from nearfar.cli._progress import progress, records
-    from nearfar.output import write_whole
 
     check_format(output_format, instead="")
     check_outputs(None, force, html)
     with progress(f"reading {trace}", records(trace, options)) as on_progress:
         found = study.info(trace, heatmap=html is not None, progress=on_progress, **options)
-    if html is not None:
-        write_whole(html, found.html(), force=force)
+    save_page(html, found.html, force)
 
-    def shown() -> RenderableType:
+    def view() -> RenderableType:
         from rich.console import Group
 
         from nearfar.report import tables
@@ -52,7 +58,7 @@ def run(
         table = tables.info(found.content)
         return Group(table, *_verified(found["verified"])) if "verified" in found else table
 
-    print_result(found, output_format, shown=shown)
+    print_result(found, output_format, view=view)
 
 
 def _heat(path: Path, output_format: str, options: declared.Options, html: Path | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearfar.cli._shared import SET
-from nearfar.cli._study import Force, TextFormat, TomlFormat
+from nearfar.cli._study import Force, TextFormat, TomlFormat, say
 from nearfar.errors import NearfarError
 
 if TYPE_CHECKING:
@@ -118,13 +118,13 @@ def measure(
         path.parent.mkdir(parents=True, exist_ok=True)
     check_output(path, force=force)
 
-    def say(what: str) -> None:
+    def on_progress(what: str) -> None:
         if watched():
-            print(f"nearfar: measuring {what}", file=sys.stderr)
+            say(f"measuring {what}")
 
-    found = measure(storage_paths=storage or [], quick=quick, say=say)
+    found = measure(storage_paths=storage or [], quick=quick, say=on_progress)
     for note in found.notes:
-        print(f"nearfar: {note}", file=sys.stderr)
+        say(note)
     write_whole(path, found.text, force=force)
     if out is None:
         print(
@@ -161,6 +161,7 @@ def _print_list(found: list[Machine]) -> None:
 def _print_machine(one: Machine) -> None:
     from rich.text import Text
 
+    from nearfar import units
     from nearfar.report.fitted import KEY, Table
     from nearfar.report.tables import show
 
@@ -177,9 +178,9 @@ def _print_machine(one: Machine) -> None:
         table = Table()
         table.add_column("storage", importance=KEY)
         for size in SHOWN:
-            table.add_column(_size(size), justify="right")
+            table.add_column(units.size(size), justify="right")
         for name in one.storages:
-            table.add_row(name, *(_time(ns) for ns in one.io_ns(name, SHOWN)))
+            table.add_row(name, *(units.duration(ns) for ns in one.io_ns(name, SHOWN)))
         show(table)
 
 
@@ -195,17 +196,3 @@ def _flatten(prefix: str, section: Mapping[str, Any]) -> list[tuple[str, str, st
         else:
             rows.extend(_flatten(f"{path}.", value))
     return rows
-
-
-def _size(size: int) -> str:
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size // unit} {name}"
-    return f"{size} B"
-
-
-def _time(ns: float) -> str:
-    for unit, name in ((1e6, "ms"), (1e3, "us")):
-        if ns >= unit:
-            return f"{ns / unit:.3g} {name}"
-    return f"{ns:.3g} ns"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Unpack
 
@@ -20,6 +19,7 @@ from nearfar.cli._study import (
     check_outputs,
     print_result,
     save,
+    say_notes,
 )
 from nearfar.declared import numa_alloc, numa_pair, numa_plan, numa_run
 from nearfar.schema import takes
@@ -70,8 +70,8 @@ def import_(
         print(text, end="")
     else:
         show(tables.nodes(found))
-    for line in assumed if out is not None or output_format == "toml" else []:
-        print(f"nearfar: note: assumed: {line}", file=sys.stderr)
+    if out is not None or output_format == "toml":
+        say_notes(f"assumed: {line}" for line in assumed)
 
 
 @APP.command(
@@ -94,7 +94,7 @@ def alloc(
     check_format(output_format)
     check_outputs(out, force, html)
     found = numa.alloc(size, **options)
-    save(found, out, force, html, found.html)
+    save(found, out, force, html)
     print_result(found, output_format, html)
 
 

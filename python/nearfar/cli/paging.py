@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -18,6 +17,7 @@ from nearfar.cli._study import (
     check_outputs,
     print_rows,
     save,
+    say_notes,
 )
 from nearfar.declared import paging as declared
 from nearfar.schema import takes
@@ -58,8 +58,7 @@ def run(
         return result.html(_heatmap(trace, result.run) if heatmap else None)
 
     save(result, out, force, html, page)
-    for line in warnings(result):
-        print(f"nearfar: note: {line}", file=sys.stderr)
+    say_notes(warnings(result))
     if not print_rows(result, output_format):
         from nearfar.report import tables, terminal
 

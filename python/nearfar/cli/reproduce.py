@@ -8,7 +8,15 @@ from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_rows
+from nearfar.cli._study import (
+    Force,
+    Format,
+    Html,
+    check_format,
+    check_outputs,
+    print_rows,
+    save_page,
+)
 from nearfar.declared import reproduce as declared
 from nearfar.errors import NearfarError
 from nearfar.schema import takes
@@ -33,7 +41,6 @@ def run(
 ) -> int:
     """Compare the papers' published numbers and statements with ours."""
     from nearfar.cli._progress import progress
-    from nearfar.output import write_whole
     from nearfar.reproduce import everything, names, reproduce
 
     check_format(output_format, instead="")
@@ -52,8 +59,7 @@ def run(
             found = everything(progress=begin, **options)
         else:
             found = reproduce(study, progress=begin(study), **options)
-    if html is not None:
-        write_whole(html, found.html(), force=force)
+    save_page(html, found.html, force)
     if not print_rows(found, output_format):
         from nearfar.report import reproduce as report
         from nearfar.report.tables import show

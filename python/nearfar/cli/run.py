@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Out, check_outputs, save
+from nearfar.cli._study import Force, Out, check_outputs, save, say
 from nearfar.declared import run as declared
 from nearfar.schema import takes
 
@@ -66,8 +65,8 @@ def run(
         knobs[name] = value
     outcome = live.run(command, fast=fast, alone=alone, knobs=knobs, **options)
     for line in str(outcome).splitlines():
-        print(f"nearfar: {line}", file=sys.stderr)
+        say(line)
     if outcome.why is not None:
-        print(f"nearfar: error: the program was ended: {outcome.why}", file=sys.stderr)
+        say(f"error: the program was ended: {outcome.why}")
     save(outcome, out, force)
     raise typer.Exit(outcome.exit_code)

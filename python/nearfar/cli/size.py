@@ -15,6 +15,7 @@ import typer
 
 from nearfar.cli._help import after_dashes
 from nearfar.cli._study import (
+    Emit,
     Force,
     Format,
     Out,
@@ -22,8 +23,11 @@ from nearfar.cli._study import (
     check_files,
     check_format,
     check_outputs,
+    emitted,
     print_result,
     save,
+    say,
+    say_notes,
 )
 from nearfar.declared import capture as captured
 from nearfar.declared import size as declared
@@ -62,10 +66,7 @@ def run(
     show_output: Annotated[
         bool, typer.Option("--show-output", help="Show what the program prints, on standard error.")
     ] = False,
-    emit: Annotated[
-        str | None,
-        typer.Option(metavar="TOOL", help="Print configuration for a tool (docs/apply.md)."),
-    ] = None,
+    emit: Emit = None,
     output_format: Format = "table",
     out: Out = None,
     force: Force = False,
@@ -79,7 +80,6 @@ def run(
     machine of your own. Limits are advised only if the whole run was recorded.
     """
     import nearfar.size as sizes
-    from nearfar import emit as emitters
     from nearfar.capture import default_output
     from nearfar.cli._progress import progress
     from nearfar.output import watched
@@ -87,9 +87,9 @@ def run(
 
     command, inputs = after_dashes(), inputs or []
     recording, options = _split(options)
-    own = recording.get("vm") or recording.get("kernel")
-    if own and not inputs:
-        command, record = [], record or default_output([own])
+    vm_source = recording.get("vm") or recording.get("kernel")
+    if vm_source and not inputs:
+        command, record = [], record or default_output([vm_source])
     if command is None and recording:
         option = next(option.flag for option in _RECORDING if option.name in recording)
         raise NearfarError(f"{option}: is for recording; give --vm, or a program after `--`")
@@ -121,25 +121,19 @@ def run(
             trace = plan.vms[0].trace
             shutil.rmtree(trace)
             more.append(f"{trace} was removed, as the run failed; --record FOLDER keeps it")
-    texts, failed = emitters.files(emit, result.rows, fleet=fleet) if emit else ({}, [])
-    if failed and not texts:
-        raise NearfarError(failed[0])
+    texts, errors = emitted(emit, result.rows, fleet=fleet)
     save(result, out, force, texts=texts)
-    if texts and out is None:
-        print("\n".join(texts.values()), end="")
-    else:
-        print_result(result, output_format)
-    for note in [*result.notes, *more, *failed]:
-        print(f"nearfar: note: {note}", file=sys.stderr)
-    return code or (1 if failed else 0)
+    print_result(result, output_format, texts=texts if out is None else None)
+    say_notes([*result.notes, *more, *errors])
+    return code or (1 if errors else 0)
 
 
 def _split(options: declared.Options) -> tuple[captured.Options, declared.Options]:
     """The given options of the recording, and the others."""
-    usual = {option.name: option.default for option in _RECORDING}
+    defaults = {option.name: option.default for option in _RECORDING}
     given = cast("dict[str, object]", options)
-    recording = {name: value for name, value in given.items() if usual.get(name, value) != value}
-    others = {name: value for name, value in given.items() if name not in usual}
+    recording = {name: value for name, value in given.items() if defaults.get(name, value) != value}
+    others = {name: value for name, value in given.items() if name not in defaults}
     return cast("captured.Options", recording), cast("declared.Options", others)
 
 
@@ -207,14 +201,11 @@ def _record(
     if show is not None:
         print("\x1b[K", end="", file=sys.stderr)
     if outcome.exit_code:
-        print(
-            f"nearfar: warning: the program exited with status {outcome.exit_code}",
-            file=sys.stderr,
-        )
+        say(f"warning: the program exited with status {outcome.exit_code}")
     for warning in outcome.warnings:
-        print(f"nearfar: warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}")
     if outcome.interrupted:
-        print(f"nearfar: interrupted; {trace} has what was recorded", file=sys.stderr)
+        say(f"interrupted; {trace} has what was recorded")
         return 130
     return 0 if outcome.complete and outcome.exit_code == 0 else 1
 
@@ -223,7 +214,7 @@ def _record(
 def _redirected(shown: bool) -> Iterator[None]:
     """Send standard output to standard error if it is to be shown; otherwise discard it."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     try:
         if shown:
             os.dup2(2, 1)
@@ -232,5 +223,5 @@ def _redirected(shown: bool) -> Iterator[None]:
                 os.dup2(null.fileno(), 1)
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)

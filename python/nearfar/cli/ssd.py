@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import Annotated, Unpack
 
@@ -19,6 +18,7 @@ from nearfar.cli._study import (
     check_rows,
     print_result,
     save,
+    say_notes,
 )
 from nearfar.declared import ssd as declared
 from nearfar.schema import default, takes
@@ -50,7 +50,6 @@ def run(
         check_rows(SsdResult, cells)
     with progress(f"ssd {trace}", records(trace, options, cells)) as on_progress:
         result = ssd(trace, progress=on_progress, **options)
-    save(result, out, force, html, result.html)
-    for line in warnings(result):
-        print(f"nearfar: note: {line}", file=sys.stderr)
+    save(result, out, force, html)
+    say_notes(warnings(result))
     print_result(result, output_format, html)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from nearfar import units
-from nearfar.cli._study import Format, check_format, print_rows
+from nearfar.cli._progress import clear
+from nearfar.cli._study import Format, check_format, print_rows, say_notes
 from nearfar.declared import sweep as declared
 from nearfar.output import watched
 from nearfar.schema import takes
@@ -51,10 +52,10 @@ def run(
 
     check_format(output_format, instead=", or read the dataset in the folder")
     if dry_run:
-        _say(sweeps.estimate(study, out, force=force, **options), output_format)
+        _print_estimate(sweeps.estimate(study, out, force=force, **options), output_format)
         return 0
-    with _shown() as shown:
-        result = sweeps.sweep(study, out, force=force, progress=shown, **options)
+    with _progress() as on_progress:
+        result = sweeps.sweep(study, out, force=force, progress=on_progress, **options)
     has_rows = len(result.failed) < len(result.cells)
     if (has_rows or output_format in ("table", "json")) and not print_rows(result, output_format):
         from nearfar.report.tables import show
@@ -62,16 +63,14 @@ def run(
         show(result.view())
         print(f"{result.ran} cells run now\ndataset: {result.dataset}")
     sys.stdout.flush()  # before the messages on standard error
-    for cell in result.failed[:_LISTED]:
-        print(f"nearfar: note: cell {_name(result, cell)}: {cell['error']}", file=sys.stderr)
+    say_notes(f"cell {_name(result, cell)}: {cell['error']}" for cell in result.failed[:_LISTED])
     if len(result.failed) > _LISTED:
-        rest = len(result.failed) - _LISTED
-        print(f"nearfar: note: and {rest} more cells failed: see --format json", file=sys.stderr)
+        say_notes([f"and {len(result.failed) - _LISTED} more cells failed: see --format json"])
     return 1 if result.failed else 0
 
 
 @contextmanager
-def _shown() -> Iterator[Progress | None]:
+def _progress() -> Iterator[Progress | None]:
     """Show cells done and the time left, if progress is shown."""
     if not watched():
         yield None
@@ -85,10 +84,10 @@ def _shown() -> Iterator[Progress | None]:
     try:
         yield show
     finally:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        clear()
 
 
-def _say(found: Estimate, output_format: str) -> None:
+def _print_estimate(found: Estimate, output_format: str) -> None:
     if output_format == "json":
         print(json.dumps(found.to_dict(), indent=1))
         return

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, Format, Html, check_format, check_outputs, print_result, save
+from nearfar.cli._study import (
+    Force,
+    Format,
+    Html,
+    check_format,
+    check_outputs,
+    print_result,
+    save,
+    say_notes,
+)
 from nearfar.declared import tiering as declared
 from nearfar.schema import takes
 
@@ -86,12 +94,10 @@ def run(
             progress=on_progress,
             **options,
         )
-    save(result, out, force, html, result.html)
+    save(result, out, force, html)
     print_result(result, output_format, html)
     if output_format != "table":
-        small = too_small(result.run)
-        if small is not None:
-            print(f"nearfar: note: {small}", file=sys.stderr)
+        say_notes(filter(None, [too_small(result.run)]))
         return
     curves = policy_curves(result)
     if curves:

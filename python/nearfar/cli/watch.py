@@ -15,14 +15,17 @@ import typer
 
 from nearfar.cli._help import after_dashes
 from nearfar.cli._study import (
+    Emit,
     Force,
     Format,
     Out,
     check_emitter,
     check_format,
     check_outputs,
+    emitted,
     print_result,
     save,
+    say_notes,
 )
 from nearfar.declared import watch as declared
 from nearfar.errors import NearfarError
@@ -73,10 +76,7 @@ def run(
             metavar="FILE", help="Also write each answer as metrics (NAME.prom, for node_exporter)."
         ),
     ] = None,
-    emit: Annotated[
-        str | None,
-        typer.Option(metavar="TOOL", help="Print configuration for a tool (docs/apply.md)."),
-    ] = None,
+    emit: Emit = None,
     output_format: Format = "table",
     out: Out = None,
     force: Force = False,
@@ -108,9 +108,9 @@ def run(
         raise NearfarError(f"--follow: has no format {output_format}; give table or json")
     if prometheus is not None:
         monitor.check_metrics(prometheus, force)
-    with terminate_as_interrupt(), _found(words, command, cgroup, unit, container) as target:
+    with terminate_as_interrupt(), _target(words, command, cgroup, unit, container) as target:
         plan = Plan.of(target, **options)
-        # After a command was started: what is watched keeps its priority.
+        # After a command was started, because a child inherits the priority.
         os.nice(19)
         if follow:
             return _follow(plan, output_format, prometheus, out, force)
@@ -125,8 +125,7 @@ def _once(
     out: Path | None,
     force: bool,
 ) -> int:
-    """Watch a target, and print the answer or its configuration; 1 if the answer did not hold."""
-    from nearfar import emit as emitters
+    """Watch a target, and print the answer or its configuration; 1 if a trial refuted it."""
     from nearfar.cli._progress import SECONDS, progress
     from nearfar.watch import carry_out, confirm, monitor
 
@@ -137,20 +136,15 @@ def _once(
     ):
         result = carry_out(
             plan,
-            show and (lambda seen: show(_whole(seen, plan))),
+            show and (lambda seen: show(_seconds(seen, plan))),
             trying and (lambda seconds: trying(int(seconds))),
         )
     row = result.rows[0]
-    texts, failed = emitters.files(emit, result.rows, fleet=False) if emit else ({}, [])
-    if failed:
-        raise NearfarError(failed[0])
+    texts, _ = emitted(emit, result.rows)
     save(result, out, force, texts=texts)
     if prometheus is not None:
         monitor.write_metrics(prometheus, row, plan.target, time.time())
-    if texts and out is None:
-        print("\n".join(texts.values()), end="")
-    else:
-        print_result(result, output_format)
+    print_result(result, output_format, texts=texts if out is None else None)
     return int(confirm.refuted(row, plan.slowdown))
 
 
@@ -180,7 +174,7 @@ def _follow(
         if last is None:
             raise
     else:
-        print(f"nearfar: note: {plan.target.name} has ended", file=sys.stderr)
+        say_notes([f"{plan.target.name} has ended"])
     finally:
         if last is not None:
             save(last, out, force)
@@ -189,7 +183,10 @@ def _follow(
 
 @contextmanager
 def _progress(view: Live, output_format: str) -> Iterator[tuple[_See, Callable[[str], object]]]:
-    """Show what goes on: the view on a terminal, otherwise a line. Yields how, and how to print."""
+    """Show progress: the view on a terminal, otherwise a line.
+
+    Yields a function that takes what was observed, and one that prints.
+    """
     from nearfar.cli._progress import SECONDS, clear, live, progress
 
     if output_format == "table" and sys.stdout.isatty():
@@ -199,21 +196,21 @@ def _progress(view: Live, output_format: str) -> Iterator[tuple[_See, Callable[[
 
     def say(text: str) -> None:
         clear()
-        sys.stdout.write(f"{text}\n")  # in one piece
+        sys.stdout.write(f"{text}\n")  # one write
         sys.stdout.flush()
 
     plan = view.plan
     with progress(f"watch {plan.target.name}", round(plan.seconds), SECONDS) as show:
-        yield (lambda seen: show(_whole(seen, plan)) if show else None), say
+        yield (lambda seen: show(_seconds(seen, plan)) if show else None), say
 
 
-def _whole(seen: Watched, plan: Plan) -> int:
-    """Whole seconds that have passed, of those planned."""
+def _seconds(seen: Watched, plan: Plan) -> int:
+    """Seconds that have passed, of those planned."""
     return int(min(seen.seconds, plan.seconds))
 
 
 @contextmanager
-def _found(
+def _target(
     words: list[str] | None,
     command: list[str] | None,
     cgroup: str | None,
@@ -222,35 +219,28 @@ def _found(
 ) -> Iterator[Target]:
     """The target; a program is started, and ends with the block."""
     from nearfar.processes import running
-    from nearfar.watch.target import of_pid
+    from nearfar.watch import target as targets
 
     if command is None:
-        yield _target(words, cgroup, unit, container)
+        if cgroup is not None:
+            yield targets.of_group(cgroup)
+        elif unit is not None:
+            yield targets.of_unit(unit)
+        elif container is not None:
+            yield targets.of_container(container)
+        else:
+            pid = _number(words)
+            assert pid is not None  # `auto` is a run
+            yield targets.of_pid(pid)
         return
     if shutil.which(command[0]) is None:
         raise NearfarError(f"{command[0]}: no such program; check its name, or give its path")
     with running(command, stdout=sys.stderr.fileno()) as child:
         try:
-            target = of_pid(child.pid)
+            target = targets.of_pid(child.pid)
         except NearfarError:
             raise NearfarError(f"{command[0]}: ended before it could be watched") from None
         yield target
-
-
-def _target(
-    words: list[str] | None, cgroup: str | None, unit: str | None, container: str | None
-) -> Target:
-    from nearfar.watch import target
-
-    if cgroup is not None:
-        return target.of_group(cgroup)
-    if unit is not None:
-        return target.of_unit(unit)
-    if container is not None:
-        return target.of_container(container)
-    pid = _number(words)
-    assert pid is not None  # `auto` is a run
-    return target.of_pid(pid)
 
 
 def _number(words: list[str] | None) -> int | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from nearfar.cli._study import Force, TextFormat
+from nearfar.cli._study import Force, TextFormat, say
 from nearfar.declared import workload as declared
 from nearfar.errors import NearfarError
 from nearfar.output import check_output
@@ -26,7 +25,7 @@ APP = typer.Typer(
 )
 
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names or files of workloads.")]
+_NAMES = typer.Argument(metavar="NAME...", help="Names or files of workloads.")
 
 
 @APP.command("list", epilog="Example: nearfar workload list")
@@ -43,7 +42,7 @@ def list_(output_format: TextFormat = "table") -> None:
 
 
 @APP.command(epilog="Example: nearfar workload show sqlite")
-def show(names: Names, output_format: TextFormat = "table") -> None:
+def show(names: Annotated[list[str], _NAMES], output_format: TextFormat = "table") -> None:
     """Show what workloads run, what they need and what they stand for."""
     from nearfar import workload
 
@@ -58,9 +57,7 @@ def show(names: Names, output_format: TextFormat = "table") -> None:
 @APP.command(epilog="Example: nearfar workload capture sqlite redis -o captures")
 @takes(declared.OPTIONS)
 def capture(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="Names or files of workloads.")
-    ] = None,
+    names: Annotated[list[str] | None, _NAMES] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Capture every workload that can run here.")
     ] = False,
@@ -93,20 +90,20 @@ def capture(
     failed: list[NearfarError] = []
     for one in found:
         try:
-            made = workload.capture(one, out, force=force, **options)
+            done = workload.capture(one, out, force=force, **options)
         except NearfarError as error:
             if not every:
                 raise
             failed.append(error)
             continue
         rows.append(
-            {"name": made.name, "trace": str(out / made.trace.name), "records": made.records,
-             "pages": made.pages, "seconds": round(made.seconds, 1)}
+            {"name": done.name, "trace": str(out / done.trace.name), "records": done.records,
+             "pages": done.pages, "seconds": round(done.seconds, 1)}
         )  # fmt: skip
         if output_format == "table":
             print(
-                f"{out / made.trace.name}: {made.records:,} records, {made.pages:,} pages of "
-                f"4 KiB, {made.seconds:.0f} s",
+                f"{out / done.trace.name}: {done.records:,} records, {done.pages:,} pages of "
+                f"4 KiB, {done.seconds:.0f} s",
                 flush=True,
             )
     if output_format == "json":
@@ -114,7 +111,7 @@ def capture(
         print(json.dumps({"captured": rows, "left_out": left_out}, indent=2))
     if failed:
         for each in failed:
-            print(f"nearfar: {each}", file=sys.stderr)
+            say(str(each))
         what = f"workload capture --all: {len(failed)} of {len(found)} left out, as listed above"
         raise NearfarError(what, max(each.exit_code for each in failed))
 

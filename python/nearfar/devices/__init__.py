@@ -105,20 +105,20 @@ def devices(
             "without --sample; `nearfar size` reads samples"
         )
     busy = _busy_threads(info)
-    compared = [model(name, machine, busy, ratio) for name in names]
+    modelled = [model(name, machine, busy, ratio) for name in names]
 
     study = _Study(path, machine, parsed, progress)
     found = study.run([f"{percent}%" for percent in _GRID])
     grid, peak = sorted(found), max(found)
     at = min(round(sizes[0].value * (peak if sizes[0].is_fraction else 1)), peak)
     at = max(at, grid[0])
-    wanted = {one.left(at, peak) for one in compared}
-    wanted |= {size + one.cache for one in compared if one.cache for size in (*grid, at)}
-    more = sorted(size for size in wanted - {None} - found.keys() if size and size < peak)
+    wanted = {device.left(at, peak) for device in modelled}
+    wanted |= {size + device.cache for device in modelled if device.cache for size in (*grid, at)}
+    more = sorted(size for size in wanted - found.keys() if size and size < peak)
     pages = Pages(found | study.run(list(map(str, more))), peak)
 
     limit = slowdown(cast("Run", {"options": parsed}), paging_declared.OPTIONS)
-    rows = [_row(one, pages, grid, at, limit, prices) for one in compared]
+    rows = [_row(device, pages, grid, at, limit, prices) for device in modelled]
     run: DevicesRun = {
         **provenance(
             "devices",
@@ -136,7 +136,7 @@ def devices(
 
 @dataclass(frozen=True)
 class _Study:
-    """The paging study of the program, with 4 KiB pages under Linux's policy."""
+    """Paging studies of the program, with 4 KiB pages under Linux's policy."""
 
     trace: Path
     machine: Machine
@@ -170,27 +170,28 @@ class _Study:
 
 
 def _row(
-    one: Device, pages: Pages, grid: Sequence[int], at: int, limit: float, prices: Prices
+    device: Device, pages: Pages, grid: Sequence[int], at: int, limit: float, prices: Prices
 ) -> declared.Row:
-    base = one.time(pages, pages.peak)
-    left = one.left(at, pages.peak)
+    base = device.time(pages, pages.peak)
+    left = device.left(at, pages.peak)
     if left is not None and left < grid[0]:
         left = None
-    time = None if left is None else one.time(pages, left)
-    curve = MemoryCurve(one.name, tuple((Memory(m, None), one.time(pages, m)) for m in grid), base)
+    time = None if left is None else device.time(pages, left)
+    times = tuple((Memory(size, None), device.time(pages, size)) for size in grid)
+    curve = MemoryCurve(device.name, times, base)
     enough = curve.enough(limit)
     fits = pages.peak if enough is None else enough.bytes
-    needed, rest = one.with_device(fits, pages.peak), pages.peak - fits
+    needed, rest = device.with_device(fits, pages.peak), pages.peak - fits
     return {
-        "storage": one.name,
-        "access": one.access,
+        "storage": device.name,
+        "access": device.access,
         "memory_bytes": at,
         "total_ns": time,
         "slowdown": None if time is None else time / base - 1,
         "device_reads": None if left is None else pages.reads(left),
         "needed_bytes": needed,
         "device_bytes": rest,
-        "cost": prices.cost(one, needed, rest),
+        "cost": prices.cost(device, needed, rest),
     }
 
 

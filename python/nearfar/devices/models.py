@@ -1,4 +1,10 @@
-"""What a device costs: the time of a program by its memory, and prices."""
+"""The time of a program by its memory on a device, and prices.
+
+The CXL-SSD is that of SkyByte: Zhang and others, *SkyByte: Architecting an Efficient
+Memory-Semantic CXL-based SSD with OS and Hardware Co-design*, HPCA 2025 (arXiv 2501.10682). Its
+constants are those of the artifact (github.com/HieronZhang/SkyByte-Artifact), whose simulator made
+the published results.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,6 @@ from typing import Final
 
 from nearfar import machine as machines
 from nearfar.declared import paging as paging_declared
-from nearfar.devices import figures
 from nearfar.devices.options import CXL_SSD, DRAM_SSD
 from nearfar.errors import NearfarError
 from nearfar.machine import Machine
@@ -27,37 +32,45 @@ CXL_MEMORY: Final = "cxl"
 _UMD: Final = "umd"
 _LINE: Final = 64
 
+#: DRAM of the CXL-SSD, bytes: 512 MiB (ssd_cache_size_byte) less the write log, which is an eighth
+#: of it (write_log_ratio 0.125).
+_CACHE: Final = 448 << 20
+#: A load that its DRAM holds, nanoseconds: 46 for the DRAM, 40 for CXL and 72 for the index.
+_HIT_NS: Final = 158
+#: A page that only its flash holds (NAND_READ_LATENCY, the flash of the main results).
+FLASH_READ_NS: Final = 3_000
+#: It asks for a context switch if it expects a longer delay (cs_threshold).
+_SWITCH_ABOVE_NS: Final = 2_000
+#: Such a switch to another thread.
+SWITCH_NS: Final = 1_300
+
 Row = paging_declared.Row
 
 
 @dataclass(frozen=True)
 class Pages:
-    """What the paging study found with 4 KiB pages.
+    """Rows of the paging study with 4 KiB pages.
 
     Attributes:
-        rows: its rows, by memory size and storage.
+        rows: by memory size and storage.
         peak: the largest memory size, which evicts nothing.
     """
 
     rows: Mapping[int, Mapping[str, Row]]
     peak: int
 
-    def row(self, memory: int, storage: str) -> Row:
-        """The row of a memory size."""
-        return self.rows[min(memory, self.peak)][storage]
-
     def time(self, memory: int, storage: str) -> float:
         """Nanoseconds per reference once memory is filled."""
-        return counted_ns(self.row(memory, storage), whole=False)
+        return counted_ns(self.rows[min(memory, self.peak)][storage], whole=False)
 
     def reads(self, memory: int) -> int:
         """Pages that are read again because they were evicted."""
-        row = next(iter(self.rows[min(memory, self.peak)].values()))
+        row = self.any_row(memory)
         return row["swap_ins"] + row["file_rereads"]
 
-    def dirty(self, memory: int) -> int:
-        """Evictions of written pages."""
-        return next(iter(self.rows[min(memory, self.peak)].values()))["dirty_evictions"]
+    def any_row(self, memory: int) -> Row:
+        """The row of a memory size with any storage: counts and times without it are the same."""
+        return next(iter(self.rows[min(memory, self.peak)].values()))
 
 
 @dataclass(frozen=True)
@@ -86,21 +99,20 @@ class Device:
         """Nanoseconds per reference with so much memory for pages, without first touches."""
         if self.access == FAULT:
             return pages.time(memory, self.name)
-        any_storage = next(iter(pages.rows[pages.peak]))
-        most = pages.row(pages.peak, any_storage)
-        spent = (
+        whole = pages.any_row(pages.peak)
+        device_ns = (
             pages.reads(memory) * self.read_ns
             + pages.reads(memory + self.cache) * self.flash_ns
-            + pages.dirty(memory) * self.write_ns
+            + pages.any_row(memory)["dirty_evictions"] * self.write_ns
         )
-        return pages.time(pages.peak, any_storage) + spent / most["references"]
+        return counted_ns(whole, whole=False) + device_ns / whole["references"]
 
     def with_device(self, memory: int, peak: int) -> int:
-        """Memory for pages, and what the others take of memory on the device."""
+        """Memory for pages and, with zram, for the compressed other pages."""
         return memory if self.ratio is None else memory + round((peak - memory) / self.ratio)
 
     def left(self, memory: int, peak: int) -> int | None:
-        """Memory for pages, out of ``memory`` for both; None if the device cannot hold the rest."""
+        """The memory left for pages, out of ``memory`` for these and zram; None if nothing is."""
         if self.ratio is None or memory >= peak:
             return memory
         taken = peak / self.ratio
@@ -118,11 +130,10 @@ def model(name: str, machine: Machine, busy: int, ratio: float) -> Device:
     """
     if name == CXL_SSD:
         line, page = machine.io_ns(CXL_MEMORY, [_LINE, USUAL_PAGE])
-        flash = figures.FLASH_READ.value
-        if busy > 1 and flash > figures.THRESHOLD.value:
-            flash = min(flash, figures.SWITCH.value)
-        hit = figures.HIT.value + page - line
-        return Device(name, LOAD, hit, flash, cache=int(figures.CACHE.value))
+        flash_ns = FLASH_READ_NS
+        if busy > 1 and flash_ns > _SWITCH_ABOVE_NS:
+            flash_ns = min(flash_ns, SWITCH_NS)
+        return Device(name, LOAD, _HIT_NS + page - line, flash_ns, cache=_CACHE)
     if name == DRAM_SSD:
         described = machines.load(_UMD).to_dict()
         flash, cost = described["flash"], described["cost"]
@@ -149,9 +160,9 @@ class Prices:
             NearfarError: it is not a list of prices, or names no device of the table.
         """
         prices: dict[str, float] = {}
-        for part in (text or "").split(",") if text is not None else ():
+        known = ["dram", *devices]
+        for part in text.split(",") if text is not None else ():
             name, _, price = (word.strip() for word in part.partition("="))
-            known = ["dram", *devices]
             if name not in known:
                 raise NearfarError(f"--cost: {name[:40]!r} is none of {', '.join(known)}")
             try:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from nearfar.columns import byte_size, integer, number, share, text
 from nearfar.declared import names, paging, size
-from nearfar.schema import Column, Option, Rows
+from nearfar.schema import Option, Rows
 
 _PAGING: Final = {option.name: option for option in paging.OPTIONS}
 _SIZE: Final = {option.name: option for option in size.OPTIONS}
@@ -61,59 +62,46 @@ OPTIONS: Final = (
 
 ROWS: Final = Rows(
     columns=(
-        Column("storage", "string", False, "", "The device.", title="device"),
-        Column(
+        text("storage", "The device.", title="device"),
+        text(
             "access",
-            "string",
-            False,
-            "",
             "How the program gets what is not in memory: `page fault`, or `load` of the processor.",
         ),
-        Column("memory_bytes", "int64", False, "bytes", "Memory of `--memory`.", title="with"),
-        Column(
+        byte_size("memory_bytes", "Memory of `--memory`.", title="with"),
+        number(
             "total_ns",
-            "double",
-            True,
-            "ns per reference",
             "Mean time of a reference with this memory, without first touches; null if zram cannot "
             "hold the rest.",
+            "ns per reference",
+            nullable=True,
             title="time",
         ),
-        Column(
+        share(
             "slowdown",
-            "double",
-            True,
-            "share",
             "How much longer that is than with memory for all; null as above.",
+            nullable=True,
         ),
-        Column(
+        integer(
             "device_reads",
-            "int64",
-            True,
-            "pages",
             "Pages of 4 KiB that the program gets back from the device; null as above.",
+            "pages",
+            nullable=True,
             title="reads",
         ),
-        Column(
+        byte_size(
             "needed_bytes",
-            "int64",
-            False,
-            "bytes",
             "The least memory with at most `--slowdown`, with what zram takes.",
             title="needed",
         ),
-        Column("device_bytes", "int64", False, "bytes", "What does not fit it, on the device.",
-               title="on device"),
-        Column(
+        byte_size("device_bytes", "What does not fit it, on the device.", title="on device"),
+        number(
             "cost",
-            "double",
-            True,
-            "",
             "`needed_bytes` and `device_bytes` at the prices of `--cost`; null without them.",
+            nullable=True,
         ),
     ),
     keys=("storage",),
     metrics={"total_ns": "less", "slowdown": "less", "needed_bytes": "less", "cost": "less"},
-)  # fmt: skip
+)
 
 TABLES: Final = {"rows": ROWS}

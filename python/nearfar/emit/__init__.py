@@ -72,7 +72,7 @@ def is_of_host(kind: str) -> bool:
 
 
 def files(kind: str, rows: Sequence[Row], *, fleet: bool) -> tuple[dict[str, str], list[str]]:
-    """The files to make for rows, by name, and the errors of those that cannot be made.
+    """The texts of the files for rows, by file name, and the errors of those that cannot be made.
 
     Args:
         kind: the emitter.
@@ -80,8 +80,8 @@ def files(kind: str, rows: Sequence[Row], *, fleet: bool) -> tuple[dict[str, str
         fleet: the rows are VMs on hosts: make one file for each ``machine``, if the setting is per
             host.
     """
-    made: dict[str, str] = {}
-    failed = []
+    texts: dict[str, str] = {}
+    errors = []
     groups: dict[str, list[Row]] = {}
     of_host = fleet and is_of_host(kind)
     for row in rows:
@@ -89,12 +89,12 @@ def files(kind: str, rows: Sequence[Row], *, fleet: bool) -> tuple[dict[str, str
     for name, group in groups.items():
         file = file_name(kind, name)
         try:
-            if file in made:
+            if file in texts:
                 raise NearfarError(f"{name}: another VM has the file {file} already; rename it")
-            made[file] = emit_host(kind, name, group) if of_host else emit(kind, group[0])
+            texts[file] = emit_host(kind, name, group) if of_host else emit(kind, group[0])
         except NearfarError as error:
-            failed.append(str(error))
-    return made, failed
+            errors.append(str(error))
+    return texts, errors
 
 
 def _checked(kind: str, row: Row) -> Row:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 from nearfar.errors import NearfarError
 from nearfar.sizes import short
 
+NEEDS: Final = (
+    "vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory_bytes", "arch",
+)  # fmt: skip
 KIB, MIB = 1024, 1024 * 1024
 THP = "/sys/kernel/mm/transparent_hugepage"
 HUGETLB = "/sys/kernel/mm/hugepages"
@@ -68,8 +71,8 @@ def setting_lines(row: PageRow) -> list[str]:
     return thp_lines(path)
 
 
-def asking(row: PageRow) -> list[str]:
-    """A comment line: which programs get transparent huge pages that are set to ``madvise``."""
+def who_gets_pages(row: PageRow) -> list[str]:
+    """A comment line that says which programs get the pages."""
     if row["mechanism"] == "base":
         return [
             "No larger pages for programs that do not ask. Sizes that are set to `always` on their "
@@ -119,8 +122,8 @@ def guest_memory(row: PageRow) -> int:
     return page_count(row, row.get("guest_memory_bytes") or 0) * row["settable_page_bytes"]
 
 
-def unset(row: PageRow, tool: str) -> list[str]:
-    """A comment line: ``tool`` does not set a multi-size THP, and what does."""
+def not_set(row: PageRow, tool: str) -> list[str]:
+    """A comment line if ``tool`` cannot set a multi-size THP, with what can."""
     if row["mechanism"] != "mthp":
         return []
     size = short(row["settable_page_bytes"])

@@ -1,14 +1,18 @@
-"""Shell lines as a script, or as the command of a systemd unit."""
+"""Texts of lines with comments: configuration, scripts, and commands of systemd units."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
+def config(comments: Sequence[str], body: Sequence[str]) -> str:
+    """A configuration file with comments at its top."""
+    return "\n".join([*(f"# {line}".rstrip() for line in comments), *body]) + "\n"
+
+
 def script(comments: Sequence[str], body: Sequence[str]) -> str:
     """A script that stops at the first command that fails."""
-    lines = ["#!/bin/sh", *(f"# {line}".rstrip() for line in comments), "set -eu", *body]
-    return "\n".join(lines) + "\n"
+    return "#!/bin/sh\n" + config(comments, ["set -eu", *body])
 
 
 def exec_line(lines: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from nearfar.emit._memory import NEEDS as NEEDS
 from nearfar.emit._memory import MemoryRow, heading, limits
+from nearfar.emit._shell import config
 
 SUMMARY = "a Docker Compose override with mem_limit"
 SUFFIX = ".yaml"
@@ -21,12 +22,11 @@ SUFFIX = ".yaml"
 def emit(row: MemoryRow) -> str:
     """An override for the service of this name."""
     found = limits(row)
+    usage = "docker compose -f compose.yaml -f FILE up; docker run --memory takes the same values."
     lines = [
-        *(f"# {line}" for line in heading(row)),
-        "# docker compose -f compose.yaml -f FILE up; docker run --memory takes the same values.",
         "services:",
         f'  "{row["vm"]}":',
         f"    mem_limit: {found.most}m",
         *([] if found.high is None else [f"    mem_reservation: {found.high}m"]),
     ]
-    return "\n".join(lines) + "\n"
+    return config([*heading(row), usage], lines)

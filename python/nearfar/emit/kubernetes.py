@@ -15,6 +15,7 @@ import re
 
 from nearfar.emit._memory import MIB, MemoryRow, heading, limits
 from nearfar.emit._memory import NEEDS as NEEDS
+from nearfar.emit._shell import config
 
 SUMMARY = "a Kubernetes patch with requests and limits"
 SUFFIX = ".yaml"
@@ -25,10 +26,11 @@ def emit(row: MemoryRow) -> str:
     found = limits(row)
     name = re.sub("[^a-z0-9]+", "-", row["vm"].lower()).strip("-")[:63] or "container"
     request = min(found.high or -(-row["memory_bytes"] // MIB), found.most)
+    usage = [
+        "kubectl patch deployment NAME --patch-file FILE",
+        "The name is that of the container.",
+    ]
     lines = [
-        *(f"# {line}" for line in heading(row)),
-        "# kubectl patch deployment NAME --patch-file FILE",
-        "# The name is that of the container.",
         "spec:",
         "  template:",
         "    spec:",
@@ -40,4 +42,4 @@ def emit(row: MemoryRow) -> str:
         "            limits:",
         f"              memory: {found.most}Mi",
     ]
-    return "\n".join(lines) + "\n"
+    return config([*heading(row), *usage], lines)

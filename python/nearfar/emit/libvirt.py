@@ -15,13 +15,13 @@ cells, because libvirt then uses their sizes.
 
 from __future__ import annotations
 
-from nearfar.emit._page import KIB, MIB, PageRow, guest_memory, heading, unset, uses_hugetlb
+from nearfar.emit._page import KIB, MIB, PageRow, guest_memory, heading, not_set, uses_hugetlb
+from nearfar.emit._page import NEEDS as NEEDS
 from nearfar.emit._shell import script
 from nearfar.sizes import short
 
 SUMMARY = "virt-xml commands, and XML to merge"
 SUFFIX = ".sh"
-NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory_bytes", "arch")
 
 
 def emit(row: PageRow) -> str:
@@ -42,7 +42,7 @@ def emit(row: PageRow) -> str:
         mib = memory // MIB
         edits.append(f"--memory memory={mib},currentMemory={mib}")
         xml += [f"<{name} unit='MiB'>{mib}</{name}>" for name in ("memory", "currentMemory")]
-    comments = [heading(row), *unset(row, "libvirt")]
+    comments = [heading(row), *not_set(row, "libvirt")]
     if not edits:
         return script([*comments, "4 KiB is the default of libvirt: nothing to set."], [":"])
     comments += [

@@ -45,8 +45,8 @@ _OTHERS = ("[", "/", "page cache")
 def emit(row: RegionsRow) -> str:
     """A script that runs its arguments."""
     regions = row["regions"]
-    usual = min(region["page_bytes"] for region in regions)
-    gaining = [region for region in regions if region["advised"] and region["page_bytes"] > usual]
+    base = min(region["page_bytes"] for region in regions)
+    gaining = [region for region in regions if region["advised"] and region["page_bytes"] > base]
     comments = [f"nearfar advise: {row['vm']}: pages by region. Runs a program: sh FILE PROGRAM..."]
     if not gaining:
         comments += [
@@ -60,14 +60,14 @@ def emit(row: RegionsRow) -> str:
         comments.append(f"{short(region['page_bytes']):>6} {gain:>6} {added:>9}  {_name(region)}")
     others = sum(region["advised"] for region in regions) - len(gaining)
     if others:
-        comments.append(f"{short(usual):>6} {'':>6} {'':>9}  {others} others")
-    own = [region for region in gaining if not region["name"].startswith(_OTHERS)]
+        comments.append(f"{short(base):>6} {'':>6} {'':>9}  {others} others")
+    mapped = [region for region in gaining if not region["name"].startswith(_OTHERS)]
     heap = [region for region in gaining if region["name"] == _HEAP]
-    comments += ["", *_host_comments(regions, [*heap, *own])]
-    if own:
+    comments += ["", *_host_comments(regions, [*heap, *mapped])]
+    if mapped:
         comments.append("In C, after the program has mapped memory other than malloc's:")
         comments += [
-            f"  madvise(start, length, MADV_HUGEPAGE);  /* {_name(region)} */" for region in own
+            f"  madvise(start, length, MADV_HUGEPAGE);  /* {_name(region)} */" for region in mapped
         ]
     comments += [
         "If the host allows larger pages for all memory, limit them to these (Linux 6.18):",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from nearfar.declared import numa_plan
 from nearfar.emit._placement import NEEDS as NEEDS
 from nearfar.emit._placement import heading, online_lines, refuse_memory_mode, weight_lines
-from nearfar.emit._shell import exec_line
+from nearfar.emit._shell import config, exec_line
 from nearfar.errors import NearfarError
 
 SUMMARY = "a unit that adds memory and sets weights at boot"
@@ -29,7 +29,6 @@ def emit(row: numa_plan.Row) -> str:
     if not lines:
         raise NearfarError(f"{row['vm']}: {row['mode']} needs no unit; use --emit numactl instead")
     text = [
-        f"# {heading(row)}",
         "[Unit]",
         f"Description=Memory nodes for {row['vm']}",
         "DefaultDependencies=no",
@@ -44,4 +43,4 @@ def emit(row: numa_plan.Row) -> str:
         "[Install]",
         "WantedBy=basic.target",
     ]
-    return "\n".join(text) + "\n"
+    return config([heading(row)], text)

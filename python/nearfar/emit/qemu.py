@@ -13,19 +13,20 @@ should swap the guest, or has too few reserved pages: QEMU then does not start.
 
 from __future__ import annotations
 
-from nearfar.emit._page import MIB, PageRow, guest_memory, heading, unset, uses_hugetlb
+from nearfar.emit._page import MIB, PageRow, guest_memory, heading, not_set, uses_hugetlb
+from nearfar.emit._page import NEEDS as NEEDS
+from nearfar.emit._shell import config
 from nearfar.sizes import short
 
 SUMMARY = "QEMU options to append"
 SUFFIX = ".args"
-NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory_bytes", "arch")
 
 
 def emit(row: PageRow) -> str:
     """Comments, then one option per line, for ``qemu-system-... $(grep -v '^#' FILE)``."""
     size = short(row["settable_page_bytes"])
     backed, memory = uses_hugetlb(row, "QEMU"), guest_memory(row)
-    lines, options = [heading(row), *unset(row, "QEMU")], []
+    lines, options = [heading(row), *not_set(row, "QEMU")], []
     if backed:
         # systemd mounts the default size, 2 MiB, at /dev/hugepages.
         path = f"/dev/hugepages{'' if size == '2M' else size}"
@@ -42,4 +43,4 @@ def emit(row: PageRow) -> str:
         options.append(f"-m {memory // MIB}M")
     if not options:
         lines.append("4 KiB is the default of QEMU: nothing to set.")
-    return "\n".join([*(f"# {line}" for line in lines), *options]) + "\n"
+    return config(lines, options)

@@ -15,14 +15,14 @@ before Linux 6.8 (no mTHP).
 
 from __future__ import annotations
 
-from nearfar.emit._page import PageRow, asking, heading, setting_lines
+from nearfar.emit._page import NEEDS as NEEDS
+from nearfar.emit._page import PageRow, heading, setting_lines, who_gets_pages
 from nearfar.emit._shell import script
 
 SUMMARY = "shell lines that write sysfs"
 SUFFIX = ".sh"
-NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory_bytes", "arch")
 
 
 def emit(row: PageRow) -> str:
     """A shell script."""
-    return script([heading(row), *asking(row)], setting_lines(row))
+    return script([heading(row), *who_gets_pages(row)], setting_lines(row))

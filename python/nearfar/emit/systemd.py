@@ -10,12 +10,12 @@ Do not use: with another unit or tool that writes the same files (tuned, tmpfile
 
 from __future__ import annotations
 
-from nearfar.emit._page import PageRow, asking, heading, setting_file, setting_lines
-from nearfar.emit._shell import exec_line
+from nearfar.emit._page import NEEDS as NEEDS
+from nearfar.emit._page import PageRow, heading, setting_file, setting_lines, who_gets_pages
+from nearfar.emit._shell import config, exec_line
 
 SUMMARY = "a unit that writes sysfs at boot"
 SUFFIX = ".service"
-NEEDS = ("vm", "settable_page_bytes", "advised_page_bytes", "mechanism", "memory_bytes", "arch")
 
 
 def emit(row: PageRow) -> str:
@@ -25,7 +25,6 @@ def emit(row: PageRow) -> str:
     # Save the word in brackets of a list, or a number unchanged.
     save = f"sed 's/.*\\[\\(.*\\)\\].*/\\1/' {path} > {saved}"
     lines = [
-        *(f"# {line}" for line in (heading(row), *asking(row))),
         "[Unit]",
         f"Description=Page size for {row['vm']}",
         "DefaultDependencies=no",
@@ -43,4 +42,4 @@ def emit(row: PageRow) -> str:
         "[Install]",
         "WantedBy=sysinit.target",
     ]
-    return "\n".join(lines) + "\n"
+    return config([heading(row), *who_gets_pages(row)], lines)

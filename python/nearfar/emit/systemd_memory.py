@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from nearfar.emit._memory import NEEDS as NEEDS
 from nearfar.emit._memory import MemoryRow, heading, limits
+from nearfar.emit._shell import config
 
 SUMMARY = "a drop-in with MemoryHigh= and MemoryMax="
 SUFFIX = ".conf"
@@ -22,11 +23,10 @@ SUFFIX = ".conf"
 def emit(row: MemoryRow) -> str:
     """A drop-in for a service."""
     found = limits(row)
+    usage = f"Install in /etc/systemd/system/{row['vm']}.service.d/; `systemctl daemon-reload`."
     lines = [
-        *(f"# {line}" for line in heading(row)),
-        f"# Install in /etc/systemd/system/{row['vm']}.service.d/; `systemctl daemon-reload`.",
         "[Service]",
         *([] if found.high is None else [f"MemoryHigh={found.high}M"]),
         f"MemoryMax={found.most}M",
     ]
-    return "\n".join(lines) + "\n"
+    return config([*heading(row), usage], lines)

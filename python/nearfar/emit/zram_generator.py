@@ -18,6 +18,7 @@ from typing import TypedDict
 
 from nearfar import units
 from nearfar.emit._memory import MIB
+from nearfar.emit._shell import config
 from nearfar.errors import NearfarError
 
 SUMMARY = "a zram-generator.conf for what does not fit"
@@ -48,12 +49,10 @@ def emit_host(host: str, rows: Sequence[SwapRow]) -> str:
         )
     resident = sum(row["memory_bytes"] for row in rows)
     taken = sum(row["zram_bytes"] for row in rows)
-    lines = [
-        f"# nearfar: {host}: {units.size(size)} beyond {units.size(resident)} of memory; they "
+    comments = [
+        f"nearfar: {host}: {units.size(size)} beyond {units.size(resident)} of memory; they "
         f"take {units.size(taken)} in zram",
-        "# Install in /etc/systemd/zram-generator.conf.d/; other settings of zram0 stay.",
-        "[zram0]",
-        f"zram-size = {-(-size // MIB)}",
-        "compression-algorithm = zstd",
+        "Install in /etc/systemd/zram-generator.conf.d/; other settings of zram0 stay.",
     ]
-    return "\n".join(lines) + "\n"
+    lines = ["[zram0]", f"zram-size = {-(-size // MIB)}", "compression-algorithm = zstd"]
+    return config(comments, lines)

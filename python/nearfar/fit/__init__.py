@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
 from nearfar.declared import fit as declared
 from nearfar.errors import NearfarError
-from nearfar.models import QUANTITIES, Fit, FitDict, fit
+from nearfar.models import QUANTITIES, Fit, fit
 from nearfar.result import Result
 from nearfar.schema import as_text, complete, default, takes
 from nearfar.sizes import parse_bytes, parse_page_sizes
@@ -35,25 +35,6 @@ _MAX_TABLE: Final = 64 << 20
 RATE_COLUMNS: Final = {"tlb": "tlb_miss_rate", "fault": "fault_rate"}
 #: Columns of a CSV file.
 COLUMNS: Final = ("page_bytes", "tlb_miss_rate", "fault_rate", "memory_bytes", "memory_fraction")
-
-
-class Prediction(TypedDict):
-    """A predicted rate."""
-
-    page_bytes: int
-    rate: float
-
-
-class PredictedFit(FitDict):
-    """A fit with predictions, as plain values."""
-
-    predictions: list[Prediction]
-
-
-class FitsDict(TypedDict):
-    """Fits as plain values."""
-
-    fits: list[PredictedFit]
 
 
 class Fits(list[Fit], Result):
@@ -76,15 +57,14 @@ class Fits(list[Fit], Result):
         rates = one.predict(sizes).tolist()
         return [(size, rate, measured.get(size)) for size, rate in zip(sizes, rates, strict=True)]
 
-    def to_dict(self) -> FitsDict:
+    def to_dict(self) -> Mapping[str, object]:
         """The fits as plain values, as ``--format json`` prints them."""
-        fits: list[PredictedFit] = []
-        for one in self:
-            predictions: list[Prediction] = [
-                {"page_bytes": size, "rate": rate} for size, rate, _ in self.points(one)
-            ]
-            fits.append({**one.to_dict(), "predictions": predictions})
-        return {"fits": fits}
+        predictions = [
+            [{"page_bytes": size, "rate": rate} for size, rate, _ in self.points(one)]
+            for one in self
+        ]
+        pairs = zip(self, predictions, strict=True)
+        return {"fits": [{**one.to_dict(), "predictions": rates} for one, rates in pairs]}
 
     @property
     def table(self) -> pyarrow.Table:
@@ -111,7 +91,7 @@ class Fits(list[Fit], Result):
 
 
 class _Point(TypedDict, total=False):
-    """The columns of a table that count."""
+    """The columns of a table that are used."""
 
     page_bytes: int
     tlb_miss_rate: float | None

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from nearfar.columns import byte_size, flag, number, text
 from nearfar.models import MODELS, QUANTITIES, WEIGHTINGS
-from nearfar.schema import Column, Option, Rows
+from nearfar.schema import Option, Rows
 
 OPTIONS: Final = (
     Option(
@@ -47,22 +48,25 @@ OPTIONS: Final = (
     ),
 )
 
+_MEMORY: Final = (
+    byte_size("memory_bytes", "Memory size, where the table has it.", nullable=True),
+    number(
+        "memory_fraction",
+        "Memory size as a part of the footprint, where the table has it.",
+        "of the footprint",
+        nullable=True,
+    ),
+)
+
 ROWS: Final = Rows(
     columns=(
-        Column("quantity", "string", False, "", "What was fitted: `tlb` or `fault`."),
-        Column("memory_bytes", "int64", True, "bytes", "Memory size, where the table has it."),
-        Column(
-            "memory_fraction",
-            "double",
-            True,
-            "of the footprint",
-            "Memory size as a part of the footprint, where the table has it.",
-        ),
-        Column("page_bytes", "int64", False, "bytes", "Page size."),
-        Column("predicted", "double", False, "per reference", "The rate by the model."),
-        Column("measured", "double", True, "per reference", "The rate of the table, or null."),
-        Column("verdict", "string", False, "", "How good the fit is: `good`, `fair` or `bad`."),
-        Column("model", "string", False, "", "The formula that was fitted."),
+        text("quantity", "What was fitted: `tlb` or `fault`."),
+        *_MEMORY,
+        byte_size("page_bytes", "Page size."),
+        number("predicted", "The rate by the model.", "per reference"),
+        number("measured", "The rate of the table, or null.", "per reference", nullable=True),
+        text("verdict", "How good the fit is: `good`, `fair` or `bad`."),
+        text("model", "The formula that was fitted."),
     ),
     keys=("quantity", ("memory_fraction", "memory_bytes"), "page_bytes"),
     metrics={"predicted": "less", "measured": "less"},
@@ -70,28 +74,19 @@ ROWS: Final = Rows(
 
 DECISION: Final = Rows(
     columns=(
-        Column("memory_bytes", "int64", True, "bytes", "Memory size, where the table has it."),
-        Column(
-            "memory_fraction",
-            "double",
-            True,
-            "of the footprint",
-            "Memory size as a part of the footprint, where the table has it.",
-        ),
-        Column("storage", "string", False, "", "Storage of the machine."),
-        Column("page_bytes", "int64", False, "bytes", "Page size: measured, or between such."),
-        Column("time_ns", "double", False, "ns", "Time of a reference."),
-        Column("gain", "double", True, "", "Share of the time at 4 KiB that it saves, or null."),
-        Column(
+        *_MEMORY,
+        text("storage", "Storage of the machine."),
+        byte_size("page_bytes", "Page size: measured, or between such."),
+        number("time_ns", "Time of a reference.", "ns"),
+        number("gain", "Share of the time at 4 KiB that it saves, or null.", nullable=True),
+        number(
             "error",
-            "double",
-            True,
-            "",
             "Error of the time: 0 if measured, else the largest at a measured size that is held "
             "out; null with two sizes.",
+            nullable=True,
         ),
-        Column("measured", "bool", False, "", "Whether its rates were measured."),
-        Column("chosen", "bool", False, "", "Whether it is the page size to use."),
+        flag("measured", "Whether its rates were measured."),
+        flag("chosen", "Whether it is the page size to use."),
     ),
     keys=(("memory_fraction", "memory_bytes"), "storage", "page_bytes"),
     metrics={"time_ns": "less"},

@@ -13,7 +13,7 @@ from nearfar import _engine
 from nearfar.apply.setting import BASE, RUNTIME, SYSFS, acting, applied, switches
 from nearfar.errors import NearfarError
 from nearfar.measure.bench import LARGE, Bench, Section, Sourced
-from nearfar.measure.samples import Samples, fastest, size_text
+from nearfar.measure.samples import Samples, size_text
 from nearfar.sizes import short
 from nearfar.units import size
 
@@ -29,10 +29,11 @@ _RECLAIM_SECONDS: Final = 3
 #: How faults are timed. Back to back, they find the kernel in caches and branch predictors, and
 #: take half the time.
 _AMID: Final = "amid the loads and calls of a program"
+_SMALLER: Final = "the kernel gave smaller pages; free memory may be fragmented"
 #: Tries per run to find memory that the host does not back.
 _TRIES: Final = 4
 
-#: Touched memory, kept so that it is not used again.
+#: Touched memory, not freed so that the kernel does not hand it out again.
 Held = list[_engine.MappedMemory]
 
 
@@ -42,11 +43,11 @@ def cost(bench: Bench) -> tuple[Section, float]:
     bench.say("faults")
     with bench.pinned() as cpu:
         # A first read maps the zero page.
-        bare = Samples(tuple(_zero_pages(None) for _ in range(_runs(bench))))
+        bare = Samples(tuple(_zero_page_ns(None) for _ in range(_runs(bench))))
         work = _engine.ProgramWork()
-        fault = Samples(tuple(_zero_pages(work) for _ in range(_runs(bench))))
+        fault = Samples(tuple(_zero_page_ns(work) for _ in range(_runs(bench))))
         rounds = 200 if bench.quick else 2000
-        switch = bench.repeat(lambda: fastest(_engine.measure_switches(cpu, rounds, bench.batches)))
+        switch = bench.repeat(lambda: min(_engine.measure_switches(cpu, rounds, bench.batches)))
     how = f"a first read of a page of 4 KiB, which the kernel need not clear, {_AMID}"
     section: Section = {"page_fault": bench.time("cost.page_fault", fault, how)}
     # The difference may be lost in noise.
@@ -56,7 +57,8 @@ def cost(bench: Bench) -> tuple[Section, float]:
     return section, bare.median
 
 
-def _zero_pages(work: _engine.ProgramWork | None) -> float:
+def _zero_page_ns(work: _engine.ProgramWork | None) -> float:
+    """Nanoseconds of a fault that maps the zero page."""
     ns, _ = _engine.MappedMemory(_RUN, "small", None).read(BASE, work)
     return ns / (_RUN // BASE)
 
@@ -89,26 +91,18 @@ def zero_fill(
         bench.say(f"faults of {short(page)}")
         key = f"fault.{size_text(page)}"
         try:
-            pages, setting = _ways_to(page, sysfs, runtime)
+            pages, setting = _mapping_for(page, sysfs, runtime)
             with setting, bench.pinned():
-                times = _times(page, pages, each, runs, work, held, reclaims)
+                first, again, backed = _times(page, pages, each, runs, work, held, reclaims)
         except NearfarError as error:
             bench.notes.append(f"{key}: left out: {error}")
             continue
-        if times is None:
-            bench.notes.append(
-                f"{key}: left out: the kernel gave smaller pages; free memory may be fragmented"
-            )
-            continue
-        first, again, backed = times
-        how = f"{size(each)} per run, newly mapped, {_AMID}"
-        first_how = how
+        how = first_how = f"{size(each)} per run, newly mapped, {_AMID}"
         if backed is None:
             bench.notes.append(f"{key}.first: of memory that the host backed already")
         elif backed:
-            first_how = (
-                f"{how}, which the host had to allocate; {backed} other runs used backed memory"
-            )
+            others = f"{backed} other runs used backed memory"
+            first_how = f"{how}, which the host had to allocate; {others}"
         sections[size_text(page)] = {
             "first": bench.time(f"{key}.first", first, first_how),
             "again": bench.time(f"{key}.again", again, f"{how}, after as much was freed"),
@@ -151,8 +145,10 @@ def _use_up(page: int, pages: str, held: Held, room: int) -> bool:
     return False
 
 
-def _ways_to(page: int, sysfs: Path, runtime: Path) -> tuple[str, AbstractContextManager[object]]:
-    """The kind of mapping that gets pages of this size, and the change of settings it needs."""
+def _mapping_for(
+    page: int, sysfs: Path, runtime: Path
+) -> tuple[str, AbstractContextManager[object]]:
+    """The kind of mapping that gets pages of this size, and the change of settings for it."""
     if page == BASE:
         return "small", nullcontext()
     words = acting(sysfs)
@@ -175,13 +171,15 @@ def _times(
     work: _engine.ProgramWork,
     held: Held,
     reclaims: bool,
-) -> tuple[Samples, Samples, int | None] | None:
+) -> tuple[Samples, Samples, int | None]:
     """Nanoseconds per page of first writes to new memory, and to memory that was just freed.
 
     Both include the work of a program between faults and the time to free the page. If the host
     reclaims memory, the first are only the runs in which it had to allocate, if there are enough;
-    the third value is the number of other runs, None if all. Returns None if the kernel gave
-    smaller pages.
+    the third value is the number of other runs, None if all.
+
+    Raises:
+        NearfarError: the kernel gave smaller pages.
     """
     # Free more than the caches hold, and allocate it again.
     memory: Held = []
@@ -190,14 +188,14 @@ def _times(
     reused = _first_writes(page, pages, each, runs, work, memory)
     held += memory
     if None in reused:
-        return None
+        raise NearfarError(_SMALLER)
     again = Samples(tuple(ns + free_ns for ns in reused if ns is not None))
     first: list[float] = []
     allocated: list[float] = []
     while len(first) < runs or (reclaims and len(allocated) < runs and len(first) < _TRIES * runs):
         (ns,) = _first_writes(page, pages, each, 1, work, held)
         if ns is None:
-            return None
+            raise NearfarError(_SMALLER)
         ns += free_ns
         first.append(ns)
         if ns > _HOST_ALLOCATES * again.median:

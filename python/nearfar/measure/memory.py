@@ -8,7 +8,7 @@ from typing import Final
 from nearfar import _engine
 from nearfar.measure.bench import LARGE, LINE, PAGE, STRIDE, Bench, Loads, Section, Sourced
 from nearfar.measure.documented import Documented
-from nearfar.measure.samples import Samples, fastest, size_text, time_text
+from nearfar.measure.samples import Samples, size_text, time_text
 from nearfar.measure.system import TlbLevel
 from nearfar.numa.node import Node
 from nearfar.units import digits, size
@@ -32,17 +32,16 @@ def cpu(bench: Bench, known: Documented | None) -> tuple[Section, float]:
     system = bench.system
     with bench.pinned():
         rounds = round(bench.batch / 10)
-        cycle = bench.repeat(lambda: fastest(_engine.measure_cycles(rounds, bench.batches)))
+        cycle = bench.repeat(lambda: min(_engine.measure_cycles(rounds, bench.batches)))
     rates = Samples(tuple(1 / run for run in cycle.runs))
-    how = "dependent additions, one per cycle"
-    source = bench.source("cpu.clock", rates, "GHz", how)
-    clock = Sourced(f"{digits(1000 * rates.median, 4)}MHz", source)
+    source = bench.source("cpu.clock", rates, "GHz", "dependent additions, one per cycle")
     section: Section = {
-        "clock": clock,
+        "clock": Sourced(f"{digits(1000 * rates.median, 4)}MHz", source),
         "cores": Sourced(system.cores, "/sys/devices/system/cpu"),
         "sockets": Sourced(system.sockets, "/sys/devices/system/cpu"),
+        "ipc": Sourced(3, _ASSUMED),
+        "dependent_misses": Sourced(0.1, _ASSUMED),
     }
-    section |= {"ipc": Sourced(3, _ASSUMED), "dependent_misses": Sourced(0.1, _ASSUMED)}
     if known is not None:
         section["reorder_window"] = Sourced(known.window, known.guide)
     else:
@@ -213,8 +212,9 @@ def _timing(bench: Bench, key: str, node: Node, host: int) -> tuple[Samples, Sec
                     access, threads, bytes=each, node=bound, rounds=bench.runs
                 )
                 name = f"{prefix}{access}_bandwidth"
-                how = f"{len(threads)} threads in order, {size(each)} each"
-                how = how if len(threads) > 1 else f"one thread in order, {size(each)}"
+                how = f"one thread in order, {size(each)}"
+                if len(threads) > 1:
+                    how = f"{len(threads)} threads in order, {size(each)} each"
                 section[name] = bench.rate(f"{key}.{name}", Samples(tuple(rates)), how)
     return latency, section
 
@@ -272,7 +272,7 @@ def tlb(bench: Bench, known: Documented | None, cycle: float) -> Section:
     entries = second["small"]["entries"]
     first = processor["first"]["small"]["entries"] * (coalesced or PAGE) // PAGE
     pages = max(entries // 2, min(2 * first, entries * 3 // 4))
-    hit = _over_pages(bench, pages)
+    hit = _translation_ns(bench, pages)
     how = f"a load in each of {pages} pages of 4 KiB, minus one of as many lines in few pages"
     hit_time = bench.time("tlb.second.hit_time", hit, how)
     if hit.median <= 0:
@@ -293,8 +293,8 @@ def _level(level: TlbLevel, hit_time: Sourced, source: str = "cpuid") -> Section
     return section
 
 
-def _over_pages(bench: Bench, count: int) -> Samples:
-    """What translation adds to loads of one line in each of ``count`` small pages.
+def _translation_ns(bench: Bench, count: int) -> Samples:
+    """The time that translation adds to loads of one line in each of ``count`` small pages.
 
     The baseline is as many lines in few pages, which are in the same cache level.
     """
@@ -318,7 +318,12 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
     bench.say("page walks")
     wanted = _QUICK_WALKED if bench.quick else _WALKED
     bytes_ = max(min(wanted, system.available // 8) // LARGE, 4) * LARGE
-    small, large = _at_random(bench, bytes_)
+    lines = bytes_ // STRIDE
+    with bench.pinned(system.nodes[0].node):
+        within = Loads(bench, lines)
+        in_small = Loads(bench, lines, window=bytes_, pages="small")
+        in_large = Loads(bench, lines, window=bytes_)
+        small, large = bench.difference(in_small, within), bench.difference(in_large, within)
     how = f"random loads over {size(bytes_)} in pages of 4 KiB, minus loads that a TLB covers"
     cost = bench.time("cost.page_walk", small, how) if small.median > 0 else None
     if cost is None:
@@ -347,7 +352,7 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
     tlb["walk"] = walk
     if system.is_virtual and second:
         # If the host also uses large pages, the second-level TLB covers all of them.
-        hit = max(_over_pages(bench, second // 2).median, 0.1)
+        hit = max(_translation_ns(bench, second // 2).median, 0.1)
         value = "2MiB" if large.median < (hit * max(small.median, hit)) ** 0.5 else "4KiB"
         source = (
             f"from the cost of walks, because a guest cannot read it: {what}: "
@@ -356,16 +361,6 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
         walk["host_page"] = Sourced(value, f"measured, {source}")
         bench.notes.append(f"tlb.walk.host_page: {value}, from the cost of walks")
     return cost
-
-
-def _at_random(bench: Bench, bytes_: int) -> tuple[Samples, Samples]:
-    """What translation adds to random loads, in small pages and in large ones."""
-    lines = bytes_ // STRIDE
-    with bench.pinned(bench.system.nodes[0].node):
-        within = Loads(bench, lines)
-        small = Loads(bench, lines, window=bytes_, pages="small")
-        large = Loads(bench, lines, window=bytes_)
-        return bench.difference(small, within), bench.difference(large, within)
 
 
 def topology(bench: Bench) -> Section:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,11 +44,6 @@ class Samples:
         spread = f"{digits(min(self.runs))}-{digits(max(self.runs))}"
         word = "noisy, measured" if self.noisy else "measured"
         return f"{word}: median {digits(self.median)} {unit}, {spread} in {len(self.runs)} runs"
-
-
-def fastest(batches: Sequence[float]) -> float:
-    """The time of a run: its fastest batch, because noise only adds time."""
-    return min(batches)
 
 
 def time_text(nanoseconds: float) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import stat
+import statistics
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -78,17 +79,14 @@ def storage(bench: Bench, path: Path) -> tuple[str, Section]:
 def _requests(bench: Bench, key: str, access: str, file: int, span: int) -> tuple[Sourced, Sourced]:
     """Latency and bandwidth of reads or writes."""
 
-    def run(bytes_: int) -> list[float]:
-        return sorted(
-            _engine.measure_requests(file, access, bytes=bytes_, span=span, count=_REQUESTS[bytes_])
-        )
-
-    def median(times: list[float]) -> float:
-        return times[len(times) // 2]
+    def run(bytes_: int) -> float:
+        count = _REQUESTS[bytes_]
+        ns = _engine.measure_requests(file, access, bytes=bytes_, span=span, count=count)
+        return statistics.median_high(ns)
 
     run(_SMALL)
-    small = bench.repeat(lambda: median(run(_SMALL)))
-    large = bench.repeat(lambda: median(run(_LARGE)))
+    small = bench.repeat(lambda: run(_SMALL))
+    large = bench.repeat(lambda: run(_LARGE))
     # The additional bytes of a large request, by its additional time.
     differences = [max(ns - small.median, 1.0) for ns in large.runs]
     rates = Samples(tuple((_LARGE - _SMALL) / ns * 1e9 for ns in differences))
@@ -159,7 +157,7 @@ def _file_in(folder: Path, quick: bool, *, dry: bool) -> Iterator[int]:
             "free some, or give another path"
         )
     try:
-        made, name = tempfile.mkstemp(prefix=".nearfar-measure-", dir=folder)
+        handle, name = tempfile.mkstemp(prefix=".nearfar-measure-", dir=folder)
     except OSError as error:
         raise of_system(error, folder) from None
     try:
@@ -170,7 +168,7 @@ def _file_in(folder: Path, quick: bool, *, dry: bool) -> Iterator[int]:
                 _fill(file, bytes_)
             yield file
     finally:
-        os.close(made)
+        os.close(handle)
         Path(name).unlink(missing_ok=True)
 
 

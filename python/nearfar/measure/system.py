@@ -86,7 +86,6 @@ class System:
         release: of the kernel.
         memory: bytes of all nodes.
         available: bytes that can be used without swapping.
-        free: unused bytes of them.
         cpus: logical processors that this process may use.
         cores: per socket.
         sockets: their number.
@@ -102,7 +101,6 @@ class System:
     release: str
     memory: int
     available: int
-    free: int
     cpus: tuple[int, ...]
     cores: int
     sockets: int
@@ -143,27 +141,22 @@ def read(root: Path = Path("/")) -> System:
         NearfarError: ``/proc`` is not mounted.
     """
     info = text_of(root / "proc/cpuinfo")
-    memory = _fields(text_of(root / "proc/meminfo"))
+    meminfo = re.findall(r"^(\w+):\s+(\d+) kB", text_of(root / "proc/meminfo"), re.M)
+    memory = {name: int(kib) * 1024 for name, kib in meminfo}
     if "MemTotal" not in memory:
         raise NearfarError(f"{root / 'proc/meminfo'}: no MemTotal; mount /proc", 3)
     folder = root / "sys/devices/system/cpu"
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     places = {cpu: _core(folder, cpu) for cpu in _present(folder) or cpus}
     cores, sockets = len(set(places.values())), len({socket for socket, _ in places.values()})
-    limits = _limits(root)
-    available, free = (
-        min([memory.get(name, memory["MemTotal"]) * 1024, *limits])
-        for name in ("MemAvailable", "MemFree")
-    )
     processor: Processor | None = json.loads(_engine.measure_processor() or "null")
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", info, re.MULTILINE)
     virtual = re.search(r"(\d+) bits virtual", info)
     return System(
         model=clean(model[1].strip() if model else platform.machine()),
         release=clean(os.uname().release),
-        memory=memory["MemTotal"] * 1024,
-        available=available,
-        free=free,
+        memory=memory["MemTotal"],
+        available=min([memory.get("MemAvailable", memory["MemTotal"]), *_limits(root)]),
         cpus=cpus,
         cores=max(cores // sockets, 1),
         sockets=sockets,
@@ -171,15 +164,11 @@ def read(root: Path = Path("/")) -> System:
             {places.get(cpu, ("", str(cpu))): cpu for cpu in cpus[::-1]}.values()
         ),
         caches=_caches(folder, cpus[0], places) or _of_cpuid(processor),
-        nodes=_nodes(root, memory["MemTotal"] * 1024, cpus),
+        nodes=_nodes(root, memory["MemTotal"], cpus),
         node_cpus=_node_cpus(root, cpus),
         levels={48: 4, 57: 5}.get(int(virtual[1])) if virtual else None,
         processor=processor,
     )
-
-
-def _fields(text: str) -> dict[str, int]:
-    return {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB", text, re.M)}
 
 
 def _present(folder: Path) -> list[int]:
@@ -200,10 +189,8 @@ def _caches(folder: Path, cpu: int, places: dict[int, tuple[str, str]]) -> dict[
     for index in sorted((folder / f"cpu{cpu}" / "cache").glob("index*")):
         level, kind = text_of(index / "level"), text_of(index / "type")
         size = re.fullmatch(r"(\d+)K", text_of(index / "size"))
-        ways, line = (
-            text_of(index / "ways_of_associativity"),
-            text_of(index / "coherency_line_size"),
-        )
+        ways = text_of(index / "ways_of_associativity")
+        line = text_of(index / "coherency_line_size")
         if not (level and size and line.isdigit() and int(line)):
             continue
         shared = numbers_of(text_of(index / "shared_cpu_list")) or [cpu]

@@ -13,40 +13,44 @@ from typing import Final, TypedDict, Unpack
 
 from nearfar import _engine, numa
 from nearfar import machine as machines
+from nearfar.columns import byte_size, flag, integer, number, text
 from nearfar.declared import numa_plan as declared
 from nearfar.errors import NearfarError
 from nearfar.provenance import provenance
-from nearfar.schema import Column, Rows, takes
+from nearfar.schema import Rows, takes
 
 _ROWS: Final = Rows(
     columns=(
-        Column("vm", "string", False, "", "The program that is placed."),
-        Column("mode", "string", False, "", "Placement mode."),
-        Column("from", "int64", False, "", "Node whose cores run the program."),
-        Column("nodes", "string", False, "", "Nodes of the mode.", python="list[int]"),
-        Column("weights", "string", False, "", "Weight of each of them.", python="list[int]"),
-        Column("dram_nodes", "string", False, "", "Nodes of DRAM.", python="list[int]"),
-        Column("far_nodes", "string", False, "", "Nodes of other memory.", python="list[int]"),
-        Column("possible", "bool", False, "", "Whether the whole capacity can be allocated."),
-        Column("why_not", "string", True, "", "Why not, or null."),
-        Column("capacity_bytes", "int64", False, "bytes", "Memory that can be allocated."),
-        Column(
+        text("vm", "The program that is placed."),
+        text("mode", "Placement mode."),
+        integer("from", "Node whose cores run the program."),
+        text("nodes", "Nodes of the mode.", python="list[int]"),
+        text("weights", "Weight of each of them.", python="list[int]"),
+        text("dram_nodes", "Nodes of DRAM.", python="list[int]"),
+        text("far_nodes", "Nodes of other memory.", python="list[int]"),
+        flag("possible", "Whether the whole capacity can be allocated."),
+        text("why_not", "Why not, or null.", nullable=True),
+        byte_size("capacity_bytes", "Memory that can be allocated."),
+        number(
             "clear_seconds",
-            "double",
-            True,
-            "s",
             "Time to allocate and clear it, or null.",
+            "s",
+            nullable=True,
             title="to clear",
         ),
-        Column("latency_ns", "double", True, "ns", "Mean time of an access, or null."),
-        Column(
-            "gb_per_second", "double", True, "GB/s", "Bandwidth over all threads, or null.", "GB/s"
+        number("latency_ns", "Mean time of an access, or null.", "ns", nullable=True),
+        number(
+            "gb_per_second",
+            "Bandwidth over all threads, or null.",
+            "GB/s",
+            nullable=True,
+            title="GB/s",
         ),
-        Column("bound_by", "string", True, "", "The bottleneck, or null."),
-        Column("chosen", "bool", False, "", "Whether it is the recommended one."),
-        Column("enough", "bool", False, "", "Whether it has the requested bandwidth."),
-        Column("latency_gain", "double", True, "", "Latency saved against the first, or null."),
-        Column("bandwidth_gain", "double", True, "", "Bandwidth gained over the first, or null."),
+        text("bound_by", "The bottleneck, or null.", nullable=True),
+        flag("chosen", "Whether it is the recommended one."),
+        flag("enough", "Whether it has the requested bandwidth."),
+        number("latency_gain", "Latency saved against the first, or null.", nullable=True),
+        number("bandwidth_gain", "Bandwidth gained over the first, or null.", nullable=True),
     ),
     keys=("mode", "nodes"),
     metrics={"latency_ns": "less", "gb_per_second": "more", "clear_seconds": "less"},

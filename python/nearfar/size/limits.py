@@ -1,4 +1,4 @@
-"""Limits of memory that cannot kill what was recorded, and when there is none."""
+"""Limits of memory that the recorded run would have survived, and reasons to advise none."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from nearfar.info import Content
 from nearfar.phases import phases, sentence
 
 MIB: Final = 1 << 20
-#: A part of the peak, 1 / this, is added for larger inputs. An assumption.
+#: 1 / HEADROOM of the peak is added for larger inputs. An assumption.
 HEADROOM: Final = 4
 #: The kernel's memory that is charged to a control group, such as page tables (1/512 of the
 #: memory), stacks of threads, sockets, files. An assumption.
 KERNEL: Final = 8 * MIB
 #: A limit that saves a smaller share of memory is not worth its risk.
 WORTH: Final = 0.05
-#: The same for the memory that is enough.
+#: 1 / MARGIN is added to the memory that is enough. An assumption.
 MARGIN: Final = 10
 
 
 def maximum(peak: int) -> int:
-    """``memory.max``: the peak resident set and what may come on top of it."""
+    """``memory.max``: the peak resident set, headroom, and the kernel's memory."""
     return whole_mib(peak + peak // HEADROOM + KERNEL)
 
 
 def high(needed: int, peak: int, locked: int) -> int | None:
-    """``memory.high``: above what is needed; None if it would save next to nothing.
+    """``memory.high``: somewhat more than is needed; None if it would save less than :data:`WORTH`.
 
-    Locked memory cannot be reclaimed, so the limit holds all of it and as much as is needed.
+    Locked memory cannot be reclaimed, so the limit is above all of it.
     """
     least = whole_mib(max(needed, locked) + needed // MARGIN + KERNEL)
     return least if least <= peak * (1 - WORTH) else None
@@ -53,10 +53,10 @@ def risk(content: Content) -> str:
     """What the answer does not cover."""
     if sample := content["source"].get("sample"):
         share = units.percent(sample["rate"])
-        own = f"memory is an upper bound, from a sample of {share} of the pages"
+        first = f"memory is an upper bound, from a sample of {share} of the pages"
     else:
-        own = sentence(phases(content["working_set"]))
-    parts = [own, "memory that other inputs or a longer run need is not seen"]
+        first = sentence(phases(content["working_set"]))
+    parts = [first, "memory that other inputs or a longer run need is not seen"]
     return "; ".join(filter(None, parts))
 
 

@@ -1,10 +1,10 @@
 """The size of one program.
 
-The trace is simulated with ``--view machine``. First with enough memory at every page size, which
-decides the page size. Then with 4 KiB pages over memory sizes, under the policy of Linux
-(``linux``), which keeps what is used again and drops what is streamed once; what the page size adds
-to memory is added to the result, because under pressure the kernel splits larger pages. Where the
-answer lies between two memory sizes of the grid, a finer grid follows.
+The trace is simulated with ``--view machine``: first with enough memory at every page size, to
+choose the page size; then with 4 KiB pages at a grid of memory sizes, under the policy of Linux
+(``linux``), which keeps what is used again and drops what is streamed once. The memory that the
+page size adds is added to the result, because under pressure the kernel splits larger pages.
+Between the two memory sizes of the grid that enclose the answer, a finer grid is simulated.
 
 Of a trace captured with ``--sample``, only 4 KiB pages are simulated. The waiting times of the
 machine's view are then lower bounds, and faults are taken at the upper end of their interval, so
@@ -120,7 +120,7 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     curve.refine([limit, THRASHES - 1])
     locked = content["locked_bytes"]
     # The curve has neither locked memory nor what the page size adds.
-    beside = locked + pages.bloat
+    not_in_curve = locked + pages.bloat
     ratio = float(options["zram_ratio"]) if zram else math.inf
     if vm.memory:
         (ram,) = parse_memory(vm.memory)
@@ -130,13 +130,13 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
         except NearfarError as error:
             raise NearfarError(f"{vm.name}: {error}") from None
     else:
-        needed = max(min(curve.enough(limit) + beside, peak), 0 if swaps else private)
+        needed = max(min(curve.enough(limit) + not_in_curve, peak), 0 if swaps else private)
     swapped = max(private - needed, 0) if swaps else 0
-    thrashes = curve.enough(THRASHES - 1) + beside
+    thrashes = curve.enough(THRASHES - 1) + not_in_curve
     if not swaps or not LEAST < thrashes < peak:
         thrashes = 0
     no_limit = limits.refused(content)
-    slower = curve.slowdown(needed - beside) if needed < peak else 0.0
+    slower = curve.slowdown(needed - not_in_curve) if needed < peak else 0.0
     if vm.memory and slower >= THRASHES - 1:
         raise NearfarError(
             f"{vm.name}: with {units.size(given)} it would take {1 + slower:.3g} times as long; "
@@ -248,13 +248,13 @@ class _Study:
             whole: the same with the page cache.
         """
         grid = {max(round(peak * part), LEAST) for part in (0.01, *GRID)}
-        rows = self._with_less(sorted({*grid, whole, 4 * (peak + whole)}))
+        rows = self._with_small_pages(sorted({*grid, whole, 4 * (peak + whole)}))
 
         def times(rows: Sequence[paging_declared.Row]) -> dict[int, float]:
             whole = self.options["whole"]
-            return {row["memory_bytes"]: _most_ns(row, whole) for row in rows}
+            return {row["memory_bytes"]: _counted_ns(row, whole) for row in rows}
 
-        return _Curve(times(rows), lambda sizes: times(self._with_less(sizes)))
+        return _Curve(times(rows), lambda sizes: times(self._with_small_pages(sizes)))
 
     def setting(self) -> str:
         """The setting of huge pages to use, and why."""
@@ -264,12 +264,12 @@ class _Study:
         }
         return thp(self.vm.trace, progress=self.progress, **options).sentence
 
-    def _with_less(self, memory: Sequence[int]) -> list[paging_declared.Row]:
+    def _with_small_pages(self, memory: Sequence[int]) -> list[paging_declared.Row]:
         """4 KiB pages at these memory sizes."""
         return self.run(memory, page_sizes=[USUAL_PAGE], replacement="linux").rows
 
 
-def _most_ns(row: paging_declared.Row, whole: bool) -> float:
+def _counted_ns(row: paging_declared.Row, whole: bool) -> float:
     """The time that counts; of a sample, with faults at the upper end of their interval."""
     high = row["total_ns_high"]
     return counted_ns(row, whole) + (0.0 if high is None else high - row["total_ns"])

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from nearfar.advise.architectures import ARCHITECTURES
+from nearfar.columns import byte_size, share, text
 from nearfar.declared import names, paging
-from nearfar.schema import Column, Option, Rows
+from nearfar.schema import Option, Rows
 
 _PAGING: Final = {option.name: option for option in paging.OPTIONS}
 
@@ -80,124 +81,74 @@ PASSED: Final = tuple(option.name for option in OPTIONS if option.name in _PAGIN
 
 ROWS: Final = Rows(
     columns=(
-        Column("vm", "string", False, "", "The program or virtual machine.", title="program"),
-        Column("trace", "string", False, "", "The trace folder."),
-        Column("machine", "string", False, "", "The machine."),
-        Column("arch", "string", False, "", "The architecture."),
-        Column("storage", "string", True, "", "The swap device; null without one.", title="swap"),
-        Column(
+        text("vm", "The program or virtual machine.", title="program"),
+        text("trace", "The trace folder."),
+        text("machine", "The machine."),
+        text("arch", "The architecture."),
+        text("storage", "The swap device; null without one.", nullable=True, title="swap"),
+        byte_size(
             "memory_bytes",
-            "int64",
-            False,
-            "bytes",
             "Memory that the program needs, at the advised page size: with swap, the smallest with "
             "which it is at most `slowdown` slower; without, at least all of its private memory.",
         ),
-        Column(
-            "slowdown",
-            "double",
-            False,
-            "share",
-            "How much longer the program takes with this memory than with all.",
-        ),
-        Column(
+        share("slowdown", "How much longer the program takes with this memory than with all."),
+        byte_size(
             "peak_bytes",
-            "int64",
-            False,
-            "bytes",
             "Peak resident set at the advised page size: private memory and mapped files, without "
             "other pages of the page cache.",
         ),
-        Column("locked_bytes", "int64", False, "bytes", "The most memory that it locks (`mlock`)."),
-        Column(
+        byte_size("locked_bytes", "The most memory that it locks (`mlock`)."),
+        byte_size(
             "thrashes_below_bytes",
-            "int64",
-            True,
-            "bytes",
             "Memory below which it takes over twice as long; null if it never does.",
+            nullable=True,
         ),
-        Column(
-            "advised_page_bytes", "int64", False, "bytes", "The advised page size.", title="page"
-        ),
-        Column("settable_page_bytes", "int64", False, "bytes", "The same, for emitters."),
-        Column("mechanism", "string", False, "", "How it is set: `base`, `mthp`, `thp`."),
-        Column(
+        byte_size("advised_page_bytes", "The advised page size.", title="page"),
+        byte_size("settable_page_bytes", "The same, for emitters."),
+        text("mechanism", "How it is set: `base`, `mthp`, `thp`."),
+        share(
             "gain",
-            "double",
-            False,
-            "share",
             "Time that the page size saves once memory is filled; of the whole run with `--whole`.",
         ),
-        Column("gain_error", "double", False, "share", "Its error."),
-        Column(
-            "start_gain",
-            "double",
-            False,
-            "share",
-            "Time that the page size saves while memory is filled.",
-        ),
-        Column(
+        share("gain_error", "Its error."),
+        share("start_gain", "Time that the page size saves while memory is filled."),
+        share(
             "start_share",
-            "double",
-            False,
-            "share",
             "The part of the run, with 4 KiB pages, in which memory is filled: faults that raise "
             "its peak, and first reads of files.",
         ),
-        Column(
-            "bloat_bytes",
-            "int64",
-            False,
-            "bytes",
-            "What the page size adds to the peak of private memory.",
-        ),
-        Column(
-            "swapped_bytes",
-            "int64",
-            False,
-            "bytes",
-            "Private memory that does not fit `memory_bytes`.",
-        ),
-        Column(
+        byte_size("bloat_bytes", "What the page size adds to the peak of private memory."),
+        byte_size("swapped_bytes", "Private memory that does not fit `memory_bytes`."),
+        byte_size(
             "zram_bytes",
-            "int64",
-            True,
-            "bytes",
             "Memory that the swapped pages take in zram; null with another device.",
+            nullable=True,
         ),
-        Column(
+        byte_size(
             "high_bytes",
-            "int64",
-            True,
-            "bytes",
             "Limit above which the kernel reclaims (`memory.high`); null without swap, or if it "
             "would save less than a twentieth.",
+            nullable=True,
         ),
-        Column(
+        byte_size(
             "max_bytes",
-            "int64",
-            True,
-            "bytes",
             "Limit above which the kernel kills (`memory.max`); null if `no_limit` says why.",
+            nullable=True,
         ),
-        Column("no_limit", "string", True, "", "Why no limit is advised."),
-        Column(
+        text("no_limit", "Why no limit is advised.", nullable=True),
+        share(
             "sampled_pages",
-            "double",
-            True,
-            "share",
             "Share of the 4 KiB pages that `capture --sample` recorded; null if all. "
             "`memory_bytes`, `slowdown` and `start_share` are then upper bounds.",
+            nullable=True,
         ),
-        Column("page_why", "string", False, "", "The page size in words."),
-        Column(
+        text("page_why", "The page size in words."),
+        text(
             "thp_why",
-            "string",
-            True,
-            "",
             "The setting of huge pages to use, and why, in words; null without `--thp`.",
+            nullable=True,
         ),
-        Column("risk", "string", False, "", "What the answer does not cover, in words."),
+        text("risk", "What the answer does not cover, in words."),
     ),
     keys=("vm", "machine", "storage"),
     metrics={"memory_bytes": "less", "gain": "more"},

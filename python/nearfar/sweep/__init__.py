@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Final, Unpack, cast
 
 from nearfar.declared import sweep as declared
 from nearfar.errors import NearfarError
 from nearfar.output import check_output, commit, write_whole
 from nearfar.result import RUN, Result, read_table
 from nearfar.schema import Rows, complete, count, takes
-from nearfar.strict import read_json
+from nearfar.strict import Json, read_json
 from nearfar.studies import STUDIES, Study, find
 from nearfar.sweep import local
-from nearfar.sweep.cell import CellState, job_of, outcome_of, parameter_columns
+from nearfar.sweep.cell import CellState, job_of, parameter_columns, read_outcome
 from nearfar.sweep.cluster import Cluster
 from nearfar.sweep.plan import Cell, Digests, Plan, SweepRun, read
 
@@ -174,13 +174,13 @@ def sweep(
     Raises:
         NearfarError: bad input, no cluster (exit code 3), or another sweep is running in ``out``.
     """
-    workers = _workers(options)
+    values = _checked(options)
     plan, folder = _plan(study, out)
     with _locked(folder):
         cells, seconds = _prepare(plan, folder, force)
         ran = 0
         if len(seconds) < len(cells):
-            ran = _run(plan, folder, cells, seconds, workers, progress)
+            ran = _run(plan, folder, cells, seconds, values, progress)
         return _gather(plan.to_dict(), folder, [cell.key for cell in cells], ran)
 
 
@@ -196,36 +196,28 @@ def estimate(
 
     Arguments are those of :func:`sweep`; the time is that of ``workers`` processes.
     """
-    workers = _workers(options)
+    values = _checked(options)
     plan, folder = _plan(study, out)
     known = _load_digests(folder)
     cells = list(plan.cells(known))
-    outcomes = [outcome_of(cell.key, folder) for cell in cells]
+    outcomes = [read_outcome(cell.key, folder) for cell in cells]
     done = {
         cell.key: found["seconds"]
         for cell, found in zip(cells, outcomes, strict=True)
         if found and found["status"] == "done" and not force
     }
     failed = sum(1 for found in outcomes if found and found["status"] == "failed")
-    processes = workers.count or len(os.sched_getaffinity(0))
+    processes = values["workers"] or len(os.sched_getaffinity(0))
     seconds, basis = _left(plan, cells, done, processes)
     return Estimate(len(cells), len(done), failed, seconds, basis)
 
 
-@dataclass(frozen=True)
-class _Workers:
-    """The options on workers, checked; 0 is automatic."""
-
-    count: int
-    threads: int
-    dask: str | None
-
-
-def _workers(options: declared.Options) -> _Workers:
+def _checked(options: declared.Options) -> declared.Options:
+    """All options, checked."""
     values = complete(declared.OPTIONS, options)
-    workers = count("--workers", values["workers"], 0, 4096)
-    threads = count("--threads", values["threads"], 0, 65536)
-    return _Workers(workers, threads, values["dask"])
+    values["workers"] = count("--workers", values["workers"], 0, 4096)
+    values["threads"] = count("--threads", values["threads"], 0, 65536)
+    return values
 
 
 def load(folder: str | Path) -> SweepResult:
@@ -274,19 +266,21 @@ def _plan(study: str | Path | Mapping[str, object], out: str | Path | None) -> t
 
 
 def _run_of(folder: Path) -> SweepRun | None:
-    try:
-        run: SweepRun = read_json(folder / RUN)
-    except (NearfarError, ValueError):
-        return None
-    return run if isinstance(run, dict) and run.get("study") == "sweep" else None
+    run = cast("SweepRun", _read_dict(folder / RUN))
+    return run if run.get("study") == "sweep" else None
 
 
 def _load_digests(folder: Path) -> Digests:
+    return _read_dict(folder / "inputs.json")
+
+
+def _read_dict(file: Path) -> Json:
+    """The object in a JSON file; empty if there is none."""
     try:
-        digests: Digests = read_json(folder / "inputs.json")
+        content = read_json(file)
     except (NearfarError, ValueError):
         return {}
-    return digests if isinstance(digests, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[str, float]]:
@@ -294,8 +288,8 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
     known = _load_digests(folder)
     cells = list(plan.cells(known))
     # First, the file that marks the folder as a sweep.
-    whole = {**plan.to_dict(), "cells": [cell.key for cell in cells]}
-    write_whole(folder / "run.json", json.dumps(whole, indent=1) + "\n", force=True)
+    run = {**plan.to_dict(), "cells": [cell.key for cell in cells]}
+    write_whole(folder / RUN, json.dumps(run, indent=1) + "\n", force=True)
     for name in ("cells", "dataset"):
         (folder / name).mkdir(exist_ok=True)
         for left in (folder / name).glob(".*.partial"):
@@ -311,7 +305,7 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
         if force:
             (folder / "cells" / f"{cell.key}.json").unlink(missing_ok=True)
             continue
-        found = outcome_of(cell.key, folder)
+        found = read_outcome(cell.key, folder)
         if found is not None and found["status"] == "done":
             seconds[cell.key] = found["seconds"]
             _publish(cell.place, cell.key, folder)
@@ -340,7 +334,7 @@ def _gather(run: SweepRun, folder: Path, keys: Sequence[str], ran: int) -> Sweep
     cells: list[CellState] = []
     seconds = {}
     for key in keys:
-        found = outcome_of(key, folder)
+        found = read_outcome(key, folder)
         seconds[key] = 0.0 if found is None else found["seconds"]
         cells.append(
             {
@@ -362,7 +356,7 @@ def _run(
     folder: Path,
     cells: Sequence[Cell],
     seconds: dict[str, float],
-    workers: _Workers,
+    options: declared.Options,
     progress: Progress | None,
 ) -> int:
     """Run the unfinished cells; returns how many ended."""
@@ -370,7 +364,7 @@ def _run(
     failed = ran = 0
     ended = dict(seconds)
     stack = ExitStack()
-    cluster = None if workers.dask is None else Cluster(workers.dask)
+    cluster = None if options["dask"] is None else Cluster(options["dask"])
     if cluster is not None:
         stack.callback(cluster.close)
 
@@ -382,10 +376,10 @@ def _run(
     try:
         cores = len(os.sched_getaffinity(0))
         if cluster is not None:
-            processes, threads = max(1, cluster.workers()), max(1, workers.threads)
+            processes, threads = max(1, cluster.workers()), max(1, options["threads"])
         else:
-            processes = max(1, min(workers.count or cores, len(todo)))
-            threads = max(1, (workers.threads or cores) // processes)
+            processes = max(1, min(options["workers"] or cores, len(todo)))
+            threads = max(1, (options["threads"] or cores) // processes)
         jobs = [job_of(cell, plan.study, folder, threads) for cell in todo.values()]
         outcomes = local.run(jobs, processes) if cluster is None else cluster.run(jobs)
         stack.callback(outcomes.close)
@@ -401,8 +395,8 @@ def _run(
                 failed += 1
             report()
     except KeyboardInterrupt:
-        kept = f"{len(seconds)} of {len(cells)} cells are kept in {folder}"
-        raise NearfarError(f"interrupted: {kept}; run it again to go on", 130) from None
+        done = f"{len(seconds)} of {len(cells)} cells are kept in {folder}"
+        raise NearfarError(f"interrupted: {done}; run it again to go on", 130) from None
     finally:
         stack.close()
     return ran

@@ -83,21 +83,14 @@ def run(job: Job) -> Outcome:
             study = studies.find(job["study"])
             rows = _write(job, study.function(**parameters_of(study, job)))
         except NearfarError as wrong:
-            error = _shown(str(wrong), job["renamed"])
+            error = _as_written(str(wrong), job["renamed"])
         except (KeyboardInterrupt, SystemExit):
             raise
         except Exception as wrong:  # noqa: BLE001
-            # A bug that shows in one cell must not end the others.
+            # A bug in one cell must not end the others.
             line = (str(wrong).splitlines() or [""])[0]
-            error = _shown(f"{type(wrong).__name__}: {line}", job["renamed"])
-    outcome: Outcome = {
-        "key": job["key"],
-        "status": "failed" if error is not None else "done",
-        "rows": rows,
-        "seconds": round(time.monotonic() - began, 3),
-        "error": error,
-        "parameters": job["written"],
-    }
+            error = _as_written(f"{type(wrong).__name__}: {line}", job["renamed"])
+    outcome = outcome_of(job, error, time.monotonic() - began, rows)
     try:
         write_outcome(outcome, Path(job["folder"]))
     except NearfarError as wrong:
@@ -126,7 +119,7 @@ def _write(job: Job, result: FolderResult) -> int:
     cells = Path(job["folder"]) / "cells"
     table = _table(studies.find(job["study"]), result.table, job)
     # Arrow opens no path that is not UTF-8.
-    with _whole(cells / f"{job['key']}.parquet") as temporary, temporary.open("wb") as file:
+    with _atomic(cells / f"{job['key']}.parquet") as temporary, temporary.open("wb") as file:
         pyarrow.parquet.write_table(table, file, compression="zstd")
     return int(table.num_rows)
 
@@ -138,11 +131,11 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
         NearfarError: the folder is not writable.
     """
     text = json.dumps(outcome, indent=1) + "\n"
-    with _whole(folder / "cells" / f"{outcome['key']}.json") as temporary:
+    with _atomic(folder / "cells" / f"{outcome['key']}.json") as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def outcome_of(key: str, folder: Path) -> Outcome | None:
+def read_outcome(key: str, folder: Path) -> Outcome | None:
     """The outcome of a cell; None if it has not finished."""
     try:
         outcome: Outcome = read_json(folder / "cells" / f"{key}.json")
@@ -151,27 +144,25 @@ def outcome_of(key: str, folder: Path) -> Outcome | None:
     if not isinstance(outcome, dict) or not outcome.keys() >= Outcome.__annotations__.keys():
         return None
     has_rows = (folder / "cells" / f"{key}.parquet").is_file()
-    lost = outcome["status"] == "done" and not has_rows
-    return None if lost or outcome["key"] != key else outcome
+    is_lost = outcome["status"] == "done" and not has_rows
+    return None if is_lost or outcome["key"] != key else outcome
 
 
-def outcome_without_rows(
-    job: Job, status: str, error: str | None = None, seconds: float = 0.0
-) -> Outcome:
-    """An outcome for a job that a worker did not report itself."""
+def outcome_of(job: Job, error: str | None, seconds: float = 0.0, rows: int = 0) -> Outcome:
+    """The outcome of a job, which failed if there is an ``error``."""
     return {
         "key": job["key"],
-        "status": status,
-        "rows": 0,
-        "seconds": seconds,
+        "status": "failed" if error is not None else "done",
+        "rows": rows,
+        "seconds": round(seconds, 3),
         "error": error,
         "parameters": job["written"],
     }
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """A temporary file to write, which is then renamed to ``path``."""
+def _atomic(path: Path) -> Iterator[Path]:
+    """A temporary file to write, which is renamed to ``path`` at the end of the block."""
     # The name is unique among processes of all hosts.
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
     try:
@@ -182,7 +173,8 @@ def _whole(path: Path) -> Iterator[Path]:
         raise of_system(error, path) from None
 
 
-def _shown(text: str, renamed: Mapping[str, str]) -> str:
+def _as_written(text: str, renamed: Mapping[str, str]) -> str:
+    """A message with the paths as in the sweep's file."""
     for path, written in renamed.items():
         text = text.replace(path, written)
     return text

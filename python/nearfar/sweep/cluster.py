@@ -87,7 +87,7 @@ class Cluster:
         import distributed
 
         if future.status == "finished":
-            written = cell.outcome_of(job["key"], Path(job["folder"]))
+            written = cell.read_outcome(job["key"], Path(job["folder"]))
             outcome: Outcome = written or future.result()
             if outcome["status"] == "done" and written is None:
                 raise NearfarError(
@@ -101,7 +101,7 @@ class Cluster:
         why = f"{type(wrong).__name__}: {(str(wrong).splitlines() or [''])[0]}"
         if isinstance(wrong, distributed.KilledWorker):
             why = "its workers died, one after another; it may need more memory"
-        outcome = cell.outcome_without_rows(job, "failed", why)
+        outcome = cell.outcome_of(job, why)
         cell.write_outcome(outcome, Path(job["folder"]))
         return outcome
 

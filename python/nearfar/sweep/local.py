@@ -97,8 +97,7 @@ class _Watcher(threading.Thread):
             f"its worker died {ATTEMPTS} times ({died}); it may need more memory: run with fewer "
             "--workers"
         )
-        seconds = round(time.monotonic() - began, 3)
-        outcome = cell.outcome_without_rows(job, "failed", why, seconds)
+        outcome = cell.outcome_of(job, why, time.monotonic() - began)
         cell.write_outcome(outcome, Path(job["folder"]))
         return outcome
 

@@ -57,9 +57,9 @@ class Cell:
         key: hash of everything that the result depends on: study, parameters, contents of traces
             and machines, version of nearfar.
         parameters: arguments of the study's function, with absolute paths.
-        written: the value of every parameter, as in the file, or its default, for columns of the
+        written: the value of every parameter as in the file, or its default; for columns of the
             result.
-        renamed: absolute paths, with the paths in the file.
+        renamed: the paths as in the file, by absolute path.
         records: sum of the records of its traces; 0 without traces.
         error: why it cannot run, if known in advance.
     """
@@ -153,13 +153,13 @@ class Plan:
             if name in given or renamed:
                 parameters[name] = resolved if isinstance(value, list | tuple) else resolved[0]
         inputs |= _scripts(written)
-        whole = {
+        hashed = {
             "study": self.study.name,
             "parameters": written,
             "inputs": inputs,
             "version": _engine.__version__,
         }
-        text = json.dumps(whole, sort_keys=True, default=list)
+        text = json.dumps(hashed, sort_keys=True, default=list)
         key = hashlib.sha256(text.encode()).hexdigest()[:32]
         return Cell(place, key, parameters, written, renamed, records, error)
 
@@ -259,14 +259,14 @@ def trace_digest(folder: Path, known: Digests) -> tuple[str, int]:
     Raises:
         NearfarError: it is not a trace, or a part is missing.
     """
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         text = read_trace(folder)
         info = parse_json(text)
-        whole.update(text)
+        digest.update(text)
         for part in info["parts"]:
-            whole.update(_file_digest(folder / part["file"], known).encode())
-        return whole.hexdigest(), int(info["records"])
+            digest.update(_file_digest(folder / part["file"], known).encode())
+        return digest.hexdigest(), int(info["records"])
     except OSError as error:
         raise NearfarError(f"{error.filename}: {error.strerror}; capture it again") from None
     except (ValueError, KeyError, TypeError):

@@ -68,17 +68,18 @@ class WatchResult(FolderResult):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is watched, and how: checked before it begins.
+    """What to watch, and how; checked before it begins.
 
     Attributes:
-        target: what.
-        method, why: the method, and why it.
+        target: the program.
+        method, why: the method, and the reason for it.
         machine: the machine with the swap device.
         swap: name of its storage, or :data:`nearfar.size.swap.NONE`.
-        seconds: how long.
-        budget, slowdown: shares.
+        seconds: how long to watch.
+        budget: the processor time to use, as a share of one processor.
+        slowdown: the accepted slowdown, as a share.
         ratio: compression of zram.
-        options: as they were given.
+        options: all options.
     """
 
     target: Target
@@ -93,12 +94,14 @@ class Plan:
     options: declared.Options
 
     @classmethod
-    def of(cls, target: Target, **options: Unpack[declared.Options]) -> Plan:
-        """Check everything.
+    def of(cls, target: int | Target, **options: Unpack[declared.Options]) -> Plan:
+        """Check everything; ``target`` may be the number of a process.
 
         Raises:
             NearfarError: bad input, or no method works for the target.
         """
+        if isinstance(target, int):
+            target = of_pid(target)
         parsed = complete(declared.OPTIONS, options)
         given = parsed["for_"]
         seconds = float(given) if not isinstance(given, str) else parse_time(given, "--for") / 1e9
@@ -123,7 +126,7 @@ class Plan:
         return plan
 
     def prices(self) -> Prices:
-        """Times of a fault. Without swap, anonymous memory has none."""
+        """Times of a fault; 0 for anonymous memory without swap."""
         fault = self.machine.fault_times().fault_ns
         swaps = self.swap != NONE
         storage = self.swap if swaps else next(iter(self.machine.storages))
@@ -150,8 +153,7 @@ def watch(
     Raises:
         NearfarError: bad input, or the target cannot be watched.
     """
-    found = target if isinstance(target, Target) else of_pid(target)
-    return carry_out(Plan.of(found, **options), progress)
+    return carry_out(Plan.of(target, **options), progress)
 
 
 @takes(declared.OPTIONS)
@@ -171,15 +173,15 @@ def follow(
     Raises:
         NearfarError: as :func:`watch`.
     """
-    found = target if isinstance(target, Target) else of_pid(target)
-    return answers(Plan.of(found, **options), progress)
+    return answers(Plan.of(target, **options), progress)
 
 
 def answers(plan: Plan, progress: Callable[[Watched], None] | None = None) -> Iterator[WatchResult]:
-    """The answers of :func:`follow`. The time in which the target ends gives none but the first.
+    """The answers of :func:`follow`. The period in which the target ends gives one only if it is
+    the first.
 
     Raises:
-        NearfarError: ``auto`` has found only a method that slows the target down each time.
+        NearfarError: ``auto`` has found only a method that slows the target down.
     """
     if plan.options["method"] == AUTO and plan.method not in CHEAP:
         raise NearfarError(
@@ -211,21 +213,21 @@ def carry_out(
     progress: Callable[[Watched], None] | None = None,
     trying: Callable[[float], None] | None = None,
 ) -> WatchResult:
-    """Watch what a plan says.
+    """Carry out a plan.
 
     Args:
-        plan: what and how.
+        plan: what to watch, and how.
         progress: called now and then with what was observed so far.
         trying: called now and then with the seconds for which the advice has been tried.
     """
     chosen = method(plan.method)
     ran = progress or (lambda _: None)
-    # The peak is gone with the target.
+    # When the target has ended, its peak cannot be read.
     before = peak(plan.target)
     watched = chosen.watch(plan.target, plan.seconds, plan.budget, ran)
     highest = max(before, peak(plan.target), round(watched.most))
     curve, *parts = _curves(watched, plan.prices())
-    row = _row(plan, watched, (curve, parts), highest, chosen.ERROR)
+    row = _row(plan, watched, curve, parts, highest, chosen.ERROR)
     if plan.options["confirm"]:
         _try(plan, row, watched, trying or (lambda _: None))
     run = provenance(
@@ -251,7 +253,7 @@ def carry_out(
 def _try(
     plan: Plan, row: declared.Row, watched: Watched, progress: Callable[[float], None]
 ) -> None:
-    """Try the advised memory, and add to the row what was seen."""
+    """Try the advised memory, and add the outcome to the row."""
     tried = None
     goal = row["memory_bytes"]
     if goal < watched.last.resident and not watched.ended:
@@ -266,7 +268,7 @@ def _try(
 
 
 def _curves(watched: Watched, prices: Prices) -> list[list[Point]]:
-    """The curve of everything observed, and those of parts of it, which show how sure it is."""
+    """The curve of everything observed, and those of parts of it, which show its uncertainty."""
     if watched.refaults:
         seconds = watched.seconds / len(watched.refaults)
         parts = [watched.refaults, watched.refaults[::2], watched.refaults[1::2]]
@@ -279,24 +281,34 @@ def _curves(watched: Watched, prices: Prices) -> list[list[Point]]:
 def _row(
     plan: Plan,
     watched: Watched,
-    curves: tuple[Sequence[Point], Sequence[Sequence[Point]]],
+    curve: Sequence[Point],
+    parts: Sequence[Sequence[Point]],
     highest: int,
     error: tuple[float, float],
 ) -> declared.Row:
-    """The answer."""
+    """The answer.
+
+    Args:
+        plan: what was planned.
+        watched: what was observed.
+        curve: of everything observed.
+        parts: curves of parts of it, whose answers widen the interval.
+        highest: the peak resident set.
+        error: of the method.
+    """
     last, swaps = watched.last, plan.swap != NONE
     most = max(watched.most, last.private + last.file)
 
-    def needed(curve: Sequence[Point]) -> Point:
+    def needed(of: Sequence[Point]) -> Point:
         everything = Point(0.0, last.private, last.file, 0.0, 0.0)
-        point = enough(curve, plan.slowdown) or everything
+        point = enough(of, plan.slowdown) or everything
         return point if swaps else replace(point, anonymous=last.private)
 
-    point = needed(curves[0])
-    others = [needed(part).bytes for part in curves[1]]
-    if swaps and curves[0] and enough(curves[0], plan.slowdown) is None:
-        # Longer windows than were seen may show that less than everything is enough.
-        others.append(curves[0][-1].bytes)
+    point = needed(curve)
+    others = [needed(part).bytes for part in parts]
+    if swaps and curve and enough(curve, plan.slowdown) is None:
+        # Windows longer than those observed may show that less than everything is enough.
+        others.append(curve[-1].bytes)
     memory = min(max(point.bytes, last.locked), most)
     low = max(min([memory, *others]) * (1 - error[0]), last.locked)
     high_end = min(max([memory, *others]) * (1 + error[1]), most)

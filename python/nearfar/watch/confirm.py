@@ -1,16 +1,17 @@
-"""``--confirm``: try the advised memory, and count what the kernel then has to read again.
+"""``--confirm``: try the advised memory, and count refaults and stalls.
 
 Asks the kernel to reclaim at most a hundredth of the control group's memory at a time
-(``memory.reclaim``) until no more is resident than was advised, holds it there for :data:`HOLD`
-seconds in the same way, and reads refaults (``memory.stat``) and stalls (``memory.pressure``). It
-stops at once if the target stalls for more than twice the accepted slowdown. Sets no limit, so that
-nothing is to be restored: what was reclaimed comes back when it is used.
+(``memory.reclaim``) until no more than the advised memory is resident, keeps it so for
+:data:`HOLD` seconds in the same way, and reads refaults (``memory.stat``) and stalls
+(``memory.pressure``). Stops if the target stalls for more than twice the accepted slowdown. Sets no
+limit, so nothing has to be restored: reclaimed memory returns when it is used.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from nearfar.declared import watch as declared
     from nearfar.watch.target import Target
 
-#: Seconds between looks.
+#: Seconds between samples.
 EVERY: Final = 0.02
-#: The share of memory to reclaim in a second, at first and at most.
+#: The share of memory to reclaim in a second, initially and at most.
 SLOWEST, FASTEST = 0.1, 100.0
 #: A step reclaims at most this share of memory.
 STEP: Final = squeeze.STEPS[1]
@@ -36,26 +37,24 @@ STEP: Final = squeeze.STEPS[1]
 SPAN: Final = 1.0
 #: Seconds at the advised memory.
 HOLD: Final = 10.0
-#: Seconds without progress after which the kernel is taken to reclaim no more.
+#: The kernel reclaims no more if there is no progress for this many seconds.
 STUCK: Final = 3.0
-#: The memory is reached, and held on average, if it is exceeded by no more than these shares.
+#: Tolerances, as shares of the advised memory: to reach it, and to hold it on average.
 CLOSE, NEAR = 0.02, 0.05
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What was seen.
+    """The outcome of a trial.
 
     Attributes:
-        bytes: memory of processes that was resident, on average or when it stopped.
-        seconds: how long it was held; 0 if it was not reached.
+        bytes: resident memory of the processes: the mean, or that when the trial stopped.
         faults: refaults a second, while it was held or in the second before it stopped.
         stalled: the share of that time in which a task waited for memory.
         stopped: why the advised memory was not held; None if it was.
     """
 
     bytes: int
-    seconds: float
     faults: float
     stalled: float
     stopped: str | None
@@ -89,18 +88,16 @@ def confirm(
         target: what was watched.
         goal: the advised memory.
         slowdown: the accepted slowdown.
-        seconds: the most time for reaching it.
+        seconds: the time limit to reach it.
         progress: called now and then with the seconds so far.
 
     Returns:
-        What was seen; None if the target has ended.
+        The outcome; None if the target has ended.
     """
-    try:
+    with suppress(OSError):  # the group is gone
         group = group_of(target)
         if group is not None:
-            return _tried(target, group, goal, slowdown, seconds, progress)
-    except OSError:
-        pass  # the group is gone
+            return _try(target, group, goal, slowdown, seconds, progress)
     return None
 
 
@@ -110,7 +107,7 @@ def refuted(row: declared.Row, slowdown: float) -> bool:
     return stalled is not None and (row["tried_stopped"] is not None or stalled > slowdown)
 
 
-def _tried(
+def _try(
     target: Target,
     group: Path,
     goal: float,
@@ -120,40 +117,40 @@ def _tried(
 ) -> Tried | None:
     """See :func:`confirm`."""
     begun, limit = time.monotonic(), max(2 * slowdown, squeeze.STALL)
-    looks = deque([_Look.now(group)], maxlen=round(SPAN / EVERY) + 1)
-    rate, least, lowered = SLOWEST, looks[0].bytes, begun
-    held: list[_Look] = []
+    samples = deque([_Sample.now(group)], maxlen=round(SPAN / EVERY) + 1)
+    rate, least, lowered = SLOWEST, samples[0].bytes, begun
+    held: list[_Sample] = []
     while target.pids():
-        look = looks[-1]
-        _reclaim(group, min(look.bytes - goal, rate * EVERY * look.current), look.current)
+        sample = samples[-1]
+        _reclaim(group, min(sample.bytes - goal, rate * EVERY * sample.current), sample.current)
         time.sleep(EVERY)
-        looks.append(look := _Look.now(group))
-        is_close = look.bytes <= goal * (1 + CLOSE)
-        if is_close or look.bytes < least * (1 - STEP):
-            least, lowered = look.bytes, look.at
-        elif look.at - lowered > SPAN and rate < FASTEST:
-            # As much comes back as is reclaimed.
-            rate, least, lowered = 2 * rate, look.bytes, look.at
+        samples.append(sample := _Sample.now(group))
+        is_close = sample.bytes <= goal * (1 + CLOSE)
+        if is_close or sample.bytes < least * (1 - STEP):
+            least, lowered = sample.bytes, sample.at
+        elif sample.at - lowered > SPAN and rate < FASTEST:
+            # The target takes back as much as is reclaimed.
+            rate, least, lowered = 2 * rate, sample.bytes, sample.at
         if held or is_close:
-            held.append(look)
-        progress(look.at - begun)
-        _, faults, stalled = looks[0].until(look)
+            held.append(sample)
+        progress(sample.at - begun)
+        faults, stalled = samples[0].until(sample)
         stopped = None
-        if len(looks) == looks.maxlen and stalled > limit:
+        if len(samples) == samples.maxlen and stalled > limit:
             share = units.percent(stalled)
             stopped = f"it waited for memory {share} of a second, above {units.percent(limit)}"
-        elif not held and look.at - lowered > STUCK:
+        elif not held and sample.at - lowered > STUCK:
             stopped = "the kernel reclaimed no more"
-        elif not held and look.at - begun > seconds:
+        elif not held and sample.at - begun > seconds:
             stopped = "--for was over"
         if stopped is not None:
-            return Tried(look.bytes, 0.0, faults, stalled, stopped)
-        if held and look.at - held[0].at >= HOLD:
-            passed, faults, stalled = held[0].until(look)
+            return Tried(sample.bytes, faults, stalled, stopped)
+        if held and sample.at - held[0].at >= HOLD:
+            faults, stalled = held[0].until(sample)
             mean = sum(one.bytes for one in held) / len(held)
             if mean <= goal * (1 + NEAR):
-                return Tried(round(mean), passed, faults, stalled, None)
-            held = []  # too much came back: again, at a higher rate
+                return Tried(round(mean), faults, stalled, None)
+            held = []  # it took back too much: try again
     return None
 
 
@@ -166,7 +163,7 @@ def _reclaim(group: Path, count: float, current: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Sample:
     """A group at one moment.
 
     Attributes:
@@ -184,22 +181,19 @@ class _Look:
     stalled: float
 
     @classmethod
-    def now(cls, group: Path) -> _Look:
+    def now(cls, group: Path) -> _Sample:
         anonymous, file, stalled = squeeze.counts(group)
         memory = squeeze.statistics(group)
         return cls(
             time.monotonic(),
             memory["anon"] + memory["file_mapped"],
-            int((group / "memory.current").read_text()),
+            squeeze.current(group),
             anonymous + file,
             stalled / 1e6,
         )
 
-    def until(self, later: _Look) -> tuple[float, float, float]:
-        """Seconds, refaults a second, and the share of time that was stalled."""
+    def until(self, later: _Sample) -> tuple[float, float]:
+        """Refaults a second, and the share of time that was stalled."""
         seconds = later.at - self.at
-        return (
-            seconds,
-            (later.refaults - self.refaults) / seconds,
-            (later.stalled - self.stalled) / seconds,
-        )
+        refaults, stalled = later.refaults - self.refaults, later.stalled - self.stalled
+        return refaults / seconds, stalled / seconds

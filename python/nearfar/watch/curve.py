@@ -1,11 +1,10 @@
-"""How much slower a target would be with less memory: from working sets, or from refaults.
+"""The slowdown of a target with less memory, from working sets or from refaults.
 
-The rate at which a working set grows with its window is the rate of faults of a memory that just
-holds it (Denning and Schwartz, *Properties of the Working-Set Model*, 1972, section 4): with
-working sets W(t), memory W(t) has dW/dt faults a second. Between two windows, that is their growth
-by the time between them, for a memory in the middle of their working sets: it is too little for the
-smaller one, and too much for the larger. The device's time of each fault gives the
-slowdown. Threads that go on while one of them waits are not counted, so that it is an upper bound.
+With working sets W(t) of windows of length t, a memory of W(t) bytes has dW/dt faults a second
+(Denning and Schwartz, *Properties of the Working-Set Model*, 1972, section 4). Between two windows,
+the derivative is the difference of their working sets divided by that of their lengths, for a
+memory in the middle of both. The device's time per fault gives the slowdown. It is an upper bound,
+because other threads may run while one waits.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import Final, NamedTuple
 from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet
 
 PAGE: Final = 4096
-#: The slowdown of one memory by that of the next larger one; at most 7 in programs of the bench
-#: that use single pages.
+#: Above this ratio of the slowdowns of neighbouring memory sizes, :func:`enough` does not
+#: interpolate. At most 7 in programs of the bench that use single pages.
 CLIFF: Final = 8.0
 
 
@@ -36,10 +35,10 @@ class Point:
     """A memory size.
 
     Attributes:
-        seconds: the window whose working set it holds; between two that were seen.
+        seconds: the window whose working set it holds, between two observed ones.
         anonymous, file: its bytes.
         faults: faults a second.
-        slowdown: the share of time that they cost.
+        slowdown: the time of the faults as a share.
     """
 
     seconds: float
@@ -55,7 +54,7 @@ class Point:
 
 
 def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
-    """Memory sizes, smallest first, with falling slowdowns: of growing working sets."""
+    """The curve of growing working sets: memory sizes, smallest first, with falling slowdowns."""
     means = of_windows(cycles)
     steps = [
         _Step(
@@ -74,7 +73,7 @@ def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Po
 
 
 def of_refaults(refaults: Sequence[Refaults], seconds: float, prices: Prices) -> list[Point]:
-    """Memory sizes, smallest first, with falling slowdowns.
+    """The curve of refaults: memory sizes, smallest first, with falling slowdowns.
 
     Args:
         refaults: what was observed.
@@ -94,7 +93,7 @@ def of_refaults(refaults: Sequence[Refaults], seconds: float, prices: Prices) ->
 
 
 class _Step(NamedTuple):
-    """A memory size, and its faults on swap and files in some time."""
+    """A memory size, and its faults on swap and on files within ``seconds``."""
 
     memory: WorkingSet
     seconds: float
@@ -103,8 +102,8 @@ class _Step(NamedTuple):
 
 
 def _falling(steps: Sequence[_Step], prices: Prices) -> list[Point]:
-    """The slowdown of each step; neighbours that rise are averaged (pool adjacent violators),
-    because a program that does the same all the time has fewer faults with more memory."""
+    """The slowdown of each step. Where it would rise, neighbours are averaged (pool adjacent
+    violators), because more memory does not cause more faults."""
     pools: list[tuple[float, float, float, int]] = []  # seconds, faults, nanoseconds, steps
     for step in steps:
         cost = step.anonymous * prices.swap + step.file * prices.file
@@ -129,7 +128,8 @@ def enough(curve: Sequence[Point], limit: float) -> Point | None:
     """The smallest memory whose slowdown is at most ``limit``; None if all have more.
 
     Between two points, the logarithm of the slowdown is linear in memory, unless it falls by more
-    than :data:`CLIFF`: then all of what is used again and again begins to fit somewhere between.
+    than :data:`CLIFF`: then a loop over memory begins to fit somewhere between, and the larger
+    point is returned.
     """
     above = None
     for point in curve:

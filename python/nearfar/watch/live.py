@@ -1,4 +1,4 @@
-"""What a watched target does at the moment: page faults and stalls."""
+"""The present page faults and stalls of a watched target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from nearfar.watch.target import CGROUP, PROC, Target, group_of, stat
 
-#: Fields of :func:`nearfar.watch.target.stat`: faults without and with a read.
+#: Indexes in :func:`nearfar.watch.target.stat`: faults without and with I/O.
 _MINOR, _MAJOR = 7, 9
 _STALLED: Final = re.compile(r"^some avg10=([\d.]+)", re.M)
 
@@ -20,8 +20,8 @@ class Look:
 
     Attributes:
         processes: how many it has.
-        minor, major: page faults a second since the look before, without and with a read from swap
-            or a file; None at the first.
+        minor, major: page faults a second since the previous look, without and with a read from
+            swap or a file; None at the first.
         stalled: the share of the last 10 s in which a task waited for memory (PSI); None if the
             kernel does not measure it.
         alone: whether ``stalled`` is of the target's control group, not of the machine.
@@ -36,10 +36,10 @@ class Look:
 
 @dataclass
 class Looks:
-    """Looks at a target, one after the other.
+    """Looks at a target, and remembers the last one.
 
     Attributes:
-        target: what is looked at.
+        target: the program.
     """
 
     target: Target
@@ -51,31 +51,29 @@ class Looks:
         self._group = group_of(self.target)
 
     def look(self) -> Look:
-        """What it does now."""
-        now, found = time.monotonic(), {}
+        """The present state."""
+        now, faults = time.monotonic(), {}
         for pid in self.target.pids():
             try:
                 fields = stat(pid)
             except OSError:
                 continue  # it has ended
-            found[pid] = int(fields[_MINOR]), int(fields[_MAJOR])
+            faults[pid] = int(fields[_MINOR]), int(fields[_MAJOR])
         minor = major = None
         if self._at is not None and now > self._at:
-            # A new process has had all its faults since then.
-            new = [
-                (one - two, three - four)
-                for pid, (one, three) in found.items()
-                for two, four in [self._before.get(pid, (0, 0))]
-            ]
-            minor = sum(pair[0] for pair in new) / (now - self._at)
-            major = sum(pair[1] for pair in new) / (now - self._at)
-        self._before, self._at = found, now
+            # All faults of a new process are since then.
+            before, seconds = self._before, now - self._at
+            minor, major = (
+                sum(n[i] - before.get(pid, (0, 0))[i] for pid, n in faults.items()) / seconds
+                for i in (0, 1)
+            )
+        self._before, self._at = faults, now
         stalled, alone = self._pressure()
-        return Look(len(found), minor, major, stalled, alone)
+        return Look(len(faults), minor, major, stalled, alone)
 
     def _pressure(self) -> tuple[float | None, bool]:
-        own = (self._group or CGROUP) / "memory.pressure"
-        for file, alone in ((own, self._group is not None), (PROC / "pressure/memory", False)):
+        of_group = (self._group or CGROUP) / "memory.pressure"
+        for file, alone in ((of_group, self._group is not None), (PROC / "pressure/memory", False)):
             try:
                 found = _STALLED.search(file.read_text())
             except OSError:

@@ -1,4 +1,4 @@
-"""Answers for monitors: whether one has changed, lines of JSON, and metrics for Prometheus."""
+"""Answers for monitoring: whether one has changed, as a line of JSON, as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from nearfar.watch.target import Target
 
 _PREFIX: Final = "nearfar_watch_"
-#: Ends of names of metrics, by the unit of the column; names in bytes end in it already.
+#: Suffixes of metrics by the unit of the column; names of columns in bytes have theirs already.
 _UNITS: Final = {"share": "_ratio", "a second": "_per_second"}
 _ANSWERED: Final = f"{_PREFIX}answer_timestamp_seconds"
 
 
 def has_changed(now: declared.Row, before: declared.Row | None) -> bool:
-    """Whether an answer differs from an earlier one by more than the error of that.
+    """Whether an answer differs from an earlier one by more than the earlier one's error.
 
-    Its memory lies outside of the interval and differs by 5 %, or its peak is above MemoryMax.
+    That is if its memory is outside the earlier interval and differs by more than 5 %, or its peak
+    is above the earlier MemoryMax.
     """
     if before is None:
         return True
@@ -73,7 +74,7 @@ def check_metrics(path: Path, force: bool) -> None:
 
 
 def write_metrics(path: Path, row: declared.Row, target: Target, at: float) -> None:
-    """Write the metrics to a file, which is whole at any time."""
+    """Write the metrics to a file, atomically."""
     write_whole(path, metrics(row, target, at), force=True)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from nearfar.columns import byte_size, integer, number, share, text
 from nearfar.declared import size
-from nearfar.schema import Column, Option, Rows
+from nearfar.schema import Option, Rows
 from nearfar.watch.methods import AUTO, ORDER, method
 
 _SIZE: Final = {option.name: option for option in size.OPTIONS}
@@ -54,56 +55,45 @@ OPTIONS: Final = (
 
 ROWS: Final = Rows(
     columns=(
-        Column("vm", "string", False, "", "What was watched.", title="program"),
-        Column("method", "string", False, "", "How."),
-        Column("why_method", "string", False, "", "Why so, in words."),
-        Column("machine", "string", False, "", "The machine whose times were used."),
+        text("vm", "What was watched.", title="program"),
+        text("method", "How."),
+        text("why_method", "Why so, in words."),
+        text("machine", "The machine whose times were used."),
         _COLUMN["storage"],
-        Column(
+        byte_size(
             "memory_bytes",
-            "int64",
-            False,
-            "bytes",
             "Memory with which it is at most `slowdown` slower; without swap, at least all of its "
             "anonymous memory.",
         ),
-        Column("low_bytes", "int64", False, "bytes", "Lower end of its interval (docs/watch.md)."),
-        Column("high_end_bytes", "int64", False, "bytes", "Upper end."),
-        Column("slowdown", "double", False, "share", "The slowdown with this memory."),
-        Column("faults", "double", False, "a second", "Faults with this memory."),
-        Column("anonymous_bytes", "int64", False, "bytes", "Its part that only swap can hold."),
-        Column("file_bytes", "int64", False, "bytes", "Its part in pages of mapped files."),
-        Column("resident_bytes", "int64", False, "bytes", "The largest resident set meanwhile."),
-        Column(
-            "peak_bytes", "int64", False, "bytes", "The peak resident set since the program began."
-        ),
-        Column("locked_bytes", "int64", False, "bytes", "Memory that it locks (`mlock`)."),
-        Column("swapped_bytes", "int64", False, "bytes", "Anonymous memory that does not fit."),
+        byte_size("low_bytes", "Lower end of its interval (docs/watch.md)."),
+        byte_size("high_end_bytes", "Upper end."),
+        share("slowdown", "The slowdown with this memory."),
+        number("faults", "Faults with this memory.", "a second"),
+        byte_size("anonymous_bytes", "Its part that only swap can hold."),
+        byte_size("file_bytes", "Its part in pages of mapped files."),
+        byte_size("resident_bytes", "The largest resident set meanwhile."),
+        byte_size("peak_bytes", "The peak resident set since the program began."),
+        byte_size("locked_bytes", "Memory that it locks (`mlock`)."),
+        byte_size("swapped_bytes", "Anonymous memory that does not fit."),
         _COLUMN["zram_bytes"],
         _COLUMN["high_bytes"],
         _COLUMN["max_bytes"],
         _COLUMN["no_limit"],
-        Column(
+        byte_size(
             "tried_bytes",
-            "int64",
-            True,
-            "bytes",
             "Resident memory when the advice was tried, on average; null if it was not.",
+            nullable=True,
         ),
-        Column("tried_faults", "double", True, "a second", "Faults that were counted then."),
-        Column(
-            "tried_slowdown", "double", True, "share", "The share of that time that it stalled."
-        ),
-        Column(
+        number("tried_faults", "Faults that were counted then.", "a second", nullable=True),
+        share("tried_slowdown", "The share of that time that it stalled.", nullable=True),
+        text(
             "tried_stopped",
-            "string",
-            True,
-            "",
             "Why it was not tried or not held; null if it was held for 10 s, or without --confirm.",
+            nullable=True,
         ),
-        Column("seconds", "double", False, "s", "How long it was watched."),
-        Column("cost", "double", False, "share", "Processor time of nearfar, of one processor."),
-        Column("processes", "int64", False, "", "Processes at the end."),
+        number("seconds", "How long it was watched.", "s"),
+        share("cost", "Processor time of nearfar, of one processor."),
+        integer("processes", "Processes at the end."),
     ),
     keys=("vm", "method", "storage"),
     metrics={"memory_bytes": "less"},
@@ -111,13 +101,11 @@ ROWS: Final = Rows(
 
 WINDOWS: Final = Rows(
     columns=(
-        Column("seconds", "double", False, "s", "Length of the window."),
-        Column("anonymous_bytes", "int64", False, "bytes", "Anonymous memory that was used in it."),
-        Column(
-            "file_bytes", "int64", False, "bytes", "Pages of mapped files that were used in it."
-        ),
-        Column("faults", "double", False, "a second", "Faults with as much memory."),
-        Column("slowdown", "double", False, "share", "The slowdown that they cause."),
+        number("seconds", "Length of the window.", "s"),
+        byte_size("anonymous_bytes", "Anonymous memory that was used in it."),
+        byte_size("file_bytes", "Pages of mapped files that were used in it."),
+        number("faults", "Faults with as much memory.", "a second"),
+        share("slowdown", "The slowdown that they cause."),
     ),
     keys=("seconds",),
     metrics={},

@@ -1,4 +1,4 @@
-"""Working sets of a running target: what methods observe."""
+"""Observations of a running target: memory, working sets, refaults."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nearfar.errors import NearfarError
 from nearfar.watch.target import PROC, Target
 
 KIB: Final = 1024
-#: Windows grow by this factor, from the first.
+#: Each window is longer than the one before by this factor.
 GROWTH: Final = 1.4
-#: The shortest window, in seconds: below it, the time of a read matters.
+#: The shortest window, in seconds; in a shorter one, the time of a read would matter.
 SHORTEST: Final = 0.02
 #: The longest window, in seconds.
 LONGEST: Final = 30.0
 
-#: An area of smaps: its first address and the end, and KiB by key.
+#: An area of smaps: start, end, inode, name, and KiB by key.
 _AREA: Final = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) *([^\n]*)\n"
     rb".*?^Rss: *(\d+) .*?^Pss: *(\d+) .*?^Private_Clean: *(\d+) .*?^Private_Dirty: *(\d+) "
@@ -27,15 +27,15 @@ _AREA: Final = re.compile(
     rb".*?^Swap: *(\d+) .*?^SwapPss: *(\d+) .*?^Locked: *(\d+) ",
     re.M | re.S,
 )
-#: Names of areas of shared memory, which only swap can hold though they have an inode.
+#: Names of areas of shared memory. They have an inode, but are swapped as anonymous memory is.
 _SHARED: Final = re.compile(rb"/dev/zero|/SYSV|/memfd:|/dev/shm/|\[anon_shmem")
 
 
 class Area(NamedTuple):
     """An area of a process: addresses, and bytes as ``/proc/PID/smaps`` has them.
 
-    Shared memory counts as anonymous; ``shared`` is its inode, else 0. ``own`` is resident in no
-    other process.
+    Shared memory counts as anonymous; ``shared`` is its inode, else 0. ``own`` is what no other
+    process shares.
     """
 
     start: int
@@ -53,7 +53,7 @@ class Area(NamedTuple):
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of a target at one moment, in bytes. Memory that processes share counts in shares.
+    """Memory of a target at one moment, in bytes; shared memory is divided among processes.
 
     Attributes:
         anonymous: resident memory that only swap can hold.
@@ -99,11 +99,11 @@ class WorkingSet:
 
 @dataclass(frozen=True)
 class Refaults:
-    """What was read again with less memory.
+    """Refaults with less memory.
 
     Attributes:
         anonymous_bytes, file_bytes: the memory.
-        anonymous, file: pages a second that had been reclaimed and were used again.
+        anonymous, file: refaults a second: pages that were used again after they were reclaimed.
         stalled: the share of time in which a task waited for memory.
     """
 
@@ -120,10 +120,10 @@ class Watched:
 
     Attributes:
         cycles: working sets of growing windows that began together.
-        refaults: what was read again, by memory.
+        refaults: by memory.
         seconds: how long the target was watched.
         cost: processor time of the observation, in seconds.
-        least, most: resident memory, in bytes.
+        most: the largest resident memory, in bytes.
         last: memory at the end.
         ended: whether the target ended meanwhile.
     """
@@ -132,10 +132,13 @@ class Watched:
     refaults: list[Refaults] = field(default_factory=list)
     seconds: float = 0.0
     cost: float = 0.0
-    least: float = float("inf")
     most: float = 0.0
     last: Memory = field(default_factory=Memory)
     ended: bool = False
+
+    def add(self, memory: Memory) -> None:
+        """Take what was read."""
+        self.most, self.last = max(self.most, memory.resident), memory
 
 
 def read(pids: Sequence[int]) -> Memory | None:
@@ -143,11 +146,9 @@ def read(pids: Sequence[int]) -> Memory | None:
     total = dict.fromkeys(Memory.__dataclass_fields__, 0.0)
     swapped: dict[int, int] = {}
     same: dict[tuple[int, int], list[Area]] = {}
-    exists = False
-    for pid in pids:
-        found = areas(pid)
-        exists = exists or found is not None
-        for area in found or ():
+    by_process = [found for found in map(areas, pids) if found is not None]
+    for found in by_process:
+        for area in found:
             if area.shared:
                 # Each process has all of it in swap.
                 swapped[area.shared] = max(swapped.get(area.shared, 0), area.swap)
@@ -165,22 +166,23 @@ def read(pids: Sequence[int]) -> Memory | None:
         total["used_anonymous"] += count * part
         total["used_file"] += count * (1 - part)
     total["swapped"] += sum(swapped.values())
-    return Memory(**total) if exists else None
+    return Memory(**total) if by_process else None
 
 
 def used(same: Sequence[Area]) -> float:
     """Bytes that any of the processes with the same memory has used.
 
-    Which pages each has used is not known: what they share is taken to be used independently.
+    Which pages each has used is not known. It is assumed that each uses shared pages at random.
     """
-    together = sum(area.pss - area.own for area in same)
-    most = max([together, *(area.rss - area.own for area in same)])
-    own, unused = 0.0, 1.0
+    shared = sum(area.pss - area.own for area in same)
+    largest = max([shared, *(area.rss - area.own for area in same)])
+    used_own, unused_share = 0.0, 1.0
     for area in same:
-        part = area.own / area.rss if area.rss else 1.0
-        own += area.referenced * part
-        unused *= 1 - min(area.referenced * (1 - part) / most, 1.0) if most else 1.0
-    return own + together * (1 - unused)
+        own_share = area.own / area.rss if area.rss else 1.0
+        used_own += area.referenced * own_share
+        if largest:
+            unused_share *= 1 - min(area.referenced * (1 - own_share) / largest, 1.0)
+    return used_own + shared * (1 - unused_share)
 
 
 def areas(pid: int) -> list[Area] | None:
@@ -218,7 +220,7 @@ def peak(target: Target) -> int:
 
 
 def lengths(seconds: float) -> list[float]:
-    """Lengths of cycles that add up to ``seconds``: few long ones, many short ones."""
+    """Lengths of cycles that take at most ``seconds`` together: few long ones, many short ones."""
     if seconds < 40 * SHORTEST:
         raise NearfarError(f"--for: {seconds:g} s is too short; give at least 1s")
     long = min(seconds / 4, LONGEST)
@@ -229,7 +231,7 @@ def lengths(seconds: float) -> list[float]:
 
 
 def windows(length: float) -> list[float]:
-    """Windows of a cycle, which ends with the longest."""
+    """Lengths of the windows of a cycle; the last is that of the cycle."""
     found = [SHORTEST]
     while found[-1] * GROWTH < length:
         found.append(found[-1] * GROWTH)
@@ -250,7 +252,7 @@ def cycles(
         target, share, progress: as for :class:`nearfar.watch.methods.Method`.
         planned: the length of each cycle, in seconds.
         begin: begins a cycle for processes.
-        used: anonymous memory and pages of files that were used since then.
+        used: returns the bytes of anonymous memory and of files that were used since then.
 
     Raises:
         NearfarError: it ended before the first window, or reading it costs more than ``share``.
@@ -261,12 +263,13 @@ def cycles(
         pids = target.pids()
         before = time.thread_time()
         first = read(pids)
-        one = time.thread_time() - before
-        # A cycle has two reads at least, and what begins it costs about as much.
-        if not found.cycles and 3 * one > share * planned[0]:
+        read_cost = time.thread_time() - before
+        # A cycle has at least two reads, and its beginning costs about as much.
+        if not found.cycles and 3 * read_cost > share * planned[0]:
             raise NearfarError(
-                f"{target.name}: reading its memory takes {one:.2g} s, too much for a budget of "
-                f"{share:.1%} in windows of {planned[0]:.3g} s; give more time (--for) or --budget"
+                f"{target.name}: reading its memory takes {read_cost:.2g} s, too much for a budget "
+                f"of {share:.1%} in windows of {planned[0]:.3g} s; give more time (--for) or "
+                "--budget"
             )
         begin(pids)
         since = time.monotonic()
@@ -276,21 +279,19 @@ def cycles(
             time.sleep(max(since + window - time.monotonic(), 0.0))
             is_last = window == length
             spent = time.thread_time() - cost
-            if not is_last and spent + 4 * one > share * (since + window - start):
+            if not is_last and spent + 4 * read_cost > share * (since + window - start):
                 continue
             begun = time.thread_time()
             passed = time.monotonic() - since
             memory = read(pids)
-            one = time.thread_time() - begun
+            read_cost = time.thread_time() - begun
             if first is None or memory is None:
                 found.ended = True
                 break
             new = max(memory.private - first.private, 0.0)
             anonymous, file = used(memory)
             cycle.append(WorkingSet(passed, max(anonymous - new, 0.0), file))
-            found.least = min(found.least, memory.resident)
-            found.most = max(found.most, memory.resident)
-            found.last = memory
+            found.add(memory)
             found.seconds = time.monotonic() - start
             progress(found)
         found.cycles = [each for each in found.cycles if each]

@@ -15,10 +15,10 @@ from nearfar.units import clean
 
 PROC: Final = Path("/proc")
 CGROUP: Final = Path("/sys/fs/cgroup")
-#: Below :data:`CGROUP`, where groups of version 2 may be, the memory controller of version 1, and
-#: groups that systemd only numbers.
+#: Folders below :data:`CGROUP` that may have groups: version 2, the memory controller of version 1,
+#: version 2 beside version 1, and systemd's own.
 _MOUNTS: Final = ("", "memory", "unified", "systemd")
-#: A flag of a task (PF_KTHREAD), and capabilities by their number.
+#: PF_KTHREAD, a flag of a task; and capabilities by number.
 _KERNEL_THREAD: Final = 0x200000
 _CAPABILITIES: Final = {1: "CAP_DAC_OVERRIDE", 19: "CAP_SYS_PTRACE"}
 
@@ -30,7 +30,7 @@ class Target:
     Attributes:
         name: for messages and file names.
         pid: the process; None for a group.
-        started: when it started, in ticks since boot, because the kernel uses numbers again.
+        started: when it started, in ticks since boot, because the kernel reuses PIDs.
         group: the folder of the control group, if one is watched.
     """
 
@@ -41,7 +41,7 @@ class Target:
 
     @property
     def words(self) -> list[str]:
-        """It on the command line."""
+        """The arguments of ``nearfar watch`` for it."""
         return [str(self.pid)] if self.group is None else ["--cgroup", str(self.group)]
 
     def pids(self) -> list[int]:
@@ -104,11 +104,16 @@ def of_unit(name: str) -> Target:
     if systemctl is None:
         raise NearfarError("--unit: no systemctl here; give --cgroup or a PID", 3)
     words = [systemctl, "show", "--property=ControlGroup", "--value", "--", name]
+    path, error = _output(words)
+    if not path:
+        raise NearfarError(f"--unit {name}: {error}; `systemctl status {name}` says more")
+    return Target(name.removesuffix(".service"), group=of_group(path).group)
+
+
+def _output(words: list[str]) -> tuple[str, str]:
+    """The output of a command, and the first line of its errors."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if not done.stdout.strip():
-        said = (done.stderr.strip().splitlines() or ["it does not run"])[0]
-        raise NearfarError(f"--unit {name}: {said}; `systemctl status {name}` says more")
-    return Target(name.removesuffix(".service"), group=of_group(done.stdout.strip()).group)
+    return done.stdout.strip(), (done.stderr.strip().splitlines() or ["it does not run"])[0]
 
 
 def of_container(name: str) -> Target:
@@ -120,11 +125,12 @@ def of_container(name: str) -> Target:
     tools = [tool for tool in map(shutil.which, ("docker", "podman")) if tool]
     if not tools:
         raise NearfarError("--container: no docker or podman here; give a PID", 3)
-    said = ""
+    errors = []
     for tool in tools:
-        words = [tool, "container", "inspect", "--format", "{{.State.Pid}} {{.Id}}", name]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        pid, _, identifier = done.stdout.strip().partition(" ")
+        text, error = _output(
+            [tool, "container", "inspect", "--format", "{{.State.Pid}} {{.Id}}", name]
+        )
+        pid, _, identifier = text.partition(" ")
         if pid.isdecimal() and pid != "0":
             found = of_pid(int(pid))
             group = _group(int(pid))
@@ -132,12 +138,12 @@ def of_container(name: str) -> Target:
             if group is not None and identifier and identifier in str(group):
                 return Target(name, group=group)
             return Target(name, found.pid, found.started)
-        said = said or (done.stderr.strip().splitlines() or ["it does not run"])[0]
-    raise NearfarError(f"--container {name}: {said}")
+        errors.append(error)
+    raise NearfarError(f"--container {name}: {errors[0]}")
 
 
 def group_of(target: Target) -> Path | None:
-    """The control group that counts the memory of a target and of nothing else; None without."""
+    """The control group that counts the memory of a target alone; None if there is none."""
     if target.pid is None:
         return target.group
     group = _group(target.pid)

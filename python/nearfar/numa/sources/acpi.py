@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from nearfar.errors import NearfarError
@@ -38,7 +39,7 @@ _PERSISTENT = uuid.UUID("66f0d379-b4f3-4074-ac43-0d3318b78cdb").bytes_le
 
 def knows(path: Path, text: str) -> bool:
     """Whether it is one of the tables, or a dump of one."""
-    if _bytes(text):
+    if _is_binary(text):
         return True
     return any(bytes.fromhex(m[2])[:4].decode("latin-1") in _TABLES for m in _LINE.finditer(text))
 
@@ -46,7 +47,7 @@ def knows(path: Path, text: str) -> bool:
 def read(path: Path, text: str) -> list[Node]:
     """Read the nodes of the tables; sizes are 0 without SRAT."""
     nodes: dict[int, Node] = {}
-    tables = [path.read_bytes()] if _bytes(text) else list(_dumped(path, text))
+    tables = [path.read_bytes()] if _is_binary(text) else list(_dumped(path, text))
     # NFIT last, because it needs the sizes of SRAT.
     for table in sorted(tables, key=lambda table: table[:4] == b"NFIT"):
         name = table[:4].decode("latin-1")
@@ -59,7 +60,7 @@ def read(path: Path, text: str) -> list[Node]:
     return list(nodes.values())
 
 
-def _bytes(text: str) -> bool:
+def _is_binary(text: str) -> bool:
     """Whether a file is a binary table; output of ``acpidump`` begins with ``SRAT @``."""
     return text[:4] in _TABLES and text[4:7] != " @ "
 
@@ -94,10 +95,7 @@ def _node(nodes: dict[int, Node], number: int, source: str) -> Node:
 
 
 def _change(nodes: dict[int, Node], number: int, source: str, **values: object) -> None:
-    from dataclasses import replace
-
-    node = _node(nodes, number, source)
-    nodes[number] = replace(node, **values)  # type: ignore[arg-type]
+    nodes[number] = replace(_node(nodes, number, source), **values)  # type: ignore[arg-type]
 
 
 def _srat(table: bytes, nodes: dict[int, Node], source: str) -> None:
@@ -127,17 +125,12 @@ def _apic(entry: bytes) -> tuple[int, int]:
     return low | int.from_bytes(high, "little") << 8, flags
 
 
-def _x2apic(entry: bytes) -> tuple[int, int]:
-    domain, flags = struct.unpack_from("<4xI4xI", entry)
-    return domain, flags
-
-
-def _gicc(entry: bytes) -> tuple[int, int]:
-    domain, flags = struct.unpack_from("<2xI4xI", entry)
-    return domain, flags
-
-
-_PROCESSORS = {0: _apic, 2: _x2apic, 3: _gicc}
+#: Readers of the domain and the flags of entries for processors: APIC, x2APIC, GICC.
+_PROCESSORS: dict[int, Callable[[bytes], tuple[int, ...]]] = {
+    0: _apic,
+    2: struct.Struct("<4xI4xI").unpack_from,
+    3: struct.Struct("<2xI4xI").unpack_from,
+}
 
 
 def _nfit(table: bytes, nodes: dict[int, Node], source: str) -> None:

@@ -1,10 +1,10 @@
-"""Ways to see which memory a running process uses, one module each.
+"""Methods to observe which memory a running process uses, one module each.
 
-A method is a module of this package, by whose name it is chosen::
+The name of a method is that of its module::
 
     SUMMARY = "one line"
-    ERROR = (0.1, 0.4)              # by which shares less and more than the answer was enough
-    def lacks(target): ...          # what this kernel or these rights lack for the target, or None
+    ERROR = (0.1, 0.4)              # the need was up to 10 % less and 40 % more than the answer
+    def lacks(target): ...          # what the kernel or the user's rights lack, or None
     def watch(target, seconds, share, progress): ...
 
 ``watch`` observes the target for some seconds, uses at most a share of one processor, and returns
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: The methods; ``auto`` takes the first that lacks nothing.
 ORDER: Final = ("accessed", "damon", "touch", "squeeze")
 AUTO: Final = "auto"
-#: Those that do not slow the target down.
+#: Methods that do not slow the target down.
 CHEAP: Final = ("accessed", "damon")
 
 Progress = Callable[["Watched"], None]

@@ -1,11 +1,11 @@
-"""Accessed bits: the kernel clears them, and reports later which pages were used.
+"""Accessed bits: the kernel clears them, and later reports which pages were used.
 
 Writes 1 to ``/proc/PID/clear_refs`` and reads ``Referenced`` of each area of ``/proc/PID/smaps``
-(fs/proc/task_mmu.c) after windows of 20 ms to 30 s. A read costs the watcher about 40 ms for each
-GiB, and holds the lock of the address space, for which new mappings and some page faults wait.
+(fs/proc/task_mmu.c) after windows of 20 ms to 30 s. A read takes about 40 ms per GiB, and holds the
+lock of the address space, for which new mappings and some page faults wait.
 
-Do not use: for a virtual machine under KVM (accessed bits of the guest are elsewhere). A huge page
-counts as a whole once any of it is used. Reclaim sees cleared bits as unused memory.
+Do not use: for a virtual machine under KVM (the guest's accessed bits are in other page tables). A
+huge page counts as a whole once any of it is used. Reclaim takes cleared bits for unused memory.
 """
 
 from __future__ import annotations

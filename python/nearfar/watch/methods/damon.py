@@ -1,15 +1,15 @@
-"""DAMON: the kernel samples regions of virtual memory and merges those that are used alike.
+"""DAMON: the kernel samples regions of virtual memory and merges those with similar use.
 
 Starts a monitor of the target's processes (``/sys/kernel/mm/damon/admin``, operations ``fvaddr`` on
 the areas that have memory) with the kernel's default intervals, 5 ms samples and 100 ms
 aggregation, and reads for each region how often it was used and for how long it has not been
 (Documentation/admin-guide/mm/damon/usage.rst). If the kernel's thread uses more than half of the
-budget at first, the intervals grow by as much; the other half is for looks at the regions. With
-operations ``vaddr``, the unused addresses between areas take most regions. It sees memory of
+budget at first, the intervals grow accordingly; the other half is for reading the regions. With
+operations ``vaddr``, most regions would be unused addresses between areas. It sees memory of
 virtual machines, and its cost does not grow with memory.
 
-Do not use: for small programs, as a region counts as a whole. If somebody else uses DAMON, it is
-left alone. Needs root.
+Do not use: for small programs, as a region counts as a whole. Refuses if somebody else uses DAMON.
+Needs root.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from typing import Final
 from nearfar.errors import NearfarError
 from nearfar.watch.methods import Progress
 from nearfar.watch.samples import Watched, WorkingSet, areas, read, windows
-from nearfar.watch.target import PROC, Target
+from nearfar.watch.target import Target, stat
 
 SUMMARY: Final = "DAMON, which samples regions"
 ERROR: Final = (0.6, 0.1)
 
 ADMIN: Final = Path("/sys/kernel/mm/damon/admin/kdamonds")
-#: Parts of the kernel that let nobody else use DAMON (mm/damon).
+#: Kernel modules that exclude other users of DAMON (mm/damon).
 EXCLUSIVE: Final = ("damon_reclaim", "damon_lru_sort", "damon_stat")
-#: Seconds of a sample at first, and samples of an aggregation.
+#: Initial seconds of a sample, and samples of an aggregation.
 SAMPLE: Final = 0.005
 SAMPLES: Final = 20
-#: Least seconds between looks at the regions, and seconds that show what the kernel's thread costs.
+#: Minimum seconds between reads of the regions, and seconds of a trial of the thread's cost.
 EVERY: Final = 1.0
 TRIAL: Final = 2.0
-#: At least and at most as many regions: a region is at most this part of the memory.
+#: Minimum and maximum number of regions.
 REGIONS: Final = (200, 1000)
 
 
@@ -71,12 +71,12 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
     found = Watched()
     started, cost = time.monotonic(), time.thread_time()
     with _created() as context:
-        kernel, state = context.parent.parent, context.parent.parent / "state"
+        kdamond, state = context.parent.parent, context.parent.parent / "state"
         _set_up(context, target.pids(), SAMPLE)
         state.write_text("on")
         time.sleep(min(TRIAL, seconds / 4))
-        tried = _processor_time(kernel)
-        sample = slower(SAMPLE, tried / (time.monotonic() - started), share)
+        trial_cost = _processor_time(kdamond)
+        sample = slower(SAMPLE, trial_cost / (time.monotonic() - started), share)
         if 4 * sample * SAMPLES > seconds:
             raise NearfarError(
                 f"{target.name}: with a budget of {share:.1%} DAMON samples every {sample:.2g} s, "
@@ -87,11 +87,11 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             _set_up(context, target.pids(), sample)
             state.write_text("on")
         else:
-            tried = 0.0  # the thread goes on
-        begun, look = time.monotonic(), 0.0
+            trial_cost = 0.0  # the same thread goes on, and its time includes the trial
+        begun, read_cost = time.monotonic(), 0.0
         while time.monotonic() - started < seconds:
             left = started + seconds - time.monotonic()
-            time.sleep(max(EVERY, min(2 * look / share, left)))
+            time.sleep(max(EVERY, min(2 * read_cost / share, left)))
             before = time.thread_time()
             pids = target.pids()
             memory = read(pids)
@@ -101,24 +101,22 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             try:
                 state.write_text("update_schemes_tried_regions")
             except OSError:
-                found.ended = True  # it ends with its processes
+                found.ended = True  # the monitor ends with its processes
                 break
             longest = max(time.monotonic() - begun, 2 * sample * SAMPLES)
-            # A late thread has shown no region yet.
+            # The kernel's thread may be late, and have shown no region yet.
             if sets := _working_sets(context, pids, longest, sample):
                 found.cycles.append(sets)
-            found.least = min(found.least, memory.resident)
-            found.most = max(found.most, memory.resident)
-            found.last = memory
-            look = time.thread_time() - before
-            found.cost = time.thread_time() - cost + tried + _processor_time(kernel)
+            found.add(memory)
+            read_cost = time.thread_time() - before
+            found.cost = time.thread_time() - cost + trial_cost + _processor_time(kdamond)
             found.seconds = time.monotonic() - started
             progress(found)
     found.seconds = time.monotonic() - started
     if not found.cycles:
         why = "ended before it could be watched" if found.ended else "DAMON shows no region"
         raise NearfarError(f"{target.name}: {why}; give more time (--for)")
-    # Earlier looks know only of shorter windows.
+    # Earlier reads cover only shorter windows.
     found.cycles = found.cycles[len(found.cycles) // 2 :]
     return found
 
@@ -181,9 +179,9 @@ def _working_sets(
 ) -> list[WorkingSet]:
     """Working sets of windows up to ``longest``; none if the kernel shows no region.
 
-    Of a region that was used in k of the samples of an aggregation, a share p = k / samples is
-    taken to be used in one sample, and 1 - (1 - p)^n in n; of a region that was not used, all at
-    its last use, unless that was before the monitor began.
+    If a region was used in k of the samples of an aggregation, a share p = k / samples of it is
+    assumed to be used in one sample, and 1 - (1 - p)^n in n samples. A region that was not used is
+    assumed to be used as a whole at its last use, unless that was before the monitor began.
     """
     memory = _Areas(pids)
     regions: list[tuple[float, float, float, float]] = []
@@ -213,7 +211,7 @@ def _working_sets(
 
 
 class _Areas:
-    """Where resident memory lies: bytes of each area are taken to be spread evenly over it."""
+    """The resident memory of processes by address; assumed to be spread evenly over each area."""
 
     def __init__(self, pids: list[int]) -> None:
         found = [
@@ -235,18 +233,18 @@ class _Areas:
         anonymous = file = 0.0
         at = max(bisect_right(self.starts, start) - 1, 0)
         while at < len(self.areas) and self.areas[at][0] < end:
-            low, high, one, other = self.areas[at]
+            low, high, anonymous_share, file_share = self.areas[at]
             overlap = max(min(high, end) - max(low, start), 0)
-            anonymous, file = anonymous + overlap * one, file + overlap * other
+            anonymous += overlap * anonymous_share
+            file += overlap * file_share
             at += 1
         return anonymous, file
 
 
-def _processor_time(kernel: Path) -> float:
-    """Seconds that the kernel's thread has used."""
+def _processor_time(kdamond: Path) -> float:
+    """Processor seconds that the kernel's thread has used."""
     try:
-        pid = (kernel / "pid").read_text().strip()
-        fields = (PROC / pid / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
+        fields = stat(int((kdamond / "pid").read_text()))
+    except (OSError, ValueError):
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

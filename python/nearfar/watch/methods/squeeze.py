@@ -1,19 +1,19 @@
-"""Squeezing: the kernel reclaims a little, and tells what it had to read again.
+"""Squeezing: the kernel reclaims memory step by step, and counts refaults.
 
-Asks a control group to give up a little of its memory (``memory.reclaim``, since Linux 5.19),
-waits, and reads the refaults of ``memory.stat`` and ``memory.pressure``. Steps grow to a hundredth
-of the memory while the target hardly stalls, because what it uses may begin at the first one. It
-goes on until the target stalls for :data:`STALL` of the time, which is the price of this method:
-the target is slowed down as much as that. Sets no limit, so that nothing is to be restored; memory
-that is used comes back by itself.
+Asks a control group to reclaim a little of its memory (``memory.reclaim``, since Linux 5.19),
+waits, and reads the refaults of ``memory.stat`` and ``memory.pressure``. Steps are small at first,
+because even the first may reclaim used memory, and grow to a hundredth of the memory while the
+target hardly stalls. Ends when the target stalls for :data:`STALL` of the time: it is slowed down
+by as much. Sets no limit, so nothing has to be restored; reclaimed memory returns when it is used.
 
-Do not use: for what must not stall. It finds no need below what it has squeezed in the time given.
+Do not use: for what must not stall. The result is never below the memory that was left at the end.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,12 +25,12 @@ from nearfar.watch.target import Target
 SUMMARY: Final = "the kernel reclaims step by step and counts what it reads again"
 ERROR: Final = (0.2, 0.1)
 
-#: A step reclaims these shares of memory, at first and at most.
+#: The share of memory that a step reclaims, initially and at most.
 STEPS: Final = (0.01 / 16, 0.01)
-#: Seconds of a step, in which refaults are counted, and parts in which its memory is reclaimed.
+#: Seconds of a step, in which refaults are counted, and the number of reclaims in a step.
 EVERY: Final = 0.5
 PARTS: Final = 5
-#: The kernel reclaims no fewer bytes at a time (SWAP_CLUSTER_MAX pages).
+#: The minimum of bytes that the kernel reclaims at a time (SWAP_CLUSTER_MAX pages).
 LEAST: Final = 32 * 4096
 #: Squeezing ends when tasks of the group stall for memory this share of a step.
 STALL: Final = 0.02
@@ -66,17 +66,17 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
         before, step, due = counts(group), STEPS[0], 0.0
         while time.monotonic() - begun < seconds:
             since = time.monotonic()
-            due = spread(group, step * _number(group / "memory.current"), due, before[2])
+            due = spread(group, step * current(group), due, before[2])
             after, passed = counts(group), time.monotonic() - since
             anonymous, file, stalled = (
                 (new - old) / passed for new, old in zip(after, before, strict=True)
             )
             before = after
-            memory, private = _number(group / "memory.current"), statistics(group)["anon"]
+            memory, private = current(group), statistics(group)["anon"]
             found.refaults.append(
                 Refaults(private, max(memory - private, 0), anonymous, file, stalled / 1e6)
             )
-            found.least, found.most = min(found.least, memory), max(found.most, memory)
+            found.most = max(found.most, memory)
             found.seconds = time.monotonic() - begun
             progress(found)
             if stalled / 1e6 >= STALL:
@@ -126,16 +126,13 @@ def next_step(step: float, stalled: float) -> float:
 
 def reclaim(group: Path, count: int) -> None:
     """Ask the kernel to reclaim ``count`` bytes; it may reclaim fewer."""
-    try:
+    with suppress(BlockingIOError, InterruptedError):  # EAGAIN: it reclaimed fewer
         (group / "memory.reclaim").write_text(str(count))
-    except BlockingIOError:
-        return  # EAGAIN
-    except InterruptedError:
-        return
 
 
-def _number(file: Path) -> int:
-    return int(file.read_text())
+def current(group: Path) -> int:
+    """All memory of a group."""
+    return int((group / "memory.current").read_text())
 
 
 def statistics(group: Path) -> dict[str, int]:

@@ -1,9 +1,9 @@
-"""Paging out once: anonymous memory that comes back was used.
+"""Paging out once: anonymous memory that is swapped in again was used.
 
 Pages out each anonymous area (``process_madvise``, ``MADV_PAGEOUT``) and reads how much is resident
 after growing windows. Unlike accessed bits, it works for memory of virtual machines, and it shows
-the memory that nobody uses: it stays in swap. Each page that is used is swapped in once, which the
-target feels. Writing everything out must fit in the whole budget; windows begin when it is done.
+the memory that nobody uses: it stays in swap. Each used page is swapped in once, which slows the
+target down. Paging everything out must fit in the whole budget; windows begin after it.
 
 Do not use: without fast swap such as zram. Pages that the kernel reads ahead count as used.
 """
@@ -25,7 +25,7 @@ from nearfar.watch.target import PROC, Target, denied
 SUMMARY: Final = "memory that is paged out once comes back when it is used"
 ERROR: Final = (0.2, 0.1)
 
-#: Bytes that are paged out at once, and after which the cost of the rest is known.
+#: Bytes to page out at a time, and after which the total cost can be estimated.
 CHUNK: Final = 4 << 20
 
 _PIDFD_OPEN, _PROCESS_MADVISE, _PAGEOUT = 434, 440, 21
@@ -70,12 +70,12 @@ def _page_out(name: str, pids: Sequence[int], allowed: float) -> None:
         NearfarError: it would take more.
     """
     memory, began, done = read(pids), time.thread_time(), 0
-    whole = memory.anonymous if memory is not None else 0.0
+    total = memory.anonymous if memory is not None else 0.0
     for count in _chunks(pids):
         done += count
         spent = time.thread_time() - began
-        # The first areas are small; and areas have more addresses than memory.
-        expected = spent * (max(whole / done, 1.0) if done >= CHUNK else 1.0)
+        # The first areas are small, and areas have more addresses than memory.
+        expected = spent * (max(total / done, 1.0) if done >= CHUNK else 1.0)
         if expected > allowed:
             raise NearfarError(
                 f"{name}: paging its memory out takes {expected:.2g} s, too much for a budget of "
@@ -84,7 +84,7 @@ def _page_out(name: str, pids: Sequence[int], allowed: float) -> None:
 
 
 def _chunks(pids: Sequence[int]) -> Iterator[int]:
-    """Page out a little, and say how much."""
+    """Page out the memory of processes chunk by chunk; yields the bytes of each."""
     library = ctypes.CDLL(None, use_errno=True)
     for pid in pids:
         handle = library.syscall(_PIDFD_OPEN, pid, 0)
@@ -95,9 +95,9 @@ def _chunks(pids: Sequence[int]) -> Iterator[int]:
             for start, end, _ in _AREA.findall(text):
                 at, stop = int(start, 16), int(end, 16)
                 while at < stop:
-                    asked = _Range(at, min(CHUNK, stop - at))
+                    chunk = _Range(at, min(CHUNK, stop - at))
                     done = library.syscall(
-                        _PROCESS_MADVISE, handle, ctypes.byref(asked), ctypes.c_size_t(1),
+                        _PROCESS_MADVISE, handle, ctypes.byref(chunk), ctypes.c_size_t(1),
                         _PAGEOUT, 0,
                     )  # fmt: skip
                     if done <= 0:
