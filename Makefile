@@ -12,7 +12,7 @@ help: ## List the targets
 
 $(VENV)/.packages: requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --require-hashes -r $<
+	$(BIN)/pip install --quiet --no-compile --require-hashes -r $<
 	touch $@
 
 $(VENV)/.engine: $(VENV)/.packages $(RUST_SOURCES)
@@ -143,7 +143,7 @@ test-arm: ## Clippy and the Rust tests for aarch64, under QEMU in user mode (CON
 	cargo test $(CHECKED) --target $(ARM) --locked --workspace --exclude nearfar-python --quiet --no-fail-fast
 
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.packages
-	$(BIN)/pip install --quiet --require-hashes -r $<
+	$(BIN)/pip install --quiet --no-compile --require-hashes -r $<
 	touch $@
 
 .PHONY: site

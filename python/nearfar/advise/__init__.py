@@ -97,9 +97,6 @@ class AdviseResult(FolderResult):
             tables["regions"] = _list_table(explain_declared.SIZES_ROWS, regions)
         return tables
 
-    def _run(self) -> Mapping[str, object]:
-        return self.run
-
 
 @takes(declared.OPTIONS)
 def advise(

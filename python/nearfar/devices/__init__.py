@@ -68,9 +68,6 @@ class DevicesResult(FolderResult):
         rows = cast("list[declared.Row]", tables["result"].to_pylist())
         return cls(cast("DevicesRun", run), rows)
 
-    def _run(self) -> Mapping[str, object]:
-        return self.run
-
 
 @takes(declared.OPTIONS)
 def devices(

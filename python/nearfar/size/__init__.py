@@ -61,9 +61,6 @@ class SizeResult(FolderResult):
         rows = cast("list[declared.Row]", tables["result"].to_pylist())
         return cls(cast("SizeRun", run), rows)
 
-    def _run(self) -> Mapping[str, object]:
-        return self.run
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -62,9 +62,6 @@ class WatchResult(FolderResult):
     def _tables(self) -> Mapping[str, pyarrow.Table]:
         return {"result": self.table, "windows": declared.WINDOWS_ROWS.table(self.windows)}
 
-    def _run(self) -> Mapping[str, object]:
-        return self.run
-
 
 @dataclass(frozen=True)
 class Plan:

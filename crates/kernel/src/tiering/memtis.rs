@@ -115,6 +115,8 @@ struct Run {
     /// Frames that it may still scan.
     to_scan: u64,
     moved: u64,
+    /// [`Memtis::cooler`] when the run began, if no cold page was found so far.
+    none_cold: Option<u64>,
 }
 
 /// Memtis.
@@ -138,6 +140,11 @@ pub struct Memtis {
     used: u64,
     /// An allocation found the fast node nearly full.
     pressed: bool,
+    /// How often inactive pages may have become colder than [`Self::warm`].
+    cooler: u64,
+    /// [`Self::cooler`] at the last scan of the fast node that found no page to demote. The next scan
+    /// would find none either, and leave the list as it is.
+    none_cold: Option<u64>,
     /// The demoter's run, and the promoter's by slow node.
     demotion: Option<Run>,
     promotion: Option<Vec<Run>>,
@@ -160,6 +167,8 @@ impl Memtis {
             cooled: false,
             used: 0,
             pressed: false,
+            cooler: 0,
+            none_cold: None,
             demotion: None,
             promotion: None,
             splitter: Splitter::new(&knobs, threshold),
@@ -176,13 +185,14 @@ impl Memtis {
         let hot = self.hot(page);
         if self.lists.is_active(page) != hot {
             self.lists.relist(page, mem.span(page), hot);
+            self.cooler += u64::from(!hot);
         }
     }
 
     /// Halve every count.
     fn cool(&mut self, mem: &dyn Memory) {
         self.splitter.begin_cooling();
-        self.cooled = true;
+        (self.cooled, self.cooler) = (true, self.cooler + 1);
         each(mem, |page, span| {
             let at = page.index();
             if self.counts.flags[at] & NEW != 0 {
@@ -216,11 +226,16 @@ impl Memtis {
         let base = fitting(self.splitter.bins(), room).0.max(least);
         self.splitter.adapt(base, self.cooled);
         let need_warm = hot_frames < room * 3 / 4;
-        self.warm = self.threshold.saturating_sub(usize::from(need_warm));
+        self.set_warm(self.threshold.saturating_sub(usize::from(need_warm)));
         if self.cooled || self.threshold != before {
             each(mem, |page, _| self.classify(mem, page));
         }
         self.cooled = false;
+    }
+
+    fn set_warm(&mut self, warm: usize) {
+        self.cooler += u64::from(warm > self.warm);
+        self.warm = warm;
     }
 
     /// Split what the splitter chose, some at a time.
@@ -233,6 +248,7 @@ impl Memtis {
             self.lists.remove(page, HUGE);
             self.counts.uncount(page.index(), HUGE);
             let new = std::mem::take(&mut self.counts.flags[page.index()]);
+            self.cooler += 1;
             for number in page.number()..page.number() + HUGE {
                 let base = Page::new(number);
                 self.counts.flags[base.index()] = new;
@@ -275,11 +291,15 @@ impl Memtis {
     /// A batch of the demoter. Returns whether there is more to do at once.
     fn demote(&mut self, mem: &mut dyn Memory) -> bool {
         let Some(below) = NodeId::FAST.slower(mem.nodes()) else { return false };
+        let none_cold = self.none_cold == Some(self.cooler);
+        debug_assert!(!none_cold || !self.has_cold(mem));
         let mut run = self.demotion.take().unwrap_or_else(|| Run {
             left: self.demand(mem),
             // Once around the list, at most.
-            to_scan: self.lists.frames(0, false),
+            to_scan: if none_cold { 0 } else { self.lists.frames(0, false) },
             moved: 0,
+            // Shares of tenants change which pages may be demoted.
+            none_cold: Some(self.cooler).filter(|_| mem.tenants() == 1),
         });
         for _ in 0..self.knobs.batch.max(1) {
             let oldest = self.lists.oldest(0, false).filter(|_| run.left > 0 && run.to_scan > 0);
@@ -291,7 +311,10 @@ impl Memtis {
             run.to_scan = run.to_scan.saturating_sub(span.into());
             if !may_demote(mem, page) || bin(self.counts.of[page.index()]) >= self.warm {
                 self.lists.relist(page, span, false);
-            } else if self.migrate(mem, page, below) {
+                continue;
+            }
+            run.none_cold = None;
+            if self.migrate(mem, page, below) {
                 run.left = run.left.saturating_sub(span.into());
                 run.moved += u64::from(span);
             }
@@ -300,10 +323,23 @@ impl Memtis {
         true
     }
 
+    /// Whether an inactive page of the fast node is colder than [`Self::warm`].
+    fn has_cold(&self, mem: &dyn Memory) -> bool {
+        let mut found = false;
+        each(mem, |page, _| {
+            let inactive = mem.node_of(page) == NodeId::FAST && !self.lists.is_active(page);
+            found |= inactive && bin(self.counts.of[page.index()]) < self.warm;
+        });
+        found
+    }
+
     /// End a run. If it moved too little, warm pages are demoted from now on (`demote_node`).
     fn finish_demotion(&mut self, mem: &dyn Memory, run: Run) {
+        if run.to_scan == 0 {
+            self.none_cold = run.none_cold;
+        }
         if run.moved < self.waiting(mem).min(run.left + run.moved) {
-            self.warm = self.threshold;
+            self.set_warm(self.threshold);
         }
         if mem.free(NodeId::FAST) > self.short(mem) {
             self.pressed = false;
@@ -317,7 +353,7 @@ impl Memtis {
             let free = mem.free(NodeId::FAST).saturating_sub(room);
             let run = |node| {
                 let waiting = self.lists.frames(node, true);
-                Run { left: free.min(waiting), to_scan: waiting, moved: 0 }
+                Run { left: free.min(waiting), to_scan: waiting, ..Run::default() }
             };
             (1..mem.nodes()).map(run).collect()
         });
