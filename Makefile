@@ -12,7 +12,7 @@ help: ## List the targets
 
 $(VENV)/.packages: requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --require-hashes -r $<
+	$(BIN)/pip install --quiet --require-hashes -r $<
 	touch $@
 
 $(VENV)/.engine: $(VENV)/.packages $(RUST_SOURCES)
@@ -122,8 +122,9 @@ test-python:
 # Without the bench, and so without the checked libraries that it alone needs.
 RUST_TESTS := cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --quiet
 
-# Some tests wait, so one process more than processors; at most four, for their memory.
-PYTEST := $(BIN)/pytest --numprocesses $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist loadgroup
+# Some tests wait, so one process more than processors; at most four, for their memory. Tests start
+# nearfar a thousand times, so modules are compiled once, even where containers forbid it.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist loadgroup
 
 .PHONY: test-long
 test-long: test-packages env ## Soaks and validations, which `make test` leaves out (CONTRIBUTING.md, Tests)
@@ -143,7 +144,7 @@ test-arm: ## Clippy and the Rust tests for aarch64, under QEMU in user mode (CON
 	cargo test $(CHECKED) --target $(ARM) --locked --workspace --exclude nearfar-python --quiet --no-fail-fast
 
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.packages
-	$(BIN)/pip install --quiet --no-compile --require-hashes -r $<
+	$(BIN)/pip install --quiet --require-hashes -r $<
 	touch $@
 
 .PHONY: site
