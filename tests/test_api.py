@@ -57,7 +57,8 @@ def test_a_type_checker_finds_misspelt_options_and_columns(tmp_path: Path) -> No
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", script]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     errors = [line.split(": ", 1) for line in done.stdout.splitlines() if ": error: " in line]
-    assert [place for place, _ in errors] == [f"{script}:6", f"{script}:7"], done.stdout
+    # The cache may name the folder of a former run.
+    assert [place.rsplit(":", 1)[1] for place, _ in errors] == ["6", "7"], done.stdout
     assert '"page_size"' in errors[0][1] and '"tlb_miss"' in errors[1][1]
 
 
