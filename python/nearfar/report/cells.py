@@ -31,11 +31,14 @@ def cell(column: Column, value: object) -> str:
 
 
 def cells(
-    declared: Rows, names: Sequence[str], rows: Iterable[Mapping[str, object]]
+    declared: Rows,
+    names: Sequence[str],
+    rows: Iterable[Mapping[str, object]],
+    show: Callable[[Column, object], str] = cell,
 ) -> list[list[str]]:
-    """The cells of these columns in each row."""
+    """The cells of these columns in each row, as ``show`` writes them."""
     columns = [declared.column(name) for name in names]
-    return [[cell(column, row[column.name]) for column in columns] for row in rows]
+    return [[show(column, row[column.name]) for column in columns] for row in rows]
 
 
 def signed_percent(share: float) -> str:

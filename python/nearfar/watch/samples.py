@@ -34,8 +34,8 @@ _SHARED: Final = re.compile(rb"/dev/zero|/SYSV|/memfd:|/dev/shm/|\[anon_shmem")
 class Area(NamedTuple):
     """An area of a process: addresses, and bytes as ``/proc/PID/smaps`` has them.
 
-    Shared memory counts as anonymous; ``shared`` is its inode, else 0. ``own`` is what no other
-    process shares.
+    Shared memory counts as anonymous; ``shared`` is its inode, else 0. ``own`` is the resident
+    memory that no other process maps.
     """
 
     start: int

@@ -131,7 +131,7 @@ pub(super) fn run_alone(
         let mut done = 0;
         for point in 1..=case.points() {
             let until = phase.accesses * point / case.points();
-            // A trace's hot set changes: the policy is told the future point by point.
+            // The hot set of a trace changes, so the policy gets the counts up to the next point only.
             if case.source.foresees && (point == 1 || workload.is_trace()) {
                 let accesses = if workload.is_trace() { until - done.min(until) } else { u64::MAX };
                 engine.foresee(&ahead.counts(accesses, workload.pages)?);

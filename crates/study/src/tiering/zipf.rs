@@ -20,8 +20,8 @@ pub const THETA: f64 = 0.99;
 /// YCSB's `ScrambledZipfianGenerator`: records that ranks come from, and their zeta(0.99).
 const SCRAMBLED_RECORDS: f64 = 1e10;
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
-/// Ranks that are hashed one by one. The others are so many and so rare that every record gets the
-/// same share of them.
+/// Number of the first ranks, which are hashed to records one at a time. The popularity of all other
+/// ranks is spread evenly over the records.
 const HEAD: u64 = 1 << 22;
 
 /// The popularity of each of `records`, with a sum of about 1; in order of rank unless scrambled.

@@ -23,8 +23,8 @@ from typing import ClassVar, Generic, TypeVar, cast
 from nearfar import units
 from nearfar.errors import NearfarError
 from nearfar.output import write_whole
+from nearfar.report import cells as texts
 from nearfar.report import palette
-from nearfar.report.cells import cell
 from nearfar.report.html.charts import Drawn
 from nearfar.result import Result
 from nearfar.schema import Column, Rows
@@ -141,10 +141,9 @@ def cells(
 
     def shown(column: Column, value: object) -> str:
         has_unit = isinstance(value, float) or column.unit == "bytes"
-        return (prose if has_unit else text)(cell(column, value))
+        return (prose if has_unit else text)(texts.cell(column, value))
 
-    columns = [declared.column(name) for name in names]
-    return [[shown(column, row[column.name]) for column in columns] for row in rows]
+    return texts.cells(declared, names, rows, shown)
 
 
 def details(summary: str, body: str) -> str:
