@@ -558,13 +558,15 @@ def test_killed_it_leaves_whole_metrics(
 
 
 @needs_cc
-def test_follow_ends_with_the_program(hot: Path) -> None:
-    with subprocess.Popen([hot, "4", "8", "8"], stdout=subprocess.PIPE) as program:
-        assert program.stdout is not None and program.stdout.readline() == b"ready\n"
-        with followed(program.pid, *FAST) as child:
-            printed, said = child.communicate()
+def test_follow_ends_with_the_program(running: subprocess.Popen[bytes]) -> None:
+    with followed(running.pid, *FAST) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        running.kill()
+        running.wait()
+        _, said = child.communicate()
     assert (child.returncode, said) == (0, "nearfar: note: hot has ended\n")
-    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  memory [\d.]+ MiB \(", printed)
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  memory [\d.]+ MiB \(", first)
 
 
 @needs_cc

@@ -398,6 +398,38 @@ fn memory_under_a_policy_holds_what_was_written() {
     }
 }
 
+/// `madvise` goes from mapping to mapping: no message covers pages that are not registered. They are removed
+/// at once, but later than the message of a mapping before them.
+#[test]
+fn a_message_of_removed_pages_covers_one_mapping() {
+    let memory = Mapping::new(4).unwrap();
+    let Some(mut kernel) = linux(1) else { return };
+    let [before, first, last, after] = [0, 1, 2, 3].map(|page| memory.range().from.plus(page));
+    let registered = Range::new(first, after);
+    kernel.program.register(first.address(), 2 * PAGE as u64, true).unwrap();
+    for at in [first, last] {
+        kernel.place(at, &page_of(1), false).unwrap();
+    }
+    for at in [before, after] {
+        write_at(at, 1);
+    }
+    let (start, length) = (memory.address(), 4 * PAGE);
+    let other = std::thread::spawn(move || {
+        // SAFETY: the test's mapping.
+        unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_DONTNEED) }
+    });
+    while kernel.is_quiet() {
+        std::thread::yield_now();
+    }
+    assert_eq!([before, first, last, after].map(read_at), [0, 1, 1, 1]);
+    let mut events = Vec::new();
+    kernel.events(&mut events);
+    assert_eq!(events, [Event::Removed(registered)]);
+    assert_eq!(other.join().unwrap(), 0);
+    assert_eq!([before, after].map(read_at), [0, 0]);
+    assert_eq!(kernel.pagemap.present(registered), []);
+}
+
 /// Two messages: the pages have moved, and their source was unmapped.
 #[test]
 fn a_move_sends_two_messages() {

@@ -259,19 +259,24 @@ impl Model {
         range.each().any(|at| self.pages[at.number() as usize].registered)
     }
 
-    /// `madvise(DONTNEED)`: wait for the message, if there is one, then [`zap`](Model::zap). Without a
-    /// message the pages are removed at once, as they cannot be registered meanwhile.
-    pub(crate) fn advise(&mut self, range: Range) -> Option<u64> {
-        if !self.any_registered(range) {
-            self.zap(range, 0);
-            return None;
+    /// `madvise(DONTNEED)` of the first mapping in `range`, as the kernel goes from mapping to mapping. Returns
+    /// the pages of that mapping, and the message to wait for before [`zap`](Model::zap). Without a message
+    /// the pages are removed at once, as they cannot be registered meanwhile.
+    pub(crate) fn advise(&mut self, range: Range) -> (Range, Option<u64>) {
+        let registered = |at: Va| self.pages[at.number() as usize].registered;
+        let first = registered(range.from);
+        let end = range.each().find(|at| registered(*at) != first).unwrap_or(range.to);
+        let part = Range::new(range.from, end);
+        if !first {
+            self.zap(part, 0);
+            return (part, None);
         }
-        for at in range.each() {
+        for at in part.each() {
             if let Some(pte) = self.pte(at) {
                 pte.leaving = true;
             }
         }
-        Some(self.message(Event::Removed(range)))
+        (part, Some(self.message(Event::Removed(part))))
     }
 
     /// Remove the pages of this message (0 for none).

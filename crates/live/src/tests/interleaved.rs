@@ -155,12 +155,16 @@ impl Shared {
             match thread_rng().gen_range(0..16) {
                 0 => {
                     let _place = self.places.lock().unwrap();
-                    if let Some(id) = self.act(|model| model.advise(range))? {
+                    let mut rest = range;
+                    while rest.pages() > 0 {
+                        let (part, message) = self.act(|model| model.advise(rest))?;
+                        rest = Range::new(part.to, rest.to);
+                        let Some(id) = message else { continue };
                         // A thread that is killed meanwhile does it nevertheless.
                         let waited = self.wait_for(id);
                         self.with(|model| match model.is_read(id) {
-                            true => model.zap(range, id),
-                            false => model.zap_unsent(range),
+                            true => model.zap(part, id),
+                            false => model.zap_unsent(part),
                         });
                         waited?;
                     }

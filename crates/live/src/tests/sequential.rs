@@ -144,7 +144,7 @@ impl Live {
 
     fn release(&mut self, at: Va) {
         let range = Range::new(at, at.plus(1));
-        let message = self.model.borrow_mut().advise(range);
+        let (_, message) = self.model.borrow_mut().advise(range);
         self.settle();
         if let Some(id) = message {
             assert!(self.model.borrow().is_over(id));
