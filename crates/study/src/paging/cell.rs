@@ -88,13 +88,13 @@ impl FaultKinds {
     pub fn of(outcome: Outcome, pages: u64, files: u64) -> Self {
         let zero_fills = (pages - files + outcome.void_faults).min(outcome.faults);
         let file_reads = files.min(outcome.faults - zero_fills);
-        let again = outcome.faults - zero_fills - file_reads;
-        let file_rereads = outcome.file_faults.saturating_sub(file_reads).min(again);
+        let repeated = outcome.faults - zero_fills - file_reads;
+        let file_rereads = outcome.file_faults.saturating_sub(file_reads).min(repeated);
         let write_backs = outcome.file_dirty_evictions.min(outcome.dirty_evictions);
         Self {
             zero_fills,
             file_reads,
-            swap_ins: again - file_rereads,
+            swap_ins: repeated - file_rereads,
             file_rereads,
             swap_outs: outcome.dirty_evictions - write_backs,
             write_backs,
@@ -108,7 +108,7 @@ pub struct Size {
     pub job: PageSize,
     /// The memory sizes.
     pub memories: Vec<Memory>,
-    /// Distinct numbers of frames, ascending: the memories of the job.
+    /// Distinct numbers of frames, ascending, each simulated once by `job`.
     pub frames: Vec<u64>,
 }
 

@@ -109,7 +109,7 @@ impl Permanent {
     }
 }
 
-/// The pages of a window, with its blocks grouped by page.
+/// The pages of a window, with its blocks grouped by page. Fields are as in [`View`].
 struct Grouped {
     pages: [u32; MAX_BLOCKS],
     distinct: [u8; MAX_BLOCKS],
@@ -363,6 +363,7 @@ impl PageSize {
     }
 }
 
+/// Access the pages of a window in the TLB, and count its misses.
 fn translate(
     first: &mut Buffer,
     second: &mut Option<Buffer>,
@@ -371,8 +372,8 @@ fn translate(
     view: &View<'_>,
 ) {
     let mut miss = |page: u32| {
-        let held = second.as_mut().is_some_and(|s| s.access(page, number(page)));
-        if held { outcome.second_hits += 1 } else { outcome.misses += 1 }
+        let hit = second.as_mut().is_some_and(|s| s.access(page, number(page)));
+        if hit { outcome.second_hits += 1 } else { outcome.misses += 1 }
     };
     match first {
         Buffer::Full(lru) => {
@@ -401,7 +402,7 @@ fn translate(
             let mut previous = u32::MAX;
             for &byte in view.refs() {
                 let page = view.page(byte & LOCAL);
-                // A repeat is a hit and does not change the order.
+                // A repeated page is a hit and does not change the LRU order.
                 if page != previous {
                     previous = page;
                     if !sets.access(number(page)) {

@@ -13,7 +13,7 @@ use crate::lifetimes::{self, Blocks, Events, Next, Peak};
 const CHUNK: u64 = 1 << 20;
 /// Maximum bytes of windows in [`cached_chunks`], whatever `--max-memory` allows.
 const MAX_CACHED: u64 = 1 << 29;
-/// After 1/16 of the trace, its size in windows is extrapolated.
+/// Part of the trace (1/16) from which the size of all windows is extrapolated.
 const TRIAL_PARTS: u64 = 16;
 
 /// Cuts a trace into chunks.
@@ -29,7 +29,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The whole trace, for some page sizes of the study, ascending. `lives`: with lifetimes.
+    /// The whole trace, for some of the study's page sizes, ascending. `lives`: with lifetimes.
     ///
     /// # Errors
     /// If the events cannot be read.
@@ -106,9 +106,9 @@ fn add(windower: &mut Windower, events: &mut Events, batch: &mut Batch, chunk: &
     }
 }
 
-/// All chunks of `source`, and the peak resident set in bytes, for studies whose memory sizes are known only
-/// at the end of the trace. `None` if the windows of all `records` would take more than a quarter of
-/// `--max-memory`, or [`MAX_CACHED`].
+/// All chunks of `source`, and the peak resident set in bytes, for studies whose memory sizes are
+/// known only at the end of the trace. `None` if the windows of all `records` would take more than a
+/// quarter of `--max-memory`, or [`MAX_CACHED`].
 ///
 /// # Errors
 /// If the trace cannot be read; errors of `on_progress`.
