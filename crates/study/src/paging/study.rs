@@ -106,7 +106,7 @@ impl Study {
         // Report missing times before hours of simulation.
         let fault_times = self.fault_times(lives)?;
         let Self { request, options, hosts } = self;
-        // Lower bounds of times cannot rank page sizes, so no larger one is simulated.
+        // Lower bounds of times cannot rank page sizes, so none above 4 KiB is simulated.
         let are_lower_bounds =
             reader.info().source.sample.is_some() && request.view == Some(View::Machine);
         let (page_sizes, larger): (Vec<u64>, Vec<u64>) =

@@ -131,7 +131,7 @@ pub trait Memory: Send {
     fn undo_discard(&mut self, _page: u32) {}
     /// Whether a page is resident.
     fn is_resident(&self, page: u32) -> bool;
-    /// Whether a reference to a page has effects that an earlier one since the last fault did not.
+    /// Whether a repeated reference to a page since the last fault has an effect.
     fn sees_all(&self) -> bool {
         false
     }
@@ -155,8 +155,8 @@ impl Visitor for NewMemory {
     }
 }
 
-/// LRU: a list of pages by last reference. The word of a link is 1 for a resident page. The size
-/// grows with the pages, not with the frames.
+/// LRU: a list of pages by last reference. The word of a link is 1 for a resident page. The size of
+/// `links` grows with the pages, not with the frames.
 struct LruMemory {
     frames: u64,
     used: u64,
@@ -201,7 +201,7 @@ impl Memory for LruMemory {
     }
 }
 
-/// A memory under a policy that sees faults only.
+/// A memory under a policy that runs at faults only.
 struct PolicyMemory<P: Replacement> {
     policy: P,
     shared: P::Shared,

@@ -9,11 +9,11 @@ pub struct AreaCosts {
     pub wait_ps: u64,
     /// Faults, in picoseconds.
     pub fault_ps: u64,
-    /// Part of these that fills memory.
+    /// Part of `fault_ps` that fills memory.
     pub start_ps: u64,
     /// Private memory at the last moment, and the part in larger pages, in small pages.
     mapped: [u64; 2],
-    /// Their sums over time: small pages times nanoseconds.
+    /// Both integrated over time: small pages times nanoseconds.
     pub page_ns: [f64; 2],
 }
 

@@ -12,6 +12,7 @@ use super::waits::{Lines, PageSize};
 use super::{Host, LARGE, SMALL, Time};
 use crate::lifetimes::{self, Blocks, Events};
 
+/// Lines of page tables go through the simulated caches.
 struct Coupled<'a>(&'a mut Hierarchy);
 
 impl Lines for Coupled<'_> {

@@ -90,7 +90,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Its time, without that for files.
+    /// Time of the thread, without waits for files.
     fn ns(&self, processor: &Processor) -> f64 {
         self.instructions as f64 * processor.instruction_ns
             + self.overlap.ns(processor.dependent)
@@ -104,12 +104,13 @@ pub trait Lines {
     fn found(&mut self, line: Line, touch: &Touch) -> Found;
 }
 
-/// Estimates by the last use of each line and the ages of the caches.
+/// Estimates the level from the last use of each line and the ages of the caches.
 #[derive(Default)]
 struct Aged {
     /// Last use of lines with entries of 4 KiB pages, in the guest's and the host's table, by line
     /// number; 0 = never.
     small: [Vec<u64>; 2],
+    /// Last use of other lines.
     others: PageMap<u64>,
     ages: Ages,
 }
@@ -140,7 +141,7 @@ pub struct PageSize<'a> {
     pages: Pages,
     /// TLB entry of pages of each order.
     entries: [Entry; ORDERS],
-    /// The recorded course, if any; khugepaged runs at its moments.
+    /// The course of the run, if it is recorded; khugepaged runs at its moments.
     course: Option<Vec<Moment>>,
     /// The time of the run.
     clock: Clock,
@@ -194,7 +195,7 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    /// Memory is limited; swap needs this time to read a page of 4 KiB.
+    /// Charge swap-ins, because memory is limited: swap reads a page of 4 KiB in `ns`.
     pub fn swapping(mut self, ns: f64) -> Self {
         self.swap_ps = Some(self.map_ps + (ns * 1e3).round() as u64);
         self
@@ -206,7 +207,7 @@ impl<'a> PageSize<'a> {
         self
     }
 
-    /// Record its course.
+    /// Record the course of the run.
     pub fn recorded(mut self) -> Self {
         self.course = Some(Vec::new());
         self
@@ -263,7 +264,7 @@ impl<'a> PageSize<'a> {
             self.pages.area = watch.area(&change.0);
         }
         self.change(change, thread);
-        // A fault on a large page takes long and gives much memory.
+        // A large page takes long to allocate and much memory, so it is a moment of its own.
         if self.pages.faults.pages[1..] != faults.pages[1..] {
             self.moment();
         }
@@ -436,7 +437,7 @@ impl<'a> PageSize<'a> {
         self.areas.take()
     }
 
-    /// The time, for this number of instructions of all threads and `maps` faults on files.
+    /// The times, for `instructions` of all threads and `maps` faults on files.
     pub fn time(self, (instructions, maps): (u64, u64)) -> Time {
         let Processor { instruction_ns, map_ns, .. } = *self.processor;
         let Terms { tlb, walk, cache, dram } = self.terms;

@@ -4,7 +4,7 @@ use super::super::SMALL;
 use super::super::touches::Idle;
 use super::PageSize;
 
-/// Steps of an idle time, in which khugepaged runs.
+/// Steps of an idle time; khugepaged runs after each.
 const IDLE_STEPS: u32 = 16;
 
 /// A point of a run.
@@ -79,7 +79,7 @@ impl PageSize<'_> {
         self.course = Some(course);
     }
 
-    /// Take its course.
+    /// Take the recorded course.
     pub fn course(&mut self) -> Vec<Moment> {
         self.course.take().unwrap_or_default()
     }
