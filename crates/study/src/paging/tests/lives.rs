@@ -1,4 +1,4 @@
-//! Pages that end, against lists and loops.
+//! Reference implementation of lifetimes, and tests of studies against it ([`check`]).
 
 mod check;
 mod memories;
@@ -50,7 +50,7 @@ struct PlainPage {
     shared: bool,
 }
 
-/// The steps of one page size, to be replayed by a TLB and by memories.
+/// What happens at one page size, to be replayed by a TLB and by memories.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Log {
     Access { page: u64, frame: Option<usize>, write: bool },
@@ -60,7 +60,7 @@ pub(crate) enum Log {
     Keep(usize),
 }
 
-/// A block's state that is the same for all page sizes.
+/// State of a touched block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Touched {
     /// The next write is reported to its page.
@@ -70,7 +70,7 @@ struct Touched {
     page: usize,
 }
 
-/// Address spaces and pages as tables of every 4 KiB page and every block.
+/// Address spaces as tables of every 4 KiB page, and pages as tables of every block.
 #[derive(Default)]
 pub struct World {
     page: u64,
@@ -166,7 +166,7 @@ impl World {
                 let frame = self.pages[page].frame.take();
                 self.drop_frame(frame, removed);
             } else {
-                self.review(page);
+                self.update_discarded(page);
             }
         }
     }
@@ -187,7 +187,8 @@ impl World {
         }
     }
 
-    fn review(&mut self, page: usize) {
+    /// Update whether the frame of a page is discarded.
+    fn update_discarded(&mut self, page: usize) {
         let Some(frame) = self.pages[page].frame else { return };
         let all = self.in_page(page).all(|block| block.lazy);
         let known = &mut self.frames[frame];
@@ -264,7 +265,7 @@ impl World {
                 let now = Touched { watched: false, lazy: false, of_object: false, page };
                 self.blocks.insert((space, block), now);
                 self.write(page);
-                self.review(page);
+                self.update_discarded(page);
             }
             Some(_) => {}
         }
@@ -301,7 +302,7 @@ impl World {
             self.new_frame(page, map.filter(|map| !own(*map)));
         }
         if !fresh {
-            self.review(page);
+            self.update_discarded(page);
         }
     }
 
@@ -364,7 +365,7 @@ impl World {
                     let page = self.blocks[&(space, block)].page;
                     let now = Touched { watched: true, lazy: true, of_object: false, page };
                     self.blocks.insert((space, block), now);
-                    self.review(page);
+                    self.update_discarded(page);
                     self.shoot_down(page);
                 }
             }

@@ -14,7 +14,7 @@ pub struct Settings {
     pub free: u64,
     /// Limit of private memory, in small pages.
     pub limit: Option<u64>,
-    /// Most small zero pages of a huge page that reclaim does not split (`max_ptes_none`).
+    /// Maximum zero pages of 4 KiB in a huge page that reclaim does not split (`max_ptes_none`).
     pub max_none: u64,
 }
 

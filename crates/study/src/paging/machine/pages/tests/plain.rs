@@ -207,7 +207,7 @@ impl Plain {
         let zeros = matches!(backing, Backing::Zeros | Backing::Unknown);
         let reads = backing == Backing::Zeros && !written;
         let touched = Touched { block, written, lazy: false, used: self.now };
-        // As the page's folio is new, `used` protects it from the reclaim that this fault causes.
+        // The first reference protects the page from the reclaim that it causes: the folio is new.
         if !zeros && written {
             self.small(page);
         } else if !zeros {
