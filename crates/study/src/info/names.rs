@@ -23,7 +23,7 @@ const KERNEL: u64 = 1 << (63 - PAGE_SHIFT);
 pub struct Names {
     regions: Regions,
     processes: FxHashMap<u32, u32>,
-    /// Number of the record before which the next event happened.
+    /// Number of the record after the next event.
     pub next_event: u64,
     /// The process of the last record.
     pub process: u32,
@@ -38,7 +38,7 @@ enum Regions {
 }
 
 impl Names {
-    /// Before the first record of a trace.
+    /// The state before the first record of a trace.
     ///
     /// # Errors
     /// If the events cannot be read.
@@ -117,7 +117,7 @@ impl Names {
         }
     }
 
-    /// The current meaning of code at `addr`.
+    /// The code that is currently mapped at `addr`.
     pub fn code(&mut self, addr: u64) -> Code {
         let (page, process) = (addr >> PAGE_SHIFT, self.process);
         match &self.regions {
@@ -172,9 +172,9 @@ impl Names {
 pub struct Code {
     /// Region id.
     pub region: u32,
-    /// Offset in its file, if the region is a file.
+    /// Offset in the region's file, if it is one.
     pub offset: Option<u64>,
-    /// Which program ran it, of [`Names::programs`].
+    /// Index in [`Names::programs`] of the program that ran it.
     pub program: u32,
 }
 
@@ -198,8 +198,9 @@ struct Mapped {
     ids: HashMap<String, u32>,
     mappings: Vec<Mapping>,
     known: HashMap<Mapping, u32>,
-    /// Of mappings, by process.
+    /// Mapping ids by page, of each process.
     spaces: FxHashMap<u32, Ranges<u32>>,
+    /// Mapping ids of page caches of files.
     files: Ranges<u32>,
     programs: Vec<String>,
     program_of: FxHashMap<u32, u32>,
@@ -250,7 +251,7 @@ impl Mapped {
                 return;
             }
             RegionKind::Fork | RegionKind::Vfork => {
-                // Traces of schema 1 name the child.
+                // In traces of schema 1, `to` is 0 and the event is of the child.
                 let (parent, child) = match event.to {
                     0 => (running, process),
                     child => (process, child as u32),
@@ -318,7 +319,7 @@ impl Mapped {
         let space = self.spaces.entry(process).or_default();
         match id {
             Some(id) if event.event == RegionKind::Brk => {
-                // The event has the whole heap, which may have shrunk.
+                // Replace the whole heap, which may have shrunk.
                 space.retain(|known| known != id);
                 space.map(first, last, id);
             }

@@ -39,9 +39,10 @@ pub struct Pass {
     pub touched_pages: Vec<u64>,
     /// Every (page, region) of pages that were touched in several regions.
     multiple: FxHashSet<(u32, u32)>,
+    /// Incremented at events.
     pub epoch: u32,
     bin: u16,
-    /// Intervals that the working set covers.
+    /// Number of intervals that a working set covers.
     window: usize,
     /// Number of pages by the interval of their last touch.
     last_in_bin: Vec<u64>,
@@ -49,13 +50,15 @@ pub struct Pass {
     pub resident: Option<ResidentTracker>,
     /// Pages touched in this batch, without repeats.
     pub touched: Vec<u32>,
+    /// The last touched page.
     last: u32,
+    /// Touches of the same page as the previous touch.
     pub repeats: u64,
     pub code: CodeSample,
 }
 
 impl Pass {
-    /// Before the first record. The working set is of the last `window` intervals.
+    /// The state before the first record. A working set covers `window` intervals.
     pub fn new(names: Names, resident: Option<ResidentTracker>, window: usize) -> Self {
         Self {
             names,

@@ -1,4 +1,4 @@
-//! The resident set over the trace. Most touches do not change it.
+//! The resident set over the trace. Most touches do not change the set, so each page caches that.
 
 use nearfar_trace::{KindSet, Reader, Result};
 
@@ -12,14 +12,14 @@ pub struct ResidentTracker {
     /// The set.
     pub set: ResidentSet,
     events: Events,
-    /// Number of events so far that changed anything, + 1.
+    /// Number of events so far that changed a page or an address space, + 1.
     interval: u32,
     /// Address space of the running thread.
     space: u32,
 }
 
 impl ResidentTracker {
-    /// Before the first record.
+    /// The state before the first record.
     pub fn new(reader: &Reader) -> Result<Self> {
         let set = ResidentSet::new(Spaces::new(&reader.info().threads), true);
         Ok(Self { set, events: Events::new(reader)?, interval: 1, space: 0 })

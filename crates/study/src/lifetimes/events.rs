@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 
-/// The remaining events, in order.
+/// The remaining events of a trace, in order.
 pub struct Events {
     events: std::vec::IntoIter<RegionEvent>,
     /// Records passed so far.
@@ -20,7 +20,7 @@ pub enum Next {
 }
 
 impl Events {
-    /// Before the first record of a trace; without [`RegionKind::Idle`].
+    /// All events of a trace except [`RegionKind::Idle`].
     ///
     /// # Errors
     /// If the events cannot be read.
@@ -28,7 +28,7 @@ impl Events {
         Self::of(reader, |event| event.event != RegionKind::Idle)
     }
 
-    /// The same, with all events.
+    /// All events of a trace.
     ///
     /// # Errors
     /// If the events cannot be read.
@@ -54,7 +54,7 @@ impl Events {
         idle.map(|event| (event.offset as f64 / 1000.0).max(1.0))
     }
 
-    /// Number of the record after the next event.
+    /// Number of the first record after the next event; `u64::MAX` if there is none.
     pub fn next_at(&self) -> u64 {
         self.events.as_slice().first().map_or(u64::MAX, |event| event.at)
     }

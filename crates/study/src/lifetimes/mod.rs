@@ -79,7 +79,7 @@ pub fn place(space: u32, addr: u64) -> u64 {
     if addr >> 63 == 0 { addr | u64::from(space) << SPACE_SHIFT } else { addr }
 }
 
-/// The address of such a number.
+/// The address of a [`place`].
 #[inline]
 pub fn address(place: u64) -> u64 {
     if place >> 63 == 0 { place & ((1 << SPACE_SHIFT) - 1) } else { place }

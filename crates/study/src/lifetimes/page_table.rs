@@ -27,7 +27,7 @@ pub enum Action {
 
 #[derive(Clone, Copy, Default)]
 struct Page {
-    /// Address and space by page size.
+    /// See [`PageTable::number`].
     number: u64,
     /// Number of touched blocks; 0 for unused ids.
     live: u32,
@@ -43,9 +43,9 @@ struct Frame {
     /// Number of pages with this frame.
     pages: u32,
     used: bool,
-    /// Object and offset.
+    /// Object and byte offset; `None` for private memory.
     object: Option<(u32, u64)>,
-    /// Survives its last page.
+    /// The frame survives its last page.
     stays: bool,
     discarded: bool,
     /// Whether the frame is simulated.
@@ -94,7 +94,7 @@ impl PageTable {
         Self { files, ..self }
     }
 
-    /// Upper bound of all ids so far.
+    /// Ids so far are less than this.
     pub fn ids(&self) -> usize {
         self.pages.len()
     }
@@ -105,7 +105,7 @@ impl PageTable {
         self.page_of[block as usize]
     }
 
-    /// The number of a page: its place >> page shift.
+    /// The number of a page: its [`place`](super::place) >> page shift.
     pub fn number(&self, page: u32) -> u64 {
         self.pages[page as usize].number
     }
@@ -430,7 +430,7 @@ impl PageTable {
         }
     }
 
-    /// Nothing more is born in a page at this number.
+    /// Remove `page` from `ids`: blocks born at its number get a new page.
     fn forget_number(&mut self, number: u64, page: u32) {
         if self.ids.get(&number) == Some(&page) {
             self.ids.remove(&number);

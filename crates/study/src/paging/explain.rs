@@ -153,7 +153,7 @@ pub struct Explained {
 /// region can count in several.
 ///
 /// # Errors
-/// If the trace cannot be read or has no records of these kinds; errors of `on_progress`.
+/// If the trace cannot be read or has no records of the selected kinds; errors of `on_progress`.
 pub fn explain(
     reader: &Reader,
     options: &Options,
@@ -225,7 +225,7 @@ pub fn explain_on_machine(
 /// Whether pages have lifetimes, and the first memory size of `options` in bytes.
 ///
 /// # Errors
-/// If the trace cannot be read or has no records of these kinds; errors of `on_progress`.
+/// If the trace cannot be read or has no records of the selected kinds; errors of `on_progress`.
 pub fn memory_bytes(
     reader: &Reader,
     options: &Options,

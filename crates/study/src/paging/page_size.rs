@@ -173,7 +173,7 @@ impl Grouped {
 }
 
 impl PageSize {
-    /// Before the first reference.
+    /// The state before the first reference.
     pub fn new(job: Job) -> Self {
         let Job { shift, block_shift, tlb, sample, lives, files, engines, prefetch_pages } = job;
         let sets = |buffer: &Buffer| matches!(buffer, Buffer::Sets(_));

@@ -41,7 +41,7 @@ pub struct TlbAndMemory {
 }
 
 impl TlbAndMemory {
-    /// Before the first reference.
+    /// The state before the first reference.
     pub fn new(tlb: TlbSpec, memory: Box<dyn Memory>) -> Self {
         Self {
             first: Buffer::new(tlb.first),

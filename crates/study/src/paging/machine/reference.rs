@@ -36,7 +36,7 @@ struct OneByOne<'a> {
 }
 
 impl<'a> OneByOne<'a> {
-    /// Before the first reference.
+    /// The state before the first reference.
     ///
     /// # Errors
     /// If the events cannot be read.

@@ -178,7 +178,7 @@ pub struct Bursts {
 }
 
 impl Bursts {
-    /// Before the first record, for a program that made `references`.
+    /// The state before the first record, for a program that made `references`.
     pub fn new(
         sample: &PageSample,
         references: u64,

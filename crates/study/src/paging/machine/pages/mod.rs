@@ -135,7 +135,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Before the first reference.
+    /// The state before the first reference.
     pub fn new(settings: &Settings) -> Self {
         let Settings { policy, khugepaged, free, limit, max_none } = settings;
         Self {
@@ -428,7 +428,7 @@ impl Pages {
         if folio == SWAPPED {
             self.swap_in(number);
         } else if folio == OTHER || folio == DROPPED {
-            // The page was read first, so it is the zero page or a file's, or was dropped.
+            // The zero page or a file page, which was only read so far, or a dropped page.
             self.shoot_down(block);
             self.small(number);
             self.blocks[block as usize].order = 0;

@@ -60,7 +60,10 @@ const LIVES: [u64; 4] = [4096, 8192, 65_536, 2 << 20];
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn clock_with_lifetimes_is_exact(steps in steps(), tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"])) {
+    fn clock_with_lifetimes_is_exact(
+        steps in steps(),
+        tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"]),
+    ) {
         check_lives(&steps, &LIVES, tlb, "clock");
     }
     #[test]
@@ -76,7 +79,10 @@ proptest! {
         check_options(&steps, &linux_options("linux", &[4096, 16_384], &SIZES, swappiness, every));
     }
     #[test]
-    fn mglru_with_lifetimes_is_exact(steps in steps(), swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200])) {
+    fn mglru_with_lifetimes_is_exact(
+        steps in steps(),
+        swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200]),
+    ) {
         check_options(&steps, &linux_options("mglru", &[4096, 16_384], &SIZES, swappiness, 1));
     }
 }
