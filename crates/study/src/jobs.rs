@@ -93,9 +93,6 @@ pub fn run<I: Sync, T: Send>(
 }
 
 /// A pool of `threads` threads (0 = one per core).
-///
-/// # Errors
-/// If they cannot be started.
 pub(crate) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)

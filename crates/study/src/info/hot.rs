@@ -77,13 +77,11 @@ pub struct CodeSample {
 }
 
 impl CodeSample {
-    /// A thread fetches code.
     #[inline]
     pub fn fetch(&mut self, thread: u32, addr: u64) {
         *slot(&mut self.fetched, thread) = Some(addr);
     }
 
-    /// A thread references data.
     #[inline]
     pub fn data(&mut self, thread: u32, page: u64, names: &mut Names) {
         self.skip += 1;

@@ -29,7 +29,6 @@ pub struct Names {
     pub process: u32,
 }
 
-/// Maps pages to region ids.
 enum Regions {
     /// From region events.
     Mapped(Box<Mapped>),
@@ -38,10 +37,6 @@ enum Regions {
 }
 
 impl Names {
-    /// The state before the first record of a trace.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     pub fn new(reader: &Reader) -> Result<Self> {
         use RegionKind as K;
         let threads = &reader.info().threads;
@@ -73,7 +68,6 @@ impl Names {
         Ok(names)
     }
 
-    /// The process of a thread.
     pub fn process_of(&self, thread: u32) -> u32 {
         self.processes.get(&thread).copied().unwrap_or(0)
     }
@@ -346,7 +340,6 @@ impl Mapped {
         space.shift(first, last, by, |id| moved.get(&id).copied().unwrap_or(id));
     }
 
-    /// The mapping of a page.
     fn find(&self, process: u32, page: u64) -> u32 {
         let mapped = self.spaces.get(&process).and_then(|space| space.find(page));
         let file = if page >= KERNEL { self.files.find(page) } else { None };

@@ -9,7 +9,6 @@ use super::pages::{self, Pages};
 use super::resident_set::ResidentTracker;
 use super::{PAGE, PAGE_SHIFT, WorkingSet, last_page};
 
-/// State of a page.
 #[derive(Default)]
 pub struct PageState {
     pub number: u64,
@@ -29,7 +28,6 @@ pub struct PageState {
 /// Records by kind (5 used; 8 so that a masked index is in range).
 pub type Counts = [u64; 8];
 
-/// Counts of the pass.
 pub struct Pass {
     pub names: Names,
     pub pages: Pages,
@@ -58,7 +56,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// The state before the first record. A working set covers `window` intervals.
+    /// A working set covers `window` intervals.
     pub fn new(names: Names, resident: Option<ResidentTracker>, window: usize) -> Self {
         Self {
             names,

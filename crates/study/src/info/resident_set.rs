@@ -9,7 +9,6 @@ const _: () = assert!(PAGE == PAGE_SHIFT);
 
 /// The resident set at the current position in the trace.
 pub struct ResidentTracker {
-    /// The set.
     pub set: ResidentSet,
     events: Events,
     /// Number of events so far that changed a page or an address space, + 1.
@@ -19,7 +18,6 @@ pub struct ResidentTracker {
 }
 
 impl ResidentTracker {
-    /// The state before the first record.
     pub fn new(reader: &Reader) -> Result<Self> {
         let set = ResidentSet::new(Spaces::new(&reader.info().threads), true);
         Ok(Self { set, events: Events::new(reader)?, interval: 1, space: 0 })
@@ -32,7 +30,6 @@ impl ResidentTracker {
         }
     }
 
-    /// Switch to a thread.
     pub fn switch_to(&mut self, thread: u32) {
         self.space = self.set.spaces().of_thread(thread);
     }

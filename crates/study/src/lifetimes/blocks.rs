@@ -80,7 +80,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// The state before the first reference. Blocks have 2^`shift` bytes, at most 4 KiB; pages at most
+    /// Blocks have 2^`shift` bytes, at most 4 KiB; pages at most
     /// 2^`largest` bytes.
     pub fn new(shift: u32, largest: u32, spaces: Spaces) -> Self {
         assert!(shift <= PAGE && shift <= largest, "blocks of 2^{shift} bytes");
@@ -92,7 +92,6 @@ impl Blocks {
         self.areas = true;
     }
 
-    /// The address spaces.
     pub fn spaces(&mut self) -> &mut Spaces {
         &mut self.spaces
     }

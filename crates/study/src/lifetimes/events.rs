@@ -13,7 +13,6 @@ pub struct Events {
 
 /// The next part of a batch.
 pub enum Next {
-    /// An event.
     Event(RegionEvent),
     /// Records without an event between them.
     Records(Range<usize>),
@@ -21,17 +20,11 @@ pub enum Next {
 
 impl Events {
     /// All events of a trace except [`RegionKind::Idle`].
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     pub fn new(reader: &Reader) -> Result<Self> {
         Self::of(reader, |event| event.event != RegionKind::Idle)
     }
 
     /// All events of a trace.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     pub fn all(reader: &Reader) -> Result<Self> {
         Self::of(reader, |_| true)
     }

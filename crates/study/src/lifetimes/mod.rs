@@ -59,9 +59,6 @@ nearfar_schema::choices! {
 }
 
 /// Whether a trace has the events that lifetimes require.
-///
-/// # Errors
-/// If the events cannot be read.
 pub fn known(reader: &Reader) -> Result<bool> {
     let maps = |event: &RegionEvent| matches!(event.event, RegionKind::Map | RegionKind::Brk);
     Ok(reader.info().has_lifetimes() && reader.regions()?.iter().any(maps))

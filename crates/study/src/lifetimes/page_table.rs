@@ -13,10 +13,17 @@ pub const NO_FRAME: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A translation is removed.
-    Shootdown { page: u32, number: u64 },
+    Shootdown {
+        page: u32,
+        number: u64,
+    },
     /// The next reference to the frame is its first, through the page of this number.
-    Begin { frame: u32, number: u64, of_file: bool, executable: bool },
-    /// A frame is freed.
+    Begin {
+        frame: u32,
+        number: u64,
+        of_file: bool,
+        executable: bool,
+    },
     Free(u32),
     /// The content of a frame is discarded (`MADV_FREE`).
     Discard(u32),
@@ -48,7 +55,6 @@ struct Frame {
     /// The frame survives its last page.
     stays: bool,
     discarded: bool,
-    /// Whether the frame is simulated.
     simulated: bool,
 }
 
@@ -58,7 +64,6 @@ pub type FrameFilter = dyn Fn(u64) -> bool + Send;
 /// Pages of one size.
 #[derive(Default)]
 pub struct PageTable {
-    /// log2 of the page size.
     shift: u32,
     block_shift: u32,
     page_of: Vec<u32>,
@@ -99,7 +104,6 @@ impl PageTable {
         self.pages.len()
     }
 
-    /// The page of a block.
     #[inline]
     pub fn page(&self, block: u32) -> u32 {
         self.page_of[block as usize]
@@ -110,7 +114,6 @@ impl PageTable {
         self.pages[page as usize].number
     }
 
-    /// Current number of simulated frames.
     pub fn used(&self) -> u64 {
         self.used
     }
@@ -136,7 +139,6 @@ impl PageTable {
         self.actions.drain(..)
     }
 
-    /// Apply a change.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Born { block, number, backing, written } => {

@@ -15,13 +15,12 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// The state before the first reference. Blocks have 2^`block_shift` bytes. Without `files`, file pages
+    /// Blocks have 2^`block_shift` bytes. Without `files`, file pages
     /// do not count.
     pub fn new(block_shift: u32, files: bool) -> Self {
         Self { table: PageTable::new(PAGE, block_shift, None).with_files(files), frames: 0 }
     }
 
-    /// Apply a change of blocks.
     pub fn apply(&mut self, change: &Change) {
         self.table.apply(change);
         self.table.actions();
@@ -51,7 +50,7 @@ pub struct ResidentSet {
 }
 
 impl ResidentSet {
-    /// The state before the first reference. Without `files`, file pages do not count.
+    /// Without `files`, file pages do not count.
     pub fn new(spaces: Spaces, files: bool) -> Self {
         Self { blocks: Blocks::new(PAGE, PAGE, spaces), peak: Peak::new(PAGE, files) }
     }
@@ -63,7 +62,6 @@ impl ResidentSet {
         self.apply_changes() | matches!(event.event, K::Fork | K::Vfork | K::Exec | K::Exit)
     }
 
-    /// The address spaces.
     pub fn spaces(&mut self) -> &mut Spaces {
         self.blocks.spaces()
     }
@@ -76,7 +74,6 @@ impl ResidentSet {
         !self.blocks.watched(block)
     }
 
-    /// The counts so far.
     pub fn peak(&self) -> &Peak {
         &self.peak
     }
@@ -117,9 +114,6 @@ impl ResidentSet {
 
 /// The peak resident set of a trace in bytes ([`Peak`]), for the pages that records of `kinds`
 /// touch. A memory of this size evicts nothing.
-///
-/// # Errors
-/// If the trace cannot be read; errors of `on_progress`.
 pub fn peak_resident(
     reader: &Reader,
     kinds: KindSet,

@@ -19,12 +19,10 @@ impl Recent {
         self.0[number as usize % SLOTS] == number
     }
 
-    /// Add a block.
     pub fn insert(&mut self, number: u64) {
         self.0[number as usize % SLOTS] = number;
     }
 
-    /// Remove all blocks.
     pub fn clear(&mut self) {
         self.0.fill(EMPTY);
     }

@@ -32,13 +32,11 @@ pub enum Backing {
         start: u64,
         /// Whether a write makes a copy.
         private: bool,
-        /// Whether it is writable.
         writable: bool,
         /// Whether its pages stay in memory when unmapped, as file pages do.
         stays: bool,
         /// Whether its pages are read from a file.
         of_file: bool,
-        /// Whether it is executable.
         executable: bool,
     },
 }
@@ -146,16 +144,13 @@ pub struct Spaces {
     spaces: Vec<Space>,
     /// Page caches of files.
     files: Ranges<Backing>,
-    /// Number of objects.
     objects: u32,
     /// Objects by device and inode.
     known: HashMap<(u64, u64), u32>,
-    /// See [`Spaces::filtered`].
     filtered: bool,
 }
 
 impl Spaces {
-    /// One empty address space.
     pub fn new(threads: &[ThreadInfo]) -> Self {
         let mut spaces = Self {
             process_of: threads.iter().map(|thread| (thread.index, thread.process)).collect(),
@@ -279,7 +274,6 @@ impl Spaces {
         (base + first, base + last)
     }
 
-    /// The backing of private memory.
     fn zeros(&self) -> Backing {
         if self.filtered { Backing::Unknown } else { Backing::Zeros }
     }

@@ -14,7 +14,6 @@ use super::clear::clear_page;
 pub struct AllocOptions {
     /// `vmalloc` of the kernel, or a program.
     pub allocator: Allocator,
-    /// The placement policy.
     pub policy: Policy,
     /// The node whose cores allocate.
     pub from: usize,
@@ -231,7 +230,6 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Why an allocation is impossible.
 fn failure(
     memories: &[Memory],
     options: &AllocOptions,

@@ -40,12 +40,10 @@ pub struct PageTime {
 }
 
 impl PageTime {
-    /// The slowest part's time.
     pub fn ns(&self) -> f64 {
         self.core_ns.max(self.medium_ns).max(self.link_ns)
     }
 
-    /// The slowest part.
     pub fn bound_by(&self) -> &'static str {
         let slowest = self.ns();
         if self.link_ns == slowest {

@@ -35,7 +35,6 @@ pub struct Stream {
 pub enum Load<'a> {
     /// A recorded program, behind caches if there are any.
     Trace(&'a Reader, Option<Geometry>),
-    /// A generated stream.
     Stream(Stream),
 }
 

@@ -8,7 +8,6 @@ pub const SIZES: usize = 10;
 /// Counts of one memory size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Page faults.
     pub faults: u64,
     /// Evictions of pages written since they became resident.
     pub dirty_evictions: u64,
@@ -31,7 +30,6 @@ pub trait Engine: Send {
     fn begin(&mut self, _page: u32, _number: u64) {}
     /// A page that has just begun belongs to a file, and may be executable.
     fn begin_file(&mut self, page: u32, executable: bool);
-    /// The program freed a page.
     fn free(&mut self, page: u32);
     /// The content of a page was discarded, until [`Engine::undo_discard`]: the page is clean, and
     /// a fault on it is not a swap-in.
@@ -49,7 +47,6 @@ pub const NO_REPRESENTATIVE: u8 = u8::MAX;
 
 /// A window at one page size. Its blocks have local numbers, in order of first reference.
 pub struct View<'a> {
-    /// The window's chunk.
     pub chunk: &'a Chunk,
     /// First `j` of the window in the chunk.
     pub first: usize,
@@ -68,7 +65,6 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Page of a local number.
     #[inline]
     pub fn page(&self, local: u8) -> u32 {
         self.pages[usize::from(local)]

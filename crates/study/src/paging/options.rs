@@ -136,15 +136,12 @@ pub struct Options {
     /// The smallest page size of the whole study, of which `page_sizes` may be a subset. It
     /// determines the block size with lifetimes.
     pub finest: u64,
-    /// Memory sizes.
     pub memory: Vec<MemorySize>,
     /// Memories with fewer frames are not simulated.
     pub min_frames: u64,
     /// Number of pages above which page state is prefetched. Affects speed only.
     pub prefetch_pages: usize,
-    /// The TLB.
     pub tlb: TlbSpec,
-    /// Replacement policy.
     pub replacement: PolicyEntry,
     /// The kernel's `vm.swappiness`.
     pub swappiness: u64,

@@ -34,7 +34,6 @@ pub struct Job {
     pub lives: bool,
     /// With lifetimes: file pages take frames.
     pub files: bool,
-    /// The memories.
     pub engines: Vec<Box<dyn Engine>>,
     /// [`Options::prefetch_pages`](super::options::Options::prefetch_pages).
     pub prefetch_pages: usize,
@@ -173,7 +172,6 @@ impl Grouped {
 }
 
 impl PageSize {
-    /// The state before the first reference.
     pub fn new(job: Job) -> Self {
         let Job { shift, block_shift, tlb, sample, lives, files, engines, prefetch_pages } = job;
         let sets = |buffer: &Buffer| matches!(buffer, Buffer::Sets(_));
@@ -208,7 +206,6 @@ impl PageSize {
         }
     }
 
-    /// Simulate a chunk.
     pub fn chunk(&mut self, chunk: &Chunk) {
         let mut grouped = Grouped::new();
         let mut frames_grouped = Grouped::new();
@@ -303,7 +300,6 @@ impl PageSize {
         }
     }
 
-    /// Apply a change of blocks.
     fn change(&mut self, change: &Change) {
         let Pages::Lives(pages) = &mut self.pages else { return };
         pages.apply(change);
@@ -352,7 +348,6 @@ impl PageSize {
         }
     }
 
-    /// Misses of the TLB.
     pub fn tlb(&self) -> TlbOutcome {
         self.tlb
     }

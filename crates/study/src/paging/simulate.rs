@@ -71,9 +71,6 @@ pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
 
 /// Whether pages have lifetimes, and the memory size of 100 %: with lifetimes the peak resident
 /// set, which takes a pass over the trace if any memory size is a fraction; else the footprint.
-///
-/// # Errors
-/// If the trace cannot be read; errors of `on_progress`.
 pub fn whole_bytes(
     reader: &Reader,
     options: &Options,

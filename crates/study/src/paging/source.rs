@@ -30,9 +30,6 @@ pub struct Source {
 
 impl Source {
     /// The whole trace, for some of the study's page sizes, ascending. `lives`: with lifetimes.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     pub fn new(
         reader: &Reader,
         options: &Options,
@@ -64,9 +61,6 @@ impl Source {
     }
 
     /// Fill the next chunk. Returns false at the end of the trace.
-    ///
-    /// # Errors
-    /// If the trace cannot be read.
     pub fn fill(&mut self, chunk: &mut Chunk) -> Result<bool> {
         let Self { groups, group, windower, events, batch, .. } = self;
         windower.begin(chunk);
@@ -109,9 +103,6 @@ fn add(windower: &mut Windower, events: &mut Events, batch: &mut Batch, chunk: &
 /// All chunks of `source`, and the peak resident set in bytes, for studies whose memory sizes are
 /// known only at the end of the trace. `None` if the windows of all `records` would take more than a
 /// quarter of `--max-memory`, or [`MAX_CACHED`].
-///
-/// # Errors
-/// If the trace cannot be read; errors of `on_progress`.
 pub fn cached_chunks(
     mut source: Source,
     options: &Options,

@@ -29,7 +29,6 @@ enum State {
 }
 
 impl Stack {
-    /// Empty memories.
     pub fn new(memories: &[Setup]) -> Self {
         Self {
             stack: StackDistance::new(),

@@ -30,7 +30,6 @@ struct Host {
 pub struct Study {
     /// The options as given, with the view resolved.
     pub request: Request,
-    /// The options of the simulation.
     pub options: Options,
     hosts: Vec<Host>,
 }

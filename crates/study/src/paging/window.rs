@@ -41,7 +41,6 @@ const NO_REF: u8 = u8::MAX;
 pub struct Chunk {
     /// First `j` of each window, and the end.
     pub starts: Vec<u32>,
-    /// Block id.
     pub block: Vec<u32>,
     /// Bit mask of local numbers referenced in the segment after its first reference.
     pub again: Vec<u64>,

@@ -23,9 +23,6 @@ use crate::slot;
 
 /// Attribute the costs at each of `page_sizes`. `memory` has the page table, TLB and memory, without
 /// references so far, that determine faults for lack of memory.
-///
-/// # Errors
-/// If the trace cannot be read; errors of `on_progress`.
 pub fn explain(
     reader: &Reader,
     options: &Options,

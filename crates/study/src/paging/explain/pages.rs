@@ -8,7 +8,6 @@ use crate::paging::explain::memory::{Target, TlbAndMemory};
 
 /// Pages of one size.
 pub enum Pages {
-    /// Without lifetimes.
     Permanent {
         /// log2 of the page size.
         shift: u32,
@@ -32,9 +31,6 @@ pub struct Lives {
 
 impl Pages {
     /// Pages of 2^`shift` bytes with lifetimes. Without `files`, file pages take no frames.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     pub fn lives(reader: &Reader, spaces: Spaces, shift: u32, files: bool) -> Result<Self> {
         let block_shift = shift.min(lifetimes::PAGE);
         Ok(Pages::Lives(Box::new(Lives {
@@ -47,7 +43,6 @@ impl Pages {
         })))
     }
 
-    /// log2 of the block size in bytes.
     pub fn block_shift(&self) -> u32 {
         match self {
             Pages::Permanent { shift, .. } => *shift,

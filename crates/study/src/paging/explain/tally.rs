@@ -27,9 +27,6 @@ pub struct Tally {
 
 impl Tally {
     /// Empty counts; `shift` is log2 of the page size.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     pub fn new(reader: &Reader, shift: u32) -> Result<Self> {
         Ok(Self {
             names: Names::new(reader)?,
@@ -94,7 +91,6 @@ impl Tally {
         }
     }
 
-    /// The result.
     pub fn finish(mut self) -> Explained {
         self.commit();
         if self.fetched.is_empty() {

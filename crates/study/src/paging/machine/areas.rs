@@ -22,7 +22,6 @@ pub struct AreaCosts {
 pub struct Areas(Vec<AreaCosts>);
 
 impl Areas {
-    /// The costs of an area.
     pub fn of(&mut self, area: u32) -> &mut AreaCosts {
         slot(&mut self.0, area)
     }
@@ -38,7 +37,6 @@ impl Areas {
         }
     }
 
-    /// All areas.
     pub fn all(&self) -> &[AreaCosts] {
         &self.0
     }

@@ -70,7 +70,6 @@ impl Last {
         Some(*page)
     }
 
-    /// Insert or update a page.
     pub fn put(&mut self, page: Page, now: u64) -> Put {
         if self.find(page.number, now).is_some() {
             let place = usize::from(self.hints[page.number as usize % HINTS]);

@@ -84,9 +84,6 @@ pub struct Time {
 pub type Host<'a> = (&'a Processor, &'a [Storage]);
 
 /// Check that this view supports all page sizes.
-///
-/// # Errors
-/// If it does not.
 pub(super) fn check(page_sizes: &[u64]) -> Result<()> {
     let supported = 1 << SMALL..=1u64 << LARGE;
     match page_sizes.iter().find(|size| !supported.contains(size)) {

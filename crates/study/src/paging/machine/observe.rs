@@ -20,7 +20,6 @@ pub trait Observe {
     }
     /// The last fetch of the records counted by [`Observe::repeats`].
     fn fetched(&mut self, _thread: usize, _addr: u64) {}
-    /// A batch of records begins.
     fn batch(&mut self, _batch: &Batch) {}
     /// An event happened, so pages may have changed.
     fn event(&mut self) {}
@@ -42,12 +41,10 @@ pub struct Access {
     pub number: u64,
     /// As in [`Touch`](super::touches::Touch).
     pub block: u32,
-    /// A write.
     pub write: bool,
     /// The reference may change the state of the page.
     pub changes: bool,
     /// The first line of the record.
     pub first: bool,
-    /// The address of the line.
     pub addr: u64,
 }

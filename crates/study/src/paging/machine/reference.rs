@@ -36,10 +36,6 @@ struct OneByOne<'a> {
 }
 
 impl<'a> OneByOne<'a> {
-    /// The state before the first reference.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     fn new(
         reader: &Reader,
         options: &Options,
@@ -116,16 +112,12 @@ impl<'a> OneByOne<'a> {
         }
     }
 
-    /// The time so far.
     fn time(self) -> Time {
         self.size.time((self.instructions.values().sum(), self.surroundings.maps()))
     }
 }
 
 /// The time of one page size.
-///
-/// # Errors
-/// If the trace cannot be read.
 pub fn time(
     reader: &Reader,
     options: &Options,

@@ -51,15 +51,11 @@ pub struct Touch {
     /// Cache line of the page-table entry of these 4 KiB; lines are numbered in the order of first
     /// use.
     pub line: u32,
-    /// Index of the thread.
     pub thread: u32,
     /// Where the line was found.
     pub found: Found,
-    /// An instruction fetch.
     pub fetch: bool,
-    /// A write.
     pub write: bool,
-    /// The TLB operation.
     pub tlb: TlbOp,
 }
 
@@ -85,7 +81,6 @@ pub struct Idle {
     pub parallel: Option<f64>,
 }
 
-/// State of a thread.
 #[derive(Clone)]
 struct Thread {
     instructions: u64,
@@ -158,7 +153,6 @@ impl Touches {
         self.blocks.watch_areas();
     }
 
-    /// Records so far.
     pub fn records(&self) -> u64 {
         self.records
     }

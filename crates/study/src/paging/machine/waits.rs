@@ -51,7 +51,6 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// The costs since `before`.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             walks: self.walks - before.walks,
@@ -143,7 +142,6 @@ pub struct PageSize<'a> {
     entries: [Entry; ORDERS],
     /// The course of the run, if it is recorded; khugepaged runs at its moments.
     course: Option<Vec<Moment>>,
-    /// The time of the run.
     clock: Clock,
     /// Costs by area, if they are counted.
     areas: Option<Areas>,
@@ -201,7 +199,6 @@ impl<'a> PageSize<'a> {
         self
     }
 
-    /// Count costs by area.
     pub fn by_area(mut self) -> Self {
         self.areas = Some(Areas::default());
         self
@@ -213,7 +210,6 @@ impl<'a> PageSize<'a> {
         self
     }
 
-    /// Process a chunk.
     pub fn chunk(&mut self, chunk: &Chunk, watch: &mut impl Watch) {
         let mut aged = std::mem::take(&mut self.aged);
         let mut changes = chunk.changes.iter().peekable();
@@ -253,7 +249,6 @@ impl<'a> PageSize<'a> {
         (self.pages.faults, self.pages.events, self.pages.peak_mapped << SMALL)
     }
 
-    /// log2 of the page size.
     pub fn shift(&self) -> u32 {
         self.shift
     }
@@ -334,7 +329,6 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    /// Process a touch.
     pub fn touch(&mut self, touch: &Touch, walks: &mut impl Lines) {
         let Processor { tlbs, latencies, window, .. } = self.processor;
         self.thread(touch.thread);

@@ -157,9 +157,7 @@ struct Open {
 struct Measured {
     /// Its records, times the code blocks that it represents.
     weight: f64,
-    /// Measured records.
     records: u64,
-    /// Counts of each page size.
     counts: Vec<Counts>,
 }
 
@@ -178,7 +176,7 @@ pub struct Bursts {
 }
 
 impl Bursts {
-    /// The state before the first record, for a program that made `references`.
+    /// `references`: all that the program made.
     pub fn new(
         sample: &PageSample,
         references: u64,

@@ -90,7 +90,6 @@ impl Sample {
 /// A page size without cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeftOut {
-    /// Page size, bytes.
     pub page_bytes: u64,
     /// A lower bound of the memory that holds all of its pages, bytes; `None` if the trace does not
     /// hold what the page size needs.
@@ -159,17 +158,14 @@ fn estimate(values: &[f64]) -> (f64, f64) {
 
 /// A study of a sample.
 pub struct Sampled<'a> {
-    /// The trace.
     pub reader: &'a Reader,
     /// The sample that it holds.
     pub sample: &'a PageSample,
-    /// Options of the study.
     pub options: &'a Options,
     /// Pages have lifetimes.
     pub lives: bool,
     /// Memory sizes in bytes, with the fractions that they were given as.
     pub memory: &'a [(u64, Option<f64>)],
-    /// The threads to use.
     pub pool: &'a ThreadPool,
 }
 

@@ -91,9 +91,6 @@ fn pieces(
 
 impl TraceSample {
     /// Read the trace, and simulate the bursts at `page_sizes`.
-    ///
-    /// # Errors
-    /// If the trace cannot be read; errors of `on_progress`.
     pub fn read(
         study: &Sampled<'_>,
         page_sizes: &[u64],
@@ -157,9 +154,6 @@ impl TraceSample {
 
 /// Apply the records of sampled pages, and the events between them, to the simulations of each group
 /// and, last, of the whole sample.
-///
-/// # Errors
-/// If the trace cannot be read again; errors of `on_progress`.
 pub fn simulate(
     study: &Sampled<'_>,
     sample: Sample,

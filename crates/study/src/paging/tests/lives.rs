@@ -60,7 +60,6 @@ pub(crate) enum Log {
     Keep(usize),
 }
 
-/// State of a touched block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Touched {
     /// The next write is reported to its page.
@@ -81,7 +80,6 @@ pub struct World {
     heaps: Vec<Option<(u64, u64)>>,
     kernel: Vec<(u64, u64, Map)>,
     blocks: BTreeMap<(usize, u64), Touched>,
-    /// All pages so far.
     pages: Vec<PlainPage>,
     /// Existing pages, by space and number.
     numbers: BTreeMap<(usize, u64), usize>,
@@ -89,7 +87,6 @@ pub struct World {
     pub(crate) log: Vec<Log>,
     events: u64,
     freed: u64,
-    /// Peak number of frames.
     pub peak: u64,
 }
 
@@ -103,7 +100,6 @@ impl World {
         world
     }
 
-    /// Current number of frames.
     pub fn resident(&self) -> u64 {
         self.frames.len() as u64 - self.freed
     }
@@ -242,7 +238,6 @@ impl World {
         self.frames.len() - 1
     }
 
-    /// A write to private memory.
     fn write(&mut self, page: usize) {
         let frame = self.pages[page].frame;
         if let Some(frame) = frame
@@ -256,7 +251,6 @@ impl World {
         self.new_frame(page, None);
     }
 
-    /// One reference to a block.
     fn reference(&mut self, space: usize, block: u64, write: bool) {
         let space = if block * self.block < KERNEL { space } else { 0 };
         match self.blocks.get(&(space, block)).copied() {
@@ -306,7 +300,6 @@ impl World {
         }
     }
 
-    /// A record of the trace.
     pub fn record(&mut self, record: &Record) {
         let space = self.space(self.processes[record.thread as usize]);
         let last = record.addr.saturating_add(u64::from(record.size) - 1);
@@ -329,7 +322,6 @@ impl World {
         Map { object, start, private, writable, executable, stays: e.inode != 0 }
     }
 
-    /// An event of the trace.
     pub fn event(&mut self, e: &RegionEvent) {
         self.events += 1;
         let process = self.processes[e.thread as usize];

@@ -105,7 +105,6 @@ pub fn options(pages: &[u64], memory: Vec<MemorySize>, tlb: &str, policy: &str) 
     Options { min_frames: 1, prefetch_pages: 8, ..options }
 }
 
-/// Sets of a TLB level.
 fn sets(level: Level) -> u64 {
     level.ways.map_or(1, |ways| u64::from(level.entries / ways))
 }

@@ -14,7 +14,6 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// The faults since `before`.
     pub fn since(self, before: Self) -> Self {
         let mut pages = self.pages;
         pages.iter_mut().zip(before.pages).for_each(|(now, before)| *now -= before);
@@ -28,7 +27,6 @@ impl Faults {
         self.pages.iter_mut().zip(more.pages).for_each(|(all, more)| *all += more);
     }
 
-    /// Number of faults.
     pub fn count(&self) -> u64 {
         self.maps + self.pages.iter().sum::<u64>() + self.swap_ins
     }

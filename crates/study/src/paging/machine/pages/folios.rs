@@ -37,7 +37,6 @@ impl Folio {
 pub struct Folios {
     folios: Vec<Folio>,
     unused: Vec<u32>,
-    /// See [`Self::held`].
     held: u64,
     /// By area: private memory that is mapped, and the part in larger pages, in small pages.
     pub by_area: Vec<[u64; 2]>,
@@ -46,7 +45,6 @@ pub struct Folios {
 }
 
 impl Folios {
-    /// No folios yet.
     pub fn new(limited: bool) -> Self {
         Self { limited: limited.then(Lists::default), ..Self::default() }
     }

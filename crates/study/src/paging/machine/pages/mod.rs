@@ -97,7 +97,6 @@ pub type Removed = (u64, u8);
 pub struct Pages {
     policy: Policy,
     khugepaged: Option<Khugepaged>,
-    /// Free blocks of 2 MiB.
     free: u64,
     blocks: Vec<Block>,
     tables: BTreeMap<u64, Box<Table>>,
@@ -123,7 +122,6 @@ pub struct Pages {
     pub peak: u64,
     /// Peak of the mapped memory, in small pages.
     pub peak_mapped: u64,
-    /// All faults.
     pub faults: Faults,
     /// Faults that raised the peak of private memory.
     pub fills: Faults,
@@ -135,7 +133,6 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// The state before the first reference.
     pub fn new(settings: &Settings) -> Self {
         let Settings { policy, khugepaged, free, limit, max_none } = settings;
         Self {
@@ -181,7 +178,6 @@ impl Pages {
         &self.folios.by_area
     }
 
-    /// Prefetch the state of a block.
     #[inline]
     pub fn prefetch(&self, block: u32) {
         prefetch(&self.blocks, block as usize);
@@ -202,7 +198,6 @@ impl Pages {
         self.removed.drain(..)
     }
 
-    /// Run khugepaged until `now_ns`.
     pub fn tick(&mut self, now_ns: f64) {
         if let Some(mut daemon) = self.khugepaged.take() {
             daemon.run(now_ns, self);
@@ -216,7 +211,6 @@ impl Pages {
         self.peak_mapped = self.peak_mapped.max(self.mapped);
     }
 
-    /// Apply a change of blocks.
     pub fn apply(&mut self, (change, around): &Changed) {
         let before = self.faults;
         match change {

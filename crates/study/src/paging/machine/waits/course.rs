@@ -37,7 +37,6 @@ impl Clock {
 }
 
 impl PageSize<'_> {
-    /// The time of each thread.
     fn threads_ns(&self) -> impl Iterator<Item = f64> + '_ {
         self.threads.iter().map(|thread| thread.ns(self.processor))
     }

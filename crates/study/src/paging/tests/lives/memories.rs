@@ -3,7 +3,6 @@
 use super::*;
 use crate::paging::FaultKinds;
 
-/// Counts of a memory: faults, dirty evictions and kinds.
 #[derive(Debug, Default, PartialEq)]
 pub struct Counts {
     pub faults: u64,
@@ -91,7 +90,6 @@ impl PlainMemory for PlainLru {
     }
 }
 
-/// The counts of a memory.
 pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Counts {
     let mut counts = Counts::default();
     let mut dirty = vec![false; world.frames.len()];

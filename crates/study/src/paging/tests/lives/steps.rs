@@ -5,7 +5,6 @@ use super::*;
 /// Regions, two of them so near each other that large pages contain both.
 const BASES: [u64; 3] = [0x40_0000, 0x7fff_0000_0000, 0x40_e000];
 
-/// Random records and events.
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let record =
         (0usize..3, 0u64..20 * 4096, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..9000], 0u32..4);

@@ -26,7 +26,6 @@ enum Step {
     /// A reference: process, page from [`BASE`], and whether it writes.
     Touch(u32, u64, bool),
     Event(RegionEvent),
-    /// A second passes.
     Second,
 }
 
@@ -140,7 +139,6 @@ fn check(
     Ok(())
 }
 
-/// A reference to a block.
 fn touch(number: u64, block: u32, tlb: TlbOp) -> Touch {
     Touch {
         number,

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::remap::moved;
 use super::*;
 
-/// The memory of a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlainFolio {
     pub order: u32,
@@ -38,7 +37,6 @@ impl Mapped {
     }
 }
 
-/// A touched page.
 #[derive(Clone, Copy, Debug)]
 pub struct Touched {
     pub block: u32,
