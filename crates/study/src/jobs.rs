@@ -137,7 +137,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn results_and_errors_equal_those_of_a_loop(fails in prop::collection::vec(any::<bool>(), 0..20), threads in 1usize..6) {
+        fn results_and_errors_equal_a_loop(
+            fails in prop::collection::vec(any::<bool>(), 0..20),
+            threads in 1usize..6,
+        ) {
             let items: Vec<(usize, bool)> = fails.into_iter().enumerate().collect();
             let job = |&(item, fails): &(usize, bool)| match fails {
                 true => Err(failure(item)),

@@ -1,4 +1,4 @@
-//! The resident set over the trace. Most touches do not change the set, so each page caches that.
+//! The resident set over the trace. Most touches do not change it; each page caches whether they can.
 
 use nearfar_trace::{KindSet, Reader, Result};
 

@@ -80,8 +80,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Blocks have 2^`shift` bytes, at most 4 KiB; pages at most
-    /// 2^`largest` bytes.
+    /// Blocks have 2^`shift` bytes, at most 4 KiB; pages have at most 2^`largest` bytes.
     pub fn new(shift: u32, largest: u32, spaces: Spaces) -> Self {
         assert!(shift <= PAGE && shift <= largest, "blocks of 2^{shift} bytes");
         Self { shift, largest: largest - shift, spaces, ..Self::default() }

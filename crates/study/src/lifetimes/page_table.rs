@@ -13,17 +13,10 @@ pub const NO_FRAME: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A translation is removed.
-    Shootdown {
-        page: u32,
-        number: u64,
-    },
+    Shootdown { page: u32, number: u64 },
     /// The next reference to the frame is its first, through the page of this number.
-    Begin {
-        frame: u32,
-        number: u64,
-        of_file: bool,
-        executable: bool,
-    },
+    Begin { frame: u32, number: u64, of_file: bool, executable: bool },
+    /// A frame is freed.
     Free(u32),
     /// The content of a frame is discarded (`MADV_FREE`).
     Discard(u32),

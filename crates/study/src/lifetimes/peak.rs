@@ -15,8 +15,7 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Blocks have 2^`block_shift` bytes. Without `files`, file pages
-    /// do not count.
+    /// Blocks have 2^`block_shift` bytes. Without `files`, file pages do not count.
     pub fn new(block_shift: u32, files: bool) -> Self {
         Self { table: PageTable::new(PAGE, block_shift, None).with_files(files), frames: 0 }
     }

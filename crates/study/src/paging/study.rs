@@ -183,7 +183,7 @@ fn storages(machine: &Machine, request: &Request, single: bool) -> Result<Vec<St
 /// Refuse `--nested` for the trace of a virtual machine.
 ///
 /// # Errors
-/// If it is given: the study's page sizes are then the host's.
+/// If it is given, although the study's page sizes are then the host's.
 pub fn check_nested(reader: &Reader, nested: Option<Bytes>) -> Result<()> {
     if nested.is_none() || reader.info().source.vm_memory_bytes == 0 {
         return Ok(());

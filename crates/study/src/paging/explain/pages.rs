@@ -8,6 +8,7 @@ use crate::paging::explain::memory::{Target, TlbAndMemory};
 
 /// Pages of one size.
 pub enum Pages {
+    /// Without lifetimes.
     Permanent {
         /// log2 of the page size.
         shift: u32,

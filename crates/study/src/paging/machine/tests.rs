@@ -55,7 +55,7 @@ fn with_entries(host_shift: Option<u32>, entries: usize) -> Processor {
         },
         host_shift,
         map_ns: 1.0,
-        // Factors of 1000, so that [`faults`] can derive counts from the sum.
+        // Factors of 1000, so that `faults` can derive counts from the sum.
         zero_fills: vec![(12, 1e3), (14, 1e6), (16, 1e6), (21, 1e9)],
         zero_byte_ns: 0.1,
     }

@@ -97,6 +97,7 @@ pub type Removed = (u64, u8);
 pub struct Pages {
     policy: Policy,
     khugepaged: Option<Khugepaged>,
+    /// Free blocks of 2 MiB.
     free: u64,
     blocks: Vec<Block>,
     tables: BTreeMap<u64, Box<Table>>,

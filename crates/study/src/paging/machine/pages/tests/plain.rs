@@ -234,7 +234,7 @@ impl Plain {
         let advice = self.areas.get(&page).copied().unwrap_or_default();
         let table = (page >> HUGE << HUGE..(page >> HUGE << HUGE) + 512)
             .any(|p| self.pages.contains_key(&p));
-        // Not from `tables`, to which `born` has added the range.
+        // `tables` does not tell: `born` has added the range.
         let empty = !table && !self.kept(page >> HUGE);
         let range =
             |order: u32| (page >> order << order, (page >> order << order) + (1 << order) - 1);
