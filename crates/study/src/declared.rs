@@ -1,4 +1,4 @@
-//! The commands of the engine in this crate, with their options and rows.
+//! Declarations of the commands that this crate implements, for help, documentation and Python.
 
 use nearfar_schema::command::Command;
 use nearfar_schema::{Options, column};
@@ -7,7 +7,7 @@ use nearfar_trace::{export, generate, import};
 use crate::filter::View;
 use crate::{info, numa, paging, ssd, thp, tiering};
 
-/// One entry for each command.
+/// The options of each command, and its tables by name.
 pub const COMMANDS: &[Command] = &[
     Command {
         name: "paging",

@@ -1,10 +1,10 @@
-//! Views of a trace: filtered traces. A study reads a view like any other trace. [`cache`] selects
-//! the references that miss the caches of a core.
+//! Views: filtered copies of a trace, which studies read like any other trace. [`cache`] selects the
+//! references that miss the caches of a core.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-use nearfar_hardware::cache::{Filter as Misses, Geometry};
+use nearfar_hardware::cache::{Filter as CacheFilter, Geometry};
 use nearfar_hardware::machine::{Machine, MachineName};
 use nearfar_schema::Value;
 use nearfar_trace::{Batch, Columns, Info, Reader, Result, Source, Writer, WriterOptions};
@@ -80,7 +80,7 @@ pub fn cache(
         writer.thread_process(thread.index, thread.process);
     }
     let mut events = from.regions()?.into_iter().peekable();
-    let mut filter = Misses::new(geometry, write_backs);
+    let mut filter = CacheFilter::new(geometry, write_backs);
     let mut batches = from.batches(Columns::ALL);
     let (mut batch, mut misses) = (Batch::default(), Batch::default());
     let mut written: HashMap<u32, u64> = HashMap::new();
@@ -88,7 +88,7 @@ pub fn cache(
     while batches.next_into(&mut batch)? {
         let mut start = 0;
         while start < batch.len() {
-            // Renumber events: they stay between the same references.
+            // An event stays between the same references, so its record number changes.
             while events.peek().is_some_and(|event| event.at <= done) {
                 if let Some(mut event) = events.next() {
                     event.at = writer.records();
@@ -133,15 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn a_view_keeps_instructions_processes_and_the_place_of_events() {
+    fn a_view_keeps_instructions_processes_and_the_order_of_events() {
         let folder = tempfile::tempdir().unwrap();
         let (whole, view) = (folder.path().join("a.trace"), folder.path().join("b.trace"));
         let source = Source { kind: "test".into(), ..Source::default() };
         let mut writer = Writer::create(&whole, source, WriterOptions::default()).unwrap();
         writer.thread_process(0, 1);
         writer.thread_process(1, 2);
-        // Ten references to each line in turn, an event before every fortieth; lines return after
-        // 50, more than the two caches hold.
+        // Rounds over 50 lines, more than the 16 of both caches, with ten references to a line: the
+        // first of ten misses. An event before every 40th reference.
         for i in 0..40_000u64 {
             if i.is_multiple_of(40) {
                 writer.region(map(i, i)).unwrap();

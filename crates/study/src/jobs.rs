@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use nearfar_trace::{Error, Result};
 
-/// A job calls this with the work done since its last call (references, accesses), and returns its
-/// error.
+/// A job calls this with the work (references, accesses) since its previous call, and stops with the
+/// error that this returns.
 pub type Advance<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
-/// Time between two calls of `on_progress`.
+/// Interval between two calls of `on_progress`.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Run `job` for each of `items`, at most `threads` at a time (0 = one per core), and return the
@@ -23,7 +23,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// # Errors
 /// * The error of `on_progress`: every job is stopped.
 /// * Otherwise the error of the first item, in order, that fails: later items are stopped or not
-///   started. Earlier ones run on, as one of them may fail yet.
+///   started. Earlier items continue, because one of them may still fail.
 pub fn run<I: Sync, T: Send>(
     items: &[I],
     threads: usize,
@@ -61,7 +61,7 @@ pub fn run<I: Sync, T: Send>(
                 }
             };
             match thread::Builder::new().spawn_scoped(scope, work) {
-                // The other threads take its items.
+                // The threads that did start run all items.
                 Err(_) if number > 0 => break,
                 Err(e) => {
                     let what = format!("no thread can be started: {e}");
@@ -87,15 +87,12 @@ pub fn run<I: Sync, T: Send>(
             }
         }
         status?;
-        // Every item before the first error has a result; the items after it do not matter.
+        // Every item before the first error has a result; this stops at that error.
         results.into_iter().flatten().collect()
     })
 }
 
 /// A pool of `threads` threads (0 = one per core).
-///
-/// # Errors
-/// If they cannot be started.
 pub(crate) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
@@ -139,9 +136,11 @@ mod tests {
     }
 
     proptest! {
-        /// Results, and the one error, are those of a loop.
         #[test]
-        fn equals_a_loop(fails in prop::collection::vec(any::<bool>(), 0..20), threads in 1usize..6) {
+        fn results_and_errors_equal_a_loop(
+            fails in prop::collection::vec(any::<bool>(), 0..20),
+            threads in 1usize..6,
+        ) {
             let items: Vec<(usize, bool)> = fails.into_iter().enumerate().collect();
             let job = |&(item, fails): &(usize, bool)| match fails {
                 true => Err(failure(item)),
@@ -159,14 +158,14 @@ mod tests {
         }
     }
 
-    /// Three jobs at once. The second fails and stops the third, which has no end; the first runs
-    /// on, and if it fails later, its error is the one reported.
+    /// Three jobs at once. The second fails and stops the third, which is endless. The first
+    /// continues, and its error is reported if it fails later.
     #[test]
-    fn the_first_error_in_order_wins_and_stops_later_jobs() {
+    fn the_first_error_in_order_is_returned_and_stops_later_jobs() {
         for first_fails in [true, false] {
-            let all = Barrier::new(3);
+            let all_started = Barrier::new(3);
             let failed = run(&[0, 1, 2], 3, &mut |_| Ok(()), |&item, advance| {
-                all.wait();
+                all_started.wait();
                 match item {
                     0 => {
                         thread::sleep(Duration::from_millis(20));
@@ -184,9 +183,8 @@ mod tests {
         }
     }
 
-    /// Jobs without an end are stopped by the caller, and its error comes back.
     #[test]
-    fn cancelling_stops_every_job() {
+    fn an_error_of_on_progress_stops_endless_jobs() {
         for threads in [1, 3] {
             let mut seen = 0;
             let mut on_progress = |done| {
@@ -204,9 +202,8 @@ mod tests {
         }
     }
 
-    /// The last call has all the work.
     #[test]
-    fn progress_ends_at_the_sum() {
+    fn the_last_progress_is_the_work_of_all_jobs() {
         for threads in [1, 4] {
             let mut last = 0;
             let job = |&work: &u64, advance: &mut Advance<'_>| advance(work);

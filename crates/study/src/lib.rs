@@ -1,4 +1,4 @@
-//! Studies: each combines a trace, hardware and a kernel into a table of results.
+//! Studies: each applies models of hardware and of the kernel to a trace and returns a table.
 
 pub mod declared;
 pub mod filter;
@@ -15,7 +15,7 @@ pub mod tiering;
 /// Default of `--slowdown`: accepted slowdown relative to unlimited (fast) memory.
 pub const SLOWDOWN: &str = "5%";
 
-/// The element at `index`; a shorter table grows by default values.
+/// The element at `index` of `table`, which is extended by default values if it is shorter.
 #[inline]
 fn slot<T: Default>(table: &mut Vec<T>, index: u32) -> &mut T {
     let index = index as usize;

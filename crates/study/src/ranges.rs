@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// By first page: last page and value.
+/// Last page and value of each range, by its first page.
 #[derive(Clone, Debug)]
 pub struct Ranges<T>(BTreeMap<u64, (u64, T)>);
 
@@ -69,14 +69,15 @@ impl<T: Copy> Ranges<T> {
         self.0.insert(first, (last, value));
     }
 
-    /// The first range that has `page` or begins after it, whole: first page, last page, value.
+    /// The first range that contains `page` or begins after it, uncut: first page, last page, value.
     pub fn at_or_after(&self, page: u64) -> Option<(u64, u64, T)> {
         let before = self.0.range(..=page).next_back().filter(|(_, (last, _))| *last >= page);
         let (&first, &(last, value)) = before.or_else(|| self.0.range(page..).next())?;
         Some((first, last, value))
     }
 
-    /// Move the ranges in `first..=last` by `by` pages (modulo 2^64), replacing what they overlap.
+    /// Move the ranges in `first..=last` by `by` pages (modulo 2^64), replacing what they overlap, and
+    /// apply `moved` to their values.
     pub fn shift(&mut self, first: u64, last: u64, by: u64, moved: impl Fn(T) -> T) {
         let ranges: Vec<(u64, u64, T)> = self.within(first, last).collect();
         self.unmap(first, last);
@@ -100,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_a_table_of_pages(
+        fn ranges_equal_a_table_of_pages(
             steps in prop::collection::vec((0u8..4, 0u64..40, 0u64..12, 0u64..40), 0..40),
         ) {
             let mut ranges = Ranges::default();
@@ -141,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn joined_ranges_are_runs_of_equal_pages(
+        fn joined_ranges_are_runs_of_pages_with_equal_values(
             steps in prop::collection::vec((0u8..4, 0u64..40, 0u64..12), 0..40),
         ) {
             let mut ranges = Ranges::default();

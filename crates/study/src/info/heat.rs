@@ -87,7 +87,6 @@ impl Rows {
         map
     }
 
-    /// The row of `page`.
     #[inline]
     fn find(&mut self, page: u64) -> Option<usize> {
         let index = (page ^ page >> 10) as usize % RECENT;

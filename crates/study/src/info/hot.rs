@@ -10,7 +10,7 @@ use super::names::{Code, Names};
 use super::pass::PageState;
 use crate::slot;
 
-/// A page is hot if it has this many times the data references of the average page.
+/// A hot page has at least this many times the data references of the average page.
 const HOT: u64 = 8;
 /// Hot pages of a region with fewer pages between them are one part.
 const GAP: u64 = 16;
@@ -77,13 +77,11 @@ pub struct CodeSample {
 }
 
 impl CodeSample {
-    /// A thread fetches code.
     #[inline]
     pub fn fetch(&mut self, thread: u32, addr: u64) {
         *slot(&mut self.fetched, thread) = Some(addr);
     }
 
-    /// A thread references data.
     #[inline]
     pub fn data(&mut self, thread: u32, page: u64, names: &mut Names) {
         self.skip += 1;

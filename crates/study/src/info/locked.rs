@@ -60,7 +60,7 @@ mod tests {
             let steps = [(Lock, 0, 0x1000, 0x2000), (gone, 0, 0x1000, 0x1000)];
             assert_eq!(of(&[&steps[..], &[(Lock, 0, 0x8000, 0x1000)]].concat()), 0x2000);
         }
-        // Moved, still locked; another process; a process that ends.
+        // Moved memory stays locked, each process counts, and a process that exits unlocks.
         let moved = [(Lock, 0, 0x1000, 0x2000), (Move, 0, 0x1000, 0x2000)];
         assert_eq!(of(&[&moved[..], &[(Lock, 1, 0x1000, 0x1000)]].concat()), 0x3000);
         let ended = [(Lock, 0, 0x1000, 0x2000), (Exit, 0, 0, 0), (Lock, 1, 0x1000, 0x1000)];

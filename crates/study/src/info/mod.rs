@@ -37,7 +37,7 @@ const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Maximum number of intervals that a trace is divided into.
 pub const BINS: u64 = 256;
-/// Records that a working set covers: random references touch most of what a program uses.
+/// Maximum records of a working set: enough that random references touch most of it.
 const WINDOW: u64 = 1 << 20;
 /// A working set covers at most this part of a trace: 1/8.
 const WINDOW_PART: u64 = 8;
@@ -124,7 +124,7 @@ pub struct Summary {
     /// Neighbouring 4 KiB pages with at least 8 times as many data references as the average page,
     /// most references first.
     pub hot: Vec<HotPart>,
-    /// The code that makes these references.
+    /// The code that makes the references of `hot`.
     pub hot_code: Vec<HotCode>,
     /// Page touches by stack distance (Mattson et al. 1970): distinct pages since the last touch of
     /// this page, including itself, so 1 is a repeat. Empty unless requested.

@@ -23,13 +23,12 @@ const KERNEL: u64 = 1 << (63 - PAGE_SHIFT);
 pub struct Names {
     regions: Regions,
     processes: FxHashMap<u32, u32>,
-    /// Number of the record before which the next event happened.
+    /// Number of the record after the next event.
     pub next_event: u64,
     /// The process of the last record.
     pub process: u32,
 }
 
-/// Maps pages to region ids.
 enum Regions {
     /// From region events.
     Mapped(Box<Mapped>),
@@ -38,10 +37,6 @@ enum Regions {
 }
 
 impl Names {
-    /// Before the first record of a trace.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     pub fn new(reader: &Reader) -> Result<Self> {
         use RegionKind as K;
         let threads = &reader.info().threads;
@@ -73,7 +68,6 @@ impl Names {
         Ok(names)
     }
 
-    /// The process of a thread.
     pub fn process_of(&self, thread: u32) -> u32 {
         self.processes.get(&thread).copied().unwrap_or(0)
     }
@@ -117,7 +111,7 @@ impl Names {
         }
     }
 
-    /// The current meaning of code at `addr`.
+    /// The code that is currently mapped at `addr`.
     pub fn code(&mut self, addr: u64) -> Code {
         let (page, process) = (addr >> PAGE_SHIFT, self.process);
         match &self.regions {
@@ -172,9 +166,9 @@ impl Names {
 pub struct Code {
     /// Region id.
     pub region: u32,
-    /// Offset in its file, if the region is a file.
+    /// Offset in the region's file, if it is one.
     pub offset: Option<u64>,
-    /// Which program ran it, of [`Names::programs`].
+    /// Index in [`Names::programs`] of the program that ran it.
     pub program: u32,
 }
 
@@ -198,8 +192,9 @@ struct Mapped {
     ids: HashMap<String, u32>,
     mappings: Vec<Mapping>,
     known: HashMap<Mapping, u32>,
-    /// Of mappings, by process.
+    /// Mapping ids by page, of each process.
     spaces: FxHashMap<u32, Ranges<u32>>,
+    /// Mapping ids of page caches of files.
     files: Ranges<u32>,
     programs: Vec<String>,
     program_of: FxHashMap<u32, u32>,
@@ -250,7 +245,7 @@ impl Mapped {
                 return;
             }
             RegionKind::Fork | RegionKind::Vfork => {
-                // Traces of schema 1 name the child.
+                // In traces of schema 1, `to` is 0 and the event is of the child.
                 let (parent, child) = match event.to {
                     0 => (running, process),
                     child => (process, child as u32),
@@ -318,7 +313,7 @@ impl Mapped {
         let space = self.spaces.entry(process).or_default();
         match id {
             Some(id) if event.event == RegionKind::Brk => {
-                // The event has the whole heap, which may have shrunk.
+                // Replace the whole heap, which may have shrunk.
                 space.retain(|known| known != id);
                 space.map(first, last, id);
             }
@@ -345,7 +340,6 @@ impl Mapped {
         space.shift(first, last, by, |id| moved.get(&id).copied().unwrap_or(id));
     }
 
-    /// The mapping of a page.
     fn find(&self, process: u32, page: u64) -> u32 {
         let mapped = self.spaces.get(&process).and_then(|space| space.find(page));
         let file = if page >= KERNEL { self.files.find(page) } else { None };

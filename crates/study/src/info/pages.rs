@@ -44,7 +44,6 @@ impl Pages {
         (*slot, new)
     }
 
-    /// Number of pages.
     pub fn len(&self) -> usize {
         self.count as usize
     }

@@ -9,7 +9,6 @@ use super::pages::{self, Pages};
 use super::resident_set::ResidentTracker;
 use super::{PAGE, PAGE_SHIFT, WorkingSet, last_page};
 
-/// State of a page.
 #[derive(Default)]
 pub struct PageState {
     pub number: u64,
@@ -29,7 +28,6 @@ pub struct PageState {
 /// Records by kind (5 used; 8 so that a masked index is in range).
 pub type Counts = [u64; 8];
 
-/// Counts of the pass.
 pub struct Pass {
     pub names: Names,
     pub pages: Pages,
@@ -39,9 +37,10 @@ pub struct Pass {
     pub touched_pages: Vec<u64>,
     /// Every (page, region) of pages that were touched in several regions.
     multiple: FxHashSet<(u32, u32)>,
+    /// Incremented at events.
     pub epoch: u32,
     bin: u16,
-    /// Intervals that the working set covers.
+    /// Number of intervals that a working set covers.
     window: usize,
     /// Number of pages by the interval of their last touch.
     last_in_bin: Vec<u64>,
@@ -49,13 +48,15 @@ pub struct Pass {
     pub resident: Option<ResidentTracker>,
     /// Pages touched in this batch, without repeats.
     pub touched: Vec<u32>,
+    /// The last touched page.
     last: u32,
+    /// Touches of the same page as the previous touch.
     pub repeats: u64,
     pub code: CodeSample,
 }
 
 impl Pass {
-    /// Before the first record. The working set is of the last `window` intervals.
+    /// A working set covers `window` intervals.
     pub fn new(names: Names, resident: Option<ResidentTracker>, window: usize) -> Self {
         Self {
             names,

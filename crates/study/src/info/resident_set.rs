@@ -1,4 +1,4 @@
-//! The resident set over the trace. Most touches do not change it.
+//! The resident set over the trace. Most touches do not change it; each page caches whether they can.
 
 use nearfar_trace::{KindSet, Reader, Result};
 
@@ -9,17 +9,15 @@ const _: () = assert!(PAGE == PAGE_SHIFT);
 
 /// The resident set at the current position in the trace.
 pub struct ResidentTracker {
-    /// The set.
     pub set: ResidentSet,
     events: Events,
-    /// Number of events so far that changed anything, + 1.
+    /// Number of events so far that changed a page or an address space, + 1.
     interval: u32,
     /// Address space of the running thread.
     space: u32,
 }
 
 impl ResidentTracker {
-    /// Before the first record.
     pub fn new(reader: &Reader) -> Result<Self> {
         let set = ResidentSet::new(Spaces::new(&reader.info().threads), true);
         Ok(Self { set, events: Events::new(reader)?, interval: 1, space: 0 })
@@ -32,7 +30,6 @@ impl ResidentTracker {
         }
     }
 
-    /// Switch to a thread.
     pub fn switch_to(&mut self, thread: u32) {
         self.space = self.set.spaces().of_thread(thread);
     }

@@ -15,7 +15,6 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    /// Before the first touch.
     pub fn new() -> Self {
         Self { stack: StackDistance::new(), bins: [0; 64], first_touches: 0 }
     }

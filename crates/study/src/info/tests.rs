@@ -1,4 +1,4 @@
-//! Against a map and a loop, on random traces with regions, processes and odd addresses.
+//! Tests of summaries against maps and loops, on traces with regions, processes and odd addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -151,7 +151,7 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
     let plain = found.working_set.iter().map(|point| WorkingSet { resident_bytes: None, ..*point });
     assert_eq!(plain.collect::<Vec<_>>(), points);
 
-    // Reuse: a list with the last page first.
+    // Reuse: a list of pages, last touched first.
     let (mut list, mut first, mut bins) = (Vec::new(), 0, BTreeMap::new());
     for page in records.iter().flat_map(pages) {
         match list.iter().position(|&p| p == page) {
@@ -178,7 +178,7 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
             found.regions.iter().map(|r| (r.name.clone(), (r.records, r.pages))).collect();
         assert_eq!(counted, naive_regions(processes, steps));
     } else {
-        // Blocks of 2 MiB that adjoin.
+        // Without events, runs of touched 2 MiB blocks are regions.
         let mut clusters: Vec<Vec<u64>> = Vec::new();
         for &page in &footprint {
             match clusters.last_mut() {
@@ -274,7 +274,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn resident_sets_are_those_of_the_tables(steps in lives::steps()) {
+    fn resident_sets_equal_the_reference_implementation(steps in lives::steps()) {
         check_resident(&steps);
     }
 }
@@ -283,12 +283,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn equals_maps_and_loops(
+    fn summaries_equal_maps_and_loops(
         mut steps in prop::collection::vec(step(), 1..1500),
         processes in prop_oneof![Just([7, 7, 7]), Just([1, 1, 2]), Just([1, 2, 3])],
         named in any::<bool>(),
     ) {
-        // One map at least, so that a trace has names or has none.
+        // A trace has names if it has a map, so `named` decides.
         steps.retain(|step| named || matches!(step, Step::Record(_)));
         steps.push(load(123, 0));
         if named {
@@ -300,7 +300,7 @@ proptest! {
     }
 
     #[test]
-    fn rows_never_span_regions_without_need(
+    fn rows_span_regions_only_if_there_are_too_many(
         runs in prop::collection::vec((1usize..900, 0u32..5), 0..400),
     ) {
         let mut pages = Vec::new();
@@ -357,7 +357,7 @@ fn anonymous_neighbours_are_one_region() {
 }
 
 #[test]
-fn an_empty_trace_and_the_last_byte_of_memory() {
+fn an_empty_trace_and_the_last_byte_of_memory_are_summarised() {
     let dir = tempfile::tempdir().unwrap();
     let (found, heat) = all(&write(&dir.path().join("none.trace"), &[0], &[]));
     assert_eq!((found.records, found.footprint_bytes, found.regions.len()), (0, 0, 0));
@@ -371,7 +371,7 @@ fn an_empty_trace_and_the_last_byte_of_memory() {
 }
 
 #[test]
-fn the_tail_of_regions_is_taken_together() {
+fn regions_beyond_the_maximum_are_summed_up() {
     let dir = tempfile::tempdir().unwrap();
     let steps: Vec<Step> =
         (0..130u64).flat_map(|i| (0..=i % 7).map(move |_| load(i * (8 << 20), 0))).collect();
@@ -392,7 +392,7 @@ fn an_error_of_on_progress_ends_the_run() {
     assert_eq!(summarize(&reader, options, stop).unwrap_err().kind(), ErrorKind::Cancelled);
 }
 
-/// Resident bytes at the end of each interval and at most, against tables of every page.
+/// Check resident bytes at the end of each interval, and their peak, against [`lives::World`].
 fn check_resident(steps: &[Step]) {
     let folder = tempfile::tempdir().unwrap();
     let reader = lives::trace(steps, &lives::PROCESSES, folder.path());
@@ -421,7 +421,7 @@ fn check_resident(steps: &[Step]) {
     assert_eq!(alone, world.peak.max(1) * 4096);
 }
 
-/// The same with a count by hand: memory that is mapped twice and unmapped once.
+/// Counted by hand: memory that is mapped twice and unmapped once.
 #[test]
 fn resident_bytes_fall_when_pages_end() {
     let event = |kind, pages: u32| {
@@ -453,7 +453,7 @@ fn resident_bytes_fall_when_pages_end() {
     let (found, _) = all(&reader);
     let pages = |point: &WorkingSet| point.resident_bytes.unwrap() / 4096;
     let over_time: Vec<u64> = found.working_set.iter().map(pages).collect();
-    // A page that is only read is the page of zeros.
+    // A page that is only read is the zero page, which is not resident.
     assert_eq!(over_time, [1, 1, 2, 3, 3, 1, 1, 2]);
     assert_eq!(found.peak_resident_bytes, Some(3 * 4096));
     assert_eq!(found.footprint_bytes, 3 * 4096);
@@ -464,7 +464,7 @@ fn resident_bytes_fall_when_pages_end() {
     assert!(found.working_set.iter().all(|point| point.resident_bytes.is_none()));
 }
 
-/// A block of two pages in a large mapping, one page apart from it, and the code that touches it.
+/// Hot pages 500, 501 and 503 of a large mapping, and the code that touches them.
 #[test]
 fn a_hot_block_is_found_in_a_large_mapping() {
     let fetch =
@@ -483,7 +483,7 @@ fn a_hot_block_is_found_in_a_large_mapping() {
     let (found, _) = all(&write(&folder.path().join("t.trace"), &[1], &steps));
     let [part] = &found.hot[..] else { panic!("{:?}", found.hot) };
     assert_eq!((part.addr_low, part.addr_high), ((1 << 24) + 0x1F_4000, (1 << 24) + 0x1F_8000));
-    // The page between them was touched as well.
+    // Page 502 lies between hot pages and was touched once.
     assert_eq!((part.pages, part.records, part.share), (4, 3004, 0.751));
     assert_eq!(part.name, "(anonymous) 0x1000000");
     let [code] = &found.hot_code[..] else { panic!("{:?}", found.hot_code) };

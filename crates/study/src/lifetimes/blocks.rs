@@ -1,4 +1,4 @@
-//! Touched and mapped blocks of memory, by address space.
+//! Touched blocks of memory, by address space.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{Backing, PAGE, SPACE_SHIFT, place};
 /// log2 of the blocks per group; ranges are searched by group.
 const GROUP: u32 = 9;
 
-/// A change of blocks. Ids of blocks that ended are reused.
+/// A change of blocks. Ids of ended blocks are reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The first reference to a block, and whether it writes.
@@ -72,7 +72,7 @@ pub struct Blocks {
     unsettled: PageMap<u32>,
     /// An unsettled block was moved, and may be in a page at another address.
     strayed: bool,
-    /// Areas of memory are changes too.
+    /// Set by [`Blocks::watch_areas`].
     areas: bool,
     spaces: Spaces,
     effects: Vec<Effect>,
@@ -80,8 +80,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Before the first reference. Blocks have 2^`shift` bytes, at most 4 KiB; pages at most
-    /// 2^`largest` bytes.
+    /// Blocks have 2^`shift` bytes, at most 4 KiB; pages have at most 2^`largest` bytes.
     pub fn new(shift: u32, largest: u32, spaces: Spaces) -> Self {
         assert!(shift <= PAGE && shift <= largest, "blocks of 2^{shift} bytes");
         Self { shift, largest: largest - shift, spaces, ..Self::default() }
@@ -92,7 +91,6 @@ impl Blocks {
         self.areas = true;
     }
 
-    /// The address spaces.
     pub fn spaces(&mut self) -> &mut Spaces {
         &mut self.spaces
     }
@@ -157,7 +155,7 @@ impl Blocks {
                 WATCHED | UNSETTLED | OF_OBJECT
             }
             Backing::Object { private: true, .. } => UNSETTLED | OF_OBJECT,
-            // The unsettled blocks of its page may end first.
+            // Keeps its page unsettled if the page's other blocks end.
             Backing::Object { .. } if self.unsettled(number) => UNSETTLED | OF_OBJECT,
             Backing::Object { .. } => OF_OBJECT,
         };
@@ -203,11 +201,11 @@ impl Blocks {
         let Block { number, state } = self.blocks[block as usize];
         self.ids.remove(&number);
         let group = number >> GROUP;
-        let left = self.groups.get_mut(&group).map_or(0, |count| {
+        let remaining = self.groups.get_mut(&group).map_or(0, |count| {
             *count -= 1;
             *count
         });
-        if left == 0 {
+        if remaining == 0 {
             self.groups.remove(&group);
         }
         if state & UNSETTLED != 0 {
@@ -290,8 +288,8 @@ impl Blocks {
                 Change::Collapse { first, last }
             }
         };
-        let none = match &change {
-            // Untouched blocks of huge pages can end too.
+        let is_empty = match &change {
+            // Without touched blocks, the range can still be part of a huge page.
             Change::Ended { blocks, .. } => blocks.is_empty() && !self.areas,
             Change::Freed(blocks) => blocks.is_empty(),
             Change::Forked(blocks) => blocks.is_empty(),
@@ -299,7 +297,7 @@ impl Blocks {
             Change::Born { .. } | Change::Written(_) => false,
             Change::Area { .. } | Change::Collapse { .. } => false,
         };
-        if !none {
+        if !is_empty {
             self.changes.push(change);
         }
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 
-/// The remaining events, in order.
+/// The remaining events of a trace, in order.
 pub struct Events {
     events: std::vec::IntoIter<RegionEvent>,
     /// Records passed so far.
@@ -13,25 +13,18 @@ pub struct Events {
 
 /// The next part of a batch.
 pub enum Next {
-    /// An event.
     Event(RegionEvent),
     /// Records without an event between them.
     Records(Range<usize>),
 }
 
 impl Events {
-    /// Before the first record of a trace; without [`RegionKind::Idle`].
-    ///
-    /// # Errors
-    /// If the events cannot be read.
+    /// All events of a trace except [`RegionKind::Idle`].
     pub fn new(reader: &Reader) -> Result<Self> {
         Self::of(reader, |event| event.event != RegionKind::Idle)
     }
 
-    /// The same, with all events.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
+    /// All events of a trace.
     pub fn all(reader: &Reader) -> Result<Self> {
         Self::of(reader, |_| true)
     }
@@ -54,7 +47,7 @@ impl Events {
         idle.map(|event| (event.offset as f64 / 1000.0).max(1.0))
     }
 
-    /// Number of the record after the next event.
+    /// Number of the first record after the next event; `u64::MAX` if there is none.
     pub fn next_at(&self) -> u64 {
         self.events.as_slice().first().map_or(u64::MAX, |event| event.at)
     }

@@ -59,9 +59,6 @@ nearfar_schema::choices! {
 }
 
 /// Whether a trace has the events that lifetimes require.
-///
-/// # Errors
-/// If the events cannot be read.
 pub fn known(reader: &Reader) -> Result<bool> {
     let maps = |event: &RegionEvent| matches!(event.event, RegionKind::Map | RegionKind::Brk);
     Ok(reader.info().has_lifetimes() && reader.regions()?.iter().any(maps))
@@ -79,7 +76,7 @@ pub fn place(space: u32, addr: u64) -> u64 {
     if addr >> 63 == 0 { addr | u64::from(space) << SPACE_SHIFT } else { addr }
 }
 
-/// The address of such a number.
+/// The address of a [`place`].
 #[inline]
 pub fn address(place: u64) -> u64 {
     if place >> 63 == 0 { place & ((1 << SPACE_SHIFT) - 1) } else { place }

@@ -27,7 +27,7 @@ pub enum Action {
 
 #[derive(Clone, Copy, Default)]
 struct Page {
-    /// Address and space by page size.
+    /// See [`PageTable::number`].
     number: u64,
     /// Number of touched blocks; 0 for unused ids.
     live: u32,
@@ -43,12 +43,11 @@ struct Frame {
     /// Number of pages with this frame.
     pages: u32,
     used: bool,
-    /// Object and offset.
+    /// Object and byte offset; `None` for private memory.
     object: Option<(u32, u64)>,
-    /// Survives its last page.
+    /// The frame survives its last page.
     stays: bool,
     discarded: bool,
-    /// Whether the frame is simulated.
     simulated: bool,
 }
 
@@ -58,7 +57,6 @@ pub type FrameFilter = dyn Fn(u64) -> bool + Send;
 /// Pages of one size.
 #[derive(Default)]
 pub struct PageTable {
-    /// log2 of the page size.
     shift: u32,
     block_shift: u32,
     page_of: Vec<u32>,
@@ -94,23 +92,21 @@ impl PageTable {
         Self { files, ..self }
     }
 
-    /// Upper bound of all ids so far.
+    /// Ids so far are less than this.
     pub fn ids(&self) -> usize {
         self.pages.len()
     }
 
-    /// The page of a block.
     #[inline]
     pub fn page(&self, block: u32) -> u32 {
         self.page_of[block as usize]
     }
 
-    /// The number of a page: its place >> page shift.
+    /// The number of a page: its [`place`](super::place) >> page shift.
     pub fn number(&self, page: u32) -> u64 {
         self.pages[page as usize].number
     }
 
-    /// Current number of simulated frames.
     pub fn used(&self) -> u64 {
         self.used
     }
@@ -136,7 +132,6 @@ impl PageTable {
         self.actions.drain(..)
     }
 
-    /// Apply a change.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Born { block, number, backing, written } => {
@@ -430,7 +425,7 @@ impl PageTable {
         }
     }
 
-    /// Nothing more is born in a page at this number.
+    /// Remove `page` from `ids`: blocks born at its number get a new page.
     fn forget_number(&mut self, number: u64, page: u32) {
         if self.ids.get(&number) == Some(&page) {
             self.ids.remove(&number);

@@ -15,30 +15,28 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Before the first reference. Blocks have 2^`block_shift` bytes. Without `files`, file pages
-    /// do not count.
+    /// Blocks have 2^`block_shift` bytes. Without `files`, file pages do not count.
     pub fn new(block_shift: u32, files: bool) -> Self {
         Self { table: PageTable::new(PAGE, block_shift, None).with_files(files), frames: 0 }
     }
 
-    /// Apply a change of blocks.
     pub fn apply(&mut self, change: &Change) {
         self.table.apply(change);
         self.table.actions();
         self.frames = self.frames.max(self.table.used());
     }
 
-    /// Current bytes.
+    /// Current resident bytes.
     pub fn now_bytes(&self) -> u64 {
         self.table.used() << PAGE
     }
 
-    /// The pages that had a frame so far, and how many of them are file pages.
+    /// Number of frames so far, and how many of them are file pages.
     pub fn pages(&self) -> (u64, u64) {
         (self.table.filled + self.table.read, self.table.read)
     }
 
-    /// Peak bytes so far, at least a page.
+    /// Peak resident bytes so far, at least a page.
     pub fn bytes(&self) -> u64 {
         self.frames.max(1) << PAGE
     }
@@ -51,7 +49,7 @@ pub struct ResidentSet {
 }
 
 impl ResidentSet {
-    /// Before the first reference. Without `files`, file pages do not count.
+    /// Without `files`, file pages do not count.
     pub fn new(spaces: Spaces, files: bool) -> Self {
         Self { blocks: Blocks::new(PAGE, PAGE, spaces), peak: Peak::new(PAGE, files) }
     }
@@ -63,7 +61,6 @@ impl ResidentSet {
         self.apply_changes() | matches!(event.event, K::Fork | K::Vfork | K::Exec | K::Exit)
     }
 
-    /// The address spaces.
     pub fn spaces(&mut self) -> &mut Spaces {
         self.blocks.spaces()
     }
@@ -76,13 +73,12 @@ impl ResidentSet {
         !self.blocks.watched(block)
     }
 
-    /// The counts so far.
     pub fn peak(&self) -> &Peak {
         &self.peak
     }
 
-    /// Apply records of `kinds`, placed in their address spaces. `recent` are pages that have no
-    /// effect until the next event that changes any page.
+    /// Apply records of `kinds`, placed in their address spaces. References to the pages in `recent`
+    /// have no effect until the next event that changes a page.
     pub fn records(
         &mut self,
         recent: &mut Recent,
@@ -117,9 +113,6 @@ impl ResidentSet {
 
 /// The peak resident set of a trace in bytes ([`Peak`]), for the pages that records of `kinds`
 /// touch. A memory of this size evicts nothing.
-///
-/// # Errors
-/// If the trace cannot be read; errors of `on_progress`.
 pub fn peak_resident(
     reader: &Reader,
     kinds: KindSet,

@@ -1,9 +1,9 @@
-//! A cache of blocks whose references have no effect.
+//! A cache of blocks to which further references have no effect.
 
 const SLOTS: usize = 1 << 12;
 const EMPTY: u64 = u64::MAX;
 
-/// A direct-mapped cache of blocks whose next references change nothing.
+/// A direct-mapped cache of block numbers; the caller decides what has no effect.
 pub struct Recent(Vec<u64>);
 
 impl Default for Recent {
@@ -19,12 +19,10 @@ impl Recent {
         self.0[number as usize % SLOTS] == number
     }
 
-    /// Add a block.
     pub fn insert(&mut self, number: u64) {
         self.0[number as usize % SLOTS] = number;
     }
 
-    /// Remove all blocks.
     pub fn clear(&mut self) {
         self.0.fill(EMPTY);
     }

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::{PAGE, SPACE_SHIFT, place};
 use crate::ranges::Ranges;
 
-/// First 4 KiB page of the upper half: page caches of files, shared by all processes.
+/// First 4 KiB page of the upper half, which has the page caches of files, shared by all processes.
 const KERNEL: u64 = 1 << (63 - PAGE);
 /// Pages of an address space; all user addresses are below.
 const PAGES: u64 = 1 << (SPACE_SHIFT - PAGE);
@@ -26,19 +26,17 @@ pub enum Backing {
     Zeros,
     /// A file or shared memory. Its first byte is at address `start` (modulo 2^64).
     Object {
-        /// Which object.
+        /// Number of the object.
         object: u32,
         /// Address of its first byte.
         start: u64,
         /// Whether a write makes a copy.
         private: bool,
-        /// Whether it is writable.
         writable: bool,
-        /// Whether its pages stay in memory when unmapped, like those of files.
+        /// Whether its pages stay in memory when unmapped, as file pages do.
         stays: bool,
         /// Whether its pages are read from a file.
         of_file: bool,
-        /// Whether it is executable.
         executable: bool,
     },
 }
@@ -75,7 +73,7 @@ pub enum Effect {
 #[derive(Clone, Default)]
 struct Space {
     mapped: Ranges<Backing>,
-    /// Where it is not [`Advice::None`].
+    /// Only where it is not [`Advice::None`].
     advice: Ranges<Advice>,
     /// [`RegionKind::ThpDisable`].
     thp_disable: u64,
@@ -144,15 +142,15 @@ pub struct Spaces {
     single: bool,
     space_of: FxHashMap<u32, u32>,
     spaces: Vec<Space>,
+    /// Page caches of files.
     files: Ranges<Backing>,
     objects: u32,
+    /// Objects by device and inode.
     known: HashMap<(u64, u64), u32>,
-    /// See [`Spaces::filtered`].
     filtered: bool,
 }
 
 impl Spaces {
-    /// Before the first event.
     pub fn new(threads: &[ThreadInfo]) -> Self {
         let mut spaces = Self {
             process_of: threads.iter().map(|thread| (thread.index, thread.process)).collect(),
@@ -221,10 +219,10 @@ impl Spaces {
     /// Remove a process from its address space, whose mappings end with its last process.
     fn close(&mut self, process: u32, effects: &mut Vec<Effect>) {
         let Some(space) = self.space_of.remove(&process) else { return };
-        let left = &mut self.spaces[space as usize];
-        left.users -= 1;
-        if left.users == 0 {
-            *left = Space::default();
+        let old = &mut self.spaces[space as usize];
+        old.users -= 1;
+        if old.users == 0 {
+            *old = Space::default();
             effects.push(Effect::End { space, first: 0, last: PAGES - 1, kept: false });
             effects.push(Effect::Area { space, first: 0, last: PAGES - 1, advice: None });
         }
@@ -276,7 +274,6 @@ impl Spaces {
         (base + first, base + last)
     }
 
-    /// The backing of private memory.
     fn zeros(&self) -> Backing {
         if self.filtered { Backing::Unknown } else { Backing::Zeros }
     }
@@ -305,7 +302,7 @@ impl Spaces {
             },
         };
         let named = file.1 != 0;
-        // Files of tmpfs have no storage to be read from.
+        // Files of tmpfs are in memory, not read from storage.
         let memory = ["/dev/shm/", "/memfd:"].iter().any(|start| event.name.starts_with(start));
         Backing::Object {
             object,
@@ -379,7 +376,7 @@ impl Spaces {
         }
     }
 
-    /// Apply an event to a range of one space. Ranges beyond user addresses are ignored.
+    /// Apply an event to a range of one address space. Ranges beyond user addresses are ignored.
     fn in_range(&mut self, event: &RegionEvent, process: u32, effects: &mut Vec<Effect>) {
         let end = event.length.checked_sub(1).and_then(|more| event.addr.checked_add(more));
         let Some(last) = end.map(|end| end >> PAGE).filter(|last| *last < PAGES) else { return };
@@ -428,7 +425,7 @@ impl Spaces {
         }
     }
 
-    /// The heap is now another range. Its first page may hold other data of the program.
+    /// Set the range of the heap. Its start is rounded up: that page may hold other data.
     fn heap(&mut self, event: &RegionEvent, process: u32, effects: &mut Vec<Effect>) {
         let Some(end) = event.addr.checked_add(event.length) else { return };
         let (start, end) = (event.addr.div_ceil(1 << PAGE), end.div_ceil(1 << PAGE));

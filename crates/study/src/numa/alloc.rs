@@ -1,4 +1,4 @@
-//! The time of an allocation, the nodes of its pages, and the reason if it is impossible.
+//! The duration of an allocation, the nodes of its pages, or the reason why it is impossible.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;
@@ -14,7 +14,6 @@ use super::clear::clear_page;
 pub struct AllocOptions {
     /// `vmalloc` of the kernel, or a program.
     pub allocator: Allocator,
-    /// The placement policy.
     pub policy: Policy,
     /// The node whose cores allocate.
     pub from: usize,
@@ -112,16 +111,16 @@ pub fn alloc(
 ) -> Result<Allocated> {
     let mut memories = mode.memories(topology)?;
     check(topology, &memories, options)?;
-    let empty = memories.clone();
+    let unused = memories.clone();
     let capacity: u64 =
-        empty.iter().filter(|m| may_use(m, options.allocator)).map(|m| m.free).sum();
+        unused.iter().filter(|m| may_use(m, options.allocator)).map(|m| m.free).sum();
     let groups = mode.order(topology, &memories, options.from, &options.policy);
     let pages = size.div_ceil(PAGE);
     let overhead = options.allocator.overhead(pages);
-    // The kernel's tables are never movable. They are allocated with the data, the array first.
+    // The kernel's tables cannot be in movable memory. They are placed before the data.
     let order = [groups.clone(), mode.order(topology, &memories, options.from, &Policy::default())];
     let tables = place(&mut memories, &order.concat(), overhead, Allocator::Vmalloc);
-    let mut programs = memories.clone();
+    let mut for_program = memories.clone();
     let placement = place(&mut memories, &groups, pages, options.allocator);
     let mut row = AllocRow {
         mode: mode.name(),
@@ -148,7 +147,7 @@ pub fn alloc(
     for (index, memory) in memories.iter().enumerate() {
         let node = &topology.nodes[memory.backing];
         let local = topology.same_socket(memory.backing, options.from);
-        let idle = clear_page(topology, memory, 1.0, options)?;
+        let default_time = clear_page(topology, memory, 1.0, options)?;
         let pages = data[index] + table_pages[index];
         let bytes = data[index] * PAGE;
         *match (node.kind == NodeKind::Dram, local) {
@@ -165,17 +164,17 @@ pub fn alloc(
             bytes,
             tables_bytes: table_pages[index] * PAGE,
             free_bytes: memory.free * PAGE,
-            page_ns: if pages > 0 { spent[index] / pages as f64 } else { idle.ns() },
-            bound_by: longest[index].map_or(idle.bound_by(), |(_, part)| part),
+            page_ns: if pages > 0 { spent[index] / pages as f64 } else { default_time.ns() },
+            bound_by: longest[index].map_or(default_time.bound_by(), |(_, part)| part),
         });
     }
     if row.possible {
         let ns: f64 = spent.iter().sum();
         row.seconds = Some(ns / 1e9);
         row.gb_per_second = Some(size as f64 / ns);
-        let wanted = place(&mut programs, &groups, pages, Allocator::User).pages(memories.len());
-        let unused = (0..memories.len()).filter(|index| wanted[*index] > 0 && data[*index] == 0);
-        let labels: Vec<_> = unused.map(|index| topology.label(memories[index].backing)).collect();
+        let wanted = place(&mut for_program, &groups, pages, Allocator::User).pages(memories.len());
+        let missed = (0..memories.len()).filter(|index| wanted[*index] > 0 && data[*index] == 0);
+        let labels: Vec<_> = missed.map(|index| topology.label(memories[index].backing)).collect();
         row.note = (!labels.is_empty()).then(|| {
             let labels = labels.join(", ");
             format!(
@@ -184,7 +183,7 @@ pub fn alloc(
             )
         });
     } else {
-        row.why_not = Some(failure(&empty, options, size, overhead, &placement.extents, capacity));
+        row.why_not = Some(failure(&unused, options, size, overhead, &placement.extents, capacity));
     }
     Ok(Allocated { row, landed })
 }
@@ -231,7 +230,6 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Why an allocation is impossible.
 fn failure(
     memories: &[Memory],
     options: &AllocOptions,

@@ -1,22 +1,23 @@
 //! The time to clear a page at its first touch, from device parameters alone.
 //!
-//! Three parts work in parallel, and the slowest determines the time:
+//! Three parts work in parallel, and the slowest one determines the time:
 //!
 //! * the **core**: the kernel's work on the page. Then the core takes ownership of each of the 64 lines
-//!   before it writes it: one latency each, with as many in flight as the core has fill buffers. If the
-//!   medium's unit spans several lines, the module serves the rest of a unit from its buffer, with the
-//!   sequential latency; otherwise it is the random latency, because stores are not prefetched;
+//!   before it writes it, at one latency each, with as many in flight as the core has fill buffers.
+//!   The latency is the random one, because stores are not prefetched, but the sequential one if the
+//!   medium's access unit spans several lines: the module then serves the rest of a unit from its
+//!   buffer;
 //! * the **medium**: the lines drain at the sequential store bandwidth of the one module that holds
 //!   the page, as modules are interleaved by whole pages (4 KiB, Yang et al., FAST'20). With
-//!   `all_modules` they drain at that of all modules that consecutive pages are interleaved over:
-//!   those of the node, and of the other nodes that take turns with it. In memory mode each line
+//!   `all_modules` they drain at the bandwidth of all modules that consecutive pages are interleaved
+//!   over: those of the node, and of the nodes that it is interleaved with. In memory mode each line
 //!   costs the accesses that [`Outcome::traffic`] counts, one after the other on the DRAM and the
 //!   persistent modules;
-//! * the **link** to another socket: the node's mixed bandwidth from there, as owning loads and
-//!   clearing stores.
+//! * the **link** to another socket: the bandwidth of mixed loads and stores across it, as owning a
+//!   line loads it and clearing stores it.
 //!
-//! `threads` cores divide the core's share and, up to the number of those modules, the medium's
-//! (not with `all_modules`, where one core fills them); a link is shared by all.
+//! `threads` cores divide the core's time and, up to the number of those modules, the medium's (not
+//! with `all_modules`, where one core fills all modules). They share a link.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::remedy;
@@ -39,12 +40,10 @@ pub struct PageTime {
 }
 
 impl PageTime {
-    /// The slowest part's time.
     pub fn ns(&self) -> f64 {
         self.core_ns.max(self.medium_ns).max(self.link_ns)
     }
 
-    /// The slowest part.
     pub fn bound_by(&self) -> &'static str {
         let slowest = self.ns();
         if self.link_ns == slowest {
@@ -57,7 +56,7 @@ impl PageTime {
     }
 }
 
-/// The time of the cores of `options` to clear a page of `memory`, which holds the share `share` of
+/// The time in which the cores of `options` clear a page of `memory`, which holds `share` (0 to 1) of
 /// consecutive pages.
 ///
 /// # Errors
@@ -111,7 +110,7 @@ pub fn clear_page(
     })
 }
 
-/// The latency of owning a line of a page that is being written from front to back.
+/// The latency of taking ownership of a line of a page that is written sequentially.
 fn ownership_ns(node: &NodeModel, view: &View) -> f64 {
     view.load_ns(node.access_unit <= LINE)
 }

@@ -1,6 +1,7 @@
-//! The `numa` study (aliusM, 004): memory of several kinds and places as system memory. The time of
-//! allocating and clearing, and the nodes of the pages ([`alloc`]); latency and bandwidth of a program
-//! ([`run`]); how two virtual machines slow each other down in memory mode ([`pair`]).
+//! The `numa` study, after paper 004 (aliusM): DRAM, persistent and CXL memory of several sockets as
+//! system memory. Nodes of the pages of an allocation, and its duration with clearing ([`alloc`]);
+//! latency and bandwidth of a program ([`run`]); slowdown of two virtual machines that share memory
+//! mode's cache ([`pair`]).
 
 mod alloc;
 mod clear;

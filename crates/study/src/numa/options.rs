@@ -17,12 +17,12 @@ nearfar_schema::choices! {
     }
 }
 
-/// The machine unless another is named: that of aliusM (004).
+/// Default machine: that of paper 004 (aliusM).
 const MACHINE: &str = "optane-4node";
 
-/// Nodes that a mode may use; the largest number is Linux's.
+/// Nodes that a mode may use; Linux has numbers up to 1023.
 type Nodes = Option<List<Count<0, 1023>>>;
-/// A node's weight in turns of pages.
+/// Interleave weights of nodes; Linux has weights up to 255.
 type Weights = Option<List<Count<1, 255>>>;
 type Threads = Count<1, 65536>;
 
@@ -151,7 +151,7 @@ impl AllocOptions {
         }
     }
 
-    /// The options of a run: by a program, on a machine that has been in use.
+    /// The options of a run: a program allocates, and memory mode's cache is dirty.
     pub fn of_run(request: &RunRequest, topology: &Topology) -> Self {
         Self {
             allocator: Allocator::User,

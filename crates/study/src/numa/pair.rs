@@ -1,9 +1,9 @@
-//! Two virtual machines in memory mode: how they hurt each other when their pages share lines of
-//! the direct-mapped cache, by how much their places in it overlap, and when pages are shuffled.
+//! Two virtual machines in memory mode: their slowdown by conflicts in the direct-mapped cache, by
+//! how much their contiguous pages overlap in the cache, and with shuffled pages.
 //!
-//! Both take turns after each access. A virtual machine is a size, whose lines it loads uniformly at
+//! The guests take turns after each access. A guest is a size, whose lines it loads uniformly at
 //! random, or a trace. Sizes are simulated on a cache scaled down to [`FRAMES`] pages: hit rates
-//! depend on the ratio of working set to cache alone.
+//! depend only on the ratio of working set to cache.
 
 use std::ops::Range;
 
@@ -18,10 +18,11 @@ use rustc_hash::FxHashMap;
 
 /// Pages of the scaled cache.
 pub const FRAMES: u64 = 4096;
-/// Maximum number of accesses of a trace, which are repeated.
+/// Maximum number of accesses of a trace; they are repeated.
 const MAX_ACCESSES: usize = 1 << 22;
 /// Accesses between two calls of `on_progress`.
 const PROGRESS_STEP: u64 = 1 << 20;
+/// Lines per page.
 const LINES: u64 = PAGE / LINE;
 
 /// Called periodically with a number of accesses, for progress.
@@ -40,7 +41,7 @@ pub enum Guest<'a> {
 pub struct PairOptions {
     /// Requested shares, 0 to 1, of the smaller guest's pages that share the other's cache lines.
     pub overlaps: Vec<f64>,
-    /// Replaces the DRAM's size.
+    /// Size of the cache; `None`: the DRAM's.
     pub cache_bytes: Option<u64>,
     /// Seed of random loads and of the shuffle.
     pub seed: u64,
@@ -87,14 +88,14 @@ nearfar_schema::columns! {
     seed [seed]
 }
 
-/// A guest ready to run.
-struct Player {
+/// A guest that is ready to run.
+struct Prepared {
     pages: u64,
-    /// Lines in order, for a trace.
+    /// Lines of a trace in order; `None` for random loads.
     lines: Option<Vec<u64>>,
 }
 
-impl Player {
+impl Prepared {
     fn new(guest: &Guest<'_>, scale: f64) -> Result<Self> {
         let reader = match guest {
             Guest::Uniform(bytes) => {
@@ -121,7 +122,7 @@ impl Player {
         Ok(Self { pages: known.len() as u64, lines: Some(lines) })
     }
 
-    /// Accesses of one round.
+    /// Accesses of one round: every line once, or the whole trace.
     fn round(&self) -> u64 {
         self.lines.as_ref().map_or(self.pages * LINES, |lines| lines.len() as u64)
     }
@@ -134,13 +135,13 @@ impl Player {
     }
 }
 
-/// The page of memory of each page of the guests.
+/// Page of memory of each page of both guests.
 type Places = [Vec<u64>; 2];
 
 /// Run both guests on `memory`, which has a cache in front, from the node `from`.
 ///
-/// If the two do not fit in the cache side by side, they share more than requested, and rows say how much.
-/// In the last row, pages are shuffled. `on_progress` is called periodically.
+/// If both do not fit in the cache side by side, they overlap more than requested; rows have the true
+/// overlap. In the last row, pages are shuffled. `on_progress` is called periodically.
 ///
 /// # Errors
 /// Input errors: no such cache, guests larger than the memory, a trace that cannot be read; the
@@ -166,16 +167,16 @@ pub fn pair(
     let traced = guests.iter().any(|guest| matches!(guest, Guest::Trace(_)));
     let (frames, scale) =
         if traced { (cache, 1.0) } else { (FRAMES, FRAMES as f64 / cache as f64) };
-    let players = [Player::new(guests[0], scale)?, Player::new(guests[1], scale)?];
-    let behind = ((memory.free as f64 * scale) as u64).max(2 * frames);
-    if players[0].pages + players[1].pages > behind {
+    let prepared = [Prepared::new(guests[0], scale)?, Prepared::new(guests[1], scale)?];
+    let memory_pages = ((memory.free as f64 * scale) as u64).max(2 * frames);
+    if prepared[0].pages + prepared[1].pages > memory_pages {
         let what = "the guests together are larger than a node's memory";
         return Err(Error::input("pair", what, "give smaller sizes"));
     }
     let hit_ns = topology.view(from, front).load_ns(true);
     let miss_ns = hit_ns + topology.view(from, memory.backing).load_ns(true);
     let mut hits =
-        |places: &Places, turns| play(&players, places, turns, frames, seed, on_progress);
+        |places: &Places, runs| hit_rates(&prepared, places, runs, frames, seed, on_progress);
     let row = |overlap: Option<f64>, alone: [f64; 2], together: [f64; 2]| {
         let ns = |rates: [f64; 2]| rates.map(|rate| rate * hit_ns + (1.0 - rate) * miss_ns);
         let (alone_ns, together_ns) = (ns(alone), ns(together));
@@ -195,7 +196,7 @@ pub fn pair(
         }
     };
     let mut rows = Vec::new();
-    let (first, second) = (players[0].pages, players[1].pages);
+    let (first, second) = (prepared[0].pages, prepared[1].pages);
     // For a guest alone, the start of its contiguous pages makes no difference.
     let mut alone_contiguous = None;
     for overlap in &options.overlaps {
@@ -206,7 +207,7 @@ pub fn pair(
                 "give for example 0,0.5,1",
             ));
         }
-        // The second overlaps the end of the first, a whole number of caches further on.
+        // The second overlaps the end of the first, modulo the cache size.
         let shared = (overlap * first.min(second) as f64).round() as u64;
         let start = first - shared + first.div_ceil(frames) * frames;
         let places = [(0..first).collect(), (start..start + second).collect()];
@@ -217,7 +218,7 @@ pub fn pair(
         let together = hits(&places, [true; 2])?;
         rows.push(row(Some(overlap_of(first, second, start, frames)), alone, together));
     }
-    let order = Permutation::new(behind, seed);
+    let order = Permutation::new(memory_pages, seed);
     let spread = |pages: Range<u64>| pages.map(|page| order.apply(page)).collect();
     let places = [spread(0..first), spread(first..first + second)];
     rows.push(row(None, alone(&mut hits, &places)?, hits(&places, [true; 2])?));
@@ -232,7 +233,7 @@ fn alone(
     Ok([hits(places, [true, false])?[0], hits(places, [false, true])?[1]])
 }
 
-/// Share of the smaller guest's pages whose place in the cache the other uses too.
+/// Share of the smaller guest's pages whose place in the cache the other guest also uses.
 fn overlap_of(first: u64, second: u64, start: u64, frames: u64) -> f64 {
     let mut used = vec![0u8; frames as usize];
     for page in 0..first.min(frames) {
@@ -245,26 +246,26 @@ fn overlap_of(first: u64, second: u64, start: u64, frames: u64) -> f64 {
     (both / first.min(second).min(frames) as f64).min(1.0)
 }
 
-/// Hit rates of the running guests, after a warm-up of the same number of rounds.
-fn play(
-    players: &[Player; 2],
+/// Hit rates of the guests that run, after a warm-up of as many accesses.
+fn hit_rates(
+    prepared: &[Prepared; 2],
     places: &Places,
-    turns: [bool; 2],
+    runs: [bool; 2],
     frames: u64,
     seed: u64,
     on_progress: OnProgress<'_>,
 ) -> Result<[f64; 2]> {
     let mut cache = MemorySideCache::new(frames * PAGE);
     let mut rngs = [Rng::stream(seed, 1), Rng::stream(seed, 2)];
-    let longest = players[0].round().max(players[1].round());
-    let steps = longest * if players.iter().any(|p| p.lines.is_some()) { 1 } else { 4 };
+    let longest = prepared[0].round().max(prepared[1].round());
+    let steps = longest * if prepared.iter().any(|p| p.lines.is_some()) { 1 } else { 4 };
     let mut hits = [0u64; 2];
     let address = |guest: usize, line: u64| {
         places[guest][(line / LINES) as usize] * PAGE + line % LINES * LINE
     };
-    // Access every line once; otherwise lines not drawn in the warm-up would miss later.
-    for guest in (0..2).filter(|guest| turns[*guest] && players[*guest].lines.is_none()) {
-        for line in 0..players[guest].round() {
+    // Access every line once; otherwise lines not drawn in the warm-up would miss after it.
+    for guest in (0..2).filter(|guest| runs[*guest] && prepared[*guest].lines.is_none()) {
+        for line in 0..prepared[guest].round() {
             if line % PROGRESS_STEP == 0 {
                 on_progress(line)?;
             }
@@ -276,8 +277,8 @@ fn play(
             on_progress(step)?;
         }
         for guest in 0..2 {
-            if turns[guest] {
-                let line = players[guest].line(step, &mut rngs[guest]);
+            if runs[guest] {
+                let line = prepared[guest].line(step, &mut rngs[guest]);
                 let hit = cache.access(address(guest, line), false) == Outcome::Hit;
                 hits[guest] += u64::from(hit && step >= steps);
             }

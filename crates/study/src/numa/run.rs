@@ -1,5 +1,5 @@
-//! What a program sees: average latency and bandwidth, and the shares of its memory accesses that
-//! go to near and far, DRAM and other memory, under a mode of placement.
+//! Average latency and bandwidth of a program under a placement mode, and the shares of its memory
+//! accesses that go to DRAM and to other memory, local and remote.
 //!
 //! A stream is counted in closed form ([`closed_form`] in memory mode), a trace access by access,
 //! after the CPU caches of the machine and, in memory mode, through the simulated cache. The time
@@ -20,22 +20,21 @@ use serde::Serialize;
 
 use super::alloc::{AllocOptions, check};
 
-/// References in closed form: every line of `bytes` as often as every other.
+/// References in closed form, to every line of `bytes` equally often.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     /// Bytes of the working set.
     pub bytes: u64,
-    /// In random order rather than round after round.
+    /// In random order; otherwise in repeated sequential sweeps.
     pub random: bool,
-    /// Share of stores, which go past the caches.
+    /// Share of stores, which bypass the CPU caches.
     pub writes: f64,
 }
 
-/// The accesses of a run.
+/// The references of a run.
 pub enum Load<'a> {
     /// A recorded program, behind caches if there are any.
     Trace(&'a Reader, Option<Geometry>),
-    /// A generated stream.
     Stream(Stream),
 }
 
@@ -94,7 +93,7 @@ nearfar_schema::columns! {
     seed [seed]
 }
 
-/// What a program sees under a mode, and which media it used.
+/// The result of a run, and the media that it used.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ran {
     /// Its row.
@@ -104,15 +103,15 @@ pub struct Ran {
     pub nodes: Vec<NodeUse>,
 }
 
-/// Counts of accesses to one memory: by store, by random, by outcome. Memory without a cache in
-/// front has them all in the first outcome.
+/// Counts of accesses to one memory, indexed by whether they store, whether they are random, and
+/// [`OUTCOMES`]. Memory without a cache in front counts all as hits.
 #[derive(Clone, Debug, Default)]
 struct Uses([[[f64; 3]; 2]; 2]);
 
 const OUTCOMES: [Outcome; 3] = [Outcome::Hit, Outcome::CleanMiss, Outcome::DirtyMiss];
 
-/// Run `load` under `mode`. With `shuffle`, pages lie at random in each memory (seeded), as with
-/// `page_alloc.shuffle=1` or after long use; otherwise in one piece.
+/// Run `load` under `mode`. With `shuffle` (a seed), pages lie at random in each memory, as with
+/// `page_alloc.shuffle=1` or after long use; otherwise they are contiguous.
 ///
 /// # Errors
 /// As for an allocation; a trace that cannot be read; the error of `on_progress`.
@@ -157,7 +156,7 @@ pub fn run(
     })
 }
 
-/// Shares of a stream's accesses; empty if it does not fit.
+/// Shares of a stream's accesses; `None` if the stream does not fit.
 fn stream_uses(
     topology: &Topology,
     memories: &[Memory],
@@ -184,7 +183,7 @@ fn stream_uses(
             Some(cache) => form((pages * PAGE) as f64 / topology.nodes[cache].bytes as f64),
             None => 1.0,
         };
-        // A line stays for a geometric number of accesses; it leaves clean if none was a store.
+        // The number of accesses to a cached line is geometric. It leaves clean if none was a store.
         let loads = 1.0 - stream.writes;
         let clean = loads * (1.0 - hit) / (1.0 - loads * hit).max(f64::MIN_POSITIVE);
         for (write, part) in [(0, loads), (1, stream.writes)] {
@@ -197,7 +196,7 @@ fn stream_uses(
     Some(memories.iter().zip(pages).map(use_of).collect())
 }
 
-/// The state of a trace in placement and memory mode's caches.
+/// Applies a trace to placement and to memory mode's caches.
 struct Walk<'a> {
     placement: &'a Placement,
     /// Pages of each memory.
@@ -206,12 +205,15 @@ struct Walk<'a> {
     turns: Option<&'a Group>,
     /// Memory and frame of each page, by page number of the trace.
     pages: FxHashMap<u64, (u32, u64)>,
+    /// Number of used frames of each memory.
     taken: Vec<u64>,
+    /// Shuffled order of the frames of each memory.
     order: Vec<Option<Permutation>>,
     caches: Vec<Option<MemorySideCache>>,
     /// The last line of each thread.
     last: FxHashMap<u32, u64>,
     uses: Vec<Uses>,
+    /// A page had no room in any memory.
     missing: bool,
 }
 
@@ -312,10 +314,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Bytes of one node: loads and stores, sequential and random.
+/// Bytes moved on one node, indexed by whether they are stored and whether access is random.
 type Moved = [[f64; 2]; 2];
 
-/// `row`, completed with the latency, time and shares of counted accesses.
+/// Complete `row` with the latency, bandwidth and shares of counted accesses.
 fn finish_row(
     topology: &Topology,
     memories: &[Memory],

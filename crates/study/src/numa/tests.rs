@@ -1,3 +1,5 @@
+//! Tests of the `numa` study against papers, closed forms and counts by hand.
+
 use std::path::Path;
 
 use nearfar_hardware::{Machine, Topology};
@@ -20,13 +22,14 @@ fn options(allocator: Allocator) -> AllocOptions {
     AllocOptions { allocator, policy, from: 0, threads: 1, dirty_cache: true, all_modules: false }
 }
 
+/// An allocation as in paper 004.
 fn paper(mode_name: &str, gib: u64) -> AllocRow {
     let mode = mode(mode_name).unwrap();
     alloc(&topology("optane-4node"), mode, gib << 30, &options(Allocator::Vmalloc)).unwrap().row
 }
 
 #[test]
-fn a_page_costs_what_its_slowest_part_costs() {
+fn the_slowest_part_determines_the_time_of_a_page() {
     let topology = topology("optane-4node");
     let with = |mode_name: &str, index: usize, share, change: &dyn Fn(&mut AllocOptions)| {
         let memories = mode(mode_name).unwrap().memories(&topology).unwrap();
@@ -44,11 +47,11 @@ fn a_page_costs_what_its_slowest_part_costs() {
     // One module at 2.3 GB/s; 1 GB/s from the other socket.
     near(of("alius", 4, true).ns(), 4096.0 / 2.3);
     near(of("alius", 6, true).ns(), 4096.0);
-    // Three accesses to DRAM, a load and a store behind it.
+    // A dirty miss: three accesses to DRAM, a load and a store to the persistent module.
     let five = 3.0 * 4096.0 / 15.0 + 4096.0 / 7.6 + 4096.0 / 2.3;
     near(of("memory-mode", 0, true).ns(), five);
     assert_eq!(of("memory-mode", 0, true).bound_by(), "medium");
-    // Clean lines are dropped: the core is slower than the medium then.
+    // Clean lines are not written back, so the core is slower than the medium.
     near(of("memory-mode", 0, false).ns(), 219.0 + 6.4 * (101.0 + 169.0));
     assert_eq!(of("memory-mode", 2, true).bound_by(), "link");
     // Three modules of a node at once, or the six of two nodes that take turns: the core is slower
@@ -66,7 +69,7 @@ fn a_page_costs_what_its_slowest_part_costs() {
 
 #[test]
 fn interleaving_over_more_modules_clears_faster() {
-    // Fewer modules than the paper's: one a node, which a core can wait for.
+    // A third of the paper's bandwidth: one module per node, so that the medium can be the slowest.
     let mut topology = topology("optane-4node");
     for node in &mut topology.nodes {
         for way in [&mut node.local.write.busy_ps, &mut node.local.read.busy_ps] {
@@ -86,17 +89,17 @@ fn interleaving_over_more_modules_clears_faster() {
     assert_eq!(page_ns(&[4], true, 1), (1781.0, "medium"));
     assert_eq!(page_ns(&[4, 5], true, 1), (1301.0, "core"));
     assert_eq!(page_ns(&[4, 5], true, 8), (890.0, "medium"));
-    // Half of the pages are DRAM's: the module has their time as well.
+    // Half of the pages are in DRAM, during whose clearing the module drains.
     assert_eq!(page_ns(&[0, 4], true, 1), (1301.0, "core"));
-    // A core that waits for its page's module gains nothing; several do.
+    // Without `all_modules`, one core gains nothing from a second module; several cores do.
     assert_eq!(page_ns(&[4, 5], false, 1), page_ns(&[4], false, 1));
     assert_eq!(page_ns(&[4], false, 8).0, (4096.0f64 / 2.3).round());
     assert_eq!(page_ns(&[4, 5], false, 8).0, (4096.0f64 / 4.6).round());
 }
 
 #[test]
-fn table_two_is_met_by_one_module_at_a_time() {
-    // aliusM (004), table 2; goal: each within 10 %, the mean within 5 %.
+fn durations_of_paper_004_are_met_by_one_module_at_a_time() {
+    // Table 2 (seconds by GiB); goal: each within 10 %, the mean within 5 %.
     let mut errors = Vec::new();
     for (mode_name, cells) in [
         ("memory-mode", [64.74, 581.29, 847.93, 1805.33].as_slice()),
@@ -148,8 +151,8 @@ fn every_page_is_accounted_for() {
 }
 
 #[test]
-fn predictions_of_the_model() {
-    // Several threads beat one module's 2.3 GB/s on the same socket, with both ways of waiting.
+fn threads_speed_up_and_remote_modules_slow_down_an_allocation() {
+    // Three threads exceed one module's 2.3 GB/s on the same socket.
     let topology = topology("optane-4node");
     let mut many = options(Allocator::User);
     let time = |options: &AllocOptions| {
@@ -164,14 +167,14 @@ fn predictions_of_the_model() {
         many.threads = 3;
         assert!(time(&many) < one / 2.0);
     }
-    // Kinks: a GiB more costs most where the remote modules begin.
+    // The time per GiB rises from local to remote DRAM, local modules and remote modules.
     let at = |gib| paper("alius", gib).seconds.unwrap();
     let slope = |gib| at(gib + 1) - at(gib);
     assert!(slope(40) < slope(250) && slope(250) < slope(1000) && slope(1000) < slope(2500));
 }
 
 #[test]
-fn an_allocator_that_leaves_out_nodes_says_so() {
+fn vmalloc_notes_the_nodes_that_only_a_program_can_use() {
     let topology = topology("optane-4node");
     let note = |mode_name: &str, allocator, nodes: &[usize], gib: u64| {
         let mut options = options(allocator);
@@ -183,12 +186,12 @@ fn an_allocator_that_leaves_out_nodes_says_so() {
     assert!(said.starts_with("none of it is on pmem4: vmalloc"), "{said}");
     assert!(weighted(Allocator::User, &[0, 4]).is_none());
     assert!(weighted(Allocator::Vmalloc, &[0, 1]).is_none());
-    // A program too would have taken DRAM first.
+    // A program would use DRAM first too.
     assert!(note("kmem-dax", Allocator::Vmalloc, &[], 80).is_none());
 }
 
 #[test]
-fn wrong_options_are_named() {
+fn invalid_options_are_refused() {
     let topology = topology("optane-4node");
     let interleave = mode("interleave").unwrap();
     let refused = |change: &dyn Fn(&mut AllocOptions)| {
@@ -216,8 +219,8 @@ fn stream(mode_name: &str, stream: Stream, change: &dyn Fn(&mut AllocOptions)) -
 }
 
 #[test]
-fn table_one_comes_out_of_the_model() {
-    // aliusM (004), table 1: GB/s a module. Enough threads to fill it, loads or stores alone.
+fn enough_threads_reach_the_bandwidths_of_paper_004() {
+    // Table 1: GB/s of a module for loads or stores alone.
     for (node, figures) in [(4, [7.6, 2.4, 2.3, 0.5]), (0, [15.0; 4])] {
         for (figure, (writes, random)) in
             figures.into_iter().zip([(0.0, false), (0.0, true), (1.0, false), (1.0, true)])
@@ -243,7 +246,7 @@ fn interleaving_helps_many_threads_and_not_one() {
         };
         stream(mode_name, load, &both).gb_per_second.unwrap()
     };
-    // One stream sees the mean latency of its pages (weights 2 to 1); many the sum of bandwidths.
+    // One thread has the mean latency of its pages (weights 2 to 1), many the sum of bandwidths.
     assert!(speed("weighted-interleave", 1) < speed("kmem-dax", 1));
     let sum = speed("weighted-interleave", 64);
     assert!((sum / (45.0 + 22.8) - 1.0).abs() < 0.02, "{sum}");
@@ -263,12 +266,12 @@ fn traced(accesses: &[(u64, bool)]) -> (tempfile::TempDir, Reader) {
 
 #[test]
 fn a_trace_is_counted_access_by_access() {
-    // Memory mode on a machine of 64 KiB of DRAM a node: sixteen pages of cache.
+    // Memory mode with 64 KiB of DRAM per node: a cache of sixteen pages.
     let mut small = topology("optane-4node");
     for (node, cpus) in small.nodes.iter_mut().zip(&small.cpus) {
         (node.reserved, node.bytes) = (0, if *cpus > 0 { 64 << 10 } else { 256 << 10 });
     }
-    // Two pages that collide (0 and 16) and one that does not, twenty rounds.
+    // Touch 32 pages, then access lines 0 of pages 0 and 16, which collide, and line 1 of page 0.
     let mut accesses: Vec<(u64, bool)> = (0..32).map(|page| (page * 64, false)).collect();
     for _ in 0..20 {
         accesses.extend([(0, true), (16 * 64, false), (1, false)]);
@@ -280,8 +283,8 @@ fn a_trace_is_counted_access_by_access() {
     let row = found.unwrap().row;
     assert_eq!(row.accesses, 92.0);
     assert_eq!(row.footprint_bytes, 32 * 4096);
-    // Clearing leaves each page in the cache when it is touched first; then 0 and 16 take turns.
-    // Line 1 misses once, as page 16 was cleared over it.
+    // Clearing leaves a page in the cache at its first touch. Then lines 0 of pages 0 and 16 always
+    // miss; line 1 misses once, as clearing page 16 evicted it.
     let hits = 92.0 - 40.0 - 1.0;
     assert!((row.cache_hit_rate.unwrap() - hits / 92.0).abs() < 1e-12, "{row:?}");
     assert!((row.store_share - 20.0 / 92.0).abs() < 1e-12);
@@ -290,7 +293,7 @@ fn a_trace_is_counted_access_by_access() {
 
 #[test]
 fn interleaving_goes_by_page_number() {
-    // Every fourth page, from high to low: by number they are all node 0's turn of four.
+    // Every fourth page, from high to low: by page number, all are node 0's of four nodes.
     let accesses: Vec<(u64, bool)> = (0..40).rev().map(|page| (page * 4 * 64, false)).collect();
     let (_folder, reader) = traced(&accesses);
     let shares = |mode_name: &str, nodes: &[usize], weights: &[u64]| {
@@ -305,14 +308,14 @@ fn interleaving_goes_by_page_number() {
     assert_eq!(shares("interleave", &[0, 1, 2, 3], &[]), [1.0, 0.0, 0.0, 0.0]);
     // Turns 0, 1 and 2 are of node 0, turn 3 of node 4: pages 0, 4, 8 .. have turn 0 alone.
     assert_eq!(shares("weighted-interleave", &[0, 4], &[3, 1]), [1.0, 0.0, 0.0, 0.0]);
-    // A weight is its node's, whichever is named first.
+    // The order of nodes does not matter, only each node's weight.
     assert_eq!(shares("weighted-interleave", &[4, 0], &[1, 3]), [1.0, 0.0, 0.0, 0.0]);
-    // Of five turns, four of node 0: multiples of four meet each of the five alike.
+    // Node 0 has four of five turns, and multiples of four fall on each turn equally often.
     assert_eq!(shares("weighted-interleave", &[0, 4], &[4, 1]), [0.8, 0.0, 0.2, 0.0]);
 }
 
 #[test]
-fn a_pair_hurts_each_other_as_far_as_it_overlaps() {
+fn hit_rates_of_a_pair_fall_with_its_overlap() {
     let topology = topology("optane-4node");
     let memories = mode("memory-mode").unwrap().memories(&topology).unwrap();
     let play = |guests: [&Guest<'_>; 2], overlaps: &[f64], cache_bytes| {
@@ -322,8 +325,8 @@ fn a_pair_hurts_each_other_as_far_as_it_overlaps() {
     let half = Guest::Uniform(48 << 30);
     let rows = play([&half, &half], &[0.0, 0.5, 1.0], None).unwrap();
     let near = |found: f64, stated: f64| assert!((found - stated).abs() < 0.02, "{found} {stated}");
-    // Alone a guest of half the cache has no conflict; in pieces, only what overlaps conflicts.
-    // Shuffled: of `ways` pages that share a place, each is used with the same chance.
+    // A contiguous guest of half the cache has no conflict alone; in a pair, only the overlap conflicts.
+    // Shuffled, each of the `ways` pages that share a place in the cache is used equally likely.
     let ways = memories[0].free as f64 * 4096.0 / (96u64 << 30) as f64;
     let shuffled = |load: f64| (1.0 - (1.0 - load / ways).powf(ways)) / load;
     for (row, together) in rows.iter().zip([1.0, 0.75, 0.5, shuffled(1.0)]) {
@@ -334,7 +337,7 @@ fn a_pair_hurts_each_other_as_far_as_it_overlaps() {
     near(rows[2].slowdown_a, (101.0 + 0.5 * 305.0) / 101.0);
     assert_eq!(rows[1].overlap, Some(0.5));
     assert!(rows[3].shuffled && rows[3].slowdown_a < rows[2].slowdown_a);
-    // Too large to lie side by side: more is shared than asked for.
+    // Too large to lie side by side: the overlap exceeds the request.
     let large = Guest::Uniform(72 << 30);
     let rows = play([&large, &large], &[0.0], None).unwrap();
     near(rows[0].overlap.unwrap(), 2.0 / 3.0);

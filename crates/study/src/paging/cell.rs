@@ -8,9 +8,7 @@ use super::page_size::PageSize;
 /// One page size x memory size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// Page size, bytes.
     pub page_bytes: u64,
-    /// Memory size, bytes.
     pub memory_bytes: u64,
     /// Memory size as a fraction of [`super::Simulated::whole_bytes`], if it was given as one.
     pub memory_fraction: Option<f64>,
@@ -36,7 +34,6 @@ pub struct Cell {
     pub pages: u64,
     /// How many of the pages are file pages.
     pub file_pages: u64,
-    /// Faults and evictions by kind.
     pub kinds: FaultKinds,
 }
 
@@ -50,7 +47,6 @@ pub struct Memory {
     pub bytes: u64,
     /// Size as a fraction of [`super::Simulated::whole_bytes`], if it was given as one.
     pub fraction: Option<f64>,
-    /// Frames.
     pub frames: u64,
 }
 
@@ -88,13 +84,13 @@ impl FaultKinds {
     pub fn of(outcome: Outcome, pages: u64, files: u64) -> Self {
         let zero_fills = (pages - files + outcome.void_faults).min(outcome.faults);
         let file_reads = files.min(outcome.faults - zero_fills);
-        let again = outcome.faults - zero_fills - file_reads;
-        let file_rereads = outcome.file_faults.saturating_sub(file_reads).min(again);
+        let repeated = outcome.faults - zero_fills - file_reads;
+        let file_rereads = outcome.file_faults.saturating_sub(file_reads).min(repeated);
         let write_backs = outcome.file_dirty_evictions.min(outcome.dirty_evictions);
         Self {
             zero_fills,
             file_reads,
-            swap_ins: again - file_rereads,
+            swap_ins: repeated - file_rereads,
             file_rereads,
             swap_outs: outcome.dirty_evictions - write_backs,
             write_backs,
@@ -106,9 +102,8 @@ impl FaultKinds {
 pub struct Size {
     /// The TLB and the memories.
     pub job: PageSize,
-    /// The memory sizes.
     pub memories: Vec<Memory>,
-    /// Distinct numbers of frames, ascending: the memories of the job.
+    /// Distinct numbers of frames, ascending, each simulated once by `job`.
     pub frames: Vec<u64>,
 }
 

@@ -8,7 +8,6 @@ pub const SIZES: usize = 10;
 /// Counts of one memory size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Page faults.
     pub faults: u64,
     /// Evictions of pages written since they became resident.
     pub dirty_evictions: u64,
@@ -20,19 +19,17 @@ pub struct Outcome {
     pub void_faults: u64,
 }
 
-/// Simulates some memory sizes at one page size. Its pages are frames (see [`crate::lifetimes`]),
-/// which are the pages of address spaces if no page is freed. Ids are dense; the id of a freed page
-/// may be reused.
+/// Simulates some memory sizes at one page size. Its pages are the frames of [`crate::lifetimes`];
+/// without lifetimes, each page is its own frame. Ids are dense and reused.
 pub trait Engine: Send {
     /// Prefetch the state of `page`, which a later window contains.
     fn prefetch(&self, _page: u32) {}
     /// Apply the references of one window.
     fn window(&mut self, view: &View<'_>);
-    /// The next reference to `page` is its first, at this page number.
+    /// The next reference to `page`, which has this page number, is its first.
     fn begin(&mut self, _page: u32, _number: u64) {}
     /// A page that has just begun belongs to a file, and may be executable.
     fn begin_file(&mut self, page: u32, executable: bool);
-    /// The program freed a page.
     fn free(&mut self, page: u32);
     /// The content of a page was discarded, until [`Engine::undo_discard`]: the page is clean, and
     /// a fault on it is not a swap-in.
@@ -48,9 +45,8 @@ pub const NO_PAGE: u32 = u32::MAX;
 /// Representative of pages that are not simulated.
 pub const NO_REPRESENTATIVE: u8 = u8::MAX;
 
-/// A window at one page size.
+/// A window at one page size. Its blocks have local numbers, in order of first reference.
 pub struct View<'a> {
-    /// The window's chunk.
     pub chunk: &'a Chunk,
     /// First `j` of the window in the chunk.
     pub first: usize,
@@ -69,7 +65,6 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Page of a local number.
     #[inline]
     pub fn page(&self, local: u8) -> u32 {
         self.pages[usize::from(local)]

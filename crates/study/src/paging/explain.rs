@@ -1,8 +1,8 @@
-//! Attribution of the misses of one row to regions, address ranges and code.
+//! `nearfar explain`: attribution of the misses of one row to regions, address ranges and code.
 //!
 //! The simulation is that of the study, but reference by reference, and therefore slower; with a
 //! processor it is that of the machine's view. The sums over regions, and over ranges, equal the
-//! study's counts (see the tests).
+//! study's counts.
 
 mod machine_costs;
 mod memory;
@@ -23,9 +23,9 @@ use tally::Tally;
 
 /// Maximum number of address ranges in a result; neighbours are merged.
 pub const RANGES: usize = 256;
-/// Maximum number of code sites in a result; the rest are summed up. Enough to group them by
-/// function.
+/// Maximum number of code sites in a result, enough to group by function; the rest are summed up.
 pub const SITES: usize = 1 << 16;
+/// Records between two calls of `on_progress`.
 const PROGRESS_STEP: u64 = 1 << 22;
 
 nearfar_schema::options! {
@@ -102,9 +102,9 @@ pub struct Place {
     pub name: String,
     /// First byte of the lowest range with references.
     pub addr_low: u64,
-    /// Byte after the highest; may be 2^64.
+    /// Byte after the highest range with references; may be 2^64.
     pub addr_high: u128,
-    /// Peak bytes of private memory, for regions with a processor.
+    /// Peak bytes of private memory; only for regions, and only with a processor.
     pub resident_bytes: Option<u64>,
     /// Counts of this place.
     #[serde(flatten)]
@@ -135,7 +135,7 @@ pub struct Explained {
     pub lifetimes: bool,
     /// Sum over all places.
     pub total: Counts,
-    /// The part of it by references of the kernel; without references if there is a processor.
+    /// The kernel's part of `total`; its `references` is 0 if there is a processor.
     pub kernel: Counts,
     /// Instructions of the kernel, if there is a processor.
     pub kernel_instructions: u64,
@@ -153,7 +153,7 @@ pub struct Explained {
 /// region can count in several.
 ///
 /// # Errors
-/// If the trace cannot be read or has no such records; errors of `on_progress`.
+/// If the trace cannot be read or has no records of the selected kinds; errors of `on_progress`.
 pub fn explain(
     reader: &Reader,
     options: &Options,
@@ -202,8 +202,8 @@ pub fn explain(
     Ok(Explained { lifetimes: lives, ..tally.finish() })
 }
 
-/// As [`explain`], with the TLBs and times of a processor at each of `page_sizes`, which private
-/// memory has. Faults for lack of memory use the page size of the options, at least 4 KiB.
+/// As [`explain`], with the TLBs and times of a processor, for private memory in pages of each of
+/// `page_sizes`. Faults for lack of memory use the page size of the options, at least 4 KiB.
 ///
 /// # Errors
 /// As [`explain`].
@@ -225,7 +225,7 @@ pub fn explain_on_machine(
 /// Whether pages have lifetimes, and the first memory size of `options` in bytes.
 ///
 /// # Errors
-/// If the trace cannot be read or has no such records; errors of `on_progress`.
+/// If the trace cannot be read or has no records of the selected kinds; errors of `on_progress`.
 pub fn memory_bytes(
     reader: &Reader,
     options: &Options,
@@ -236,7 +236,7 @@ pub fn memory_bytes(
     Ok((lives, options.memory_bytes(whole)[0].0))
 }
 
-/// Whether pages have lifetimes; and pages and a memory before the first reference.
+/// Whether pages have lifetimes; a page table, TLB and memory without references so far.
 fn start(
     reader: &Reader,
     options: &Options,

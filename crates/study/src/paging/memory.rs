@@ -45,10 +45,10 @@ impl State {
 
 /// Up to [`SIZES`] memories under a fault-driven policy.
 ///
-/// A memory in which every page of a window is resident cannot fault: its pages are only marked.
-/// The other memories replay the window segment by segment. Between faults, only unreferenced pages
-/// (`unmarked`) and clean pages that are written (`clean`) matter. The single references of a
-/// segment are replayed only if one of these pages is not resident.
+/// A memory in which every page of a window is resident cannot fault: its pages are only marked as
+/// referenced. The other memories, which are `busy`, replay the window segment by segment. Between
+/// faults, only pages without the mark (`unmarked`) and clean pages that are written (`clean`)
+/// change. A segment is replayed reference by reference only if one of these is not resident.
 pub struct Memories<P: Replacement> {
     /// Bit mask of all memories.
     all: u16,
@@ -56,8 +56,8 @@ pub struct Memories<P: Replacement> {
     policies: Vec<P>,
     shared: P::Shared,
     outcomes: Vec<Outcome>,
-    /// Discarded pages: whether they still are, and the memories in which the next fault is not a
-    /// swap-in.
+    /// By page that was discarded: whether it still is, and a mask of the memories in which its next
+    /// fault is not a swap-in.
     void: FxHashMap<u32, (bool, u16)>,
 }
 
@@ -113,21 +113,21 @@ impl<P: Replacement> Memories<P> {
             let local = j as u8;
             let segment = view.first + j;
             let write = view.chunk.first_written[segment];
-            if run.wants(local, write) {
+            if run.may_change(local, write) {
                 self.touch(&mut run, local, write);
             }
             let again = view.chunk.again[segment];
             let written = view.chunk.again_written[segment];
-            let open = again & run.unmarked | written & run.clean;
-            if open == 0 {
+            let pending = again & run.unmarked | written & run.clean;
+            if pending == 0 {
                 continue;
             }
             let mut resident = busy;
-            for local in set_bits(open) {
+            for local in set_bits(pending) {
                 resident &= self.states[view.page(local) as usize].memories(PRESENT);
             }
             if resident == busy {
-                for local in set_bits(open) {
+                for local in set_bits(pending) {
                     self.mark(&mut run, local, written >> local & 1 == 1);
                 }
                 continue;
@@ -136,7 +136,7 @@ impl<P: Replacement> Memories<P> {
             let to = view.chunk.segment[segment + 1] as usize;
             for &byte in &view.chunk.refs[from..to] {
                 let (local, write) = (byte & !WRITE, byte & WRITE != 0);
-                if run.wants(local, write) {
+                if run.may_change(local, write) {
                     self.touch(&mut run, local, write);
                 }
             }
@@ -203,8 +203,9 @@ struct Replay<'a, 'v> {
 }
 
 impl Replay<'_, '_> {
+    /// Whether a reference may change the state of a busy memory.
     #[inline]
-    fn wants(&self, local: u8, write: bool) -> bool {
+    fn may_change(&self, local: u8, write: bool) -> bool {
         (self.unmarked | if write { self.clean } else { 0 }) >> local & 1 == 1
     }
 
@@ -219,6 +220,7 @@ impl Replay<'_, '_> {
     }
 }
 
+/// The accessed bits of one memory.
 struct Bits<'s, 'r, 'a, 'v> {
     states: &'s mut [State],
     bit: u16,

@@ -1,5 +1,5 @@
-//! The `paging` study (page-size advice, 000; TLB and fault models, 001): TLB misses and page
-//! faults at every page size and memory size, in one pass over the trace.
+//! The `paging` study, after papers 000 (page-size advice) and 001 (TLB and fault models): TLB
+//! misses and page faults at every page size and memory size, in one pass over the trace.
 
 mod cell;
 mod engine;

@@ -23,11 +23,11 @@ pub const MIN_PAGE: u64 = 64;
 pub const MAX_PAGE: u64 = 1 << 40;
 /// The kernel's default swappiness.
 const SWAPPINESS: u64 = 60;
-/// Default TLB.
+/// Default of `--tlb`.
 const TLB: &str = "64";
-/// Default page sizes.
+/// Default of `--page-sizes`.
 const PAGE_SIZES: &str = "512,1K,...,2M";
-/// Default: Linux's statistics are always up to date.
+/// Default of `--statistics-every`: Linux's statistics are always up to date.
 const STATISTICS_EVERY: u64 = 1;
 /// Default of [`Options::prefetch_pages`].
 const PREFETCH_PAGES: usize = 1 << 14;
@@ -133,18 +133,15 @@ impl Request {
 pub struct Options {
     /// Page sizes, bytes: powers of two, ascending, each once.
     pub page_sizes: Vec<u64>,
-    /// The smallest page size of the whole study, of which these page sizes may be a part. With
-    /// lifetimes it determines the block size.
+    /// The smallest page size of the whole study, of which `page_sizes` may be a subset. It
+    /// determines the block size with lifetimes.
     pub finest: u64,
-    /// Memory sizes.
     pub memory: Vec<MemorySize>,
     /// Memories with fewer frames are not simulated.
     pub min_frames: u64,
     /// Number of pages above which page state is prefetched. Affects speed only.
     pub prefetch_pages: usize,
-    /// The TLB.
     pub tlb: TlbSpec,
-    /// Replacement policy.
     pub replacement: PolicyEntry,
     /// The kernel's `vm.swappiness`.
     pub swappiness: u64,
@@ -156,7 +153,7 @@ pub struct Options {
     pub lifetimes: bool,
     /// With lifetimes: file pages take frames.
     pub files: bool,
-    /// The trace was filtered, and lacks stores.
+    /// The trace was filtered, and lacks the stores that hit CPU caches.
     pub filtered: bool,
     /// Threads; 0 = one per core.
     pub threads: usize,
@@ -214,7 +211,7 @@ impl TryFrom<&Request> for Options {
 }
 
 impl Options {
-    /// Check and normalise these options; others have defaults: all cores, no memory limit.
+    /// Check and normalise these options. The others have defaults: all cores, no memory limit.
     ///
     /// # Errors
     /// If an option is invalid.
@@ -368,7 +365,7 @@ impl Options {
             .iter()
             .map(|size| match *size {
                 MemorySize::Fraction(f) => {
-                    // Rounded first, because 0.7 x 10 pages should be 7 pages, not 6.999.
+                    // Round before truncating, because 0.7 x 10 pages should be 7 pages, not 6.999.
                     let bytes = (f * whole as f64 * 1024.0).round() / 1024.0;
                     ((bytes as u64).max(1), Some(f))
                 }

@@ -34,7 +34,6 @@ pub struct Job {
     pub lives: bool,
     /// With lifetimes: file pages take frames.
     pub files: bool,
-    /// The memories.
     pub engines: Vec<Box<dyn Engine>>,
     /// [`Options::prefetch_pages`](super::options::Options::prefetch_pages).
     pub prefetch_pages: usize,
@@ -109,7 +108,7 @@ impl Permanent {
     }
 }
 
-/// The pages of a window, with its blocks grouped by page.
+/// The pages of a window, with its blocks grouped by page. Fields are as in [`View`].
 struct Grouped {
     pages: [u32; MAX_BLOCKS],
     distinct: [u8; MAX_BLOCKS],
@@ -173,7 +172,6 @@ impl Grouped {
 }
 
 impl PageSize {
-    /// Before the first reference.
     pub fn new(job: Job) -> Self {
         let Job { shift, block_shift, tlb, sample, lives, files, engines, prefetch_pages } = job;
         let sets = |buffer: &Buffer| matches!(buffer, Buffer::Sets(_));
@@ -208,7 +206,6 @@ impl PageSize {
         }
     }
 
-    /// Simulate a chunk.
     pub fn chunk(&mut self, chunk: &Chunk) {
         let mut grouped = Grouped::new();
         let mut frames_grouped = Grouped::new();
@@ -303,7 +300,6 @@ impl PageSize {
         }
     }
 
-    /// Apply a change of blocks.
     fn change(&mut self, change: &Change) {
         let Pages::Lives(pages) = &mut self.pages else { return };
         pages.apply(change);
@@ -352,7 +348,6 @@ impl PageSize {
         }
     }
 
-    /// Misses of the TLB.
     pub fn tlb(&self) -> TlbOutcome {
         self.tlb
     }
@@ -363,6 +358,7 @@ impl PageSize {
     }
 }
 
+/// Access the pages of a window in the TLB, and count its misses.
 fn translate(
     first: &mut Buffer,
     second: &mut Option<Buffer>,
@@ -371,8 +367,8 @@ fn translate(
     view: &View<'_>,
 ) {
     let mut miss = |page: u32| {
-        let held = second.as_mut().is_some_and(|s| s.access(page, number(page)));
-        if held { outcome.second_hits += 1 } else { outcome.misses += 1 }
+        let hit = second.as_mut().is_some_and(|s| s.access(page, number(page)));
+        if hit { outcome.second_hits += 1 } else { outcome.misses += 1 }
     };
     match first {
         Buffer::Full(lru) => {
@@ -401,7 +397,7 @@ fn translate(
             let mut previous = u32::MAX;
             for &byte in view.refs() {
                 let page = view.page(byte & LOCAL);
-                // A repeat is a hit and does not change the order.
+                // A repeated page is a hit and does not change the LRU order.
                 if page != previous {
                     previous = page;
                     if !sets.access(number(page)) {

@@ -1,4 +1,4 @@
-//! Passes over the trace: decoding and windows in one task, page sizes in others.
+//! Passes over the trace: one task cuts records into windows while others simulate the page sizes.
 
 use nearfar_kernel::replacement::{Replacement, Setup, Visitor};
 use nearfar_trace::{Error, PageSample, Reader, Result};
@@ -25,13 +25,13 @@ pub struct Simulated {
     pub cells: Vec<Cell>,
     /// Records of the selected kinds.
     pub records: u64,
-    /// Bytes of the distinct 4 KiB pages that they touched.
+    /// Bytes of the distinct 4 KiB pages that these records touched.
     pub footprint_bytes: u64,
     /// Pages were freed according to the trace's events.
     pub lifetimes: bool,
     /// The memory size of 100 %: the peak resident set, or the footprint without lifetimes.
     pub whole_bytes: u64,
-    /// Page sizes without cells, because the trace is a sample that does not hold what they need.
+    /// Page sizes without cells, because a sampled trace lacks the references that they need.
     pub left_out: Vec<LeftOut>,
     /// Cells that were not simulated, by page size.
     pub too_few_frames: Vec<TooFewFrames>,
@@ -71,9 +71,6 @@ pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
 
 /// Whether pages have lifetimes, and the memory size of 100 %: with lifetimes the peak resident
 /// set, which takes a pass over the trace if any memory size is a fraction; else the footprint.
-///
-/// # Errors
-/// If the trace cannot be read; errors of `on_progress`.
 pub fn whole_bytes(
     reader: &Reader,
     options: &Options,
@@ -147,6 +144,7 @@ struct Study<'a> {
     reader: &'a Reader,
     options: &'a Options,
     lifetimes: bool,
+    /// As in [`Simulated`], once it is known.
     whole_bytes: u64,
     footprint_bytes: u64,
     pool: ThreadPool,
@@ -166,18 +164,18 @@ const LIFE_BYTES: u64 = 120;
 fn passes<'a>(study: &Study<'a>, page_sizes: &'a [u64], records: u64) -> Vec<&'a [u64]> {
     let Study { options, footprint_bytes: footprint, .. } = *study;
     let memory = options.memory_bytes(study.whole_bytes);
-    // Bounded by the footprint and by the references that touch pages.
+    // Upper bound: one page per 4 KiB (or smaller page) of the footprint, and two per record.
     let pages = |page: u64| (footprint / page.min(4096)).min(records.saturating_mul(2));
     let cost = |page: u64, block: u64| {
         let pages = pages(page);
-        let rings = memory.iter().map(|(bytes, _)| (bytes / page).min(pages));
+        let frames = memory.iter().map(|(bytes, _)| (bytes / page).min(pages));
         let each = match study.lifetimes {
             // Every memory stores the frame of each page.
             true => PAGE_BYTES + LIFE_BYTES + 4 * memory.len() as u64,
             false if page == block => IDENTITY_BYTES,
             false => PAGE_BYTES,
         };
-        pages.saturating_mul(each).saturating_add(rings.sum::<u64>().saturating_mul(4))
+        pages.saturating_mul(each).saturating_add(frames.sum::<u64>().saturating_mul(4))
     };
     let mut passes = Vec::new();
     let mut start = 0;
@@ -251,7 +249,7 @@ impl<'a> Study<'a> {
         if frames.is_empty() {
             return None;
         }
-        // The TLB misses of a sample come from its bursts.
+        // TLB misses of a sample are estimated from its bursts.
         let is_whole = self.reader.info().source.sample.is_none();
         let job = PageSize::new(Job {
             tlb: is_whole.then_some(self.options.tlb),
@@ -260,8 +258,8 @@ impl<'a> Study<'a> {
         Some(Size { job, memories, frames })
     }
 
-    /// A job for memories of these numbers of frames, of all pages or of a sample and its share of
-    /// them.
+    /// A job with a memory for each number of frames. `sample`: the pages to simulate and their share
+    /// of all pages; `None` for all.
     fn job(
         &self,
         page_bytes: u64,
@@ -296,7 +294,7 @@ impl<'a> Study<'a> {
         if simulated.is_empty() {
             return Ok(self.simulated(Vec::new(), references));
         }
-        // Read up to three times.
+        // The trace is read up to three times.
         let mut progress = |times: u64, at| on_progress((times * recorded + at) / 3);
         let study = Sampled { reader, sample, options, lives, memory: &memory, pool: &self.pool };
         let trace = TraceSample::read(&study, simulated, &mut |at| progress(0, at))?;

@@ -13,7 +13,7 @@ use crate::lifetimes::{self, Blocks, Events, Next, Peak};
 const CHUNK: u64 = 1 << 20;
 /// Maximum bytes of windows in [`cached_chunks`], whatever `--max-memory` allows.
 const MAX_CACHED: u64 = 1 << 29;
-/// After 1/16 of the trace, its size in windows is extrapolated.
+/// Part of the trace (1/16) from which the size of all windows is extrapolated.
 const TRIAL_PARTS: u64 = 16;
 
 /// Cuts a trace into chunks.
@@ -29,10 +29,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The whole trace, for some page sizes of the study, ascending. `lives`: with lifetimes.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
+    /// The whole trace, for some of the study's page sizes, ascending. `lives`: with lifetimes.
     pub fn new(
         reader: &Reader,
         options: &Options,
@@ -64,9 +61,6 @@ impl Source {
     }
 
     /// Fill the next chunk. Returns false at the end of the trace.
-    ///
-    /// # Errors
-    /// If the trace cannot be read.
     pub fn fill(&mut self, chunk: &mut Chunk) -> Result<bool> {
         let Self { groups, group, windower, events, batch, .. } = self;
         windower.begin(chunk);
@@ -106,12 +100,9 @@ fn add(windower: &mut Windower, events: &mut Events, batch: &mut Batch, chunk: &
     }
 }
 
-/// All chunks of `source`, and the peak resident set in bytes, for studies whose memory sizes are known only
-/// at the end of the trace. `None` if the windows of all `records` would take more than a quarter of
-/// `--max-memory`, or [`MAX_CACHED`].
-///
-/// # Errors
-/// If the trace cannot be read; errors of `on_progress`.
+/// All chunks of `source`, and the peak resident set in bytes, for studies whose memory sizes are
+/// known only at the end of the trace. `None` if the windows of all `records` would take more than a
+/// quarter of `--max-memory`, or [`MAX_CACHED`].
 pub fn cached_chunks(
     mut source: Source,
     options: &Options,

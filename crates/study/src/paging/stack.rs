@@ -1,4 +1,4 @@
-//! Exact LRU at all memory sizes, which must see every reference.
+//! Exact LRU at all memory sizes, by stack distance. Unlike other policies it needs every reference.
 
 use nearfar_kernel::replacement::Setup;
 use nearfar_kernel::replacement::stack::StackDistance;
@@ -7,13 +7,14 @@ use super::engine::{Engine, NO_PAGE, Outcome, View};
 use super::window::{LOCAL, WRITE};
 use crate::slot;
 
-/// Exact LRU memories, by stack distance.
+/// Exact LRU memories.
 pub struct Stack {
     stack: StackDistance,
     frames: Vec<u64>,
     pages: Vec<State>,
     /// Distances of references to discarded pages.
     void: Vec<u64>,
+    /// A page was discarded.
     discarded: bool,
 }
 
@@ -28,7 +29,6 @@ enum State {
 }
 
 impl Stack {
-    /// Empty memories.
     pub fn new(memories: &[Setup]) -> Self {
         Self {
             stack: StackDistance::new(),

@@ -1,4 +1,4 @@
-//! A study on one or several machines: options, simulation, rows.
+//! A paging study on one or several machines: checks options, simulates, and computes rows.
 
 use std::path::Path;
 
@@ -16,13 +16,13 @@ use super::simulate::simulate;
 use super::table::{Prices, rows};
 use crate::lifetimes;
 
-/// Costs on one machine.
+/// One machine and its costs.
 struct Host {
     name: String,
     times: AccessTimes,
     storages: Vec<Storage>,
     processor: Option<Processor>,
-    /// Fault times, with lifetimes. An error matters only if the trace has events.
+    /// `None` without lifetimes. An error is returned only if the trace has events.
     faults: Option<Result<FaultTimes>>,
 }
 
@@ -30,20 +30,18 @@ struct Host {
 pub struct Study {
     /// The options as given, with the view resolved.
     pub request: Request,
-    /// The options of the simulation.
     pub options: Options,
     hosts: Vec<Host>,
 }
 
 impl Study {
-    /// Check a request for these machines, to simulate `trace`: a sample of pages has the papers'
-    /// view by default, because the machine's view of it has lower bounds of times
-    /// ([`machine::times`]).
+    /// Check a request for these machines. The default is the papers' view if `trace` is a sample of
+    /// pages, for which the machine's view has only lower bounds of times ([`machine::times`]).
     ///
     /// # Errors
     /// As [`Study::new`].
     pub fn of(machines: &[&Machine], mut request: Request, trace: &Path) -> Result<Self> {
-        // A trace that cannot be read is an error of the simulation.
+        // `run` reports a trace that cannot be read.
         if Info::load(trace).is_ok_and(|info| info.source.sample.is_some()) {
             request.view.get_or_insert(View::Paper);
         }
@@ -55,7 +53,7 @@ impl Study {
     /// # Errors
     /// If an option is invalid, or a machine lacks what the study needs.
     pub fn new(machines: &[&Machine], mut request: Request) -> Result<Self> {
-        // Times of different views are not comparable.
+        // Times of different views are not comparable, so all machines have the same view.
         let has_machine_view = |machine: &&Machine| request.view_on(machine) == View::Machine;
         let view = match machines.iter().all(has_machine_view) {
             true => View::Machine,
@@ -89,7 +87,7 @@ impl Study {
         self.hosts.iter().map(times).collect()
     }
 
-    /// Run the study on a trace; what does not depend on the machine is simulated once. Returns
+    /// Run the study on a trace. The counts are simulated once for all machines. Returns
     /// `{"rows", "records", "footprint_bytes", "lifetimes", "peak_resident_bytes", "left_out",
     /// "too_few_frames", "options"}`.
     ///
@@ -107,11 +105,11 @@ impl Study {
         // Report missing times before hours of simulation.
         let fault_times = self.fault_times(lives)?;
         let Self { request, options, hosts } = self;
-        // Of a sample, the machine's times are lower bounds, with which page sizes cannot be compared.
-        let are_bounds =
+        // Lower bounds of times cannot rank page sizes, so none above 4 KiB is simulated.
+        let are_lower_bounds =
             reader.info().source.sample.is_some() && request.view == Some(View::Machine);
         let (page_sizes, larger): (Vec<u64>, Vec<u64>) =
-            options.page_sizes.iter().partition(|&&size| !are_bounds || size <= sample::PAGE);
+            options.page_sizes.iter().partition(|&&size| !are_lower_bounds || size <= sample::PAGE);
         let options = &Options { page_sizes, ..options.clone() };
         let mut simulated = simulate(&reader, options, on_progress)?;
         simulated.left_out.extend(larger.into_iter().map(LeftOut::without));
@@ -182,10 +180,10 @@ fn storages(machine: &Machine, request: &Request, single: bool) -> Result<Vec<St
     Ok(storages)
 }
 
-/// Check that the host's page size makes sense.
+/// Refuse `--nested` for the trace of a virtual machine.
 ///
 /// # Errors
-/// If the trace is of a virtual machine, whose pages are the host's.
+/// If it is given, although the study's page sizes are then the host's.
 pub fn check_nested(reader: &Reader, nested: Option<Bytes>) -> Result<()> {
     if nested.is_none() || reader.info().source.vm_memory_bytes == 0 {
         return Ok(());

@@ -1,5 +1,5 @@
-//! From counts to times: the access-time model of page-size advice (000), equations 1 to 3
-//! (the same as in TLB and fault models, 001), one row per page size x memory size x storage.
+//! Times from counts, in one row per page size x memory size x storage: the access-time model of
+//! paper 000 (page-size advice), equations 1 to 3, which paper 001 (TLB and fault models) shares.
 
 use nearfar_hardware::machine::FaultTimes;
 use nearfar_hardware::{AccessTimes, Storage};
@@ -114,7 +114,7 @@ nearfar_schema::columns! {
     seed []
 }
 
-/// Costs on one machine.
+/// Costs of events on one machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Prices<'a> {
     /// Name of the machine.
@@ -125,17 +125,17 @@ pub struct Prices<'a> {
     pub faults: Option<FaultTimes>,
     /// Storage devices.
     pub storages: &'a [Storage],
-    /// A dirty eviction costs a write.
+    /// Charge a write for each dirty eviction.
     pub write_back: bool,
-    /// Files are in memory when the program starts.
+    /// Files are in the page cache when the program starts.
     pub warm: bool,
     /// Processor time of each page size, for `--view machine`.
     pub machine: Option<&'a [Time]>,
 }
 
-/// Pages that a machine reads again, those of files among them, and the size of these pages: the
-/// smallest of the study, because Linux reads swap and files in 4 KiB pages.
-fn reads_again(simulated: &Simulated, cell: &Cell) -> (u64, u64, u64) {
+/// Repeated reads in the machine's view: all, those of files, and their size in bytes. That is the
+/// study's smallest page size, because Linux reads swap and files in 4 KiB pages.
+fn repeated_reads(simulated: &Simulated, cell: &Cell) -> (u64, u64, u64) {
     let same_memory = simulated.cells.iter().filter(|other| {
         other.memory_bytes == cell.memory_bytes && other.memory_fraction == cell.memory_fraction
     });
@@ -201,7 +201,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         let mut faults = cell.faults;
         let mapped = if warm { std::mem::take(&mut kinds.file_reads) } else { 0 };
         faults -= mapped.min(faults);
-        // Pages in the page cache do not fault.
+        // Mapping a page that is in the page cache does not count as a fault.
         let rate = |count: f64, mapped: u64| (count - mapped as f64).max(0.0) / references as f64;
         let rates = |(low, high), mapped| (rate(low, mapped), rate(high, mapped));
         let (fault_rate_low, fault_rate_high) =
@@ -218,15 +218,15 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         }
         let translation_ns =
             times.translation_ns(tlb_miss_rate, per_reference(cell.tlb_second_hits));
-        let (again, again_of_files, again_bytes) = reads_again(simulated, cell);
-        // The part of pages of files in faults after the first of a page.
-        let more_faults = kinds.swap_ins + kinds.file_rereads;
-        let more_of_files = kinds.file_rereads as f64 / more_faults.max(1) as f64;
+        let (repeats, file_repeats, repeat_bytes) = repeated_reads(simulated, cell);
+        // Share of file pages among faults after a page's first.
+        let repeat_faults = kinds.swap_ins + kinds.file_rereads;
+        let file_share = kinds.file_rereads as f64 / repeat_faults.max(1) as f64;
         for (place, storage) in storages.iter().enumerate() {
             let disk = storage.files();
             let io_ns = storage.io_ns(cell.page_bytes);
-            // What files cost more than swap.
-            let more_ns = |bytes| disk.io_ns(bytes) - storage.io_ns(bytes);
+            // Extra time of a file read over a read from swap.
+            let file_extra_ns = |bytes| disk.io_ns(bytes) - storage.io_ns(bytes);
             let FaultKinds { zero_fills, file_reads, swap_ins, file_rereads, .. } = kinds;
             let reads = per_reference(file_reads + swap_ins + file_rereads);
             let files = per_reference(file_reads + file_rereads);
@@ -238,7 +238,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                         + (per_reference(mapped) * fault_ns
                             + per_reference(zero_fills) * (fault_ns + zero_ns)
                             + reads * (fault_ns + io_ns)
-                            + files * more_ns(cell.page_bytes))
+                            + files * file_extra_ns(cell.page_bytes))
                 }
             };
             let write_ns = match write_back {
@@ -251,7 +251,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
             };
             let spent = time.map(|time| {
                 let ns = |total: f64| total / references as f64;
-                let (again, of_files) = (per_reference(again), per_reference(again_of_files));
+                let (repeats, of_files) = (per_reference(repeats), per_reference(file_repeats));
                 let (mut first_ns, mut wait_ns) = (0.0, 0.0);
                 if !warm {
                     first_ns = ns(time.file_requests as f64 * time.map_ns);
@@ -263,9 +263,9 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                     walk_ns: ns(time.walk_ns),
                     cache_ns: ns(time.cache_ns),
                     dram_ns: ns(time.dram_ns),
-                    fault_ns: ns(time.fault_ns - time.start_ns) + again * time.map_ns,
-                    io_ns: again * storage.io_ns(again_bytes)
-                        + of_files * more_ns(again_bytes)
+                    fault_ns: ns(time.fault_ns - time.start_ns) + repeats * time.map_ns,
+                    io_ns: repeats * storage.io_ns(repeat_bytes)
+                        + of_files * file_extra_ns(repeat_bytes)
                         + write_ns,
                     start_ns: ns(time.start_ns) + first_ns + wait_ns,
                 }
@@ -278,17 +278,17 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 }
             };
             let total_ns = translation_ns + data_ns;
-            // The time of one more fault, and of one more walk.
-            let again_ns =
-                |map_ns, bytes| map_ns + storage.io_ns(bytes) + more_of_files * more_ns(bytes);
-            let (more_fault_ns, more_walk_ns) = match (time, kernel) {
-                (Some(time), _) => (again_ns(time.map_ns, again_bytes), 0.0),
-                (None, Some(kernel)) => (again_ns(kernel.fault_ns, cell.page_bytes), times.dram_ns),
+            // Marginal times of a fault and of a walk.
+            let read_ns =
+                |map_ns, bytes| map_ns + storage.io_ns(bytes) + file_share * file_extra_ns(bytes);
+            let (one_fault_ns, one_walk_ns) = match (time, kernel) {
+                (Some(time), _) => (read_ns(time.map_ns, repeat_bytes), 0.0),
+                (None, Some(kernel)) => (read_ns(kernel.fault_ns, cell.page_bytes), times.dram_ns),
                 (None, None) => (io_ns, times.dram_ns),
             };
-            let at = |fault: Option<f64>, walk: Option<f64>| {
+            let total_at = |fault: Option<f64>, walk: Option<f64>| {
                 let more_walks = walk.map_or(0.0, |rate| rate - tlb_miss_rate);
-                let more = |rate| (rate - fault_rate) * more_fault_ns + more_walks * more_walk_ns;
+                let more = |rate| (rate - fault_rate) * one_fault_ns + more_walks * one_walk_ns;
                 fault.map(|rate| total_ns + more(rate))
             };
             let tlb = time.map_or((cell.tlb_misses, cell.tlb_second_hits), |time| {
@@ -332,8 +332,8 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 fault_rate_high,
                 tlb_miss_rate_low,
                 tlb_miss_rate_high,
-                total_ns_low: at(fault_rate_low, tlb_miss_rate_low),
-                total_ns_high: at(fault_rate_high, tlb_miss_rate_high),
+                total_ns_low: total_at(fault_rate_low, tlb_miss_rate_low),
+                total_ns_high: total_at(fault_rate_high, tlb_miss_rate_high),
                 start_ns: spent.map(|spent| spent.start_ns),
             });
         }

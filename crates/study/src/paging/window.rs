@@ -1,15 +1,14 @@
-//! Windows: runs of records with at most 64 distinct blocks, which are simulated once per window
+//! Windows: runs of records with at most 64 distinct blocks. A block is simulated once per window
 //! instead of once per reference.
 //!
-//! A block is the smallest page size of the study. A window lists its blocks in order of first
+//! Blocks have the smallest page size of the study. A window lists its blocks in order of first
 //! reference. Segment j of a window runs from the first reference to block j up to that of the next
-//! block. One 64-bit mask has the blocks that are referenced again in it, another those that are
-//! written. The references are stored too, one byte each, for the few segments in which the order
+//! block. One 64-bit mask marks the blocks that the segment references after that, another those that
+//! it writes. The references are stored too, one byte each, for the few segments in which their order
 //! matters.
 //!
-//! This is exact: only a fault changes which pages are resident or marked, and the LRU order at the
-//! end of a window is the order of last references (see `clock.rs` and
-//! `nearfar_hardware::tlb::FullLru`).
+//! This is exact: only a fault evicts pages or clears accessed bits, and the LRU order at the end of
+//! a window is the order of last references (see `clock.rs` and `nearfar_hardware::tlb::FullLru`).
 
 use std::ops::Range;
 
@@ -26,13 +25,14 @@ pub const MAX_BLOCKS: usize = 64;
 pub const WRITE: u8 = 0x80;
 /// The local number in the byte of a reference.
 pub const LOCAL: u8 = MAX_BLOCKS as u8 - 1;
+/// log2 of the slots of [`Windower::tags`].
 const SLOT_BITS: u32 = 9;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// Low bits of a tag that hold the local number; the others hold the block. Blocks have at least
 /// [`MAX_BLOCKS`] bytes, so a block number leaves these bits free.
 const LOCAL_BITS: u32 = MAX_BLOCKS.ilog2();
 const _: () = assert!(MIN_PAGE >> LOCAL_BITS > 0);
-/// Not the byte of a reference: precedes the first one of a window.
+/// Sentinel: no previous reference in this window.
 const NO_REF: u8 = u8::MAX;
 
 /// A sequence of whole windows, flattened. Index `j` below counts the distinct blocks of all
@@ -41,7 +41,6 @@ const NO_REF: u8 = u8::MAX;
 pub struct Chunk {
     /// First `j` of each window, and the end.
     pub starts: Vec<u32>,
-    /// Block id.
     pub block: Vec<u32>,
     /// Bit mask of local numbers referenced in the segment after its first reference.
     pub again: Vec<u64>,
@@ -108,14 +107,16 @@ pub struct Windower {
     lives: Option<Box<Lives>>,
     /// By block: its last local number, valid only if the window has the block there.
     local: Vec<u8>,
-    /// By slot: the block last seen and its local number. An empty slot has a block of another
-    /// slot.
+    /// Direct-mapped cache: the slot's last block, and its local number. An empty slot has a block
+    /// of another slot.
     tags: Box<[u64; SLOTS]>,
+    /// Byte of the previous reference in this window, or [`NO_REF`].
     previous: u8,
+    /// Masks of the current segment, as in [`Chunk`].
     again: u64,
     again_written: u64,
-    /// Records of this chunk in two blocks, by log2 of the largest page size at which they are in
-    /// two pages.
+    /// Records of this chunk that cross into the next block, by log2 of the largest page size whose
+    /// border they cross.
     borders: [u64; 64],
 }
 
@@ -261,8 +262,8 @@ impl Windower {
         }
     }
 
-    /// The local number of a block of this window that lost its tag; `None` for a first reference,
-    /// which is added.
+    /// Look up a block without a tag. Returns its local number; if this is its first reference in
+    /// the window, adds the reference and returns `None`.
     #[cold]
     fn look_up(&mut self, block: u64, slot: usize, write: u8, chunk: &mut Chunk) -> Option<u8> {
         let (id, watched) = match &mut self.lives {
@@ -308,7 +309,7 @@ impl Windower {
     }
 
     /// The id of a block with a lifetime, and whether its next write must be reported. Ends the
-    /// window if this reference gives, or may give, a page another frame.
+    /// window if this reference may change the frame of a page.
     fn look_up_life(
         &mut self,
         block: u64,
@@ -376,7 +377,7 @@ impl Windower {
         if count > 0 {
             self.end_segment(chunk);
         }
-        let mut missing = if count == 0 { 0 } else { u64::MAX >> (MAX_BLOCKS - count) };
+        let mut unplaced = if count == 0 { 0 } else { u64::MAX >> (MAX_BLOCKS - count) };
         let mut place = chunk.last.len() + count;
         chunk.last.resize(place, 0);
         let mut end = chunk.refs.len();
@@ -384,23 +385,23 @@ impl Windower {
             place -= 1;
             chunk.last[place] = local as u8;
         };
-        // Backwards: repeated references of a segment follow its first reference.
+        // Backwards, so a segment's repeated references come before its first.
         for local in (0..count).rev() {
             let first = chunk.segment[start + local] as usize;
-            let mut here = missing & chunk.again[start + local];
-            missing &= !here;
+            let mut pending = unplaced & chunk.again[start + local];
+            unplaced &= !pending;
             for &byte in chunk.refs[first..end].iter().rev() {
-                if here == 0 {
+                if pending == 0 {
                     break;
                 }
                 let again = usize::from(byte & LOCAL);
-                if here >> again & 1 == 1 {
-                    here &= !(1 << again);
+                if pending >> again & 1 == 1 {
+                    pending &= !(1 << again);
                     put(again);
                 }
             }
-            if missing >> local & 1 == 1 {
-                missing &= !(1 << local);
+            if unplaced >> local & 1 == 1 {
+                unplaced &= !(1 << local);
                 put(local);
             }
             end = first;
@@ -416,9 +417,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Crossings, and the order of last references of each window.
         #[test]
-        fn windows_equal_a_reference_implementation(
+        fn crossings_and_orders_of_last_references_equal_loops(
             max_blocks in 1usize..=64,
             shift in 6u32..14,
             kinds in 1u8..32,

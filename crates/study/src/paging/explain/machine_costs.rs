@@ -1,6 +1,6 @@
 //! Costs on a machine by place and code, and the private memory of each region.
 //!
-//! The pass over the trace is that of the view ([`Touches`]), and all page sizes share it. Few
+//! The pass over the trace is that of the machine's view ([`Touches`]); all page sizes share it. Few
 //! references are touches or can fault, and only these get a place and code; the others are
 //! counted by block.
 
@@ -21,11 +21,8 @@ use crate::paging::machine::waits::{Costs, PageSize, Watch};
 use crate::paging::options::Options;
 use crate::slot;
 
-/// The references at each of `page_sizes`, with the faults of `memory`, a page table and a memory
-/// without references so far.
-///
-/// # Errors
-/// If the trace cannot be read; errors of `on_progress`.
+/// Attribute the costs at each of `page_sizes`. `memory` has the page table, TLB and memory, without
+/// references so far, that determine faults for lack of memory.
 pub fn explain(
     reader: &Reader,
     options: &Options,
@@ -55,7 +52,7 @@ pub fn explain(
     places.finish(sizes, processor.map_ns)
 }
 
-/// Counts by the ids of places and of code, and those of the kernel.
+/// Counts by place id and by site id, and those of the kernel.
 #[derive(Clone, Default)]
 struct ByPlace {
     places: Vec<Counts>,
@@ -84,9 +81,9 @@ impl<T: Eq + std::hash::Hash> Ids<T> {
     }
 }
 
-/// The place of a reference with touches.
+/// A reference that has touches, with its place and code.
 struct Entry {
-    /// Number of touches of its chunk up to here.
+    /// Number of touches of its chunk up to and including its own.
     until: usize,
     place: u32,
     site: u32,
@@ -110,15 +107,15 @@ struct Places {
     /// The thread of the previous record, unless an event followed.
     running: Option<usize>,
     thread: usize,
-    /// The record is of the kernel.
+    /// The current record is of the kernel.
     by_kernel: bool,
     kernel_instructions: u64,
     /// The last fetch by thread.
     fetched: Vec<Option<u64>>,
-    /// Region and range of [`MIN_RANGE_SHIFT`].
+    /// By region and address >> [`MIN_RANGE_SHIFT`].
     places: Ids<(u32, u64)>,
     sites: Ids<Option<(Code, u64)>>,
-    /// Ids by process and address, until the next event.
+    /// Place and region by process and page, and site by process and address, until the next event.
     known_places: FxHashMap<(u32, u64), (u32, u32)>,
     known_sites: FxHashMap<(u32, u64), u32>,
     counts: ByPlace,
@@ -126,6 +123,7 @@ struct Places {
     pages: Pages,
     memory: TlbAndMemory,
     blocks: Vec<BlockState>,
+    /// Changes whenever a repeated reference may have an effect again.
     stamp: u64,
     /// Faults that mapped pages of the page cache so far.
     mapped: u64,
@@ -318,6 +316,7 @@ impl Observe for Places {
 /// One page size.
 struct Size<'a> {
     size: PageSize<'a>,
+    /// Costs up to the last entry.
     before: Costs,
     counts: ByPlace,
     memory: RegionMemory,

@@ -11,7 +11,6 @@ use crate::slot;
 /// The target of a reference.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Id of the page.
     pub page: u32,
     /// Number of the page, which selects the set of a TLB.
     pub number: u64,
@@ -41,7 +40,6 @@ pub struct TlbAndMemory {
 }
 
 impl TlbAndMemory {
-    /// Before the first reference.
     pub fn new(tlb: TlbSpec, memory: Box<dyn Memory>) -> Self {
         Self {
             first: Buffer::new(tlb.first),
@@ -82,7 +80,6 @@ impl TlbAndMemory {
         }
     }
 
-    /// Whether repeated references have effects.
     pub fn sees_all(&self) -> bool {
         self.memory.sees_all()
     }
@@ -123,15 +120,13 @@ pub trait Memory: Send {
     fn begin_file(&mut self, _page: u32, _executable: bool) {}
     /// Apply a reference. Returns whether it faults.
     fn reference(&mut self, page: u32) -> bool;
-    /// The program freed a page.
     fn free(&mut self, page: u32);
     /// The content of a page was discarded.
     fn discard(&mut self, _page: u32) {}
     /// The next reference makes a discarded page an ordinary one.
     fn undo_discard(&mut self, _page: u32) {}
-    /// Whether a page is resident.
     fn is_resident(&self, page: u32) -> bool;
-    /// Whether a reference to a page has effects that an earlier one since the last fault did not.
+    /// Whether a repeated reference to a page since the last fault has an effect.
     fn sees_all(&self) -> bool {
         false
     }
@@ -155,8 +150,8 @@ impl Visitor for NewMemory {
     }
 }
 
-/// LRU: a list of pages by last reference. The word of a link is 1 for a resident page. The size
-/// grows with the pages, not with the frames.
+/// LRU: a list of pages by last reference. The word of a link is 1 for a resident page. The size of
+/// `links` grows with the pages, not with the frames.
 struct LruMemory {
     frames: u64,
     used: u64,
@@ -201,7 +196,7 @@ impl Memory for LruMemory {
     }
 }
 
-/// A memory under a policy that sees faults only.
+/// A memory under a policy that runs at faults only.
 struct PolicyMemory<P: Replacement> {
     policy: P,
     shared: P::Shared,

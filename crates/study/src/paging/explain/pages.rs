@@ -32,9 +32,6 @@ pub struct Lives {
 
 impl Pages {
     /// Pages of 2^`shift` bytes with lifetimes. Without `files`, file pages take no frames.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     pub fn lives(reader: &Reader, spaces: Spaces, shift: u32, files: bool) -> Result<Self> {
         let block_shift = shift.min(lifetimes::PAGE);
         Ok(Pages::Lives(Box::new(Lives {
@@ -47,7 +44,6 @@ impl Pages {
         })))
     }
 
-    /// log2 of the block size in bytes.
     pub fn block_shift(&self) -> u32 {
         match self {
             Pages::Permanent { shift, .. } => *shift,

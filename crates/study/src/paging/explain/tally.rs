@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::{Counts, Explained, Place, RANGES, SITES, Site};
 use crate::info::names::{self, Names, UNNAMED};
 
-/// log2 of the smallest range; a page if that is larger.
+/// log2 of the bytes of the smallest address range, unless a page is larger.
 pub const MIN_RANGE_SHIFT: u32 = 16;
 
 /// Counts by region, range and code.
@@ -17,6 +17,7 @@ pub struct Tally {
     counted: Counted,
     /// The last fetch by thread.
     fetched: FxHashMap<u32, u64>,
+    /// log2 of the bytes of a cell; cells are merged into ranges at the end.
     cell_shift: u32,
     /// Page and cell of the previous reference, whose counts are in `counts`.
     current: Option<(u64, u64)>,
@@ -26,9 +27,6 @@ pub struct Tally {
 
 impl Tally {
     /// Empty counts; `shift` is log2 of the page size.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     pub fn new(reader: &Reader, shift: u32) -> Result<Self> {
         Ok(Self {
             names: Names::new(reader)?,
@@ -54,8 +52,8 @@ impl Tally {
         self.fetched.insert(thread, addr);
     }
 
-    /// Count the events of a reference by a thread or by the kernel for it, and `references`
-    /// references, 0 or 1.
+    /// Count the events of a reference by a thread, or by the kernel for it. `references` is 1 for
+    /// the first reference of a record to a page, else 0.
     pub fn reference(
         &mut self,
         (thread, by_kernel): (u32, bool),
@@ -93,7 +91,6 @@ impl Tally {
         }
     }
 
-    /// The result.
     pub fn finish(mut self) -> Explained {
         self.commit();
         if self.fetched.is_empty() {
@@ -104,14 +101,14 @@ impl Tally {
     }
 }
 
-/// Counts by region and range, and by code: the last instructions that the thread had fetched.
+/// Counts by region and cell, and by code: the last instructions that the thread fetched.
 #[derive(Default)]
 pub struct Counted {
-    /// Those of the kernel's references.
+    /// Counts of the kernel's references.
     pub kernel: Counts,
-    /// By region id, and address in ranges.
+    /// By region id and cell.
     pub places: FxHashMap<(u32, u64), Counts>,
-    /// `None` before any fetch. Empty if there are no fetches.
+    /// By code; `None` before any fetch. Empty if there are no fetches.
     pub sites: FxHashMap<Option<(names::Code, u64)>, Counts>,
 }
 
@@ -153,8 +150,8 @@ fn top_sites(
 }
 
 impl Counted {
-    /// The result, with the names of regions ([`Names::finish`]) and programs. `cell_shift`: log2 of
-    /// the size of ranges; `resident`: peak bytes of private memory by region id.
+    /// The result, with the names of regions ([`Names::finish`]) and programs. `resident`: peak bytes
+    /// of private memory by region id.
     pub fn explained(
         self,
         (merged, texts): &(Vec<u32>, Vec<Option<String>>),
@@ -177,9 +174,9 @@ impl Counted {
             sum.add(&counts);
         }
         // Merge aligned groups of 2, 4, 8, ... cells, so that ranges have round addresses.
-        let mut size = 0;
+        let mut doublings = 0;
         while cells.len() > RANGES {
-            size += 1;
+            doublings += 1;
             let mut fewer: BTreeMap<u64, (Vec<usize>, Counts)> = BTreeMap::new();
             for (cell, (ids, counts)) in cells {
                 let (merged_ids, sum) = fewer.entry(cell >> 1).or_default();
@@ -188,7 +185,7 @@ impl Counted {
             }
             cells = fewer;
         }
-        let shift = cell_shift + size;
+        let shift = cell_shift + doublings;
         let bounds =
             |low: u64, high: u64, shift: u32| (low << shift, u128::from(high + 1) << shift);
         let name = |id: usize| {

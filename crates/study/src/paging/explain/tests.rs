@@ -1,4 +1,4 @@
-//! The sums are the study's, and places are those of a plain loop.
+//! Tests of `explain`: counts sum to those of the study, and places equal those of a plain loop.
 
 use nearfar_hardware::processor::Hierarchy;
 use nearfar_kernel::replacement::REPLACEMENTS;
@@ -40,7 +40,7 @@ fn region_of(addr: u64) -> &'static str {
     }
 }
 
-/// The counts that explain must find.
+/// The counts that `explain` must find for a cell of the study.
 fn of_cell(cell: &Cell) -> Counts {
     let FaultKinds { zero_fills, file_reads, swap_ins, file_rereads, .. } = cell.kinds;
     assert_eq!(zero_fills + file_reads + swap_ins + file_rereads, cell.faults);
@@ -81,8 +81,8 @@ fn plain(reader: &Reader, options: &Options, processor: &Processor, lives: bool)
     sizes[0].1
 }
 
-/// On a processor: walks, hits of the second level and memory given are those of the view, and add
-/// up.
+/// On a processor, walks, second-level hits and fault times equal those of the machine's view, and
+/// places sum to the total.
 fn check_on_machine(steps: &[Step], lives: bool) {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
@@ -127,7 +127,7 @@ fn check_on_machine(steps: &[Step], lives: bool) {
     }
 }
 
-/// Where pages end, at every page size, with memories in bytes and as parts of the peak.
+/// With lifetimes, at every page size, with memories in bytes and as fractions of the peak.
 fn check_lives(steps: &[Step], tlb: &str, policy: &str, kinds: KindSet) {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
@@ -171,7 +171,7 @@ fn check(records: &[Record], tlb: &str, policy: &str) {
             found.sites.iter().for_each(|site| sites.add(&site.counts));
             let fetches = records.iter().any(|r| r.kind.fetches());
             assert!(sites == study || !fetches && found.sites.is_empty());
-            // Each page of each record counts where its first byte there lies.
+            // A record counts for each of its pages, in the region of its first byte in the page.
             for name in ["low", "high", "(unnamed)"] {
                 let own: usize = records
                     .iter()
@@ -190,7 +190,7 @@ fn check(records: &[Record], tlb: &str, policy: &str) {
     }
 }
 
-/// If the kernel's references are to a region of their own, the counts of that are the kernel's.
+/// Moves the kernel's references to a region of their own, whose counts are then the kernel's.
 fn check_kernel(records: &[Record], tlb: &str) {
     let by_kernel = |r: &Record| KindSet::KERNEL.contains(r.kind);
     let records: Vec<Record> = records
@@ -234,7 +234,7 @@ fn records() -> impl Strategy<Value = Vec<Record>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
-    fn sums_are_the_studys(
+    fn counts_sum_to_those_of_the_study(
         records in records(),
         tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4"]),
         policy in prop::sample::select(REPLACEMENTS),
@@ -243,11 +243,11 @@ proptest! {
         check_kernel(&records, tlb);
     }
     #[test]
-    fn sums_are_the_views_on_a_machine(steps in steps(), lives in any::<bool>()) {
+    fn costs_on_a_machine_sum_to_those_of_its_view(steps in steps(), lives in any::<bool>()) {
         check_on_machine(&steps, lives);
     }
     #[test]
-    fn sums_are_the_studys_where_pages_end(
+    fn counts_with_lifetimes_sum_to_those_of_the_study(
         steps in steps(),
         tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4"]),
         policy in prop::sample::select(REPLACEMENTS),
@@ -257,9 +257,8 @@ proptest! {
     }
 }
 
-/// A miss belongs to the code that its own thread fetched last.
 #[test]
-fn code_is_that_of_the_thread() {
+fn a_miss_belongs_to_the_code_that_its_thread_fetched_last() {
     let one = |addr, kind, thread| Record { addr, kind, size: 4, thread, instr: 1 };
     let page = |n: u64| HIGH + n * 4096;
     let records = [
@@ -293,15 +292,15 @@ fn code_is_that_of_the_thread() {
             others.clone(),
         ]
     );
-    // Fetches count at the code that they are of.
+    // A fetch counts for the code that it fetches.
     assert_eq!(faults(KindSet::ALL)[0], (Some(LOW + 0x1000), low(), 3, 3));
     assert_eq!(faults(KindSet::ALL)[1], (Some(LOW), low(), 2, 2));
     assert_eq!(faults(KindSet::ALL)[3], others);
 }
 
-/// Code is known by its place in a file, of the program that ran it, wherever it was mapped.
+/// The address of the mapping does not matter.
 #[test]
-fn code_is_of_a_file_and_a_program() {
+fn code_is_identified_by_offset_in_a_file_and_program() {
     let map = |thread, addr, offset, name: &str| {
         Step::Event(RegionEvent {
             thread,
@@ -360,7 +359,7 @@ fn code_is_of_a_file_and_a_program() {
 
 /// Far more cells than ranges, up to the top of the address space.
 #[test]
-fn ranges_are_taken_together() {
+fn ranges_are_merged_to_the_maximum_number() {
     let records: Vec<Record> = (0..2000u64)
         .map(|i| Record {
             addr: (i * 7919 % 1000) << 20,
@@ -383,9 +382,9 @@ fn ranges_are_taken_together() {
     assert!(found.ranges.windows(2).all(|pair| pair[0].addr_high <= pair[1].addr_low.into()));
 }
 
-/// Two processes at the same address: memory of each, with its own name; the second time it is new.
+/// Two processes map different memory at the same address; the second also frees it once.
 #[test]
-fn names_are_those_of_the_process() {
+fn memory_and_names_are_those_of_the_process() {
     let event = |event, thread, name: &str| {
         let (addr, length, prot) = (LOW, 4096, "rw-p".into());
         let name = name.into();
@@ -423,7 +422,7 @@ fn names_are_those_of_the_process() {
     };
     let places: Vec<_> = found.regions.iter().map(facts).collect();
     assert_eq!(places, [("two".to_owned(), 2, 2, 2, 2, 2), ("one".to_owned(), 3, 1, 1, 1, 1)]);
-    // Without an end there is one page for both.
+    // Without lifetimes, both processes share one page.
     let options = Options { lifetimes: false, ..options };
     let found = explain(&reader, &options, &mut |_| Ok(())).unwrap();
     assert_eq!((found.total.faults, found.total.references), (1, 5));

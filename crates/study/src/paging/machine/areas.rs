@@ -9,11 +9,11 @@ pub struct AreaCosts {
     pub wait_ps: u64,
     /// Faults, in picoseconds.
     pub fault_ps: u64,
-    /// Part of these that fills memory.
+    /// Part of `fault_ps` that fills memory.
     pub start_ps: u64,
     /// Private memory at the last moment, and the part in larger pages, in small pages.
     mapped: [u64; 2],
-    /// Their sums over time: small pages times nanoseconds.
+    /// Both integrated over time: small pages times nanoseconds.
     pub page_ns: [f64; 2],
 }
 
@@ -22,7 +22,6 @@ pub struct AreaCosts {
 pub struct Areas(Vec<AreaCosts>);
 
 impl Areas {
-    /// The costs of an area.
     pub fn of(&mut self, area: u32) -> &mut AreaCosts {
         slot(&mut self.0, area)
     }
@@ -38,7 +37,6 @@ impl Areas {
         }
     }
 
-    /// All areas.
     pub fn all(&self) -> &[AreaCosts] {
         &self.0
     }

@@ -13,6 +13,7 @@ const MAX_PENDING: usize = 64;
 /// The requests of a thread to a storage. Threads do not compete for it.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
+    /// End of the last request.
     busy_ns: f64,
     /// Requests by number, and when they are done.
     pending: VecDeque<(u32, f64)>,
@@ -21,7 +22,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Apply a fetch, `now_ns` after the thread began, without its waits.
+    /// Apply a fetch. `now_ns` is the time of the thread so far, without its waits for files.
     pub fn fetch(&mut self, fetch: Fetch, now_ns: f64, storage: &Storage) {
         let disk = storage.files();
         let now = now_ns + self.waited_ns;

@@ -18,14 +18,15 @@ pub const NO_PAGE: Page = Page { number: u64::MAX, block: 0, line: 0, settled: t
 const HINTS: usize = 256;
 
 /// The most recently used 4 KiB pages of a thread, as many as the smallest first TLB level has
-/// entries. Every first level contains them, at any page size. They leave in the order of their
-/// last uses, which gives the order of the TLB's other entries.
+/// entries. Every first level contains them, at any page size. They leave in LRU order, which is
+/// also the LRU order of the TLB's other entries.
 #[derive(Clone)]
 pub struct Last {
     /// Pages with the time of their last use.
     pages: Vec<(Page, u64)>,
+    /// Index in `pages` by hash of the page number; may be stale.
     hints: [u16; HINTS],
-    /// Number of pages by the place of their hint.
+    /// Number of pages by hash.
     counts: [u16; HINTS],
 }
 
@@ -34,7 +35,7 @@ pub struct Last {
 pub enum Put {
     /// The page was among the last.
     Known,
-    /// The page is new and replaces this one.
+    /// The page is new and replaces this one, if any.
     New(Option<Page>),
 }
 
@@ -44,7 +45,7 @@ impl Last {
         Self { pages: vec![(NO_PAGE, 0); entries], hints: [0; HINTS], counts: [0; HINTS] }
     }
 
-    /// The page that may have a number, and the time of its last use.
+    /// The hinted page, which may have another number, and the time of its last use.
     #[inline]
     pub fn hinted(&mut self, number: u64) -> (&Page, &mut u64) {
         let (page, used) = &mut self.pages[usize::from(self.hints[number as usize % HINTS])];
@@ -69,7 +70,6 @@ impl Last {
         Some(*page)
     }
 
-    /// Insert or update a page.
     pub fn put(&mut self, page: Page, now: u64) -> Put {
         if self.find(page.number, now).is_some() {
             let place = usize::from(self.hints[page.number as usize % HINTS]);

@@ -1,11 +1,11 @@
 //! The machine's view (`--view machine`): time of a processor's TLBs, page walks, caches and
 //! faults.
 //!
-//! One pass over the trace. The data caches are simulated once, because they do not depend on the
-//! page size ([`touches`]). The rest remains for each page size: *touches*, which are references to
-//! another page than the thread's previous one ([`last`]) and misses of the first cache level. Each
-//! page size tracks which of its pages are large ([`pages`]), simulates TLBs and walks, and adds up
-//! the waiting time of threads ([`waits`]).
+//! One pass over the trace. The caches are simulated once, because they do not depend on the page
+//! size ([`touches`]). Each page size processes only *touches*: references to pages that are not among
+//! the thread's most recent ones ([`last`]), and misses of the first cache level. It tracks which
+//! pages are large ([`pages`]), simulates TLBs and walks, and adds up the waiting time of threads
+//! ([`waits`]).
 //!
 //! The cache lines of page tables depend on the page size, so they do not go through the simulated
 //! caches. Whether a level contains such a line is estimated from its last use and the age of the
@@ -40,7 +40,7 @@ use observe::Observe;
 use touches::{Chunk, Touches};
 use waits::PageSize;
 
-/// log2 of the smallest and of the largest page that this view has.
+/// log2 of the smallest and of the largest page size of this view.
 pub(super) const SMALL: u32 = super::super::lifetimes::PAGE;
 const LARGE: u32 = 21;
 
@@ -61,7 +61,7 @@ pub struct Time {
     pub dram_ns: f64,
     /// Faults that need no device.
     pub fault_ns: f64,
-    /// Part of these that fills memory: faults that raise the peak of private memory, and that map
+    /// Part of `fault_ns` that fills memory: faults that raise the peak of private memory, or map
     /// existing pages.
     pub start_ns: f64,
     /// The kernel's time for one fault that needs a device.
@@ -76,7 +76,7 @@ pub struct Time {
     pub read_first_share: f64,
     /// Requests for pages of files that were not read before.
     pub file_requests: u64,
-    /// Waiting for these, on each storage.
+    /// Waiting for these requests, on each storage.
     pub file_ns: Vec<f64>,
 }
 
@@ -84,9 +84,6 @@ pub struct Time {
 pub type Host<'a> = (&'a Processor, &'a [Storage]);
 
 /// Check that this view supports all page sizes.
-///
-/// # Errors
-/// If it does not.
 pub(super) fn check(page_sizes: &[u64]) -> Result<()> {
     let supported = 1 << SMALL..=1u64 << LARGE;
     match page_sizes.iter().find(|size| !supported.contains(size)) {
@@ -101,9 +98,9 @@ pub(super) fn check(page_sizes: &[u64]) -> Result<()> {
 
 /// The time of each page size of `options`, in their order.
 ///
-/// In a trace captured with `--sample`, instructions, first touches and events are exact, so
-/// `cpu_ns`, faults and resident memory are. Caches and TLBs see the recorded references alone, and
-/// LRU keeps at least what it would keep among all of them: their waiting times are lower bounds.
+/// In a trace captured with `--sample`, instructions, first touches and events are exact, and so are
+/// `cpu_ns`, faults and resident memory. Other waiting times are lower bounds: caches and TLBs see
+/// only the recorded references, so LRU keeps lines and pages at least as long.
 ///
 /// # Errors
 /// If a page size is not supported or the trace cannot be read; errors of `on_progress`.
@@ -129,8 +126,8 @@ pub fn times(
 
 /// Process the touches of a trace at every page size, one chunk while the next is filled.
 ///
-/// The observer gets every reference. `take` returns its results for a chunk, which `process` gets with the
-/// chunk.
+/// The observer gets every reference. `take` takes its results for a chunk, which `process` gets with
+/// the chunk.
 ///
 /// # Errors
 /// If the trace cannot be read or the threads cannot be started; errors of `on_progress`.

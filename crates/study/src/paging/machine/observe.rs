@@ -6,30 +6,29 @@ use super::touches::Chunk;
 
 /// Observes the references of a trace.
 pub trait Observe {
-    /// References that change no state are passed to [`Observe::repeats`] alone, if it returns true.
-    /// Needs a hierarchy that finds every line in the first level.
+    /// Whether to pass records that change no state to [`Observe::repeats`] first. Needs a hierarchy
+    /// that finds every line in the first level.
     const SKIPS: bool = false;
-    /// The record before which this may be done for records of a thread.
+    /// Number of the thread's first record that may not be passed to [`Observe::repeats`].
     fn stable(&self, _thread: usize) -> u64 {
         0
     }
-    /// Such a record references a block. Returns whether it was counted; otherwise the record is passed to
-    /// [`Observe::record`] and [`Observe::access`].
+    /// A record that changes no state references a block. Returns whether it was counted; if not, it
+    /// is passed to [`Observe::record`] and [`Observe::access`].
     fn repeats(&mut self, _block: u32) -> bool {
         false
     }
     /// The last fetch of the records counted by [`Observe::repeats`].
     fn fetched(&mut self, _thread: usize, _addr: u64) {}
-    /// A batch of records begins.
     fn batch(&mut self, _batch: &Batch) {}
     /// An event happened, so pages may have changed.
     fn event(&mut self) {}
     /// Record number `at` begins, of the kind with this on-disk number.
     fn record(&mut self, _at: u64, _thread: usize, _addr: u64, _kind: u8) {}
-    /// The record references a line.
+    /// The current record references a line.
     fn access(&mut self, _page: Access) {}
-    /// The chunk has touches for this reference to page `number`; `maps` faults mapped pages of the
-    /// page cache so far.
+    /// The last access, to page `number`, added touches to the chunk; `maps` faults mapped pages of
+    /// the page cache so far.
     fn touched(&mut self, _chunk: &Chunk, _number: u64, _maps: u64) {}
 }
 
@@ -42,12 +41,10 @@ pub struct Access {
     pub number: u64,
     /// As in [`Touch`](super::touches::Touch).
     pub block: u32,
-    /// A write.
     pub write: bool,
-    /// It may change the state of the page.
+    /// The reference may change the state of the page.
     pub changes: bool,
     /// The first line of the record.
     pub first: bool,
-    /// The address of the line.
     pub addr: u64,
 }

@@ -12,6 +12,7 @@ use super::waits::{Lines, PageSize};
 use super::{Host, LARGE, SMALL, Time};
 use crate::lifetimes::{self, Blocks, Events};
 
+/// Lines of page tables go through the simulated caches.
 struct Coupled<'a>(&'a mut Hierarchy);
 
 impl Lines for Coupled<'_> {
@@ -35,10 +36,6 @@ struct OneByOne<'a> {
 }
 
 impl<'a> OneByOne<'a> {
-    /// Before the first reference.
-    ///
-    /// # Errors
-    /// If the events cannot be read.
     fn new(
         reader: &Reader,
         options: &Options,
@@ -115,16 +112,12 @@ impl<'a> OneByOne<'a> {
         }
     }
 
-    /// The time so far.
     fn time(self) -> Time {
         self.size.time((self.instructions.values().sum(), self.surroundings.maps()))
     }
 }
 
 /// The time of one page size.
-///
-/// # Errors
-/// If the trace cannot be read.
 pub fn time(
     reader: &Reader,
     options: &Options,

@@ -16,14 +16,14 @@ pub type Changed = (Change, (u64, u64));
 /// Finds the private memory around new blocks, and the reads of files that they cause.
 #[derive(Default)]
 pub struct Surroundings {
-    /// Parts of files that were mapped by one fault.
+    /// Parts of files, of 2^[`AROUND`] bytes, that a fault mapped.
     mapped: FxHashSet<(u32, u64)>,
     files: Readahead,
     fetches: Vec<Fetch>,
 }
 
 impl Surroundings {
-    /// Take the changes of blocks since the last call.
+    /// Take the changes of blocks since the last call, each with its surroundings.
     pub fn of(&mut self, blocks: &mut Blocks) -> impl Iterator<Item = Changed> {
         let changes: Vec<Change> = blocks.changes().collect();
         for change in &changes {
@@ -32,7 +32,7 @@ impl Surroundings {
             {
                 let place = number << SMALL;
                 let page = lifetimes::address(place).wrapping_sub(start) >> SMALL;
-                // The page cache has addresses in the upper half.
+                // System calls access the page cache, at addresses in the upper half.
                 let access = if place >> 63 == 1 { Access::Call } else { Access::Mapped };
                 if access == Access::Call && written {
                     self.files.write(object, page);

@@ -1,4 +1,4 @@
-//! The fast way against the slow one, and large pages counted by hand.
+//! Tests of the machine's view: against its reference implementation, and large pages by hand.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn level(sets: u64, ways: usize) -> Level {
     Level { sets, ways }
 }
 
-/// So small that everything misses at times.
+/// Its caches and TLBs are so small that each misses at times.
 pub(crate) fn processor(host_shift: Option<u32>) -> Processor {
     with_entries(host_shift, 2)
 }
@@ -55,6 +55,7 @@ fn with_entries(host_shift: Option<u32>, entries: usize) -> Processor {
         },
         host_shift,
         map_ns: 1.0,
+        // Factors of 1000, so that `faults` can derive counts from the sum.
         zero_fills: vec![(12, 1e3), (14, 1e6), (16, 1e6), (21, 1e9)],
         zero_byte_ns: 0.1,
     }
@@ -81,7 +82,7 @@ fn both(steps: &[Step], processor: &Processor, lives: bool) -> Vec<(Time, Time)>
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn counts_are_those_of_single_references(
+    fn counts_equal_the_reference_implementation(
         steps in steps(),
         host in prop::sample::select(vec![None, Some(12), Some(21)]),
         lives in any::<bool>(),
@@ -101,7 +102,7 @@ proptest! {
     }
 }
 
-/// Large pages are at these addresses.
+/// Start of the mapped memory, aligned to large pages.
 const BASE: u64 = 0x4000_0000;
 
 fn event(event: RegionKind, addr: u64, length: u64) -> Step {
@@ -113,13 +114,13 @@ fn touch(kind: Kind, addr: u64) -> Step {
     Step::Record(Record { addr, kind, size: 8, thread: 0, instr: 1 })
 }
 
-/// A store to each of so many small pages.
+/// A store to each of `pages` small pages.
 fn stores(addr: u64, pages: u64) -> impl Iterator<Item = Step> {
     (0..pages).map(move |page| touch(Kind::Store, addr + 4096 * page))
 }
 
-/// Faults by the size of the page that they gave, and the most private memory in small pages, at a
-/// size.
+/// At a page size: faults that allocated a large and a small page, and peak private memory in small
+/// pages.
 fn faults(steps: &[Step], page_bytes: u64) -> (u64, u64, u64) {
     let mut all = both(steps, &processor(None), true);
     all.retain(|(time, _)| time.page_bytes == page_bytes);
@@ -132,8 +133,8 @@ fn faults(steps: &[Step], page_bytes: u64) -> (u64, u64, u64) {
 }
 
 #[test]
-fn a_mapping_is_as_large_as_it_lies() {
-    // From one small page before a large one to the middle of the next but one.
+fn large_pages_are_aligned_and_inside_the_mapping() {
+    // A small page, two large pages and half of a third.
     let mut steps = vec![event(RegionKind::Map, BASE - 4096, 4096 + 5 * LARGE_BYTES / 2)];
     steps.extend(stores(BASE - 4096, 1 + 5 * 512 / 2));
     assert_eq!(faults(&steps, LARGE_BYTES), (2, 1 + 256, 1 + 5 * 256));
@@ -142,7 +143,7 @@ fn a_mapping_is_as_large_as_it_lies() {
 }
 
 #[test]
-fn one_touch_gives_a_whole_page() {
+fn one_touch_allocates_a_whole_page() {
     let steps = [
         event(RegionKind::Map, BASE, 2 * LARGE_BYTES),
         touch(Kind::Store, BASE + 5000),
@@ -153,20 +154,20 @@ fn one_touch_gives_a_whole_page() {
 }
 
 #[test]
-fn memory_that_is_read_first_is_the_zero_page() {
+fn a_first_read_maps_the_zero_page() {
     let loads = |pages: u64| (0..pages).map(|page| touch(Kind::Load, BASE + 4096 * page));
     let mut steps = vec![event(RegionKind::Map, BASE, LARGE_BYTES)];
     steps.extend(loads(3));
-    // Reads of the zero page cost a thousandth here, and take no memory.
+    // Mapping the zero page takes no memory, and here too little time to count.
     for size in [4096, 16_384, LARGE_BYTES] {
         assert_eq!(faults(&steps, size), (0, 0, 0));
     }
-    // Below 2 MiB what is written then is small, with what lies around it.
+    // Below 2 MiB, writes to a large page of which a part was read allocate small pages.
     steps.extend(stores(BASE, 16));
     assert_eq!(faults(&steps, 4096), (0, 16, 16));
     assert_eq!(faults(&steps, 65_536), (0, 16, 16));
     assert_eq!(faults(&steps, 16_384), (3, 4, 16));
-    // The huge zero page is replaced at once.
+    // The first write replaces the huge zero page.
     assert_eq!(faults(&steps, LARGE_BYTES), (1, 0, 512));
     // One large page was read first, three were not.
     steps.push(event(RegionKind::Map, 2 * BASE, 3 * LARGE_BYTES));
@@ -180,6 +181,7 @@ fn memory_that_is_read_first_is_the_zero_page() {
 #[test]
 fn an_instruction_that_modifies_memory_faults_as_a_write() {
     let load = Record { addr: BASE + 8, kind: Kind::Load, size: 8, thread: 0, instr: 1 };
+    // With no instruction between them, the load and the store are of the same instruction.
     for (instr, expected) in [(0, (1, 0, 16)), (1, (0, 1, 1))] {
         let store = Record { kind: Kind::Store, instr, ..load };
         let steps =
@@ -188,7 +190,7 @@ fn an_instruction_that_modifies_memory_faults_as_a_write() {
     }
 }
 
-/// A file with this number of pages, read through a mapping.
+/// Loads from these pages of a mapped file.
 fn mapped_file(pages: impl IntoIterator<Item = u64>) -> Time {
     let prot = "r--s".into();
     let map = RegionKind::Map;
@@ -207,13 +209,13 @@ fn files_are_read_ahead() {
     let storage = Machine::load("nvme", Path::new("")).unwrap().storages().unwrap().remove(0);
     let transfer = storage.io_ns(2 << 17) - storage.io_ns(1 << 17);
     let all = mapped_file(0..320);
-    // A fault reads 32 pages; a mark after 24 of them, then each 32, read the next 32.
+    // A fault reads 32 pages; page 24, then every 32nd, is marked and reads the next 32.
     assert_eq!(all.file_requests, 11);
     // The program computes next to nothing, so it waits for the device: 10 transfers, of which the
     // second overlaps with the use of the first.
     let (least, most) = (storage.io_ns(1 << 17) + 9.0 * transfer, 1.5 * storage.io_ns(10 << 17));
     assert!((least..most).contains(&all.file_ns[0]), "{:?} {least} {most}", all.file_ns);
-    // At random every page is a request, of 32 pages at first.
+    // Each random page is a request: the first 100 of 32 pages, the others of one.
     let random = mapped_file((0..150).map(|page| 1000 * page));
     let alone = 100.0 * storage.io_ns(1 << 17) + 50.0 * storage.io_ns(4096);
     assert_eq!(random.file_requests, 150);
@@ -221,7 +223,7 @@ fn files_are_read_ahead() {
 }
 
 #[test]
-fn memory_that_grows_is_filled_and_what_comes_again_is_not() {
+fn only_faults_that_raise_the_peak_count_as_start() {
     let mut steps = Vec::new();
     for _ in 0..3 {
         steps.push(event(RegionKind::Map, BASE, 64 * 4096));
@@ -233,7 +235,7 @@ fn memory_that_grows_is_filled_and_what_comes_again_is_not() {
 }
 
 #[test]
-fn a_heap_that_grows_in_small_steps_stays_small() {
+fn a_heap_that_grows_in_small_steps_has_no_huge_pages() {
     let mut steps = vec![event(RegionKind::Brk, BASE, 0)];
     for step in 1..=16 {
         steps.push(event(RegionKind::Brk, BASE, step * LARGE_BYTES / 16));
@@ -244,19 +246,19 @@ fn a_heap_that_grows_in_small_steps_stays_small() {
 }
 
 #[test]
-fn what_was_unmapped_is_given_again() {
+fn unmapped_and_released_memory_is_allocated_again() {
     let mut steps = vec![event(RegionKind::Map, BASE, LARGE_BYTES)];
     steps.extend(stores(BASE, 512));
     steps.push(event(RegionKind::Unmap, BASE, LARGE_BYTES));
     steps.push(event(RegionKind::Map, BASE, LARGE_BYTES));
     steps.extend(stores(BASE, 1));
     assert_eq!(faults(&steps, LARGE_BYTES), (2, 0, 512));
-    // A part that is given back comes again as small pages.
+    // A released part of a huge page is allocated again as small pages.
     steps.extend(stores(BASE, 512));
     steps.push(event(RegionKind::DontNeed, BASE + 8 * 4096, 8 * 4096));
     steps.extend(stores(BASE, 512));
     assert_eq!(faults(&steps, LARGE_BYTES), (2, 8, 512 + 8));
-    // At 16 KiB the eight are two whole pages again.
+    // At 16 KiB, these eight small pages are two whole pages.
     assert_eq!(faults(&steps, 16_384), (128 + 128 + 2, 0, 512));
 }
 
@@ -274,7 +276,7 @@ fn a_write_after_a_fork_copies_a_small_page() {
 }
 
 #[test]
-fn sizes_that_no_page_has_are_refused() {
+fn unsupported_page_sizes_are_refused() {
     for size in [2048, 1 << 30] {
         let text = check(&[4096, size]).unwrap_err().to_string();
         assert!(text.contains("--page-sizes 4K,...,2M"), "{text}");

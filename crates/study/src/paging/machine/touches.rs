@@ -21,7 +21,7 @@ use crate::slot;
 const CHUNK: u64 = 1 << 18;
 /// Touches between two samples of the ages of the caches.
 pub const AGED: usize = 1 << 10;
-/// Size of the direct-mapped cache of settled blocks.
+/// Size of [`Touches::settled`].
 const SLOTS: usize = 1 << 12;
 
 /// The TLB operation of a touch.
@@ -51,15 +51,11 @@ pub struct Touch {
     /// Cache line of the page-table entry of these 4 KiB; lines are numbered in the order of first
     /// use.
     pub line: u32,
-    /// Index of the thread.
     pub thread: u32,
     /// Where the line was found.
     pub found: Found,
-    /// An instruction fetch.
     pub fetch: bool,
-    /// A write.
     pub write: bool,
-    /// The TLB operation.
     pub tlb: TlbOp,
 }
 
@@ -67,7 +63,7 @@ pub struct Touch {
 #[derive(Default)]
 pub struct Chunk {
     pub touches: Vec<Touch>,
-    /// Each with the index of the next touch.
+    /// Changes of blocks, each with the index of the next touch.
     pub changes: Vec<(usize, Changed)>,
     /// Reads of files, each with the index of the next touch, which causes it.
     pub fetches: Vec<(usize, Fetch)>,
@@ -81,11 +77,10 @@ pub struct Chunk {
 #[derive(Clone, Copy)]
 pub struct Idle {
     pub ns: u64,
-    /// Threads that run at a time after it, until the next one; `None` if that is not known.
+    /// Threads that run in parallel after it, until the next one; `None` if unknown.
     pub parallel: Option<f64>,
 }
 
-/// State of a thread.
 #[derive(Clone)]
 struct Thread {
     instructions: u64,
@@ -98,7 +93,7 @@ pub struct Touches {
     groups: Option<Groups>,
     group: Option<GroupReader>,
     events: Events,
-    /// Threads that run at a time until each idle time to come.
+    /// Threads that run in parallel before each remaining idle time.
     parallel: std::vec::IntoIter<f64>,
     batch: Batch,
     blocks: Blocks,
@@ -107,6 +102,7 @@ pub struct Touches {
     threads: Vec<Thread>,
     /// A thread before its first record.
     new: Thread,
+    /// Direct-mapped cache of settled pages ([`Page::settled`]).
     settled: Vec<Page>,
     /// Ids of cache lines of the page table.
     lines: PageMap<u32>,
@@ -157,7 +153,6 @@ impl Touches {
         self.blocks.watch_areas();
     }
 
-    /// Records so far.
     pub fn records(&self) -> u64 {
         self.records
     }
@@ -191,7 +186,7 @@ impl Touches {
                 break;
             };
             let mut batch = std::mem::take(&mut self.batch);
-            // Decompress the next row group while another thread has time.
+            // Decompress the next row group in parallel.
             let (done, next) = rayon::join(
                 || {
                     while current.next_into(Batches::MAX, &mut batch)? {
@@ -214,7 +209,7 @@ impl Touches {
         for next in events.among(batch.len()) {
             match next {
                 Next::Event(event) if event.event == RegionKind::Idle => {
-                    // Changes before it have lower indices.
+                    // Adds touches, so that earlier changes have lower indices and come first.
                     self.leave(chunk);
                     let idle = Idle { ns: event.to, parallel: self.parallel.next() };
                     chunk.idle.push((chunk.touches.len(), idle));
@@ -244,9 +239,9 @@ impl Touches {
         self.events = events;
     }
 
-    /// Number of records at the start of `range` that only repeat: each is in one recently used page,
-    /// whose state it does not change, and counted by `observer`. Most records are, so conditions
-    /// are combined without branches.
+    /// Process the leading records of `range` that are repeats, and return their number: each is in
+    /// one recently used page, whose state it does not change, and is counted by `observer`. Most
+    /// records are repeats, so conditions are combined without branches.
     fn repeats(
         &mut self,
         batch: &Batch,
@@ -335,8 +330,8 @@ impl Touches {
         }
     }
 
-    /// A reference to a page that is not among the thread's last, or that its write may change.
-    /// Returns it.
+    /// A reference to a page that is not among the thread's last, or a write that may change it.
+    /// Returns the page.
     fn unsettled(
         &mut self,
         thread: usize,
@@ -358,7 +353,7 @@ impl Touches {
         page
     }
 
-    /// Touch a page that is not in the cache of settled pages.
+    /// Reference a page and return it, from the cache of settled pages if possible.
     fn page(&mut self, number: u64, write: bool, modifies: bool, chunk: &mut Chunk) -> Page {
         let slot = number as usize % SLOTS;
         if self.settled[slot].number == number {
@@ -457,7 +452,7 @@ impl Touches {
 /// Whether a load is by an instruction that then stores there, so that it faults as a write.
 pub fn modifies(batch: &Batch, at: usize) -> bool {
     let next = at + 1;
-    // After an event, addresses may not have been placed yet.
+    // Compare addresses without spaces: after an event, they may not have been placed yet.
     let place = |at: usize| (lifetimes::address(batch.addr[at]), batch.thread[at]);
     next < batch.len()
         && (batch.kind[at], batch.kind[next]) == (Kind::Load as u8, Kind::Store as u8)

@@ -51,7 +51,6 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// The costs since `before`.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             walks: self.walks - before.walks,
@@ -90,7 +89,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Its time, without that for files.
+    /// Time of the thread, without waits for files.
     fn ns(&self, processor: &Processor) -> f64 {
         self.instructions as f64 * processor.instruction_ns
             + self.overlap.ns(processor.dependent)
@@ -104,12 +103,13 @@ pub trait Lines {
     fn found(&mut self, line: Line, touch: &Touch) -> Found;
 }
 
-/// Estimates by the last use of each line and the ages of the caches.
+/// Estimates the level from the last use of each line and the ages of the caches.
 #[derive(Default)]
 struct Aged {
     /// Last use of lines with entries of 4 KiB pages, in the guest's and the host's table, by line
     /// number; 0 = never.
     small: [Vec<u64>; 2],
+    /// Last use of other lines.
     others: PageMap<u64>,
     ages: Ages,
 }
@@ -140,9 +140,8 @@ pub struct PageSize<'a> {
     pages: Pages,
     /// TLB entry of pages of each order.
     entries: [Entry; ORDERS],
-    /// The recorded course, if any; khugepaged runs at its moments.
+    /// The course of the run, if it is recorded; khugepaged runs at its moments.
     course: Option<Vec<Moment>>,
-    /// The time of the run.
     clock: Clock,
     /// Costs by area, if they are counted.
     areas: Option<Areas>,
@@ -194,25 +193,23 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    /// Memory is limited; swap needs this time to read a page of 4 KiB.
+    /// Charge swap-ins, because memory is limited: swap reads a page of 4 KiB in `ns`.
     pub fn swapping(mut self, ns: f64) -> Self {
         self.swap_ps = Some(self.map_ps + (ns * 1e3).round() as u64);
         self
     }
 
-    /// Count costs by area.
     pub fn by_area(mut self) -> Self {
         self.areas = Some(Areas::default());
         self
     }
 
-    /// Record its course.
+    /// Record the course of the run.
     pub fn recorded(mut self) -> Self {
         self.course = Some(Vec::new());
         self
     }
 
-    /// Process a chunk.
     pub fn chunk(&mut self, chunk: &Chunk, watch: &mut impl Watch) {
         let mut aged = std::mem::take(&mut self.aged);
         let mut changes = chunk.changes.iter().peekable();
@@ -252,7 +249,6 @@ impl<'a> PageSize<'a> {
         (self.pages.faults, self.pages.events, self.pages.peak_mapped << SMALL)
     }
 
-    /// log2 of the page size.
     pub fn shift(&self) -> u32 {
         self.shift
     }
@@ -263,7 +259,7 @@ impl<'a> PageSize<'a> {
             self.pages.area = watch.area(&change.0);
         }
         self.change(change, thread);
-        // A fault on a large page takes long and gives much memory.
+        // Allocating a large page takes long and adds much memory, so it is a moment of its own.
         if self.pages.faults.pages[1..] != faults.pages[1..] {
             self.moment();
         }
@@ -333,7 +329,6 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    /// Process a touch.
     pub fn touch(&mut self, touch: &Touch, walks: &mut impl Lines) {
         let Processor { tlbs, latencies, window, .. } = self.processor;
         self.thread(touch.thread);
@@ -436,7 +431,7 @@ impl<'a> PageSize<'a> {
         self.areas.take()
     }
 
-    /// The time, for this number of instructions of all threads and `maps` faults on files.
+    /// The times, for `instructions` of all threads and `maps` faults on files.
     pub fn time(self, (instructions, maps): (u64, u64)) -> Time {
         let Processor { instruction_ns, map_ns, .. } = *self.processor;
         let Terms { tlb, walk, cache, dram } = self.terms;

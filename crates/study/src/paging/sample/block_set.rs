@@ -6,7 +6,6 @@ use nearfar_trace::hash::PageMap;
 const BITMAP: u32 = 20;
 const WORDS: usize = 1 << (BITMAP - 6);
 
-/// A set of blocks.
 pub struct BlockSet {
     /// log2 of the block size in bytes.
     shift: u32,

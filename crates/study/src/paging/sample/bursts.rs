@@ -1,16 +1,16 @@
-//! TLBs by bursts of references (SMARTS: Wunderlich, Wenisch, Falsafi, Hoe, ISCA 2003).
+//! TLB misses from bursts of references (SMARTS: Wunderlich, Wenisch, Falsafi, Hoe, ISCA 2003).
 //!
 //! A trace that was captured with `--sample` has bursts of references of a thread. Each is measured
-//! after a warm-up that starts with an empty TLB. All entries of this TLB are also in one that has
-//! seen the whole run, so a hit is certain. A miss is certain if its set is full, otherwise it is
-//! *uncertain*. The interval extends from no uncertain miss being real to all being real, plus two
-//! standard errors on both sides, and what may be too rare for the bursts; the estimate is the middle.
-//! For the second level of a TLB, this assumes that the first level passes on the same references.
+//! after a warm-up that starts with an empty TLB. A TLB that has seen the whole run has all entries of
+//! this TLB, so a hit is certain. A miss is certain if its set is full, otherwise it is *uncertain*.
+//! The interval extends from no uncertain miss being real to all being real, plus two standard errors
+//! and a bound of misses too rare for the bursts on both sides; the estimate is the middle without
+//! these. For the second level, this assumes that the first level passes on the same references.
 //!
-//! A burst stands for the references of its part of the run, which has more of them where code refers
-//! to more memory: misses are estimated by a ratio, weighted with these (Cochran, Sampling Techniques,
-//! 6.4). Fewer than [`MIN_BURSTS`] allow no error estimate: the interval is then from no miss to a
-//! miss in every reference.
+//! A burst represents the references of its part of the run, whose number varies with the code: misses
+//! are a ratio estimate, weighted by this number (Cochran, Sampling Techniques, 6.4). With fewer than
+//! [`MIN_BURSTS`] bursts there is no error estimate: the interval extends from no miss to a miss in
+//! every reference.
 //!
 //! Bursts ignore events, so a page that is unmapped and mapped again within one stays in the TLB.
 
@@ -94,7 +94,7 @@ struct Translation {
     first: WarmingLevel,
     second: Option<WarmingLevel>,
     ids: PageMap<u32>,
-    /// A repeat is a hit and does not change the order.
+    /// The previous page's number. A repeated page is a hit and does not change the LRU order.
     previous: u64,
     counts: Counts,
 }
@@ -155,11 +155,9 @@ struct Open {
 
 /// The counts of a burst.
 struct Measured {
-    /// Its records, times the blocks that it stands for.
+    /// Its records, times the code blocks that it represents.
     weight: f64,
-    /// Measured records.
     records: u64,
-    /// Counts of each page size.
     counts: Vec<Counts>,
 }
 
@@ -178,7 +176,7 @@ pub struct Bursts {
 }
 
 impl Bursts {
-    /// Before the first record, for a program that made `references`.
+    /// `references`: all that the program made.
     pub fn new(
         sample: &PageSample,
         references: u64,
@@ -221,7 +219,7 @@ impl Bursts {
         let (bursts, references) = (measured.len() as f64, *references as f64);
         let size = self.shifts.iter().position(|&other| other == shift).unwrap_or(0);
         let weights = measured.iter().map(|burst| burst.weight).sum::<f64>().max(1.0);
-        // The total and its standard error.
+        // Estimated total of a count, and its standard error.
         let total = |count: fn(&Counts) -> u64| {
             let rate = |burst: &Measured| count(&burst.counts[size]) as f64 / burst.records as f64;
             let ratio =
@@ -231,8 +229,8 @@ impl Bursts {
             let error = (squares * bursts / (bursts - 1.0)).sqrt() / weights;
             (ratio * references, error * references)
         };
-        // The rule of three, for single misses that no burst has. A phase that no burst meets is not
-        // covered.
+        // The rule of three, for single misses outside the bursts. It does not cover a phase without
+        // bursts.
         let records = measured.iter().map(|burst| burst.records).sum::<u64>().max(1);
         let rare = 3.0 * references / records as f64;
         let (low, low_error) = total(|burst| burst.misses);

@@ -1,19 +1,19 @@
 //! Traces captured with `--sample`: estimates from a part of the references, with their errors.
 //!
-//! **Memories of 4 KiB pages** are simulated with a sample of the pages (SHARDS: Waldspurger, Park, Garthwaite,
-//! Ahmad, FAST 2015): those with the hash of their number in a range. The range is split into
-//! [`GROUPS`] groups, which are simulated separately. The first references to every page are
-//! recorded, so the number of pages and the share of each group are known: its memory has this share
-//! of the frames, and its counts are divided by it. Their variance gives the error. Only faults after
-//! the first of a page are estimated; a memory large enough for all pages is exact.
+//! **Memories of 4 KiB pages** are simulated with a sample of the pages, whose hashes lie in a range
+//! (SHARDS: Waldspurger, Park, Garthwaite, Ahmad, FAST 2015). The range is split into [`GROUPS`]
+//! groups, which are simulated separately. The first references to every page are recorded, so the
+//! number of pages and the share of each group are known: the group's memory has this share of the
+//! frames, and its counts are divided by the share. The variance of the quotients gives the error.
+//! Only faults after the first of a page are estimated; a memory large enough for all pages is exact.
 //!
-//! Few pages share a memory less well than many do: groups fault too often, by an amount that falls as
-//! 1 / pages. The sample as a whole, which is simulated as well, has an eighth of this bias: the
-//! estimate is extrapolated from both (Richardson), and the extrapolated amount is part of the error.
+//! A group has so few pages that it faults too often, by a bias that falls as 1 / pages. The sample as
+//! a whole, which is simulated as well, has an eighth of this bias: the estimate is extrapolated from
+//! both (Richardson), and the extrapolated amount is part of the error.
 //!
-//! **Memories of larger pages** are simulated if they hold all pages: they fault once for each, and
-//! that is exact ([`Larger`]). Which of a larger page's references are not recorded is unknown, so
-//! there is no estimate for less memory.
+//! **Memories of larger pages** are simulated if they hold all pages: they fault exactly once for each
+//! ([`Larger`]). Smaller memories have no estimate, because references to a larger page are recorded
+//! only in part.
 //!
 //! **TLBs** are simulated in bursts of references with warm-up ([`bursts`]).
 
@@ -38,7 +38,7 @@ use records::TraceSample;
 pub const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Disjoint groups of sampled pages.
 const GROUPS: u32 = 8;
-/// Minimum number of expected pages per group.
+/// Minimum number of pages expected in a group.
 const MIN_GROUP_PAGES: f64 = 125.0;
 /// Half-width of a 95 % interval in standard errors of a mean of [`GROUPS`] values (Student's t).
 const HALF_WIDTH: f64 = 2.365;
@@ -90,7 +90,6 @@ impl Sample {
 /// A page size without cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeftOut {
-    /// Page size, bytes.
     pub page_bytes: u64,
     /// A lower bound of the memory that holds all of its pages, bytes; `None` if the trace does not
     /// hold what the page size needs.
@@ -104,11 +103,11 @@ impl LeftOut {
     }
 }
 
-/// The sample that a trace holds, the options that fit it, and the page sizes that do not; `None` if
-/// the trace holds everything.
+/// The sample that a trace holds, the options without the page sizes that it does not support, and
+/// these page sizes; `None` if the trace is not a sample.
 ///
 /// # Errors
-/// If the options have no page size of 4 KiB, or the trace was cut off.
+/// If the options lack the page size of 4 KiB, or the trace was cut off.
 pub fn captured<'a>(
     reader: &'a Reader,
     options: &Options,
@@ -149,7 +148,7 @@ fn round_up(rate: f64) -> f64 {
     ((rate * digits).ceil() / digits).min(1.0)
 }
 
-/// Mean of estimates, and its standard error.
+/// Mean of values, and its standard error.
 fn estimate(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -159,17 +158,14 @@ fn estimate(values: &[f64]) -> (f64, f64) {
 
 /// A study of a sample.
 pub struct Sampled<'a> {
-    /// The trace.
     pub reader: &'a Reader,
     /// The sample that it holds.
     pub sample: &'a PageSample,
-    /// Options of the study.
     pub options: &'a Options,
     /// Pages have lifetimes.
     pub lives: bool,
     /// Memory sizes in bytes, with the fractions that they were given as.
     pub memory: &'a [(u64, Option<f64>)],
-    /// The threads to use.
     pub pool: &'a ThreadPool,
 }
 
@@ -198,7 +194,7 @@ impl Sampled<'_> {
             job((sample, share), &frames)
         };
         let in_groups = (0..GROUPS).zip(&shares);
-        // The groups, then all of them as one.
+        // The groups, then the whole sample.
         let mut groups: Vec<PageSize> =
             in_groups.map(|(group, &share)| make(sample.group(group), share)).collect();
         let whole_sample = groups.len();
@@ -208,7 +204,7 @@ impl Sampled<'_> {
         records::simulate(self, sample, simulations.collect(), on_progress)?;
 
         let outcomes: Vec<Vec<Outcome>> = groups.iter().map(PageSize::outcomes).collect();
-        let mean_of = |count: &dyn Fn(usize) -> u64| {
+        let extrapolated = |count: &dyn Fn(usize) -> u64| {
             let values =
                 shares.iter().enumerate().map(|(group, share)| count(group) as f64 / share);
             let (mean, error) = estimate(&values.collect::<Vec<f64>>());
@@ -216,7 +212,7 @@ impl Sampled<'_> {
             let bias = (mean - whole) / f64::from(GROUPS - 1);
             ((whole - bias).max(0.0), error.hypot(bias))
         };
-        let total = |count: &dyn Fn(usize) -> u64| mean_of(count).0.round() as u64;
+        let total = |count: &dyn Fn(usize) -> u64| extrapolated(count).0.round() as u64;
         // With lifetimes, an address can have several pages.
         let (born, file_pages) = if self.lives { trace.born } else { (pages, 0) };
         let tlb = trace.bursts.outcome(shift);
@@ -226,12 +222,12 @@ impl Sampled<'_> {
             let sum_of =
                 |count: fn(&Outcome) -> u64| total(&|group| count(&outcomes[group][memory]));
             let evictions = |count| if is_exact { 0 } else { sum_of(count) };
-            let again =
+            let repeats =
                 |group: usize| outcomes[group][memory].faults.saturating_sub(groups[group].pages());
-            let (again, error) = if is_exact { (0.0, 0.0) } else { mean_of(&again) };
+            let (repeated, error) = if is_exact { (0.0, 0.0) } else { extrapolated(&repeats) };
             // The rule of three, for events that no sampled page had.
             let rare = if is_exact { 0.0 } else { 3.0 / share_of_all };
-            let faults = born as f64 + again;
+            let faults = born as f64 + repeated;
             let outcome = Outcome {
                 faults: faults.round() as u64,
                 dirty_evictions: evictions(|outcome| outcome.dirty_evictions),
@@ -266,14 +262,14 @@ impl Sampled<'_> {
 
 /// Page sizes above 4 KiB.
 pub struct Larger {
-    /// Page sizes whose pages may all fit in the largest memory.
+    /// Page sizes whose pages may fit in the largest memory.
     pub sizes: Vec<u64>,
-    /// The others.
+    /// Page sizes whose pages do not fit.
     left_out: Vec<LeftOut>,
 }
 
 impl Larger {
-    /// Choose from the page sizes `simulated`.
+    /// Classify the page sizes `simulated`.
     pub fn of(trace: &TraceSample, simulated: &[u64], memory: &[(u64, Option<f64>)]) -> Self {
         let mut larger = Self { sizes: Vec::new(), left_out: Vec::new() };
         let largest = memory.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
@@ -288,8 +284,8 @@ impl Larger {
         larger
     }
 
-    /// The exact ones of `cells`, which were counted from the recorded references, with TLB misses
-    /// estimated from bursts; and the page sizes without any.
+    /// Those of `cells`, counted from the recorded references, that are exact because memory holds all
+    /// pages, with TLB misses from bursts; and the page sizes without an exact cell.
     pub fn exact(self, trace: &TraceSample, cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
         let (exact, others): (Vec<Cell>, Vec<Cell>) =
             cells.into_iter().partition(|cell| cell.frames >= cell.pages);
@@ -359,7 +355,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Simulate what has been added.
+    /// End the chunk and simulate it.
     fn end(&mut self) {
         self.windower.end(&mut self.chunk);
         self.group.chunk(&self.chunk);

@@ -1,4 +1,4 @@
-//! Passes over the trace of a sample: counts of the whole, and the records of sampled pages.
+//! Passes over the trace of a sample: one counts the whole trace, one simulates the sampled pages.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ pub struct TraceSample {
     /// With lifetimes, the 4 KiB pages that had a frame, and how many of them are file pages: the
     /// first references to all pages are recorded.
     pub born: (u64, u64),
-    /// With lifetimes, the most 4 KiB pages that had a frame at once.
+    /// With lifetimes, the peak number of 4 KiB pages that had a frame.
     pub peak_pages: u64,
 }
 
@@ -54,10 +54,10 @@ fn pieces(
     on_piece: &mut (dyn FnMut(Piece<'_>, &mut ResidentSet) + Send),
 ) -> Result<()> {
     let Sampled { reader, options, lives, .. } = *study;
-    // Without records, it tracks address spaces only.
+    // Tracks address spaces; resident pages only if `on_piece` adds records.
     let mut set = ResidentSet::new(options.spaces(reader), options.files);
     let mut events = if lives { Events::new(reader)? } else { Events::none() };
-    // A burst needs its thread.
+    // A burst has the records of one thread.
     let thread = reader.info().threads.len() > 1 || lives && set.spaces().several();
     let mut groups = reader.groups(Columns { thread, ..Columns::PAGING });
     let (mut batch, mut at) = (Batch::default(), 0);
@@ -90,10 +90,7 @@ fn pieces(
 }
 
 impl TraceSample {
-    /// Read the trace; the TLB has pages of `page_sizes`.
-    ///
-    /// # Errors
-    /// If the trace cannot be read; errors of `on_progress`.
+    /// Read the trace, and simulate the bursts at `page_sizes`.
     pub fn read(
         study: &Sampled<'_>,
         page_sizes: &[u64],
@@ -155,11 +152,8 @@ impl TraceSample {
     }
 }
 
-/// Simulate the records of sampled pages, and the events between them: for each group of pages, then
-/// for all of them.
-///
-/// # Errors
-/// If the trace cannot be read again; errors of `on_progress`.
+/// Apply the records of sampled pages, and the events between them, to the simulations of each group
+/// and, last, of the whole sample.
 pub fn simulate(
     study: &Sampled<'_>,
     sample: Sample,
@@ -178,7 +172,7 @@ pub fn simulate(
             let min_per_thread = if range.len() < MIN_PARALLEL { runs.len() } else { 1 };
             for i in range.filter(|&i| kinds.has(batch.kind[i])) {
                 let (addr, size) = (batch.addr[i], batch.size[i]);
-                // A record that crosses a page can be of two groups.
+                // A record that crosses a page border can belong to two groups.
                 let mut groups = 0u32;
                 for group in pages_of(addr, size).filter_map(|page| sample.group_of(page)) {
                     groups |= 1 << group | 1 << GROUPS;

@@ -1,4 +1,4 @@
-//! Samples against lists and loops, and their intervals against the whole truth.
+//! Tests of samples: estimates against naive simulations, and intervals against whole traces.
 
 use std::path::Path;
 
@@ -13,13 +13,13 @@ use crate::paging::options::MemorySize;
 use crate::paging::simulate;
 use crate::paging::tests::{naive_clock, naive_lru, naive_lru_misses, options, store};
 
-/// References of one kind of program each.
+/// Kinds of programs by their references.
 #[derive(Clone, Copy, Debug)]
 enum Program {
     Uniform,
     /// Page n about 1 / n as often as the first.
     Skewed,
-    /// A sweep again and again, and now and then a jump.
+    /// Repeated sweeps, with a random jump in one of ten references.
     Sweeping,
     /// A small working set that moves.
     Phases,
@@ -111,9 +111,8 @@ fn captured(records: &[Record], rate: f64, seed: u64, bursts: (u64, u64), dir: &
     Reader::open_sample(&path).unwrap()
 }
 
-/// The estimates are those of picking the pages, and the bursts, and simulating each by a list.
 #[test]
-fn a_sample_is_what_it_says() {
+fn estimates_equal_naive_simulations_of_groups_and_bursts() {
     let records = references(Program::Skewed, 400_000, 12_000, 3);
     let refs = touched(&records, 4096);
     let all = distinct(refs.iter().copied());
@@ -124,7 +123,7 @@ fn a_sample_is_what_it_says() {
         assert_eq!(found.len(), MEMORY.len());
         for cell in found {
             assert_eq!((cell.references, cell.pages), (400_000, all as u64));
-            // The faults that the groups of these numbers say.
+            // Repeated faults of the whole program, estimated from these groups.
             let of_groups = |groups: std::ops::Range<u8>| {
                 let edge = |group| f64::from(group) * 0.4 / 8.0 * 2f64.powi(64);
                 let hashes = edge(groups.start)..edge(groups.end);
@@ -137,7 +136,7 @@ fn a_sample_is_what_it_says() {
             };
             let values: Vec<f64> = (0..8).map(|group| of_groups(group..group + 1)).collect();
             let (mean, error) = estimate(&values);
-            // All have an eighth of the bias of a group.
+            // All groups as one have an eighth of the bias of a group.
             let bias = (mean - of_groups(0..8)) / 7.0;
             let (mean, error) = (all + (of_groups(0..8) - bias).max(0.0), error.hypot(bias));
             assert_eq!(cell.faults, mean.round() as u64, "{policy}");
@@ -156,7 +155,7 @@ fn a_sample_is_what_it_says() {
                 let pages = |to: usize| -> Vec<u64> {
                     touched(&records[start..to], 4096).iter().map(|of| of.0).collect()
                 };
-                // A warm-up of 2000 at random fills every set: no miss is uncertain.
+                // The warm-up of 2000 references fills every set: no miss is uncertain.
                 let count = |to| naive_lru_misses(&pages(to), 16, 4).len();
                 misses += count(start + 4000) - count(start + warm);
                 measured += 4000 - warm;
@@ -167,11 +166,10 @@ fn a_sample_is_what_it_says() {
     }
 }
 
-/// Of all cells the true value is inside the interval in about 95 of a hundred, over 10 seeds and
-/// four programs. What is too many or too few for chance fails: intervals that are too narrow, and
-/// those that hold everything.
+/// Over four programs and ten seeds. A share far below 95 % means too narrow intervals; one of nearly
+/// 100 %, too wide ones.
 #[test]
-fn intervals_hold_in_19_of_20_cells() {
+fn about_95_percent_of_intervals_contain_the_true_value() {
     let (mut faults, mut walks) = ((0, 0), (0, 0));
     for program in [Program::Uniform, Program::Skewed, Program::Sweeping, Program::Phases] {
         let records = references(program, 400_000, 12_000, 1);
@@ -188,16 +186,16 @@ fn intervals_hold_in_19_of_20_cells() {
             assert_eq!(found.cells.len(), exact.len());
             for (cell, exact) in found.cells.iter().zip(&exact) {
                 assert_eq!(cell.memory_bytes, exact.memory_bytes);
-                let holds = |interval: Option<(f64, f64)>, count: u64| {
+                let contains = |interval: Option<(f64, f64)>, count: u64| {
                     interval.is_some_and(|(low, high)| (low..=high).contains(&(count as f64)))
                 };
-                // A memory that holds every page has no chance in it.
+                // A memory that holds every page is exact.
                 if cell.frames < cell.pages {
-                    faults.0 += u64::from(holds(cell.faults_interval, exact.faults));
+                    faults.0 += u64::from(contains(cell.faults_interval, exact.faults));
                     faults.1 += 1;
                 }
                 if cell.memory_fraction == Some(0.1) {
-                    walks.0 += u64::from(holds(cell.tlb_interval, exact.tlb_misses));
+                    walks.0 += u64::from(contains(cell.tlb_interval, exact.tlb_misses));
                     walks.1 += 1;
                     let (low, high) = cell.tlb_interval.unwrap();
                     assert!(high - low < exact.tlb_misses as f64 / 5.0, "{program:?}");
@@ -214,7 +212,7 @@ fn intervals_hold_in_19_of_20_cells() {
 /// Larger pages have the faults of the whole run where memory holds all of them, and its TLB misses
 /// inside their intervals; with less memory they have no cells.
 #[test]
-fn larger_pages_need_memory_for_all() {
+fn larger_pages_are_exact_if_memory_holds_all_of_them() {
     let records = references(Program::Skewed, 400_000, 12_000, 1);
     let folder = tempfile::tempdir().unwrap();
     let whole = store(&records, folder.path());
@@ -247,9 +245,8 @@ fn larger_pages_need_memory_for_all() {
     assert!(simulate(&reader, &of(least), &mut |_| Ok(())).unwrap().left_out.len() == 1);
 }
 
-/// A sample of too few pages is refused, with a rate that is enough.
 #[test]
-fn too_few_pages_are_refused() {
+fn too_few_pages_are_refused_with_a_rate_that_suffices() {
     let records = references(Program::Uniform, 100_000, 6000, 2);
     let found = |rate| {
         let folder = tempfile::tempdir().unwrap();
@@ -263,10 +260,9 @@ fn too_few_pages_are_refused() {
     assert!(!found(words[rate].parse().unwrap()).unwrap().cells.is_empty(), "{refused}");
 }
 
-/// With too few bursts, the faults are those of the same sample with enough of them, and the TLB
-/// misses can be anything.
+/// With too few bursts, fault intervals are those of the same sample with enough bursts.
 #[test]
-fn a_short_captured_run_has_faults() {
+fn too_few_bursts_leave_tlb_misses_unbounded() {
     let records = references(Program::Uniform, 100_000, 6000, 1);
     let found = |bursts| {
         let folder = tempfile::tempdir().unwrap();
@@ -278,7 +274,7 @@ fn a_short_captured_run_has_faults() {
         assert_eq!(few.faults_interval, many.faults_interval);
         assert!(few.faults > 0 && few.tlb_misses > 0);
         assert_eq!(few.tlb_interval, Some((0.0, 100_000.0)));
-        // None of these bursts fills the TLB: each miss is uncertain.
+        // Bursts of 4 references do not fill the TLB: each miss is uncertain.
         assert_eq!(many.tlb_interval, Some((0.0, 100_000.0)));
     }
     assert_eq!(few.len(), 6);

@@ -1,4 +1,5 @@
-//! Linux's lists as four deques, newest first, with the words of `mm/vmscan.c`.
+//! Reference implementation of Linux's page lists: four deques, newest first, and the kernel's names
+//! (`mm/vmscan.c`).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -18,9 +19,9 @@ pub struct PlainLinux {
     statistics_every: u64,
     pub pages: HashMap<u64, PlainPage>,
     lists: [VecDeque<u64>; 4],
-    /// `lru_add` of the processor: new pages, oldest first, and their list.
+    /// The processor's `lru_add` batch: new pages, oldest first, and their list.
     lru_add: Vec<(u64, usize)>,
-    /// Pages in any of these lists.
+    /// Pages in `lists` or `lru_add`.
     held: HashSet<u64>,
     /// Pages evicted by the last reference.
     pub evicted: Vec<u64>,
@@ -385,12 +386,12 @@ impl PlainMemory for PlainLinux {
     }
 }
 
-/// (faults, dirty evictions) of pages that never end.
+/// (faults, dirty evictions) without lifetimes.
 pub fn naive_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     with_statistics(refs, frames, 1)
 }
 
-/// The same with old statistics.
+/// As [`naive_linux`], with statistics updated at every `every`th fault.
 pub fn with_statistics(refs: &[(u64, bool)], frames: usize, every: u64) -> (u64, u64) {
     let mut lists = PlainLinux::new(frames, 200, every);
     let faults = refs.iter().filter(|&&(page, write)| lists.access(page, write)).count();

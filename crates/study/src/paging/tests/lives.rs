@@ -1,4 +1,4 @@
-//! Pages that end, against lists and loops.
+//! Reference implementation of lifetimes, and tests of studies against it ([`check`]).
 
 mod check;
 mod memories;
@@ -50,7 +50,7 @@ struct PlainPage {
     shared: bool,
 }
 
-/// The steps of one page size, to be replayed by a TLB and by memories.
+/// What happens at one page size, to be replayed by a TLB and by memories.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Log {
     Access { page: u64, frame: Option<usize>, write: bool },
@@ -60,7 +60,6 @@ pub(crate) enum Log {
     Keep(usize),
 }
 
-/// A block's state that is the same for all page sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Touched {
     /// The next write is reported to its page.
@@ -70,7 +69,7 @@ struct Touched {
     page: usize,
 }
 
-/// Address spaces and pages as tables of every 4 KiB page and every block.
+/// Address spaces as tables of every 4 KiB page, and pages as tables of every block.
 #[derive(Default)]
 pub struct World {
     page: u64,
@@ -81,7 +80,6 @@ pub struct World {
     heaps: Vec<Option<(u64, u64)>>,
     kernel: Vec<(u64, u64, Map)>,
     blocks: BTreeMap<(usize, u64), Touched>,
-    /// All pages so far.
     pages: Vec<PlainPage>,
     /// Existing pages, by space and number.
     numbers: BTreeMap<(usize, u64), usize>,
@@ -89,7 +87,6 @@ pub struct World {
     pub(crate) log: Vec<Log>,
     events: u64,
     freed: u64,
-    /// Peak number of frames.
     pub peak: u64,
 }
 
@@ -103,7 +100,6 @@ impl World {
         world
     }
 
-    /// Current number of frames.
     pub fn resident(&self) -> u64 {
         self.frames.len() as u64 - self.freed
     }
@@ -166,7 +162,7 @@ impl World {
                 let frame = self.pages[page].frame.take();
                 self.drop_frame(frame, removed);
             } else {
-                self.review(page);
+                self.update_discarded(page);
             }
         }
     }
@@ -187,7 +183,8 @@ impl World {
         }
     }
 
-    fn review(&mut self, page: usize) {
+    /// Update whether the frame of a page is discarded.
+    fn update_discarded(&mut self, page: usize) {
         let Some(frame) = self.pages[page].frame else { return };
         let all = self.in_page(page).all(|block| block.lazy);
         let known = &mut self.frames[frame];
@@ -241,7 +238,6 @@ impl World {
         self.frames.len() - 1
     }
 
-    /// A write to private memory.
     fn write(&mut self, page: usize) {
         let frame = self.pages[page].frame;
         if let Some(frame) = frame
@@ -255,7 +251,6 @@ impl World {
         self.new_frame(page, None);
     }
 
-    /// One reference to a block.
     fn reference(&mut self, space: usize, block: u64, write: bool) {
         let space = if block * self.block < KERNEL { space } else { 0 };
         match self.blocks.get(&(space, block)).copied() {
@@ -264,7 +259,7 @@ impl World {
                 let now = Touched { watched: false, lazy: false, of_object: false, page };
                 self.blocks.insert((space, block), now);
                 self.write(page);
-                self.review(page);
+                self.update_discarded(page);
             }
             Some(_) => {}
         }
@@ -301,11 +296,10 @@ impl World {
             self.new_frame(page, map.filter(|map| !own(*map)));
         }
         if !fresh {
-            self.review(page);
+            self.update_discarded(page);
         }
     }
 
-    /// A record of the trace.
     pub fn record(&mut self, record: &Record) {
         let space = self.space(self.processes[record.thread as usize]);
         let last = record.addr.saturating_add(u64::from(record.size) - 1);
@@ -328,7 +322,6 @@ impl World {
         Map { object, start, private, writable, executable, stays: e.inode != 0 }
     }
 
-    /// An event of the trace.
     pub fn event(&mut self, e: &RegionEvent) {
         self.events += 1;
         let process = self.processes[e.thread as usize];
@@ -364,7 +357,7 @@ impl World {
                     let page = self.blocks[&(space, block)].page;
                     let now = Touched { watched: true, lazy: true, of_object: false, page };
                     self.blocks.insert((space, block), now);
-                    self.review(page);
+                    self.update_discarded(page);
                     self.shoot_down(page);
                 }
             }

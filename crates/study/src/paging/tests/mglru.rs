@@ -1,4 +1,5 @@
-//! Multi-generational LRU as deques, newest first, with the words of `mm/vmscan.c`.
+//! Reference implementation of multi-generational LRU: deques, newest first, and the kernel's names
+//! (`mm/vmscan.c`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -25,7 +26,7 @@ pub struct PlainMglru {
     evictions: [u64; 2],
     avg_refaulted: [u64; 2],
     avg_total: [u64; 2],
-    /// None: every table is walked.
+    /// Page tables to walk; `None`: all.
     filter: Option<HashSet<u64>>,
     /// Pages evicted by the last reference.
     pub evicted: Vec<u64>,
@@ -424,7 +425,7 @@ impl PlainMemory for PlainMglru {
     }
 }
 
-/// (faults, dirty evictions) of pages that never end.
+/// (faults, dirty evictions) without lifetimes.
 pub fn naive_mglru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     let mut lists = PlainMglru::new(frames, 200);
     let mut faults = 0;

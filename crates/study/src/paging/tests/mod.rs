@@ -1,4 +1,4 @@
-//! The engines against a list and a loop.
+//! Tests of the engines against naive implementations with lists and loops.
 
 mod linux;
 pub mod lives;
@@ -95,7 +95,7 @@ pub fn store(records: &[Record], folder: &std::path::Path) -> nearfar_trace::Rea
     lives::trace(&steps, &[], folder)
 }
 
-/// Faults and dirty evictions of references (page, whether it writes) in so many frames.
+/// Faults and dirty evictions of references (page, whether it writes) in this number of frames.
 type Plain = fn(&[(u64, bool)], usize) -> (u64, u64);
 
 /// Options of a study of all records, with memories of any number of frames.
@@ -105,12 +105,11 @@ pub fn options(pages: &[u64], memory: Vec<MemorySize>, tlb: &str, policy: &str) 
     Options { min_frames: 1, prefetch_pages: 8, ..options }
 }
 
-/// Sets of a TLB level.
 fn sets(level: Level) -> u64 {
     level.ways.map_or(1, |ways| u64::from(level.entries / ways))
 }
 
-/// Check one study against the plain references, cell by cell.
+/// Check each cell of a study against the naive implementation `plain`.
 fn check(records: &[Record], pages: &[u64], tlb: &str, policy: &str, plain: Plain) {
     let folder = tempfile::tempdir().unwrap();
     let reader = store(records, folder.path());
@@ -121,7 +120,7 @@ fn check(records: &[Record], pages: &[u64], tlb: &str, policy: &str, plain: Plai
         .collect();
     let options = options(pages, memory, tlb, policy);
     let result = simulate(&reader, &options, &mut |_| Ok(())).unwrap();
-    // One page size a pass, and everything in one, are the same.
+    // One pass for each page size and one for all give the same result.
     let alone = Options { max_memory: 0, ..options.clone() };
     assert_eq!(result, simulate(&reader, &alone, &mut |_| Ok(())).unwrap());
     assert_eq!(result.records, records.len() as u64);
@@ -199,7 +198,7 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// The cells of enough frames are those of a study of all cells, and the others are named.
+    /// A minimum number of frames removes cells, names them, and changes no other.
     #[test]
     fn cells_of_too_few_frames_are_left_out(
         records in records(),
@@ -223,7 +222,7 @@ proptest! {
             memory_bytes: cell.memory_bytes,
             memory_fraction: cell.memory_fraction,
         };
-        // Memories smaller than a page are in neither.
+        // Memories smaller than a page have no cell even without a minimum.
         let mut few: Vec<TooFewFrames> = few.into_iter().map(place).chain(all.too_few_frames).collect();
         let place = |cell: &TooFewFrames| (cell.page_bytes, cell.memory_bytes);
         few.sort_by_key(place);
@@ -234,25 +233,25 @@ proptest! {
 }
 
 #[test]
-fn the_top_of_the_address_space() {
+fn records_at_the_top_of_the_address_space_are_exact() {
     let at = |addr, size| Record { addr, kind: Kind::Store, size, thread: 0, instr: 1 };
     let records = [at(u64::MAX, 8), at(0, 1), at(u64::MAX - 5000, 5001), at(u64::MAX, 1)];
     check(&records, &PAGES, "64", "clock", naive_clock);
     check(&records[..1], &PAGES, "64", "lru", naive_lru);
 }
 
-/// Memories of over 4096 frames, which reclaim whole batches.
+/// Over 4096 frames, in which a reclaim evicts a whole batch.
 #[test]
-fn linux_and_mglru_in_whole_batches() {
+fn linux_and_mglru_are_exact_in_large_memories() {
     let mut draw = 1u64;
     let records: Vec<Record> = (0..30_000u64)
         .map(|i| {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let far = draw >> 33;
-            // A sweep over 8192 blocks, and between its steps a tenth of them again and again.
+            let random = draw >> 33;
+            // A sweep over 8192 blocks, and between its steps references to a tenth of them.
             let block =
-                if i % 3 == 0 { i / 3 % 8192 } else { far % 8192 * (far >> 20 & 1) / 10 * 7 };
-            let kind = if far & 4 == 0 { Kind::Load } else { Kind::Store };
+                if i % 3 == 0 { i / 3 % 8192 } else { random % 8192 * (random >> 20 & 1) / 10 * 7 };
+            let kind = if random & 4 == 0 { Kind::Load } else { Kind::Store };
             Record { addr: 0x40_0000 + block * 64, kind, size: 8, thread: 0, instr: 1 }
         })
         .collect();
@@ -260,9 +259,9 @@ fn linux_and_mglru_in_whole_batches() {
     check(&records, &[64], "1", "mglru", naive_mglru);
 }
 
-/// A program whose data are looked up in no order.
+/// A captured SQLite, which looks data up in random order.
 #[test]
-fn mglru_on_a_real_program() {
+fn mglru_is_exact_on_a_real_program() {
     let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/captures/sqlite.trace");
     let reader = nearfar_trace::Reader::open(std::path::Path::new(capture)).unwrap();
     let mut batches = reader.batches(nearfar_trace::Columns::ALL);
@@ -274,17 +273,17 @@ fn mglru_on_a_real_program() {
     check(&records, &[4096], "64", "mglru", naive_mglru);
 }
 
-/// A working set that is looked at twice and more becomes active; with statistics that say nothing
-/// of it the kernel takes no page back from there.
+/// A working set that is referenced repeatedly becomes active. With statistics from before that, the
+/// kernel deactivates none of its pages.
 #[test]
-fn linux_with_old_statistics() {
+fn linux_is_exact_with_stale_statistics() {
     let mut draw = 1u64;
     let records: Vec<Record> = (0..60_000u64)
         .map(|i| {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let far = draw >> 33;
-            let block = if i % 5 == 0 { i % 12_000 } else { far % (500 + i / 12) };
-            let kind = if far & 1 << 20 == 0 { Kind::Load } else { Kind::Store };
+            let random = draw >> 33;
+            let block = if i % 5 == 0 { i % 12_000 } else { random % (500 + i / 12) };
+            let kind = if random & 1 << 20 == 0 { Kind::Load } else { Kind::Store };
             Record { addr: 0x40_0000 + block * 64, kind, size: 8, thread: 0, instr: 1 }
         })
         .collect();

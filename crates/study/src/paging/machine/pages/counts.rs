@@ -2,7 +2,7 @@
 
 use nearfar_kernel::thp::ORDERS;
 
-/// Faults that wait for no file.
+/// Faults, except those that wait for a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Faults that mapped an existing page: the first read of shared memory, or of private memory.
@@ -14,7 +14,6 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// The faults since `before`.
     pub fn since(self, before: Self) -> Self {
         let mut pages = self.pages;
         pages.iter_mut().zip(before.pages).for_each(|(now, before)| *now -= before);
@@ -28,7 +27,6 @@ impl Faults {
         self.pages.iter_mut().zip(more.pages).for_each(|(all, more)| *all += more);
     }
 
-    /// Number of faults.
     pub fn count(&self) -> u64 {
         self.maps + self.pages.iter().sum::<u64>() + self.swap_ins
     }
@@ -43,7 +41,7 @@ pub struct Events {
     pub splits: u64,
     /// A fault took small pages, as no block of 2 MiB was free, or memory was at its limit.
     pub fallbacks: u64,
-    /// A fault made a free block of 2 MiB (direct compaction).
+    /// A fault freed a block of 2 MiB by direct compaction.
     pub compactions: u64,
     /// Reclaim split a page to free its empty parts.
     pub shrunk: u64,

@@ -17,7 +17,7 @@ pub struct Folio {
     pub at: u16,
     /// Page-table entries of all processes that map a part of it; one for each 4 KiB.
     pub mapped: u32,
-    /// When reclaim last found it referenced.
+    /// Number of the last reclaim that found it referenced.
     pub cleared: u32,
     /// The area that it was allocated for.
     pub area: u32,
@@ -45,7 +45,6 @@ pub struct Folios {
 }
 
 impl Folios {
-    /// No folios yet.
     pub fn new(limited: bool) -> Self {
         Self { limited: limited.then(Lists::default), ..Self::default() }
     }
@@ -55,17 +54,17 @@ impl Folios {
         self.held
     }
 
-    /// The folio with this id, if it is one.
+    /// The folio with this id; `None` for a constant such as [`super::NONE`].
     pub fn get(&self, folio: u32) -> Option<&Folio> {
         self.folios.get(folio as usize)
     }
 
-    /// The folio with this id, if it is one.
+    /// The folio with this id; `None` for a constant such as [`super::NONE`].
     pub fn get_mut(&mut self, folio: u32) -> Option<&mut Folio> {
         self.folios.get_mut(folio as usize)
     }
 
-    /// Whether it is the huge zero page.
+    /// Whether this is the huge zero page.
     pub fn is_zero(&self, folio: u32) -> bool {
         self.get(folio).is_some_and(|folio| folio.zero)
     }
@@ -122,7 +121,7 @@ impl Folios {
         Some(id)
     }
 
-    /// Map some pages of a folio. Returns how many small pages of memory they are.
+    /// Map small pages of a folio. Returns how many of them take memory.
     pub fn map(&mut self, folio: u32, pages: u32) -> u64 {
         let Some(folio) = self.folios.get_mut(folio as usize) else { return 0 };
         folio.mapped += pages;
@@ -136,8 +135,8 @@ impl Folios {
         pages
     }
 
-    /// Unmap one page. The memory of a folio is freed with its last page; `free` counts free blocks of
-    /// 2 MiB. Returns how many small pages of memory were unmapped.
+    /// Unmap a small page. A folio is freed with its last page; `free` counts free blocks of 2 MiB.
+    /// Returns 1 if the page took memory, else 0.
     pub fn unmap(&mut self, id: u32, free: &mut u64) -> u64 {
         let Some(folio) = self.folios.get_mut(id as usize) else { return 0 };
         folio.mapped -= 1;

@@ -1,4 +1,4 @@
-//! Which pages private memory has, of which size, under the kernel's settings for huge pages.
+//! The pages of private memory, and their sizes under the kernel's settings for huge pages.
 //!
 //! A fault takes the largest page that the settings allow ([`nearfar_kernel::thp`]), that lies in one
 //! area of private memory with one advice, and of which nothing is mapped. All other memory has 4 KiB
@@ -44,7 +44,7 @@ pub use settings::Settings;
 const RANGE: usize = 1 << HUGE;
 /// No block; no folio.
 const NONE: u32 = u32::MAX;
-/// The folio of pages of files and of the zero page of 4 KiB, which are not counted.
+/// The folio of file pages and of the zero page of 4 KiB, whose memory is not counted.
 const OTHER: u32 = u32::MAX - 1;
 /// The folio of pages in swap.
 const SWAPPED: u32 = u32::MAX - 2;
@@ -59,23 +59,24 @@ struct Block {
     order: u8,
     /// Shared by a fork: the next write may copy it.
     shared: bool,
-    /// It was written, so that it is not zero.
+    /// It was written, so it may not be zero.
     written: bool,
     /// The program freed it (`MADV_FREE`).
     lazy: bool,
-    /// Reclaim took it: the next reference faults.
+    /// Reclaim evicted it: the next reference faults.
     away: bool,
     /// Threads that have it among their last pages.
     pins: u16,
-    /// Reclaims until it was last referenced.
+    /// Number of reclaims before its last reference.
     used: u32,
     area: u32,
 }
 
 /// A range of 2 MiB that has a page table, or is a huge page.
 struct Table {
+    /// Folio of each small page, or a constant such as [`NONE`].
     folio: [u32; RANGE],
-    /// Touched blocks.
+    /// Touched block of each small page, or [`NONE`].
     block: [u32; RANGE],
     /// It is mapped as a huge page.
     huge: bool,
@@ -112,17 +113,16 @@ pub struct Pages {
     /// As in [`Settings`].
     limit: Option<u64>,
     max_none: u64,
-    /// Memory that the current reclaim is for, in small pages.
+    /// Goal of the current reclaim, in free small pages.
     wanted: u64,
-    /// Reclaims so far.
+    /// Number of reclaims so far.
     now: u32,
-    /// Address spaces up to the highest that a fork made.
+    /// Number of address spaces, up to the highest that took part in a fork.
     spaces: u64,
     /// Peak of [`Pages::resident`], in small pages.
     pub peak: u64,
     /// Peak of the mapped memory, in small pages.
     pub peak_mapped: u64,
-    /// All faults.
     pub faults: Faults,
     /// Faults that raised the peak of private memory.
     pub fills: Faults,
@@ -134,7 +134,6 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Before the first reference.
     pub fn new(settings: &Settings) -> Self {
         let Settings { policy, khugepaged, free, limit, max_none } = settings;
         Self {
@@ -180,7 +179,6 @@ impl Pages {
         &self.folios.by_area
     }
 
-    /// Prefetch the state of a block.
     #[inline]
     pub fn prefetch(&self, block: u32) {
         prefetch(&self.blocks, block as usize);
@@ -201,7 +199,6 @@ impl Pages {
         self.removed.drain(..)
     }
 
-    /// Run khugepaged until `now_ns`.
     pub fn tick(&mut self, now_ns: f64) {
         if let Some(mut daemon) = self.khugepaged.take() {
             daemon.run(now_ns, self);
@@ -215,7 +212,6 @@ impl Pages {
         self.peak_mapped = self.peak_mapped.max(self.mapped);
     }
 
-    /// Apply a change of blocks.
     pub fn apply(&mut self, (change, around): &Changed) {
         let before = self.faults;
         match change {
@@ -258,6 +254,7 @@ impl Pages {
         self.mapped += self.folios.map(folio, pages as u32);
     }
 
+    /// Enter a block into its table.
     fn enter(&mut self, block: u32, number: u64) {
         self.table(number).block[number as usize % RANGE] = block;
         let order = self.order_at(number);
@@ -273,7 +270,7 @@ impl Pages {
         }
         let at = number as usize % RANGE;
         match self.folios.get(table.folio[at]) {
-            // At its place, so its pages are contiguous.
+            // Mapped at its offset of allocation, so its pages are contiguous.
             Some(Folio { order, at: first, .. })
                 if u32::from(*order) < HUGE && usize::from(*first) == at >> order << order =>
             {
@@ -313,7 +310,7 @@ impl Pages {
         match table.map_or(NONE, |table| table.folio[at]) {
             NONE => self.fault(number, reads_zeros, around),
             SWAPPED => self.swap_in(number),
-            // The zero page.
+            // The zero page stays.
             OTHER if !written => {}
             OTHER => self.small(number),
             folio => {
@@ -397,8 +394,8 @@ impl Pages {
         }
     }
 
-    /// The first write to the huge zero page allocates a huge page, or splits it: in older kernels, and
-    /// at the limit.
+    /// The first write to the huge zero page allocates a huge page, but splits the zero page in older
+    /// kernels and if memory is at its limit.
     fn replace_zero(&mut self, number: u64) {
         let key = number >> HUGE;
         if self.policy.splits_zero {
@@ -426,7 +423,7 @@ impl Pages {
         if folio == SWAPPED {
             self.swap_in(number);
         } else if folio == OTHER || folio == DROPPED {
-            // A page that was read first is the zero page or the file's.
+            // The zero page or a file page, which was only read so far, or a dropped page.
             self.shoot_down(block);
             self.small(number);
             self.blocks[block as usize].order = 0;
@@ -473,7 +470,7 @@ impl Pages {
         }
         let zero = self.folios.is_zero(table.folio[0]);
         if zero {
-            // Its pages are zero pages of 4 KiB where they were touched.
+            // Its touched parts become zero pages of 4 KiB.
             let touched = table.block.map(|block| block != NONE);
             for (at, touched) in touched.into_iter().enumerate() {
                 self.map(key, at, 1, if touched { OTHER } else { NONE });

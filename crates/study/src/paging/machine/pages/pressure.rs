@@ -8,7 +8,7 @@ use super::folios::Folio;
 use super::{Block, DROPPED, NONE, OTHER, Pages, RANGE, SWAPPED};
 use crate::lifetimes::SPACE_SHIFT;
 
-/// log2 of the ranges of 2 MiB in an address space.
+/// log2 of the number of ranges of 2 MiB in an address space.
 const SPACE: u32 = SPACE_SHIFT - 21;
 
 impl Pages {
@@ -41,13 +41,13 @@ impl Pages {
         self.limit.is_none_or(|limit| self.folios.held() + pages <= limit)
     }
 
-    /// Whether a fault makes room for a large page (`vma_thp_gfp_mask`).
+    /// Whether a fault compacts and reclaims memory for a large page (`vma_thp_gfp_mask`).
     pub(super) fn compacts(&self, advice: Advice) -> bool {
         self.policy.compacts && advice == Advice::Huge
     }
 
-    /// Whether a large page fits in memory. At the limit, a fault reclaims memory for it only if it
-    /// also makes free blocks (`try_charge_memcg`).
+    /// Whether a large page fits in memory. At the limit, only a fault that also compacts reclaims
+    /// memory for it (`try_charge_memcg`).
     pub(super) fn has_room(&mut self, order: u32, reclaims: bool) -> bool {
         if reclaims { self.make_room(1 << order) } else { self.fits(1 << order) }
     }
@@ -65,8 +65,8 @@ impl Pages {
         self.fits(pages)
     }
 
-    /// Split a folio into small ones, and map the zero page where it is empty
-    /// (`try_to_map_unused_to_zeropage`). Returns them.
+    /// Split a folio into small ones, and map the zero page where it was never written
+    /// (`try_to_map_unused_to_zeropage`). Returns the small folios.
     fn split_folio(
         &mut self,
         Folio { order, cleared, area, key, .. }: Folio,
@@ -92,24 +92,25 @@ impl Pages {
             }
             self.map(key, at, 1, new);
         }
-        // A part of its block of 2 MiB is still in use.
+        // Its block of 2 MiB is not free: a part of it is still in use.
         if u32::from(order) == HUGE && !small.is_empty() {
             self.free = free;
         }
         small
     }
 
-    /// The entries of a folio that may be split; one that processes share may not.
+    /// The page-table entries of a folio, if it may be split: it is large and only one process has it.
     fn unshared(&self, id: u32, folio: &Folio) -> Option<Vec<(u64, usize)>> {
         let entries = self.mappings(id, folio)?;
         let unshared = entries.iter().all(|(key, _)| *key == folio.key);
         (folio.order > 0 && unshared).then_some(entries)
     }
 
-    /// All entries that map a folio; `None` if some are not found, as after a move.
+    /// All page-table entries (table, index) that map a folio; `None` if some are not found, as after a
+    /// move.
     fn mappings(&self, id: u32, folio: &Folio) -> Option<Vec<(u64, usize)>> {
         let mut entries = Vec::new();
-        // After a fork, other processes have it at the same address.
+        // After a fork, other processes map it at the same address.
         let same = folio.key % (1 << SPACE);
         let others = (0..self.spaces).map(|space| space << SPACE | same);
         let others = others.filter(|key| *key != folio.key);
@@ -135,7 +136,7 @@ impl Pages {
         entries.iter().filter_map(block)
     }
 
-    /// Memory for a page of 4 KiB; above the limit if nothing can be reclaimed.
+    /// Allocate and map a page of 4 KiB, above the limit if nothing can be reclaimed.
     pub(super) fn place_small(&mut self, number: u64) {
         self.make_room(1);
         let (folio, at) = (self.folios.new_folio(0, number, self.area), number as usize % RANGE);

@@ -14,7 +14,7 @@ impl Pages {
         self.tables.range(first >> HUGE..=last >> HUGE).map(|(key, _)| *key).collect()
     }
 
-    /// The part of a table in a range: indices, and whether it is all of it.
+    /// The indices of a table that lie in a range, and whether they are all.
     fn part(key: u64, (first, last): (u64, u64)) -> (std::ops::Range<usize>, bool) {
         let start = key << HUGE;
         let from = first.max(start) - start;
@@ -22,6 +22,7 @@ impl Pages {
         (from as usize..to as usize, to - from == RANGE as u64)
     }
 
+    /// End the pages of a range; `kept`: it stays mapped.
     pub(super) fn end(&mut self, range: (u64, u64), kept: bool) {
         for key in self.keys(range) {
             let (part, whole) = Self::part(key, range);
@@ -81,7 +82,7 @@ impl Pages {
             let at = number as usize % RANGE;
             self.table(number).block[at] = copy;
             let folio = self.table(number).folio[at];
-            // The next write replaces a zero page anyway.
+            // A zero page needs no mark: the next write replaces it anyway.
             let shared = folio != OTHER && !self.folios.is_zero(folio);
             if folio == NONE {
                 self.map(to, at, 1, OTHER);
@@ -91,7 +92,7 @@ impl Pages {
         }
     }
 
-    /// Copy a page table for a child; files are not in it.
+    /// Copy a page table for a child, without file pages.
     fn fork_table(&mut self, from: u64, to: u64) {
         let space = |key: u64| key >> (SPACE_SHIFT - SMALL - HUGE);
         self.spaces = self.spaces.max(space(from.max(to)) + 1);
@@ -162,7 +163,7 @@ impl Pages {
         }
     }
 
-    /// `MADV_COLLAPSE`: no limits, but nothing is merged where huge pages are not allowed.
+    /// `MADV_COLLAPSE`: merge regardless of khugepaged's limits, except where huge pages are forbidden.
     pub(super) fn collapse(&mut self, first: u64, last: u64) {
         for key in self.keys((first, last)) {
             let fits = |(from, to, advice)| {
@@ -179,7 +180,7 @@ impl Pages {
 
     /// Merge the pages of a range, if the rules allow it (`collapse_huge_page`).
     fn merge(&mut self, key: u64, rules: &khugepaged::Rules) {
-        // The pages reclaimed for the huge page may be in the range.
+        // Making room may evict pages of the range, so the rules are checked again below.
         if !rules.merges(self.range_at(key)) || !self.make_room(RANGE as u64) {
             return;
         }
@@ -211,7 +212,7 @@ impl Pages {
     }
 }
 
-/// A page moved `by` pages (modulo 2^64) in its address space.
+/// The new number of a page that moves by `by` pages (modulo 2^64) in its address space.
 pub(super) fn moved(number: u64, by: u64) -> u64 {
     use crate::lifetimes::address;
     let addr = address(number << SMALL);

@@ -1,11 +1,11 @@
-//! Settings of the kernel.
+//! Settings of the kernel for huge pages.
 
 use nearfar_kernel::thp::Policy;
 use nearfar_kernel::thp::khugepaged;
 
 use super::SMALL;
 
-/// Settings and memory of the kernel.
+/// Settings of the kernel, and its memory.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub policy: Policy,
@@ -14,7 +14,7 @@ pub struct Settings {
     pub free: u64,
     /// Limit of private memory, in small pages.
     pub limit: Option<u64>,
-    /// Zero pages of a huge page that reclaim does not split.
+    /// Maximum zero pages of 4 KiB in a huge page that reclaim does not split (`max_ptes_none`).
     pub max_none: u64,
 }
 

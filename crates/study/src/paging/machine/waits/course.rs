@@ -4,7 +4,7 @@ use super::super::SMALL;
 use super::super::touches::Idle;
 use super::PageSize;
 
-/// Steps of an idle time, in which khugepaged runs.
+/// Steps of an idle time; khugepaged runs after each.
 const IDLE_STEPS: u32 = 16;
 
 /// A point of a run.
@@ -37,7 +37,6 @@ impl Clock {
 }
 
 impl PageSize<'_> {
-    /// The time of each thread.
     fn threads_ns(&self) -> impl Iterator<Item = f64> + '_ {
         self.threads.iter().map(|thread| thread.ns(self.processor))
     }
@@ -79,7 +78,7 @@ impl PageSize<'_> {
         self.course = Some(course);
     }
 
-    /// Take its course.
+    /// Take the recorded course.
     pub fn course(&mut self) -> Vec<Moment> {
         self.course.take().unwrap_or_default()
     }

@@ -1,6 +1,6 @@
-//! Studies against plain memories.
+//! Tests of studies with lifetimes against reference implementations.
 
-use super::memories::{PlainMemory, Recency, Ring, replay, walk};
+use super::memories::{PlainClock, PlainLru, PlainMemory, replay, tlb_misses};
 use super::*;
 use crate::paging::tests::linux::PlainLinux;
 use crate::paging::tests::mglru::PlainMglru;
@@ -25,10 +25,10 @@ fn check_options(steps: &[Step], options: &Options) {
             }
         }
         let first = options.tlb.first;
-        let missed = walk(&world.log, first.entries as usize, sets(first));
+        let missed = tlb_misses(&world.log, first.entries as usize, sets(first));
         let walks = match options.tlb.second {
             None => accesses(&missed),
-            Some(level) => accesses(&walk(&missed, level.entries as usize, sets(level))),
+            Some(level) => accesses(&tlb_misses(&missed, level.entries as usize, sets(level))),
         };
         for cell in result.cells.iter().filter(|cell| cell.page_bytes == page) {
             let place = format!("{:?} {policy} page {page} frames {}", options.tlb, cell.frames);
@@ -36,8 +36,8 @@ fn check_options(steps: &[Step], options: &Options) {
             assert_eq!(cell.tlb_misses + cell.tlb_second_hits, accesses(&missed), "tlb, {place}");
             let frames = cell.frames as usize;
             let mut memory: Box<dyn PlainMemory> = match policy {
-                "clock" => Box::new(Ring::new(frames)),
-                "lru" => Box::new(Recency(Vec::new(), frames)),
+                "clock" => Box::new(PlainClock::new(frames)),
+                "lru" => Box::new(PlainLru(Vec::new(), frames)),
                 "linux" => {
                     Box::new(PlainLinux::new(frames, options.swappiness, options.statistics_every))
                 }
@@ -60,31 +60,43 @@ const LIVES: [u64; 4] = [4096, 8192, 65_536, 2 << 20];
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn clock_lets_go(steps in steps(), tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"])) {
+    fn clock_with_lifetimes_is_exact(
+        steps in steps(),
+        tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"]),
+    ) {
         check_lives(&steps, &LIVES, tlb, "clock");
     }
     #[test]
-    fn lru_lets_go(steps in steps()) {
+    fn lru_with_lifetimes_is_exact(steps in steps()) {
         check_lives(&steps, &[1024, 4096, 16_384], "1", "lru");
     }
     #[test]
-    fn linux_lets_go(
+    fn linux_with_lifetimes_is_exact(
         steps in steps(),
         swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200]),
         every in prop::sample::select(vec![0u64, 1, 1, 3, 50]),
     ) {
-        check_options(&steps, &under("linux", &[4096, 16_384], &SIZES, swappiness, every));
+        check_options(&steps, &linux_options("linux", &[4096, 16_384], &SIZES, swappiness, every));
     }
     #[test]
-    fn mglru_lets_go(steps in steps(), swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200])) {
-        check_options(&steps, &under("mglru", &[4096, 16_384], &SIZES, swappiness, 1));
+    fn mglru_with_lifetimes_is_exact(
+        steps in steps(),
+        swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200]),
+    ) {
+        check_options(&steps, &linux_options("mglru", &[4096, 16_384], &SIZES, swappiness, 1));
     }
 }
 
 const SIZES: [u64; 10] = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70];
 
-/// Memories of so many 4 KiB under one of Linux's policies.
-fn under(policy: &str, pages: &[u64], sizes: &[u64], swappiness: u64, every: u64) -> Options {
+/// Options for memories of `sizes` times 4 KiB under one of Linux's policies.
+fn linux_options(
+    policy: &str,
+    pages: &[u64],
+    sizes: &[u64],
+    swappiness: u64,
+    every: u64,
+) -> Options {
     let sizes = sizes.iter().map(|size| MemorySize::Bytes(size * 4096)).collect();
     options(pages, sizes, "12x3", policy)
         .with_swappiness(swappiness)
@@ -93,9 +105,9 @@ fn under(policy: &str, pages: &[u64], sizes: &[u64], swappiness: u64, every: u64
         .unwrap()
 }
 
-/// Files, code and anonymous memory, some of it discarded, in memories that reclaim whole batches.
+/// Files, code and anonymous memory, of which parts are discarded or freed.
 #[test]
-fn linux_and_mglru_in_whole_batches_of_both_types() {
+fn linux_and_mglru_with_lifetimes_are_exact_in_large_memories() {
     const PAGES: u64 = 2048;
     let regions = [(0x1000_0000u64, "rw-p", 0), (0x2000_0000, "r--p", 1), (0x3000_0000, "r-xp", 2)];
     let event = |event, addr, pages| {
@@ -112,33 +124,36 @@ fn linux_and_mglru_in_whole_batches_of_both_types() {
     let mut draw = 1u64;
     for i in 0..20_000u64 {
         draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let far = draw >> 33;
-        let (region, _, _) = regions[(far % 7 % 3) as usize];
-        // Sweeps, and between their steps a tenth of the pages again and again.
-        let page = if far & 8 == 0 { i / 6 % PAGES } else { (far >> 8) % (PAGES / 10) };
-        let write = region == regions[0].0 && far & 4 == 0;
+        let random = draw >> 33;
+        let (region, _, _) = regions[(random % 7 % 3) as usize];
+        // Sweeps, and between their steps references to a tenth of the pages.
+        let page = if random & 8 == 0 { i / 6 % PAGES } else { (random >> 8) % (PAGES / 10) };
+        let write = region == regions[0].0 && random & 4 == 0;
         let kind = if write { Kind::Store } else { Kind::Load };
         let addr = region + page * 64;
         steps.push(Step::Record(Record { addr, kind, size: 8, thread: 0, instr: 1 }));
         if i % 997 == 0 {
             let what = [RegionKind::Free, RegionKind::DontNeed][(i / 997 % 2) as usize];
-            steps.push(Step::Event(event(what, regions[0].0 + (far % PAGES & !63) * 64, 64 * 8)));
+            steps.push(Step::Event(event(
+                what,
+                regions[0].0 + (random % PAGES & !63) * 64,
+                64 * 8,
+            )));
         }
     }
     for (swappiness, every) in [(0, 1), (30, 1), (60, 1), (200, 1), (60, 0), (60, 1000)] {
-        check_options(&steps, &under("linux", &[64], &[16, 40, 72], swappiness, every));
+        check_options(&steps, &linux_options("linux", &[64], &[16, 40, 72], swappiness, every));
         if every == 1 {
-            check_options(&steps, &under("mglru", &[64], &[16, 40, 72], swappiness, every));
+            check_options(&steps, &linux_options("mglru", &[64], &[16, 40, 72], swappiness, every));
         }
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Buffering windows until the peak is known gives the same result as a first pass that
-    /// finds the peak.
+    /// Caching windows until the peak is known equals a first pass that finds the peak.
     #[test]
-    fn kept_windows_change_nothing(
+    fn cached_windows_change_no_result(
         steps in steps(),
         page in prop::sample::select(vec![512, 4096, 65_536]),
         files in any::<bool>(),

@@ -1,9 +1,8 @@
-//! The log of a page size, replayed in memories and in a TLB: lists and loops.
+//! Replays the [`Log`] of a page size in naive memories and in a naive TLB.
 
 use super::*;
 use crate::paging::FaultKinds;
 
-/// Counts of a memory: faults, dirty evictions and kinds.
 #[derive(Debug, Default, PartialEq)]
 pub struct Counts {
     pub faults: u64,
@@ -13,30 +12,30 @@ pub struct Counts {
 
 /// A memory under a policy.
 pub trait PlainMemory {
-    /// The first reference to a frame comes next.
+    /// The next reference to a frame is its first.
     fn begin(&mut self, _frame: u64, _of: &PlainFrame) {}
     fn has(&self, frame: u64) -> bool;
     /// Reference a frame. Returns the frames that are evicted for it.
     fn reference(&mut self, frame: u64) -> Vec<u64>;
     fn free(&mut self, frame: u64);
     fn discard(&mut self, _frame: u64) {}
-    /// A discarded frame is written again.
+    /// A discarded frame is in use again.
     fn keep(&mut self, _frame: u64) {}
 }
 
-pub struct Ring {
+pub struct PlainClock {
     places: Vec<Option<(u64, bool)>>,
     free: Vec<usize>,
     hand: usize,
 }
 
-impl Ring {
+impl PlainClock {
     pub fn new(frames: usize) -> Self {
         Self { places: vec![None; frames], free: (0..frames).rev().collect(), hand: 0 }
     }
 }
 
-impl PlainMemory for Ring {
+impl PlainMemory for PlainClock {
     fn has(&self, frame: u64) -> bool {
         self.places.iter().flatten().any(|place| place.0 == frame)
     }
@@ -72,9 +71,10 @@ impl PlainMemory for Ring {
     }
 }
 
-pub struct Recency(pub Vec<u64>, pub usize);
+/// Frames by last reference, oldest first, and the size of the memory.
+pub struct PlainLru(pub Vec<u64>, pub usize);
 
-impl PlainMemory for Recency {
+impl PlainMemory for PlainLru {
     fn has(&self, frame: u64) -> bool {
         self.0.contains(&frame)
     }
@@ -90,12 +90,11 @@ impl PlainMemory for Recency {
     }
 }
 
-/// The counts of a memory.
 pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Counts {
     let mut counts = Counts::default();
     let mut dirty = vec![false; world.frames.len()];
     let mut seen = vec![false; world.frames.len()];
-    // Whether a fault finds nothing; and whether the next reference ends that.
+    // Whether a frame is discarded, so that a fault is not a swap-in; whether its next reference ends that.
     let mut void = vec![(false, false); world.frames.len()];
     for log in &world.log {
         match *log {
@@ -151,8 +150,8 @@ pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Counts {
     counts
 }
 
-/// Misses of a TLB, and which references they were.
-pub fn walk(log: &[Log], entries: usize, sets: u64) -> Vec<Log> {
+/// The references that miss in a TLB level, and the shootdowns, for the next level.
+pub fn tlb_misses(log: &[Log], entries: usize, sets: u64) -> Vec<Log> {
     let mut lists = vec![Vec::<u64>::new(); sets as usize];
     let mut missed = Vec::new();
     for step in log {

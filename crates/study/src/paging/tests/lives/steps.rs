@@ -1,11 +1,10 @@
-//! Random steps.
+//! Random test traces.
 
 use super::*;
 
-/// Pages of a few regions, near one another, so that large pages hold several kinds.
+/// Regions, two of them so near each other that large pages contain both.
 const BASES: [u64; 3] = [0x40_0000, 0x7fff_0000_0000, 0x40_e000];
 
-/// Random records and events.
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let record =
         (0usize..3, 0u64..20 * 4096, 0u8..5, prop_oneof![9 => 1u16..9, 1 => 1u16..9000], 0u32..4);
@@ -52,7 +51,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
             })
         }),
     ];
-    // A trace without records is refused; one in which nothing is mapped has no lives.
+    // A trace without records is refused, and one without mappings has no lifetimes.
     let first = Record { addr: BASES[0], kind: Kind::Store, size: 8, thread: 0, instr: 1 };
     let map =
         RegionEvent { addr: 1 << 40, length: 4096, prot: "rw-p".into(), ..Default::default() };

@@ -1,11 +1,11 @@
-//! The limit of memory, page by page.
+//! The memory limit of the reference implementation.
 
 use nearfar_kernel::thp::reclaim::underused;
 
 use super::plain::{Mapped, Plain, PlainFolio};
 use super::*;
 
-/// The address of a range of 2 MiB, without its address space.
+/// Mask of the number of a range of 2 MiB, without its address space.
 const ADDRESS: u64 = (1 << 27) - 1;
 
 impl Plain {
@@ -64,7 +64,7 @@ impl Plain {
         let more = 2 * (queued >> priority);
         let mut scan = ((self.put_off >> priority) + more).min(2 * queued);
         self.put_off += more;
-        // Fewer than 128 only if that is all of them.
+        // A batch has 128 folios, or fewer if these are the whole queue.
         while scan >= 128 || scan >= queued {
             for _ in 0..scan.min(128) {
                 if !self.to_split.is_empty() {
@@ -83,7 +83,7 @@ impl Plain {
         self.pages.iter().filter(|(_, mapped)| folio(mapped)).map(|(page, _)| *page).collect()
     }
 
-    /// Whether all processes have it at the same address; other mappings are not found.
+    /// Whether all processes map it at the same address; reclaim does not find other mappings.
     fn is_in_its_place(&self, id: usize) -> bool {
         let home = self.folios[id].home & ADDRESS;
         self.mappings(id).iter().all(|page| page >> HUGE & ADDRESS == home)
@@ -127,7 +127,7 @@ impl Plain {
                 self.set(page, Some(Mapped::Other));
             }
         }
-        // A block of 2 MiB that is partly used is not free.
+        // Its block of 2 MiB is not free: a part of it is still in use.
         if self.folios.len() > before {
             self.free = free;
         }

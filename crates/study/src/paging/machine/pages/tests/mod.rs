@@ -1,4 +1,4 @@
-//! Pages under policies, against tables of every page.
+//! Tests of huge-page policies against a reference implementation ([`plain`]).
 
 mod limited;
 mod plain;
@@ -14,19 +14,18 @@ use super::*;
 use crate::lifetimes::{Blocks, Spaces};
 use plain::Plain;
 
-/// First byte of the memory that tests use; a few ranges of 2 MiB.
+/// First byte of the memory that tests use: five ranges of 2 MiB.
 const BASE: u64 = 0x4000_0000;
 const RULES: khugepaged::Rules =
     khugepaged::Rules { sleep_ns: 2e9, pages: 1500, max_none: 400, max_shared: 100, max_swap: 64 };
-/// Zero pages of a huge page that reclaim does not split.
+/// [`Settings::max_none`].
 const MAX_NONE: u64 = 505;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A reference by a process to a page.
+    /// A reference: process, page from [`BASE`], and whether it writes.
     Touch(u32, u64, bool),
     Event(RegionEvent),
-    /// A second passes.
     Second,
 }
 
@@ -42,7 +41,7 @@ fn event(event: RegionKind, process: u32, first: u64, pages: u64) -> RegionEvent
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // Ranges of 16 pages; most begin where a range of 2 MiB does.
+    // In units of 16 pages; most ranges begin at a multiple of 2 MiB.
     let place = prop_oneof![2 => (0u64..5).prop_map(|range| range * 512), 1 => (0u64..160).prop_map(|at| at * 16)];
     let pages =
         prop_oneof![Just(512u64), Just(1024), (1u64..40).prop_map(|some| some * 16), Just(3)];
@@ -140,7 +139,6 @@ fn check(
     Ok(())
 }
 
-/// A reference to a block.
 fn touch(number: u64, block: u32, tlb: TlbOp) -> Touch {
     Touch {
         number,
@@ -159,7 +157,7 @@ fn touch(number: u64, block: u32, tlb: TlbOp) -> Touch {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn pages_are_those_of_tables_of_every_page(
+    fn pages_equal_the_reference_implementation(
         steps in steps(),
         policy in prop::sample::select(vec![
             "never", "always", "madvise", "defer", "64K=always+2M=madvise", "16K=always+256K=always",
@@ -189,14 +187,14 @@ fn the_last_pages_of_a_thread_count_as_referenced() {
         let tlb = if page == 0 { TlbOp::Enter } else { TlbOp::Once };
         pages.reference(&touch(page, page as u32, tlb));
     }
-    // The first reclaim clears all marks, and takes the oldest.
+    // The first reclaim clears all accessed bits and evicts the oldest page, page 0.
     pages.apply(&born(3));
     assert_eq!((pages.resident(), pages.events.swap_outs), (3, 1));
     assert!(pages.reference(&touch(0, 0, TlbOp::None)));
     for page in 4..40 {
         pages.apply(&born(page));
     }
-    // It is still one of the last pages, and so has a second chance each time.
+    // Page 0 is still one of the last pages, so every reclaim keeps it.
     assert!(!pages.reference(&touch(0, 0, TlbOp::Leave)));
     assert!(!pages.reference(&touch(0, 0, TlbOp::Once)));
 }

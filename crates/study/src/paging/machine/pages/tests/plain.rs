@@ -1,11 +1,10 @@
-//! Pages as tables of every page.
+//! Reference implementation of huge pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::remap::moved;
 use super::*;
 
-/// The memory of a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlainFolio {
     pub order: u32,
@@ -15,7 +14,7 @@ pub struct PlainFolio {
     pub home: u64,
     /// Pages that map it.
     pub uses: usize,
-    /// The last reclaim that found it referenced.
+    /// Number of the last reclaim that found it referenced.
     pub cleared: u32,
 }
 
@@ -28,7 +27,7 @@ pub enum Mapped {
     Other,
     /// Nothing: it is in swap.
     Swapped,
-    /// Nothing: the program freed it, and reclaim took it.
+    /// Nothing: the program freed it, and reclaim dropped it.
     Dropped,
 }
 
@@ -38,23 +37,22 @@ impl Mapped {
     }
 }
 
-/// A touched page.
 #[derive(Clone, Copy, Debug)]
 pub struct Touched {
     pub block: u32,
     pub written: bool,
     pub lazy: bool,
-    /// Reclaims until it was last referenced.
+    /// Number of reclaims before its last reference.
     pub used: u32,
 }
 
-/// Reference implementation: tables with an entry for every page.
+/// Tables with an entry for every page.
 #[derive(Default)]
 pub struct Plain {
     pub folios: Vec<PlainFolio>,
     pub pages: BTreeMap<u64, Mapped>,
     pub touched: BTreeMap<u64, Touched>,
-    /// Ranges of 2 MiB with a page table or a huge page; those with a huge page; those that a fork copied.
+    /// Ranges of 2 MiB: with a page table or huge page; with a huge page; copied by a fork.
     tables: BTreeSet<u64>,
     pub huge: BTreeSet<u64>,
     forked: BTreeSet<u64>,
@@ -63,6 +61,7 @@ pub struct Plain {
     pub events: Events,
     pub free: u64,
     pub time: f64,
+    /// khugepaged: the next page to scan, and the time of the next scan.
     at: u64,
     wakes: f64,
     /// For the limit: see [`super::limited`].
@@ -171,13 +170,13 @@ impl Plain {
             return HUGE as usize;
         }
         let Some(folio) = self.pages[&page].folio().map(|id| self.folios[id]) else { return 0 };
-        let at_its_place = folio.first % 512 == (page >> folio.order << folio.order) % 512;
-        if folio.order < HUGE && at_its_place { folio.order as usize } else { 0 }
+        let is_aligned = folio.first % 512 == (page >> folio.order << folio.order) % 512;
+        if folio.order < HUGE && is_aligned { folio.order as usize } else { 0 }
     }
 
     fn copy(&mut self, page: u64) {
         let range = page >> HUGE;
-        // Without one, it is a zero page.
+        // A page without a folio is a zero page.
         if let Some(folio) = self.pages[&page].folio() {
             let own =
                 |page: &u64| self.pages.get(page).and_then(|mapped| mapped.folio()) == Some(folio);
@@ -206,7 +205,7 @@ impl Plain {
         let zeros = matches!(backing, Backing::Zeros | Backing::Unknown);
         let reads = backing == Backing::Zeros && !written;
         let touched = Touched { block, written, lazy: false, used: self.now };
-        // Its first reference protects it from the reclaim that it causes, as its folio is new.
+        // The first reference protects the page from the reclaim that it causes: the folio is new.
         if !zeros && written {
             self.small(page);
         } else if !zeros {
@@ -235,7 +234,7 @@ impl Plain {
         let advice = self.areas.get(&page).copied().unwrap_or_default();
         let table = (page >> HUGE << HUGE..(page >> HUGE << HUGE) + 512)
             .any(|p| self.pages.contains_key(&p));
-        // `born` made one.
+        // `tables` does not tell: `born` has added the range.
         let empty = !table && !self.kept(page >> HUGE);
         let range =
             |order: u32| (page >> order << order, (page >> order << order) + (1 << order) - 1);
@@ -474,7 +473,7 @@ impl Plain {
         }
     }
 
-    /// khugepaged until the time, area by area.
+    /// Run khugepaged until `time`, area by area.
     pub fn tick(&mut self, policy: &Policy) {
         while self.wakes <= self.time {
             self.wakes += RULES.sleep_ns;
@@ -488,7 +487,7 @@ impl Plain {
                     continue;
                 };
                 let end = (page..).find(|page| self.areas.get(page) != Some(&advice)).unwrap();
-                // An area in which it is began before.
+                // `page` may be inside its area, in which case the scan continues there.
                 let first = page.max(self.at).next_multiple_of(512);
                 if first + 512 <= end && policy.allows(HUGE, advice) {
                     if self.tables.contains(&(first >> HUGE)) {
