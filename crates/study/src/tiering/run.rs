@@ -1,5 +1,5 @@
-//! Fast memory sizes x policies x seeds, in parallel, into rows and time series: the program alone, or with other
-//! tenants ([`super::tenants`]).
+//! Runs each fast memory size x policy x seed in parallel, and collects their rows and time series. Runs one
+//! program itself, and several by [`super::tenants`].
 
 use std::sync::Arc;
 
@@ -32,9 +32,9 @@ pub struct PolicySource<'a> {
     pub make: Make<'a>,
 }
 
-/// Accesses generated at a time: they stay in the processor's cache.
+/// Accesses generated at a time, few enough to stay in the processor's cache.
 pub(super) const BLOCK: usize = 1 << 14;
-/// The same for each of several threads.
+/// Accesses generated at a time for each of several threads.
 const THREAD_BLOCK: u64 = 1 << 10;
 
 /// Run all `programs` together, under every policy with every seed. `on_progress` is called with the
@@ -114,7 +114,7 @@ pub(super) fn run_alone(
     let total: u64 = workload.phases.iter().map(|phase| phase.accesses).sum();
     let mut outcome = Outcome::default();
     let mut before = 0;
-    // A phase includes what happened since the one before: allocation, and the sleep before it.
+    // A row counts from the end of the previous phase, so that it includes allocation and the sleep.
     let mut from = Counters::default();
     for (index, phase) in workload.phases.iter().enumerate() {
         if phase.sleep > Time::default() {
@@ -161,7 +161,7 @@ pub(super) fn trace_changed() -> Error {
     Error::input("tiering", "the trace changed while it was read", "")
 }
 
-/// The accesses of a phase, thread by thread.
+/// The accesses of a program's threads in a phase.
 pub(super) struct Program {
     sources: Vec<Source>,
     /// Remaining accesses of each thread.

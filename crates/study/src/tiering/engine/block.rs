@@ -1,4 +1,4 @@
-//! The accesses of a program, and the ends of pages and translations between them.
+//! Blocks of a program's accesses, with the ends of pages and translations between them.
 
 use nearfar_kernel::tiering::Page;
 
@@ -31,7 +31,7 @@ impl Access {
         self.0 & 1 == 1
     }
 
-    /// The same for a program whose first page is `first`.
+    /// This access of a program whose first page is `first`.
     #[inline]
     pub fn shifted(self, first: u32) -> Self {
         match self.page() {
@@ -41,19 +41,19 @@ impl Access {
     }
 }
 
-/// The end of pages or of a translation.
+/// The end of pages, which are freed, or of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A page was freed; its number may be reused.
+    /// Free a page; its number may be reused.
     Page(Page),
-    /// TLB entries of a page are removed; the page stays. It was unmapped, or is shared from now on.
+    /// Remove the TLB entries of a page that was unmapped, or is shared from now on; the page stays.
     Translation(Page),
     /// Free all mapped pages of a range: first page and count.
     Pages(Page, u32),
 }
 
 impl End {
-    /// The same for a program whose first page is `first`.
+    /// This end in a program whose first page is `first`.
     pub fn shifted(self, first: u32) -> Self {
         match self {
             End::Page(page) => End::Page(page.skip(first)),
