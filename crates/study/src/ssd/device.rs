@@ -26,7 +26,7 @@ pub struct Loading {
 pub struct Device {
     /// The device itself.
     pub umd: Umd,
-    /// By the number of their job.
+    /// By job number.
     services: Vec<Service>,
     /// Services in progress: page and job; at most one per thread.
     arriving: Vec<(u32, u32)>,
@@ -36,7 +36,7 @@ pub struct Device {
     pub actual: Histogram,
     /// Actual less predicted times.
     pub error: Histogram,
-    /// The largest such difference.
+    /// The largest of these differences.
     pub error_max: u64,
     /// Causes of these differences.
     pub late: Late,
@@ -110,7 +110,7 @@ impl Device {
         self.job_of(page).is_some()
     }
 
-    /// The device's remaining work for `page`; `None` if it is not in progress.
+    /// The device's remaining work for `page`; `None` if `page` is not arriving.
     pub fn left_ns(&mut self, page: u32) -> Option<u64> {
         self.job_of(page).map(|job| self.umd.array().left_ns(job))
     }

@@ -14,7 +14,7 @@ use nearfar_trace::{Batch, Kind, Result};
 pub struct Reference {
     /// Virtual address of the first byte.
     pub addr: u64,
-    /// Instructions since the thread's previous one, itself included.
+    /// Instructions since the thread's previous reference, this one included.
     pub instr: u32,
     /// Bytes.
     pub size: u16,
@@ -46,6 +46,7 @@ fn window_instructions(instr: u32) -> u64 {
 #[derive(Default)]
 pub struct Feed {
     streams: Vec<VecDeque<Chunk>>,
+    /// Empty vectors for reuse.
     spare: Vec<Vec<Reference>>,
     batch: Batch,
     /// References of the batch that are in a stream.
@@ -58,7 +59,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Before the first record.
+    /// The state before the first record.
     pub fn new(window: u64) -> Self {
         Self { window, ..Self::default() }
     }

@@ -42,9 +42,9 @@ pub struct Host {
     pub tlb_entries: u32,
     /// See `tlb_entries`.
     pub instruction_tlb_entries: u32,
-    /// A line from the device's DRAM.
+    /// Reading a line from the device's DRAM.
     pub dram_ns: u64,
-    /// A line that a walk reads from the first cache, and from the second.
+    /// Reading a line in a walk from the first cache, and from the second.
     pub hit_ns: [u64; 2],
     /// Entries of a core's caches of page directories: of 2 MiB each, of 1 GiB each.
     pub directories: [usize; 2],
@@ -186,7 +186,7 @@ nearfar_schema::choices! {
     }
 }
 
-/// What the kernel reads and writes for the program.
+/// Kinds of the references that the kernel makes for the program.
 const KERNEL: KindSet = KindSet(1 << Kind::KernelLoad as u8 | 1 << Kind::KernelStore as u8);
 
 /// Kinds of references during which a thread may not sleep.

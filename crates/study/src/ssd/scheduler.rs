@@ -172,7 +172,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// `thread` wants a core from time `at` on.
+    /// Put `thread` into the run queue; it is ready from time `at`.
     pub fn queue(&mut self, thread: u32, at: u64) {
         self.threads[thread as usize].waits = Waits::Queued;
         self.queue.push(thread, at);
