@@ -41,7 +41,7 @@ pub struct Choice<R> {
 }
 
 impl<R: Registry> Choice<R> {
-    /// Check that the name is in the registry.
+    /// The entry of this name; `None` if the registry has none.
     pub fn of(name: &str) -> Option<Self> {
         let found = R::entries().into_iter().find(|entry| entry.name == name)?;
         Some(Self { name: found.name, registry: PhantomData })

@@ -371,7 +371,8 @@ proptest! {
         policy in prop_oneof![Just("none"), Just("all"), Just("smart:50us")],
     ) {
         let host = Host { cores, time_slice_ns: slice, wakeup_ns, bus, ..bare() };
-        let simulation = Simulation { replay: Replay { window, ..Replay::default() }, ..simulation(&host, policy, frames) };
+        let replay = Replay { window, ..Replay::default() };
+        let simulation = Simulation { replay, ..simulation(&host, policy, frames) };
         let (cell, detail) = simulation.run(&records);
         prop_assert_eq!(simulation.run(&records), (cell.clone(), detail.clone()));
         prop_assert_eq!(cell.references as usize, records.len());
@@ -468,9 +469,8 @@ proptest! {
             .collect();
         let cell = simulation(&bare(), "all", frames).cell(&kernel);
         prop_assert_eq!((cell.slept, cell.passed_to_kernel), (0, cell.embedded_faults));
-        let atomic = KindSet(0);
-        let free = Simulation { replay: Replay { atomic, ..Replay::default() }, ..simulation(&bare(), "all", frames) };
-        let cell = free.cell(&kernel);
+        let replay = Replay { atomic: KindSet(0), ..Replay::default() };
+        let cell = Simulation { replay, ..simulation(&bare(), "all", frames) }.cell(&kernel);
         // A thread does not sleep again for a page that was evicted while it slept.
         prop_assert!(cell.slept >= cell.embedded_faults / 2, "{cell:?}");
     }
