@@ -10,7 +10,6 @@ use nearfar_trace::{Error, Result};
 use crate::mapping::{Mapping, Pages};
 use crate::thread::{Stopwatch, pin};
 
-/// The kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Loads.

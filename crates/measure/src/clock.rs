@@ -23,8 +23,7 @@ fn time(rounds: usize) -> f64 {
     began.each(rounds.max(1) * ADDITIONS)
 }
 
-/// Add `one` to `sum` 32 times. Adds registers, because some processors execute additions of constants for
-/// free.
+/// Adds registers 32 times, because some processors execute additions of constants for free.
 #[inline(always)]
 fn add(sum: u64, one: u64) -> u64 {
     let mut sum = sum;

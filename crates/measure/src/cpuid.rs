@@ -31,7 +31,6 @@ pub struct Processor {
     pub second: Option<Tlb>,
 }
 
-/// A cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cache {
     /// 1, 2 or 3.
@@ -46,7 +45,6 @@ pub struct Cache {
     pub line: u32,
 }
 
-/// A TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tlb {
     /// For small pages; also for large pages if `large` is `None`.
@@ -55,10 +53,8 @@ pub struct Tlb {
     pub large: Option<Entries>,
 }
 
-/// Entries of a TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Entries {
-    /// Number of entries.
     pub entries: u32,
     /// Ways of a set; `None` if fully associative.
     pub ways: Option<u32>,

@@ -39,7 +39,6 @@ pub enum Pages {
 pub struct Touched {
     /// Total time, nanoseconds.
     pub ns: f64,
-    /// Number of faults.
     pub faults: u64,
 }
 
@@ -125,7 +124,6 @@ impl Mapping {
         Ok(memory)
     }
 
-    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -215,7 +213,6 @@ impl Mapping {
         Touched { ns, faults: faults().1.saturating_sub(before) }
     }
 
-    /// As words.
     pub(crate) fn words(&self) -> &[u64] {
         // SAFETY: aligned and initialised; `&self` lends it.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes / 8) }

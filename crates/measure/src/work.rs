@@ -68,7 +68,6 @@ impl Work {
         self.random = Random(1);
     }
 
-    /// Do one part.
     pub(crate) fn part(&mut self) {
         let words = self.data.words();
         let mut sum = 0_u64;

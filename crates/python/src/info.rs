@@ -16,9 +16,9 @@ pub(crate) fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
     py.detach(|| to_json(Reader::open_sample(&trace)?.info())).map_err(raise)
 }
 
-/// Returns as JSON texts: a summary of a trace, its heat map if requested, and, with the option `verify`,
-/// the verified files of `whole`, the trace that `trace` is a view of. A trace that holds a sample of pages
-/// is refused unless `sample` is true; counts are then those of its records.
+/// JSON texts: a summary of a trace, its heat map if requested, and, with the option `verify`, the files of
+/// `whole`, the trace that `trace` is a view of. A trace that holds a sample of pages is refused unless
+/// `sample` is true; counts are then those of its records.
 #[pyfunction]
 #[pyo3(signature = (trace, whole, *, options, heat_map, sample, progress))]
 pub(crate) fn info_summarize(

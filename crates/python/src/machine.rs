@@ -48,8 +48,7 @@ impl AccessTimes {
         self.0.stlb_ns
     }
 
-    /// Time of address translation (T_A) for each pair of rates per reference: page walks, and hits in the
-    /// second-level TLB.
+    /// Translation time (T_A) for each pair of rates per reference: page walks and second-level TLB hits.
     fn translation_ns(&self, walk_rates: Vec<f64>, second_hit_rates: Vec<f64>) -> Vec<f64> {
         let rates = walk_rates.into_iter().zip(second_hit_rates);
         rates.map(|(walks, hits)| self.0.translation_ns(walks, hits)).collect()
@@ -91,7 +90,6 @@ impl FaultTimes {
 pub(crate) struct Machine(Arc<MachineFile>);
 
 impl Machine {
-    /// Its description.
     pub(crate) fn hardware(&self) -> &nearfar_hardware::Machine {
         &self.0.machine
     }

@@ -10,7 +10,6 @@ use crate::{Given, Value};
 /// An entry of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
     pub name: &'static str,
     /// One line of description, for help and docs.
     pub what: String,

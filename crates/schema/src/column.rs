@@ -48,7 +48,6 @@ pub struct Seed(pub u64);
 /// The declaration of one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
     pub name: &'static str,
     /// As [`Cell::ARROW`].
     pub arrow: &'static str,

@@ -4,12 +4,10 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
-/// A value as given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Given {
     /// No value, as Python's `None`.
     Nothing,
-    /// True or false.
     Flag(bool),
     /// A whole number.
     Whole(i128),
@@ -17,7 +15,6 @@ pub enum Given {
     Real(f64),
     /// Text, in the grammar of the option.
     Text(String),
-    /// Several values.
     List(Vec<Given>),
 }
 

@@ -38,7 +38,6 @@ pub struct Spec {
     pub name: &'static str,
     /// Description, for help and docs.
     pub what: String,
-    /// Its default.
     pub default: Default,
     /// As [`Value::METAVAR`].
     pub metavar: &'static str,

@@ -1,7 +1,7 @@
 //! Symbols: functions and source lines of addresses, from ELF files and perf maps.
 //!
-//! `object`, `gimli` and `addr2line` read ELF and DWARF. Files may be hostile: parts that cannot be read have
-//! no names, and are no errors.
+//! `object`, `gimli` and `addr2line` read ELF and DWARF. A file may be hostile; parts that cannot be read
+//! have no names.
 
 mod elf;
 mod perf;

@@ -1,5 +1,5 @@
-//! Tests with recorded registers: of an EPYC, recorded for this project in a virtual machine, and of other
-//! processors, from the tests of the crate raw-cpuid (commit c0f0293).
+//! Tests with recorded registers: of an EPYC in a virtual machine by this project, of others from the tests
+//! of the crate raw-cpuid (commit c0f0293).
 
 use super::*;
 

@@ -30,7 +30,6 @@ pub(crate) struct Objects {
     /// The object that was made to read its declaration.
     first: Mutex<Option<Py<PyAny>>>,
     raised: Raised,
-    /// Describes the first exception that ends the run.
     why: Mutex<Option<String>>,
     /// The run is over: later exceptions of hooks are ignored.
     over: AtomicBool,
@@ -98,7 +97,7 @@ impl Objects {
             let value = value.lines().next().unwrap_or_default().to_owned();
             let what = if value.is_empty() { kind } else { format!("{kind}: {value}") };
             let line = format!("process {pid}: its policy raised {what}");
-            // Users see the traceback, so note in it that the program was ended.
+            // Users see the traceback, so note in it what happened to the program.
             let note = format!("The program was ended: {line}");
             let _ = error.value(py).call_method1("add_note", (note,));
             line

@@ -39,7 +39,6 @@ const MAX_THREADS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct ThreadHandle {
     pub(super) thread: Thread,
-    /// Its name.
     #[pyo3(get)]
     name: String,
 }

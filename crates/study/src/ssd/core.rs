@@ -22,7 +22,6 @@ pub struct Core {
     ps: u64,
     /// Nanoseconds of accesses to the device that wait for the bus, not yet in `time`.
     pub owed: u64,
-    /// The running thread.
     pub thread: Option<u32>,
     /// The page of the device that it waits for.
     pub stalled: Option<u32>,
@@ -182,16 +181,13 @@ pub enum Event {
     Until,
     /// The thread used up its references.
     Exhausted,
-    /// A TLB miss.
     Miss(Miss),
     /// An access to the device while the bus is held; its time is owed.
     Bus,
 }
 
-/// A TLB miss.
 #[derive(Clone, Copy)]
 pub struct Miss {
-    /// The page.
     pub page: u64,
     /// 0 for data, 1 for instructions.
     pub side: usize,

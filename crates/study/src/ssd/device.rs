@@ -6,7 +6,6 @@ use nearfar_hardware::umd::{Content, Umd};
 use super::histogram::Histogram;
 use crate::slot;
 
-/// A service begun.
 #[derive(Clone, Copy, Default)]
 struct Service {
     page: u32,
@@ -24,7 +23,6 @@ pub struct Loading {
 
 /// The device during a run. Pages are numbers on the device; times are nanoseconds.
 pub struct Device {
-    /// The device itself.
     pub umd: Umd,
     /// By job number.
     services: Vec<Service>,

@@ -18,7 +18,6 @@ pub fn is_of_file(kind: Kind) -> bool {
 
 /// A read of the disk.
 struct Read {
-    /// First page.
     first: u64,
     /// When its pages are in memory.
     ready_at: u64,
@@ -94,7 +93,6 @@ impl Disk {
         self.free_at
     }
 
-    /// Reads so far.
     pub fn reads(&self) -> u64 {
         self.reads
     }

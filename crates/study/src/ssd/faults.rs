@@ -52,9 +52,7 @@ pub struct Faults<'a> {
     status: Vec<PageStatus>,
     /// The DRAM had a free frame at the time of the current miss.
     filling: bool,
-    /// The device.
     pub device: Device,
-    /// The disk.
     pub disk: Disk,
 }
 

@@ -9,16 +9,13 @@ use std::collections::VecDeque;
 
 use nearfar_trace::{Batch, Kind, Result};
 
-/// One reference.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference {
     /// Virtual address of the first byte.
     pub addr: u64,
     /// Instructions since the thread's previous reference, this one included.
     pub instr: u32,
-    /// Bytes.
     pub size: u16,
-    /// Kind of access.
     pub kind: Kind,
 }
 

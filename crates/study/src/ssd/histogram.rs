@@ -54,7 +54,6 @@ impl Histogram {
         self.sum += u128::from(ns);
     }
 
-    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }

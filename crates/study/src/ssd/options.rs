@@ -32,7 +32,6 @@ pub struct Setting {
 /// Costs and sizes of the host, whole nanoseconds unless said otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// Cores.
     pub cores: u32,
     /// Picoseconds of an instruction that misses no cache.
     pub instruction_ps: u64,
@@ -194,7 +193,6 @@ const KERNEL: KindSet = KindSet(1 << Kind::KernelLoad as u8 | 1 << Kind::KernelS
 pub struct Atomic {
     /// As it was written.
     pub text: String,
-    /// The kinds.
     pub kinds: KindSet,
 }
 
@@ -302,7 +300,6 @@ impl Default for Replay {
 pub struct Options {
     /// Cells, in the order of the rows.
     pub settings: Vec<Setting>,
-    /// The host.
     pub host: Host,
     /// Writes to the flash before the run.
     pub precondition: Precondition,

@@ -10,7 +10,6 @@ use super::core::{Core, Thread, Waits};
 use super::options::{Bus, Host};
 use super::timeline::{State, Timeline};
 
-/// A core's turn.
 #[derive(Clone, Copy)]
 pub struct Turn {
     /// The core's number.

@@ -444,9 +444,9 @@ proptest! {
         }
     }
 
-    /// No other thread runs meanwhile, and no service waits for another, so predictions are exact.
+    /// A single thread has nothing to run meanwhile, and no service waits, so predictions are exact.
     #[test]
-    fn sleeping_never_saves_time_of_a_single_thread(records in any_references(60, 1), frames in 6u64..50) {
+    fn sleeping_never_saves_time_alone(records in any_references(60, 1), frames in 6u64..50) {
         let none = simulation(&bare(), "none", frames).cell(&records);
         for policy in ["all", "smart:50us"] {
             let cell = simulation(&bare(), policy, frames).cell(&records);

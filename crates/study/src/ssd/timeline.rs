@@ -5,7 +5,6 @@ use serde::Serialize;
 /// Largest number of stretches; when a run outgrows them, pairs are merged.
 pub const MAX_STRETCHES: usize = 2048;
 
-/// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Runs, which includes exceptions after which it may not sleep.
@@ -21,7 +20,6 @@ pub enum State {
 /// Nanoseconds in each state, of one thread in one stretch.
 pub type Shares = [u64; 4];
 
-/// A timeline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
     /// Nanoseconds of a stretch.

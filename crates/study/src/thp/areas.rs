@@ -16,7 +16,6 @@ use crate::paging::machine::waits::{PageSize, Watch};
 /// An area under a policy. Times are averages per reference of the program.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Area {
-    /// The policy.
     pub policy: String,
     /// Name of the mapping in which its pages were first touched.
     pub area: String,
@@ -72,7 +71,6 @@ impl Areas {
         std::mem::take(&mut self.born)
     }
 
-    /// Name all areas.
     pub fn finish(self) -> Named {
         let (merged, mut texts) = self.names.finish();
         let final_id = |id: u32| merged.get(id as usize).copied().unwrap_or(id);

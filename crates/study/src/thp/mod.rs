@@ -1,8 +1,8 @@
 //! The `thp` study: a program under the kernel's settings for transparent huge pages.
 //!
 //! The trace is read once, as for the machine's view of [`crate::paging`]. Each setting has a simulation of
-//! the page sizes of private memory, TLBs and page walks, faults, reclaim and swap, and khugepaged, which
-//! runs by the program's clock. Memory for files is not limited.
+//! the pages of private memory, TLBs and page walks, faults, reclaim and swap, and khugepaged, which runs by
+//! the program's clock. Memory for files is not limited.
 
 mod areas;
 
@@ -30,8 +30,7 @@ use areas::{Areas, Born};
 const STALL_NS: f64 = 100e3;
 /// log2 of 4 KiB.
 const SMALL: u32 = 12;
-/// Minimum limit of memory: references to a thread's most recent pages are not simulated, so memory must hold
-/// many more.
+/// Minimum memory: many more pages than a thread's most recent ones, whose references are not simulated.
 const MIN_PAGES: u64 = 64;
 
 nearfar_schema::choices! {
@@ -181,7 +180,6 @@ pub struct Study {
 
 /// The result of a study.
 pub struct Outcome {
-    /// A row per policy.
     pub rows: Vec<Row>,
     /// Memory over time under each policy.
     pub points: Vec<Point>,

@@ -8,8 +8,8 @@ use nearfar_kernel::tiering::Page;
 
 use super::engine::{Block, End};
 
-/// Accesses per turn: so few that a round of all copies is shorter than any period of the policies at scale
-/// 1/256 (108 MiB), and that a copy's pages are still in the TLB at its next turn.
+/// Accesses per turn. At scale 1/256 (108 MiB), a round of all copies is shorter than any period of the
+/// policies, and at a copy's next turn its pages are still in the TLB.
 const SLICE: u64 = 64;
 
 /// The copies of a program.
@@ -17,7 +17,6 @@ const SLICE: u64 = 64;
 pub(super) struct Copies {
     /// The accesses of one copy, for the whole trace.
     whole: Block,
-    /// Number of copies.
     pub(super) count: u32,
     /// Page numbers per copy.
     pages: u32,
@@ -51,7 +50,6 @@ impl Copies {
         Self { slice, ..self }
     }
 
-    /// Accesses of one copy.
     fn length(&self) -> u64 {
         self.whole.accesses.len() as u64
     }

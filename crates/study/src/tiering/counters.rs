@@ -2,7 +2,7 @@
 
 use nearfar_hardware::node::{KernelCosts, NodeModel};
 
-/// Maximum number of nodes: a page-table entry has two bits for the node.
+/// Maximum number of nodes, which have two bits in a page-table entry.
 pub const MAX_NODES: usize = 4;
 
 /// The parameters of a machine, in the units of the simulation.
@@ -25,11 +25,10 @@ pub struct Hardware {
 pub struct Program {
     /// Its first page number.
     pub first: u32,
-    /// Its share of the fastest node, 0 to 1; 0: none set.
+    /// Its share of the fastest node; 0: no share.
     pub share: f64,
     /// Threads of the program. With several, removing translations costs a TLB shootdown.
     pub threads: u32,
-    /// Bytes of an access.
     pub access_bytes: u64,
     /// Threads to simulate, each with a clock and a TLB. With one on the machine, accesses take the idle
     /// latency; with more, latency follows the load.
@@ -71,7 +70,6 @@ pub struct Counters {
     pub shadow_reclaims: u64,
     /// Copies aborted because the page was written during the copy.
     pub aborts: u64,
-    /// Hint faults.
     pub hint_faults: u64,
     /// Write-protect faults, on shadowed pages and others.
     pub write_faults: u64,
@@ -81,7 +79,6 @@ pub struct Counters {
     pub splits: u64,
     /// Program accesses by node and load or store.
     pub accesses: [[u64; 2]; MAX_NODES],
-    /// TLB misses.
     pub tlb_misses: u64,
 }
 

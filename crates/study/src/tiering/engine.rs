@@ -41,7 +41,6 @@ enum Stop {
     End,
     /// The access needs the kernel.
     Fault,
-    /// The access was sampled.
     Sample,
     /// A thread or a bandwidth measurement is due.
     Due,
@@ -49,11 +48,8 @@ enum Stop {
 
 /// A machine and its policy.
 pub struct Engine {
-    /// The machine.
     pub world: World,
-    /// The policy.
     pub policy: Box<dyn Policy>,
-    /// When the next bandwidth measurement is due.
     meter_due: Time,
     huge: bool,
 }
@@ -146,7 +142,7 @@ impl Engine {
         }
     }
 
-    /// Run a block: accesses, and the ends of pages and translations between them.
+    /// Run a block's accesses, and the ends between them.
     ///
     /// # Errors
     /// As [`run`](Engine::run).
@@ -221,11 +217,11 @@ impl Engine {
         self.world.workers.iter().map(|worker| worker.due).fold(self.meter_due, Time::min)
     }
 
-    /// Run accesses up to a [`Stop`]; at `horizon`, another thread of the program is due. Returns how many
-    /// accesses were done and why it stopped.
+    /// Run accesses up to a [`Stop`]; at `horizon`, another thread of the program is due. Returns the number
+    /// of accesses done.
     ///
-    /// Takes the node from the page-table entry even on a TLB hit: migration flushes the TLB, so the entry
-    /// is the one that the TLB would hold. It was prefetched [`AHEAD`] accesses ago.
+    /// Takes the node from the page-table entry, prefetched [`AHEAD`] accesses ago, even on a TLB hit, because
+    /// migration flushes the TLB.
     fn run_fast_path(&mut self, accesses: &[Access], horizon: Time) -> (usize, Stop) {
         let due = self.due().min(horizon).ps();
         let world = &mut self.world;
@@ -385,7 +381,7 @@ impl Engine {
         self.world.meter();
     }
 
-    /// Pass the number of future accesses to each page to the policy, free of charge.
+    /// Tell the policy each page's number of future accesses, free of charge.
     pub fn foresee(&mut self, counts: &[u32]) {
         self.world.event = self.world.clock;
         self.world.free_of_charge = true;
@@ -394,8 +390,8 @@ impl Engine {
         self.world.event_ended(self.world.clock);
     }
 
-    /// Run the policy's threads that are due by `until`, earliest first; of equals, the oldest first. While
-    /// the program sleeps (`program_runs` is false), only kernel threads run.
+    /// Run policy threads that are due by `until`, earliest first, then oldest first; only kernel threads
+    /// unless `program_runs`.
     fn run_due(&mut self, until: Time, program_runs: bool) {
         let mut until = until;
         loop {

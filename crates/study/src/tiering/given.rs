@@ -95,7 +95,6 @@ impl Value for Policies {
 pub struct Scale {
     /// As it was written.
     pub text: String,
-    /// Its value.
     pub share: f64,
 }
 
@@ -132,7 +131,6 @@ pub enum Seeds {
     These(Vec<u64>),
 }
 
-/// Maximum number of seeds.
 const MAX_SEEDS: usize = 10_000;
 
 impl Seeds {

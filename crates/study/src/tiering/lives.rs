@@ -2,8 +2,8 @@
 //! run of the study applies.
 //!
 //! The pages of the study are the *frames* of a [`PageTable`], numbered in the order of the addresses at
-//! which they began. Frames that began at one address and are in use together (for example of a parent and
-//! its forked child) have adjacent numbers.
+//! which they began. Frames of one address that are in use together (for example after a fork) have adjacent
+//! numbers.
 
 use std::ops::Range;
 
@@ -54,18 +54,17 @@ pub(super) struct Lives {
 /// Sentinel: no place.
 const NO_PLACE: u32 = u32::MAX;
 
-/// Places: provisional page numbers of frames. An address has as many as its frames in use at once; freed
-/// places are reused.
+/// Places: provisional page numbers of frames, reused after release.
 #[derive(Default)]
 struct Places {
-    /// By the number of the page at which the frame began.
+    /// First place of each page number at which frames began.
     first: PageMap<u32>,
     all: Vec<Place>,
 }
 
 struct Place {
     number: u64,
-    /// The next place of this page number.
+    /// Next place of this page number.
     next: u32,
     used: bool,
 }

@@ -107,7 +107,6 @@ pub struct Options {
     pub costs: KernelCosts,
     /// Cost of a first touch, picoseconds.
     pub first_touch: f64,
-    /// Entries of the TLB.
     pub tlb_entries: u64,
     /// Lines that a core can have in flight.
     pub fill_buffers: u64,
@@ -183,7 +182,7 @@ impl Request {
     }
 
     /// Default scale of the policies' times and sizes. For traces, which are not scaled, it is their peak
-    /// memory relative to that of the program that the policies were tuned with.
+    /// memory relative to that of the program that tuned the policies.
     pub fn policy_scale(&self, programs: &[Arc<Prepared>]) -> f64 {
         match programs.iter().any(|program| program.is_trace()) {
             true => (f64::from(resident(programs)) / TUNED_FRAMES).min(1.0),

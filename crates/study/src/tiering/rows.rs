@@ -159,9 +159,9 @@ impl FromIterator<Outcome> for Outcome {
 /// The memory sizes of a run.
 #[derive(Clone)]
 pub(super) struct Fast {
-    /// Bytes of the fastest node.
+    /// Of the fastest node.
     pub bytes: u64,
-    /// Where the size was given as a fraction of the program's memory.
+    /// Of the program's memory, if given so.
     pub fraction: Option<f64>,
     /// Frames of each node.
     pub frames: Vec<u64>,

@@ -1,5 +1,5 @@
-//! Runs each fast memory size x policy x seed in parallel, and collects their rows and time series. Runs one
-//! program itself, and several by [`super::tenants`].
+//! Runs each fast memory size x policy x seed in parallel, and collects their rows and time series. Several
+//! programs run in [`super::tenants`].
 
 use std::sync::Arc;
 
@@ -28,13 +28,12 @@ pub struct PolicySource<'a> {
     pub label: String,
     /// Whether it knows the future.
     pub foresees: bool,
-    /// Creates it.
     pub make: Make<'a>,
 }
 
 /// Accesses generated at a time, few enough to stay in the processor's cache.
 pub(super) const BLOCK: usize = 1 << 14;
-/// Accesses generated at a time for each of several threads.
+/// [`BLOCK`] for each of several threads.
 const THREAD_BLOCK: u64 = 1 << 10;
 
 /// Run all `programs` together, under every policy with every seed. `on_progress` is called with the

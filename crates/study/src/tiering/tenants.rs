@@ -16,14 +16,13 @@ use super::rows::{Case, Moment, Outcome};
 use super::run::{BLOCK, Program, trace_changed};
 use super::workload::Prepared;
 
-/// A running tenant.
 struct Tenant<'a> {
     index: usize,
     workload: &'a Arc<Prepared>,
     first: u32,
     phase: usize,
     program: Program,
-    /// The accesses of `program` again, read ahead for policies that know the future.
+    /// The same accesses, read ahead for policies that know the future.
     ahead: Program,
     /// The next point of the series.
     point: u64,
@@ -94,8 +93,8 @@ impl<'a> Tenant<'a> {
             - self.from.accesses.iter().flatten().sum::<u64>()
     }
 
-    /// Write the numbers of accesses to the tenant's pages into the forecast: in a trace, those until the next
-    /// point; in a generated workload, those of the phase.
+    /// Write the tenant's numbers of accesses into the forecast: of a trace up to the next point, otherwise of
+    /// the phase.
     fn foresee(&mut self, case: &Case<'_>, engine: &Engine, forecast: &mut [u32]) -> Result<()> {
         let accesses = match self.workload.is_trace() {
             true => self.until(case).saturating_sub(self.done(engine)),
@@ -107,8 +106,7 @@ impl<'a> Tenant<'a> {
         Ok(())
     }
 
-    /// Record points that were passed, and the end of a phase. Returns whether the tenant needs a new
-    /// forecast.
+    /// Record points that were passed, and the end of a phase. Returns whether the forecast is used up.
     fn record(
         &mut self,
         case: &Case<'_>,

@@ -2,13 +2,12 @@
 //! says whether a write has used it.
 //!
 //! A hit does not access the page table, so it sets no accessed bit. The first write through an entry
-//! walks again to set the dirty bit. Entries do not hold the page's node: readers take it from the page
-//! table, which agrees because a page that moves is [flushed](Tlb::flush).
+//! walks again to set the dirty bit. The node of a page is only in the page table, because a page that moves
+//! is [flushed](Tlb::flush).
 
 const WAYS: usize = 4;
 const NONE: u32 = u32::MAX;
 
-/// A TLB.
 #[derive(Clone, Debug)]
 pub struct Tlb {
     tags: Vec<[u32; WAYS]>,

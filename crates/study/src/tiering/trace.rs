@@ -63,7 +63,7 @@ struct Life {
 }
 
 impl TracePages {
-    /// Read the trace once. `on_progress` is called with the references so far; its error ends the reading.
+    /// Read the trace once. `on_progress` is called with the references so far.
     ///
     /// # Errors
     /// The trace cannot be read, has no references, or more than 2^31 pages.
@@ -104,7 +104,7 @@ impl TracePages {
         let mut group = None;
         for page in order {
             let number = if huge {
-                // Groups are numbered in order; a page keeps its place in its group.
+                // The number of the group, and the page's place in it.
                 if group != Some(page / u64::from(HUGE)) {
                     group = Some(page / u64::from(HUGE));
                     next += u64::from(HUGE);
@@ -148,7 +148,6 @@ impl TracePages {
         Ok(self)
     }
 
-    /// Number of copies.
     fn count(&self) -> u32 {
         self.copies.as_ref().map_or(1, |copies| copies.count)
     }
@@ -191,7 +190,7 @@ impl TracePages {
         Ok(Replay { batches, batch, at: 0, life: Life::default(), turn: Turn::default() })
     }
 
-    /// Append further accesses to `out`, up to about `count` in all.
+    /// Append further accesses, up to about `count` in all.
     pub(super) fn fill(&self, replay: &mut Replay, out: &mut Block, count: usize) -> Result<()> {
         if let Some(copies) = &self.copies {
             copies.fill(&mut replay.turn, out, count);

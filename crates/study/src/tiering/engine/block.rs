@@ -19,7 +19,6 @@ impl Access {
         Self(page << 1 | write as u32)
     }
 
-    /// The page.
     #[inline]
     pub const fn page(self) -> Page {
         Page::new(self.0 >> 1)
@@ -66,7 +65,6 @@ impl End {
 /// Accesses, and the ends between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// The accesses.
     pub accesses: Vec<Access>,
     /// Ends, each with the index of the access that follows it, in order.
     pub ends: Vec<(usize, End)>,

@@ -31,8 +31,8 @@ pub(super) fn endless_faults(access: Option<Access>) -> Error {
 
 impl Engine {
     /// Run the accesses of several threads, always of the one with the earliest clock. `refill` replaces a
-    /// thread's block by its next accesses; an empty block ends the thread. Returns the number of accesses
-    /// done: at least `count`, unless all threads of a tenant have ended.
+    /// thread's block; an empty one ends the thread. Returns the number of accesses done, at least `count`
+    /// unless all threads of a tenant end.
     ///
     /// # Errors
     /// As [`run`](Engine::run); errors of `refill`.

@@ -12,8 +12,8 @@ pub(super) const COPY_PAGES: u32 = 8;
 /// An access and the ends before it.
 pub(super) type AccessAndEnds = (Vec<End>, Access);
 
-/// An access of a program: the page (`None`: the zero page), whether it writes, and the ends before it, each
-/// a page number and whether the page is freed or only its translation ends.
+/// An access: the page (`None`: the zero page), whether it writes, and the ends before it, each a page number
+/// and whether the page is freed or only its translation ends.
 pub(super) type ProgramStep = (Option<u32>, bool, Vec<(u32, bool)>);
 
 pub(super) fn programs() -> impl Strategy<Value = Vec<ProgramStep>> {

@@ -10,14 +10,12 @@ use crate::paging::tests::lives::{self, Log, PROCESSES, Step as Life, World as T
 use crate::tiering::engine::End;
 use crate::tiering::trace::{Numbering, TracePages};
 
-/// A step of a trace's stream.
+/// An access, or the end of a page or a translation ([`End`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum StreamStep<Frame> {
     /// An access (`None`: to the zero page), and whether it writes.
     Access(Option<Frame>, bool),
-    /// The page is freed.
     Page(Frame),
-    /// TLBs drop the page.
     Translation(Frame),
 }
 
@@ -138,9 +136,8 @@ fn check(steps: &[Life], huge: bool, count: usize) {
     }
 }
 
-/// Run a trace under every policy in the reference and in the simulator: their actions and times must be
-/// equal.
-fn assert_same_actions_on_trace(steps: &[Life], count: usize) {
+/// [`same_actions`] of a trace, under every policy.
+fn same_actions_on_trace(steps: &[Life], count: usize) {
     let folder = tempfile::tempdir().unwrap();
     let pages = open(&trace(steps, &PROCESSES, folder.path()), false, false);
     let program: Vec<Step> = stream(&pages, count)
@@ -182,7 +179,7 @@ proptest! {
 
     #[test]
     fn actions_on_traces_with_lifetimes_match_the_reference(steps in steps(), count in 1usize..2000) {
-        assert_same_actions_on_trace(&steps, count);
+        same_actions_on_trace(&steps, count);
     }
 
     /// A filtered trace may lack the writes that make a page more than zeros.
@@ -194,8 +191,7 @@ proptest! {
         prop_assert!(!stream(&pages, 100).iter().any(zeros));
     }
 
-    /// On a machine with a TLB, traffic and interrupts, every policy runs a trace twice in slow memory of its
-    /// peak size.
+    /// Slow memory of the peak size suffices for every policy, in both rounds.
     #[test]
     fn a_trace_fits_in_its_peak_size(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
         let folder = tempfile::tempdir().unwrap();

@@ -80,13 +80,7 @@ mod tenants;
 mod threads;
 
 /// Run `steps` in the reference and in the simulator: their actions and times must be equal.
-fn assert_same_actions(
-    name: &str,
-    settings: &Settings,
-    nodes: &[usize],
-    steps: &[Step],
-    huge: bool,
-) {
+fn same_actions(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], huge: bool) {
     let pages = if huge { 4 * HUGE } else { PAGES };
     let mut reference = ReferenceMemory::new(COSTS, nodes, pages, huge);
     let mut policy = reference.start(name, settings).unwrap();
@@ -94,7 +88,7 @@ fn assert_same_actions(
     let mut world = World::new(plain_hardware(nodes.len()), &frames, pages);
     world.log = Some(Vec::new());
     let mut engine = Engine::new(world, |mem| make(name, settings, mem), huge).unwrap();
-    // Consecutive accesses are one call of the engine, which must make no difference.
+    // Consecutive accesses are one call of the engine; that must make no difference.
     for part in
         steps.chunk_by(|one, next| access(*one, pages).is_some() && access(*next, pages).is_some())
     {
@@ -121,7 +115,7 @@ fn assert_same_actions(
     counters_match_log(&engine.world);
 }
 
-/// The access of a step in a memory of `pages` pages; `None` if the step is no access.
+/// The access of a step, if it is one, in a memory of `pages`.
 fn access(step: Step, pages: u32) -> Option<Access> {
     match step {
         Step::Read(page) => Some(Access::new(page % pages, false)),
@@ -155,7 +149,7 @@ fn same_state(one: &dyn Memory, other: &dyn Memory) {
     }
 }
 
-/// Check the count of remapped pages; of huge pages, it is not the number of actions.
+/// The count of remapped pages is that of actions, except with huge pages.
 fn counters_match_log(world: &World) {
     let log = world.log.as_deref().unwrap_or_default();
     let count = world.counters();
@@ -171,7 +165,7 @@ proptest! {
         let nodes: &[usize] = if three { &[8, 12, 24] } else { &[10, 26] };
         for (name, _) in POLICIES {
             for settings in all_settings(name).unwrap() {
-                assert_same_actions(name, &settings, nodes, &steps, false);
+                same_actions(name, &settings, nodes, &steps, false);
             }
         }
     }
@@ -180,7 +174,7 @@ proptest! {
     fn actions_on_huge_pages_match_the_reference(steps in huge_steps()) {
         for (name, _) in POLICIES {
             let settings = settings(name).unwrap();
-            assert_same_actions(name, &settings, &[2 * HUGE as usize, 5 * HUGE as usize], &steps, true);
+            same_actions(name, &settings, &[2 * HUGE as usize, 5 * HUGE as usize], &steps, true);
         }
     }
 

@@ -1,11 +1,11 @@
-//! Tests of placement in workloads whose best placement is known: parts of known hotness, hot MB.
+//! Tests of workloads with a known best placement: parts of known hotness, hot MB.
 
 use super::*;
 
 const SCALE: f64 = 1.0 / 64.0;
 /// Parts of `ranked`; part r has r times the accesses of part 1.
 const PARTS: u64 = 8;
-/// Accesses to all parts, in relation to those to part 1.
+/// Accesses to all parts, relative to part 1.
 const ACCESSES: u64 = PARTS * (PARTS - 1) / 2;
 /// Policies that do not end with the hot MB in fast memory (docs/tiering.md says why).
 const MISSES: [&str; 2] = ["none", "hybridtier"];
@@ -53,8 +53,7 @@ fn hit_ratios_of_the_oracle_and_of_first_touch_are_exact() {
     }
 }
 
-/// Compares times, not hits: a policy such as TPP, which may promote a page before the access that faulted,
-/// can have more hits.
+/// Hits may be more: TPP promotes a page before the access that faulted.
 #[test]
 fn no_policy_is_faster_than_the_oracle() {
     let names: Vec<_> = POLICIES.iter().map(|(name, _)| *name).collect();

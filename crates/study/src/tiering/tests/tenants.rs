@@ -24,11 +24,13 @@ proptest! {
     #[test]
     fn tenants_do_not_affect_each_other(both in prop::array::uniform2(programs())) {
         let alone = both.each_ref().map(|program| {
-            let mut engine = without_policy(World::new(plain_hardware(2), &[64, 8], TENANT_PAGES), false);
+            let world = World::new(plain_hardware(2), &[64, 8], TENANT_PAGES);
+            let mut engine = without_policy(world, false);
             engine.run_block(&block(&accesses_and_ends(program, 0))).unwrap();
             (engine.world.reached(), *engine.world.counters(), engine.world.used_frames(0))
         });
-        let mut engine = without_policy(World::new(two_tenants([0.0; 2]), &[64, 8], 2 * TENANT_PAGES), false);
+        let world = World::new(two_tenants([0.0; 2]), &[64, 8], 2 * TENANT_PAGES);
+        let mut engine = without_policy(world, false);
         let mut refilled = [false; 2];
         let mut queues = [Queue::default(), Queue::default()];
         while (0..2).any(|tenant| engine.world.ended(tenant).is_none()) {
@@ -52,7 +54,8 @@ proptest! {
     /// Under every policy, the invariants hold, and each access counts for the tenant that made it.
     #[test]
     fn policies_run_with_tenants(
-        both in prop::array::uniform2(prop::collection::vec((0..TENANT_PAGES, any::<bool>()), 1..300)),
+        both in prop::array::uniform2(
+            prop::collection::vec((0..TENANT_PAGES, any::<bool>()), 1..300)),
         policy in 0..POLICIES.len(), share: bool,
     ) {
         let name = POLICIES[policy].0;
@@ -93,8 +96,7 @@ fn one_tenant_has_the_results_of_a_program_alone() {
     }
 }
 
-/// Two programs, each larger than fast memory, end with about their shares 3:1 of it. Without shares, the
-/// second has more than its quarter.
+/// Two programs, each larger than fast memory, end with about their shares of it, 3:1, and without shares not.
 #[test]
 fn tenants_end_with_their_shares() {
     const SCALE: f64 = 1.0 / 64.0;
@@ -125,7 +127,7 @@ fn tenants_end_with_their_shares() {
     }
 }
 
-/// `gups` ends first; then the last round of `antagonist` has the bandwidth that it has alone.
+/// `antagonist` ends after `gups`, at the bandwidth that it has alone.
 #[test]
 fn an_ended_tenant_uses_no_bandwidth() {
     const SCALE: f64 = 1.0 / 2048.0;

@@ -53,7 +53,9 @@ proptest! {
             work(&mut engine);
             engine.world.reached()
         };
-        let alone = accesses.iter().map(|one| clock(plain_hardware(2), &|engine| engine.run(one).unwrap()));
+        let alone = accesses
+            .iter()
+            .map(|one| clock(plain_hardware(2), &|engine| engine.run(one).unwrap()));
         let slowest = alone.max().unwrap();
         prop_assert_eq!(clock(parallel(accesses.len()), &|engine| run_all(engine, &accesses)), slowest);
     }
@@ -75,8 +77,7 @@ proptest! {
     }
 }
 
-/// `normal-rows` on two sockets without a policy: in the other socket's memory if `far`, with `work` as the
-/// processor time per row.
+/// `normal-rows` on two sockets without a policy: in far memory if `far`, with processor time `work` per row.
 fn rows_read(far: bool, work: &str) -> Row {
     let text = include_str!("../../../../../workloads/generated/normal-rows.toml");
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();

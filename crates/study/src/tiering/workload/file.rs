@@ -70,7 +70,6 @@ pub struct Workload {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Array {
-    /// Its size.
     pub size: Size,
     /// When it is accessed.
     #[serde(default = "rounds", deserialize_with = "required")]
@@ -78,7 +77,7 @@ pub struct Array {
     /// Which row an operation accesses.
     #[serde(deserialize_with = "required")]
     pub distribution: Distribution,
-    /// Share of a phase's operations, relative to the weights of the phase's other arrays.
+    /// Share of a phase's operations, relative to other arrays.
     #[serde(default = "whole")]
     pub weight: f64,
     /// `normal` only: the most popular row, as a share of the array; .5 if left out.
@@ -90,7 +89,7 @@ pub struct Array {
     /// `ranked` only: its parts, [`RANKS`] if left out.
     #[serde(default)]
     pub ranks: Option<u32>,
-    /// Number of random draws after which they repeat, divided among the threads. 0: they never repeat.
+    /// Number of random draws, divided among the threads, that repeat; 0: draws do not repeat.
     #[serde(default)]
     pub draws: u64,
     /// Share of the array by which rows move from one round to the next.

@@ -16,8 +16,7 @@ use super::trace::{Replay, TracePages};
 pub use file::{Array, Distribution, Phases, Workload, Workloads};
 use region::{Choice, Region};
 
-/// Operations drawn at a time, so that loads of the popularity table, which is larger than the
-/// simulating processor's caches, overlap.
+/// Operations drawn at a time, so that loads of the popularity table, larger than the host's caches, overlap.
 const DRAW_BATCH: usize = 64;
 
 /// Minimum number of pages of an array for the warm-up alone; with fewer, the warm-up uses the arrays of
@@ -96,11 +95,9 @@ pub struct Shape {
 pub struct Phase {
     /// Name in results.
     pub name: String,
-    /// Number of accesses.
     pub accesses: u64,
     /// Time that the program sleeps before the phase.
     pub sleep: Time,
-    /// Loads and stores.
     pub mix: Mix,
     /// The round, from 0; none for the warm-up.
     round: Option<u32>,
@@ -125,7 +122,6 @@ pub struct Prepared {
     pub access_bytes: u64,
     /// Accesses of an operation: the pages of a row.
     pub row: u32,
-    /// Phases in order.
     pub phases: Vec<Phase>,
     /// Threads of the program, for TLB shootdowns.
     pub threads: u32,

@@ -40,13 +40,12 @@ impl Ranks {
     /// The row of the draw at this place of a cycle.
     fn row(&self, place: u64) -> u32 {
         let draw = self.order.apply(place);
-        // Before the random order, the draws of part r begin at r (r - 1) / 2 times its rows.
+        // The draws of part r begin at r (r - 1) / 2 times its rows.
         let part = (1 + 8 * (draw / self.rows)).isqrt().div_ceil(2);
         (part * self.rows + draw % self.rows) as u32
     }
 }
 
-/// An array in memory.
 #[derive(Debug)]
 pub(super) struct Region {
     pub first: u32,
@@ -84,7 +83,7 @@ impl Region {
     }
 }
 
-/// Density of a normal distribution at each row; above 0 at least at the mean, however narrow it is.
+/// Density of a normal distribution at each row, above 0 at least at the mean.
 fn normal(rows: u32, mean: f64, deviation: f64) -> Vec<f64> {
     let density = |row: u32| {
         let z = (f64::from(row) / f64::from(rows) - mean) / deviation;

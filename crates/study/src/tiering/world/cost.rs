@@ -6,7 +6,6 @@ use super::super::counters::MAX_NODES;
 use super::World;
 
 impl World {
-    /// Add to the cost of the event.
     #[inline]
     pub(in crate::tiering) fn charge(&mut self, ps: f64) {
         if !self.free_of_charge {
@@ -19,8 +18,8 @@ impl World {
         Time::from_ps(std::mem::take(&mut self.charged).round() as u64)
     }
 
-    /// Remove a translation from the TLBs of other cores as part of a migration, which interrupts the program.
-    /// The cost of a migration includes waiting for one core; waiting for others is added here.
+    /// Remove a translation from the TLBs of other cores, and interrupt the program. The cost of a migration
+    /// includes waiting for one core; waiting for others is added here.
     pub(super) fn flush(&mut self, page: Page) {
         self.flush_tlbs(page);
         if self.free_of_charge {
@@ -39,8 +38,8 @@ impl World {
             .is_some_and(|worker| worker.context == Context::Kernel)
     }
 
-    /// Share of a node's bandwidth that the policy's other threads use, and the program's too if a kernel
-    /// thread runs or the program has several threads.
+    /// Share of a node's bandwidth that other threads of the policy use; for a kernel thread or a parallel
+    /// program, the program's as well.
     fn traffic(&self, node: usize) -> f64 {
         let others = self.workers.iter().enumerate();
         let others = others.filter(|(index, worker)| {

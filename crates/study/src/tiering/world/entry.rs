@@ -7,7 +7,6 @@
 
 use nearfar_kernel::tiering::NodeId;
 
-/// A page-table entry.
 pub type Entry = u8;
 
 /// The entry of a page that is not mapped; no other entry is 0.
@@ -20,7 +19,6 @@ pub const DIRTY: Entry = 1 << 5;
 pub const ARMED: Entry = 1 << 6;
 /// The next store takes a write-protect fault.
 pub const PROTECTED: Entry = 1 << 7;
-/// All flags.
 pub const FLAGS: Entry = ACCESSED | DIRTY | ARMED | PROTECTED;
 
 /// The entry of a page on `node`, perhaps with a shadow on a slower node, without flags.

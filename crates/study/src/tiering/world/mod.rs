@@ -31,7 +31,6 @@ pub(super) struct Worker {
     busy_until: Time,
 }
 
-/// The machine.
 #[derive(Clone, Debug)]
 pub struct World {
     pub(super) entries: Vec<Entry>,
@@ -50,7 +49,7 @@ pub struct World {
     pub(super) running: Option<usize>,
     /// The clock of the program's current thread.
     pub(super) clock: Time,
-    /// The clocks of all its threads; for the current one, `clock` is valid instead.
+    /// The clocks of all its threads but the current one, whose slot is stale.
     clocks: Vec<Time>,
     pub(super) current: usize,
     load: Load,
@@ -58,16 +57,15 @@ pub struct World {
     pub(super) event: Time,
     /// Cost of the current event so far, picoseconds.
     charged: f64,
-    /// Picoseconds of each node's bandwidth that copies of the current step use.
+    /// Picoseconds for which copies of this step use each node.
     moved: [f64; MAX_NODES],
     /// Copies begun in the current event, and the threads to wake when they are complete.
     begun: Vec<(Page, Thread)>,
     pub(super) free_of_charge: bool,
     /// Picoseconds of a load by node, with the current traffic.
     latency: [u64; MAX_NODES],
-    /// Picoseconds of a page walk.
     pub(super) walk: u64,
-    /// Share of each node's bandwidth that the program uses, as last measured.
+    /// Share of each node's bandwidth that the program uses.
     program_busy: [f64; MAX_NODES],
     /// When bandwidth was last measured.
     metered: Time,
@@ -139,7 +137,6 @@ impl World {
         self.huge = vec![0; self.entries.len().div_ceil(HUGE as usize).div_ceil(64)];
     }
 
-    /// The counters so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -20,7 +20,6 @@ pub(super) struct Account {
     pub cost: [[u64; 2]; MAX_NODES],
     /// Accesses at the last measurement.
     pub metered: [[u64; 2]; MAX_NODES],
-    /// Its threads.
     pub threads: Range<usize>,
     /// The end of the thread that ended last.
     pub latest: Time,
@@ -164,8 +163,7 @@ impl World {
             - copies.map(|(page, _)| u64::from(self.span(*page))).sum::<u64>()
     }
 
-    /// Check that the counters of tenants are consistent, and agree with the frames in use and the machine's
-    /// counters.
+    /// Check tenants' counters against each other, the frames in use, and the machine's counters.
     ///
     /// # Errors
     /// A description of the difference.

@@ -17,9 +17,9 @@ pub(super) struct Load {
     events: f64,
     /// Bytes that the program's own migrations read and wrote, by node.
     copied: [[f64; 2]; MAX_NODES],
-    /// TLB misses up to the last measurement.
+    /// At the last measurement.
     tlb_misses: u64,
-    /// The last measurement: the demand on each node, and the threads' time besides accesses, picoseconds.
+    /// The last measurement: demand on each node, and threads' time besides accesses, picoseconds.
     demands: Vec<Demand>,
     away: f64,
 }
@@ -196,7 +196,7 @@ impl World {
         let nodes = &self.hardware.nodes;
         let threads = self.running() as f64;
         let supplies = match demands.is_empty() {
-            // Before a measurement, assume all accesses on each node, so that the load starts below the peak.
+            // At first, assume all accesses on each node, so that the load starts below the peak.
             true => nodes.iter().map(|node| self.supply_alone(node)).collect(),
             false => balance(nodes, &demands, threads, self.load.away),
         };
