@@ -218,7 +218,6 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes / 8) }
     }
 
-    /// As words to write to.
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {
         // SAFETY: as above, and `&mut self` lends it.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes / 8) }
@@ -236,8 +235,8 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// Code faults when it is run first, and an emulator needs memory to translate it: not later,
-    /// when faults are counted.
+    /// The first run of code faults, and an emulator allocates memory to translate it: do both before faults
+    /// are counted.
     fn warm_up(mut work: Option<&mut Work>) {
         let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
         memory.read(4096, work.as_deref_mut());

@@ -172,12 +172,12 @@ fn plain(
                         service += 50;
                     }
                     match dirty.entry(page) {
-                        // A page that was never programmed returns in its first state.
                         Entry::Occupied(_) if flash.contains(&page) => {
                             reads += 1;
                             service += if service == 0 { 25_000 + 50 } else { 25_000 };
                         }
                         Entry::Occupied(mut entry) => {
+                            // Left clean, never programmed: it is not read, and is dirty.
                             entry.insert(true);
                         }
                         Entry::Vacant(entry) => {
@@ -380,7 +380,7 @@ proptest! {
         prop_assert_eq!(cell.instructions, instructions);
         let cpu = cell.cpu_busy + cell.cpu_stall + cell.cpu_switch + cell.cpu_idle;
         prop_assert!((cpu - cell.seconds * f64::from(cores)).abs() < 1e-9);
-        // Neither a core nor one of 8 dies can have worked longer than the run.
+        // Neither the cores nor the 8 dies can work longer than the run.
         prop_assert!(cell.seconds + 1e-12 >= cell.cpu_busy / f64::from(cores));
         prop_assert!(cell.die_busy <= cell.seconds * 8.0 + 1e-12);
         let of = |state: usize| -> f64 {
@@ -582,7 +582,7 @@ fn the_window_keeps_threads_in_the_order_of_the_trace() {
     let all: Vec<f64> = [1, 10_000, 100_000, 200_000, 400_000, 1 << 40].map(seconds).into();
     assert!(all.windows(2).all(|pair| pair[1] <= pair[0] * 1.02), "{all:?}");
     assert!(all[5] < 0.7 * all[0], "{all:?}");
-    // A window of one reference: as if one thread made all references.
+    // The narrowest window: as if one thread made all references.
     let alone: Vec<Record> = records.iter().map(|r| Record { thread: 0, ..*r }).collect();
     let alone = simulation(&free_kernel(), "all", 64).cell(&alone).seconds;
     assert!((all[0] / alone - 1.0).abs() < 0.02, "{all:?} {alone}");

@@ -77,7 +77,8 @@ fn all(copies: &Copies, count: usize) -> Vec<AccessAndEnds> {
 proptest! {
     #[test]
     fn copies_take_turns(
-        program in programs(), count in 2u32..7, slice in 1usize..9, lives: bool, step in 1usize..50,
+        program in programs(), count in 2u32..7, slice in 1usize..9, lives: bool,
+        block_size in 1usize..50,
     ) {
         let length = program.len();
         let mut queues: Vec<VecDeque<AccessAndEnds>> = (0..count)
@@ -100,7 +101,7 @@ proptest! {
         }
         let whole = block(&accesses_and_ends(&program, 0));
         let copies = Copies::new(whole, count, COPY_PAGES, lives).with_slice(slice as u64);
-        prop_assert_eq!(all(&copies, step), expected);
+        prop_assert_eq!(all(&copies, block_size), expected);
     }
 }
 

@@ -19,6 +19,7 @@ fn ranked(names: &[&'static str], mix: Mix, fast: f64) -> Vec<Row> {
 
 /// The fast hit ratio if fast memory is filled with the parts of these ranks, in this order.
 fn hit_ratio(ranks: impl Iterator<Item = u64>, row: &Row) -> f64 {
+    // 24 GiB at `SCALE`.
     let part_pages = (24 << 30) / 64 / PARTS / 4096;
     let mut frames = row.fast_node_bytes / 4096;
     let mut hits = 0;
@@ -53,7 +54,7 @@ fn hit_ratios_of_the_oracle_and_of_first_touch_are_exact() {
     }
 }
 
-/// Hits may be more: TPP promotes a page before the access that faulted.
+/// In time, not hits: TPP promotes a page before the access that faulted, which is then a hit.
 #[test]
 fn no_policy_is_faster_than_the_oracle() {
     let names: Vec<_> = POLICIES.iter().map(|(name, _)| *name).collect();

@@ -64,7 +64,8 @@ proptest! {
         let world = World::new(hardware, &[6, 24], 2 * TENANT_PAGES);
         let mut engine = Engine::new(world, |mem| make(name, &settings, mem), false).unwrap();
         let threads = [0, 1].map(|tenant: u32| {
-            let access = |(page, write): &(u32, bool)| Access::new(tenant * TENANT_PAGES + page, *write);
+            let first = tenant * TENANT_PAGES;
+            let access = |(page, write): &(u32, bool)| Access::new(first + page, *write);
             both[tenant as usize].iter().map(access).collect::<Vec<_>>()
         });
         threads::run_all(&mut engine, &threads);
@@ -96,7 +97,7 @@ fn one_tenant_has_the_results_of_a_program_alone() {
     }
 }
 
-/// Two programs, each larger than fast memory, end with about their shares of it, 3:1, and without shares not.
+/// With shares of 3:1, two programs that are larger than fast memory end with about these shares of it.
 #[test]
 fn tenants_end_with_their_shares() {
     const SCALE: f64 = 1.0 / 64.0;
