@@ -45,7 +45,6 @@ pub struct Device {
 }
 
 impl Device {
-    /// An idle device.
     pub fn new(umd: Umd) -> Self {
         Self {
             umd,
@@ -103,7 +102,6 @@ impl Device {
         }
     }
 
-    /// Whether `page` is arriving.
     pub fn is_arriving(&self, page: u32) -> bool {
         self.job_of(page).is_some()
     }

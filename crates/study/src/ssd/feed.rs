@@ -43,7 +43,6 @@ fn window_instructions(instr: u32) -> u64 {
 #[derive(Default)]
 pub struct Feed {
     streams: Vec<VecDeque<Chunk>>,
-    /// Empty vectors for reuse.
     spare: Vec<Vec<Reference>>,
     batch: Batch,
     /// References of the batch that are in a stream.

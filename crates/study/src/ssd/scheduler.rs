@@ -37,7 +37,6 @@ pub struct Scheduler<'a> {
 }
 
 impl<'a> Scheduler<'a> {
-    /// Idle cores without threads.
     pub fn new(host: &'a Host) -> Self {
         Self {
             cores: (0..host.cores).map(|_| Core::new(host)).collect(),

@@ -37,7 +37,6 @@ const BEYOND: Entry = entry::at(NodeId::FAST, None) | ARMED;
 
 /// Why the fast path stopped.
 enum Stop {
-    /// All accesses are done.
     End,
     /// The access needs the kernel.
     Fault,

@@ -51,7 +51,6 @@ pub(super) struct Lives {
     pub accesses: u64,
 }
 
-/// Sentinel: no place.
 const NO_PLACE: u32 = u32::MAX;
 
 /// Places: provisional page numbers of frames, reused after release.

@@ -24,7 +24,6 @@ pub type Make<'a> = Box<dyn Fn(&mut dyn Memory) -> Result<Made> + Sync + 'a>;
 
 /// A policy to run, by its label in results.
 pub struct PolicySource<'a> {
-    /// Label in results.
     pub label: String,
     /// Whether it knows the future.
     pub foresees: bool,

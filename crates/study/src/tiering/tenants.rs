@@ -32,7 +32,6 @@ struct Tenant<'a> {
     from: Counters,
     /// State at the previous point.
     last: Moment,
-    /// Start of this phase.
     began: Time,
     over: bool,
 }

@@ -173,7 +173,6 @@ impl TracePages {
         per_copy * u64::from(self.count())
     }
 
-    /// Accesses to pages.
     pub fn accesses(&self) -> u64 {
         self.accesses * u64::from(self.count())
     }

@@ -28,7 +28,6 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// One for each program.
     pub fn all(programs: &[Program]) -> Vec<Self> {
         let mut next = 0;
         let account = |program: &Program| {
