@@ -27,7 +27,7 @@ pub(crate) struct MemoryHandle {
     borrowed: Mutex<Option<BorrowedMemory>>,
     /// The threads that `start` has made; `None` after it.
     pub(super) spawned: Mutex<Option<Vec<Py<ThreadHandle>>>>,
-    /// Set when the real program, and with it its memory, has ended.
+    /// Set once the memory of the real process no longer exists.
     gone: Option<Arc<AtomicBool>>,
 }
 
@@ -165,7 +165,7 @@ impl MemoryHandle {
     fn now(&self) -> PyResult<u64> {
         self.with(|mem| mem.now().ps() / 1000)
     }
-    /// Upper bound of page numbers, which never changes; few of them may ever be mapped.
+    /// Page numbers are always below this; few of them may ever be mapped.
     fn page_limit(&self) -> PyResult<u32> {
         self.with(|mem| mem.page_limit())
     }

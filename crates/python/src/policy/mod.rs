@@ -173,7 +173,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// `gone` is set when the real program has ended.
+    /// `gone` is set once the memory of the real process no longer exists.
     fn of(
         object: &Bound<'_, PyAny>,
         raised: &Raised,
