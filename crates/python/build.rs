@@ -1,5 +1,5 @@
-//! Lists `workloads/*.toml` and `papers/*/*.toml` of the repository for embedding, so that a new one
-//! is one new file.
+//! Generates lists that embed `workloads/*.toml` and `papers/*/*.toml`, so that a new workload or paper is
+//! one new file.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn entries(folder: &Path, wanted: fn(&Path) -> bool) -> Vec<PathBuf> {
     paths
 }
 
-/// Write `&[(name, text), ...]` of the folders' TOML files to `to`; `FOLDER/NAME` if `nested`.
+/// Write `&[(name, text), ...]` of the folders' TOML files to `to`. If `nested`, names are `FOLDER/NAME`.
 fn embed(folders: &[PathBuf], to: &str, nested: bool) {
     let mut list = String::from("&[\n");
     for folder in folders {

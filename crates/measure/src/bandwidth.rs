@@ -10,7 +10,6 @@ use nearfar_trace::{Error, Result};
 use crate::mapping::{Mapping, Pages};
 use crate::thread::{Stopwatch, pin};
 
-/// The kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Loads.
@@ -36,7 +35,7 @@ pub fn bandwidth(
         cpus.iter().map(|_| Mapping::new(bytes, Pages::Huge, node)).collect();
     let barrier = Barrier::new(cpus.len());
     let measure = |cpu: usize, mut memory: Mapping| -> Result<Vec<(Instant, Instant, f64)>> {
-        // A thread that is denied its processor continues, because the others wait for it.
+        // A thread that is denied its processor continues, because the others wait at the barrier.
         let pinned = pin(cpu);
         memory.write(4096, None);
         let times = (0..rounds).map(|_| {
@@ -79,7 +78,7 @@ pub fn bandwidth(
     Ok(rates.collect())
 }
 
-/// Uses eight independent sums.
+/// The sum of all words, by eight independent chains of additions.
 fn sum(words: &[u64]) -> u64 {
     let mut sums = [0_u64; 8];
     for eight in words.chunks_exact(8) {

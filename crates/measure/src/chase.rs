@@ -19,7 +19,7 @@ pub const CHAINS: [usize; 9] = [1, 4, 8, 12, 16, 24, 32, 48, 64];
 /// misses.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Distance of neighbours in bytes. If it is a multiple of the page size, any line of each.
+    /// Distance of neighbours in bytes, at least a line. The line within each stride is random.
     pub stride: usize,
     /// Number of neighbours per window.
     pub window: usize,
@@ -114,9 +114,8 @@ fn step<const N: usize>(_memory: &Mapping, at: &mut [usize], steps: usize) -> f6
     let began = Stopwatch::start();
     for _ in 0..steps {
         for place in &mut now {
-            // SAFETY: `Chase::new` has written the address of a place that the chain visits into
-            // each of them, nothing writes to the memory since, and it is borrowed. An address, as
-            // an index would take a cycle to add.
+            // SAFETY: `Chase::new` has written into each place the address of another place, nothing writes
+            // to the memory since, and it is borrowed. Addresses, because an index would add a cycle.
             *place = unsafe { *ptr::with_exposed_provenance::<u64>(*place) } as usize;
         }
     }
@@ -163,7 +162,7 @@ mod tests {
         Chase::new(memory, Layout { stride, window, chains })
     }
 
-    /// Every place once a round, in its window's turn, and round again.
+    /// Window by window; then the chain is at its start again.
     #[test]
     fn a_chain_visits_every_place_of_its_part_once() {
         for (stride, window, chains) in [(64, 1 << 20, 1), (64, 16, 4), (4096, 8, 1), (4096, 99, 8)]
@@ -191,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_met_at_lines_of_all_kinds() {
+    fn pages_are_read_at_different_lines() {
         let chase = chase(1 << 20, 4096, 256, 1).unwrap();
         let lines: HashSet<u64> = chase.memory.words().iter().map(|at| at % 4096 / 64).collect();
         assert!(lines.len() > 32, "{lines:?}");
     }
 
     #[test]
-    fn a_layout_that_is_none_is_refused() {
+    fn invalid_layouts_are_refused() {
         for (stride, window, chains) in
             [(0, 8, 1), (65, 8, 1), (1 << 20, 8, 1), (64, 1, 1), (64, 8, 3), (1 << 18, 8, 4)]
         {

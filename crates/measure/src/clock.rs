@@ -23,7 +23,7 @@ fn time(rounds: usize) -> f64 {
     began.each(rounds.max(1) * ADDITIONS)
 }
 
-/// Adds registers, because some processors execute additions of constants for free.
+/// Adds registers 32 times, because some processors execute additions of constants for free.
 #[inline(always)]
 fn add(sum: u64, one: u64) -> u64 {
     let mut sum = sum;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_addition_is_one_of_thirty_two() {
+    fn add_adds_thirty_two_times() {
         assert_eq!(add(5, 3), 5 + 3 * ADDITIONS as u64);
     }
 

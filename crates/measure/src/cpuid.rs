@@ -31,7 +31,6 @@ pub struct Processor {
     pub second: Option<Tlb>,
 }
 
-/// A cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cache {
     /// 1, 2 or 3.
@@ -46,7 +45,6 @@ pub struct Cache {
     pub line: u32,
 }
 
-/// A TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tlb {
     /// For small pages; also for large pages if `large` is `None`.
@@ -55,10 +53,8 @@ pub struct Tlb {
     pub large: Option<Entries>,
 }
 
-/// Entries of a TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Entries {
-    /// Number of entries.
     pub entries: u32,
     /// Ways of a set; `None` if fully associative.
     pub ways: Option<u32>,
@@ -141,7 +137,7 @@ fn caches(leaves: &Leaves, leaf: u32) -> Vec<Cache> {
     caches.collect()
 }
 
-/// Leaves 0x80000005 (a byte for entries, one for ways) and 0x80000006 (12 bits and a code of 4).
+/// TLBs from leaves 0x80000005 (8 bits for entries, 8 for ways) and 0x80000006 (12 bits, and a 4-bit code).
 fn from_amd(leaves: &Leaves, processor: &mut Processor) {
     // Since Zen all sizes share the entries that both registers count.
     let shared = processor.family >= 0x17;
@@ -178,7 +174,7 @@ fn from_amd(leaves: &Leaves, processor: &mut Processor) {
     }
 }
 
-/// Leaf 0x18: a TLB for each subleaf.
+/// TLBs from leaf 0x18, each subleaf of which describes one.
 fn from_parameters(leaves: &Leaves, processor: &mut Processor) {
     let (mut data, mut instruction, mut second) = ([None; 2], [None; 2], None);
     for (_, [_, b, c, d]) in leaves.range((0x18, 1)..=(0x18, u32::MAX)) {
@@ -191,7 +187,7 @@ fn from_parameters(leaves: &Leaves, processor: &mut Processor) {
             (1 | 3 | 4, 1) => &mut data,
             (2, 1) => &mut instruction,
             (1 | 3 | 4, 2) => {
-                // Two halves for large pages of different sizes; small pages use both.
+                // A TLB may be two halves for large pages of different sizes; small pages use both.
                 second = if supports[0] { merge(second, entries) } else { second };
                 continue;
             }
@@ -242,7 +238,7 @@ const DESCRIPTORS: &[(u8, Kind, u32, u32, u32)] = &[
     (0xc3, Kind::Second, 1536, 0, 6),
 ];
 
-/// Leaf 2: a byte for each TLB, in all registers but the lowest byte of EAX.
+/// TLBs from leaf 2: a descriptor for each, in all bytes of the registers but the lowest of EAX.
 fn from_descriptors(leaves: &Leaves, processor: &mut Processor) {
     let Some(registers) = leaves.get(&(2, 0)) else { return };
     // A register with its highest bit set contains no descriptors.

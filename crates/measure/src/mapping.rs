@@ -10,9 +10,9 @@ use crate::chase::Random;
 use crate::thread::{Stopwatch, faults};
 use crate::work::Work;
 
-/// Alignment of mappings: the largest page that the kernel uses without being asked.
+/// Alignment of mappings: the largest page that the kernel uses by default.
 const ALIGNMENT: usize = 2 << 20;
-/// Locations that are touched during work before the same work is timed without faults.
+/// Locations per piece of work, which is timed first with faults, then without.
 const PIECE: usize = 64;
 /// Exceeds all node numbers.
 const NODES: usize = 1024;
@@ -39,7 +39,6 @@ pub enum Pages {
 pub struct Touched {
     /// Total time, nanoseconds.
     pub ns: f64,
-    /// Number of faults.
     pub faults: u64,
 }
 
@@ -94,8 +93,8 @@ impl Mapping {
             Pages::Huge => Some(libc::MADV_HUGEPAGE),
             Pages::Unasked => None,
         };
-        // A kernel without huge pages rejects both and uses small ones. A child that shares the
-        // memory would keep it allocated after this process unmaps it.
+        // A kernel without huge pages rejects `advice` and uses small ones. `DONTFORK`, because a child that
+        // shares the memory would keep it allocated after this process unmaps it.
         for advice in advice.into_iter().chain([libc::MADV_DONTFORK]) {
             // SAFETY: the memory is ours, and the advice does not change its contents.
             unsafe { libc::madvise(memory.start.as_ptr().cast(), bytes, advice) };
@@ -125,7 +124,6 @@ impl Mapping {
         Ok(memory)
     }
 
-    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -215,13 +213,11 @@ impl Mapping {
         Touched { ns, faults: faults().1.saturating_sub(before) }
     }
 
-    /// As words.
     pub(crate) fn words(&self) -> &[u64] {
         // SAFETY: aligned and initialised; `&self` lends it.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes / 8) }
     }
 
-    /// As words to write to.
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {
         // SAFETY: as above, and `&mut self` lends it.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes / 8) }
@@ -239,8 +235,8 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// Code faults when it is run first, and an emulator needs memory to translate it: not later,
-    /// when faults are counted.
+    /// The first run of code faults, and an emulator allocates memory to translate it: do both before faults
+    /// are counted.
     fn warm_up(mut work: Option<&mut Work>) {
         let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
         memory.read(4096, work.as_deref_mut());
@@ -262,13 +258,13 @@ mod tests {
     }
 
     #[test]
-    fn each_page_faults_once_amid_work_too() {
+    fn each_page_faults_once_during_work() {
         let mut work = Work::new().unwrap();
         warm_up(Some(&mut work));
         let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
         let page = page_bytes();
         let touched = memory.write(page, Some(&mut work));
-        // The time is a difference: none is left where the machine is busy.
+        // The time is not checked: it is a difference, which may be 0 on a busy machine.
         assert_eq!(touched.faults, ((1 << 20) / page) as u64);
         assert_eq!(memory.write(page, Some(&mut work)).faults, 0);
     }
@@ -283,9 +279,9 @@ mod tests {
         assert_eq!(memory.write(page, None).faults, pages);
     }
 
-    /// What is on swap faults again, where there is swap; the bytes stay either way.
+    /// Without swap, pages stay in memory and do not fault.
     #[test]
-    fn what_was_paged_out_comes_back() {
+    fn paged_out_memory_keeps_its_contents() {
         let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
         memory.fill();
         let before = memory.words().to_vec();

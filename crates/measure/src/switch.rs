@@ -21,7 +21,7 @@ pub fn switch_times(cpu: usize, rounds: usize, batches: usize) -> Result<Vec<f64
         let other = scope.spawn(move || -> Result<()> {
             let pinned = pin(cpu);
             let mut byte = [0];
-            // Ends when the other thread closes its end.
+            // Ends when the measuring thread closes its end.
             while there_read.read(&mut byte).is_ok_and(|read| read == 1) {
                 back.write_all(&byte).map_err(failed)?;
             }

@@ -1,4 +1,4 @@
-//! The measuring thread: its processor, and the kernel's counters.
+//! Processor time, faults and processor of the measuring thread.
 
 use std::io;
 use std::mem;
@@ -12,12 +12,12 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Time of this thread.
+    /// Start measuring time of this thread.
     pub fn start() -> Self {
         Self::of(libc::CLOCK_THREAD_CPUTIME_ID)
     }
 
-    /// Time of all threads of this process.
+    /// Start measuring time of all threads of this process.
     pub fn of_process() -> Self {
         Self::of(libc::CLOCK_PROCESS_CPUTIME_ID)
     }

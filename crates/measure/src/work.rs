@@ -68,13 +68,12 @@ impl Work {
         self.random = Random(1);
     }
 
-    /// Do one part.
     pub(crate) fn part(&mut self) {
         let words = self.data.words();
         let mut sum = 0_u64;
         for _ in 0..LOADS {
             let line = self.random.below((DATA / LINE) as u64) as usize;
-            // Nothing depends on it, as with most loads of a program.
+            // No other load depends on this one, as is typical of programs.
             sum = sum.wrapping_add(words[line * (LINE / 8)]);
         }
         let mut state = black_box(sum);
@@ -93,16 +92,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_step_is_a_function_of_its_own() {
+    fn steps_are_different_functions() {
         let places: HashSet<usize> = STEPS.iter().flatten().map(|step| *step as usize).collect();
         assert_eq!(places.len(), 256);
         let results: HashSet<u64> = STEPS.iter().flatten().map(|step| step(u64::MAX)).collect();
         assert!(results.len() > 128, "{}", results.len());
     }
 
-    /// All functions are called in a few parts, wherever it began.
+    /// Ten parts call most functions, whatever the first state.
     #[test]
-    fn calls_do_not_stay_with_few_functions() {
+    fn calls_reach_most_functions() {
         for begin in 0..100_u64 {
             let (mut state, mut seen) = (begin, HashSet::new());
             for _ in 0..10 * CALLS {

@@ -1,4 +1,4 @@
-//! `nearfar_capture` as functions.
+//! Python functions for `nearfar_capture`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `nearfar_trace::export` as a function.
+//! Python function for `nearfar_trace::export`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use nearfar_trace::export::{self, Options, Request};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Export a trace folder to a file; the number of references exported.
+/// Export a trace folder to a file. Returns the number of references exported.
 #[pyfunction]
 #[pyo3(signature = (trace, out, *, options, force, progress))]
 pub(crate) fn export_trace(

@@ -1,4 +1,4 @@
-//! `nearfar_study::filter` as a function.
+//! Python function for `nearfar_study::filter`.
 
 use std::path::PathBuf;
 

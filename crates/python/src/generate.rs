@@ -1,4 +1,4 @@
-//! `nearfar_trace::generate` as a function.
+//! Python function for `nearfar_trace::generate`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Options from Python as plain values by name, for the grammars of `nearfar_schema`.
+//! Converts options from Python to [`Given`], which `nearfar_schema` parses.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use crate::raise;
 pub(crate) fn read<O: Options>(options: &Bound<'_, PyDict>) -> PyResult<O> {
     let mut given = BTreeMap::new();
     for (name, value) in options {
-        given.insert(name.extract::<String>()?, plain(&value)?);
+        given.insert(name.extract::<String>()?, to_given(&value)?);
     }
     O::read(&given).map_err(|wrong| raise(Error::refused(wrong)))
 }
 
-fn plain(value: &Bound<'_, PyAny>) -> PyResult<Given> {
+fn to_given(value: &Bound<'_, PyAny>) -> PyResult<Given> {
     if value.is_none() {
         return Ok(Given::Nothing);
     }
@@ -39,14 +39,14 @@ fn plain(value: &Bound<'_, PyAny>) -> PyResult<Given> {
         return Ok(Given::Text(value.extract()?));
     }
     if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
-        let items = value.try_iter()?.map(|item| plain(&item?));
+        let items = value.try_iter()?.map(|item| to_given(&item?));
         return Ok(Given::List(items.collect::<PyResult<_>>()?));
     }
     if let Ok(path) = value.extract::<std::path::PathBuf>() {
         return Ok(Given::Text(path.to_string_lossy().into_owned()));
     }
     if let Ok(items) = value.try_iter() {
-        return Ok(Given::List(items.map(|item| plain(&item?)).collect::<PyResult<_>>()?));
+        return Ok(Given::List(items.map(|item| to_given(&item?)).collect::<PyResult<_>>()?));
     }
     // NumPy has its own number types.
     match value.extract::<f64>() {

@@ -1,4 +1,4 @@
-//! `nearfar_trace::import` as a function.
+//! Python function for `nearfar_trace::import`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `nearfar_study::info` as functions; what a trace holds crosses as JSON text.
+//! Python functions for `nearfar_study::info`.
 
 use std::path::PathBuf;
 
@@ -10,15 +10,15 @@ use serde::Serialize;
 
 use crate::raise;
 
-/// `trace.json` of a trace that agrees with itself and with the footers of its parts, as JSON text.
+/// `trace.json` of a trace as JSON text, checked against itself and the footers of the trace's parts.
 #[pyfunction]
 pub(crate) fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
     py.detach(|| to_json(Reader::open_sample(&trace)?.info())).map_err(raise)
 }
 
-/// What a trace holds, its heat map if requested, and the files of `whole`, the trace that `trace`
-/// is a view of, if they are to be verified, as JSON texts. A trace that holds a sample of pages is
-/// refused unless `sample` is true; counts are then those of its records.
+/// JSON texts: a summary of a trace, its heat map if requested, and, with the option `verify`, the files of
+/// `whole`, the trace that `trace` is a view of. A trace that holds a sample of pages is refused unless
+/// `sample` is true; counts are then those of its records.
 #[pyfunction]
 #[pyo3(signature = (trace, whole, *, options, heat_map, sample, progress))]
 pub(crate) fn info_summarize(

@@ -32,7 +32,7 @@ use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
 // Row groups are decoded and encoded through buffers of megabytes. The system's allocator would return them
-// to the kernel and allocate them again each time: a fifth of a capture's processor time.
+// to the kernel and allocate them again each time, which takes a fifth of a capture's processor time.
 #[global_allocator]
 static ALLOCATOR: memory::Allocator = memory::Allocator(mimalloc::MiMalloc);
 

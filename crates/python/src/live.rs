@@ -1,4 +1,4 @@
-//! `nearfar_live` as functions, for `nearfar/live`.
+//! Python functions for `nearfar_live`, which `nearfar/live` calls.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::raise;
 /// A policy that is not built in: its name, and a callable that returns a policy object.
 type CustomPolicy = (String, Py<PyAny>);
 
-/// The options; a percentage is resolved if the bytes of the program's resident set are known.
+/// Read the options. `resident`, the bytes of the program's resident set, resolves a percentage.
 fn read(options: &Bound<'_, PyDict>, resident: Option<u64>) -> PyResult<RunOptions> {
     let request: RunOptions = crate::given::read(options)?;
     resident.map_or(Ok(request.clone()), |resident| request.resolved(resident)).map_err(raise)
@@ -140,7 +140,7 @@ pub(crate) fn live_counters() -> Vec<(&'static str, String)> {
     Counters::NAMES.iter().map(|(name, text)| (*name, what(text))).collect()
 }
 
-/// A run: of a launcher, of a program that it manages, or the only one.
+/// A current run: of the launcher or managed program `pid`, or the only run.
 #[pyclass]
 pub(crate) struct LiveWatch(Watched);
 
@@ -151,12 +151,12 @@ impl LiveWatch {
         py.detach(|| Watched::find(pid)).map(Self).map_err(raise)
     }
 
-    /// Whether it is over.
+    /// Whether the run is over.
     fn is_over(&self) -> bool {
         self.0.is_over()
     }
 
-    /// The current state as JSON. Rates are over the time since the previous call.
+    /// The run's current state as JSON. Rates are over the time since the previous call.
     fn look(&mut self) -> String {
         serde_json::to_string(&self.0.snapshot()).unwrap_or_default()
     }

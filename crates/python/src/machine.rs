@@ -23,8 +23,7 @@ pub(crate) fn machine_schema() -> String {
     schema()
 }
 
-/// Times of one memory reference, nanoseconds (T_TLB and T_DRAM of page-size advice, 000, and
-/// TLB and fault models, 001).
+/// Times of one memory reference, nanoseconds (T_TLB and T_DRAM of papers 000 and 001).
 #[pyclass(frozen, eq, module = "nearfar._engine")]
 #[derive(PartialEq)]
 pub(crate) struct AccessTimes(nearfar_hardware::AccessTimes);
@@ -43,19 +42,19 @@ impl AccessTimes {
         self.0.dram_ns
     }
 
-    /// What a second-level TLB hit adds; None where the machine has no second level.
+    /// Additional time of a second-level TLB hit; None if the machine has no second level.
     #[getter]
     fn stlb_ns(&self) -> Option<f64> {
         self.0.stlb_ns
     }
 
-    /// T_A for each pair of rates per reference: page walks, and hits in the second-level TLB.
+    /// Translation time (T_A) for each pair of rates per reference: page walks and second-level TLB hits.
     fn translation_ns(&self, walk_rates: Vec<f64>, second_hit_rates: Vec<f64>) -> Vec<f64> {
         let rates = walk_rates.into_iter().zip(second_hit_rates);
         rates.map(|(walks, hits)| self.0.translation_ns(walks, hits)).collect()
     }
 
-    /// T_D for each page fault rate per reference, and the time to read a page.
+    /// Time of data access (T_D) for each page fault rate per reference and time to read a page.
     fn data_ns(&self, fault_rates: Vec<f64>, io_ns: Vec<f64>) -> Vec<f64> {
         let rates = fault_rates.into_iter().zip(io_ns);
         rates.map(|(faults, ns)| self.0.data_ns(faults, ns)).collect()
@@ -85,13 +84,12 @@ impl FaultTimes {
     }
 }
 
-/// A checked machine, shared by all its users.
+/// A handle of a checked machine description.
 #[pyclass(frozen, eq, module = "nearfar._engine")]
 #[derive(Clone, PartialEq)]
 pub(crate) struct Machine(Arc<MachineFile>);
 
 impl Machine {
-    /// Its description.
     pub(crate) fn hardware(&self) -> &nearfar_hardware::Machine {
         &self.0.machine
     }
@@ -127,7 +125,7 @@ impl Machine {
         wrap(self.0.with_storage_of(&other.0, name))
     }
 
-    /// Its file's stem.
+    /// Its name: the file name without extension.
     #[getter]
     fn name(&self) -> &str {
         &self.hardware().name
@@ -181,7 +179,7 @@ impl Machine {
         self.hardware().access_times().map(AccessTimes).map_err(raise)
     }
 
-    /// Why it has no processor times: what its file lacks. None if it has them.
+    /// The error that names what its file lacks for processor times; None if it has them.
     fn processor_lacks(&self) -> Option<String> {
         self.hardware().processor(None).err().map(|why| why.to_string())
     }
@@ -198,8 +196,8 @@ impl Machine {
         Ok(page_bytes.into_iter().map(|bytes| storage.io_ns(bytes)).collect())
     }
 
-    /// Nanoseconds to read a page of each size from the disk with files: the storage itself, unless
-    /// it is compressed memory.
+    /// Nanoseconds to read a page of each size from the disk that holds files: the storage itself, unless
+    /// that is compressed memory.
     fn file_ns(&self, storage: &str, page_bytes: Vec<u64>) -> PyResult<Vec<f64>> {
         let storage = self.hardware().storage(storage).map_err(raise)?;
         Ok(page_bytes.into_iter().map(|bytes| storage.files().io_ns(bytes)).collect())
@@ -233,7 +231,7 @@ impl Machine {
     }
 }
 
-/// A handle of a machine.
+/// The handle of a machine, or the exception of its error.
 fn wrap(file: nearfar_trace::Result<MachineFile>) -> PyResult<Machine> {
     file.map(|file| Machine(Arc::new(file))).map_err(raise)
 }

@@ -43,7 +43,7 @@ impl ProgramWork {
     }
 }
 
-/// Untouched memory, unmapped with the last reference to it.
+/// Memory, untouched at first, that is unmapped with the object.
 #[pyclass(module = "nearfar._engine")]
 pub(crate) struct MappedMemory(nearfar_measure::Mapping);
 
@@ -57,8 +57,8 @@ impl MappedMemory {
             .map_err(raise)
     }
 
-    /// Write a byte of every `step`, with a part of `work` between two. Returns the nanoseconds of the
-    /// writes, and the number of minor faults.
+    /// Write one byte in every `step`, with a part of `work` between two writes. Returns the nanoseconds of
+    /// the writes, and the number of minor faults.
     #[pyo3(signature = (step, work=None))]
     fn write(&mut self, py: Python<'_>, step: usize, work: Option<&mut ProgramWork>) -> (f64, u64) {
         let work = work.map(|work| &mut work.0);
@@ -66,7 +66,7 @@ impl MappedMemory {
         (touched.ns, touched.faults)
     }
 
-    /// Read a byte of every `step`. Returns as [`write`](Self::write).
+    /// Read one byte in every `step`; otherwise as [`write`](Self::write).
     #[pyo3(signature = (step, work=None))]
     fn read(&self, py: Python<'_>, step: usize, work: Option<&mut ProgramWork>) -> (f64, u64) {
         let work = work.map(|work| &mut work.0);
@@ -74,17 +74,17 @@ impl MappedMemory {
         (touched.ns, touched.faults)
     }
 
-    /// Fill it with half-random words.
+    /// Fill it with words, every other one random.
     fn fill(&mut self, py: Python<'_>) {
         py.detach(|| self.0.fill());
     }
 
-    /// Have the kernel write it to swap. Returns nanoseconds.
+    /// Let the kernel write it to swap. Returns nanoseconds.
     fn page_out(&mut self, py: Python<'_>) -> PyResult<f64> {
         py.detach(|| self.0.page_out()).map_err(raise)
     }
 
-    /// Read a byte of every `step` in random order. Returns nanoseconds, and the number of major faults.
+    /// Read one byte in every `step`, in random order. Returns nanoseconds, and the number of major faults.
     fn read_at_random(&self, py: Python<'_>, step: usize) -> (f64, u64) {
         let touched = py.detach(|| self.0.read_at_random(step));
         (touched.ns, touched.faults)

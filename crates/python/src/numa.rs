@@ -1,4 +1,4 @@
-//! `nearfar_study::numa` as functions: options in, JSON out.
+//! Python functions for `nearfar_study::numa`, from options to JSON text.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ use crate::raise;
 pub(crate) fn numa_topology(machine: &Machine) -> PyResult<String> {
     let topology = machine.hardware().topology().map_err(raise)?;
     let shown: Vec<usize> = (0..topology.nodes.len()).collect();
-    // Nodes with memory other than DRAM are added to the running system.
+    // Nodes of other memory than DRAM are added after boot.
     let added = topology.nodes.iter().any(|node| node.kind != NodeKind::Dram);
     let nodes: Vec<_> = topology
         .nodes

@@ -1,4 +1,4 @@
-//! `nearfar_trace::output` as a class, and `nearfar_trace::file` as a function.
+//! Python class for `nearfar_trace::output`, and function for `nearfar_trace::file`.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ fn form(holds: Option<String>) -> Form {
     holds.map_or(Form::File, Form::Folder)
 }
 
-/// Raise the errors of :class:`Output` before the work.
+/// Raise the errors that :class:`Output` would raise, before the work begins.
 #[pyfunction]
 #[pyo3(signature = (path, *, holds, force, inputs))]
 pub(crate) fn output_check(
@@ -53,13 +53,13 @@ impl Output {
         self.0.as_ref().map(|output| output.temporary().to_owned())
     }
 
-    /// Rename it to its final path.
+    /// Rename the temporary path to the final path.
     fn commit(&mut self, py: Python<'_>) -> PyResult<()> {
         let Some(mut output) = self.0.take() else { return Ok(()) };
         py.detach(|| output.commit()).map_err(raise)
     }
 
-    /// Remove it, unless it was committed.
+    /// Remove the temporary path, unless it was committed.
     fn discard(&mut self) {
         self.0 = None;
     }

@@ -1,4 +1,4 @@
-//! `nearfar_study::paging` as one function: options in, JSON out.
+//! Python functions for `nearfar_study::paging`, from options to JSON text.
 
 use std::path::{Path, PathBuf};
 
@@ -69,8 +69,8 @@ pub(crate) fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
 }
 
 /// Where the misses of the first page size and memory size of `options` come from; returns
-/// `{"lifetimes", "total", "regions", "ranges", "sites"}` as JSON text. With a machine and page sizes
-/// `on`, it returns a list with one for each of them, and TLB misses are those of its processor.
+/// `{"lifetimes", "total", "regions", "ranges", "sites"}` as JSON text. With `on`, a machine and page
+/// sizes, it returns a list with one result per page size, whose TLB misses are the processor's.
 #[pyfunction]
 #[pyo3(signature = (trace, *, options, progress, on=None))]
 pub(crate) fn paging_explain(

@@ -1,4 +1,4 @@
-//! `nearfar_study::ssd` as one function: options in, JSON out.
+//! Python function for `nearfar_study::ssd`, from options to JSON text.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `nearfar_symbols` as functions.
+//! Python functions for `nearfar_symbols`.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub(crate) fn elf_build_id(py: Python<'_>, file: PathBuf) -> PyResult<Option<Str
     py.detach(|| build_id(&file)).map_err(raise)
 }
 
-/// The code at offsets of an ELF file, whose debug information may be in another file: `[{"function",
+/// The symbols at offsets of an ELF file, whose debug information may be in another file: `[{"function",
 /// "start", "file", "line"}, ...]` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (image, offsets, *, debug))]

@@ -1,4 +1,4 @@
-//! `nearfar_study::thp` as one function: options in, JSON out.
+//! Python function for `nearfar_study::thp`, from options to JSON text.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::raise;
 
 /// Run the study. Returns `{"rows", "points", "areas", "lifetimes", "options"}` as JSON text:
-/// `lifetimes` is whether the trace says what was mapped.
+/// `lifetimes` is whether the trace records mappings.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
 pub(crate) fn thp(

@@ -1,4 +1,4 @@
-//! `nearfar_study::tiering` as functions: options in, JSON out.
+//! Python functions for `nearfar_study::tiering`, from options to JSON text.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub(crate) fn tiering_policies() -> String {
     serde_json::Value::Array(policies.collect()).to_string()
 }
 
-/// Why a policy cannot run under a real program (`nearfar run`); none if it can, with some far tier.
+/// The error of a policy that cannot run with a real program (`nearfar run`) and any far tier.
 fn refused_live(policy: &str) -> Option<String> {
     let settings = Settings { scale: 1.0, ..Settings::default() };
     nearfar_live::options::check_policy(policy, &settings, true)
@@ -48,8 +48,8 @@ fn refused_live(policy: &str) -> Option<String> {
 /// A policy to run: its label, a built-in name or an object (`nearfar.tiering.Policy`), and knobs.
 type PolicyArgument = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String>);
 
-/// Run the study; returns `{"rows", "series", "footprint_bytes", "peak_resident_bytes" (null where
-/// pages live for ever), "node_bytes", "nodes", "options"}` as JSON text.
+/// Run the study; returns `{"rows", "series", "footprint_bytes", "peak_resident_bytes" (null if pages
+/// have no lifetimes), "node_bytes", "nodes", "options"}` as JSON text.
 ///
 /// With `traces`, the option `workload` only names them in results. `policy_scale` shrinks the
 /// policies' times and sizes. With an object among the policies everything runs in this thread.
@@ -77,7 +77,7 @@ pub(crate) fn tiering_run(
     let work = move |on_progress: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
         let programs = request.prepare(&traces, on_progress)?;
         let scale = policy_scale.unwrap_or_else(|| request.policy_scale(&programs));
-        // With several sizes, the result has the last one.
+        // With several sizes of fast memory, `node_bytes` has the last one.
         let frames = match options.fast_sizes().last() {
             Some(fast) => options.frames(resident(&programs), *fast)?,
             None => Vec::new(),
@@ -96,7 +96,7 @@ pub(crate) fn tiering_run(
                 match (&name, &object) {
                     (Some(name), _) => make(name, &settings, mem),
                     (None, Some(class)) => Python::attach(|py| {
-                        // A class, or anything that makes an object: each run has its own.
+                        // Each run has its own object, which the class or another callable makes.
                         class
                             .bind(py)
                             .call0()

@@ -10,7 +10,6 @@ use crate::{Given, Value};
 /// An entry of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
     pub name: &'static str,
     /// One line of description, for help and docs.
     pub what: String,
@@ -41,7 +40,7 @@ pub struct Choice<R> {
 }
 
 impl<R: Registry> Choice<R> {
-    /// Check that the name is in the registry.
+    /// The entry of this name; `None` if the registry has none.
     pub fn of(name: &str) -> Option<Self> {
         let found = R::entries().into_iter().find(|entry| entry.name == name)?;
         Some(Self { name: found.name, registry: PhantomData })

@@ -2,9 +2,9 @@
 
 use serde_json::{Value as Json, json};
 
-/// A type of columns.
+/// A type that columns can have.
 pub trait Cell {
-    /// Its name in Arrow.
+    /// Its type in Arrow.
     const ARROW: &'static str;
     /// Its type in Python.
     const PYTHON: &'static str;
@@ -48,7 +48,6 @@ pub struct Seed(pub u64);
 /// The declaration of one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
     pub name: &'static str,
     /// As [`Cell::ARROW`].
     pub arrow: &'static str,
@@ -88,7 +87,7 @@ pub trait Rows {
     /// The result columns, each with the better direction, `less` or `more`. The first is the
     /// default for comparisons and plots.
     const METRICS: &'static [(&'static str, &'static str)];
-    /// The column whose values are repetitions, of the rows or of a sweep over the option of this
+    /// The column whose values distinguish repetitions, of rows or of a sweep over the option of this
     /// name; empty if there is none.
     const SEED: &'static str;
 }

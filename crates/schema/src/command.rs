@@ -4,11 +4,9 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{Spec, choice};
 
-/// A command.
 pub struct Command {
     /// Its name, as typed after `nearfar`.
     pub name: &'static str,
-    /// Its options.
     pub options: fn() -> Vec<Spec>,
     /// Its tables.
     pub rows: &'static [Table],

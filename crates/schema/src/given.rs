@@ -4,12 +4,10 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
-/// A value as given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Given {
-    /// No value: the default, if the option has one.
+    /// No value, as Python's `None`.
     Nothing,
-    /// True or false.
     Flag(bool),
     /// A whole number.
     Whole(i128),
@@ -17,7 +15,6 @@ pub enum Given {
     Real(f64),
     /// Text, in the grammar of the option.
     Text(String),
-    /// Several values.
     List(Vec<Given>),
 }
 
@@ -37,7 +34,7 @@ impl Given {
     }
 }
 
-/// As on a command line.
+/// The text as on a command line.
 impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -100,7 +97,7 @@ impl From<&Given> for Json {
     }
 }
 
-/// From the record of a run.
+/// Read from the record of a run.
 impl From<&Json> for Given {
     fn from(plain: &Json) -> Self {
         match plain {

@@ -21,12 +21,12 @@ impl<T: Into<Given>> From<T> for Default {
     }
 }
 
-/// No value, described by `shown`: `all`, `the machine's`.
+/// A default of no value, which `shown` describes in help: `all`, `the machine's`.
 pub fn none(shown: &str) -> Default {
     Default { given: Some(Given::Nothing), shown: shown.to_owned() }
 }
 
-/// The option is required.
+/// No default, because the option is required.
 pub fn required() -> Default {
     Default { given: None, shown: String::new() }
 }
@@ -38,7 +38,6 @@ pub struct Spec {
     pub name: &'static str,
     /// Description, for help and docs.
     pub what: String,
-    /// Its default.
     pub default: Default,
     /// As [`Value::METAVAR`].
     pub metavar: &'static str,

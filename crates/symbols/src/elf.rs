@@ -132,6 +132,7 @@ fn lines(elf: &File<'_>) -> Option<Context<Data>> {
     Context::from_dwarf(gimli::Dwarf::load(load).ok()?).ok()
 }
 
+/// The symbol at an address, from debug information.
 fn of_line(lines: &Context<Data>, addr: u64) -> Option<Symbol> {
     let mut symbol = Symbol::default();
     let mut frames = lines.find_frames(addr).skip_all_loads().ok()?;
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_elf_file_has_no_names() {
+    fn files_other_than_elf_have_no_names() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
         for bytes in [&b"no program"[..], b"\x7fELF\x02\x01\x01", b""] {
@@ -166,7 +167,7 @@ mod tests {
         assert!(build_id(&folder.path().join("none")).is_err());
     }
 
-    /// Stays a function of its own, whatever is inlined.
+    /// Is not inlined, so that it has a symbol.
     #[inline(never)]
     fn that_has_a_name(given: u64) -> u64 {
         std::hint::black_box(given) * 3
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_end() {
+    fn functions_are_found_within_their_bounds() {
         let all = Functions::new(vec![(10, 5, 'a'), (20, 0, 'b'), (30, 9, 'd'), (30, 2, 'c')]);
         let found =
             [9, 10, 14, 15, 20, 29, 30, 32, 39].map(|at| all.find(at).map(|(_, &what)| what));

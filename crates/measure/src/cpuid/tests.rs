@@ -1,5 +1,5 @@
-//! Recorded values: this project's own of an EPYC in a virtual machine, the others as the tests of
-//! the crate raw-cpuid (commit c0f0293) hold them.
+//! Tests with recorded registers: of an EPYC in a virtual machine by this project, of others from the tests
+//! of the crate raw-cpuid (commit c0f0293).
 
 use super::*;
 
@@ -74,8 +74,9 @@ fn decoded(recorded: Recorded) -> Processor {
 }
 
 #[test]
-fn recorded_processors() {
+fn recorded_processors_are_decoded() {
     const KIB: u64 = 1 << 10;
+    // Family and model; data, instruction and second-level TLB; level, bytes and ways of each cache.
     type Row = (Recorded, (u32, u32), [Expected; 3], &'static [(u32, u64, u32)]);
     let rows: [Row; 4] = [
         (
@@ -127,7 +128,7 @@ fn recorded_processors() {
 
 /// A hypervisor may leave leaves out, or fill them with zeros.
 #[test]
-fn what_is_not_said_is_left_out() {
+fn missing_leaves_have_no_values() {
     assert_eq!(decode(&Leaves::new()), None);
     for recorded in [GENOA, CASCADE_LAKE, ALDER_LAKE] {
         let hidden: Leaves = recorded
@@ -140,9 +141,8 @@ fn what_is_not_said_is_left_out() {
     }
 }
 
-/// Numbers that no processor gives end in no panic.
 #[test]
-fn any_registers_are_taken() {
+fn registers_of_no_real_processor_do_not_panic() {
     for fill in [u32::MAX, 0x8000_0001, 0x7fff_ffff, 0x1234_5678, 0xff01_ff01] {
         for recorded in [GENOA, CASCADE_LAKE, ALDER_LAKE] {
             let odd = recorded

@@ -1,5 +1,5 @@
-//! Python policies of a run of a real program. Each process has its own policy object, here in the launcher,
-//! which is called over a socket.
+//! Python policies in runs of real programs. Each process of the program has its own policy object in the
+//! launcher, which it calls over a socket.
 
 use std::ffi::c_long;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(2);
 const POLLS_PER_EXIT: u32 = 25;
 
-/// Makes an object for each process.
+/// Makes a policy object for each process.
 pub(crate) struct Objects {
     make: Py<PyAny>,
     /// The object that was made to read its declaration.
@@ -50,8 +50,8 @@ impl Objects {
         }
     }
 
-    /// The run is over, and every socket is shut down. Hooks that still run are ended by an exception,
-    /// because the interpreter cannot end while they run.
+    /// End the run, after all sockets are shut down. An exception ends hooks that still run, because the
+    /// interpreter cannot end before them.
     pub(crate) fn end(&self, py: Python<'_>) {
         self.over.store(true, Ordering::Release);
         let began = Instant::now();
@@ -61,9 +61,10 @@ impl Objects {
                 return;
             }
             let exit = PySystemExit::type_object_raw(py);
-            // Not at the first check: most end by themselves.
+            // No exceptions at the first check, because most hooks end by themselves.
             for thread in threads.into_iter().filter(|_| check % POLLS_PER_EXIT == 1) {
-                // SAFETY: attached, and a class. A thread that runs no Python is not affected.
+                // SAFETY: this thread holds the GIL, and `exit` is a class. A thread that runs no Python is not
+                // affected.
                 unsafe { ffi::PyThreadState_SetAsyncExc(thread, exit.cast()) };
             }
             py.detach(|| thread::sleep(POLL));
@@ -88,7 +89,7 @@ impl Objects {
         first.map_or_else(|| self.make.call0(py), Ok)
     }
 
-    /// The policy of this process has raised an exception. The first of a run kills it.
+    /// Record an exception of the policy of process `pid`. The first exception ends the run.
     fn fail(&self, error: PyErr, pid: u32) {
         let line = Python::attach(|py| {
             let (kind, value) = (error.get_type(py).name(), error.value(py).to_string());
@@ -96,7 +97,7 @@ impl Objects {
             let value = value.lines().next().unwrap_or_default().to_owned();
             let what = if value.is_empty() { kind } else { format!("{kind}: {value}") };
             let line = format!("process {pid}: its policy raised {what}");
-            // Users see the traceback, so add what happened to the program.
+            // Users see the traceback, so note in it what happened to the program.
             let note = format!("The program was ended: {line}");
             let _ = error.value(py).call_method1("add_note", (note,));
             line

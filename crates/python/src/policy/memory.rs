@@ -27,7 +27,7 @@ pub(crate) struct MemoryHandle {
     borrowed: Mutex<Option<BorrowedMemory>>,
     /// The threads that `start` has made; `None` after it.
     pub(super) spawned: Mutex<Option<Vec<Py<ThreadHandle>>>>,
-    /// Set once the memory of a real program does not exist any more.
+    /// Set once the memory of the real process no longer exists.
     gone: Option<Arc<AtomicBool>>,
 }
 
@@ -39,7 +39,6 @@ const MAX_THREADS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct ThreadHandle {
     pub(super) thread: Thread,
-    /// Its name.
     #[pyo3(get)]
     name: String,
 }
@@ -166,7 +165,7 @@ impl MemoryHandle {
     fn now(&self) -> PyResult<u64> {
         self.with(|mem| mem.now().ps() / 1000)
     }
-    /// Page numbers are below this at all times; few may ever be mapped.
+    /// Page numbers are always below this; few of them may ever be mapped.
     fn page_limit(&self) -> PyResult<u32> {
         self.with(|mem| mem.page_limit())
     }
@@ -174,7 +173,7 @@ impl MemoryHandle {
     fn next_mapped(&self, page: u32) -> PyResult<Option<u32>> {
         self.with(|mem| mem.next_mapped(Page::new(page)).map(Page::number))
     }
-    /// What this memory can do of accessed-bits, dirty-bits, samples, far-is-mapped.
+    /// Which of accessed-bits, dirty-bits, samples, far-is-mapped this memory supports.
     fn capabilities(&self) -> PyResult<Vec<&'static str>> {
         let has = |mem: &mut dyn Memory| {
             let all = Capability::ALL.into_iter().filter(|(_, capability)| mem.has(*capability));

@@ -1,8 +1,8 @@
 //! Tiering policies written in Python: an object with the hooks of `nearfar_kernel::tiering::Policy`, and the
 //! memory on which it acts.
 //!
-//! Its `base`, a built-in policy, or the trait's defaults handle the hooks that the object does not define
-//! ([`layered`]). On the base `nomad`, it may also decide which promoted pages keep a shadow. With a real
+//! Hooks that the object does not define are those of its `base`, a built-in policy, or the trait's defaults
+//! ([`layered`]). With the base `nomad`, it may also decide which promoted pages keep a shadow. With a real
 //! program, the object is in the launcher, and its base in the program ([`live`]).
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The first exception of a run. After it, the object is not called any more.
+/// The first exception of a run, after which the object is not called any more.
 #[derive(Clone, Default)]
 pub(crate) struct Raised(Arc<(AtomicBool, Mutex<Option<PyErr>>)>);
 
@@ -44,7 +44,7 @@ impl Raised {
         self.0.0.load(Ordering::Acquire)
     }
 
-    /// The exception, once.
+    /// Take the exception.
     pub(crate) fn take(&self) -> Option<PyErr> {
         lock(&self.0.1).take()
     }
@@ -55,7 +55,7 @@ impl Raised {
     }
 }
 
-/// The methods of a Python object that hooks call.
+/// The methods of a Python object that define hooks.
 struct Methods {
     raised: Raised,
     handle: Py<MemoryHandle>,
@@ -173,7 +173,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// `gone` is set once the memory does not exist any more.
+    /// `gone` is set once the memory of the real process no longer exists.
     fn of(
         object: &Bound<'_, PyAny>,
         raised: &Raised,
@@ -255,7 +255,7 @@ impl PyPolicy {
 
 impl Policy for PyPolicy {
     fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
-        // Without access to the memory: the arguments are all that a placement may use.
+        // The method gets no memory, because a placement may only use its arguments.
         let Some(method) = self.methods.method("place") else {
             return Never.place(mem, page, frames);
         };
@@ -283,7 +283,7 @@ impl Policy for PyPolicy {
             method.call1(py, (memory, page.number(), write))
         });
         if done.is_none() {
-            // It raised: let the program continue.
+            // The hook raised: let the program continue.
             Never.hint_fault(mem, page, write);
         }
     }

@@ -179,7 +179,6 @@ quantity!(
 );
 
 impl Time {
-    /// In nanoseconds.
     pub fn ns(&self) -> f64 {
         self.amount as f64 / 1e3
     }
@@ -191,14 +190,12 @@ impl Time {
 }
 
 impl Size {
-    /// In bytes.
     pub fn bytes(&self) -> u64 {
         self.amount
     }
 }
 
 impl Bandwidth {
-    /// In bytes per second.
     pub fn bytes_per_second(&self) -> u64 {
         self.amount
     }
@@ -210,19 +207,16 @@ impl Bandwidth {
 }
 
 impl Frequency {
-    /// In hertz.
     pub fn hz(&self) -> u64 {
         self.amount
     }
 
-    /// One cycle, in nanoseconds.
     pub fn cycle_ns(&self) -> f64 {
         1e9 / self.amount as f64
     }
 }
 
 impl Rotation {
-    /// One turn, in nanoseconds.
     pub fn turn_ns(&self) -> f64 {
         60e9 / self.amount as f64
     }

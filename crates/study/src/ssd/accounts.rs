@@ -1,4 +1,4 @@
-//! The row of a finished run.
+//! Completes the row of a finished run.
 
 use nearfar_hardware::flash::Conditioned;
 
@@ -8,7 +8,7 @@ use super::faults::Faults;
 use super::histogram::Histogram;
 use super::scheduler::Scheduler;
 
-/// Complete the row of a finished run, which has its event counts. `read`: references of the trace.
+/// Complete the row of a finished run from its event `counts`. `read`: references read from the trace.
 ///
 /// # Panics
 /// If the counts are inconsistent.

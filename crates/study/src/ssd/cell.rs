@@ -124,7 +124,7 @@ pub struct Detail {
     pub conditioned: Option<Conditioned>,
     /// Predicted and actual times of services.
     pub service: Vec<Bin>,
-    /// How far actual times lay above predicted ones (in the field `actual`).
+    /// Actual less predicted times, in the field `actual` of the bins.
     pub error: Vec<Bin>,
     /// States of the threads over time.
     pub timeline: Timeline,

@@ -1,4 +1,4 @@
-//! A core and a thread, and the fast path: references that hit.
+//! Cores and threads, and the fast path for references that hit.
 
 use nearfar_hardware::cache::Filter;
 use nearfar_hardware::processor::{Line, Walker, mapping_line};
@@ -11,8 +11,8 @@ use super::feed::{Chunk, Reference};
 use super::options::{Host, L2p};
 
 const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
-/// Size of a core's direct-mapped cache of page numbers.
-const DIRECTORY: usize = 256;
+/// Size of a core's direct-mapped table of recent pages, which makes the simulation faster.
+const RECENT_PAGES: usize = 256;
 
 /// A core and its times.
 pub struct Core {
@@ -22,7 +22,6 @@ pub struct Core {
     ps: u64,
     /// Nanoseconds of accesses to the device that wait for the bus, not yet in `time`.
     pub owed: u64,
-    /// The running thread.
     pub thread: Option<u32>,
     /// The page of the device that it waits for.
     pub stalled: Option<u32>,
@@ -36,9 +35,9 @@ pub struct Core {
     /// For data and for instructions.
     tlbs: [FullLru; 2],
     walker: Walker,
-    /// The last page of each TLB: number, number on the device.
+    /// The page last used in each TLB: number, number on the device.
     last: [(u64, u32); 2],
-    directory: Vec<(u64, u32)>,
+    recent_pages: Vec<(u64, u32)>,
     /// Nanoseconds of executing and waiting for DRAM.
     pub busy: u64,
     /// Nanoseconds of page walks; part of `busy`.
@@ -67,7 +66,7 @@ impl Core {
             tlbs: [host.tlb_entries, host.instruction_tlb_entries.max(1)].map(FullLru::new),
             walker: Walker::new(host.directories[0], host.directories[1], None),
             last: [NO_PAGE; 2],
-            directory: vec![NO_PAGE; DIRECTORY],
+            recent_pages: vec![NO_PAGE; RECENT_PAGES],
             busy: 0,
             walking: 0,
             stall: 0,
@@ -107,14 +106,14 @@ impl Core {
         }
     }
 
-    /// The bus is free: make the accesses that waited for it.
+    /// Make the accesses that waited for the bus, which is free now.
     pub fn pay(&mut self) {
         self.time += self.owed;
         self.busy += self.owed;
         self.owed = 0;
     }
 
-    /// Nanoseconds until a walk has read this line.
+    /// Nanoseconds of a walk's read of this line.
     fn read(&mut self, line: Line, host: &Host, counts: &mut Cell) -> u64 {
         let (level, write_backs) =
             self.caches.as_mut().map_or((None, 0), |caches| caches.walk(line));
@@ -131,7 +130,7 @@ impl Core {
     pub fn fill_tlb(&mut self, side: usize, page: u64, device_page: u32) {
         self.tlbs[side].access(device_page);
         self.last[side] = (page, device_page);
-        self.directory[page as usize % DIRECTORY] = (page, device_page);
+        self.recent_pages[page as usize % RECENT_PAGES] = (page, device_page);
     }
 
     /// Remove a page that left the device's DRAM from the TLBs.
@@ -148,12 +147,12 @@ impl Core {
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waits {
-    /// References: not read yet, ahead of the other threads, or at the end of the trace.
+    /// References, which the window does not admit yet; at the end of the trace there are none.
     #[default]
     References,
-    /// A core, a timer or the disk; it is in the run queue.
+    /// A core, a timer or the disk; the thread is in the run queue.
     Queued,
-    /// It is running.
+    /// Nothing: it runs.
     Running,
 }
 
@@ -182,16 +181,13 @@ pub enum Event {
     Until,
     /// The thread used up its references.
     Exhausted,
-    /// A TLB miss.
     Miss(Miss),
     /// An access to the device while the bus is held; its time is owed.
     Bus,
 }
 
-/// A TLB miss.
 #[derive(Clone, Copy)]
 pub struct Miss {
-    /// The page.
     pub page: u64,
     /// 0 for data, 1 for instructions.
     pub side: usize,
@@ -230,7 +226,7 @@ pub fn run_fast_path(
         let mut page = (addr >> shift) + thread.pages_done;
         loop {
             if core.last[side].0 != page {
-                let entry = core.directory[page as usize % DIRECTORY];
+                let entry = core.recent_pages[page as usize % RECENT_PAGES];
                 if entry.0 != page || !core.tlbs[side].contains(entry.1) {
                     return Event::Miss(Miss { page, side, kind });
                 }

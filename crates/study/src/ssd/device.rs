@@ -6,7 +6,6 @@ use nearfar_hardware::umd::{Content, Umd};
 use super::histogram::Histogram;
 use crate::slot;
 
-/// A service begun.
 #[derive(Clone, Copy, Default)]
 struct Service {
     page: u32,
@@ -24,9 +23,8 @@ pub struct Loading {
 
 /// The device during a run. Pages are numbers on the device; times are nanoseconds.
 pub struct Device {
-    /// The device itself.
     pub umd: Umd,
-    /// By the number of their job.
+    /// By job number.
     services: Vec<Service>,
     /// Services in progress: page and job; at most one per thread.
     arriving: Vec<(u32, u32)>,
@@ -36,7 +34,7 @@ pub struct Device {
     pub actual: Histogram,
     /// Actual less predicted times.
     pub error: Histogram,
-    /// The largest such difference.
+    /// The largest of these differences.
     pub error_max: u64,
     /// Causes of these differences.
     pub late: Late,
@@ -47,7 +45,6 @@ pub struct Device {
 }
 
 impl Device {
-    /// An idle device.
     pub fn new(umd: Umd) -> Self {
         Self {
             umd,
@@ -105,12 +102,11 @@ impl Device {
         }
     }
 
-    /// Whether `page` is arriving.
     pub fn is_arriving(&self, page: u32) -> bool {
         self.job_of(page).is_some()
     }
 
-    /// The device's remaining work for `page`; `None` if it is not in progress.
+    /// The device's remaining work for `page`; `None` if `page` is not arriving.
     pub fn left_ns(&mut self, page: u32) -> Option<u64> {
         self.job_of(page).map(|job| self.umd.array().left_ns(job))
     }

@@ -18,7 +18,6 @@ pub fn is_of_file(kind: Kind) -> bool {
 
 /// A read of the disk.
 struct Read {
-    /// First page.
     first: u64,
     /// When its pages are in memory.
     ready_at: u64,
@@ -26,7 +25,7 @@ struct Read {
 
 /// A disk that serves one read at a time, first come first served. Times are nanoseconds.
 ///
-/// Access to the second page of a read counts as sequential and starts the next read. A read that
+/// An access to the second page of a read counts as sequential and prefetches the next read. A read that
 /// follows the previous one on disk takes only its transfer time.
 pub struct Disk {
     /// Time of a random and of a sequential read; `None` without a disk.
@@ -66,7 +65,7 @@ impl Disk {
     pub fn read(&mut self, page: u64, kind: Kind, now: u64) -> u64 {
         let Some(times) = self.read_ns.filter(|_| self.holds(kind)) else { return now };
         let pages = self.read_pages;
-        // The difference of a page before the first is large.
+        // For a page before the first, the wrapped difference is large.
         let recent = self.recent.iter().rfind(|read| page.wrapping_sub(read.first) < pages);
         let Some(read) = recent else {
             // Around a mapped page, the kernel reads as much before it as after it.
@@ -94,7 +93,6 @@ impl Disk {
         self.free_at
     }
 
-    /// Reads so far.
     pub fn reads(&self) -> u64 {
         self.reads
     }

@@ -1,5 +1,5 @@
-//! Handling of TLB misses: the page is in memory, or an ordinary page fault loads it, or there is
-//! an embedded page fault, for which the core stalls or the thread sleeps.
+//! Handles TLB misses: the page is in memory, or an ordinary page fault loads it, or an embedded page
+//! fault makes the core stall or the thread sleep.
 
 use nearfar_hardware::umd::{Content, Umd};
 use nearfar_kernel::epf::{Epf, Fault};
@@ -19,7 +19,7 @@ use super::timeline::State;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PageStatus {
     New,
-    /// The kernel has it and is about to place it on the device.
+    /// The kernel has handled the page fault; the device does not have the page yet.
     ToPlace,
     Placed,
 }
@@ -42,7 +42,7 @@ struct MissSite {
     miss: Miss,
 }
 
-/// Pages and their sources.
+/// Pages, and the device and disk that they come from.
 pub struct Faults<'a> {
     host: &'a Host,
     policy: Box<dyn Epf>,
@@ -52,14 +52,12 @@ pub struct Faults<'a> {
     status: Vec<PageStatus>,
     /// The DRAM had a free frame at the time of the current miss.
     filling: bool,
-    /// The device.
     pub device: Device,
-    /// The disk.
     pub disk: Disk,
 }
 
 impl<'a> Faults<'a> {
-    /// Before the first reference.
+    /// The state before the first reference.
     pub fn new(host: &'a Host, policy: Box<dyn Epf>, replay: Replay, umd: Umd) -> Self {
         let page_bytes = umd.ftl().geometry().page_bytes;
         Self {
@@ -120,7 +118,7 @@ impl<'a> Faults<'a> {
             if scheduler.waits_for_bus(core) {
                 return Ok(());
             }
-            // The fault is raised again, with what the device still has to do.
+            // Raise the fault again; its prediction is the remaining work.
             let retry = if scheduler.threads[at.thread].slept_for == Some(page) {
                 counts.overruns += 1;
                 Retry::Early
@@ -180,7 +178,7 @@ impl<'a> Faults<'a> {
         Ok(number)
     }
 
-    /// An ordinary page fault: the kernel makes the page, or reads it from the disk meanwhile.
+    /// An ordinary page fault: the kernel makes the page, or the thread sleeps until the disk has read it.
     fn page_fault(&mut self, scheduler: &mut Scheduler<'_>, at: MissSite) {
         let core = &mut scheduler.cores[at.core];
         core.time += self.host.page_fault_ns;
@@ -193,7 +191,7 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// An embedded page fault that will take `predicted`: pass it on, or wait.
+    /// An embedded page fault of `predicted` nanoseconds: pass it to the kernel, or stall the core.
     fn embedded_fault(
         &mut self,
         scheduler: &mut Scheduler<'_>,
@@ -239,7 +237,7 @@ impl<'a> Faults<'a> {
         scheduler.cores[at.core].fill_tlb(at.miss.side, at.miss.page, page);
         let thread = &mut scheduler.threads[at.thread];
         (thread.walked, thread.slept_for) = (false, None);
-        // The reference follows at once: the page must not be evicted before it.
+        // The page must not be evicted before the reference, which is next.
         self.device.umd.touch(page, false);
     }
 }

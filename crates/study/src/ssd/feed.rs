@@ -9,16 +9,13 @@ use std::collections::VecDeque;
 
 use nearfar_trace::{Batch, Kind, Result};
 
-/// One reference.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference {
     /// Virtual address of the first byte.
     pub addr: u64,
-    /// Instructions since the thread's previous one, itself included.
+    /// Instructions since the thread's previous reference, this one included.
     pub instr: u32,
-    /// Bytes.
     pub size: u16,
-    /// Kind of access.
     pub kind: Kind,
 }
 
@@ -58,7 +55,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Before the first record.
+    /// The state before the first record.
     pub fn new(window: u64) -> Self {
         Self { window, ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! Counts of times, 8 bins per doubling.
+//! Histograms of times, 8 bins per doubling.
 
 use serde::Serialize;
 
@@ -20,9 +20,9 @@ pub struct Bin {
     pub low_ns: u64,
     /// Lowest time of the next bin, nanoseconds.
     pub high_ns: u64,
-    /// Services predicted to take so long.
+    /// Predicted times in the bin.
     pub predicted: u64,
-    /// Services that did.
+    /// Actual times in the bin.
     pub actual: u64,
 }
 
@@ -54,7 +54,6 @@ impl Histogram {
         self.sum += u128::from(ns);
     }
 
-    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -64,7 +63,7 @@ impl Histogram {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// The bins of two histograms that are not empty in both.
+    /// The bins of two histograms, without those that are empty in both.
     pub fn bins(predicted: &Self, actual: &Self) -> Vec<Bin> {
         let count = |histogram: &Self, bin: usize| histogram.counts.get(bin).copied();
         (0..predicted.counts.len().max(actual.counts.len()))

@@ -1,4 +1,4 @@
-//! The host: replays a trace through the scheduler, the fast path and the faults.
+//! The host: replays a trace through the scheduler, the fast path and fault handling.
 
 use nearfar_hardware::flash::Conditioned;
 use nearfar_hardware::umd::Umd;
@@ -28,7 +28,7 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Before the first reference. The device is preconditioned, its DRAM is empty.
+    /// The state before the first reference. The device is preconditioned, its DRAM is empty.
     pub fn new(
         host: &'a Host,
         policy: Box<dyn Epf>,
@@ -101,10 +101,10 @@ impl<'a> Run<'a> {
                         return Ok(());
                     }
                 }
-                // After the walk, other cores may be earlier.
+                // Only walk; the miss is handled later, as other cores may have earlier clocks then.
                 Event::Miss(miss) if !thread.walked => {
                     let page = self.faults.number(miss.page);
-                    // The fast path's directory does not have all pages.
+                    // The fast path knows only recent pages.
                     if let Some(page) = page.filter(|page| core.holds(miss.side, *page)) {
                         core.fill_tlb(miss.side, miss.page, page);
                         continue;
@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Read on; threads that get references are ready at `now`.
+    /// Read more of the trace; threads that get references are ready at `now`.
     fn fill(&mut self, source: &mut Source<'_>, now: u64, advance: &mut Advance<'_>) -> Result<()> {
         let before = self.feed.read();
         self.feed.fill(source)?;

@@ -1,4 +1,4 @@
-//! The `ssd` study (UMD, 002): a program on a machine whose memory is a DRAM-interface SSD, under
+//! The `ssd` study, after the UMD paper: a program on a machine whose memory is a DRAM-interface SSD, under
 //! each policy for embedded page faults and each size of the device's DRAM.
 //!
 //! A discrete-event simulation in whole nanoseconds. Each thread replays its references. A reference

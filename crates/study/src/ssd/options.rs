@@ -32,7 +32,6 @@ pub struct Setting {
 /// Costs and sizes of the host, whole nanoseconds unless said otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// Cores.
     pub cores: u32,
     /// Picoseconds of an instruction that misses no cache.
     pub instruction_ps: u64,
@@ -42,9 +41,9 @@ pub struct Host {
     pub tlb_entries: u32,
     /// See `tlb_entries`.
     pub instruction_tlb_entries: u32,
-    /// A line from the device's DRAM.
+    /// Reading a line from the device's DRAM.
     pub dram_ns: u64,
-    /// A line that a walk reads from the first cache, and from the second.
+    /// Reading a line in a walk from the first cache, and from the second.
     pub hit_ns: [u64; 2],
     /// Entries of a core's caches of page directories: of 2 MiB each, of 1 GiB each.
     pub directories: [usize; 2],
@@ -186,7 +185,7 @@ nearfar_schema::choices! {
     }
 }
 
-/// What the kernel reads and writes for the program.
+/// Kinds of the references that the kernel makes for the program.
 const KERNEL: KindSet = KindSet(1 << Kind::KernelLoad as u8 | 1 << Kind::KernelStore as u8);
 
 /// Kinds of references during which a thread may not sleep.
@@ -194,7 +193,6 @@ const KERNEL: KindSet = KindSet(1 << Kind::KernelLoad as u8 | 1 << Kind::KernelS
 pub struct Atomic {
     /// As it was written.
     pub text: String,
-    /// The kinds.
     pub kinds: KindSet,
 }
 
@@ -302,7 +300,6 @@ impl Default for Replay {
 pub struct Options {
     /// Cells, in the order of the rows.
     pub settings: Vec<Setting>,
-    /// The host.
     pub host: Host,
     /// Writes to the flash before the run.
     pub precondition: Precondition,

@@ -10,7 +10,6 @@ use super::core::{Core, Thread, Waits};
 use super::options::{Bus, Host};
 use super::timeline::{State, Timeline};
 
-/// A core's turn.
 #[derive(Clone, Copy)]
 pub struct Turn {
     /// The core's number.
@@ -38,7 +37,6 @@ pub struct Scheduler<'a> {
 }
 
 impl<'a> Scheduler<'a> {
-    /// Idle cores without threads.
     pub fn new(host: &'a Host) -> Self {
         Self {
             cores: (0..host.cores).map(|_| Core::new(host)).collect(),
@@ -172,7 +170,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// `thread` wants a core from time `at` on.
+    /// Put `thread` into the run queue; it is ready from time `at`.
     pub fn queue(&mut self, thread: u32, at: u64) {
         self.threads[thread as usize].waits = Waits::Queued;
         self.queue.push(thread, at);

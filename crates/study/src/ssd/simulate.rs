@@ -1,4 +1,4 @@
-//! Every cell of a study.
+//! Simulates every cell of a study.
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::umd::Umd;

@@ -1,3 +1,5 @@
+//! Tests of the study against plain reference simulations, theoretical bounds and known results.
+
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +20,7 @@ fn machine() -> Machine {
     Machine::load("umd", std::path::Path::new("")).unwrap()
 }
 
-/// The same with stripes over all dies.
+/// [`machine`] with stripes over all dies.
 fn striped() -> Machine {
     let mut machine = machine();
     let flash = machine.flash.as_mut().unwrap();
@@ -28,13 +30,13 @@ fn striped() -> Machine {
     machine
 }
 
-/// The host of UMD (002) without CPU caches and disk.
+/// The host of UMD without CPU caches and disk.
 fn bare() -> Host {
     Host { caches: None, ..Host::new(&machine(), None).unwrap() }
 }
 
-/// The same with a kernel that costs nothing and timers that fire on time.
-fn free() -> Host {
+/// [`bare`] with a kernel that takes no time, and exact timers.
+fn free_kernel() -> Host {
     Host { exception_ns: 0, switch_ns: 0, page_fault_ns: 0, sleep_granularity_ns: 0, ..bare() }
 }
 
@@ -44,7 +46,7 @@ const FRESH: Precondition =
 const USED: Precondition =
     Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
 
-struct Ask<'a> {
+struct Simulation<'a> {
     host: Host,
     epf: &'a str,
     frames: u64,
@@ -53,12 +55,12 @@ struct Ask<'a> {
     machine: Machine,
 }
 
-fn ask(host: &Host, epf: &'static str, frames: u64) -> Ask<'static> {
+fn simulation(host: &Host, epf: &'static str, frames: u64) -> Simulation<'static> {
     let (host, replay) = (host.clone(), Replay::default());
-    Ask { host, epf, frames, replay, precondition: FRESH, machine: machine() }
+    Simulation { host, epf, frames, replay, precondition: FRESH, machine: machine() }
 }
 
-impl Ask<'_> {
+impl Simulation<'_> {
     fn run(&self, records: &[Record]) -> (Cell, Detail) {
         let mut umd = Umd::new(&self.machine, self.frames * 4096).unwrap();
         let conditioned = umd.precondition(&self.precondition);
@@ -83,8 +85,16 @@ fn record(thread: u32, page: u64, kind: Kind, instr: u32) -> Record {
     Record { addr: page * 4096 + 8, kind, size: 8, thread, instr }
 }
 
-/// Threads that each go over their own pages at random: `instr` instructions between references.
-fn mix(threads: u32, pages: u64, length: u32, instr: u32, write: f64, seed: u64) -> Vec<Record> {
+/// Random references of each thread to its own pages, `instr` instructions apart; `write` is the share of
+/// stores.
+fn random_references(
+    threads: u32,
+    pages: u64,
+    length: u32,
+    instr: u32,
+    write: f64,
+    seed: u64,
+) -> Vec<Record> {
     let mut rng = Rng::new(seed);
     (0..length)
         .flat_map(|_| 0..threads)
@@ -107,9 +117,9 @@ fn recently(list: &mut Vec<u64>, number: u64, most: usize) -> bool {
     place.is_some()
 }
 
-/// One thread, no CPU caches, policy `none`: lists and loops, from the description in docs/ssd.md.
-/// Returns nanoseconds, TLB misses, embedded faults, flash reads and programs for the host, and the
-/// lines that walks read.
+/// A reference simulation, from the description in docs/ssd.md, of one thread without CPU caches under
+/// policy `none`. A service takes 50 ns per DRAM access, 25 us per read and 200 us per program. Returns
+/// nanoseconds, TLB misses, embedded faults, flash reads and programs for the host, and lines read by walks.
 fn plain(
     records: &[Record],
     host: &Host,
@@ -133,8 +143,8 @@ fn plain(
                 tlb.remove(place);
             } else {
                 misses += 1;
-                // The page's entry; its directory's and that of 1 GiB, unless the core has them;
-                // the device's entry, once the page is there.
+                // A walk reads the page's entry, those of its 2 MiB and 1 GiB directories unless the core
+                // caches them, and the device's entry if the device has the page.
                 let upper = recently(&mut uppers, page >> 18, 4);
                 let directory = recently(&mut directories, page >> 9, 32);
                 let walk = match (directory, upper) {
@@ -162,12 +172,12 @@ fn plain(
                         service += 50;
                     }
                     match dirty.entry(page) {
-                        // What left clean without ever being written comes back as it came.
                         Entry::Occupied(_) if flash.contains(&page) => {
                             reads += 1;
                             service += if service == 0 { 25_000 + 50 } else { 25_000 };
                         }
                         Entry::Occupied(mut entry) => {
+                            // Left clean, never programmed: it is not read, and is dirty.
                             entry.insert(true);
                         }
                         Entry::Vacant(entry) => {
@@ -207,9 +217,8 @@ struct PlainCore {
     uppers: Vec<u64>,
 }
 
-/// Each thread on a core of its own, no CPU caches, policy `none`, each page programmed on its own,
-/// the bus held during services: step by step, always the core that is behind. Returns nanoseconds
-/// and services.
+/// A reference simulation of a bus that is held during services: one thread per core, no CPU caches, policy
+/// `none`, no stripes. Each step is of the core with the earliest clock. Returns nanoseconds and services.
 fn plain_bus(records: &[Record], host: &Host, frames: usize) -> (u64, u64) {
     // The thread of the first record gets the first core, and so on.
     let mut threads = Vec::new();
@@ -307,8 +316,8 @@ fn plain_bus(records: &[Record], host: &Host, frames: usize) -> (u64, u64) {
     (cores.iter().map(|core| core.ns).max().unwrap(), services)
 }
 
-/// Any references: to pages of many directories, two of each, and of seven stretches of 1 GiB.
-fn anything(pages: u64, threads: u32) -> impl Strategy<Value = Vec<Record>> {
+/// Random references to seven ranges of 1 GiB, with two pages per page directory.
+fn any_references(pages: u64, threads: u32) -> impl Strategy<Value = Vec<Record>> {
     let one = (0..pages, 0u8..5, 0u32..threads, 0u32..300, 0u64..4096, 1u16..400);
     prop::collection::vec(one, 1..600).prop_map(|records| {
         records
@@ -325,10 +334,9 @@ fn anything(pages: u64, threads: u32) -> impl Strategy<Value = Vec<Record>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// The whole host against lists and loops: the same nanoseconds, the same counts.
     #[test]
-    fn equals_the_lists(
-        records in anything(90, 1),
+    fn times_and_counts_match_the_reference_simulation(
+        records in any_references(90, 1),
         frames in 2u64..80,
         clean in any::<bool>(),
         (stripe, machine) in prop_oneof![Just((1, machine())), Just((8, striped()))],
@@ -338,7 +346,7 @@ proptest! {
         let (ns, [misses, faults, reads, programs, lines]) =
             plain(&records, &host, frames as usize, file_data, stripe);
         let replay = Replay { file_data, ..Replay::default() };
-        let cell = Ask { replay, machine, ..ask(&host, "none", frames) }.cell(&records);
+        let cell = Simulation { replay, machine, ..simulation(&host, "none", frames) }.cell(&records);
         prop_assert_eq!((cell.seconds * 1e9).round() as u64, ns);
         prop_assert_eq!([cell.tlb_misses, cell.embedded_faults], [misses, faults]);
         prop_assert_eq!([cell.flash_reads, cell.flash_programs], [reads, programs]);
@@ -352,8 +360,8 @@ proptest! {
     /// For any threads, cores, windows and policies, counts are consistent (asserted by the run itself),
     /// results repeat, and theoretical limits hold.
     #[test]
-    fn adds_up_and_repeats(
-        records in anything(60, 5),
+    fn results_are_consistent_and_repeatable(
+        records in any_references(60, 5),
         frames in 6u64..60,
         cores in 1u32..4,
         window in 1u64..300_000,
@@ -363,15 +371,16 @@ proptest! {
         policy in prop_oneof![Just("none"), Just("all"), Just("smart:50us")],
     ) {
         let host = Host { cores, time_slice_ns: slice, wakeup_ns, bus, ..bare() };
-        let ask = Ask { replay: Replay { window, ..Replay::default() }, ..ask(&host, policy, frames) };
-        let (cell, detail) = ask.run(&records);
-        prop_assert_eq!(ask.run(&records), (cell.clone(), detail.clone()));
+        let replay = Replay { window, ..Replay::default() };
+        let simulation = Simulation { replay, ..simulation(&host, policy, frames) };
+        let (cell, detail) = simulation.run(&records);
+        prop_assert_eq!(simulation.run(&records), (cell.clone(), detail.clone()));
         prop_assert_eq!(cell.references as usize, records.len());
         let instructions: u64 = records.iter().map(|r| u64::from(r.instr)).sum();
         prop_assert_eq!(cell.instructions, instructions);
         let cpu = cell.cpu_busy + cell.cpu_stall + cell.cpu_switch + cell.cpu_idle;
         prop_assert!((cpu - cell.seconds * f64::from(cores)).abs() < 1e-9);
-        // Neither the cores nor one die can have worked longer than there was time.
+        // Neither the cores nor the 8 dies can work longer than the run.
         prop_assert!(cell.seconds + 1e-12 >= cell.cpu_busy / f64::from(cores));
         prop_assert!(cell.die_busy <= cell.seconds * 8.0 + 1e-12);
         let of = |state: usize| -> f64 {
@@ -379,12 +388,11 @@ proptest! {
             ns as f64 / 1e9
         };
         prop_assert!((of(1) - cell.cpu_stall).abs() < 1e-9);
-        // A thread that is passed to the kernel and may not sleep runs through the exception.
+        // A thread that may not sleep runs during the exception that passes its fault to the kernel.
         let more = of(0) - cell.cpu_busy;
         prop_assert!(more > -1e-9 && more < cell.cpu_switch + 1e-9, "{more} {}", cell.cpu_switch);
         prop_assert_eq!(cell.embedded_faults, cell.services + cell.joined_faults);
-        // Nothing is only in flash before the first page had to leave, and every delay has its
-        // cause.
+        // Before the first eviction, no page is only in flash. Delays by cause sum up to the error.
         prop_assert_eq!(cell.faults_while_filling, 0);
         let late = cell.late_die + cell.late_channel + cell.late_erase;
         let error = cell.prediction_error_us_mean * cell.services as f64 / 1e6;
@@ -399,10 +407,9 @@ proptest! {
         }
     }
 
-    /// The bus is held during services: against lists and loops that always run the core that is behind.
-    /// With one core, no core waits for the bus.
+    /// With one core, no core waits for the bus, so that holding it makes no difference.
     #[test]
-    fn a_held_bus_equals_the_lists(
+    fn a_held_bus_matches_the_reference_simulation(
         records in prop::collection::vec((0u64..60, any::<bool>(), 0u32..3, 0u32..3000), 1..600),
         frames in 6u64..50,
         cores in 1u32..4,
@@ -416,34 +423,33 @@ proptest! {
             .collect();
         let host = Host { cores, bus: Bus::Held, ..bare() };
         let replay = Replay { window: 1 << 40, ..Replay::default() };
-        let held = Ask { replay, ..ask(&host, "none", frames) }.cell(&records);
+        let held = Simulation { replay, ..simulation(&host, "none", frames) }.cell(&records);
         let (ns, services) = plain_bus(&records, &host, frames as usize);
         prop_assert_eq!(((held.seconds * 1e9).round() as u64, held.services), (ns, services));
         prop_assert_eq!((held.late_die, held.late_channel), (0.0, 0.0));
         if cores == 1 {
-            let free = Ask { replay, ..ask(&Host { cores, ..bare() }, "none", frames) };
+            let free = Simulation { replay, ..simulation(&Host { cores, ..bare() }, "none", frames) };
             prop_assert_eq!(free.cell(&records), held);
         }
     }
 
-    /// A threshold of 0 is `all`, one that nothing reaches is `none`.
+    /// A threshold of 0 is `all`, one above every service time is `none`.
     #[test]
-    fn thresholds_at_their_limits(records in anything(60, 4), frames in 6u64..50) {
+    fn extreme_thresholds_are_all_and_none(records in any_references(60, 4), frames in 6u64..50) {
         for (threshold, policy) in [("smart:0ns", "all"), ("smart:1000s", "none")] {
             prop_assert_eq!(
-                ask(&bare(), threshold, frames).run(&records),
-                ask(&bare(), policy, frames).run(&records)
+                simulation(&bare(), threshold, frames).run(&records),
+                simulation(&bare(), policy, frames).run(&records)
             );
         }
     }
 
-    /// With one thread there is nothing to run meanwhile: sleeping never wins, and the prediction
-    /// is always right.
+    /// A single thread has nothing to run meanwhile, and no service waits, so predictions are exact.
     #[test]
-    fn alone_sleeping_never_wins(records in anything(60, 1), frames in 6u64..50) {
-        let none = ask(&bare(), "none", frames).cell(&records);
+    fn sleeping_never_saves_time_alone(records in any_references(60, 1), frames in 6u64..50) {
+        let none = simulation(&bare(), "none", frames).cell(&records);
         for policy in ["all", "smart:50us"] {
-            let cell = ask(&bare(), policy, frames).cell(&records);
+            let cell = simulation(&bare(), policy, frames).cell(&records);
             prop_assert!(cell.seconds >= none.seconds);
             prop_assert_eq!(cell.prediction_error_us_max, 0.0);
             prop_assert_eq!(cell.overruns, 0);
@@ -451,9 +457,9 @@ proptest! {
         prop_assert_eq!(none.prediction_error_us_max, 0.0);
     }
 
-    /// A thread that may not sleep does not, whatever the policy; where nothing is atomic it does.
+    /// Under `all`, references of the kernel sleep only if they are not atomic.
     #[test]
-    fn atomic_sections_never_sleep(records in anything(60, 4), frames in 6u64..50) {
+    fn atomic_references_never_sleep(records in any_references(60, 4), frames in 6u64..50) {
         let kernel: Vec<Record> = records
             .iter()
             .map(|r| Record {
@@ -461,12 +467,11 @@ proptest! {
                 ..*r
             })
             .collect();
-        let cell = ask(&bare(), "all", frames).cell(&kernel);
+        let cell = simulation(&bare(), "all", frames).cell(&kernel);
         prop_assert_eq!((cell.slept, cell.passed_to_kernel), (0, cell.embedded_faults));
-        let atomic = KindSet(0);
-        let free = Ask { replay: Replay { atomic, ..Replay::default() }, ..ask(&bare(), "all", frames) };
-        let cell = free.cell(&kernel);
-        // All but those whose page was lost while they slept.
+        let replay = Replay { atomic: KindSet(0), ..Replay::default() };
+        let cell = Simulation { replay, ..simulation(&bare(), "all", frames) }.cell(&kernel);
+        // A thread does not sleep again for a page that was evicted while it slept.
         prop_assert!(cell.slept >= cell.embedded_faults / 2, "{cell:?}");
     }
 }
@@ -480,15 +485,16 @@ fn stored_pages_come_from_the_flash() {
     let records: Vec<Record> = (0..300)
         .map(|page| record(0, page, if page < 50 { Kind::Store } else { Kind::Load }, 10))
         .collect();
-    let cell = Ask { replay, precondition: used, ..ask(&bare(), "none", 100) }.cell(&records);
+    let cell = Simulation { replay, precondition: used, ..simulation(&bare(), "none", 100) }
+        .cell(&records);
     // 100 fill the DRAM; each of the other 200 evicts, the first 50 of those a written page.
     assert_eq!((cell.page_faults, cell.embedded_faults, cell.flash_reads), (300, 300, 300));
     assert_eq!((cell.faults_while_filling, cell.from_flash), (100, 300));
     assert_eq!((cell.evictions, cell.dirty_evictions), (200, 50));
     let mean = (300.0 * 25.05 + 50.0 * 200.05) / 300.0;
     assert!((cell.predicted_us_mean - mean).abs() < 1e-9, "{cell:?}");
-    // A flash that holds nothing has nothing to read.
-    let cell = Ask { replay, ..ask(&bare(), "none", 100) }.cell(&records);
+    // An empty flash is not read.
+    let cell = Simulation { replay, ..simulation(&bare(), "none", 100) }.cell(&records);
     assert_eq!((cell.flash_reads, cell.dirty_evictions), (0, 200));
     assert_eq!((cell.faults_while_filling, cell.from_flash), (0, 0));
 }
@@ -507,16 +513,15 @@ fn atomic_kinds_by_name() {
     }
 }
 
-/// With zero costs and enough threads, passing every fault to the kernel is never slower than waiting,
-/// and much faster while the flash is not saturated.
+/// With a kernel that takes no time and several threads, passing every fault to it is faster than stalling.
 #[test]
-fn free_switches_never_lose() {
+fn sleeping_saves_time_if_switches_are_free() {
     for seed in 0..8 {
         for (threads, instr, write) in [(2, 20_000, 0.0), (4, 20_000, 0.0), (8, 60_000, 0.3)] {
-            let records = mix(threads, 64, 400, instr, write, seed);
+            let records = random_references(threads, 64, 400, instr, write, seed);
             let frames = 16 * u64::from(threads);
-            let none = ask(&free(), "none", frames).cell(&records);
-            let all = ask(&free(), "all", frames).cell(&records);
+            let none = simulation(&free_kernel(), "none", frames).cell(&records);
+            let all = simulation(&free_kernel(), "all", frames).cell(&records);
             assert!(all.seconds < none.seconds, "{threads} {seed}: {all:?} {none:?}");
             assert!(none.cpu_idle == 0.0 && all.slept > 100);
         }
@@ -526,12 +531,12 @@ fn free_switches_never_lose() {
 /// Asymptotic bounds of a closed system (Denning and Buzen 1978): with CPU demand D and flash
 /// demand F of a reference and N threads, X <= min(1/D, 1/F, N/(D+F)); and with N = 1, X = 1/(D+F).
 #[test]
-fn throughput_keeps_to_its_bounds() {
+fn throughput_is_within_its_bounds() {
     for threads in [1, 2, 4, 16] {
         for instr in [2_000, 50_000, 200_000] {
-            let records = mix(threads, 64, 300, instr, 0.0, 7);
+            let records = random_references(threads, 64, 300, instr, 0.0, 7);
             let frames = 20 * u64::from(threads);
-            let cell = ask(&free(), "all", frames).cell(&records);
+            let cell = simulation(&free_kernel(), "all", frames).cell(&records);
             let n = f64::from(threads);
             let flash = cell.services as f64 * cell.predicted_us_mean / 1e6;
             let least = cell.cpu_busy.max(cell.die_busy / 8.0).max((cell.cpu_busy + flash) / n);
@@ -546,21 +551,20 @@ fn throughput_keeps_to_its_bounds() {
 /// Threads whose pages lie on the same dies wait for one another: services take longer than
 /// predicted, and some sleepers wake too early.
 #[test]
-fn queueing_makes_predictions_short() {
-    let records = mix(16, 64, 300, 100, 0.5, 3);
-    let cell = ask(&free(), "all", 200).cell(&records);
+fn queueing_makes_services_longer_than_predicted() {
+    let records = random_references(16, 64, 300, 100, 0.5, 3);
+    let cell = simulation(&free_kernel(), "all", 200).cell(&records);
     assert!(cell.prediction_error_us_mean > 10.0, "{cell:?}");
     assert!(cell.actual_us_mean > cell.predicted_us_mean && cell.overruns > 0, "{cell:?}");
     let error = cell.actual_us_mean - cell.predicted_us_mean - cell.prediction_error_us_mean;
     assert!(error.abs() < 1e-6);
 }
 
-/// Two threads that take turns of 100 references of 1,000 instructions, with pages of their own:
-/// within a narrow window each waits for the other, in a wide one the second runs while the first
-/// sleeps.
+/// Two threads with separate pages alternate every 100 references of 1,000 instructions. In a narrow
+/// window each waits for the other; in a wide one, the second runs while the first sleeps.
 #[test]
 fn the_window_keeps_threads_in_the_order_of_the_trace() {
-    let one = mix(1, 64, 4000, 1000, 0.0, 1);
+    let one = random_references(1, 64, 4000, 1000, 0.0, 1);
     let records: Vec<Record> = one
         .chunks(100)
         .flat_map(|turn| {
@@ -569,45 +573,51 @@ fn the_window_keeps_threads_in_the_order_of_the_trace() {
         })
         .collect();
     let seconds = |window| {
-        let ask = Ask { replay: Replay { window, ..Replay::default() }, ..ask(&free(), "all", 64) };
-        ask.cell(&records).seconds
+        let simulation = Simulation {
+            replay: Replay { window, ..Replay::default() },
+            ..simulation(&free_kernel(), "all", 64)
+        };
+        simulation.cell(&records).seconds
     };
     let all: Vec<f64> = [1, 10_000, 100_000, 200_000, 400_000, 1 << 40].map(seconds).into();
     assert!(all.windows(2).all(|pair| pair[1] <= pair[0] * 1.02), "{all:?}");
     assert!(all[5] < 0.7 * all[0], "{all:?}");
-    // The order of the trace, to the letter: one thread could have made it.
+    // The narrowest window: as if one thread made all references.
     let alone: Vec<Record> = records.iter().map(|r| Record { thread: 0, ..*r }).collect();
-    let alone = ask(&free(), "all", 64).cell(&alone).seconds;
+    let alone = simulation(&free_kernel(), "all", 64).cell(&alone).seconds;
     assert!((all[0] / alone - 1.0).abs() < 0.02, "{all:?} {alone}");
 }
 
-/// A thread that only computes and one that often sleeps for flash: if a woken thread takes the core, it
-/// ends long before the other; if it waits for its turn, only after it.
+/// One thread often sleeps for flash, the other only computes. With wake-up preemption, the first ends
+/// early in the run; without it, near the end.
 #[test]
-fn sleepers_take_the_core_when_they_wake() {
-    let sleeper = mix(1, 64, 200, 10, 0.0, 3);
+fn woken_threads_preempt_the_running_one() {
+    let sleeper = random_references(1, 64, 200, 10, 0.0, 3);
     let hog = (0..1000).map(|_| record(1, 4000, Kind::Load, 100_000));
     let records: Vec<Record> = sleeper.into_iter().chain(hog).collect();
-    let asleep = |wakeup_ns| {
-        let host = Host { wakeup_ns, ..free() };
+    let sleeper_end = |wakeup_ns| {
+        let host = Host { wakeup_ns, ..free_kernel() };
         let window = 1 << 40;
-        let ask = Ask { replay: Replay { window, ..Replay::default() }, ..ask(&host, "all", 20) };
-        let (cell, detail) = ask.run(&records);
+        let simulation = Simulation {
+            replay: Replay { window, ..Replay::default() },
+            ..simulation(&host, "all", 20)
+        };
+        let (cell, detail) = simulation.run(&records);
         assert!(cell.slept > 50, "{cell:?}");
         detail.timeline.threads[0].len() as f64 * detail.timeline.stretch_ns as f64
             / 1e9
             / cell.seconds
     };
-    let (takes, waits) = (asleep(Some(1000)), asleep(None));
+    let (takes, waits) = (sleeper_end(Some(1000)), sleeper_end(None));
     assert!(takes < 0.3 && waits > 0.9, "{takes} {waits}");
 }
 
 #[test]
-fn a_used_drive_collects_and_it_shows_in_the_prediction() {
-    let records = mix(2, 3000, 6000, 100, 1.0, 5);
-    let fresh = ask(&bare(), "smart:50us", 1000).cell(&records);
-    let ask = Ask { precondition: USED, ..ask(&bare(), "smart:50us", 1000) };
-    let (cell, detail) = ask.run(&records);
+fn garbage_collection_of_a_used_drive_raises_predictions() {
+    let records = random_references(2, 3000, 6000, 100, 1.0, 5);
+    let fresh = simulation(&bare(), "smart:50us", 1000).cell(&records);
+    let simulation = Simulation { precondition: USED, ..simulation(&bare(), "smart:50us", 1000) };
+    let (cell, detail) = simulation.run(&records);
     assert_eq!((fresh.gc_collections, fresh.write_amplification), (0, 1.0));
     assert!(detail.conditioned.unwrap().collecting);
     assert!(cell.gc_collections > 10 && cell.write_amplification > 1.0, "{cell:?}");
@@ -615,42 +625,43 @@ fn a_used_drive_collects_and_it_shows_in_the_prediction() {
     assert!(cell.erases_most > cell.erases_least);
 }
 
-/// Without queueing, a service takes longer than predicted only by its erases, which predictions omit.
+/// Without queueing, a service takes longer than predicted only by its erases (1.5 ms each).
 #[test]
-fn erasing_is_what_a_prediction_leaves_out() {
-    let records = mix(1, 3000, 12000, 100, 1.0, 5);
-    let cell = Ask { precondition: USED, ..ask(&bare(), "none", 1000) }.cell(&records);
+fn predictions_omit_only_erases() {
+    let records = random_references(1, 3000, 12000, 100, 1.0, 5);
+    let cell =
+        Simulation { precondition: USED, ..simulation(&bare(), "none", 1000) }.cell(&records);
     assert!(cell.gc_collections > 10 && cell.late_services <= cell.gc_collections, "{cell:?}");
     assert!((cell.late_erase - cell.gc_collections as f64 * 1.5e-3).abs() < 1e-9, "{cell:?}");
     assert_eq!((cell.late_die, cell.late_channel), (0.0, 0.0));
-    // The rest is what was counted: reads, programs, and a DRAM access for each page in and out.
+    // Predictions are reads (25 us), programs (200 us), and a DRAM access per page in and out (50 ns).
     let moved = cell.flash_reads as f64 * 25.0 + cell.flash_programs as f64 * 200.0;
     let dram = (cell.evictions + cell.dirty_evictions) as f64 * 0.05;
     let predicted = cell.predicted_us_mean * cell.services as f64;
     assert!((predicted / (moved + dram) - 1.0).abs() < 1e-9, "{cell:?}");
 }
 
-/// A walk reads both tables through the CPU's caches, or the device's from the device.
+/// A walk reads the page table through the CPU caches, and the device's mapping table as `l2p` says.
 #[test]
 fn walks_read_both_tables() {
     let host = Host::new(&machine(), None).unwrap();
-    // 40 pages in turn, too many for the TLB, each by a line in a set of its own.
+    // 40 pages in turn, too many for the TLB; their lines are in different cache sets.
     let records: Vec<Record> = (0..400)
         .map(|at| Record { addr: at % 40 * (4096 + 64), ..record(0, 0, Kind::Load, 10) })
         .collect();
     let [cached, device] = [L2p::Cached, L2p::Device].map(|l2p| {
-        let cell = ask(&Host { l2p, ..host.clone() }, "none", 100).cell(&records);
+        let cell = simulation(&Host { l2p, ..host.clone() }, "none", 100).cell(&records);
         assert_eq!(cell.tlb_misses, 400);
         (cell.accesses, (cell.cpu_walk * 1e9).round() as u64)
     });
-    // 40 entries lie in 5 lines of either table; two lines of directories are read once. Of the
-    // device's table the first 40 walks know nothing.
+    // 40 entries are 5 lines of either table; two lines of directories are read once. The first 40 walks
+    // do not read the mapping table, as the device does not have the pages yet.
     assert_eq!(cached, (40 + 7 + 5, (7 + 5) * 50 + (400 - 5) + (360 - 5)));
     assert_eq!(device, (40 + 7 + 360, (7 + 360) * 50 + (400 - 5)));
 }
 
-/// The file is read from disk once for each 128 KiB, the next one asked for ahead; the thread
-/// sleeps meanwhile and another runs.
+/// A file is read from disk in units of 128 KiB, with the next unit prefetched; the thread sleeps
+/// meanwhile and another runs.
 #[test]
 fn the_disk_reads_ahead() {
     let mut machine = machine();
@@ -660,40 +671,40 @@ fn the_disk_reads_ahead() {
     let run = |kind: Kind, page: &dyn Fn(u64) -> u64| {
         let mut records: Vec<Record> = (0..64).map(|at| record(0, page(at), kind, 10)).collect();
         records.extend((0..64).map(|_| record(1, 5, Kind::Load, 1000)));
-        let (cell, detail) = ask(&host, "all", 200).run(&records);
+        let (cell, detail) = simulation(&host, "all", 200).run(&records);
         let disk: u64 = detail.timeline.threads[0].iter().map(|s| s[3]).sum();
         assert!((disk as f64 / 1e9 / cell.seconds - 1.0).abs() < 0.02, "{cell:?}");
         assert_eq!((cell.page_faults, cell.embedded_faults), (65, 0));
         (cell.disk_reads, cell.seconds)
     };
-    // An access of a disk: seek, half a turn, 128 KiB. What follows takes its transfer alone; the
-    // third read is of what nobody wants.
+    // A random read: seek, half a rotation, transfer of 128 KiB. A sequential read is the transfer alone.
+    // The 64 pages are two reads; the third is an unused prefetch.
     let transfer = 131_072.0 / 156e6;
     let access = 8.5e-3 + 4.166_667e-3 + transfer;
     let (reads, seconds) = run(Kind::KernelLoad, &|at| 1000 + at);
     assert!((seconds - access - transfer).abs() < 3e-4, "{seconds}");
     assert_eq!(reads, 3);
-    // Here and there: an access for each.
+    // Scattered pages: a random read for each.
     let (reads, seconds) = run(Kind::KernelLoad, &|at| 1000 + at * 33);
     assert!((seconds / access / 64.0 - 1.0).abs() < 1e-3, "{seconds}");
     assert_eq!(reads, 64);
-    // Code, backwards: what lies around a page comes with it.
+    // Code, backwards: a read includes pages before the requested one.
     assert_eq!(run(Kind::Fetch, &|at| 2000 - at).0, 4);
 }
 
 #[test]
 fn caches_filter_what_reaches_the_device() {
     let host = Host::new(&machine(), None).unwrap();
-    let records = mix(2, 4, 4000, 10, 0.3, 1);
-    let all = ask(&bare(), "none", 20).cell(&records);
-    let cell = ask(&host, "none", 20).cell(&records);
-    // Walks for eight pages read an entry each, of one line, and two of directories.
+    let records = random_references(2, 4, 4000, 10, 0.3, 1);
+    let all = simulation(&bare(), "none", 20).cell(&records);
+    let cell = simulation(&host, "none", 20).cell(&records);
+    // Walks read eight entries, which are in one line, and two lines of directories.
     assert_eq!((all.accesses, cell.accesses), (8000 + 8 + 2, 8 + 1 + 2));
     assert!(cell.seconds < all.seconds);
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_options_are_refused() {
     let none = || Ok(Host::new(&machine(), None).unwrap());
     let options = |epf: &[&str], dram: &[u64], share: f64| {
         let epf: Vec<String> = epf.iter().map(|text| (*text).to_owned()).collect();
@@ -717,12 +728,13 @@ fn what_cannot_be_is_refused() {
     );
     let error = Host::new(&Machine::load("cxl", "".as_ref()).unwrap(), None).unwrap_err();
     assert!(error.to_string().contains("has no [cpu], which the ssd study needs"), "{error}");
+    // Three threads and three frames.
     let umd = Umd::new(&machine(), 3 * 4096).unwrap();
     let conditioned = { umd }.precondition(&FRESH);
     let umd = Umd::new(&machine(), 3 * 4096).unwrap();
     let host = bare();
     let run = Run::new(&host, epf::parse("none").unwrap(), Replay::default(), umd, conditioned);
-    let mut records = mix(3, 4, 1, 1, 0.0, 1).into_iter();
+    let mut records = random_references(3, 4, 1, 1, 0.0, 1).into_iter();
     let mut source = |batch: &mut Batch| {
         batch.clear();
         records.by_ref().for_each(|record| batch.push(record));

@@ -1,18 +1,17 @@
-//! Thread states over time, as shares of at most [`MAX_STRETCHES`] equal intervals.
+//! Thread states over time, in at most [`MAX_STRETCHES`] equal intervals (stretches).
 
 use serde::Serialize;
 
-/// Largest number of stretches; when a run outgrows them, two become one.
+/// Largest number of stretches; when a run outgrows them, pairs are merged.
 pub const MAX_STRETCHES: usize = 2048;
 
-/// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Runs; through the exception too, where it may not sleep after one.
+    /// Runs, which includes exceptions after which it may not sleep.
     Run = 0,
     /// Holds the core and waits for the device.
     Stall = 1,
-    /// Sleeps, as an embedded page fault made it.
+    /// Sleeps for an embedded page fault.
     Sleep = 2,
     /// Waits for the disk.
     Disk = 3,
@@ -21,7 +20,6 @@ pub enum State {
 /// Nanoseconds in each state, of one thread in one stretch.
 pub type Shares = [u64; 4];
 
-/// A timeline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
     /// Nanoseconds of a stretch.
@@ -43,7 +41,7 @@ impl Timeline {
             return;
         }
         while (end - 1) / self.stretch_ns >= MAX_STRETCHES as u64 {
-            self.halve();
+            self.merge_pairs();
         }
         let stretches = crate::slot(&mut self.threads, thread);
         let last = ((end - 1) / self.stretch_ns) as usize;
@@ -58,7 +56,7 @@ impl Timeline {
         }
     }
 
-    fn halve(&mut self) {
+    fn merge_pairs(&mut self) {
         self.stretch_ns *= 2;
         for stretches in &mut self.threads {
             *stretches = stretches

@@ -1,4 +1,4 @@
-//! Costs by area: the names of mappings, as `nearfar explain` has them.
+//! Costs by area, which are mappings with the names that `nearfar explain` uses.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,6 @@ use crate::paging::machine::waits::{PageSize, Watch};
 /// An area under a policy. Times are averages per reference of the program.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Area {
-    /// The policy.
     pub policy: String,
     /// Name of the mapping in which its pages were first touched.
     pub area: String,
@@ -24,11 +23,11 @@ pub struct Area {
     pub wait_ns: f64,
     /// Faults and swap.
     pub fault_ns: f64,
-    /// Part of these that fills memory.
+    /// Part of `fault_ns` that fills memory for the first time.
     pub start_ns: f64,
     /// Mean private memory.
     pub mean_bytes: f64,
-    /// The part in pages larger than 4 KiB.
+    /// Part of `mean_bytes` in pages larger than 4 KiB.
     pub large_bytes: f64,
 }
 
@@ -43,13 +42,14 @@ pub struct Areas {
     seen: usize,
     /// By area: first and last page of new blocks.
     bounds: FxHashMap<u32, (u64, u64)>,
-    /// Faults that mapped pages of the page cache, by area, and all of them.
+    /// Faults that mapped pages of the page cache, by area.
     maps: FxHashMap<u32, u64>,
+    /// Their sum.
     mapped: u64,
 }
 
 impl Areas {
-    /// Before the first record.
+    /// The state before the first record.
     ///
     /// # Errors
     /// If the events cannot be read.
@@ -71,11 +71,10 @@ impl Areas {
         std::mem::take(&mut self.born)
     }
 
-    /// Name all areas.
     pub fn finish(self) -> Named {
         let (merged, mut texts) = self.names.finish();
         let final_id = |id: u32| merged.get(id as usize).copied().unwrap_or(id);
-        // Without events, areas are runs of touched ranges.
+        // Without events, areas are touched address ranges, which name them.
         let mut bounds: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
         for (id, (low, high)) in self.bounds {
             let total = bounds.entry(final_id(id)).or_insert((low, high));
@@ -92,7 +91,7 @@ impl Areas {
 
 /// The names of all areas.
 pub struct Named {
-    /// Final area by first number.
+    /// Final area by the number that it had first.
     merged: Vec<u32>,
     texts: Vec<Option<String>>,
     maps: FxHashMap<u32, u64>,

@@ -1,8 +1,8 @@
 //! The `thp` study: a program under the kernel's settings for transparent huge pages.
 //!
-//! One pass over the trace, as the machine's view of [`crate::paging`]; what differs between settings
-//! is simulated for each: the pages of private memory, TLBs and page walks, faults, reclaim and swap,
-//! and khugepaged in the program's own time. Files are in memory that is not limited.
+//! The trace is read once, as for the machine's view of [`crate::paging`]. Each setting has a simulation of
+//! the pages of private memory, TLBs and page walks, faults, reclaim and swap, and khugepaged, which runs by
+//! the program's clock. Memory for files is not limited.
 
 mod areas;
 
@@ -26,11 +26,11 @@ use crate::paging::options::MemorySize;
 pub use areas::Area;
 use areas::{Areas, Born};
 
-/// A fault that takes longer stalls its thread noticeably.
+/// Faults that take longer than 100 us count as stalls.
 const STALL_NS: f64 = 100e3;
 /// log2 of 4 KiB.
 const SMALL: u32 = 12;
-/// References to a thread's last pages are not simulated, so a memory must hold many more.
+/// Minimum memory: many more pages than a thread's most recent ones, whose references are not simulated.
 const MIN_PAGES: u64 = 64;
 
 nearfar_schema::choices! {
@@ -180,9 +180,8 @@ pub struct Study {
 
 /// The result of a study.
 pub struct Outcome {
-    /// A row per policy.
     pub rows: Vec<Row>,
-    /// The course of each policy.
+    /// Memory over time under each policy.
     pub points: Vec<Point>,
     /// Areas under each policy, if requested.
     pub areas: Vec<Area>,
@@ -337,7 +336,7 @@ impl Study {
             huge += passed * two[0].huge_bytes as f64;
         }
         let lasted = course.last().map_or(0.0, |last| last.ns).max(1.0);
-        // Faults by time.
+        // Duration and number of each kind of fault.
         let allocated = (0..ORDERS)
             .map(|order| (self.processor.zero_fill_ns(SMALL + order as u32), faults.pages[order]));
         let swapped = (self.processor.map_ns + self.swap_ns(), faults.swap_ins);
@@ -389,7 +388,7 @@ fn options(threads: usize, memory: Option<&OneMemory>) -> Result<paging::Options
     Ok(paging::Options { lifetimes: true, files: false, threads, ..options })
 }
 
-/// The course at equal steps of time.
+/// Memory in the middle of each of `points` equal parts of the run.
 fn at_equal_times<'a>(
     policy: &'a str,
     course: &'a [Moment],
@@ -397,7 +396,6 @@ fn at_equal_times<'a>(
 ) -> impl Iterator<Item = Point> + 'a {
     let lasted = course.last().map_or(0.0, |last| last.ns);
     (0..points).map(move |point| {
-        // In the middle of each part.
         let ns = lasted * (point as f64 + 0.5) / points as f64;
         let after = course.partition_point(|moment| moment.ns <= ns);
         let moment = course.get(after.saturating_sub(1)).copied().unwrap_or_default();

@@ -1,17 +1,15 @@
-//! Several instances of a traced program side by side, for programs that are too small for the
-//! queues and batches of policies.
+//! Several copies of a traced program that is too small for the queues and batches of policies.
 //!
-//! Copies share no pages, like virtual machines. They take turns of [`SLICE`] accesses, and each
-//! starts at another position of the trace, so that they are in different phases. At the end of the
-//! trace a copy frees its pages (with lifetimes) and continues from the start, up to its initial
-//! position.
+//! Copies share no pages, like virtual machines. They take turns of [`SLICE`] accesses. Each starts at
+//! another position of the trace, so that they are in different phases. At the end of the trace, a copy
+//! frees its pages if they have lifetimes, and continues from the start up to its initial position.
 
 use nearfar_kernel::tiering::Page;
 
 use super::engine::{Block, End};
 
-/// Accesses per turn. A round of all copies of a program at 1/256 (108 MiB) is shorter than any
-/// period of the policies at that scale, and a copy's pages are still in the TLB.
+/// Accesses per turn. At scale 1/256 (108 MiB), a round of all copies is shorter than any period of the
+/// policies, and at a copy's next turn its pages are still in the TLB.
 const SLICE: u64 = 64;
 
 /// The copies of a program.
@@ -19,7 +17,6 @@ const SLICE: u64 = 64;
 pub(super) struct Copies {
     /// The accesses of one copy, for the whole trace.
     whole: Block,
-    /// Number of copies.
     pub(super) count: u32,
     /// Page numbers per copy.
     pages: u32,
@@ -28,13 +25,13 @@ pub(super) struct Copies {
     slice: u64,
 }
 
-/// The copy that runs.
+/// The copy whose turn it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Turn {
     copy: u32,
-    /// Accesses of every copy before this round.
+    /// Accesses of each copy in earlier rounds.
     before: u64,
-    /// Accesses of this copy in its turn.
+    /// Accesses of this copy in its turn so far.
     done: u64,
 }
 
@@ -53,12 +50,11 @@ impl Copies {
         Self { slice, ..self }
     }
 
-    /// Accesses of one copy.
     fn length(&self) -> u64 {
         self.whole.accesses.len() as u64
     }
 
-    /// Start of a copy in the trace.
+    /// The initial position of a copy in the trace.
     fn begin(&self, copy: u32) -> u64 {
         (u128::from(self.length()) * u128::from(copy) / u128::from(self.count)) as u64
     }

@@ -2,7 +2,7 @@
 
 use nearfar_hardware::node::{KernelCosts, NodeModel};
 
-/// Maximum number of nodes: two bits of a page-table byte.
+/// Maximum number of nodes, which have two bits in a page-table entry.
 pub const MAX_NODES: usize = 4;
 
 /// The parameters of a machine, in the units of the simulation.
@@ -25,24 +25,23 @@ pub struct Hardware {
 pub struct Program {
     /// Its first page number.
     pub first: u32,
-    /// Its share of the fastest node; 0: it has none.
+    /// Its share of the fastest node; 0: no share.
     pub share: f64,
-    /// Threads of the program. With one, its page-table changes cause no interrupts.
+    /// Threads of the program. With several, removing translations costs a TLB shootdown.
     pub threads: u32,
-    /// Bytes of an access.
     pub access_bytes: u64,
-    /// Threads that run at the same time, each with a clock and a TLB. With one on the machine, accesses
-    /// take the idle latency; with more, latency follows the load.
+    /// Threads to simulate, each with a clock and a TLB. With one on the machine, accesses take the idle
+    /// latency; with more, latency follows the load.
     pub parallel: u32,
     /// Divisor of the latency of an access: the lines that a thread has in flight at once, or the pages
     /// that it streams.
     pub overlap: f64,
-    /// Processor time of an access, picoseconds.
+    /// Processor time of an access besides its latency, picoseconds.
     pub work: f64,
 }
 
 impl Program {
-    /// Picoseconds of an access to a node while others use the share `busy` of it.
+    /// Picoseconds of an access to a node while others use the share `busy` of its bandwidth.
     pub fn access_ps(&self, node: &NodeModel, write: bool, busy: f64) -> f64 {
         node.access_ps(self.access_bytes, write, busy, self.overlap)
     }
@@ -51,27 +50,26 @@ impl Program {
 /// Counts of events. Pages are counted in frames of 4 KiB, so a huge page counts 512.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames of the fastest node that new pages got.
+    /// Frames allocated on the fastest node.
     pub fast_allocated: u64,
-    /// Frames of the fastest node that pages had when the program released them.
+    /// Frames on the fastest node that the program freed.
     pub fast_freed: u64,
     /// Frames moved to a faster node.
     pub promotions: u64,
     /// Frames moved to a slower node.
     pub demotions: u64,
-    /// Of these, by mapping the shadow again.
+    /// Demotions onto the page's shadow, without a copy.
     pub demotions_remapped: u64,
-    /// Of these, by copying.
+    /// Demotions by copying.
     pub demotions_copied: u64,
-    /// Promotions that kept a shadow.
+    /// Promotions that kept the old frame as a shadow.
     pub shadow_copies: u64,
     /// Shadows freed because their master was written.
     pub shadow_faults: u64,
     /// Shadows freed for their frames.
     pub shadow_reclaims: u64,
-    /// Copies given up because the page was written meanwhile.
+    /// Copies aborted because the page was written during the copy.
     pub aborts: u64,
-    /// Hint faults.
     pub hint_faults: u64,
     /// Write-protect faults, on shadowed pages and others.
     pub write_faults: u64,
@@ -81,12 +79,11 @@ pub struct Counters {
     pub splits: u64,
     /// Program accesses by node and load or store.
     pub accesses: [[u64; 2]; MAX_NODES],
-    /// TLB misses.
     pub tlb_misses: u64,
 }
 
 impl Counters {
-    /// All of them.
+    /// All counters, in a fixed order.
     pub fn all(&self) -> Vec<u64> {
         let Self {
             fast_allocated,

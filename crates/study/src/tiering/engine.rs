@@ -1,7 +1,7 @@
-//! The program's accesses on the event clock.
+//! Runs the program's accesses, and the policy's threads between them.
 //!
-//! Most accesses have no effect on policies: they run in a fast path until a fault, a sample or a
-//! due thread. Then the policy is called.
+//! Most accesses do not involve the policy: a fast path runs them until a fault, a sample or a due
+//! thread. Then the policy is called.
 
 use nearfar_hardware::node::LINE;
 use nearfar_hardware::table::prefetch;
@@ -21,44 +21,40 @@ pub use block::{Access, Block, End};
 pub use threads::Queue;
 use threads::endless_faults;
 
-/// The program's share of bandwidth is measured this often.
+/// Period in which the program's bandwidth is measured.
 const METER_PERIOD: Time = Time::from_ps(1_000_000_000);
-/// Lines of one access that miss; the processor's streamer prefetches the others. Assumption: it
-/// starts after three consecutive lines.
+/// Lines of one access whose loads count as misses for sampling; the streamer prefetches the others.
+/// Assumption: it starts after three consecutive lines.
 const DEMAND_LINES: i64 = 3;
 /// Page-table entries are prefetched this many accesses ahead.
 const AHEAD: usize = 32;
 /// Faults of one access after which the policy is considered broken.
 const MAX_FAULTS: u32 = 10_000;
 
-/// The entry of pages beyond the table, such as [`Access::ZEROS`]: a TLB hit needs no kernel, a
-/// miss does.
+/// The entry of pages beyond the table, such as [`Access::ZEROS`]: on the fastest node, and armed so that a
+/// TLB miss enters the kernel.
 const BEYOND: Entry = entry::at(NodeId::FAST, None) | ARMED;
 
-/// Why the tight loop ended.
+/// Why the fast path stopped.
 enum Stop {
-    /// All accesses are done.
     End,
     /// The access needs the kernel.
     Fault,
-    /// The access was sampled.
     Sample,
-    /// A thread or the meter is due.
+    /// A thread or a bandwidth measurement is due.
     Due,
 }
 
 /// A machine and its policy.
 pub struct Engine {
-    /// The machine.
     pub world: World,
-    /// The policy.
     pub policy: Box<dyn Policy>,
-    meter: Time,
+    meter_due: Time,
     huge: bool,
 }
 
 impl Engine {
-    /// Make a policy in `world`; pages are mapped as huge pages if `huge`.
+    /// Start the policy of `make` in `world`; pages are mapped as huge pages if `huge`.
     ///
     /// # Errors
     /// Errors of `make`.
@@ -76,7 +72,7 @@ impl Engine {
                 worker.due = at;
             }
         }
-        Ok(Self { world, policy, meter: METER_PERIOD, huge })
+        Ok(Self { world, policy, meter_due: METER_PERIOD, huge })
     }
 
     /// Map a page at its first touch.
@@ -145,7 +141,7 @@ impl Engine {
         }
     }
 
-    /// Run the program's accesses, and apply the ends between them.
+    /// Run a block's accesses, and the ends between them.
     ///
     /// # Errors
     /// As [`run`](Engine::run).
@@ -184,7 +180,7 @@ impl Engine {
     /// Run the program's accesses.
     ///
     /// # Errors
-    /// Memory is full; a page number out of bounds; a policy that never lets a page go.
+    /// Memory is full; a page number out of bounds; a policy that lets a page fault for ever.
     pub fn run(&mut self, accesses: &[Access]) -> Result<()> {
         let mut rest = accesses;
         self.run_due(self.world.clock, true);
@@ -215,16 +211,16 @@ impl Engine {
         Ok(())
     }
 
-    /// When the next thread, or the meter, is due.
+    /// When the next thread or bandwidth measurement is due.
     fn due(&self) -> Time {
-        self.world.workers.iter().map(|worker| worker.due).fold(self.meter, Time::min)
+        self.world.workers.iter().map(|worker| worker.due).fold(self.meter_due, Time::min)
     }
 
-    /// The fast path, until a thread or another thread of the program, at `horizon`, is due. Returns
-    /// how many accesses were done and why it stopped.
+    /// Run accesses up to a [`Stop`]; at `horizon`, another thread of the program is due. Returns the number
+    /// of accesses done.
     ///
-    /// Takes the node from the page-table entry even on a TLB hit, because pages that move are
-    /// flushed. The entry was prefetched [`AHEAD`] accesses ago.
+    /// Takes the node from the page-table entry, prefetched [`AHEAD`] accesses ago, even on a TLB hit, because
+    /// migration flushes the TLB.
     fn run_fast_path(&mut self, accesses: &[Access], horizon: Time) -> (usize, Stop) {
         let due = self.due().min(horizon).ps();
         let world = &mut self.world;
@@ -250,8 +246,8 @@ impl Engine {
             let (found, hit) = tlb.look_up(page.number(), write);
             let entry = entries.get(page.index()).copied().unwrap_or(BEYOND);
             if !hit {
-                let wrong = ARMED | if write { PROTECTED } else { 0 };
-                if entry == entry::NONE || entry & wrong != 0 {
+                let faulting = ARMED | if write { PROTECTED } else { 0 };
+                if entry == entry::NONE || entry & faulting != 0 {
                     (done, stop) = (index, Stop::Fault);
                     break;
                 }
@@ -288,7 +284,7 @@ impl Engine {
         (done, stop)
     }
 
-    /// An access to the page of zeros that missed the TLB.
+    /// Run an access to the zero page that missed the TLB.
     fn read_zeros(&mut self, access: Access) {
         let world = &mut self.world;
         let page = access.page().number();
@@ -349,7 +345,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Add what the event cost to the program's time.
+    /// Add the event's cost to the program's clock.
     fn end_event(&mut self) {
         let cost = self.world.take_cost();
         self.world.spent(cost);
@@ -380,11 +376,11 @@ impl Engine {
         let until = self.world.clock.plus(span);
         self.run_due(until, false);
         self.world.wait_until(until);
-        self.meter = self.world.clock.plus(METER_PERIOD);
+        self.meter_due = self.world.clock.plus(METER_PERIOD);
         self.world.meter();
     }
 
-    /// Pass the coming reference counts to the policy.
+    /// Tell the policy each page's number of future accesses, free of charge.
     pub fn foresee(&mut self, counts: &[u32]) {
         self.world.event = self.world.clock;
         self.world.free_of_charge = true;
@@ -393,13 +389,14 @@ impl Engine {
         self.world.event_ended(self.world.clock);
     }
 
-    /// Run threads that are due, earliest first; the first of equals.
-    fn run_due(&mut self, until: Time, program: bool) {
+    /// Run policy threads that are due by `until`, earliest first, then oldest first; only kernel threads
+    /// unless `program_runs`.
+    fn run_due(&mut self, until: Time, program_runs: bool) {
         let mut until = until;
         loop {
             let mut next: Option<(usize, Time)> = None;
             for (index, worker) in self.world.workers.iter().enumerate() {
-                let runs = program || worker.context == Context::Kernel;
+                let runs = program_runs || worker.context == Context::Kernel;
                 if runs && worker.due <= until && next.is_none_or(|(_, due)| worker.due < due) {
                     next = Some((index, worker.due));
                 }
@@ -421,8 +418,8 @@ impl Engine {
             } else {
                 self.world.stepped(index, cost.max(MIN_STEP));
             }
-            if program {
-                // The step may have delayed the program, so more may be due.
+            if program_runs {
+                // The step may have delayed the program, so that more threads are due.
                 until = until.max(self.world.reached());
             } else {
                 // A sleeping program is not interrupted.
@@ -435,9 +432,9 @@ impl Engine {
             };
             self.world.event_ended(end);
         }
-        if program && self.meter <= self.world.clock {
+        if program_runs && self.meter_due <= self.world.clock {
             self.world.meter();
-            self.meter = self.world.clock.plus(METER_PERIOD);
+            self.meter_due = self.world.clock.plus(METER_PERIOD);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Values of options of a tiering study.
+//! Types of the tiering study's option values.
 
 use nearfar_kernel::tiering::POLICIES;
 use nearfar_schema::{Count, Entry, Given, Registry as _, Value};
@@ -33,7 +33,7 @@ impl Value for Loads {
     }
 }
 
-/// Shares of several programs, in proportion to these numbers.
+/// Shares of fast memory, one number per program, in proportion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shares(pub Vec<f64>);
 
@@ -95,7 +95,6 @@ impl Value for Policies {
 pub struct Scale {
     /// As it was written.
     pub text: String,
-    /// Its value.
     pub share: f64,
 }
 
@@ -132,7 +131,6 @@ pub enum Seeds {
     These(Vec<u64>),
 }
 
-/// Maximum number of seeds.
 const MAX_SEEDS: usize = 10_000;
 
 impl Seeds {

@@ -1,9 +1,9 @@
 //! Lifetimes of a trace's pages ([`crate::lifetimes`]), computed once as a list of steps that every
 //! run of the study applies.
 //!
-//! The pages of the study are the *frames* of a [`PageTable`]. A frame's number is derived from the
-//! address at which it began, so that numbers follow addresses. Frames that begin there while it is
-//! in use (for example by a forked child) have adjacent numbers.
+//! The pages of the study are the *frames* of a [`PageTable`], numbered in the order of the addresses at
+//! which they began. Frames of one address that are in use together (for example after a fork) have adjacent
+//! numbers.
 
 use std::ops::Range;
 
@@ -23,13 +23,13 @@ use crate::slot;
 pub(super) enum StepKind {
     /// A thread now runs in this address space.
     Space { thread: u32, space: u32 },
-    /// References to the 4 KiB of this number (address and space) now access this page.
+    /// References to this 4 KiB block (space and address) now access this page.
     Page { number: u64, page: Page },
     /// A page or its TLB entries are removed.
     End(End),
 }
 
-/// A change, with the number of the next access to a 4 KiB page.
+/// A change before the access of index `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub at: u64,
@@ -43,7 +43,7 @@ pub(super) struct Lives {
     pub steps: Vec<Step>,
     /// Upper bound of page numbers.
     pub pages: u64,
-    /// Peak number of base pages.
+    /// Peak number of base pages in use.
     pub peak: u64,
     /// Referenced 4 KiB pages, mapped or not.
     pub footprint: u64,
@@ -51,24 +51,25 @@ pub(super) struct Lives {
     pub accesses: u64,
 }
 
-/// Sentinel: a frame without a place.
 const NO_PLACE: u32 = u32::MAX;
 
-/// Places of frames, by the address at which they began; as many as were in use at once.
+/// Places: provisional page numbers of frames, reused after release.
 #[derive(Default)]
 struct Places {
+    /// First place of each page number at which frames began.
     first: PageMap<u32>,
     all: Vec<Place>,
 }
 
 struct Place {
     number: u64,
+    /// Next place of this page number.
     next: u32,
     used: bool,
 }
 
 impl Places {
-    /// A place at this page number that is not in use.
+    /// Take a free place of this page number.
     fn take(&mut self, number: u64) -> u32 {
         let new = self.all.len() as u32;
         let mut at = *self.first.entry(number).or_insert(new);
@@ -92,7 +93,7 @@ impl Places {
     /// Rank of each place by address.
     fn ranks(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.all.len() as u32).collect();
-        // Stable: places at one address stay in the order in which they came.
+        // Stable: places of one address stay in the order of their creation.
         order.sort_by_key(|place| self.all[*place as usize].number);
         let mut ranks = vec![0; order.len()];
         for (rank, place) in (0..).zip(order) {
@@ -165,7 +166,7 @@ pub(super) fn lives(
 }
 
 impl Builder {
-    /// Record the address space of the thread of the next access, which `addr` contains.
+    /// Record a change of the thread's address space, which `addr` contains.
     fn switch(&mut self, thread: u32, addr: u64) {
         if addr >> 63 == 1 {
             return;
@@ -196,7 +197,7 @@ impl Builder {
     fn reference(&mut self, number: u64, write: bool) {
         let block = self.blocks.reference(number, write);
         if self.changed() && self.shift > 0 {
-            // Other blocks of the page may have another place now.
+            // Other blocks of this page may have moved to another place.
             self.recent.clear();
         }
         if !self.blocks.watched(block) {
@@ -243,8 +244,8 @@ impl Builder {
                         lives.steps.pop_if(|last| *last == lost);
                         lives.steps.push(Step { at, kind: StepKind::End(End::Page(page)) });
                     }
-                    // It keeps its place: under pressure the kernel would free it instead of demoting it,
-                    // but no policy here does.
+                    // The page keeps its place: under pressure the kernel would free it instead of demoting
+                    // it, but no policy here does.
                     Action::Discard(_) | Action::UndoDiscard(_) => {}
                 }
             }

@@ -1,7 +1,7 @@
-//! The `tiering` study (SSP, 003, and earlier work): policies that move pages between fast
-//! and slow memory, in a simulated machine on an event clock.
+//! The `tiering` study: policies that move pages between fast and slow memory (SSP, NOMAD and others), in a
+//! discrete-event simulation of a machine.
 //!
-//! [`world`] is the machine: page table, TLB, frames and costs of actions. It executes the requests of a
+//! [`world`] is the machine: page table, TLB, frames and costs of actions. It executes the actions of a
 //! [`nearfar_kernel::tiering::Policy`]. [`engine`] runs a program's accesses, and the policy's threads
 //! when they are due. [`workload`] generates accesses, [`run`](mod@run) makes rows, and [`tenants`] runs
 //! several programs on one machine.

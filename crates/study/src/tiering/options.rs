@@ -95,11 +95,10 @@ impl Request {
     }
 }
 
-/// Default sizes of the fastest node for traces: machines are made
-/// for programs that are larger.
+/// Default sizes of the fastest node for traces, which are too small for the machines' own sizes.
 const FAST_SIZES: &str = "10%,...,100%";
 
-/// The machine of a run.
+/// The machine and settings of a study.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Nodes, fastest first.
@@ -108,11 +107,10 @@ pub struct Options {
     pub costs: KernelCosts,
     /// Cost of a first touch, picoseconds.
     pub first_touch: f64,
-    /// Entries of the TLB.
     pub tlb_entries: u64,
     /// Lines that a core can have in flight.
     pub fill_buffers: u64,
-    /// Sizes of the fastest node, each a run; none: the machine's.
+    /// Sizes of the fastest node, each a run; empty: the machine's.
     pub fast: Vec<MemorySize>,
     /// The slowest node's size in place of the machine's.
     pub slow: Option<MemorySize>,
@@ -124,7 +122,7 @@ pub struct Options {
     pub threads: usize,
     /// Points of the time series in a phase.
     pub points: u32,
-    /// Shares of the fastest node, in proportion; none, or one for each program.
+    /// Shares of the fastest node, in proportion: one for each program, or empty.
     pub shares: Vec<f64>,
 }
 
@@ -183,8 +181,8 @@ impl Request {
         Ok(Prepared::trace(name.to_owned(), pages, rounds))
     }
 
-    /// Default scale of the policies' times and sizes. Traces are not scaled, so policies shrink to
-    /// their size relative to the program that they were tuned with.
+    /// Default scale of the policies' times and sizes. For traces, which are not scaled, it is their peak
+    /// memory relative to that of the program that tuned the policies.
     pub fn policy_scale(&self, programs: &[Arc<Prepared>]) -> f64 {
         match programs.iter().any(|program| program.is_trace()) {
             true => (f64::from(resident(programs)) / TUNED_FRAMES).min(1.0),
@@ -202,7 +200,7 @@ impl Options {
     /// The nodes and costs of `machine`, costs times `cost_scale`.
     ///
     /// # Errors
-    /// An input error: the machine lacks nodes or costs, or the factor is not above 0.
+    /// An input error: the machine lacks nodes or costs, or the factor is negative.
     pub fn new(machine: &Machine, cost_scale: f64) -> Result<Self> {
         if !(cost_scale.is_finite() && cost_scale >= 0.0) {
             return Err(Error::input(
@@ -230,7 +228,7 @@ impl Options {
         })
     }
 
-    /// Check a request for `machine`. `trace`: of a trace, which is never scaled.
+    /// Check a request for `machine`. `trace`: whether it is for a trace, which is never scaled.
     ///
     /// # Errors
     /// As [`Options::new`]; copies of a generated workload.
@@ -257,7 +255,7 @@ impl Options {
         })
     }
 
-    /// The hardware for programs, and the number of their pages.
+    /// The hardware for `programs`, and the upper bound of their page numbers.
     ///
     /// # Errors
     /// More than 2^31 pages.
@@ -311,7 +309,7 @@ impl Options {
         (frames * FRAME) as f64 / self.scale / f64::from(1 << 30)
     }
 
-    /// Frames of each node, with `fast` for the fastest, for a program that has `pages` at once.
+    /// Frames of each node, for a program with a peak of `pages`; `fast` is the size of the fastest.
     ///
     /// # Errors
     /// An input error: a node of no frames, or less memory than pages.

@@ -1,4 +1,4 @@
-//! Rows and points of the series, from the counters of a tenant at two moments.
+//! Result rows and points of time series, from a tenant's counters at two moments.
 
 use nearfar_kernel::tiering::{FRAME, Time};
 use nearfar_schema::column::Seed;
@@ -156,12 +156,14 @@ impl FromIterator<Outcome> for Outcome {
     }
 }
 
-/// The memory of a run, by the size of its fastest node.
+/// The memory sizes of a run.
 #[derive(Clone)]
 pub(super) struct Fast {
+    /// Of the fastest node.
     pub bytes: u64,
+    /// Of the program's memory, if given so.
     pub fraction: Option<f64>,
-    /// Of every node.
+    /// Frames of each node.
     pub frames: Vec<u64>,
 }
 
@@ -173,7 +175,7 @@ pub(super) struct Case<'a> {
     pub seed: u64,
 }
 
-/// A tenant at a moment.
+/// A tenant's counters and clock at a moment.
 #[derive(Clone, Copy)]
 pub(super) struct Moment {
     pub counters: Counters,
@@ -192,11 +194,11 @@ impl Moment {
     }
 }
 
-/// MiB a second and the fastest node's share of accesses, between two moments.
-fn rates(bytes: u64, from: &Moment, to: &Moment) -> (f64, f64) {
+/// MiB/s and the fastest node's share of accesses, between two moments.
+fn rates(access_bytes: u64, from: &Moment, to: &Moment) -> (f64, f64) {
     let [before, after] = [from, to].map(|moment| moment.counters.accesses[0].iter().sum::<u64>());
     let accesses = to.accesses() - from.accesses();
-    let mib = (accesses * bytes) as f64 / f64::from(1 << 20);
+    let mib = (accesses * access_bytes) as f64 / f64::from(1 << 20);
     let seconds = (to.clock.since(from.clock).ps() as f64 / 1e12).max(1e-12);
     (mib / seconds, (after - before) as f64 / accesses.max(1) as f64)
 }

@@ -1,5 +1,5 @@
-//! Fast memory sizes x policies x seeds, in parallel, into rows and time series: the program alone, or with other
-//! tenants ([`super::tenants`]).
+//! Runs each fast memory size x policy x seed in parallel, and collects their rows and time series. Several
+//! programs run in [`super::tenants`].
 
 use std::sync::Arc;
 
@@ -24,17 +24,15 @@ pub type Make<'a> = Box<dyn Fn(&mut dyn Memory) -> Result<Made> + Sync + 'a>;
 
 /// A policy to run, by its label in results.
 pub struct PolicySource<'a> {
-    /// Label in results.
     pub label: String,
     /// Whether it knows the future.
     pub foresees: bool,
-    /// Creates it.
     pub make: Make<'a>,
 }
 
-/// Accesses generated at a time: they stay in the processor's cache.
+/// Accesses generated at a time, few enough to stay in the processor's cache.
 pub(super) const BLOCK: usize = 1 << 14;
-/// The same for each of several threads.
+/// [`BLOCK`] for each of several threads.
 const THREAD_BLOCK: u64 = 1 << 10;
 
 /// Run all `programs` together, under every policy with every seed. `on_progress` is called with the
@@ -114,7 +112,7 @@ pub(super) fn run_alone(
     let total: u64 = workload.phases.iter().map(|phase| phase.accesses).sum();
     let mut outcome = Outcome::default();
     let mut before = 0;
-    // A phase includes what happened since the one before: allocation, and the sleep before it.
+    // A row counts from the end of the previous phase, so that it includes allocation and the sleep.
     let mut from = Counters::default();
     for (index, phase) in workload.phases.iter().enumerate() {
         if phase.sleep > Time::default() {
@@ -161,7 +159,7 @@ pub(super) fn trace_changed() -> Error {
     Error::input("tiering", "the trace changed while it was read", "")
 }
 
-/// The accesses of a phase, thread by thread.
+/// The accesses of a program's threads in a phase.
 pub(super) struct Program {
     sources: Vec<Source>,
     /// Remaining accesses of each thread.

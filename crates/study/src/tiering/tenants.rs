@@ -1,7 +1,7 @@
 //! Several programs on one machine, each with its own pages, threads and phases.
 //!
-//! A tenant begins its next phase when all its threads have ended the one before, whatever the others do:
-//! they share nothing but memory and the policy.
+//! A tenant begins its next phase when all its threads have ended the previous one, whatever other tenants
+//! do: they share only memory and the policy.
 
 use std::sync::Arc;
 
@@ -16,24 +16,22 @@ use super::rows::{Case, Moment, Outcome};
 use super::run::{BLOCK, Program, trace_changed};
 use super::workload::Prepared;
 
-/// A running tenant.
 struct Tenant<'a> {
     index: usize,
     workload: &'a Arc<Prepared>,
     first: u32,
     phase: usize,
     program: Program,
-    /// The same accesses, for policies that know the future.
+    /// The same accesses, read ahead for policies that know the future.
     ahead: Program,
     /// The next point of the series.
     point: u64,
     /// Accesses in earlier phases.
     before: u64,
-    /// At the end of the previous phase.
+    /// Counters at the end of the previous phase.
     from: Counters,
-    /// At the previous point.
+    /// State at the previous point.
     last: Moment,
-    /// Start of this phase.
     began: Time,
     over: bool,
 }
@@ -94,7 +92,8 @@ impl<'a> Tenant<'a> {
             - self.from.accesses.iter().flatten().sum::<u64>()
     }
 
-    /// Add the accesses until the next point, or of the phase, to the forecast.
+    /// Write the tenant's numbers of accesses into the forecast: of a trace up to the next point, otherwise of
+    /// the phase.
     fn foresee(&mut self, case: &Case<'_>, engine: &Engine, forecast: &mut [u32]) -> Result<()> {
         let accesses = match self.workload.is_trace() {
             true => self.until(case).saturating_sub(self.done(engine)),
@@ -106,8 +105,7 @@ impl<'a> Tenant<'a> {
         Ok(())
     }
 
-    /// Record the points that were passed, and the end of a phase. Returns whether the forecast needs more
-    /// accesses.
+    /// Record points that were passed, and the end of a phase. Returns whether the forecast is used up.
     fn record(
         &mut self,
         case: &Case<'_>,

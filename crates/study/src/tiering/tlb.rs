@@ -2,13 +2,12 @@
 //! says whether a write has used it.
 //!
 //! A hit does not access the page table, so it sets no accessed bit. The first write through an entry
-//! walks again to set the dirty bit. The node of a page is not stored: the page-table entry has it,
-//! because a page that moves is [flushed](Tlb::flush).
+//! walks again to set the dirty bit. The node of a page is only in the page table, because a page that moves
+//! is [flushed](Tlb::flush).
 
 const WAYS: usize = 4;
 const NONE: u32 = u32::MAX;
 
-/// A TLB.
 #[derive(Clone, Debug)]
 pub struct Tlb {
     tags: Vec<[u32; WAYS]>,
@@ -20,12 +19,12 @@ pub struct Tlb {
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     set: usize,
-    /// A bit for the way; 0 if it was not found.
+    /// A bit for the way; 0: not found.
     way: u8,
 }
 
 impl Tlb {
-    /// A TLB of `entries`, rounded up to sets of four; none at all for 0.
+    /// A TLB of `entries`, rounded up to sets of four; with 0, nothing hits.
     pub fn new(entries: u64) -> Self {
         let sets = (entries as usize).div_ceil(WAYS);
         Self { tags: vec![[NONE; WAYS]; sets], written: vec![0; sets] }
@@ -109,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// The same, entry by entry: newest first, and whether each was written through.
+    /// Reference: a list of each set's entries, newest first, each with whether a write used it.
     #[derive(Default)]
     struct Plain {
         sets: HashMap<usize, Vec<(u32, bool)>>,
@@ -128,7 +127,7 @@ mod tests {
             false
         }
 
-        /// A page that is forgotten leaves its place empty.
+        /// A flushed page leaves an empty entry.
         fn flush(&mut self, set: usize, page: u32) {
             for entry in self.sets.entry(set).or_default() {
                 if entry.0 == page {
@@ -140,8 +139,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_a_list_a_set(
+        fn matches_a_list_per_set(
             entries in 0..40u64,
+            // Page, write, and 0 for a flush.
             steps in prop::collection::vec((0..60u32, any::<bool>(), 0..8u8), 0..400),
         ) {
             let (mut tlb, mut plain) = (Tlb::new(entries), Plain::default());
@@ -161,8 +161,9 @@ mod tests {
         }
     }
 
+    /// Five pages in a set of four: the oldest, page 0, is evicted.
     #[test]
-    fn holds_what_was_filled_last() {
+    fn keeps_the_pages_inserted_last() {
         let mut tlb = Tlb::new(4);
         let mut access = |page, write| {
             let (found, hit) = tlb.look_up(page, write);
@@ -173,6 +174,7 @@ mod tests {
         };
         assert!(!(0..5).any(|page| access(page, page == 3)));
         assert!((1..5).all(|page| access(page, false)));
+        // Page 3 was inserted by a write, so its next write hits.
         assert!(access(3, true) && !access(4, true) && access(4, true));
         assert!(!access(0, false) && !access(1, false) && access(4, true));
         tlb.flush(4);

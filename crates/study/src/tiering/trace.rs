@@ -22,7 +22,7 @@ use crate::slot;
 #[derive(Debug)]
 pub struct TracePages {
     reader: Reader,
-    /// Page numbers, without lifetimes.
+    /// Page numbers by 4 KiB block; empty with lifetimes.
     numbers: PageMap<u32>,
     pages: u32,
     accesses: u64,
@@ -53,17 +53,17 @@ pub struct Replay {
 /// The position of a replay in the lifetimes of the trace's pages.
 #[derive(Default)]
 struct Life {
-    /// Numbers of the next access and the next step.
+    /// Indices of the next access and the next step.
     access: u64,
     step: usize,
-    /// Pages by 4 KiB of an address space.
+    /// Current pages by 4 KiB block of an address space.
     pages: PageMap<Page>,
     /// Address spaces by thread.
     spaces: Vec<u32>,
 }
 
 impl TracePages {
-    /// Read the trace once. `on_progress` is given the references so far and may stop.
+    /// Read the trace once. `on_progress` is called with the references so far.
     ///
     /// # Errors
     /// The trace cannot be read, has no references, or more than 2^31 pages.
@@ -104,7 +104,7 @@ impl TracePages {
         let mut group = None;
         for page in order {
             let number = if huge {
-                // The group of the page, and its place in it.
+                // The number of the group, and the page's place in it.
                 if group != Some(page / u64::from(HUGE)) {
                     group = Some(page / u64::from(HUGE));
                     next += u64::from(HUGE);
@@ -123,7 +123,7 @@ impl TracePages {
         Ok(trace)
     }
 
-    /// The same program `count` times, side by side ([`Copies`]).
+    /// This program `count` times ([`Copies`]).
     ///
     /// # Errors
     /// The trace cannot be read again, or is too long or has too many pages for so many copies.
@@ -148,7 +148,6 @@ impl TracePages {
         Ok(self)
     }
 
-    /// Number of copies.
     fn count(&self) -> u32 {
         self.copies.as_ref().map_or(1, |copies| copies.count)
     }
@@ -158,7 +157,7 @@ impl TracePages {
         self.pages * self.count()
     }
 
-    /// Whether pages end.
+    /// Whether pages have lifetimes.
     pub fn has_lives(&self) -> bool {
         self.lives.is_some()
     }
@@ -168,30 +167,29 @@ impl TracePages {
         self.lives.as_ref().map_or(self.pages, |lives| (lives.peak as u32).max(1)) * self.count()
     }
 
-    /// Distinct 4 KiB pages; without lifetimes, all pages of used huge pages.
+    /// Distinct 4 KiB pages; for huge pages without lifetimes, all pages of the used ones.
     pub fn footprint(&self) -> u64 {
         let per_copy = self.lives.as_ref().map_or(self.pages.into(), |lives| lives.footprint);
         per_copy * u64::from(self.count())
     }
 
-    /// Accesses to pages.
     pub fn accesses(&self) -> u64 {
         self.accesses * u64::from(self.count())
     }
 
-    /// Threads of the program, of one copy: others do not wait when its pages leave their TLBs.
+    /// Threads of one copy: a copy's TLB shootdowns do not interrupt the others.
     pub fn threads(&self) -> u32 {
         (self.reader.info().threads.len() as u32).max(1)
     }
 
-    /// From the beginning.
+    /// A replay at the beginning.
     pub(super) fn replay(&self) -> Result<Replay> {
         let columns = Columns { thread: self.lives.is_some(), ..Columns::PAGING };
         let (batches, batch) = (self.reader.batches(columns), Batch::default());
         Ok(Replay { batches, batch, at: 0, life: Life::default(), turn: Turn::default() })
     }
 
-    /// Further accesses, up to about `count`.
+    /// Append further accesses, up to about `count` in all.
     pub(super) fn fill(&self, replay: &mut Replay, out: &mut Block, count: usize) -> Result<()> {
         if let Some(copies) = &self.copies {
             copies.fill(&mut replay.turn, out, count);

@@ -1,12 +1,12 @@
 //! Draws pages by popularity: one random number and one table look-up per draw.
 //!
-//! The popularities are those of YCSB's generators, which NOMAD's micro-benchmark uses. `zipf`:
-//! record of rank r in proportion to r^-0.99. `scrambled-zipf`: ranks come from 10^10 records and
-//! are hashed onto the existing ones, so that several ranks share a record and the distribution is
-//! flatter. Drawing is by Walker's alias method (A. J. Walker, "An efficient method for generating
-//! discrete random variables with general distributions", ACM TOMS 3(3), 1977; built as M. D. Vose,
-//! IEEE TSE 17(9), 1991). The generators of `nearfar generate` draw without a table and exactly;
-//! they take several times as long, as they compute a power for each draw.
+//! The popularities are those of YCSB's generators, which NOMAD's micro-benchmark uses. `zipf`: the
+//! popularity of rank r is proportional to r^-0.99. `scrambled-zipf`: 10^10 such ranks are hashed onto
+//! the records, so that several ranks share a record and the distribution is flatter. Drawing is by
+//! Walker's alias method (A. J. Walker, "An efficient method for generating discrete random variables
+//! with general distributions", ACM TOMS 3(3), 1977; built as M. D. Vose, IEEE TSE 17(9), 1991). The
+//! generators of `nearfar generate` draw exactly and without a table, but take several times as long,
+//! because they compute a power for each draw.
 
 use std::hint::select_unpredictable;
 
@@ -17,8 +17,8 @@ use nearfar_trace::generate::rng::mix64;
 
 /// YCSB's skew.
 pub const THETA: f64 = 0.99;
-/// YCSB's `ScrambledZipfianGenerator`: records that ranks come from, and their zeta(0.99).
-const SCRAMBLED_RECORDS: f64 = 1e10;
+/// YCSB's `ScrambledZipfianGenerator`: number of ranks, and their zeta(0.99).
+const SCRAMBLED_RANKS: f64 = 1e10;
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 /// Number of the first ranks, which are hashed to records one at a time. The popularity of all other
 /// ranks is spread evenly over the records.
@@ -32,7 +32,7 @@ pub fn popularity(records: u32, scrambled: bool) -> Vec<f64> {
         let sum: f64 = weights.iter().sum();
         return weights.into_iter().map(|weight| weight / sum).collect();
     }
-    let head = HEAD.max(u64::from(records)).min(SCRAMBLED_RECORDS as u64);
+    let head = HEAD.max(u64::from(records)).min(SCRAMBLED_RANKS as u64);
     let mut weights = vec![0.0; n];
     let mut sum = 0.0;
     for rank in 1..=head {
@@ -60,7 +60,7 @@ pub fn arrange(mut popularity: Vec<f64>, hottest_first: bool) -> Vec<f64> {
     scattered
 }
 
-/// A table to draw from.
+/// The table of the alias method.
 #[derive(Debug)]
 pub struct Draws {
     /// For each slot: the threshold below which a draw in 2^31 gives the slot itself, and the record that it
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn known_shares() {
+    fn popularities_are_those_of_ycsb() {
         // YCSB: the first of 10^10 ranks is drawn once in 26.469 times.
         let scrambled = popularity(1000, true);
         let most = scrambled.iter().copied().fold(0.0, f64::max);

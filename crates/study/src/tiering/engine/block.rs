@@ -1,4 +1,4 @@
-//! The accesses of a program, and the ends of pages and translations between them.
+//! Blocks of a program's accesses, with the ends of pages and translations between them.
 
 use nearfar_kernel::tiering::Page;
 
@@ -19,7 +19,6 @@ impl Access {
         Self(page << 1 | write as u32)
     }
 
-    /// The page.
     #[inline]
     pub const fn page(self) -> Page {
         Page::new(self.0 >> 1)
@@ -31,7 +30,7 @@ impl Access {
         self.0 & 1 == 1
     }
 
-    /// The same for a program whose first page is `first`.
+    /// This access of a program whose first page is `first`.
     #[inline]
     pub fn shifted(self, first: u32) -> Self {
         match self.page() {
@@ -41,19 +40,19 @@ impl Access {
     }
 }
 
-/// The end of pages or of a translation.
+/// The end of pages, which are freed, or of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A page was freed; its number may be reused.
+    /// Free a page; its number may be reused.
     Page(Page),
-    /// TLB entries of a page are removed; the page stays. It was unmapped, or is shared from now on.
+    /// Remove the TLB entries of a page that was unmapped, or is shared from now on; the page stays.
     Translation(Page),
     /// Free all mapped pages of a range: first page and count.
     Pages(Page, u32),
 }
 
 impl End {
-    /// The same for a program whose first page is `first`.
+    /// This end in a program whose first page is `first`.
     pub fn shifted(self, first: u32) -> Self {
         match self {
             End::Page(page) => End::Page(page.skip(first)),
@@ -66,7 +65,6 @@ impl End {
 /// Accesses, and the ends between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// The accesses.
     pub accesses: Vec<Access>,
     /// Ends, each with the index of the access that follows it, in order.
     pub ends: Vec<(usize, End)>,

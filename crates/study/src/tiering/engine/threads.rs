@@ -1,4 +1,4 @@
-//! Threads of the program that run at the same time.
+//! Runs several threads of the program, interleaved by their clocks.
 
 use nearfar_kernel::tiering::Time;
 use nearfar_trace::{Error, Result};
@@ -8,7 +8,7 @@ use super::{Access, Block, Engine, MAX_FAULTS, Stop};
 /// The load is measured after this many accesses per thread, or after a millisecond.
 const METER_ACCESSES: u64 = 64;
 
-/// Coming accesses of a thread.
+/// The next accesses of a thread.
 #[derive(Debug, Default)]
 pub struct Queue {
     block: Block,
@@ -30,9 +30,9 @@ pub(super) fn endless_faults(access: Option<Access>) -> Error {
 }
 
 impl Engine {
-    /// Run the accesses of several threads, each with a clock: always the thread that is furthest behind.
-    /// `refill` gives a thread its next accesses, none at its end. Returns the number of accesses done,
-    /// at least `count` unless all threads of a tenant end.
+    /// Run the accesses of several threads, always of the one with the earliest clock. `refill` replaces a
+    /// thread's block; an empty one ends the thread. Returns the number of accesses done, at least `count`
+    /// unless all threads of a tenant end.
     ///
     /// # Errors
     /// As [`run`](Engine::run); errors of `refill`.
@@ -84,7 +84,7 @@ impl Engine {
                 (done, stop) = (done + 1, Stop::Due);
             } else if let (Stop::Fault, [access]) = (&stop, next) {
                 self.fault_once(*access)?;
-                // The access follows the fault at once: no kernel thread can unmap the page before it.
+                // Run the access at once, so that no kernel thread unmaps its page before.
                 let (more, then) = self.run_fast_path(next, Time::default());
                 (done, stop) = (done + more, then);
             }

@@ -1,4 +1,4 @@
-//! The simulator in the suite that every world runs.
+//! Runs the conformance suite, which every implementation of [`Memory`] must pass, on the simulator.
 
 use nearfar_kernel::tiering::testing::conformance::{Subject, suite};
 
@@ -25,7 +25,7 @@ impl Subject for Simulated {
 fn the_simulator_keeps_to_the_contract() {
     suite(400, |make, seed| {
         let nodes: &[u64] = if seed.is_multiple_of(2) { &[8, 12, 24] } else { &[10, 26] };
-        let world = World::new(flat(nodes.len()), nodes, PAGES);
+        let world = World::new(plain_hardware(nodes.len()), nodes, PAGES);
         Simulated(Engine::new(world, make, false).unwrap())
     });
 }

@@ -1,4 +1,4 @@
-//! Copies of a program against lists: each copy's accesses, rotated, dealt in turns.
+//! Tests of copies: their accesses are those of a list per copy, rotated and read in turns.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,22 +7,24 @@ use crate::tiering::copies::{Copies, Turn};
 use crate::tiering::engine::End;
 
 /// Page numbers of one copy.
-const ONE: u32 = 8;
+pub(super) const COPY_PAGES: u32 = 8;
 
-/// An access and what ends before it.
+/// An access and the ends before it.
 pub(super) type AccessAndEnds = (Vec<End>, Access);
 
-/// A step of a program: a page (`None` of zeros), whether it is written, and the pages that end
-/// before, each with whether it is the page or only its translation.
-pub(super) type OneStep = (Option<u32>, bool, Vec<(u32, bool)>);
+/// An access: the page (`None`: the zero page), whether it writes, and the ends before it, each a page number
+/// and whether the page is freed or only its translation ends.
+pub(super) type ProgramStep = (Option<u32>, bool, Vec<(u32, bool)>);
 
-pub(super) fn programs() -> impl Strategy<Value = Vec<OneStep>> {
-    let end = (0..ONE, any::<bool>());
-    let step = (proptest::option::of(0..ONE), any::<bool>(), prop::collection::vec(end, 0..3));
+pub(super) fn programs() -> impl Strategy<Value = Vec<ProgramStep>> {
+    let end = (0..COPY_PAGES, any::<bool>());
+    let step =
+        (proptest::option::of(0..COPY_PAGES), any::<bool>(), prop::collection::vec(end, 0..3));
     prop::collection::vec(step, 1..40)
 }
 
-pub(super) fn one(program: &[OneStep], first: u32) -> Vec<AccessAndEnds> {
+/// The accesses of a program whose first page is `first`.
+pub(super) fn accesses_and_ends(program: &[ProgramStep], first: u32) -> Vec<AccessAndEnds> {
     let access = |page: Option<u32>, write| match page {
         Some(page) => Access::new(first + page, write),
         None => Access::new(Access::ZEROS.number(), write),
@@ -31,36 +33,37 @@ pub(super) fn one(program: &[OneStep], first: u32) -> Vec<AccessAndEnds> {
         let page = Page::new(first + page);
         if whole { End::Page(page) } else { End::Translation(page) }
     };
-    let came = program.iter();
-    came.map(|(page, write, ends)| (ends.iter().map(end).collect(), access(*page, *write)))
+    program
+        .iter()
+        .map(|(page, write, ends)| (ends.iter().map(end).collect(), access(*page, *write)))
         .collect()
 }
 
-pub(super) fn block(came: &[AccessAndEnds]) -> Block {
+pub(super) fn block(accesses: &[AccessAndEnds]) -> Block {
     let mut block = Block::default();
-    for (ends, access) in came {
+    for (ends, access) in accesses {
         block.ends.extend(ends.iter().map(|end| (block.accesses.len(), *end)));
         block.accesses.push(*access);
     }
     block
 }
 
-/// All accesses and ends of copies, in blocks of `count`.
+/// All accesses and ends of copies, read in blocks of `count`.
 fn all(copies: &Copies, count: usize) -> Vec<AccessAndEnds> {
-    let (mut turn, mut came) = (Turn::default(), Vec::new());
+    let (mut turn, mut all) = (Turn::default(), Vec::new());
     loop {
         let mut block = Block::default();
         copies.fill(&mut turn, &mut block, count);
         assert!(block.accesses.len() <= count);
         if block.accesses.is_empty() {
             assert!(block.ends.is_empty());
-            return came;
+            return all;
         }
         let mut ends: BTreeMap<usize, Vec<End>> = BTreeMap::new();
         for (at, end) in block.ends {
             ends.entry(at).or_default().push(end);
         }
-        came.extend(
+        all.extend(
             block
                 .accesses
                 .iter()
@@ -74,15 +77,16 @@ fn all(copies: &Copies, count: usize) -> Vec<AccessAndEnds> {
 proptest! {
     #[test]
     fn copies_take_turns(
-        program in programs(), count in 2u32..7, slice in 1usize..9, lives: bool, step in 1usize..50,
+        program in programs(), count in 2u32..7, slice in 1usize..9, lives: bool,
+        block_size in 1usize..50,
     ) {
         let length = program.len();
         let mut queues: Vec<VecDeque<AccessAndEnds>> = (0..count)
             .map(|copy| {
-                let mut own = one(&program, copy * ONE);
+                let mut own = accesses_and_ends(&program, copy * COPY_PAGES);
                 let begin = length * copy as usize / count as usize;
                 if lives && begin > 0 {
-                    own[0].0.insert(0, End::Pages(Page::new(copy * ONE), ONE));
+                    own[0].0.insert(0, End::Pages(Page::new(copy * COPY_PAGES), COPY_PAGES));
                 }
                 own.rotate_left(begin);
                 own.into()
@@ -95,31 +99,29 @@ proptest! {
                 expected.extend(queue.drain(..some));
             }
         }
-        let whole = block(&one(&program, 0));
-        let copies = Copies::new(whole, count, ONE, lives).with_slice(slice as u64);
-        prop_assert_eq!(all(&copies, step), expected);
+        let whole = block(&accesses_and_ends(&program, 0));
+        let copies = Copies::new(whole, count, COPY_PAGES, lives).with_slice(slice as u64);
+        prop_assert_eq!(all(&copies, block_size), expected);
     }
 }
 
-/// A copy that ends takes its own pages with it and no others.
 #[test]
-fn a_copy_that_ends_leaves_the_others() {
-    let world = World::new(flat(2), &[8, 8], 2 * ONE);
+fn a_copy_that_ends_frees_only_its_own_pages() {
+    let world = World::new(plain_hardware(2), &[8, 8], 2 * COPY_PAGES);
     let mut engine = without_policy(world, false);
-    let pages = [1, ONE - 1, ONE, ONE + 3];
+    let pages = [1, COPY_PAGES - 1, COPY_PAGES, COPY_PAGES + 3];
     let accesses = pages.map(|page| Access::new(page, true)).to_vec();
     engine.run(&accesses).unwrap();
-    let ends = vec![(0, End::Pages(Page::new(0), ONE))];
+    let ends = vec![(0, End::Pages(Page::new(0), COPY_PAGES))];
     engine.run_block(&Block { accesses: vec![Access::new(1, true)], ends }).unwrap();
     engine.world.check().unwrap();
     let left: Vec<u32> =
-        (0..2 * ONE).filter(|page| engine.world.mapped(Page::new(*page))).collect();
-    assert_eq!(left, [1, ONE, ONE + 3]);
+        (0..2 * COPY_PAGES).filter(|page| engine.world.mapped(Page::new(*page))).collect();
+    assert_eq!(left, [1, COPY_PAGES, COPY_PAGES + 3]);
 }
 
-/// Accesses, pages and memory sizes are proportional to the number of copies.
 #[test]
-fn copies_are_as_much_of_everything() {
+fn accesses_pages_and_sizes_are_proportional_to_copies() {
     use crate::paging::tests::lives::{PROCESSES, Step as Life, trace};
     use crate::tiering::trace::{Numbering, TracePages};
     use nearfar_trace::{Kind, Record};

@@ -1,5 +1,5 @@
-//! Pages that end: the stream of a trace against lists and loops, and the simulator that runs it
-//! against the reference implementation.
+//! Tests of page lifetimes: a trace's accesses and ends against plain lists, and the simulator that runs
+//! them against the reference implementation.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use crate::paging::tests::lives::{self, Log, PROCESSES, Step as Life, World as T
 use crate::tiering::engine::End;
 use crate::tiering::trace::{Numbering, TracePages};
 
-/// A step of a trace's stream.
+/// An access, or the end of a page or a translation ([`End`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum StreamStep<Frame> {
-    /// An access; `None` to the page of zeros.
+    /// An access (`None`: to the zero page), and whether it writes.
     Access(Option<Frame>, bool),
     Page(Frame),
     Translation(Frame),
 }
 
-/// Records and events of three processes, with at least one event of lifetimes.
+/// Records and events of three processes, with at least one lifetime event.
 fn steps() -> impl Strategy<Value = Vec<Life>> {
     lives::steps().prop_map(|mut steps| {
         let (addr, length) = (1 << 46, 4096);
@@ -33,7 +33,7 @@ fn open(reader: &Reader, huge: bool, filtered: bool) -> TracePages {
     TracePages::open(reader.path(), numbering, &mut |_| Ok(())).unwrap()
 }
 
-/// The accesses of a trace in blocks of about `count`.
+/// The accesses of a trace, read in blocks of about `count`.
 fn blocks(pages: &TracePages, count: usize) -> Vec<Block> {
     let (mut replay, mut all) = (pages.replay().unwrap(), Vec::new());
     loop {
@@ -66,8 +66,8 @@ fn stream(pages: &TracePages, count: usize) -> Vec<StreamStep<u32>> {
     all
 }
 
-/// The same from tables and loops, by frame, and the peak number of frames.
-fn plain(steps: &[Life], page_bytes: u64) -> (Vec<StreamStep<usize>>, usize) {
+/// The reference for [`stream`], with frames in place of page numbers, and the peak number of frames.
+fn plain_stream(steps: &[Life], page_bytes: u64) -> (Vec<StreamStep<usize>>, usize) {
     let mut table = Table::new(page_bytes, 4096, &PROCESSES);
     // Events after the last record change nothing.
     let last = steps.iter().rposition(|step| matches!(step, Life::Record(_))).unwrap();
@@ -77,45 +77,45 @@ fn plain(steps: &[Life], page_bytes: u64) -> (Vec<StreamStep<usize>>, usize) {
             Life::Record(record) => table.record(record),
         }
     }
-    let (mut came, mut held) = (Vec::new(), HashMap::new());
-    let (mut used, mut most) = (BTreeSet::new(), 0);
+    let (mut all, mut translations) = (Vec::new(), HashMap::new());
+    let (mut used, mut peak) = (BTreeSet::new(), 0);
     for step in &table.log {
         match *step {
             Log::Access { page, frame, write, .. } => {
-                came.push(StreamStep::Access(frame, write));
-                held.insert(page, frame);
+                all.push(StreamStep::Access(frame, write));
+                translations.insert(page, frame);
                 used.extend(frame);
-                most = most.max(used.len());
+                peak = peak.max(used.len());
             }
             Log::Shootdown(page) => {
-                if let Some(frame) = held.remove(&page).flatten() {
-                    came.push(StreamStep::Translation(frame));
+                if let Some(frame) = translations.remove(&page).flatten() {
+                    all.push(StreamStep::Translation(frame));
                 }
             }
             Log::Free(frame) => {
-                came.pop_if(|last| *last == StreamStep::Translation(frame));
-                came.push(StreamStep::Page(frame));
+                all.pop_if(|last| *last == StreamStep::Translation(frame));
+                all.push(StreamStep::Page(frame));
                 used.remove(&frame);
             }
             Log::Discard(_) | Log::Keep(_) => {}
         }
     }
-    (came, most)
+    (all, peak)
 }
 
 fn check(steps: &[Life], huge: bool, count: usize) {
     let folder = tempfile::tempdir().unwrap();
     let pages = open(&trace(steps, &PROCESSES, folder.path()), huge, false);
     let unit = if huge { HUGE } else { 1 };
-    let (expected, most) = plain(steps, u64::from(unit) * 4096);
-    let came = stream(&pages, count);
-    assert_eq!(pages.resident() as usize, (most * unit as usize).max(1));
-    assert_eq!(came.len(), expected.len());
-    // Frames in use at the same time have different places, each one place.
+    let (expected, peak) = plain_stream(steps, u64::from(unit) * 4096);
+    let found = stream(&pages, count);
+    assert_eq!(pages.resident() as usize, (peak * unit as usize).max(1));
+    assert_eq!(found.len(), expected.len());
+    // Each frame in use has one place, of its own.
     let (mut place_of, mut frame_at) = (HashMap::new(), HashMap::new());
-    for (came, expected) in came.into_iter().zip(expected) {
+    for (found, expected) in found.into_iter().zip(expected) {
         let place = |page: u32| page / unit;
-        match (came, expected) {
+        match (found, expected) {
             (StreamStep::Access(page, write), StreamStep::Access(frame, writes)) => {
                 assert_eq!((page.is_some(), write), (frame.is_some(), writes));
                 if let (Some(page), Some(frame)) = (page, frame) {
@@ -136,14 +136,13 @@ fn check(steps: &[Life], huge: bool, count: usize) {
     }
 }
 
-/// Run a trace in both worlds, under every policy: every action must be the same at the same
-/// moment.
-fn compare_lives(steps: &[Life], count: usize) {
+/// [`same_actions`] of a trace, under every policy.
+fn same_actions_on_trace(steps: &[Life], count: usize) {
     let folder = tempfile::tempdir().unwrap();
     let pages = open(&trace(steps, &PROCESSES, folder.path()), false, false);
     let program: Vec<Step> = stream(&pages, count)
         .into_iter()
-        .filter_map(|came| match came {
+        .filter_map(|step| match step {
             StreamStep::Access(None, _) => Some(Step::Zeros),
             StreamStep::Access(Some(page), true) => Some(Step::Write(page)),
             StreamStep::Access(Some(page), false) => Some(Step::Read(page)),
@@ -157,7 +156,7 @@ fn compare_lives(steps: &[Life], count: usize) {
         let mut reference = ReferenceMemory::new(COSTS, &nodes, limit, false);
         let mut policy = reference.start(name, &settings).unwrap();
         drive(&mut reference, &mut *policy, &program);
-        let mut world = World::new(flat(2), &nodes.map(|frames| frames as u64), limit);
+        let mut world = World::new(plain_hardware(2), &nodes.map(|frames| frames as u64), limit);
         world.log = Some(Vec::new());
         let mut engine = Engine::new(world, |mem| make(name, &settings, mem), false).unwrap();
         for block in blocks(&pages, count) {
@@ -179,23 +178,22 @@ proptest! {
     }
 
     #[test]
-    fn same_decisions_on_traces_whose_pages_end(steps in steps(), count in 1usize..2000) {
-        compare_lives(&steps, count);
+    fn actions_on_traces_with_lifetimes_match_the_reference(steps in steps(), count in 1usize..2000) {
+        same_actions_on_trace(&steps, count);
     }
 
-    /// If writes may be missing, no memory counts as zeros.
+    /// A filtered trace may lack the writes that make a page more than zeros.
     #[test]
-    fn behind_caches_memory_has_frames(steps in steps(), huge: bool) {
+    fn filtered_traces_have_no_zero_page(steps in steps(), huge: bool) {
         let folder = tempfile::tempdir().unwrap();
         let pages = open(&trace(&steps, &PROCESSES, folder.path()), huge, true);
-        let zeros = |came: &StreamStep<u32>| matches!(came, StreamStep::Access(None, _));
+        let zeros = |step: &StreamStep<u32>| matches!(step, StreamStep::Access(None, _));
         prop_assert!(!stream(&pages, 100).iter().any(zeros));
     }
 
-    /// With everything switched on, every policy runs such a trace to its end, twice, in as much
-    /// memory as it has at once.
+    /// Slow memory of the peak size suffices for every policy, in both rounds.
     #[test]
-    fn a_trace_fits_its_peak(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
+    fn a_trace_fits_in_its_peak_size(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
         let folder = tempfile::tempdir().unwrap();
         let pages = open(&trace(&steps, &PROCESSES, folder.path()), huge, false);
         let unit = if huge { u64::from(HUGE) * 4096 } else { 4096 };
@@ -210,9 +208,9 @@ proptest! {
     }
 }
 
-/// Worked out by hand: where pages lie, what ends when, and what is at once.
+/// Page numbers, ends and the peak of a short trace, worked out by hand.
 #[test]
-fn known_lives() {
+fn known_lifetimes() {
     const AT: u64 = 0x40_0000;
     let event = |event, page: u64, pages: u64| {
         let (addr, length, prot) = (AT + page * 4096, pages * 4096, "rw-p".into());
@@ -231,12 +229,12 @@ fn known_lives() {
         record(1, Kind::Load, 0),  // zeros
         record(1, Kind::Store, 0), // page 0
         Life::Event(fork),
-        record(1, Kind::Load, 2),  // shared
-        record(1, Kind::Store, 0), // the parent's own: page 1
-        record(1, Kind::Store, 2), // the child has the other to itself
+        record(1, Kind::Load, 2),  // page 0, shared
+        record(1, Kind::Store, 0), // the parent's copy: page 1
+        record(1, Kind::Store, 2), // page 0, now the child's alone
         event(RegionKind::Unmap, 5, 1),
         record(1, Kind::Load, 0),
-        Life::Event(exit), // page 0 ends; page 3, which the child had as well, too
+        Life::Event(exit), // ends page 0, and page 3, which the child still had
         record(1, Kind::Load, 0),
         event(RegionKind::DontNeed, 1, 1),
         record(1, Kind::Store, 0), // page 0 again
@@ -267,11 +265,11 @@ fn known_lives() {
     assert_eq!(stream(&pages, 3), expected);
 }
 
-/// Huge pages end whole, also those that were split.
+/// The end of a huge page frees all of it, also after a split.
 #[test]
-fn split_pages_end_together() {
+fn huge_pages_end_whole() {
     let frames = [2 * u64::from(HUGE), 2 * u64::from(HUGE)];
-    let world = World::new(flat(2), &frames, 2 * HUGE);
+    let world = World::new(plain_hardware(2), &frames, 2 * HUGE);
     let mut engine = without_policy(world, true);
     let accesses = vec![Access::new(HUGE + 3, true), Access::new(5, true)];
     engine.run(&accesses).unwrap();
@@ -287,10 +285,10 @@ fn split_pages_end_together() {
     assert_eq!(engine.world.used_frames(0), [0, 0]);
 }
 
-/// What ends is forgotten by the TLB, and other processors wait for that once.
+/// Two translations that end before one access miss the TLB afterwards, and share one shootdown.
 #[test]
-fn translations_end() {
-    let mut hardware = flat(2);
+fn ended_translations_leave_the_tlb() {
+    let mut hardware = plain_hardware(2);
     (hardware.tlb_entries, hardware.programs[0].threads) = (64, 2);
     (hardware.costs.page_walk, hardware.costs.shootdown) = (1000.0, 7000.0);
     let run = |ends: Vec<(usize, End)>| {

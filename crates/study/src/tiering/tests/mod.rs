@@ -1,5 +1,4 @@
-//! The simulator against the reference implementation, decision by decision; invariants; known
-//! answers.
+//! Tests of the simulator: policy actions against the reference implementation, invariants, known results.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,8 +24,8 @@ use super::world::World;
 use super::*;
 use nearfar_schema::units::MemorySize as Size;
 
-/// Hardware that has the reference implementation's costs: bandwidth without end, no TLB.
-fn flat(nodes: usize) -> Hardware {
+/// Hardware with the reference implementation's costs: unlimited bandwidth, no TLB.
+fn plain_hardware(nodes: usize) -> Hardware {
     let ps = |time: Time| time.ps() as f64;
     let way = Direction {
         latency_ps: ps(COSTS.access),
@@ -80,16 +79,16 @@ mod placement;
 mod tenants;
 mod threads;
 
-/// Run the same program in both worlds; every action must be the same at the same moment.
-fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], huge: bool) {
+/// Run `steps` in the reference and in the simulator: their actions and times must be equal.
+fn same_actions(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], huge: bool) {
     let pages = if huge { 4 * HUGE } else { PAGES };
     let mut reference = ReferenceMemory::new(COSTS, nodes, pages, huge);
     let mut policy = reference.start(name, settings).unwrap();
     let frames: Vec<u64> = nodes.iter().map(|n| *n as u64).collect();
-    let mut world = World::new(flat(nodes.len()), &frames, pages);
+    let mut world = World::new(plain_hardware(nodes.len()), &frames, pages);
     world.log = Some(Vec::new());
     let mut engine = Engine::new(world, |mem| make(name, settings, mem), huge).unwrap();
-    // How many accesses the engine is given at once must not matter.
+    // Consecutive accesses are one call of the engine; that must make no difference.
     for part in
         steps.chunk_by(|one, next| access(*one, pages).is_some() && access(*next, pages).is_some())
     {
@@ -113,10 +112,10 @@ fn compare(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step], hug
         assert_eq!(reference.clock(), engine.world.reached(), "{name}");
         same_state(&reference, &engine.world);
     }
-    counted(&engine.world);
+    counters_match_log(&engine.world);
 }
 
-/// A reference, in a memory of so many pages.
+/// The access of a step, if it is one, in a memory of `pages`.
 fn access(step: Step, pages: u32) -> Option<Access> {
     match step {
         Step::Read(page) => Some(Access::new(page % pages, false)),
@@ -126,7 +125,7 @@ fn access(step: Step, pages: u32) -> Option<Access> {
     }
 }
 
-/// All queries of the contract give the same results in both worlds.
+/// All queries of [`Memory`] have the same results in both.
 fn same_state(one: &dyn Memory, other: &dyn Memory) {
     for node in NodeId::all(one.nodes()) {
         let state = |m: &dyn Memory| {
@@ -150,38 +149,38 @@ fn same_state(one: &dyn Memory, other: &dyn Memory) {
     }
 }
 
-/// The counters agree with the log.
-fn counted(world: &World) {
+/// The count of remapped pages is that of actions, except with huge pages.
+fn counters_match_log(world: &World) {
     let log = world.log.as_deref().unwrap_or_default();
     let count = world.counters();
     let remapped = log.iter().filter(|(_, action)| matches!(action, Action::Remapped(_))).count();
-    let whole = world.huge.is_empty();
-    assert!(!whole || count.demotions_remapped == remapped as u64);
+    let base_pages = world.huge.is_empty();
+    assert!(!base_pages || count.demotions_remapped == remapped as u64);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn same_decisions_as_in_the_reference(steps in steps(), three: bool) {
+    fn actions_match_the_reference(steps in steps(), three: bool) {
         let nodes: &[usize] = if three { &[8, 12, 24] } else { &[10, 26] };
         for (name, _) in POLICIES {
             for settings in all_settings(name).unwrap() {
-                compare(name, &settings, nodes, &steps, false);
+                same_actions(name, &settings, nodes, &steps, false);
             }
         }
     }
 
     #[test]
-    fn same_decisions_with_huge_pages(steps in huge_steps()) {
+    fn actions_on_huge_pages_match_the_reference(steps in huge_steps()) {
         for (name, _) in POLICIES {
             let settings = settings(name).unwrap();
-            compare(name, &settings, &[2 * HUGE as usize, 5 * HUGE as usize], &steps, true);
+            same_actions(name, &settings, &[2 * HUGE as usize, 5 * HUGE as usize], &steps, true);
         }
     }
 
-    /// With everything switched on (TLB, traffic, interrupts) the invariants hold as well, and
-    /// promotions less demotions are the change of what the fast node holds.
+    /// On a machine with a TLB, traffic and interrupts the invariants hold, and promotions less demotions are
+    /// the change in the fast node's pages.
     #[test]
     fn frames_are_conserved(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
         let name = POLICIES[which].0;
@@ -224,7 +223,7 @@ proptest! {
     }
 }
 
-/// A workload that copies pages.
+/// A workload whose operations access whole pages.
 static SMALL: LazyLock<Arc<Prepared>> =
     LazyLock::new(|| Arc::new(generated("nomad-small", &shape(Mix::Read, 1.0 / 4096.0)).unwrap()));
 
@@ -268,7 +267,7 @@ fn rows(names: &[&'static str], workload: &Arc<Prepared>, options: &Options) -> 
 }
 
 #[test]
-fn nothing_beats_the_oracle_and_none_moves_nothing() {
+fn no_policy_beats_the_oracle_and_none_moves_no_page() {
     let scale = 1.0 / 256.0;
     let workload = Arc::new(generated("nomad-medium", &shape(Mix::Read, scale)).unwrap());
     let names: Vec<_> = POLICIES.iter().map(|(name, _)| *name).collect();
@@ -286,16 +285,16 @@ fn nothing_beats_the_oracle_and_none_moves_nothing() {
     }
     let still = of("none", "round-2");
     assert_eq!((still.promotions, still.demotions, still.hint_faults), (0, 0, 0));
-    // 2.5 of 13.5 GiB were put into the fast node, popularity scattered.
+    // The fast node has 2.5 of 13.5 GiB, whose popular pages are scattered.
     assert!((0.15..0.35).contains(&still.fast_hit_ratio), "{}", still.fast_hit_ratio);
     assert!(of("nomad", "round-2").fast_hit_ratio > still.fast_hit_ratio);
     let read = of("nomad", "round-1");
     assert_eq!(read.shadow_faults, 0, "reads free no shadow");
 }
 
-/// NOMAD's benchmark warms up pages that its rounds do not use, where there are any.
+/// NOMAD's benchmark warms up pages that its rounds do not use, if there are any.
 #[test]
-fn the_warm_up_has_pages_of_its_own() {
+fn the_warm_up_has_its_own_pages() {
     for (name, apart) in [("nomad-medium", true), ("nomad-large", false)] {
         let workload = Arc::new(generated(name, &shape(Mix::Read, 1.0 / 1024.0)).unwrap());
         let pages = |phase| {
@@ -313,9 +312,8 @@ fn the_warm_up_has_pages_of_its_own() {
     }
 }
 
-/// Latency and bandwidth of a machine without a policy are those of its table.
 #[test]
-fn bandwidth_is_the_machines() {
+fn latency_and_bandwidth_are_those_of_the_machine_file() {
     let scale = 1.0 / 512.0;
     let workload = Arc::new(generated("nomad-small", &shape(Mix::Read, scale)).unwrap());
     let mut all_fast = options(scale);
@@ -334,7 +332,7 @@ fn bandwidth_is_the_machines() {
 }
 
 #[test]
-fn the_same_whatever_the_threads() {
+fn results_do_not_depend_on_the_number_of_threads() {
     let scale = 1.0 / 512.0;
     let workload = Arc::new(generated("nomad-large", &shape(Mix::Mixed, scale)).unwrap());
     let run_with = |threads| {
@@ -346,6 +344,7 @@ fn the_same_whatever_the_threads() {
     };
     let (one, four) = (run_with(1), run_with(4));
     assert_eq!(one, four);
+    // Policies, seeds, phases.
     assert_eq!(one.rows.len(), 2 * 3 * 3);
     let labels: BTreeSet<_> = one.series.iter().map(|point| (&point.policy, point.seed)).collect();
     assert_eq!(labels.len(), 6);
@@ -378,7 +377,6 @@ fn mistakes_are_explained() {
     assert!(Options::new(&Machine::load("nvme", Path::new("")).unwrap(), 1.0).is_err());
 }
 
-/// A policy that never lets a page go is an error, not a hang.
 #[test]
 fn a_page_that_faults_for_ever_is_an_error() {
     #[derive(Debug)]
@@ -390,7 +388,7 @@ fn a_page_that_faults_for_ever_is_an_error() {
         fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
         fn hint_fault(&mut self, _: &mut dyn Memory, _: Page, _: bool) {}
     }
-    let world = World::new(flat(2), &[4, 4], 4);
+    let world = World::new(plain_hardware(2), &[4, 4], 4);
     let faults_forever = |_: &mut dyn Memory| Ok::<Made, _>((Box::new(FaultsForever), Vec::new()));
     let mut engine = Engine::new(world, faults_forever, false).unwrap();
     let said = engine.run(&[Access::new(1, false)]).unwrap_err().to_string();

@@ -1,19 +1,19 @@
-//! Threads of the program that run at the same time.
+//! Tests of programs with several simulated threads.
 
 use super::super::engine::Queue;
 use super::*;
 
-/// Run each thread's accesses.
+/// Run each thread's accesses to their end.
 pub(super) fn run_all(engine: &mut Engine, threads: &[Vec<Access>]) {
     let mut queues: Vec<Queue> = threads.iter().map(|_| Queue::default()).collect();
-    let mut given = vec![false; threads.len()];
+    let mut refilled = vec![false; threads.len()];
     let total = threads.iter().map(Vec::len).sum::<usize>() as u64;
     let mut done = 0;
-    // Until a tenant ends.
+    // `run_threads` returns when a tenant ends.
     while done < total {
         let more = engine.run_threads(&mut queues, u64::MAX, &mut |thread, block| {
             block.clear();
-            if !std::mem::replace(&mut given[thread], true) {
+            if !std::mem::replace(&mut refilled[thread], true) {
                 block.accesses.extend_from_slice(&threads[thread]);
             }
             Ok(())
@@ -27,7 +27,7 @@ pub(super) fn run_all(engine: &mut Engine, threads: &[Vec<Access>]) {
 }
 
 fn parallel(threads: usize) -> Hardware {
-    let mut hardware = flat(2);
+    let mut hardware = plain_hardware(2);
     hardware.programs[0].parallel = threads as u32;
     hardware
 }
@@ -38,7 +38,7 @@ fn accesses(threads: &[Vec<(u32, bool)>]) -> Vec<Vec<Access>> {
 }
 
 proptest! {
-    /// Without bandwidth to share and without a policy, each thread takes as long as it would alone.
+    /// With unlimited bandwidth and without a policy, each thread takes as long as it would alone.
     #[test]
     fn threads_do_not_wait_for_each_other(
         threads in prop::collection::vec(prop::collection::vec((0..PAGES, any::<bool>()), 1..80), 2..6),
@@ -53,14 +53,16 @@ proptest! {
             work(&mut engine);
             engine.world.reached()
         };
-        let alone = accesses.iter().map(|one| clock(flat(2), &|engine| engine.run(one).unwrap()));
+        let alone = accesses
+            .iter()
+            .map(|one| clock(plain_hardware(2), &|engine| engine.run(one).unwrap()));
         let slowest = alone.max().unwrap();
         prop_assert_eq!(clock(parallel(accesses.len()), &|engine| run_all(engine, &accesses)), slowest);
     }
 
-    /// Every policy keeps to its contract when several threads fault.
+    /// Under every policy, the invariants hold when several threads fault.
     #[test]
-    fn policies_run_under_threads(
+    fn policies_run_with_threads(
         threads in prop::collection::vec(prop::collection::vec((0..PAGES, any::<bool>()), 1..300), 2..5),
         policy in 0..POLICIES.len(),
     ) {
@@ -71,11 +73,11 @@ proptest! {
         let mut engine = Engine::new(world, |mem| make(name, &settings, mem), false).unwrap();
         let accesses = accesses(&threads);
         run_all(&mut engine, &accesses);
-        counted(&engine.world);
+        counters_match_log(&engine.world);
     }
 }
 
-/// The threads of `normal-rows` on two sockets, without a policy.
+/// `normal-rows` on two sockets without a policy: in far memory if `far`, with processor time `work` per row.
 fn rows_read(far: bool, work: &str) -> Row {
     let text = include_str!("../../../../../workloads/generated/normal-rows.toml");
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
@@ -87,21 +89,20 @@ fn rows_read(far: bool, work: &str) -> Row {
     rows(&["none"], &workload, &options).pop().unwrap()
 }
 
-/// Sixteen streams take the bandwidth that a node has at the latency that it then has; with time
-/// between rows, what they ask for.
+/// Sixteen threads have the bandwidth at which their demand, with the latency under this load, equals it.
 #[test]
-fn streams_load_a_node() {
+fn bandwidth_of_threads_follows_loaded_latency() {
     let gb_s = |row: &Row| row.bandwidth_mb_s * f64::from(1 << 20) / 1e9;
     let machine = Machine::load("ddr4-2socket", Path::new("")).unwrap();
     let nodes = machine.nodes().unwrap();
     for (far, peak) in [(true, 35.2), (false, 101.0)] {
         let node = &nodes[usize::from(far)];
         let way = node.local.read;
-        // 8 pages share a latency.
+        // The 8 pages of a row share one latency.
         let page = way.latency_ps / 8.0 + 4032.0 * way.byte_ps;
         for (work, pause) in [("0ns", 0.0), ("2us", 2e6), ("100us", 1e8)] {
             let found = gb_s(&rows_read(far, work));
-            // What the threads ask for at the latency of a bandwidth falls as that rises: bisect.
+            // Demand falls as bandwidth, and with it latency, rises: bisect.
             let (mut low, mut high) = (0.0, peak);
             for _ in 0..50 {
                 let middle = (low + high) / 2.0;
@@ -113,9 +114,8 @@ fn streams_load_a_node() {
     }
 }
 
-/// A fault of one thread does not stop the others.
 #[test]
-fn the_others_go_on_during_a_fault() {
+fn a_fault_delays_only_its_thread() {
     let mut hardware = parallel(2);
     hardware.costs.hint_fault = 1e9;
     let world = World::new(hardware, &[64, 64], PAGES);

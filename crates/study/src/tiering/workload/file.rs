@@ -27,7 +27,7 @@ const FILES: [(&str, &str); 10] = [
     ("hot-cold", include_str!("../../../../../workloads/generated/hot-cold.toml")),
 ];
 
-/// Parts of a `ranked` array.
+/// Default number of parts of a `ranked` array.
 pub(super) const RANKS: u32 = 10;
 
 /// Maximum bytes of a file.
@@ -70,7 +70,6 @@ pub struct Workload {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Array {
-    /// How much.
     pub size: Size,
     /// When it is accessed.
     #[serde(default = "rounds", deserialize_with = "required")]
@@ -78,7 +77,7 @@ pub struct Array {
     /// Which row an operation accesses.
     #[serde(deserialize_with = "required")]
     pub distribution: Distribution,
-    /// Share of the operations of a phase, in relation to its other arrays.
+    /// Share of a phase's operations, relative to other arrays.
     #[serde(default = "whole")]
     pub weight: f64,
     /// `normal` only: the most popular row, as a share of the array; .5 if left out.
@@ -90,7 +89,7 @@ pub struct Array {
     /// `ranked` only: its parts, [`RANKS`] if left out.
     #[serde(default)]
     pub ranks: Option<u32>,
-    /// Draws that are made once and then repeated; each thread repeats its part. 0: new ones each time.
+    /// Number of random draws, divided among the threads, that repeat; 0: draws do not repeat.
     #[serde(default)]
     pub draws: u64,
     /// Share of the array by which rows move from one round to the next.
@@ -199,7 +198,7 @@ impl Workload {
         let workload: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             let what = error.message().replace('\n', " ");
-            // The parser names Rust's types.
+            // Replace names of Rust types.
             let what = ["u32", "u64"].iter().fold(what, |what, kind| {
                 what.replace(&format!("expected {kind}"), "expected a whole number from 0")
             });

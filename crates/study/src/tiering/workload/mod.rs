@@ -16,8 +16,7 @@ use super::trace::{Replay, TracePages};
 pub use file::{Array, Distribution, Phases, Workload, Workloads};
 use region::{Choice, Region};
 
-/// Operations drawn at a time, so that loads of the popularity table, which is larger than the caches,
-/// overlap.
+/// Operations drawn at a time, so that loads of the popularity table, larger than the host's caches, overlap.
 const DRAW_BATCH: usize = 64;
 
 /// Minimum number of pages of an array for the warm-up alone; with fewer, the warm-up uses the arrays of
@@ -96,11 +95,9 @@ pub struct Shape {
 pub struct Phase {
     /// Name in results.
     pub name: String,
-    /// Number of accesses.
     pub accesses: u64,
     /// Time that the program sleeps before the phase.
     pub sleep: Time,
-    /// Loads and stores.
     pub mix: Mix,
     /// The round, from 0; none for the warm-up.
     round: Option<u32>,
@@ -125,7 +122,6 @@ pub struct Prepared {
     pub access_bytes: u64,
     /// Accesses of an operation: the pages of a row.
     pub row: u32,
-    /// Phases in order.
     pub phases: Vec<Phase>,
     /// Threads of the program, for TLB shootdowns.
     pub threads: u32,
@@ -246,8 +242,8 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
     })
 }
 
-/// The sizes of arrays in GiB, with those of `--rss` and `--wss`: the last array has the working set,
-/// the one before it the rest.
+/// The sizes of arrays in GiB after `--rss` and `--wss`: the last array is the working set, the one before it
+/// the rest.
 fn resized(arrays: &mut Vec<Array>, mut sizes: Vec<f64>, shape: &Shape) -> Result<Vec<f64>> {
     let (all, last) = (sizes.iter().sum::<f64>(), sizes.last().copied().unwrap_or_default());
     let rss = shape.rss_gib.unwrap_or(all);
@@ -327,7 +323,7 @@ impl Prepared {
         (operations / threads + u64::from(u64::from(thread) < operations % threads)) * row
     }
 
-    /// The accesses of a thread in a phase. All rounds of a seed draw the same.
+    /// The accesses of a thread in a phase. All rounds of a seed have the same random numbers.
     ///
     /// # Errors
     /// The trace cannot be read.
@@ -348,7 +344,7 @@ impl Prepared {
 /// A stream of accesses.
 pub struct Source {
     workload: Arc<Prepared>,
-    /// State of the generator at the start of repeated draws.
+    /// State of the random number generator at the start of repeated draws.
     begin: Rng,
     rng: Rng,
     mix: Mix,
@@ -360,8 +356,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Replace `block` by `count` further accesses, rounded up to whole operations; a trace may end
-    /// earlier, with none.
+    /// Replace `block` by `count` further accesses, rounded up to whole operations, or by fewer at the end of
+    /// a trace.
     ///
     /// # Errors
     /// The trace cannot be read.
@@ -378,7 +374,7 @@ impl Source {
 
     fn generate(&mut self, regions: &[Region], out: &mut Vec<Access>, count: usize) {
         let used: Vec<&Region> = regions.iter().filter(|region| region.is_of(self.round)).collect();
-        let Some(only) = used.first() else { return };
+        let Some(first) = used.first() else { return };
         let (row, threads) = (self.workload.row, u64::from(self.workload.parallel));
         let weight: f64 = used.iter().map(|region| region.weight).sum();
         let repeat = used.iter().map(|region| region.draws).max().unwrap_or(0).div_ceil(threads);
@@ -401,7 +397,7 @@ impl Source {
             let randoms = &mut randoms[..batch];
             for random in &mut *randoms {
                 *random = self.rng.next_u64();
-                if let Choice::Draws(draws) = &only.choice {
+                if let Choice::Draws(draws) = &first.choice {
                     draws.prefetch(*random);
                 }
             }

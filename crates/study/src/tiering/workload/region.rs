@@ -18,34 +18,34 @@ pub(super) enum Choice {
     Ranked(Ranks),
 }
 
-/// Parts of an array by rank: a deck has `r` cards for each row of part `r`, and is dealt in one random
-/// order over and over.
+/// Parts of an array by rank: a cycle of draws has each row of part `r` exactly `r` times, in one random
+/// order that repeats.
 #[derive(Clone, Debug)]
 pub(super) struct Ranks {
     /// Rows of a part.
     rows: u64,
-    cards: u64,
+    /// Draws in a cycle.
+    draws: u64,
     order: Permutation,
 }
 
 impl Ranks {
-    /// `parts`, at least two, of `rows`, at least as many.
+    /// At least two `parts`, and at least as many `rows`.
     fn new(rows: u32, parts: u32) -> Self {
         let (rows, parts) = (u64::from(rows / parts), u64::from(parts));
-        let cards = rows * parts * (parts - 1) / 2;
-        Self { rows, cards, order: Permutation::new(cards, 0) }
+        let draws = rows * parts * (parts - 1) / 2;
+        Self { rows, draws, order: Permutation::new(draws, 0) }
     }
 
-    /// The row of the card at this place of the deck.
+    /// The row of the draw at this place of a cycle.
     fn row(&self, place: u64) -> u32 {
-        let card = self.order.apply(place);
-        // Part r has the cards from r (r - 1) / 2 times its rows on.
-        let part = (1 + 8 * (card / self.rows)).isqrt().div_ceil(2);
-        (part * self.rows + card % self.rows) as u32
+        let draw = self.order.apply(place);
+        // The draws of part r begin at r (r - 1) / 2 times its rows.
+        let part = (1 + 8 * (draw / self.rows)).isqrt().div_ceil(2);
+        (part * self.rows + draw % self.rows) as u32
     }
 }
 
-/// An array in memory.
 #[derive(Debug)]
 pub(super) struct Region {
     pub first: u32,
@@ -58,6 +58,7 @@ pub(super) struct Region {
 }
 
 impl Region {
+    /// Whether it is accessed in this round; `None`: in the warm-up.
     pub fn is_of(&self, round: Option<u32>) -> bool {
         match self.phase {
             Phases::Both => true,
@@ -77,12 +78,12 @@ impl Region {
             Choice::Uniform => ((random >> 32) * rows >> 32) as u32,
             Choice::Sequential => turn(rows) as u32,
             Choice::Chase(order) => order.get(turn(rows) as usize).copied().unwrap_or_default(),
-            Choice::Ranked(ranks) => ranks.row(turn(ranks.cards)),
+            Choice::Ranked(ranks) => ranks.row(turn(ranks.draws)),
         }
     }
 }
 
-/// Density of a normal distribution at each row; the mean's alone if it is too narrow for others.
+/// Density of a normal distribution at each row, above 0 at least at the mean.
 fn normal(rows: u32, mean: f64, deviation: f64) -> Vec<f64> {
     let density = |row: u32| {
         let z = (f64::from(row) / f64::from(rows) - mean) / deviation;

@@ -1,4 +1,4 @@
-//! Costs of actions, and how traffic changes them.
+//! Costs of actions, which depend on traffic.
 
 use nearfar_kernel::tiering::{Context, FRAME, Page, Time};
 
@@ -18,8 +18,8 @@ impl World {
         Time::from_ps(std::mem::take(&mut self.charged).round() as u64)
     }
 
-    /// Remove a translation from the TLBs of other cores, as part of a migration: the program is
-    /// interrupted. The cost of a migration includes waiting for one core; waiting for more is added here.
+    /// Remove a translation from the TLBs of other cores, and interrupt the program. The cost of a migration
+    /// includes waiting for one core; waiting for others is added here.
     pub(super) fn flush(&mut self, page: Page) {
         self.flush_tlbs(page);
         if self.free_of_charge {
@@ -31,14 +31,15 @@ impl World {
         }
     }
 
-    /// Whether a kernel thread acts.
+    /// Whether the current event is a step of a kernel thread.
     pub(super) fn by_kernel(&self) -> bool {
         self.running
             .and_then(|index| self.workers.get(index))
             .is_some_and(|worker| worker.context == Context::Kernel)
     }
 
-    /// Traffic on a node by all threads but the running one and, for a kernel thread, the program.
+    /// Share of a node's bandwidth that other threads of the policy use; for a kernel thread or a parallel
+    /// program, the program's as well.
     fn traffic(&self, node: usize) -> f64 {
         let others = self.workers.iter().enumerate();
         let others = others.filter(|(index, worker)| {
@@ -63,7 +64,7 @@ impl World {
         self.charge(ps);
     }
 
-    /// The event ended at `end`, and with it the copies that it began.
+    /// End the event at `end`: the copies that it began are complete, so their threads wake.
     pub(in crate::tiering) fn event_ended(&mut self, end: Time) {
         for (_, thread) in std::mem::take(&mut self.begun) {
             if let Some(worker) = self.workers.get_mut(thread.index())
@@ -74,7 +75,7 @@ impl World {
         }
     }
 
-    /// End a step of a thread that took `step`; its traffic is spread over that time.
+    /// End a step of a policy's thread of duration `step`, over which its traffic is spread evenly.
     pub(in crate::tiering) fn stepped(&mut self, index: usize, step: Time) {
         let moved = std::mem::take(&mut self.moved);
         let Some(worker) = self.workers.get_mut(index) else { return };
@@ -113,7 +114,7 @@ impl World {
         self.update_costs();
     }
 
-    /// The costs of accesses with the current traffic.
+    /// Update the costs of accesses for the current traffic.
     pub(super) fn update_costs(&mut self) {
         self.moved = [0.0; MAX_NODES];
         let now = self.event.max(self.reached());

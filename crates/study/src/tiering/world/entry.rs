@@ -2,12 +2,11 @@
 //! memory access.
 //!
 //! Two bits are its node, two the node of its shadow. A shadow is on a slower node than its master, so
-//! node 0 means no shadow, and some pairs are impossible. Both are stored complemented, which makes 0
-//! an impossible pair: it means that the page is not mapped. The other four bits are flags.
+//! node 0 means no shadow. Both are stored complemented, so that 0 is the impossible pair (3, 3), which
+//! stands for a page that is not mapped. The other four bits are flags.
 
 use nearfar_kernel::tiering::NodeId;
 
-/// A page-table entry.
 pub type Entry = u8;
 
 /// The entry of a page that is not mapped; no other entry is 0.
@@ -16,9 +15,10 @@ const NODE: Entry = 0b11;
 const SHADOW: u32 = 2;
 pub const ACCESSED: Entry = 1 << 4;
 pub const DIRTY: Entry = 1 << 5;
+/// The next access takes a hint fault.
 pub const ARMED: Entry = 1 << 6;
+/// The next store takes a write-protect fault.
 pub const PROTECTED: Entry = 1 << 7;
-/// All flags.
 pub const FLAGS: Entry = ACCESSED | DIRTY | ARMED | PROTECTED;
 
 /// The entry of a page on `node`, perhaps with a shadow on a slower node, without flags.
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_was_put_in() {
+    fn node_shadow_and_flags_round_trip() {
         assert_eq!(shadow(NONE), None);
         for on in NodeId::all(4) {
             let slower = NodeId::all(4).filter(|node| *node > on);

@@ -1,4 +1,4 @@
-//! The interface of policies, implemented by the simulated machine.
+//! Implements [`Memory`], the interface of policies, for the simulated machine.
 
 use nearfar_hardware::table::prefetch;
 use nearfar_kernel::tiering::{
@@ -98,7 +98,7 @@ impl Memory for World {
         if !self.change(page, ARMED, 0) {
             return Err(Refused::State);
         }
-        // A scan ends with one flush, whose cost is small against that of thousands of entries.
+        // Not charged: a scan of thousands of entries ends with a single flush.
         self.flush_tlbs(page);
         self.note(Action::Armed(page));
         Ok(())
@@ -160,7 +160,7 @@ impl Memory for World {
         self.charge_copy(page, from.index(), to.index(), frames);
         self.flush(page);
         if self.by_kernel() && self.program(page).threads == 1 {
-            // A plain migration does not have this flush.
+            // The cost of a migration does not include this flush.
             self.charge(self.hardware.costs.shootdown);
         }
         self.note(Action::Began(page, to));

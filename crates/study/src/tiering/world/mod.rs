@@ -1,4 +1,4 @@
-//! The simulated machine: page table, frames, TLB, and what every action costs.
+//! The simulated machine: page table, frames, TLB, and the costs of actions.
 //!
 //! The page table takes a byte per page ([`entry`]). Frames are counted, not numbered, because which
 //! frame a page has makes no difference here. Time is in picoseconds.
@@ -31,7 +31,6 @@ pub(super) struct Worker {
     busy_until: Time,
 }
 
-/// The machine.
 #[derive(Clone, Debug)]
 pub struct World {
     pub(super) entries: Vec<Entry>,
@@ -39,32 +38,38 @@ pub struct World {
     copies: FxHashMap<Page, NodeId>,
     /// A bit for each aligned group of 512 pages that is one huge page; empty without huge pages.
     pub(super) huge: Vec<u64>,
-    /// Of each thread of the program that runs at the same time.
+    /// One for each simulated thread of the program.
     pub(super) tlbs: Vec<Tlb>,
     hardware: Hardware,
     capacity: [u64; MAX_NODES],
     free: [u64; MAX_NODES],
     accounts: Vec<Account>,
     pub(super) workers: Vec<Worker>,
+    /// Index of the worker that runs; `None`: the program runs.
     pub(super) running: Option<usize>,
     /// The clock of the program's current thread.
     pub(super) clock: Time,
-    /// The clocks of all its threads; that of the current one is in `clock`.
+    /// The clocks of all its threads but the current one, whose slot is stale.
     clocks: Vec<Time>,
     pub(super) current: usize,
     load: Load,
     /// When the current event began.
     pub(super) event: Time,
+    /// Cost of the current event so far, picoseconds.
     charged: f64,
+    /// Picoseconds for which copies of this step use each node.
     moved: [f64; MAX_NODES],
-    /// Copies begun in the current event, and whom to wake when they are complete.
+    /// Copies begun in the current event, and the threads to wake when they are complete.
     begun: Vec<(Page, Thread)>,
     pub(super) free_of_charge: bool,
     /// Picoseconds of a load by node, with the current traffic.
     latency: [u64; MAX_NODES],
     pub(super) walk: u64,
+    /// Share of each node's bandwidth that the program uses.
     program_busy: [f64; MAX_NODES],
+    /// When bandwidth was last measured.
     metered: Time,
+    /// Sampling period and lines until the next sample, of loads and stores.
     pub(super) period: [u64; 2],
     pub(super) left: [i64; 2],
     pub(super) counters: Counters,
@@ -72,7 +77,7 @@ pub struct World {
     pub log: Option<Vec<(Time, Action)>>,
 }
 
-/// Whether a page is of a huge page, by the bits of [`World::huge`].
+/// Whether a page is part of a huge page, by the bits of [`World::huge`].
 #[inline]
 fn is_huge(huge: &[u64], page: Page) -> bool {
     let group = page.index() / HUGE as usize;
@@ -132,7 +137,6 @@ impl World {
         self.huge = vec![0; self.entries.len().div_ceil(HUGE as usize).div_ceil(64)];
     }
 
-    /// The counters so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -212,7 +216,7 @@ impl World {
         true
     }
 
-    /// Remove a mapping with its shadow and copy. Returns its frames.
+    /// Remove a mapping with its shadow and copy in progress. Returns its number of base pages.
     pub(super) fn unmap(&mut self, page: Page) -> u32 {
         let span = self.span(page);
         self.free_shadow(page);

@@ -1,4 +1,4 @@
-//! Tenants: the program, or several that share the machine.
+//! Tenants: the program, or several programs that share the machine.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::World;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     pub counters: Counters,
-    /// Frames, by node.
+    /// Frames in use, by node.
     pub used: [u64; MAX_NODES],
     /// Frames of shadow copies: current and peak.
     pub shadows: u64,
@@ -20,15 +20,14 @@ pub(super) struct Account {
     pub cost: [[u64; 2]; MAX_NODES],
     /// Accesses at the last measurement.
     pub metered: [[u64; 2]; MAX_NODES],
-    /// Its threads, and when the last one ended.
     pub threads: Range<usize>,
+    /// The end of the thread that ended last.
     pub latest: Time,
     /// When its threads resume after a sleep.
     pub resumes: Time,
 }
 
 impl Account {
-    /// One for each program.
     pub fn all(programs: &[Program]) -> Vec<Self> {
         let mut next = 0;
         let account = |program: &Program| {
@@ -114,7 +113,7 @@ impl World {
         }
     }
 
-    /// When a tenant ended, if all its threads have.
+    /// When a tenant ended; `None` while any of its threads runs.
     pub(in crate::tiering) fn ended(&self, tenant: usize) -> Option<Time> {
         let account = &self.accounts[tenant];
         let mut clocks = self.clocks_of(account.threads.clone());
@@ -130,7 +129,7 @@ impl World {
         (self.current, self.clock) = (threads.start, time);
     }
 
-    /// Frames that a tenant's shadows hold, now and at most since [`reset_peak`](World::reset_peak).
+    /// Frames of a tenant's shadows: current, and peak since [`reset_peak`](World::reset_peak).
     pub fn shadows(&self, tenant: usize) -> (u64, u64) {
         let account = &self.accounts[tenant];
         (account.shadows, account.shadows_peak)
@@ -163,8 +162,7 @@ impl World {
             - copies.map(|(page, _)| u64::from(self.span(*page))).sum::<u64>()
     }
 
-    /// Whether the counters of all tenants agree with each other, with the frames in use, and with the
-    /// machine's.
+    /// Check tenants' counters against each other, the frames in use, and the machine's counters.
     ///
     /// # Errors
     /// A description of the difference.

@@ -1,4 +1,4 @@
-//! Threads of the program that run at the same time: their clocks, and how their load slows memory.
+//! Several threads of the program: their clocks, and the latency of memory under their load.
 
 use std::ops::Range;
 
@@ -10,15 +10,16 @@ use super::super::counters::MAX_NODES;
 use super::World;
 use super::tenants::Account;
 
-/// Work of the threads since the last measurement, and the results of that.
+/// Work of the threads since the last measurement, and that measurement's results.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
     /// Time of faults, interrupts and the kernel's work for the program, picoseconds.
     events: f64,
     /// Bytes that the program's own migrations read and wrote, by node.
     copied: [[f64; 2]; MAX_NODES],
+    /// At the last measurement.
     tlb_misses: u64,
-    /// The last measurement: the demand on each node, and the time besides accesses.
+    /// The last measurement: demand on each node, and threads' time besides accesses, picoseconds.
     demands: Vec<Demand>,
     away: f64,
 }
@@ -29,7 +30,7 @@ impl World {
         self.clocks.len() > 1
     }
 
-    /// The program's clock: that of the thread that is furthest behind.
+    /// The program's clock: the earliest of its threads' clocks.
     pub(in crate::tiering) fn reached(&self) -> Time {
         let others = self.others().map(|(_, clock)| clock);
         let least = others.fold(self.clock, Time::min);
@@ -54,8 +55,8 @@ impl World {
         clocks.filter(|(index, _)| *index != self.current)
     }
 
-    /// Switch to the thread that is furthest behind. Returns the time up to which it may run, which is the
-    /// clock of the next one; `None` if all have ended.
+    /// Switch to the thread with the earliest clock. Returns the time up to which it may run, the
+    /// second-earliest clock; `None` if all threads have ended.
     pub(in crate::tiering) fn switch(&mut self) -> Option<Time> {
         self.clocks[self.current] = self.clock;
         let (mut least, mut horizon, mut first) = (Time::NEVER, Time::NEVER, None);
@@ -128,7 +129,7 @@ impl World {
         self.load.copied[to][1] += (frames * FRAME) as f64;
     }
 
-    /// Measure the load since the last time.
+    /// Measure the load since the last measurement.
     pub(super) fn measure_load(&mut self) {
         let Load { copied, events, tlb_misses, .. } = std::mem::take(&mut self.load);
         let mut work = 0.0;
@@ -185,7 +186,7 @@ impl World {
         awake.map(running).sum::<usize>().max(1)
     }
 
-    /// The costs of accesses with the load of the last measurement, while kernel threads use the
+    /// Update the costs of accesses for the load of the last measurement, while kernel threads use the
     /// share `busy` of each node.
     pub(super) fn balance(&mut self, busy: &[f64; MAX_NODES]) {
         let mut demands = self.load.demands.clone();
@@ -195,7 +196,7 @@ impl World {
         let nodes = &self.hardware.nodes;
         let threads = self.running() as f64;
         let supplies = match demands.is_empty() {
-            // At first, as if each node had all accesses, so that the load starts below the peak.
+            // At first, assume all accesses on each node, so that the load starts below the peak.
             true => nodes.iter().map(|node| self.supply_alone(node)).collect(),
             false => balance(nodes, &demands, threads, self.load.away),
         };
