@@ -77,6 +77,7 @@ pub struct Wear {
     pub mean: f64,
 }
 
+/// No page, or no block.
 const NONE: u32 = u32::MAX;
 
 struct Plane {
@@ -259,7 +260,7 @@ impl Ftl {
         }
     }
 
-    /// Move the valid pages of one block and erase it. Returns their number.
+    /// Move the valid pages of one block and erase it. Returns the number of pages moved.
     fn collect(&mut self, plane: u32, run: &mut impl FnMut(Command)) -> u32 {
         let victim = self.planes[plane as usize].closed.take();
         assert!(victim.is_some(), "plane {plane} has nothing to collect");

@@ -26,7 +26,7 @@ pub enum Found {
 pub struct Ages(pub [u64; 3]);
 
 impl Ages {
-    /// Where a line is that was last used `age` references ago.
+    /// Where a line is that was last used `ago` references ago.
     pub fn found(&self, ago: u64) -> Found {
         let [first, second, third] = self.0;
         match ago {
@@ -55,6 +55,7 @@ struct Tags {
     ways: usize,
     /// Line + 1, and the time of its last use; 0 if empty.
     lines: Vec<(u64, u64)>,
+    /// Average age at eviction; see [`Ages`].
     age: u64,
 }
 
@@ -106,20 +107,21 @@ struct Streams {
     /// Small page, its last missed line, and whether that was adjacent to the previous one; most
     /// recent first.
     pages: [(u64, u64, bool); STREAMS],
-    lines: u32,
+    /// log2 of the lines of a small page.
+    page_shift: u32,
 }
 
 impl Streams {
     /// A line that missed all caches. Returns whether it was prefetched.
     fn miss(&mut self, line: u64) -> bool {
-        let page = line >> self.lines;
+        let page = line >> self.page_shift;
         let found = self.pages.iter().position(|known| known.0 == page);
         let position = found.unwrap_or(STREAMS - 1);
         let (_, last, running) = self.pages[position];
-        let next = found.is_some() && line.abs_diff(last) == 1;
+        let adjacent = found.is_some() && line.abs_diff(last) == 1;
         self.pages.copy_within(0..position, 1);
-        self.pages[0] = (page, line, next);
-        next && running
+        self.pages[0] = (page, line, adjacent);
+        adjacent && running
     }
 }
 
@@ -138,7 +140,7 @@ pub struct Hierarchy {
     skipped: u64,
 }
 
-/// [`Hierarchy::for_ages`] simulates one line in this number, or more.
+/// [`Hierarchy::for_ages`] simulates one of this many lines, or of fewer if a level has fewer sets.
 const ONE_OF: u64 = 64;
 
 impl Hierarchy {
@@ -153,7 +155,7 @@ impl Hierarchy {
             third: caches.third.map(Tags::new),
             streams: Streams {
                 pages: [(u64::MAX, 0, false); STREAMS],
-                lines: STREAM_SHIFT.saturating_sub(shift),
+                page_shift: STREAM_SHIFT.saturating_sub(shift),
             },
             now: 0,
             skipped: 0,
@@ -201,12 +203,12 @@ impl Hierarchy {
         if self.skipped != 0 {
             let now = self.now;
             if !self.skips(line) && !self.first(fetch).access(line, now) {
-                self.beyond(line);
+                self.beyond_first(line);
             }
             return Found::First;
         }
         let now = self.now;
-        if self.first(fetch).access(line, now) { Found::First } else { self.beyond(line) }
+        if self.first(fetch).access(line, now) { Found::First } else { self.beyond_first(line) }
     }
 
     #[inline]
@@ -227,7 +229,7 @@ impl Hierarchy {
         }
     }
 
-    fn beyond(&mut self, line: u64) -> Found {
+    fn beyond_first(&mut self, line: u64) -> Found {
         if self.second.access(line, self.now) {
             return Found::Second;
         }
