@@ -25,8 +25,11 @@ use nearfar_hardware::table::prefetch;
 /// One line for lists of policies.
 pub const WHAT: &str = "exact least recently used";
 
+/// Slot of a page that was never referenced, or was freed.
 const NEW: u32 = u32::MAX;
+/// Slot of a page in the ring.
 const IN_FRONT: u32 = u32::MAX - 1;
+/// No write to flush.
 const CLEAN: u32 = u32::MAX;
 
 /// State of a page; one cache line per reference.
@@ -34,20 +37,23 @@ const CLEAN: u32 = u32::MAX;
 struct Page {
     /// Slot, [`NEW`] or [`IN_FRONT`].
     slot: u32,
-    /// Largest distance since the last write; [`CLEAN`] if never written.
-    unwritten: u32,
+    /// Largest distance since the last write; [`CLEAN`] if there is none.
+    since_write: u32,
 }
 
-const NEVER: Page = Page { slot: NEW, unwritten: CLEAN };
+const NEVER: Page = Page { slot: NEW, since_write: CLEAN };
 
 /// The LRU stack and the histograms of its distances. Pages are dense ids.
 #[derive(Clone, Debug)]
 pub struct StackDistance {
     front: Front,
     pages: Vec<Page>,
+    /// Page in each slot.
     page_in: Vec<u32>,
     live: Live,
+    /// First slot that was never used.
     next: usize,
+    /// Number of live slots.
     below: usize,
     /// References by stack distance (distinct other pages since the last reference), of unmarked
     /// and of marked pages.
@@ -161,7 +167,7 @@ impl StackDistance {
             Some(distance) => {
                 // Fits: distances are below the number of pages, which have 32-bit ids.
                 self.distances[kind].add(distance as u32);
-                let since = &mut self.pages[index].unwritten;
+                let since = &mut self.pages[index].since_write;
                 if *since != CLEAN {
                     *since = (distance as u32).max(*since);
                 }
@@ -169,7 +175,7 @@ impl StackDistance {
             None => self.first[kind] += 1,
         }
         if write {
-            let since = std::mem::replace(&mut self.pages[index].unwritten, 0);
+            let since = std::mem::replace(&mut self.pages[index].since_write, 0);
             if since != CLEAN {
                 self.written[kind].add(since);
             }
@@ -231,9 +237,9 @@ impl StackDistance {
         }
     }
 
-    /// Count the flushes of the last write so far, with `page` at `distance`.
+    /// Count the last write of `page`, which is at `distance`, and make the page clean.
     fn clean(&mut self, page: u32, distance: usize) {
-        let since = std::mem::replace(&mut self.pages[page as usize].unwritten, CLEAN);
+        let since = std::mem::replace(&mut self.pages[page as usize].since_write, CLEAN);
         if since != CLEAN {
             self.written[self.kind(page)].add(since.max(distance as u32));
         }
@@ -260,7 +266,7 @@ impl StackDistance {
         let mut written = self.written.clone();
         let mut depth = 0u32;
         let mut flush = |page: u32, depth: u32| {
-            let since = self.pages.get(page as usize).map_or(CLEAN, |page| page.unwritten);
+            let since = self.pages.get(page as usize).map_or(CLEAN, |page| page.since_write);
             if since != CLEAN {
                 written[self.kind(page)].add(depth.max(since));
             }
@@ -283,7 +289,7 @@ impl StackDistance {
     fn move_up(&mut self, page: u32) -> Option<u64> {
         match self.pages[page as usize].slot {
             IN_FRONT => {
-                // Always found: the slot says so.
+                // The slot guarantees that the ring has the page.
                 let place = self.front.place(page).unwrap_or(0);
                 self.front.raise(place, page);
                 Some(place as u64)
