@@ -1,8 +1,9 @@
-//! Which huge pages Memtis splits: those with skewed accesses, as many as hits would gain.
+//! Which huge pages Memtis splits: those with the most skewed accesses, in proportion to the expected
+//! gain in hits.
 //!
 //! Follows `check_transhuge_cooling`, `set_memcg_nr_split` and `update_pginfo` of its kernel. Base pages
-//! are counted as well. A sample of a base page that was hot before would be a hit with base pages; the
-//! share of such samples beyond that of the fast node's is the gain.
+//! are counted as well. A sample of a base page that was already hot would be a hit if all pages were
+//! base pages. The gain is the share of such samples, less the share of samples in the fast node.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -13,12 +14,12 @@ use super::{MemtisKnobs, base_pages};
 
 /// A base page that was hot at its last sample or halving: `may_hot`.
 const WAS_HOT: u8 = COUNTED << 1;
-/// Huge pages in this bin or above are hot all over.
+/// Huge pages in this bin or above are hot throughout, and are not split.
 const VERY_HOT: usize = 13;
 /// Most splits in a run of a migration thread: `deferred_split_scan_for_htmm`.
 const MAX_SPLITS: usize = 50;
 
-/// Samples since counts were last halved, and before: each halving counts half.
+/// Samples since counts were last halved, and earlier samples, whose number each halving halves.
 #[derive(Clone, Copy, Debug, Default)]
 struct Samples {
     now: u64,
@@ -38,15 +39,18 @@ pub(super) struct Splitter {
     /// By base page; empty until there is a huge page.
     counts: Counts,
     threshold: usize,
+    /// Samples in the fast node.
     fast: Samples,
+    /// Samples of base pages that were hot.
     base: Samples,
     /// `fast.before` before the last halving.
     fast_then: u64,
     since_split: u64,
     halvings: u32,
-    /// Huge pages with hot base pages; all huge pages by how skewed they are.
+    /// Number of huge pages with hot base pages; the skew of each, unless it is hot throughout.
     in_use: u64,
     skews: Vec<(u32, Page)>,
+    /// The next adaptation of the threshold chooses pages to split.
     wanted: bool,
     has_split: bool,
     stopped: bool,
@@ -115,7 +119,7 @@ impl Splitter {
         self.counts.of.is_empty()
     }
 
-    /// Set the count of a base page, and whether it was hot with `hot`.
+    /// Set the count of a base page, and [`WAS_HOT`] if the count `hot` reaches the threshold.
     fn count(&mut self, at: usize, count: u32, hot: u32) {
         self.counts.set(at, 1, count);
         let was_hot = if bin(hot) >= self.threshold { WAS_HOT } else { 0 };
@@ -146,8 +150,8 @@ impl Splitter {
         self.skews.clear();
     }
 
-    /// Halve the counts of a mapping's base pages; its own was in bin `mapping`.
-    pub(super) fn cool(&mut self, page: Page, span: u32, mapping: usize, threshold: usize) {
+    /// Halve the counts of a mapping's base pages. The mapping's own count was in bin `own_bin`.
+    pub(super) fn cool(&mut self, page: Page, span: u32, own_bin: usize, threshold: usize) {
         if self.is_off() {
             return;
         }
@@ -160,7 +164,7 @@ impl Splitter {
         }
         if span > 1 && hot > 0 {
             self.in_use += 1;
-            if mapping < VERY_HOT {
+            if own_bin < VERY_HOT {
                 self.skews.push((skew_bin(squares / 11 / hot / hot), page));
             }
         }
@@ -229,7 +233,7 @@ mod tests {
     use super::skew_bin;
 
     #[test]
-    fn bins_of_skew() {
+    fn skew_bins_are_those_of_get_skew_idx() {
         let bins = [0, 1, 2, 3, 4, 1023, 1024, 1025, 2048, 2049, u64::MAX].map(skew_bin);
         assert_eq!(bins, [0, 1, 2, 2, 3, 10, 11, 12, 12, 13, 20]);
     }
