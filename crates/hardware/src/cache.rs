@@ -292,7 +292,6 @@ mod tests {
         }
     }
 
-    /// The reference implementation, with lists.
     fn reference(records: &[Record], geometry: &Geometry, write_backs: bool) -> Vec<Record> {
         let mut caches: [NaiveCache; 3] = Default::default();
         let mut carried: HashMap<u32, u64> = HashMap::new();
@@ -393,7 +392,6 @@ mod tests {
     }
 
     proptest! {
-        /// Also if the records come in two batches.
         #[test]
         fn records_equal_those_of_the_reference_implementation(
             records in records(),
@@ -406,7 +404,6 @@ mod tests {
             prop_assert_eq!(found, reference(&records, &geometry, write_backs));
         }
 
-        /// [`Filter::access`] against [`Filter::records`].
         #[test]
         fn traffic_equals_the_number_of_records(records in records(), geometry in geometry()) {
             let found = filtered(&records, &geometry, true, 0).len() as u32;
@@ -420,7 +417,6 @@ mod tests {
             prop_assert_eq!(traffic.iter().map(|t| t.fills + t.write_backs).sum::<u32>(), found);
         }
 
-        /// No instruction is lost or counted twice, for any thread.
         #[test]
         fn instructions_are_conserved(records in records(), geometry in geometry()) {
             let mut filter = Filter::new(&geometry, true);

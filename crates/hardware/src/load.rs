@@ -9,8 +9,7 @@ use crate::node::NodeModel;
 
 /// Maximum share of a node's bandwidth that other traffic can use: the program needs some.
 const MAX_OTHERS: f64 = 0.9;
-/// Steps of a bisection.
-const STEPS: u32 = 50;
+const BISECTION_STEPS: u32 = 50;
 
 /// The program's accesses to a node in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -141,7 +140,7 @@ pub fn balance(nodes: &[NodeModel], demands: &[Demand], threads: f64, away_ps: f
         return fastest;
     }
     let (mut low, mut high) = (shortest, spent(&fastest) / threads);
-    for _ in 0..STEPS {
+    for _ in 0..BISECTION_STEPS {
         let middle = (low + high) / 2.0;
         if threads * middle < spent(&supply(middle)) {
             low = middle;
@@ -203,7 +202,6 @@ mod tests {
         assert!(points > 50, "{points}");
     }
 
-    /// The threads do nothing but access memory.
     #[test]
     fn many_threads_saturate_a_node_and_few_do_not() {
         let nodes = nodes("cxl-a");
@@ -219,7 +217,6 @@ mod tests {
         assert!(one.stretch < 1.01 && alone < 1.01 * bytes / 64.0 * direction.latency_ps);
         let (period, many) = pace(400.0);
         assert!((period / (bytes * direction.busy_ps) - 1.0).abs() < 1e-9 && many.busy == 1.0);
-        // Twice the threads wait twice as long.
         assert!((pace(800.0).1.stretch / many.stretch - 2.0).abs() < 1e-9);
     }
 

@@ -50,7 +50,7 @@ impl Outcome {
 /// The lines of a page: (tag + 1) x 2 each, plus 1 if dirty; 0 if empty.
 type Frame = [u64; LINES];
 
-/// A direct-mapped cache of any size. Allocates memory only for touched frames, of a page each.
+/// A direct-mapped cache of any size. Allocates only touched frames, of a page each.
 pub struct MemorySideCache {
     frames: u64,
     /// Index of each touched frame in `state`.
@@ -231,7 +231,7 @@ mod tests {
         for load in [0.5, 1.0, 1.5, 3.0] {
             let pages = (cache_pages as f64 * load) as u64;
             let contiguous: Vec<u64> = (0..pages).collect();
-            // Pages drawn without repetition from a memory 64 times as large as the cache.
+            // Drawn without repetition from a memory 64 times the cache.
             let mut shuffled: Vec<u64> = (0..64 * cache_pages).collect();
             let mut seed = 1;
             for index in 0..pages as usize {

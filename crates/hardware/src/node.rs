@@ -11,7 +11,7 @@ pub const LINE: u64 = 64;
 /// Bytes of a base page.
 pub const PAGE: u64 = 4096;
 
-/// Times of loads from a node, or of stores to it.
+/// Times of a node's loads or stores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Direction {
     /// Latency of the first line (random, idle), picoseconds.
@@ -135,7 +135,7 @@ pub struct KernelCosts {
     pub page_scan: f64,
     /// A page walk after a TLB miss.
     pub page_walk: f64,
-    /// Processing one sample of the processor's event sampling.
+    /// Processing one event sample.
     pub sample: f64,
 }
 
@@ -265,7 +265,6 @@ fn with_timing(base: &View, timing: &Timing) -> View {
     }
 }
 
-/// Picoseconds per byte.
 fn byte_ps(bandwidth: &Option<Sourced<Bandwidth>>) -> Option<f64> {
     bandwidth.as_ref().map(|bandwidth| bandwidth.value.ns_for(1) * 1e3)
 }
@@ -285,8 +284,7 @@ mod tests {
         Machine::load(name, Path::new("")).unwrap()
     }
 
-    /// Nanoseconds of a load and of a 4 KiB copy up or down, as table 1 of the NOMAD paper gives or
-    /// implies them.
+    /// Nanoseconds of loads and 4 KiB copies, given or implied by table 1 of the NOMAD paper.
     #[test]
     fn platforms_have_the_times_of_the_nomad_paper() {
         let expected = [

@@ -1,4 +1,4 @@
-//! Huge pages and prefetching for tables that are larger than the caches and accessed at random.
+//! Huge pages and prefetching for tables larger than the caches and accessed at random.
 
 /// Minimum bytes of a table on huge pages: a TLB can cover a smaller one with small pages.
 const MIN_HUGE: usize = 4 << 20;

@@ -123,7 +123,6 @@ pub struct FullLru {
     oldest: usize,
     /// There are no pages from this position on.
     next: usize,
-    /// Entries in use.
     used: u32,
 }
 
@@ -362,7 +361,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// One of eight actions is a removal.
         #[test]
         fn buffers_equal_one_lru_list_per_set(
             refs in prop::collection::vec((0u64..100, 0u8..8), 1..800),

@@ -63,7 +63,6 @@ pub struct Umd {
     used: u32,
     state: Vec<u8>,
     links: Links,
-    /// Pages in the DRAM.
     lru: List,
     /// Evictions of pages that had to be programmed.
     dirty_evictions: u64,
@@ -125,7 +124,7 @@ impl Umd {
         &self.ftl
     }
 
-    /// The flash array, which runs the services.
+    /// The flash array.
     pub fn array(&mut self) -> &mut Array {
         &mut self.array
     }
@@ -247,8 +246,7 @@ mod tests {
         Umd::new(&machine(), frames * 4096).unwrap()
     }
 
-    /// Run the array until it is idle, and complete the service of `page`. Returns the end of the last
-    /// job.
+    /// Finish all jobs, and complete the service of `page`. Returns the end of the last job.
     fn wait(umd: &mut Umd, page: u32, now: u64) -> u64 {
         while umd.array().step() {}
         let mut end = now;
@@ -259,9 +257,8 @@ mod tests {
         end
     }
 
-    /// LRU hit ratios of Zipf references to 10,000 pages. By Che's approximation, a page with the share
-    /// q of the references hits with probability 1 - exp(-q t); t is such that these probabilities sum
-    /// to the number of frames.
+    /// LRU hit ratios of Zipf references to 10,000 pages. Che: a page with the share q of references
+    /// hits with probability 1 - exp(-q t), where these probabilities sum to the number of frames.
     #[test]
     fn hit_ratios_agree_with_ches_approximation() {
         let pages = 10_000u64;
@@ -304,9 +301,8 @@ mod tests {
     }
 
     proptest! {
-        /// The DRAM against an LRU list. A service that runs alone takes as long as predicted, and
-        /// written pages are never lost. The machine's times: 50 ns for a page in or out of the DRAM,
-        /// 25 us to read and 200 us to program a page of flash.
+        /// No written page is lost, and a service alone takes as long as predicted: 50 ns into or out
+        /// of DRAM, 25 us to read and 200 us to program flash.
         #[test]
         fn dram_equals_an_lru_list(
             frames in 1usize..20,

@@ -27,7 +27,7 @@ pub fn knobs(text: &str) -> bool {
 
 /// Parse `text` as each notation of the command line. Returns whether any accepts it.
 pub fn words(text: &str) -> bool {
-    // Wrap the message in an error, as parsers of files do.
+    // Wrapped in an error, as by parsers of files.
     let unit =
         |read: Result<(), String>| one_line(read.map_err(|what| Error::input("text", what, "")));
     [

@@ -20,7 +20,7 @@ const MAX: u64 = 32;
 const FIRST: u64 = 4;
 /// Misses of a mapping, less its hits, above which single pages are read.
 const MANY_MISSES: u32 = 100;
-/// Misses of a mapping, less its hits, are counted up to this.
+/// Maximum count of misses less hits.
 const MAX_MISSES: u32 = 10 * MANY_MISSES;
 
 /// How a page of a file is accessed.
@@ -210,7 +210,7 @@ mod tests {
             .collect()
     }
 
-    /// The accesses that submit a request or wait, with their positions.
+    /// The accesses that submit a request or wait.
     fn events(
         pages: impl IntoIterator<Item = u64>,
         access: Access,
@@ -258,7 +258,7 @@ mod tests {
         let mut files = Readahead::default();
         for page in [100, 200, 101, 201, 102] {
             let pages = files.access(0, page, Access::Call).submitted.map(|request| request.pages);
-            // Pages 100 and 101 are cached before 102: a window of one page more than these.
+            // Two cached pages before 102 open a window of three.
             assert_eq!(pages, Some(if page == 102 { 3 } else { 1 }), "{page}");
         }
         // The marked page prefetches the next window.
@@ -286,7 +286,7 @@ mod tests {
         for page in (0..40).chain([500, 40]) {
             follows.extend(files.access(0, page, Access::Call).submitted.map(|r| r.follows));
         }
-        // Submitted by the accesses to pages 0, 1, 4, 12, 28 and 500.
+        // By accesses to pages 0, 1, 4, 12, 28 and 500.
         assert_eq!(follows, [false, true, true, true, true, false]);
     }
 }

@@ -111,8 +111,7 @@ impl Step {
         if matches!(self, Step::Erase { .. }) { 0 } else { self.ns() }
     }
 
-    /// Append to `steps`, or merge with the last step if both are work in one die, or delays. Does
-    /// nothing if the step takes no time.
+    /// Append to `steps` unless it takes no time. Merges work in the same die, and delays.
     pub fn append(self, steps: &mut Vec<Step>) {
         if self.ns() == 0 {
             return;
@@ -176,7 +175,7 @@ pub struct Array {
     channels: Vec<Server>,
     jobs: Vec<Job>,
     spare: Vec<u32>,
-    /// Ends of steps: time, number of the event, job.
+    /// Ends of steps: time, event number, job.
     events: BinaryHeap<Reverse<(u64, u64, u32)>>,
     scheduled: u64,
     finished: VecDeque<(u64, u32)>,

@@ -77,7 +77,6 @@ pub struct Wear {
     pub mean: f64,
 }
 
-/// No page, or no block.
 const NONE: u32 = u32::MAX;
 
 struct Plane {

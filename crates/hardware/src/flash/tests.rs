@@ -1,4 +1,4 @@
-//! Tests of the translation layer, preconditioning, and the timing of the array.
+//! Tests of translation, preconditioning and timing.
 
 use std::collections::HashMap;
 
@@ -102,8 +102,7 @@ fn sequential_overwriting_moves_nothing() {
     }
 }
 
-/// A flash array that stores programmed pages, and checks that a block is programmed in order and
-/// erased before it is programmed again.
+/// A flash array that checks that blocks are programmed in order, and erased in between.
 #[derive(Default)]
 struct Chip {
     pages: HashMap<u32, (u32, u64)>,
@@ -134,7 +133,7 @@ impl Chip {
 }
 
 proptest! {
-    /// Random operations against a map of the last writes; the counts agree, too.
+    /// The counts agree, too.
     #[test]
     fn reads_return_the_last_write(
         planes in 1u32..4,
@@ -191,7 +190,7 @@ proptest! {
 
 #[test]
 fn thresholds_with_which_collection_frees_nothing_are_refused() {
-    // 9 blocks of 8 pages hold one page more than the user's 71.
+    // Nine blocks hold 72 pages.
     let fits = geometry(1, 10, 8, 71);
     assert!(fits.check().is_ok());
     let (key, what) = Geometry { user_pages: 72, ..fits.clone() }.check().unwrap_err();
@@ -237,8 +236,8 @@ fn overwriting_each_page_once_leaves_blocks_without_valid_pages() {
     assert!(moved(Overwrite::Drawn) > 100);
 }
 
-/// Mean nanoseconds that jobs wait for one die, with Poisson arrivals at the utilisation `load`. A job
-/// takes 25 us, or 225 us with the probability 0.27.
+/// Mean wait for one die, nanoseconds: Poisson arrivals at utilisation `load`; jobs of 25 us or, with
+/// probability 0.27, 225 us.
 fn mean_wait(load: f64, jobs: u32) -> f64 {
     let mut array = Array::new(&geometry(1, 8, 8, 8));
     let mut rng = Rng::new(17);
@@ -312,8 +311,7 @@ fn work_of_dies_overlaps_and_transfers_on_a_channel_do_not() {
 }
 
 proptest! {
-    /// Alone, a job takes the sum of its steps. With other jobs, [`Late`] accounts for the additional
-    /// time, and dies work as long as the steps say.
+    /// Alone, a job takes the sum of its steps; with other jobs, [`Late`] accounts for the rest.
     #[test]
     fn jobs_take_their_steps_and_their_delays(
         jobs in prop::collection::vec(

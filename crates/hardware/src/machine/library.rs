@@ -36,7 +36,6 @@ pub fn remedy(machine: &str, change: &str, serve: impl Fn(&Machine) -> bool) -> 
     )
 }
 
-/// Maximum bytes of a machine file.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// A machine and its source.

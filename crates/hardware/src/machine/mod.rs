@@ -109,7 +109,6 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Sets and ways of the cache.
     pub(crate) fn level(&self) -> Level {
         let lines = self.size.value.bytes() / self.line.value.bytes();
         let ways = self.ways.as_ref().map_or(lines, |ways| ways.value.0);

@@ -12,7 +12,6 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 use super::Machine;
 use super::read::{clip, unknown};
 
-/// The source of an overridden value.
 const SOURCE: &str = "given with --set";
 
 /// Kinds of storage that hold files.
@@ -202,7 +201,7 @@ fn put(table: &mut dyn toml_edit::TableLike, key: &str, mut value: Value) {
     }
 }
 
-/// `text` as a number or a list if it is one, otherwise as a string.
+/// `text` as a number, a list or otherwise a string.
 fn plain(text: &str) -> Value {
     match text.trim().parse::<Value>() {
         Ok(value @ (Value::Integer(_) | Value::Float(_) | Value::Array(_))) => value,

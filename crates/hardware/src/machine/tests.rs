@@ -1,4 +1,4 @@
-//! Tests of parsing, finding, overriding and resolving machine files.
+//! Tests of machine files.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{Machine, MachineFile, builtin, schema};
 
-/// A valid machine file, which tests damage or override.
+/// A valid machine file.
 const SMALL: &str = r#"
 description = "a test"
 [tlb.first]

@@ -198,7 +198,6 @@ impl JsonSchema for Ratio {
     }
 }
 
-/// Parses a whole number of at most 65,535.
 struct Small(u64);
 
 impl<'de> Deserialize<'de> for Small {

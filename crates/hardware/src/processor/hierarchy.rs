@@ -55,13 +55,12 @@ struct Tags {
     ways: usize,
     /// Line + 1, and the time of its last use; 0 if empty.
     lines: Vec<(u64, u64)>,
-    /// Average age at eviction; see [`Ages`].
-    age: u64,
+    eviction_age: u64,
 }
 
 impl Tags {
     fn new(Level { sets, ways }: Level) -> Self {
-        Self { sets, ways, lines: vec![(0, 0); sets as usize * ways], age: u64::MAX }
+        Self { sets, ways, lines: vec![(0, 0); sets as usize * ways], eviction_age: u64::MAX }
     }
 
     /// Use a line. Returns whether it hits.
@@ -83,7 +82,7 @@ impl Tags {
         set[0] = (target, now);
         if found.is_none() && tag != 0 {
             let age = now - used;
-            self.age = match self.age {
+            self.eviction_age = match self.eviction_age {
                 u64::MAX => age,
                 before => {
                     let step = (age as i64 - before as i64) / AVERAGED;
@@ -107,7 +106,6 @@ struct Streams {
     /// Small page, its last missed line, and whether that was adjacent to the previous one; most
     /// recent first.
     pages: [(u64, u64, bool); STREAMS],
-    /// log2 of the lines of a small page.
     page_shift: u32,
 }
 
@@ -243,7 +241,11 @@ impl Hierarchy {
 
     /// The current ages at eviction.
     pub fn ages(&self) -> Ages {
-        let third = self.third.as_ref().map_or(0, |third| third.age);
-        Ages([self.data.age, self.second.age, third.max(self.second.age)])
+        let third = self.third.as_ref().map_or(0, |third| third.eviction_age);
+        Ages([
+            self.data.eviction_age,
+            self.second.eviction_age,
+            third.max(self.second.eviction_age),
+        ])
     }
 }

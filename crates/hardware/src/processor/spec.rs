@@ -124,7 +124,6 @@ fn tlb(level: &TlbLevel) -> (Level, Option<Level>) {
     (of(&level.entries, &level.ways), large)
 }
 
-/// Entries of a first level.
 fn first_level(level: &TlbLevel) -> (usize, Option<usize>) {
     let entries = |count: &Sourced<Count>| count.value.0 as usize;
     (entries(&level.entries), level.large_entries.as_ref().map(entries))

@@ -1,4 +1,4 @@
-//! Tests of caches, translation and overlap on small processors.
+//! Tests of caches, translation and overlap.
 
 use proptest::prelude::*;
 
@@ -119,7 +119,6 @@ proptest! {
     }
 }
 
-/// Near enough to distinguish the levels.
 #[test]
 fn a_sample_of_lines_estimates_the_ages_at_eviction() {
     let caches = Caches {

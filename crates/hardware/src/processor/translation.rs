@@ -40,7 +40,7 @@ pub fn mapping_line(page: u32) -> Line {
 pub struct Entry {
     /// log2 of the bytes that the entry covers.
     pub shift: u32,
-    /// Whether the page is large; smaller pages of the host may still limit `shift`.
+    /// Whether the page is large; the host may limit `shift`.
     pub large: bool,
 }
 
@@ -64,7 +64,7 @@ pub enum Answer {
     First,
     /// Second-level hit.
     Second,
-    /// A walk, with the number of lines that it read in sequence, and an array that starts with them.
+    /// A walk: the number of lines read in sequence, and an array that starts with them.
     Walk(usize, [Line; 6]),
 }
 
@@ -72,13 +72,11 @@ pub enum Answer {
 /// never evicted.
 #[derive(Clone, Debug)]
 struct First {
-    /// Slot of each entry, by tag.
     slot_of: PageMap<u32>,
     /// Pinned entries, with the number of small pages that pin them.
     held: Vec<(u64, u32)>,
     slots: Links,
-    /// Entries that are not pinned.
-    loose: List,
+    unpinned: List,
     unused: Vec<u32>,
 }
 
@@ -88,7 +86,7 @@ impl First {
             slot_of: PageMap::default(),
             held: vec![(0, 0); entries],
             slots: Links::new(entries),
-            loose: List::default(),
+            unpinned: List::default(),
             unused: (0..entries as u32).rev().collect(),
         }
     }
@@ -98,13 +96,13 @@ impl First {
         if let Some(&slot) = self.slot_of.get(&number) {
             let held = &mut self.held[slot as usize].1;
             if *held == 0 {
-                self.slots.remove(&mut self.loose, slot);
+                self.slots.remove(&mut self.unpinned, slot);
             }
             *held += 1;
             return true;
         }
         let slot = self.unused.pop().or_else(|| {
-            let oldest = self.slots.pop(&mut self.loose)?;
+            let oldest = self.slots.pop(&mut self.unpinned)?;
             self.slot_of.remove(&self.held[oldest as usize].0);
             Some(oldest)
         });
@@ -121,14 +119,14 @@ impl First {
         let held = &mut self.held[slot as usize].1;
         *held -= 1;
         if *held == 0 {
-            self.slots.push(&mut self.loose, slot);
+            self.slots.push(&mut self.unpinned, slot);
         }
     }
 
     fn remove(&mut self, number: u64) {
         let Some(slot) = self.slot_of.remove(&number) else { return };
         if self.held[slot as usize].1 == 0 {
-            self.slots.remove(&mut self.loose, slot);
+            self.slots.remove(&mut self.unpinned, slot);
         }
         self.unused.push(slot);
     }

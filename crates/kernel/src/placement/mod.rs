@@ -81,7 +81,7 @@ pub struct Member {
 /// Members that are interleaved until all are full.
 pub type Group = Vec<Member>;
 
-/// The member for page `number`, with interleaving by page number; `None` if the group is empty.
+/// The member for page `number`; `None` if the group is empty.
 pub fn turn(group: &Group, number: u64) -> Option<&Member> {
     let round: u64 = group.iter().map(|member| member.weight).sum();
     let mut left = number.checked_rem(round)?;
@@ -116,8 +116,8 @@ pub trait Mode: Sync {
         false
     }
 
-    /// Groups for a program on a core of node `from`; a group is used when those before it are full. By
-    /// default a single group: the policy's nodes in fallback order.
+    /// Groups for a program on a core of node `from`, each used when the one before is full. By default
+    /// one group: the policy's nodes in fallback order.
     fn order(
         &self,
         topology: &Topology,

@@ -1,4 +1,4 @@
-//! Tests of fallback orders, of placement in extents, and of the modes on built-in machines.
+//! Tests of fallback orders, extents and modes.
 
 use std::path::Path;
 
@@ -14,8 +14,7 @@ fn topology(name: &str) -> Topology {
 
 #[test]
 fn fallback_orders_equal_the_kernels() {
-    // Nodes 0 to 3 are DRAM, 4 to 7 far memory; 0, 1, 4 and 5 are on one socket. The expected orders of
-    // node 0 are those of Linux 6.1 and 6.12.
+    // Orders of Linux 6.1 and 6.12. Nodes 4 to 7 are far memory; 0, 1, 4 and 5 are on one socket.
     let distances = |far: u64| {
         let distance = |a: usize, b: usize| match (a / 2 % 2 == b / 2 % 2, a == b) {
             (_, true) => 10,
@@ -63,7 +62,7 @@ fn among_equal_distances_the_next_higher_node_follows() {
     assert_eq!(orders[1], [1, 2, 3, 0]);
 }
 
-/// [`place`], page by page: the memory of each page, and the number of pages that did not fit.
+/// [`place`] page by page: the memory of each page, and the pages that did not fit.
 fn naive(
     memories: &mut [Memory],
     groups: &[Group],
@@ -138,7 +137,7 @@ proptest! {
     }
 }
 
-/// Allocate `gib` GiB from a core of node 0 of `optane-4node`: each node used, with its GiB.
+/// GiB on each node of `gib` GiB allocated on node 0 of `optane-4node`.
 fn gib_on_nodes(mode_name: &str, gib: u64, allocator: Allocator) -> Vec<(usize, f64)> {
     let topology = topology("optane-4node");
     let mode = mode(mode_name).unwrap();
@@ -152,7 +151,7 @@ fn gib_on_nodes(mode_name: &str, gib: u64, allocator: Allocator) -> Vec<(usize, 
 
 #[test]
 fn aliusm_fills_dram_then_the_own_sockets_persistent_memory() {
-    // The machine has 384 GiB of DRAM, and 1515 GiB of persistent memory per socket.
+    // 384 GiB of DRAM, 1515 GiB of persistent memory per socket.
     let landed = gib_on_nodes("alius", 1000, Allocator::Vmalloc);
     let nodes: Vec<usize> = landed.iter().map(|(node, _)| *node).collect();
     assert_eq!(nodes, [0, 1, 2, 3, 4, 5]);
@@ -179,7 +178,7 @@ fn memory_mode_has_the_capacity_of_persistent_memory() {
     let topology = topology("optane-4node");
     let memories = mode("memory-mode").unwrap().memories(&topology).unwrap();
     let total: u64 = memories.iter().map(|m| m.free * PAGE).sum();
-    // 3029 GiB, less 1/64 for page structures and what is reserved.
+    // 3029 GiB, less page structures and reservations.
     assert!(total < 3000 << 30 && total > 2900 << 30, "{}", total >> 30);
     assert!(memories.iter().all(|m| m.backing == m.node + 4 && m.cache == Some(m.node)));
     let refused = mode("memory-mode").unwrap().memories(&self::topology("cxl")).unwrap_err();

@@ -187,7 +187,6 @@ impl Lists {
         self.pages.push(&mut self.lists[list], page);
     }
 
-    /// Take a page out of its list.
     fn remove(&mut self, page: u32) {
         let list = (self.pages[page] & LIST) as usize;
         self.pages.remove(&mut self.lists[list], page);

@@ -156,7 +156,6 @@ pub struct Generations {
     max_seq: u64,
     min_seq: [u64; 2],
     feedback: [Feedback; 2],
-    /// By page table.
     tables: Vec<TableState>,
     /// Walks so far. The first visits all tables.
     walks: u64,
@@ -167,7 +166,6 @@ pub struct Generations {
     evicted: Vec<u32>,
 }
 
-/// The type of a page with these flags.
 fn kind(flags: u16) -> usize {
     usize::from(flags & FILE != 0)
 }

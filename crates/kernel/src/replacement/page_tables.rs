@@ -19,21 +19,17 @@ pub const AROUND: usize = 1 << PART;
 /// Flag in a place: the page was loaded.
 const LOADED: u64 = 1 << 63;
 
-/// A page table.
 #[derive(Clone, Debug, Default)]
 struct Table {
-    /// Loaded pages.
     loaded: u32,
     /// Index of each part plus one; 0 if no page of the part was loaded.
     parts: [u32; 1 << (TABLE - PART)],
 }
 
-/// A part of a table.
 #[derive(Clone, Debug)]
 struct Part {
     /// Bit mask of the places with a loaded page.
     loaded: u64,
-    /// Page in each place.
     pages: [u32; 1 << PART],
 }
 

@@ -215,8 +215,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Three queues against deques, oldest page first. Places may wrap around. Actions: 0 pops, 1
-        /// removes, and higher ones push after removal.
+        /// Places may wrap around. Action 0 pops, 1 removes, others remove and push.
         #[test]
         fn equals_deques(
             first in prop::sample::select(vec![0, u32::MAX - 20]),

@@ -25,11 +25,8 @@ use nearfar_hardware::table::prefetch;
 /// One line for lists of policies.
 pub const WHAT: &str = "exact least recently used";
 
-/// Slot of a page that was never referenced, or was freed.
 const NEW: u32 = u32::MAX;
-/// Slot of a page in the ring.
 const IN_FRONT: u32 = u32::MAX - 1;
-/// No write to flush.
 const CLEAN: u32 = u32::MAX;
 
 /// State of a page; one cache line per reference.
@@ -48,13 +45,10 @@ const NEVER: Page = Page { slot: NEW, since_write: CLEAN };
 pub struct StackDistance {
     front: Front,
     pages: Vec<Page>,
-    /// Page in each slot.
     page_in: Vec<u32>,
     live: Live,
-    /// First slot that was never used.
-    next: usize,
-    /// Number of live slots.
-    below: usize,
+    next_slot: usize,
+    live_count: usize,
     /// References by stack distance (distinct other pages since the last reference), of unmarked
     /// and of marked pages.
     distances: [Histogram; 2],
@@ -76,13 +70,11 @@ pub struct StackDistance {
 struct Histogram {
     /// Counts of values below [`FRONT`].
     near: [u64; FRONT],
-    /// Counts of all other values.
     far: Vec<u64>,
     pending: Vec<u32>,
 }
 
 impl Histogram {
-    /// Values whose increment is delayed.
     const MAX_PENDING: usize = 32;
 
     #[inline]
@@ -132,8 +124,8 @@ impl StackDistance {
             pages: Vec::new(),
             page_in: Vec::new(),
             live: Live::new(),
-            next: 0,
-            below: 0,
+            next_slot: 0,
+            live_count: 0,
             distances: Default::default(),
             first: [0; 2],
             written: Default::default(),
@@ -233,7 +225,7 @@ impl StackDistance {
         match self.pages.get(page as usize)?.slot {
             NEW => None,
             IN_FRONT => self.front.place(page),
-            slot => Some(self.front.len() + self.below - self.live.rank(slot as usize)),
+            slot => Some(self.front.len() + self.live_count - self.live.rank(slot as usize)),
         }
     }
 
@@ -275,7 +267,7 @@ impl StackDistance {
             flush(page, depth);
             depth += 1;
         }
-        for slot in (0..self.next).rev() {
+        for slot in (0..self.next_slot).rev() {
             if self.live.has(slot) {
                 flush(self.page_in[slot], depth);
                 depth += 1;
@@ -299,7 +291,7 @@ impl StackDistance {
                 None
             }
             slot => {
-                let above = self.below - self.live.rank(slot as usize);
+                let above = self.live_count - self.live.rank(slot as usize);
                 self.take_slot(slot);
                 let distance = self.front.len() + above;
                 self.push_front(page);
@@ -351,22 +343,22 @@ impl StackDistance {
 
     fn take_slot(&mut self, slot: u32) {
         self.live.toggle(slot as usize);
-        self.below -= 1;
+        self.live_count -= 1;
     }
 
     /// Push `page` onto a stack whose ring has no holes.
     fn push_front(&mut self, page: u32) {
         self.pages[page as usize].slot = IN_FRONT;
         if let Some(last) = self.front.push(page) {
-            if self.next == self.page_in.len() {
+            if self.next_slot == self.page_in.len() {
                 self.compact();
             }
-            let slot = self.next;
-            self.next += 1;
+            let slot = self.next_slot;
+            self.next_slot += 1;
             self.page_in[slot] = last;
             self.pages[last as usize].slot = slot as u32;
             self.live.toggle(slot);
-            self.below += 1;
+            self.live_count += 1;
         }
     }
 
@@ -389,7 +381,7 @@ impl StackDistance {
             live += 1;
         });
         self.resize_slots((live * 2).next_multiple_of(LINE).max(LINE * 8));
-        self.next = live;
+        self.next_slot = live;
         self.live.fill(live);
     }
 }

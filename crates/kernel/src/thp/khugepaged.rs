@@ -94,7 +94,7 @@ impl Khugepaged {
 
     /// Run the thread until `now_ns`.
     pub fn run(&mut self, now_ns: f64, memory: &mut impl Memory) {
-        // At least 1 ms for a scan, without which a sleep of 0 would never end.
+        // At least 1 ms, so that the loop ends.
         let sleep_ns = self.rules.sleep_ns.max(1e6);
         self.wakes_ns = self.wakes_ns.max(now_ns - MAX_SCANS * sleep_ns);
         while self.wakes_ns <= now_ns {
@@ -167,7 +167,7 @@ mod tests {
         // The third range, then the other area (one page), then from the beginning.
         daemon.run(1.5e9, &mut memory);
         assert_eq!(memory.scanned, [1, 2, 3, 1]);
-        // A scan of more pages than there are ends after the rest of this pass and one whole pass.
+        // A scan of all pages: the rest of this pass and one whole pass.
         let mut all = Khugepaged { rules: Rules { pages: 1 << 20, ..RULES }, ..daemon };
         memory.scanned.clear();
         all.run(2.5e9, &mut memory);

@@ -85,10 +85,8 @@ pub struct Autonuma {
     /// When each page was armed, in [`TICK`]s.
     armed: Vec<u32>,
     threshold: Time,
-    /// Hot frames in the window of the rate limit.
     window: Window,
-    /// Hot frames since the last adjustment of the threshold; `None` before the first.
-    adjusted: Option<Window>,
+    since_adjustment: Option<Window>,
 }
 
 impl Autonuma {
@@ -111,7 +109,7 @@ impl Autonuma {
             reclaim,
             armed: vec![0; mem.page_limit() as usize],
             window: Window::default(),
-            adjusted: None,
+            since_adjustment: None,
         };
         Ok((policy, first_scan))
     }
@@ -145,7 +143,7 @@ impl Autonuma {
             return false;
         }
         let (now, span) = (mem.now(), u64::from(mem.span(page)));
-        if let Some(adjusted) = &mut self.adjusted {
+        if let Some(adjusted) = &mut self.since_adjustment {
             adjusted.frames += span;
         }
         if now.since(self.window.since) >= self.knobs.rate_window {
@@ -171,14 +169,14 @@ impl Autonuma {
     fn adjust(&mut self, now: Time) {
         // The first adjustment is due at once: the kernel's `nbp_th_start` is initially long past.
         let period = self.knobs.adjust_period;
-        let elapsed = self.adjusted.map_or(period, |window| now.since(window.since));
+        let elapsed = self.since_adjustment.map_or(period, |window| now.since(window.since));
         if elapsed < period {
             return;
         }
         let windows = elapsed.ps() as f64 / self.knobs.rate_window.ps().max(1) as f64;
         let wanted = self.knobs.rate_limit.0 as f64 * windows;
         let step = self.knobs.hot_threshold.ps() * 2 / STEPS;
-        let hot_frames = self.adjusted.map_or(0.0, |window| window.frames as f64);
+        let hot_frames = self.since_adjustment.map_or(0.0, |window| window.frames as f64);
         let threshold = self.threshold.ps();
         if hot_frames > wanted * 1.1 {
             self.threshold = Time::from_ps(threshold.saturating_sub(step).max(step));
@@ -186,7 +184,7 @@ impl Autonuma {
             let max = self.knobs.hot_threshold.ps() * 2;
             self.threshold = Time::from_ps((threshold + step).min(max));
         }
-        self.adjusted = Some(Window { since: now, frames: 0 });
+        self.since_adjustment = Some(Window { since: now, frames: 0 });
     }
 }
 

@@ -84,7 +84,6 @@ impl Region {
     }
 }
 
-/// One of the two schemes.
 #[derive(Clone, Copy, Debug)]
 struct Scheme {
     promotes: bool,
@@ -102,7 +101,6 @@ struct Walk {
     left: u64,
 }
 
-/// DAMON.
 #[derive(Debug)]
 struct Damon {
     knobs: DamonKnobs,
@@ -112,10 +110,8 @@ struct Damon {
     samples: u64,
     schemes: [Scheme; 2],
     walks: Vec<Walk>,
-    /// When the next sample is due.
-    sample: Time,
-    /// When the schemes are due.
-    apply: Time,
+    next_sample: Time,
+    next_apply: Time,
 }
 
 impl Damon {
@@ -139,8 +135,8 @@ impl Damon {
             samples: 0,
             schemes: [scheme(true), scheme(false)],
             walks: Vec::new(),
-            sample: mem.now().plus(knobs.sample_interval),
-            apply: mem.now().plus(knobs.apply_interval),
+            next_sample: mem.now().plus(knobs.sample_interval),
+            next_apply: mem.now().plus(knobs.apply_interval),
             knobs,
         }
     }
@@ -270,7 +266,7 @@ impl Damon {
                 },
                 _ => continue,
             };
-            // The kernel's filter of young pages: promote accessed pages, demote the others.
+            // Promote accessed pages, demote others.
             if mem.clear_accessed(page) == walk.promotes && mem.move_page(page, to).is_ok() {
                 walk.left = walk.left.saturating_sub(span.into());
             }
@@ -300,15 +296,15 @@ impl Policy for Damon {
 
     fn work(&mut self, mem: &mut dyn Memory, _: Thread) -> Next {
         let now = mem.now();
-        if now >= self.sample {
-            self.sample = now.plus(self.knobs.sample_interval);
+        if now >= self.next_sample {
+            self.next_sample = now.plus(self.knobs.sample_interval);
             self.take_sample(mem);
             self.samples += 1;
             if self.samples >= self.knobs.aggregation {
                 self.samples = 0;
                 self.merge();
-                if now >= self.apply {
-                    self.apply = now.plus(self.knobs.apply_interval);
+                if now >= self.next_apply {
+                    self.next_apply = now.plus(self.knobs.apply_interval);
                     self.walks.clear();
                     self.begin_schemes(mem);
                 }
@@ -316,7 +312,7 @@ impl Policy for Damon {
             }
             return Next::Again;
         }
-        if self.walk(mem) { Next::Again } else { Next::At(self.sample) }
+        if self.walk(mem) { Next::Again } else { Next::At(self.next_sample) }
     }
 }
 

@@ -30,7 +30,6 @@ const TABLES_PER_STEP: u32 = 64;
 const NODE: u32 = 0b111;
 const GENERATION: u32 = 3;
 
-/// The generations of a node.
 #[derive(Clone, Debug)]
 struct Node {
     lists: [list::List; GENERATIONS as usize],
@@ -82,8 +81,7 @@ impl Generations {
         Self { links: Links::new(pages as usize), nodes: vec![node; usize::from(nodes)] }
     }
 
-    /// The node and the slot of a page's generation.
-    fn place(&self, page: Page) -> Option<(usize, usize)> {
+    fn node_and_slot(&self, page: Page) -> Option<(usize, usize)> {
         let word = self.links[page.number()];
         let node = (word & NODE).checked_sub(1)?;
         Some((node as usize, (word >> GENERATION) as usize))
@@ -101,7 +99,7 @@ impl Generations {
 
     /// Take a page of `span` frames out of its generation.
     pub fn remove(&mut self, page: Page, span: u32) {
-        if let Some((node, generation)) = self.place(page) {
+        if let Some((node, generation)) = self.node_and_slot(page) {
             let node = &mut self.nodes[node];
             self.links.remove(&mut node.lists[generation], page.number());
             self.links[page.number()] = 0;
@@ -111,7 +109,7 @@ impl Generations {
 
     /// Whether the page is in one of the two youngest generations of its node (`lru_gen_is_active`).
     pub fn is_active(&self, page: Page) -> bool {
-        self.place(page).is_some_and(|(node, generation)| {
+        self.node_and_slot(page).is_some_and(|(node, generation)| {
             let youngest = self.nodes[node].youngest;
             generation == slot(youngest) || generation == slot(youngest - 1)
         })

@@ -43,7 +43,6 @@ struct State {
     /// By page: promoted, and not demoted since.
     promoted: Vec<bool>,
     promotions: u64,
-    /// Demotions of promoted pages.
     bounces: u64,
     /// Consecutive looks with many bounces.
     looks: u32,
@@ -98,7 +97,6 @@ impl State {
     }
 }
 
-/// A policy with the guard.
 struct Guarded {
     base: Box<dyn Policy>,
     state: State,
@@ -246,7 +244,7 @@ impl Policy for Guarded {
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, write: bool) {
         if self.state.stopped {
-            // Skip the policy's hook, which may leave the page armed to wait for more faults.
+            // The policy's hook might leave the page armed.
             return mem.disarm_hint(page);
         }
         self.base.hint_fault(&mut GuardedMemory { mem, state: &mut self.state }, page, write);

@@ -64,7 +64,6 @@ pub static POLICY: PolicyEntry = PolicyEntry {
 
 /// Counters of a Bloom filter for each page: a false positive in 1,000 with four hashes.
 const COUNTERS_PER_PAGE: u64 = 21;
-/// Largest count.
 const MAX_COUNT: u8 = 15;
 
 /// A counting Bloom filter.
@@ -108,7 +107,6 @@ impl Counts {
     }
 }
 
-/// HybridTier.
 #[derive(Debug)]
 struct Hybrid {
     knobs: HybridKnobs,

@@ -409,7 +409,6 @@ fn each(mem: &dyn Memory, mut with: impl FnMut(Page, u32)) {
     }
 }
 
-/// Used frames of all nodes.
 fn used(mem: &dyn Memory) -> u64 {
     NodeId::all(mem.nodes()).map(|node| mem.capacity(node) - mem.free(node)).sum()
 }

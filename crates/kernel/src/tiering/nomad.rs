@@ -165,7 +165,6 @@ impl Promote {
         self.give_up_retries();
     }
 
-    /// Forget a released page.
     fn forget(&mut self, page: Page) {
         if self.pending.remove(&page) {
             for queue in [&mut self.mpq, &mut self.run, &mut self.retry] {

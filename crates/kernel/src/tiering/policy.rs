@@ -1,5 +1,5 @@
-//! The trait of tiering policies: threads, and hooks that a *world* calls. A world is what executes a
-//! policy: the simulator, the runtime of real programs, or the reference implementation.
+//! The trait of tiering policies: threads, and hooks that a *world* calls, which executes the policy
+//! (simulator, runtime or reference implementation).
 
 use super::{DropReason, Memory, NodeId, Page, Tenant, Time};
 

@@ -165,9 +165,8 @@ mod tests {
         }
     }
 
-    /// Track each page's flag as the paper describes it, and check that it decides about shadows. A
-    /// flag is `None` if the page was written and moved in one step, in an unknown order. Returns the
-    /// numbers of promotions without and with a shadow.
+    /// Check that each page's flag, as the paper describes it, decides about shadows. `None`: the page
+    /// was written and moved in one step. Returns the promotions without and with a shadow.
     fn check_flags(settings: &Settings, nodes: &[usize], steps: &[Step]) -> [u64; 2] {
         let mut memory = ReferenceMemory::new(COSTS, nodes, PAGES, false);
         let mut policy = memory.start("ssp", settings).unwrap();

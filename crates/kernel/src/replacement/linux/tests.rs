@@ -1,11 +1,11 @@
-//! Tests of swappiness, executable pages, and samples of a memory.
+//! Tests of swappiness, code pages and samples.
 
 use std::collections::HashSet;
 
 use super::*;
 use crate::replacement::VecBits;
 
-/// Anonymous pages, pages of file data, and pages of code each; half of all fit in memory.
+/// Pages each of anonymous memory, file data and code; half of all fit in memory.
 const PAGES: u32 = 1024;
 
 /// Evictions of anonymous, file data and code pages under random references.
@@ -110,7 +110,7 @@ fn samples_fault_as_often_as_the_whole() {
         let samples: u64 = remainders.clone().flat_map(sample).sum();
         samples as f64 / whole as f64 - 1.0
     };
-    // A share of 1 simulates each sample as a small memory.
+    // With a share of 1, a sample counts as a whole memory.
     let (scaled, not_scaled) = (error(1.0 / 32.0), error(1.0));
     assert!(scaled.abs() < 0.005 && not_scaled > 0.01, "{scaled}, {not_scaled}");
 }

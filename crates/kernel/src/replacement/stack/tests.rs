@@ -1,4 +1,4 @@
-//! Tests of exact LRU against a naive memory of each size. The first `skew` pages are written.
+//! Tests of exact LRU. Only the first `skew` pages are written.
 
 use proptest::prelude::*;
 
@@ -68,7 +68,6 @@ const DISCARD: u8 = 3;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
-    /// Pages are freed and referenced again.
     #[test]
     fn holes_are_free_frames_at_every_size(
         steps in prop::collection::vec(

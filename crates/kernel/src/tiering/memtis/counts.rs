@@ -2,10 +2,8 @@
 
 use super::super::HUGE;
 
-/// Bins of a histogram.
 pub(super) const BINS: usize = 16;
-/// What a sample adds to the count of a base page; it adds 1 to that of a huge page, which has the
-/// samples of 512 base pages.
+/// Weight of a sample of a base page; 1 for a huge page, which has the samples of 512 base pages.
 pub(super) const WEIGHT: u32 = HUGE;
 
 /// Frames by bin.

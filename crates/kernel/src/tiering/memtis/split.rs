@@ -1,5 +1,4 @@
-//! Which huge pages Memtis splits: those with the most skewed accesses, in proportion to the expected
-//! gain in hits.
+//! Which huge pages Memtis splits: the most skewed ones, in proportion to the expected gain in hits.
 //!
 //! Follows `check_transhuge_cooling`, `set_memcg_nr_split` and `update_pginfo` of its kernel. Base pages
 //! are counted as well. A sample of a base page that was already hot would be a hit if all pages were
@@ -41,17 +40,15 @@ pub(super) struct Splitter {
     threshold: usize,
     /// Samples in the fast node.
     fast: Samples,
-    /// Samples of base pages that were hot.
-    base: Samples,
+    hot_base: Samples,
     /// `fast.before` before the last halving.
     fast_then: u64,
     since_split: u64,
     halvings: u32,
-    /// Number of huge pages with hot base pages; the skew of each, unless it is hot throughout.
+    /// Huge pages with hot base pages, and the skews of those that are not hot throughout.
     in_use: u64,
     skews: Vec<(u32, Page)>,
-    /// The next adaptation of the threshold chooses pages to split.
-    wanted: bool,
+    must_choose: bool,
     has_split: bool,
     stopped: bool,
     queue: VecDeque<Page>,
@@ -134,7 +131,7 @@ impl Splitter {
             return;
         }
         let at = page.index();
-        self.base.now += u64::from(self.counts.flags[at] & WAS_HOT != 0);
+        self.hot_base.now += u64::from(self.counts.flags[at] & WAS_HOT != 0);
         let count = self.counts.of[at].saturating_add(WEIGHT);
         self.count(at, count, count);
     }
@@ -145,7 +142,7 @@ impl Splitter {
         self.halvings = self.halvings.saturating_add(1);
         self.fast_then = self.fast.before;
         self.fast.halve();
-        self.base.halve();
+        self.hot_base.halve();
         self.in_use = 0;
         self.skews.clear();
     }
@@ -173,7 +170,7 @@ impl Splitter {
     /// Counts were halved: decide whether to split, with `used` frames of memory and a fast node of
     /// `capacity`.
     pub(super) fn end_cooling(&mut self, used: u64, capacity: u64) {
-        if self.wanted || self.stopped || self.is_off() {
+        if self.must_choose || self.stopped || self.is_off() {
             return;
         }
         if self.since_split <= capacity.max(used >> self.period) {
@@ -185,7 +182,7 @@ impl Splitter {
             return;
         }
         self.has_split = false;
-        self.wanted = true;
+        self.must_choose = true;
     }
 
     /// The threshold of base pages is adapted; after a halving, huge pages to split are chosen.
@@ -195,9 +192,9 @@ impl Splitter {
             return;
         }
         self.threshold = self.threshold.min(lowest);
-        if std::mem::take(&mut self.wanted) {
+        if std::mem::take(&mut self.must_choose) {
             self.since_split = 0;
-            let gain = (self.base.before * 95 / 100).saturating_sub(self.fast.before);
+            let gain = (self.hot_base.before * 95 / 100).saturating_sub(self.fast.before);
             let halved = self.cooling_samples.checked_shr(self.halvings.saturating_sub(1)).unwrap_or(0);
             let samples = (2 * self.cooling_samples - halved).max(1);
             let pages = gain as f64 / samples as f64 * self.in_use as f64 * self.gain;

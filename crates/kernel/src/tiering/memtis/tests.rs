@@ -1,4 +1,4 @@
-//! Tests of the threshold, the histogram of counts, their halving, and splits of huge pages.
+//! Tests of thresholds, counts and splits.
 
 use super::super::testing::{COSTS, ReferenceMemory, Step, drive, run, settings};
 use super::super::{Action, HUGE};

@@ -36,7 +36,6 @@ pub trait Subject {
 /// Creates the policy, wherever the world runs it.
 pub type Make = Box<dyn FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made> + Send>;
 
-/// An action, at a page of the program.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// [`Memory::arm_hint`].
@@ -83,7 +82,6 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..200)
 }
 
-/// A call of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hook {
     Allocated(Page),
@@ -109,7 +107,6 @@ struct Probe {
     /// Hooks called since the step began.
     called: Vec<Hook>,
     now: Time,
-    /// [`Subject::shares_nodes`].
     shares_nodes: bool,
     /// Whether the policy's thread runs periodically; otherwise only when woken.
     goes_on: bool,
@@ -117,7 +114,6 @@ struct Probe {
     done: BTreeSet<&'static str>,
 }
 
-/// The visible state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PageState {
     mapped: bool,
@@ -130,7 +126,6 @@ struct PageState {
 }
 
 impl PageState {
-    /// Of a page that is not mapped.
     const UNMAPPED: Self = Self {
         mapped: false,
         node: NodeId::FAST,
@@ -162,7 +157,7 @@ struct View {
 }
 
 impl View {
-    /// The present state of `mem`, whose invariants are checked.
+    /// The view of `mem`, whose invariants are checked.
     fn of(mem: &dyn Memory, copies: &BTreeMap<Page, (NodeId, NodeId)>) -> Self {
         let all = || (0..mem.page_limit().min(PAGES)).map(Page::new);
         let pages: Vec<PageState> = all().map(|page| PageState::at(mem, page)).collect();
@@ -245,7 +240,7 @@ impl Probe {
         let (now, free) = (mem.now(), NodeId::all(mem.nodes()).map(|node| mem.free(node)));
         let free: Vec<u64> = free.collect();
         let act = match act {
-            // Few random pages have a shadow, so take the next page that has.
+            // Few random pages have a shadow.
             Act::Drop(page) => Act::Drop(before.shadowed_from(page)),
             Act::Remap(page) => Act::Remap(before.shadowed_from(page)),
             act => act,
@@ -361,7 +356,7 @@ impl Probe {
         assert_eq!(after, expected, "after {act:?}, {outcome:?}");
     }
 
-    /// Make the request by its method or, every other time, in a batch.
+    /// Call the method or, every other time, [`Memory::batch`].
     fn request(&self, mem: &mut dyn Memory, request: Request) -> Result<(), Refused> {
         if self.next.is_multiple_of(2) {
             let mut outcomes = vec![Ok(()); 3];
@@ -407,7 +402,6 @@ impl Act {
     }
 }
 
-/// The policy.
 struct Prober {
     probe: Arc<Mutex<Probe>>,
     thread: Thread,
@@ -554,7 +548,7 @@ fn conforms<S: Subject>(
             Step::Read(page) | Step::Write(page) => {
                 let ((page, state), write) = (of(page), matches!(step, Step::Write(_)));
                 let called = if !state.mapped {
-                    // Other hooks may be called before, such as those that make room.
+                    // Other hooks, which make room, may come first.
                     locked(&probe).called.contains(&Hook::Allocated(page))
                 } else if state.armed {
                     is_called(Hook::HintFault(page))
@@ -573,7 +567,7 @@ fn conforms<S: Subject>(
             Step::Zeros | Step::Sleep => {}
         }
     }
-    // A thread that waits for a copy is woken when the copy is complete.
+    // Complete copies wake the thread.
     for _ in 0..16 {
         {
             let mut probe = locked(&probe);

@@ -241,8 +241,8 @@ impl Memory for ReferenceMemory {
 
     fn sample_every(&mut self, loads: u64, stores: u64) {
         if self.has(Capability::Samples) {
-            self.periods = [loads, stores];
-            self.left = self.periods;
+            self.sample_periods = [loads, stores];
+            self.until_sample = self.sample_periods;
         }
     }
 }

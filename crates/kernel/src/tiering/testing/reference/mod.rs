@@ -48,7 +48,6 @@ struct Mapping {
     copy: Option<Copy>,
 }
 
-/// A copy in progress.
 #[derive(Debug)]
 struct Copy {
     node: NodeId,
@@ -57,7 +56,6 @@ struct Copy {
     complete: Time,
 }
 
-/// A thread of the policy.
 #[derive(Debug)]
 struct Worker {
     thread: Thread,
@@ -95,15 +93,14 @@ pub struct ReferenceMemory {
     event: Time,
     /// Cost of the current event so far.
     charged: Time,
-    /// References per sample, and until the next one: loads, stores.
-    periods: [u64; 2],
-    left: [u64; 2],
+    sample_periods: [u64; 2],
+    until_sample: [u64; 2],
     lacking: Vec<Capability>,
     pins: Option<Pins>,
     copy_delay: Option<Time>,
     /// Latency of a load by node; the cost of an access if empty.
     pub latencies: Vec<Time>,
-    /// All actions of the policy, with the times of their events.
+    /// Actions of the policy, by time of their events.
     pub actions: Vec<(Time, Action)>,
 }
 
@@ -345,10 +342,10 @@ impl ReferenceMemory {
         self.run_due(policy, self.clock, true);
         self.event = self.clock;
         self.charge(self.costs.access);
-        if self.periods[0] > 0 {
-            self.left[0] -= 1;
-            if self.left[0] == 0 {
-                self.left[0] = self.periods[0];
+        if self.sample_periods[0] > 0 {
+            self.until_sample[0] -= 1;
+            if self.until_sample[0] == 0 {
+                self.until_sample[0] = self.sample_periods[0];
             }
         }
         self.end_event();
@@ -387,12 +384,12 @@ impl ReferenceMemory {
     /// Sample the reference that was just made, if it is its turn.
     fn sample(&mut self, policy: &mut dyn Policy, page: Page, at: Page, write: bool) {
         let kind = usize::from(write);
-        if self.periods[kind] == 0 {
+        if self.sample_periods[kind] == 0 {
             return;
         }
-        self.left[kind] -= 1;
-        if self.left[kind] == 0 {
-            self.left[kind] = self.periods[kind];
+        self.until_sample[kind] -= 1;
+        if self.until_sample[kind] == 0 {
+            self.until_sample[kind] = self.sample_periods[kind];
             // A reference is sampled after its event.
             self.end_event();
             self.event = self.clock;
