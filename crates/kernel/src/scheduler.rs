@@ -136,7 +136,7 @@ mod tests {
         }
 
         /// Thread 0 always runs, thread 1 sleeps. A woken thread preempts while its run time plus the
-        /// granularity is less, and its credit is bounded.
+        /// granularity is less than that of the other, and its credit is bounded.
         #[test]
         fn sleepers_preempt_while_they_have_run_less(granularity in 1u64..1000, ran in 0u64..10_000) {
             let mut fairness = Fairness::default();

@@ -59,8 +59,8 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// Without `demote_scale`, unless it is set: Linux has no demotion watermark, and its kswapd stops a
-/// step above `high`.
+/// Knobs with a `demote_scale` of 0 unless it is set: Linux has no demotion watermark, and its kswapd
+/// stops a step above `high`.
 fn without_headroom(settings: &Settings) -> nearfar_trace::Result<ReclaimKnobs> {
     let mut knobs = ReclaimKnobs::read(settings)?;
     if !settings.values.contains_key("demote_scale") {
@@ -85,7 +85,9 @@ pub struct Autonuma {
     /// When each page was armed, in [`TICK`]s.
     armed: Vec<u32>,
     threshold: Time,
+    /// Hot frames in the window of the rate limit.
     window: Window,
+    /// Hot frames since the last adjustment of the threshold.
     since_adjustment: Option<Window>,
 }
 

@@ -141,7 +141,8 @@ impl Damon {
         }
     }
 
-    /// Count the regions whose page was accessed since the last sample, and choose other pages.
+    /// Count an access to each region whose page was accessed since the last sample, and choose other
+    /// pages.
     fn take_sample(&mut self, mem: &mut dyn Memory) {
         for region in &mut self.regions {
             if mem.mapped(region.sampled) && mem.accessed(region.sampled) {

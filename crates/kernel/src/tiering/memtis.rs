@@ -13,8 +13,8 @@
 //! (`promotion_available`). The program's memory limit on a node is the node's size. Huge pages
 //! whose accesses are skewed are split ([`split`]).
 //!
-//! As one in hundreds of accesses is sampled, it takes seconds until a page is; if an operation
-//! accesses 4 KiB, most pages never are.
+//! One in hundreds of accesses is sampled, so it takes seconds until a page is sampled; if operations
+//! access 4 KiB each, most pages never are.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Tests of thresholds, counts and splits.
+//! Tests of Memtis: thresholds, counts and splits.
 
 use super::super::testing::{COSTS, ReferenceMemory, Step, drive, run, settings};
 use super::super::{Action, HUGE};
