@@ -439,7 +439,7 @@ mod tests {
     use super::super::{Action, Commit, DropReason};
 
     #[test]
-    fn thrashing_causes_every_action() {
+    fn thrashing_takes_all_paths_of_promotion_and_demotion() {
         let actions = thrash("nomad", 3);
         let has = |path: fn(&Action) -> bool| actions.iter().any(path);
         assert!(has(|action| matches!(action, Action::Committed(_, Commit::Done, true))));

@@ -37,8 +37,7 @@ knobs! {
     }
 }
 
-/// Time that the program runs between two scans, in durations of a scan: at least this
-/// (`task_numa_work`).
+/// Minimum time of the program between two scans, in durations of a scan (`task_numa_work`).
 const OTHER_WORK: u64 = 32;
 
 /// The scanner.
