@@ -1,4 +1,4 @@
-//! Lists `machines/*.toml` of the repository for embedding, so that a new machine is one new file.
+//! Generates the list of embedded machines from `machines/*.toml`: a new machine is one new file.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -151,8 +151,8 @@ impl Filter {
         }
     }
 
-    /// Append the records that reach memory, of the records `range` of `from`, which must have all
-    /// columns.
+    /// Simulate the records `range` of `from`, which must have all columns, and append the records that
+    /// reach memory to `out`.
     pub fn records(&mut self, from: &Batch, range: Range<usize>, out: &mut Batch) {
         let threads = from.thread[range.clone()].iter().max().map_or(0, |&t| t as usize + 1);
         if self.carried.len() < threads {
@@ -176,7 +176,7 @@ impl Filter {
         }
     }
 
-    /// A reference without a record. Returns its memory traffic.
+    /// Simulate a reference. Returns its memory traffic, and produces no record.
     #[inline]
     pub fn access(&mut self, addr: u64, size: u64, kind: Kind) -> Traffic {
         let mut line = addr >> self.shift;
@@ -196,8 +196,8 @@ impl Filter {
         }
     }
 
-    /// A line that a page walk reads through the data cache. Returns the level that has it (0 or
-    /// 1), if any, and the number of dirty lines written to memory.
+    /// Read a line through the data cache, for a page walk. Returns the level that has it (0 or 1;
+    /// `None`: memory), and the number of dirty lines written to memory.
     pub fn walk(&mut self, line: u64) -> (Option<usize>, u32) {
         let Some(old) = self.data.access(line, 0) else { return (Some(0), 0) };
         let (missed, evicted) = self.next_level(line, old);
@@ -220,7 +220,7 @@ impl Filter {
     }
 
     /// The first level missed `line` and evicted `old`. Returns whether the second level misses
-    /// too, and the lines that leave the caches.
+    /// too, and the lines evicted from the last level (0: none).
     fn next_level(&mut self, line: u64, old: Entry) -> (bool, [Entry; 2]) {
         let mut evicted = [0; 2];
         let missed = match &mut self.second {
@@ -279,7 +279,7 @@ mod tests {
             self.0.get(&(line % level.sets)).is_some_and(|set| set.iter().any(|l| l.0 == line))
         }
 
-        /// Make `line` the newest; returns a dirty line pushed out.
+        /// Make `line` the newest. Returns the evicted line if it is dirty.
         fn newest(&mut self, level: Level, line: u64, dirty: bool) -> Option<u64> {
             let set = self.0.entry(line % level.sets).or_default();
             let was = set.iter().position(|l| l.0 == line).map(|at| set.remove(at).1);
@@ -292,7 +292,6 @@ mod tests {
         }
     }
 
-    /// The reference implementation, with lists.
     fn reference(records: &[Record], geometry: &Geometry, write_backs: bool) -> Vec<Record> {
         let mut caches: [NaiveCache; 3] = Default::default();
         let mut carried: HashMap<u32, u64> = HashMap::new();
@@ -309,7 +308,7 @@ mod tests {
                     _ => (1, geometry.data),
                 };
                 let hit = caches[which].holds(level, line);
-                let pushed = caches[which].newest(level, line, r.kind.writes());
+                let evicted = caches[which].newest(level, line, r.kind.writes());
                 if hit {
                     continue;
                 }
@@ -319,16 +318,16 @@ mod tests {
                     memory.push((line, r.kind));
                 }
                 match geometry.second {
-                    None => memory.extend(pushed.map(|old| (old, Kind::Store))),
+                    None => memory.extend(evicted.map(|old| (old, Kind::Store))),
                     Some(level) => {
                         let old = caches[2].newest(level, line, false);
                         memory.extend(old.map(|old| (old, Kind::Store)));
-                        if let Some(down) = pushed {
-                            if caches[2].holds(level, down) {
-                                let set = caches[2].0.get_mut(&(down % level.sets)).unwrap();
-                                set.iter_mut().find(|l| l.0 == down).unwrap().1 = true;
+                        if let Some(evicted) = evicted {
+                            if caches[2].holds(level, evicted) {
+                                let set = caches[2].0.get_mut(&(evicted % level.sets)).unwrap();
+                                set.iter_mut().find(|l| l.0 == evicted).unwrap().1 = true;
                             } else {
-                                let old = caches[2].newest(level, down, true);
+                                let old = caches[2].newest(level, evicted, true);
                                 memory.extend(old.map(|old| (old, Kind::Store)));
                             }
                         }
@@ -393,9 +392,8 @@ mod tests {
     }
 
     proptest! {
-        /// Agrees record by record with the reference implementation, however batches are split.
         #[test]
-        fn equals_the_lists(
+        fn records_equal_those_of_the_reference_implementation(
             records in records(),
             geometry in geometry(),
             write_backs: bool,
@@ -406,9 +404,8 @@ mod tests {
             prop_assert_eq!(found, reference(&records, &geometry, write_backs));
         }
 
-        /// [`Filter::access`] counts the same traffic.
         #[test]
-        fn traffic_is_that_of_the_records(records in records(), geometry in geometry()) {
+        fn traffic_equals_the_number_of_records(records in records(), geometry in geometry()) {
             let found = filtered(&records, &geometry, true, 0).len() as u32;
             let mut caches = Filter::new(&geometry, false);
             let traffic: Vec<Traffic> = records
@@ -420,7 +417,6 @@ mod tests {
             prop_assert_eq!(traffic.iter().map(|t| t.fills + t.write_backs).sum::<u32>(), found);
         }
 
-        /// No instruction is lost or counted twice, for any thread.
         #[test]
         fn instructions_are_conserved(records in records(), geometry in geometry()) {
             let mut filter = Filter::new(&geometry, true);
@@ -436,10 +432,9 @@ mod tests {
             }
         }
 
-        /// Inclusion property of LRU: with the same number of sets, more ways never miss more (one
-        /// level).
+        /// Inclusion property of LRU, for one level with the same number of sets.
         #[test]
-        fn more_ways_hold_what_fewer_do(records in records(), level in level(), more in 1usize..4) {
+        fn more_ways_never_miss_more(records in records(), level in level(), more in 1usize..4) {
             let misses = |ways| {
                 let data = Level { ways, ..level };
                 let geometry = Geometry { instruction: None, data, second: None, line_bytes: 64 };
@@ -448,9 +443,8 @@ mod tests {
             prop_assert!(misses(level.ways + more) <= misses(level.ways));
         }
 
-        /// Every touched line is filled at least once, and no other.
         #[test]
-        fn the_lines_stay_the_same(records in records(), geometry in geometry()) {
+        fn exactly_the_touched_lines_are_filled(records in records(), geometry in geometry()) {
             let touched = reference(&records, &Geometry {
                 instruction: None,
                 data: Level { sets: 1, ways: 1 },
@@ -469,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_beyond_the_column_are_carried_on() {
+    fn instructions_beyond_32_bits_are_carried_to_the_next_record() {
         let geometry = Geometry {
             instruction: None,
             data: Level { sets: 1, ways: 1 },

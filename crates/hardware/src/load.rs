@@ -1,18 +1,17 @@
 //! Latency of memory nodes under the load of many threads.
 //!
-//! Latency rises with utilisation: slowly at first, steeply near the peak. At the peak, the threads
-//! wait until the node keeps up. Threads are a closed loop: each waits for its own accesses, so
-//! that latency, bandwidth and progress follow from each other ([`balance`]).
+//! Latency rises with utilisation: slowly at first, steeply near the peak. At the peak, the node's
+//! bandwidth limits the threads. Each thread waits for its own accesses, so latency, bandwidth and
+//! progress depend on each other; [`balance`] solves for them.
 
 use crate::machine::Curves;
 use crate::node::NodeModel;
 
-/// Maximum share of a node's bandwidth that others can use, so that the program gets some.
+/// Maximum share of a node's bandwidth that other traffic can use: the program needs some.
 const MAX_OTHERS: f64 = 0.9;
-/// Steps of a bisection.
-const STEPS: u32 = 50;
+const BISECTION_STEPS: u32 = 50;
 
-/// What the program asks of a node in a period.
+/// The program's accesses to a node in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Demand {
     /// Bytes loaded.
@@ -21,11 +20,11 @@ pub struct Demand {
     pub stores: f64,
     /// Time that all threads together would spend on these accesses on an idle node, picoseconds.
     pub idle_ps: f64,
-    /// Share of the node's peak bandwidth that others use.
+    /// Share of the node's peak bandwidth that other traffic uses.
     pub others: f64,
 }
 
-/// What the program gets of a node.
+/// How a node serves the program in a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Supply {
     /// How many times longer an access takes than on an idle node.
@@ -41,12 +40,12 @@ impl Default for Supply {
 }
 
 impl NodeModel {
-    /// How long the node is busy with these bytes of the program at its peak bandwidth,
-    /// picoseconds, and the share of reads. With curves, a store counts as a read and a write.
+    /// Picoseconds that the node needs for these bytes at its peak bandwidth, and the share of reads.
+    /// With curves, a store counts as a read and a write.
     fn occupancy(&self, loads: f64, stores: f64) -> (f64, f64) {
         let Some(Curves(curves)) = &self.loaded else {
-            let way = &self.local;
-            return (loads * way.read.busy_ps + stores * way.write.busy_ps, 1.0);
+            let view = &self.local;
+            return (loads * view.read.busy_ps + stores * view.write.busy_ps, 1.0);
         };
         let (bytes, reads) = (loads + 2.0 * stores, loads + stores);
         let share = if bytes > 0.0 { reads / bytes } else { 1.0 };
@@ -55,8 +54,9 @@ impl NodeModel {
         (if peak > 0.0 { bytes * 1e3 / peak } else { 0.0 }, share)
     }
 
-    /// How many times longer than on an idle node an access takes at this utilisation, 0 to 1. Without
-    /// curves: 1 + u / 10 (1 - u), at most 3, between those of the DDR4, DDR5 and CXL memory in `machines/`.
+    /// How many times longer than on an idle node an access takes at this utilisation u, 0 to 1.
+    /// Without curves 1 + 0.1 u / (1 - u), at most 3: between the curves of DDR4, DDR5 and CXL memory in
+    /// `machines/`.
     pub fn stretch(&self, reads: f64, utilisation: f64) -> f64 {
         let u = utilisation.clamp(0.0, 1.0);
         match &self.loaded {
@@ -68,8 +68,8 @@ impl NodeModel {
     }
 }
 
-/// `of` at a share of `reads`, interpolated between the two adjacent curves; outside their range, that
-/// of the nearest curve.
+/// The value `of` a curve at the share `reads`, interpolated between the two adjacent curves; outside
+/// their range, the value of the nearest curve.
 fn interpolated(
     curves: &[crate::machine::Curve],
     reads: f64,
@@ -98,8 +98,8 @@ fn relative_latency(points: &[[f64; 2]], utilisation: f64) -> f64 {
     ns / first[1]
 }
 
-/// For each node, the slowdown of accesses and the share of bandwidth at which the period is as long
-/// as `threads` threads need for their accesses and for `away_ps` of other work in total.
+/// Finds the period in which `threads` threads complete their accesses (`demands`, one for each node)
+/// and `away_ps` of other work in total. Returns the supply of each node in this period.
 pub fn balance(nodes: &[NodeModel], demands: &[Demand], threads: f64, away_ps: f64) -> Vec<Supply> {
     let nodes: Vec<_> = nodes
         .iter()
@@ -127,7 +127,7 @@ pub fn balance(nodes: &[NodeModel], demands: &[Demand], threads: f64, away_ps: f
     let mut fastest = supply(shortest);
     let slack = threads * shortest - spent(&fastest);
     if slack >= 0.0 {
-        // The busiest node sets the pace: its accesses take up the rest of the threads' time.
+        // The busiest node limits the threads: they spend the slack waiting for its accesses.
         let busiest = nodes
             .iter()
             .zip(&mut fastest)
@@ -140,7 +140,7 @@ pub fn balance(nodes: &[NodeModel], demands: &[Demand], threads: f64, away_ps: f
         return fastest;
     }
     let (mut low, mut high) = (shortest, spent(&fastest) / threads);
-    for _ in 0..STEPS {
+    for _ in 0..BISECTION_STEPS {
         let middle = (low + high) / 2.0;
         if threads * middle < spent(&supply(middle)) {
             low = middle;
@@ -162,10 +162,10 @@ mod tests {
         Machine::load(machine, Path::new("")).unwrap().nodes().unwrap()
     }
 
-    /// A pointer chase while a generated stream runs, as Mess measures: at each bandwidth of a curve, the
-    /// latency of the curve.
+    /// As the Mess benchmark, which measured the curves: the latency of a pointer chase while a stream
+    /// of each bandwidth runs.
     #[test]
-    fn a_stream_at_each_bandwidth_gives_the_curve_back() {
+    fn streams_of_each_bandwidth_reproduce_the_curve() {
         let mut points = 0;
         for (machine, _) in crate::machine::builtin() {
             let machine = Machine::load(machine, Path::new("")).unwrap();
@@ -202,28 +202,26 @@ mod tests {
         assert!(points > 50, "{points}");
     }
 
-    /// Threads without pause take all of the bandwidth, and no more.
     #[test]
     fn many_threads_saturate_a_node_and_few_do_not() {
         let nodes = nodes("cxl-a");
-        let way = nodes[0].local.read;
+        let direction = nodes[0].local.read;
         let bytes = 64e6;
         let pace = |threads: f64| {
-            let idle_ps = bytes / 64.0 * way.latency_ps;
+            let idle_ps = bytes / 64.0 * direction.latency_ps;
             let demand = Demand { loads: bytes, idle_ps, ..Demand::default() };
             let supply = balance(&nodes[..1], &[demand], threads, 0.0)[0];
             (idle_ps * supply.stretch / threads, supply)
         };
         let (alone, one) = pace(1.0);
-        assert!(one.stretch < 1.01 && alone < 1.01 * bytes / 64.0 * way.latency_ps);
+        assert!(one.stretch < 1.01 && alone < 1.01 * bytes / 64.0 * direction.latency_ps);
         let (period, many) = pace(400.0);
-        assert!((period / (bytes * way.busy_ps) - 1.0).abs() < 1e-9 && many.busy == 1.0);
-        // Twice the threads wait twice as long.
+        assert!((period / (bytes * direction.busy_ps) - 1.0).abs() < 1e-9 && many.busy == 1.0);
         assert!((pace(800.0).1.stretch / many.stretch - 2.0).abs() < 1e-9);
     }
 
     #[test]
-    fn others_leave_less() {
+    fn other_traffic_limits_the_programs_share_of_bandwidth() {
         let nodes = nodes("cxl-a");
         let demand = Demand { loads: 64e6, idle_ps: 1.0, others: 0.5, ..Demand::default() };
         let supply = balance(&nodes[..1], &[demand], 8.0, 0.0)[0];

@@ -1,8 +1,8 @@
 //! The cache of Memory Mode: DRAM in front of larger, slower memory; direct-mapped, 64 B lines,
 //! write-back, invisible to the kernel. Two physical addresses that differ by a multiple of the
-//! cache's size share a line. Each access returns the number of accesses to DRAM and to the far
-//! memory (Hildebrand et al., A Case Against Hardware Managed DRAM Caches, ISPASS'21, table 1: up
-//! to five for a store that misses on a dirty line).
+//! cache's size share a line. An access causes up to five accesses to DRAM and far memory, the most
+//! for a store that misses on a dirty line (Hildebrand et al., A Case Against Hardware Managed DRAM
+//! Caches, ISPASS'21, table 1).
 
 use nearfar_trace::hash::PageMap;
 
@@ -47,10 +47,10 @@ impl Outcome {
     }
 }
 
-/// For each line (tag + 1) x 2, plus 1 if dirty; 0 if empty.
+/// The lines of a page: (tag + 1) x 2 each, plus 1 if dirty; 0 if empty.
 type Frame = [u64; LINES];
 
-/// A direct-mapped cache of any size. Takes memory only for touched frames.
+/// A direct-mapped cache of any size. Allocates only touched frames, of a page each.
 pub struct MemorySideCache {
     frames: u64,
     /// Index of each touched frame in `state`.
@@ -161,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_naive_one(
+        fn agrees_with_the_reference(
             pages in 1u64..9,
             accesses in prop::collection::vec((0u64..200_000, any::<bool>()), 0..2000),
         ) {
@@ -175,7 +175,7 @@ mod tests {
 
     /// A bundled capture, line by line, with a cache of only 16 pages.
     #[test]
-    fn agrees_with_the_naive_one_on_a_real_program() {
+    fn agrees_with_the_reference_on_a_real_program() {
         let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/captures/gzip.trace");
         let reader = nearfar_trace::Reader::open(std::path::Path::new(capture)).unwrap();
         let mut cache = MemorySideCache::new(16 * PAGE);
@@ -226,23 +226,23 @@ mod tests {
     }
 
     #[test]
-    fn closed_forms_hold() {
+    fn measured_hit_rates_agree_with_the_closed_forms() {
         let cache_pages = 10_000u64;
         for load in [0.5, 1.0, 1.5, 3.0] {
             let pages = (cache_pages as f64 * load) as u64;
-            let piece: Vec<u64> = (0..pages).collect();
+            let contiguous: Vec<u64> = (0..pages).collect();
             // Drawn without repetition from a memory 64 times the cache.
-            let mut all: Vec<u64> = (0..64 * cache_pages).collect();
+            let mut shuffled: Vec<u64> = (0..64 * cache_pages).collect();
             let mut seed = 1;
             for index in 0..pages as usize {
-                let other = index + (next(&mut seed) % (all.len() - index) as u64) as usize;
-                all.swap(index, other);
+                let other = index + (next(&mut seed) % (shuffled.len() - index) as u64) as usize;
+                shuffled.swap(index, other);
             }
             for (place, uniform, form) in [
-                (&piece, true, closed_form::uniform_contiguous(load)),
-                (&all, true, closed_form::uniform_shuffled(load)),
-                (&piece, false, closed_form::cyclic_contiguous(load)),
-                (&all, false, closed_form::cyclic_shuffled(load)),
+                (&contiguous, true, closed_form::uniform_contiguous(load)),
+                (&shuffled, true, closed_form::uniform_shuffled(load)),
+                (&contiguous, false, closed_form::cyclic_contiguous(load)),
+                (&shuffled, false, closed_form::cyclic_shuffled(load)),
             ] {
                 let found = measure(pages, cache_pages, place, uniform);
                 assert!((found - form).abs() < 0.02, "{load} {uniform}: {found} for {form}");

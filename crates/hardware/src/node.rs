@@ -11,7 +11,7 @@ pub const LINE: u64 = 64;
 /// Bytes of a base page.
 pub const PAGE: u64 = 4096;
 
-/// Loads or stores of a node.
+/// Times of a node's loads or stores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Direction {
     /// Latency of the first line (random, idle), picoseconds.
@@ -27,9 +27,9 @@ pub struct Direction {
 /// A load or a store stream, sequential or random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// Stores rather than loads.
+    /// Stores instead of loads.
     pub write: bool,
-    /// In random order, a line at a time.
+    /// Single lines in random order instead of a sequential stream.
     pub random: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct View {
     pub read: Direction,
     /// Stores.
     pub write: Direction,
-    /// Load of a line in a sequential stream, picoseconds; that of a random load if unknown.
+    /// Latency of a line in a sequential stream of loads, picoseconds.
     pub sequential_ps: f64,
     /// GB/s of mixed loads and stores, if they interfere.
     pub mixed: Option<f64>,
@@ -59,8 +59,8 @@ impl View {
 
     /// Bytes per nanosecond (GB/s) of the whole node, many threads.
     pub fn bandwidth(&self, pattern: Pattern) -> f64 {
-        let way = self.direction(pattern.write);
-        1e3 / if pattern.random { way.random_busy_ps } else { way.busy_ps }
+        let direction = self.direction(pattern.write);
+        1e3 / if pattern.random { direction.random_busy_ps } else { direction.busy_ps }
     }
 }
 
@@ -95,13 +95,14 @@ impl NodeModel {
 
     /// Picoseconds of an access to `bytes` adjacent bytes by a local thread, while other traffic
     /// uses the share `busy` (0 or more) of the node: the latency, then the rest at the thread's
-    /// bandwidth. If the thread and the others together exceed the peak, the transfer slows down in
-    /// proportion. `overlap` is the number of accesses that share a latency.
+    /// bandwidth. If thread and other traffic together exceed the peak, the transfer slows down in
+    /// proportion. `overlap` is the number of concurrent accesses, which share the latency.
     pub fn access_ps(&self, bytes: u64, write: bool, busy: f64, overlap: f64) -> f64 {
-        let way = self.local.direction(write);
-        let rest = bytes.saturating_sub(LINE) as f64 * way.byte_ps;
-        let streaming = if way.byte_ps > 0.0 { way.busy_ps / way.byte_ps } else { 0.0 };
-        way.latency_ps / overlap + rest * (streaming + busy).max(1.0)
+        let direction = self.local.direction(write);
+        let rest = bytes.saturating_sub(LINE) as f64 * direction.byte_ps;
+        let streaming =
+            if direction.byte_ps > 0.0 { direction.busy_ps / direction.byte_ps } else { 0.0 };
+        direction.latency_ps / overlap + rest * (streaming + busy).max(1.0)
     }
 
     /// Picoseconds to copy `bytes` to the node `to` by a thread local to both, with the share of
@@ -122,19 +123,19 @@ pub struct KernelCosts {
     pub hint_fault: f64,
     /// A write-protect fault.
     pub write_protect_fault: f64,
-    /// Waking a thread.
+    /// A context switch.
     pub context_switch: f64,
-    /// Being interrupted.
+    /// Entering and leaving an exception.
     pub exception: f64,
-    /// Shooting a page out of other cores' TLBs.
+    /// A TLB shootdown of one page.
     pub shootdown: f64,
     /// Migrating a page, without the copy.
     pub page_migration: f64,
-    /// Handling one page-table entry.
+    /// Reading or changing one page-table entry.
     pub page_scan: f64,
-    /// A TLB miss.
+    /// A page walk after a TLB miss.
     pub page_walk: f64,
-    /// Taking in a sample.
+    /// Processing one event sample.
     pub sample: f64,
 }
 
@@ -174,10 +175,10 @@ impl Machine {
         })
     }
 
-    /// The local view of a node. If the peak or the thread's bandwidth is missing, the other
-    /// replaces it.
+    /// The local view of a node. If only one of the peak and the single-thread bandwidth is known, it
+    /// serves as both.
     fn view(&self, name: &str, timing: &Timing) -> Result<View> {
-        let way = |latency_ps, thread: &Option<_>, peak: &Option<_>, key| {
+        let direction = |latency_ps, thread: &Option<_>, peak: &Option<_>, key| {
             let busy_ps = byte_ps(peak).or(byte_ps(thread));
             let busy_ps = busy_ps.ok_or_else(|| self.lacks(&format!("node.{name}.local.{key}")))?;
             let byte_ps = byte_ps(thread).unwrap_or(busy_ps);
@@ -186,8 +187,8 @@ impl Machine {
         let read_ps = timing.read_latency.value.ps() as f64;
         let (reads, writes) = (&timing.read_bandwidth, &timing.write_bandwidth);
         let base = View {
-            read: way(read_ps, &timing.thread_read_bandwidth, reads, "read_bandwidth")?,
-            write: way(read_ps, &timing.thread_write_bandwidth, writes, "write_bandwidth")?,
+            read: direction(read_ps, &timing.thread_read_bandwidth, reads, "read_bandwidth")?,
+            write: direction(read_ps, &timing.thread_write_bandwidth, writes, "write_bandwidth")?,
             sequential_ps: read_ps,
             mixed: None,
         };
@@ -219,7 +220,7 @@ impl Machine {
         })
     }
 
-    /// Lines that a core can have under way to and from memory; 10 if the machine does not say.
+    /// Outstanding cache lines per core; 10 if the machine file does not say.
     pub fn fill_buffers(&self) -> u64 {
         let known = self.cpu.as_ref().and_then(|cpu| cpu.fill_buffers.as_ref());
         known.map_or(10, |count| count.value.0)
@@ -234,7 +235,7 @@ impl Machine {
 /// `base`, overridden by `timing`. Random access is never faster than sequential access.
 fn with_timing(base: &View, timing: &Timing) -> View {
     let read_ps = timing.read_latency.value.ps() as f64;
-    let way = |latency_ps, known: &Direction, thread, peak, random| {
+    let direction = |latency_ps, known: &Direction, thread, peak, random| {
         let busy_ps = byte_ps(peak).unwrap_or(known.busy_ps);
         Direction {
             latency_ps,
@@ -245,14 +246,14 @@ fn with_timing(base: &View, timing: &Timing) -> View {
     };
     let ps = |time: &Option<Sourced<Time>>| time.as_ref().map(|t| t.value.ps() as f64);
     View {
-        read: way(
+        read: direction(
             read_ps,
             &base.read,
             &timing.thread_read_bandwidth,
             &timing.read_bandwidth,
             &timing.random_read_bandwidth,
         ),
-        write: way(
+        write: direction(
             ps(&timing.write_latency).unwrap_or(read_ps),
             &base.write,
             &timing.thread_write_bandwidth,
@@ -264,12 +265,11 @@ fn with_timing(base: &View, timing: &Timing) -> View {
     }
 }
 
-/// Picoseconds that a byte takes.
 fn byte_ps(bandwidth: &Option<Sourced<Bandwidth>>) -> Option<f64> {
     bandwidth.as_ref().map(|bandwidth| bandwidth.value.ns_for(1) * 1e3)
 }
 
-/// Bytes a nanosecond.
+/// Bytes per nanosecond.
 pub(crate) fn per_ns(bandwidth: &Sourced<Bandwidth>) -> f64 {
     bandwidth.value.bytes_per_second() as f64 / 1e9
 }
@@ -284,9 +284,9 @@ mod tests {
         Machine::load(name, Path::new("")).unwrap()
     }
 
-    /// Read latencies and 4 KiB copies that the NOMAD paper's table 1 gives or implies.
+    /// Nanoseconds of loads and 4 KiB copies, given or implied by table 1 of the NOMAD paper.
     #[test]
-    fn platforms_of_nomad() {
+    fn platforms_have_the_times_of_the_nomad_paper() {
         let expected = [
             ("cxl-a", 150, 407, 910, 341),
             ("pmem-c", 64, 276, 1024, 506),
@@ -318,26 +318,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
-        let said = machine("desktop-hdd").nodes().unwrap_err().to_string();
-        assert!(said.contains("two to four"), "{said}");
-        let (_, serving) = said.split_once("a --machine such as ").unwrap();
+    fn errors_name_missing_keys_and_machines_that_have_them() {
+        let message = machine("desktop-hdd").nodes().unwrap_err().to_string();
+        assert!(message.contains("two to four"), "{message}");
+        let (_, serving) = message.split_once("a --machine such as ").unwrap();
         let serving: Vec<&str> = serving.split("; ").next().unwrap().split(", ").collect();
-        assert!(serving.contains(&"cxl") && serving.contains(&"cxl-a"), "{said}");
+        assert!(serving.contains(&"cxl") && serving.contains(&"cxl-a"), "{message}");
         for name in serving {
             machine(name).nodes().unwrap();
             machine(name).kernel_costs(1.0).unwrap();
         }
-        // Who has the machine as a file changes that; who has it built in makes one first.
+        // A built-in machine must be written to a file before it is changed.
         let copy = "`nearfar machine show desktop-hdd --format toml > my-desktop-hdd.toml`";
         assert!(
-            said.contains(copy) && said.ends_with("use --machine my-desktop-hdd.toml"),
-            "{said}"
+            message.contains(copy) && message.ends_with("use --machine my-desktop-hdd.toml"),
+            "{message}"
         );
         let mut renamed = machine("desktop-hdd");
         renamed.name = "own".to_owned();
         assert!(renamed.nodes().unwrap_err().to_string().ends_with("or add that in its file"));
-        let said = machine("cxl-2socket").kernel_costs(1.0).unwrap_err().to_string();
-        assert!(said.contains("cost.hint_fault"), "{said}");
+        let message = machine("cxl-2socket").kernel_costs(1.0).unwrap_err().to_string();
+        assert!(message.contains("cost.hint_fault"), "{message}");
     }
 }

@@ -39,7 +39,7 @@ impl Cost {
 }
 
 impl Storage {
-    /// The storage with files: itself, or the disk beside compressed memory.
+    /// The storage that holds files: this one, or for compressed memory the disk beside it.
     pub fn files(&self) -> &Self {
         self.files.as_deref().unwrap_or(self)
     }
@@ -50,11 +50,11 @@ impl Storage {
         self.read.ns(page_bytes)
     }
 
-    /// When a read of `bytes` is done that is submitted at `at` to a device which is busy until
-    /// `busy`. `follows`: it continues the read before it.
+    /// Time at which a read of `bytes` completes, submitted at `at` to a device that is busy until
+    /// `busy`. `follows`: it starts where the previous read ended.
     ///
-    /// A disk serves one read at a time, and needs no seek to continue. Other devices only transfer
-    /// one at a time.
+    /// A disk serves one read at a time, and then needs no seek. Other devices overlap the latencies of
+    /// reads, but not their transfers.
     pub fn read_done_ns(&self, at: f64, busy: f64, bytes: u64, follows: bool) -> f64 {
         let alone = self.io_ns(bytes);
         let transfer = self.io_ns(2 * bytes) - alone;

@@ -1,6 +1,6 @@
-//! Tables that are larger than the caches and accessed at random.
+//! Huge pages and prefetching for tables larger than the caches and accessed at random.
 
-/// Minimum bytes of a table that benefits from huge pages: a TLB covers less with small pages.
+/// Minimum bytes of a table on huge pages: a TLB can cover a smaller one with small pages.
 const MIN_HUGE: usize = 4 << 20;
 
 /// Advise the kernel to use huge pages for the untouched pages of a table.

@@ -123,7 +123,6 @@ pub struct FullLru {
     oldest: usize,
     /// There are no pages from this position on.
     next: usize,
-    /// Entries in use.
     used: u32,
 }
 
@@ -189,7 +188,7 @@ impl FullLru {
     /// Evict the least recently used page that is not pinned.
     #[inline]
     fn evict(&mut self) {
-        // There is one, as fewer pages are pinned than the capacity.
+        // There is one: callers pin at most `capacity` pages, including the one to insert.
         while std::mem::replace(&mut self.order[self.oldest], NONE) == NONE {
             self.oldest += 1;
         }
@@ -362,23 +361,22 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a list for each set; some pages are removed.
         #[test]
-        fn equals_the_lists(
+        fn buffers_equal_one_lru_list_per_set(
             refs in prop::collection::vec((0u64..100, 0u8..8), 1..800),
             sets in prop_oneof![Just(1), 1u32..20],
             ways in prop_oneof![1u32..9, 1u32..50],
         ) {
             let mut tlb = Buffer::new(Level { entries: sets * ways, ways: Some(ways) });
             let mut lists = vec![Vec::<u64>::new(); sets as usize];
-            for (page, what) in refs {
+            for (page, action) in refs {
                 let list = &mut lists[(page % u64::from(sets)) as usize];
                 let place = list.iter().position(|&p| p == page);
                 if let Buffer::Full(full) = &tlb {
                     prop_assert_eq!(full.contains(page as u32), place.is_some());
                 }
                 place.map(|place| list.remove(place));
-                if what == 0 {
+                if action == 0 {
                     prop_assert_eq!(tlb.remove(page as u32, page), place.is_some());
                 } else {
                     prop_assert_eq!(tlb.access(page as u32, page), place.is_some());
@@ -388,14 +386,14 @@ mod tests {
             }
         }
 
-        /// Windows whose pages are pinned give the misses of single references.
+        /// Windows have at most `max_distinct` distinct pages, which are pinned.
         #[test]
-        fn windows_equal_single_references(
+        fn windows_miss_as_single_references(
             refs in prop::collection::vec(0u64..40, 1..800),
             entries in 1u32..24,
-            most in 1usize..24,
+            max_distinct in 1usize..24,
         ) {
-            let most = most.min(entries as usize);
+            let max_distinct = max_distinct.min(entries as usize);
             let (mut single, mut pinned) = (FullLru::new(entries), FullLru::new(entries));
             let (mut missed, mut missed_pinned) = (Vec::<u64>::new(), Vec::<u64>::new());
             let mut start = 0;
@@ -404,7 +402,7 @@ mod tests {
                 let mut end = start;
                 while end < refs.len() {
                     if !distinct.contains(&refs[end]) {
-                        if distinct.len() == most { break; }
+                        if distinct.len() == max_distinct { break; }
                         distinct.push(refs[end]);
                     }
                     end += 1;
@@ -421,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn specs_are_strict() {
+    fn invalid_specs_are_refused() {
         let spec: TlbSpec = "64+1536x12".parse().unwrap();
         assert_eq!(spec.to_string(), "64+1536x12");
         assert_eq!(spec.second, Some(Level { entries: 1536, ways: Some(12) }));

@@ -60,7 +60,7 @@ impl Machine {
     /// The machine's memory nodes.
     ///
     /// Without `[topology]`, every `[node.NAME]` is a node of a single socket, DRAM first, and
-    /// distances are ten times the ratio of read latencies, as intended for firmware.
+    /// distances are ten times the ratio of read latencies, as ACPI defines them.
     ///
     /// # Errors
     /// There are no nodes, a node has no read or write bandwidth, or there are several sockets and
@@ -80,13 +80,13 @@ impl Machine {
         let cores = self.cpu.as_ref().map_or(1, |cpu| cpu.cores.value.0);
         let nodes = names.iter().map(|name| self.node_model(name, &self.node[*name]));
         let nodes = nodes.collect::<Result<Vec<_>>>()?;
-        let alone = |node: &NodeModel| if node.kind == NodeKind::Dram { cores } else { 0 };
+        let default_cores = |node: &NodeModel| if node.kind == NodeKind::Dram { cores } else { 0 };
         let (sockets, cpus) = match &self.topology {
             Some(section) => (section.sockets.value.0.clone(), section.cpus.value.0.clone()),
-            None => (vec![0; nodes.len()], nodes.iter().map(alone).collect()),
+            None => (vec![0; nodes.len()], nodes.iter().map(default_cores).collect()),
         };
-        let unseen = nodes.iter().find(|node| node.remote.is_none());
-        if let Some(node) = unseen.filter(|_| sockets.iter().any(|s| *s != sockets[0])) {
+        let local_only = nodes.iter().find(|node| node.remote.is_none());
+        if let Some(node) = local_only.filter(|_| sockets.iter().any(|s| *s != sockets[0])) {
             return Err(self.lacks(&format!("[node.{}.remote]", node.name)));
         }
         let distances = match &self.topology {
@@ -111,7 +111,7 @@ impl Machine {
     }
 }
 
-/// Distances on one socket: ten times the ratio of latencies, at least 11.
+/// Distances on one socket: ten times the node's latency over that of the first node, at least 11.
 fn flat_distances(nodes: &[NodeModel]) -> Vec<Vec<u64>> {
     let base = nodes.first().map_or(1.0, |node| node.local.read.latency_ps);
     let to = |node: &NodeModel| {
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_machine_is_as_described() {
+    fn optane_4node_is_as_the_alius_paper_describes() {
         let topology = optane();
         assert_eq!(topology.nodes.len(), 8);
         let of = |kind| topology.nodes.iter().filter(move |node| node.kind == kind);
         assert_eq!(of(NodeKind::Dram).map(|n| n.bytes).sum::<u64>(), 384 << 30);
         assert!(of(NodeKind::Pmem).all(|n| n.modules == 3 && n.access_unit == 256));
         assert_eq!(topology.cpus, [12, 12, 12, 12, 0, 0, 0, 0]);
-        // Table 1, a module: sequential and random, load and store.
+        // Table 1: GB/s of a module, sequential and random loads, then stores.
         let pmem = &topology.nodes[4];
         let module = |write, random| pmem.local.bandwidth(Pattern { write, random }) / 3.0;
         for (found, published) in [
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_without_the_section_have_one_socket() {
+    fn machines_without_topology_section_have_one_socket() {
         let topology = Machine::load("cxl", Path::new("")).unwrap().topology().unwrap();
         assert_eq!(topology.distances, [[10, 18], [11, 10]]);
         assert_eq!((topology.nodes[0].kind, topology.cpus[1]), (NodeKind::Dram, 0));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_named() {
+    fn contradictory_keys_are_refused() {
         let text = builtin().iter().find(|(name, _)| *name == "optane-4node").unwrap().1;
         for (from, to, part) in [
             ("\"pmem\", \"pmem\"]", "\"pmem\", \"pmen\"]", "no [node.pmen]"),

@@ -18,12 +18,12 @@ use crate::machine::Machine;
 /// A service that has begun, as reported to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Its number until it is finished.
+    /// Number of its job in the flash array.
     pub job: u32,
-    /// Its predicted time on an idle device: all reads and writes of flash and DRAM, including
-    /// garbage collection. The paper does not count erases.
+    /// Predicted nanoseconds on an idle device: all reads and writes of flash and DRAM, including
+    /// garbage collection, but no erases, which the paper does not count.
     pub predicted_ns: u64,
-    /// The page must be read from flash.
+    /// Whether the page is read from flash.
     pub from_flash: bool,
 }
 
@@ -56,14 +56,13 @@ pub struct Umd {
     ftl: Ftl,
     array: Array,
     times: Times,
-    /// Time to move a page out of and into the DRAM.
+    /// Nanoseconds to move a page out of the DRAM, and into it.
     page_out_ns: u64,
     page_in_ns: u64,
     frames: u32,
     used: u32,
     state: Vec<u8>,
     links: Links,
-    /// Pages in the DRAM.
     lru: List,
     /// Evictions of pages that had to be programmed.
     dirty_evictions: u64,
@@ -125,7 +124,7 @@ impl Umd {
         &self.ftl
     }
 
-    /// The dies.
+    /// The flash array.
     pub fn array(&mut self) -> &mut Array {
         &mut self.array
     }
@@ -161,8 +160,8 @@ impl Umd {
         self.used < self.frames
     }
 
-    /// Load `page` at time `now`. Content that should be in flash but is not counts as new. The page
-    /// must not be resident.
+    /// Load `page` at time `now`. The page must not be resident. [`Content::Stored`] counts as new if
+    /// the page was never written to flash.
     pub fn load(&mut self, now: u64, page: u32, content: Content) -> Loading {
         self.steps.clear();
         self.commands.clear();
@@ -247,7 +246,7 @@ mod tests {
         Umd::new(&machine(), frames * 4096).unwrap()
     }
 
-    /// Wait for whatever runs; returns when the last job ended.
+    /// Finish all jobs, and complete the service of `page`. Returns the end of the last job.
     fn wait(umd: &mut Umd, page: u32, now: u64) -> u64 {
         while umd.array().step() {}
         let mut end = now;
@@ -258,10 +257,10 @@ mod tests {
         end
     }
 
-    /// LRU hit ratios of Zipf references to 10,000 pages, against Che's approximation: each page
-    /// hits with probability 1 - exp(-q t), t such that those sum to the frames.
+    /// LRU hit ratios of Zipf references to 10,000 pages. Che: a page with the share q of references
+    /// hits with probability 1 - exp(-q t), where these probabilities sum to the number of frames.
     #[test]
-    fn hits_are_those_of_ches_approximation() {
+    fn hit_ratios_agree_with_ches_approximation() {
         let pages = 10_000u64;
         for alpha in [0.6, 0.8, 1.0, 1.2] {
             let weights: Vec<f64> = (1..=pages).map(|k| (k as f64).powf(-alpha)).collect();
@@ -277,8 +276,8 @@ mod tests {
                 let (mut low, mut high) = (0.0, 1e9);
                 for _ in 0..200 {
                     let t = (low + high) / 2.0;
-                    let held: f64 = weights.iter().map(|w| 1.0 - (-w / sum * t).exp()).sum();
-                    if held < frames as f64 { low = t } else { high = t }
+                    let resident: f64 = weights.iter().map(|w| 1.0 - (-w / sum * t).exp()).sum();
+                    if resident < frames as f64 { low = t } else { high = t }
                 }
                 let che: f64 =
                     weights.iter().map(|w| w / sum * (1.0 - (-w / sum * low).exp())).sum();
@@ -302,10 +301,10 @@ mod tests {
     }
 
     proptest! {
-        /// The DRAM against a list: the same pages in, the same pages out, in the same order;
-        /// alone, a service takes as long as predicted; and nothing that was written is lost.
+        /// No written page is lost, and a service alone takes as long as predicted: 50 ns into or out
+        /// of DRAM, 25 us to read and 200 us to program flash.
         #[test]
-        fn equals_the_list(
+        fn dram_equals_an_lru_list(
             frames in 1usize..20,
             refs in prop::collection::vec((0u32..40, any::<bool>()), 1..600),
             unseen in any::<bool>(),
@@ -320,7 +319,7 @@ mod tests {
             }
             let stripe = if striped { 8 } else { 1 };
             let mut umd = Umd::new(&machine, frames as u64 * 4096).unwrap();
-            // The oldest first, with what was written since it came.
+            // Pages in the DRAM, least recently used first, and whether they are dirty.
             let mut list: Vec<(u32, bool)> = Vec::new();
             let mut flash = std::collections::BTreeSet::new();
             let mut now = 0;
@@ -367,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_make_no_sense_are_refused() {
+    fn impossible_dram_sizes_are_refused() {
         for bytes in [0, 4095, 4 << 30] {
             let error = Umd::new(&machine(), bytes).err().unwrap().to_string();
             assert!(error.starts_with("--dram: ") && error.contains("give 4096 to"), "{error}");

@@ -5,7 +5,7 @@ use std::path::Path;
 use nearfar_hardware::Machine;
 
 #[test]
-fn the_machine_reader_takes_its_corpus() {
+fn machines_of_the_corpus_parse_or_give_one_line_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/machine");
     let mut paths: Vec<_> =
         std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -13,7 +13,7 @@ fn the_machine_reader_takes_its_corpus() {
     let mut good = 0;
     for path in &paths {
         println!("{}", path.display());
-        // What is not text never reaches the reader.
+        // The parser takes only UTF-8.
         let Ok(text) = String::from_utf8(std::fs::read(path).unwrap()) else { continue };
         match Machine::parse("corpus", &text) {
             Ok(_) => good += 1,

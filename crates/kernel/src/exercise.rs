@@ -1,7 +1,7 @@
-//! Entry points of the fuzz targets (`fuzz/`) and of the replay of their corpus: parsers of user
-//! text.
+//! Parsers of user text as entry points of the fuzz targets (`fuzz/`) and of the tests that replay
+//! their corpus.
 //!
-//! The functions panic if a parser violates its contract. Errors are fine, but must have one line.
+//! The functions panic if a parser panics or returns an error that is not one line.
 
 use std::str::FromStr;
 
@@ -27,7 +27,7 @@ pub fn knobs(text: &str) -> bool {
 
 /// Parse `text` as each notation of the command line. Returns whether any accepts it.
 pub fn words(text: &str) -> bool {
-    // As parsers of files report them.
+    // Wrapped in an error, as by parsers of files.
     let unit =
         |read: Result<(), String>| one_line(read.map_err(|what| Error::input("text", what, "")));
     [

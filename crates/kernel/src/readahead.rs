@@ -1,13 +1,13 @@
-//! Read-ahead of files: which pages are read together, and which before they are needed.
+//! Read-ahead of files: which pages one request reads, and which are prefetched.
 //!
 //! Follows `mm/readahead.c` and `mm/filemap.c` of Linux 6.12 with the usual window of 128 KiB
 //! (`read_ahead_kb`). Each file has one state for system calls and one for mappings:
 //!
 //! * **System calls.** A read at the start of a file, or after the previous one, opens a window of 4
-//!   pages. A miss with no cached pages before it reads one page. A window has a marked page;
-//!   accessing that reads the next window in advance, twice as large up to the maximum.
+//!   pages. A miss with fewer than two cached pages right before it reads one page. An access to the
+//!   marked page of a window prefetches the next window, which is twice as large, up to the maximum.
 //! * **Mappings.** A fault reads the 32 pages around it and marks the page after three quarters of
-//!   them. A mapping that missed over a hundred times more often than it hit reads single pages.
+//!   them. A mapping with over a hundred more misses than hits reads single pages.
 //!
 //! Not modelled: the end of a file, beyond which nothing is read; calls that read several pages at
 //! once at random; several descriptors of one file; `posix_fadvise` and `madvise`; eviction.
@@ -20,7 +20,7 @@ const MAX: u64 = 32;
 const FIRST: u64 = 4;
 /// Misses of a mapping, less its hits, above which single pages are read.
 const MANY_MISSES: u32 = 100;
-/// Misses beyond this do not count.
+/// Maximum count of misses less hits.
 const MAX_MISSES: u32 = 10 * MANY_MISSES;
 
 /// How a page of a file is accessed.
@@ -39,16 +39,16 @@ pub struct Request {
     pub number: u32,
     /// Pages read.
     pub pages: u32,
-    /// It starts where the previous request for the file ended.
+    /// Whether it starts where the previous request for the file ended.
     pub follows: bool,
 }
 
 /// What an access causes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetch {
-    /// A request that it submits.
+    /// The request that the access submits.
     pub submitted: Option<Request>,
-    /// The request that it waits for: the one that reads its page, if nothing waited for it before.
+    /// The request that reads the accessed page, unless an earlier access already waited for it.
     pub awaited: Option<u32>,
 }
 
@@ -89,12 +89,12 @@ struct File {
 pub struct Readahead {
     files: FxHashMap<u32, File>,
     requests: u32,
-    /// Requests that nothing waited for yet.
+    /// Requests that no access waited for yet.
     pending: FxHashSet<u32>,
 }
 
 impl Readahead {
-    /// A call writes a page, which is not read for that.
+    /// A system call writes a page, without reading it first.
     pub fn write(&mut self, file: u32, page: u64) {
         self.files.entry(file).or_default().cached.entry(page).or_default();
     }
@@ -162,7 +162,7 @@ impl File {
         }
         let history = self.history(page);
         if history <= 1 {
-            // Random: the window of a stream in the same file stays.
+            // A random read leaves the window of a stream in the same file unchanged.
             return Window { start: page, pages: 1, ahead: 0 };
         }
         let cached = if history == page { 2 * history } else { history };
@@ -210,7 +210,7 @@ mod tests {
             .collect()
     }
 
-    /// The accesses that do anything.
+    /// The accesses that submit a request or wait.
     fn events(
         pages: impl IntoIterator<Item = u64>,
         access: Access,
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_in_order_read_windows_in_advance() {
+    fn sequential_calls_prefetch_windows() {
         let expected = [
             (0, 4, Some(0)),
             (1, 8, None),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_in_order_read_around_and_then_in_advance() {
+    fn sequential_faults_read_around_and_then_prefetch() {
         let expected = [(0, 32, Some(0)), (24, 32, None), (32, 32, Some(1)), (64, 32, Some(2))];
         assert_eq!(events(0..90, Access::Mapped), expected);
         // In the middle of a file, half of the window is before the fault.
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn random_calls_read_single_pages_and_random_faults_soon_too() {
+    fn random_calls_and_after_100_misses_random_faults_read_single_pages() {
         let far = |count: u64| (1..=count).map(|at| at * 1000);
         assert!(run(far(50), Access::Call).iter().all(|fetch| fetch.0 == 1));
         let pages: Vec<u32> = run(far(150), Access::Mapped).iter().map(|fetch| fetch.0).collect();
@@ -258,10 +258,10 @@ mod tests {
         let mut files = Readahead::default();
         for page in [100, 200, 101, 201, 102] {
             let pages = files.access(0, page, Access::Call).submitted.map(|request| request.pages);
-            // Two cached pages are more than the page that is asked for.
+            // Two cached pages before 102 open a window of three.
             assert_eq!(pages, Some(if page == 102 { 3 } else { 1 }), "{page}");
         }
-        // Another stream's mark continues that stream.
+        // The marked page prefetches the next window.
         assert_eq!(files.access(0, 104, Access::Call).submitted.map(|r| r.pages), Some(6));
     }
 
@@ -280,13 +280,13 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_follow_each_other_are_known() {
+    fn requests_know_whether_they_follow_the_previous_one() {
         let mut files = Readahead::default();
         let mut follows = Vec::new();
         for page in (0..40).chain([500, 40]) {
             follows.extend(files.access(0, page, Access::Call).submitted.map(|r| r.follows));
         }
-        // At 0, 1, 4, 12 and 28, then 500.
+        // By accesses to pages 0, 1, 4, 12, 28 and 500.
         assert_eq!(follows, [false, true, true, true, true, false]);
     }
 }

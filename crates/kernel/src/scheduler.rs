@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_queue_is_a_sorted_list(
+        fn the_queue_equals_a_sorted_list(
             operations in prop::collection::vec((any::<bool>(), 0u64..50), 1..200),
         ) {
             let mut queue = RunQueue::default();
@@ -135,10 +135,10 @@ mod tests {
             }
         }
 
-        /// One that always runs and one that sleeps: the sleeper preempts until it has run as long,
-        /// less the granularity, and its credit is bounded.
+        /// Thread 0 always runs, thread 1 sleeps. A woken thread preempts while its run time plus the
+        /// granularity is less than that of the other, and its credit is bounded.
         #[test]
-        fn sleepers_preempt_while_they_run_less(granularity in 1u64..1000, ran in 0u64..10_000) {
+        fn sleepers_preempt_while_they_have_run_less(granularity in 1u64..1000, ran in 0u64..10_000) {
             let mut fairness = Fairness::default();
             fairness.add(0, ran);
             prop_assert_eq!(fairness.preempts(1, 0, 0, granularity), ran > granularity);

@@ -11,7 +11,7 @@ fn replay(target: &str, read: fn(&str) -> bool) {
     paths.sort();
     let good = paths.iter().filter(|path| {
         println!("{}", path.display());
-        // What is not text never reaches the reader.
+        // The parsers take only UTF-8.
         String::from_utf8(std::fs::read(path).unwrap()).is_ok_and(|text| read(&text))
     });
     let good = good.count();
@@ -19,11 +19,11 @@ fn replay(target: &str, read: fn(&str) -> bool) {
 }
 
 #[test]
-fn knobs_take_their_corpus() {
+fn knobs_of_the_corpus_are_checked_without_panic() {
     replay("knobs", exercise::knobs);
 }
 
 #[test]
-fn words_take_their_corpus() {
+fn words_of_the_corpus_are_parsed_without_panic() {
     replay("words", exercise::words);
 }

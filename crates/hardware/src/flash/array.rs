@@ -68,28 +68,28 @@ impl Times {
 pub enum Step {
     /// Work inside a die.
     Die {
-        /// Which.
+        /// The die.
         die: u32,
-        /// How long, nanoseconds.
+        /// Duration, nanoseconds.
         ns: u64,
     },
     /// A transfer between a die and the controller.
     Channel {
-        /// The die, which also says the channel.
+        /// The die, which determines the channel.
         die: u32,
-        /// How long, nanoseconds.
+        /// Duration, nanoseconds.
         ns: u64,
     },
     /// An erase of a block.
     Erase {
-        /// Which die.
+        /// The die.
         die: u32,
-        /// How long, nanoseconds.
+        /// Duration, nanoseconds.
         ns: u64,
     },
     /// Time that uses no part of the array.
     Delay {
-        /// How long, nanoseconds.
+        /// Duration, nanoseconds.
         ns: u64,
     },
 }
@@ -111,7 +111,7 @@ impl Step {
         if matches!(self, Step::Erase { .. }) { 0 } else { self.ns() }
     }
 
-    /// Append it to `steps`, or merge it with an equal last step. Does nothing if it takes no time.
+    /// Append to `steps` unless it takes no time. Merges work in the same die, and delays.
     pub fn append(self, steps: &mut Vec<Step>) {
         if self.ns() == 0 {
             return;
@@ -126,7 +126,7 @@ impl Step {
     }
 }
 
-/// Nanoseconds that a job took in addition to its reported steps, by cause.
+/// Nanoseconds that a job took in addition to [`Step::counted_ns`] of its steps, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Late {
     /// Its die was busy with another job.
@@ -149,7 +149,7 @@ struct Job {
     steps: Vec<Step>,
     at: usize,
     die: Option<u32>,
-    /// When it began to wait for a die or a channel.
+    /// When the job began to wait for a die or a channel, if it waits.
     since: Option<u64>,
     late: Late,
 }
@@ -175,6 +175,7 @@ pub struct Array {
     channels: Vec<Server>,
     jobs: Vec<Job>,
     spare: Vec<u32>,
+    /// Ends of steps: time, event number, job.
     events: BinaryHeap<Reverse<(u64, u64, u32)>>,
     scheduled: u64,
     finished: VecDeque<(u64, u32)>,
@@ -194,8 +195,8 @@ impl Array {
         }
     }
 
-    /// Begin a job at time `now`, which must not be before an event already processed. Its number
-    /// can be reused after the job ends.
+    /// Begin a job at time `now`, which must not be before an event already processed. Returns the
+    /// job's number, which is reused after the job ends.
     pub fn submit(&mut self, now: u64, steps: &[Step]) -> u32 {
         let id = self.spare.pop().unwrap_or_else(|| {
             self.jobs.push(Job::default());
@@ -241,8 +242,8 @@ impl Array {
         self.jobs[id as usize].late
     }
 
-    /// Nanoseconds of the remaining steps of an unfinished job, including all of the current one:
-    /// what the device can predict by counting operations.
+    /// Remaining time of an unfinished job as a device predicts it from the operations left, the
+    /// current one included: the sum of [`Step::counted_ns`].
     pub fn left_ns(&self, id: u32) -> u64 {
         let job = &self.jobs[id as usize];
         job.steps.iter().skip(job.at).map(|step| step.counted_ns()).sum()

@@ -21,7 +21,7 @@ nearfar_schema::choices! {
 pub struct Precondition {
     /// The share that is written once, in order from page 0.
     pub sequential: f64,
-    /// Number of single writes that follow, as a share; they go to the pages filled before.
+    /// Number of single writes that follow, as a share; they go to as many pages, from page 0.
     pub random: f64,
     /// Order of the single writes.
     pub overwrite: Overwrite,
@@ -53,9 +53,9 @@ pub struct Conditioned {
 }
 
 impl Precondition {
-    /// Precondition `ftl`. Random writes continue until collection is due in every plane, as in
-    /// paper 002 ("initialised so that collection happens from the start"), but no more than the
-    /// drive has pages. Resets the counts.
+    /// Precondition `ftl`, and reset its counts. Further random writes follow until collection is due
+    /// in every plane, as in paper 002 ("initialised so that collection happens from the start"), but
+    /// at most as many as the drive has physical pages.
     pub fn apply(&self, ftl: &mut Ftl) -> Conditioned {
         let pages = u64::from(ftl.geometry().user_pages);
         let of = |share: f64| (share.clamp(0.0, 1.0) * pages as f64).round() as u64;

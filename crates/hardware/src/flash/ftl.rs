@@ -259,7 +259,7 @@ impl Ftl {
         }
     }
 
-    /// Move the valid pages of one block and erase it. Returns their number.
+    /// Move the valid pages of one block and erase it. Returns the number of pages moved.
     fn collect(&mut self, plane: u32, run: &mut impl FnMut(Command)) -> u32 {
         let victim = self.planes[plane as usize].closed.take();
         assert!(victim.is_some(), "plane {plane} has nothing to collect");

@@ -12,8 +12,8 @@ use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
 /// therefore an independent small drive with a known share of the user's pages, whose collection
 /// can always free pages.
 ///
-/// With stripes, the dies of a stripe work in step and count as one die: its blocks consist of one
-/// block of each of them.
+/// With stripes, the dies of a stripe work in step and count as one die, a block of which consists of
+/// one block of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Channels.
@@ -33,7 +33,7 @@ pub struct Geometry {
     pub page_bytes: u64,
     /// Logical pages, the user capacity (U; T is [`Geometry::total_pages`]).
     pub user_pages: u32,
-    /// A plane that needs a new block collects if it has at most this many free ones.
+    /// A plane that needs a new block collects if it has at most this many free blocks.
     pub gc_start: u32,
     /// Collection continues until this many blocks are free; if `None`, it stops after one block.
     pub gc_stop: Option<u32>,
@@ -93,7 +93,7 @@ impl Geometry {
             stripe,
             page_bytes,
             user_pages: user_pages(total, flash),
-            // A collection copies into one free block.
+            // Collection needs a free block to copy to.
             gc_start: share(flash.gc_start_free.value.0).max(1),
             gc_stop: flash.gc_stop_free.as_ref().map(|stop| share(stop.value.0).max(1)),
             victim: flash.gc_victim.unwrap_or_default(),
@@ -112,7 +112,7 @@ impl Geometry {
     /// the other blocks of a plane must have more pages than the user can fill.
     ///
     /// # Errors
-    /// They do not: the key and a message.
+    /// The user can fill these pages. Returns the key at fault and a message.
     pub fn check(&self) -> std::result::Result<(), (&'static str, String)> {
         let keep = self.gc_start.max(self.gc_stop.unwrap_or(0));
         let filled = self.user_pages.div_ceil(self.planes);

@@ -1,3 +1,5 @@
+//! Tests of translation, preconditioning and timing.
+
 use std::collections::HashMap;
 
 use nearfar_trace::generate::rng::Rng;
@@ -22,7 +24,7 @@ fn geometry(planes: u32, blocks: u32, pages: u32, user_pages: u32) -> Geometry {
     }
 }
 
-/// Write amplification of uniform random writes, once it no longer changes.
+/// Steady-state write amplification of uniform random writes.
 fn amplification(over_provisioning: f64, pages: u32, victim: VictimPolicy) -> f64 {
     let user: u32 = 262_144;
     let blocks = (f64::from(user) * (1.0 + over_provisioning) / f64::from(pages)).round() as u32;
@@ -42,11 +44,11 @@ fn amplification(over_provisioning: f64, pages: u32, victim: VictimPolicy) -> f6
     ftl.tally().write_amplification()
 }
 
-/// Greedy collection under uniform random writes, against an independent simulation (3 %) and, for
-/// large blocks, against the mean-field theory 1/(1-p), p = exp(-(1-p)(1+OP)) (2 %). The spare
-/// space includes the open block and the two kept free, which at 256 pages per block counts.
+/// Within 3 % of an independent simulation (`simulated`, for 16, 64 and 256 pages per block) and, for
+/// large blocks, within 2 % of the mean-field theory 1/(1-p), p = exp(-(1-p)(1+OP)). The spare space
+/// includes the open block and the two kept free, which matters at 256 pages per block.
 #[test]
-fn greedy_amplification_is_that_of_theory_and_of_another_simulation() {
+fn greedy_write_amplification_agrees_with_theory_and_another_simulation() {
     for (op, simulated) in [
         (0.07, [5.35, 7.07, 7.92]),
         (0.10, [4.34, 5.28, 5.73]),
@@ -70,9 +72,9 @@ fn greedy_amplification_is_that_of_theory_and_of_another_simulation() {
     }
 }
 
-/// A random victim: (1 + OP) / OP exactly, to 3 %.
+/// Within 3 % of the exact (1 + OP) / OP.
 #[test]
-fn random_amplification_is_that_of_theory() {
+fn write_amplification_of_random_victims_agrees_with_theory() {
     for op in [0.07, 0.10, 0.20, 0.28, 0.50, 1.00] {
         let found = amplification(op, 64, VictimPolicy::Random);
         let theory = (1.0 + op) / op;
@@ -100,7 +102,7 @@ fn sequential_overwriting_moves_nothing() {
     }
 }
 
-/// A flash array that holds what was programmed and objects to what flash cannot do.
+/// A flash array that checks that blocks are programmed in order, and erased in between.
 #[derive(Default)]
 struct Chip {
     pages: HashMap<u32, (u32, u64)>,
@@ -131,10 +133,9 @@ impl Chip {
 }
 
 proptest! {
-    /// Random operations against a dictionary: what is read is what was last written, whatever
-    /// moved in between; and the counts add up.
+    /// The counts agree, too.
     #[test]
-    fn what_is_read_is_what_was_last_written(
+    fn reads_return_the_last_write(
         planes in 1u32..4,
         blocks in 4u32..12,
         pages in 2u32..9,
@@ -144,8 +145,8 @@ proptest! {
         operations in prop::collection::vec((any::<u32>(), any::<bool>()), 1..3000),
     ) {
         let keep = stop.unwrap_or(1);
-        let most = planes * ((blocks - keep) * pages - 1);
-        let user = ((f64::from(most) * fill) as u32).max(1);
+        let max_user = planes * ((blocks - keep) * pages - 1);
+        let user = ((f64::from(max_user) * fill) as u32).max(1);
         let victim = if random { VictimPolicy::Random } else { VictimPolicy::Greedy };
         let geometry =
             Geometry { victim, gc_stop: stop, ..geometry(planes, blocks, pages, user) };
@@ -188,7 +189,8 @@ proptest! {
 }
 
 #[test]
-fn thresholds_that_leave_no_progress_are_refused() {
+fn thresholds_with_which_collection_frees_nothing_are_refused() {
+    // Nine blocks hold 72 pages.
     let fits = geometry(1, 10, 8, 71);
     assert!(fits.check().is_ok());
     let (key, what) = Geometry { user_pages: 72, ..fits.clone() }.check().unwrap_err();
@@ -198,7 +200,7 @@ fn thresholds_that_leave_no_progress_are_refused() {
 }
 
 #[test]
-fn preconditioning_ends_and_says_in_what_state() {
+fn preconditioning_reports_the_state_of_the_drive() {
     let how = Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
     for (blocks, further) in [(70, false), (110, true)] {
         let mut ftl = Ftl::new(geometry(4, blocks, 16, 4096));
@@ -216,13 +218,13 @@ fn preconditioning_ends_and_says_in_what_state() {
 }
 
 #[test]
-fn each_page_once_leaves_nothing_to_move() {
+fn overwriting_each_page_once_leaves_blocks_without_valid_pages() {
     let moved = |overwrite| {
         let mut ftl = Ftl::new(geometry(4, 70, 16, 4096));
         let how = Precondition { sequential: 0.6, random: 0.5, overwrite, seed: 1 };
         let state = how.apply(&mut ftl);
         assert!(state.collecting && state.mapped_pages == 2458, "{state:?}");
-        // What lay in order below page 2048 is stale: enough blocks for as many writes again.
+        // The blocks of the sequential writes below page 2048 are free of valid pages.
         let mut rng = Rng::new(2);
         for _ in 0..1024 {
             ftl.write(rng.below(2048) as u32, |_| ());
@@ -234,7 +236,8 @@ fn each_page_once_leaves_nothing_to_move() {
     assert!(moved(Overwrite::Drawn) > 100);
 }
 
-/// Mean time that jobs wait for one die, of Poisson arrivals at `load`.
+/// Mean wait for one die, nanoseconds: Poisson arrivals at utilisation `load`; jobs of 25 us or, with
+/// probability 0.27, 225 us.
 fn mean_wait(load: f64, jobs: u32) -> f64 {
     let mut array = Array::new(&geometry(1, 8, 8, 8));
     let mut rng = Rng::new(17);
@@ -271,7 +274,7 @@ fn mean_wait(load: f64, jobs: u32) -> f64 {
 
 /// Pollaczek-Khinchine: rho E[S^2] / (2 E[S] (1 - rho)).
 #[test]
-fn waits_for_a_die_are_those_of_queueing_theory() {
+fn waits_for_a_die_agree_with_queueing_theory() {
     for (load, microseconds) in [(0.3, 38.3), (0.6, 134.1), (0.8, 357.6)] {
         let found = mean_wait(load, 2_000_000) / 1000.0;
         assert!((found / microseconds - 1.0).abs() < 0.02, "{load}: {found} {microseconds}");
@@ -279,7 +282,7 @@ fn waits_for_a_die_are_those_of_queueing_theory() {
 }
 
 #[test]
-fn dies_overlap_and_a_channel_does_not() {
+fn work_of_dies_overlaps_and_transfers_on_a_channel_do_not() {
     let times = Times { read_ns: 25, program_ns: 200, erase_ns: 1500, transfer_ns: 10 };
     let two = Geometry { dies: 2, ..geometry(2, 8, 8, 8) };
     let run = |dies: &[u32], times: Times| {
@@ -308,10 +311,9 @@ fn dies_overlap_and_a_channel_does_not() {
 }
 
 proptest! {
-    /// Alone, a job takes what its steps take; with others no less, the rest has causes, and no
-    /// work is lost.
+    /// Alone, a job takes the sum of its steps; with other jobs, [`Late`] accounts for the rest.
     #[test]
-    fn jobs_take_at_least_their_steps(
+    fn jobs_take_their_steps_and_their_delays(
         jobs in prop::collection::vec(
             (0u64..500, prop::collection::vec((0u8..4, 0u32..3, 1u64..50), 0..6)), 1..40),
     ) {

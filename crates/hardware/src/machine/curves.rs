@@ -19,7 +19,7 @@ pub struct Curve {
     pub points: Vec<[f64; 2]>,
 }
 
-/// Two numbers each: more are an error.
+/// Points of exactly two numbers each.
 fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[f64; 2]>, D::Error> {
     let points = Vec::<Vec<f64>>::deserialize(deserializer)?;
     let pair = |point: Vec<f64>| {
@@ -30,7 +30,7 @@ fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[f64; 2]>, D:
     points.into_iter().map(pair).collect()
 }
 
-/// Curves by rising share of reads. Between two of them, latencies are interpolated at equal
+/// Curves in order of rising share of reads. Latencies between two curves are interpolated at equal
 /// utilisation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(transparent)]

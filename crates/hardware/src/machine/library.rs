@@ -13,8 +13,8 @@ pub fn builtin() -> &'static [(&'static str, &'static str)] {
     LIST
 }
 
-/// The remedy if a study cannot use a machine: use one of the built-in machines that `serve` it, or
-/// make the `change` in its file. The file of a built-in machine must be written first.
+/// The remedy if a study cannot use `machine`: use a built-in machine for which `serve` is true, or
+/// make the `change` in the machine's file, which for a built-in machine must be written first.
 pub fn remedy(machine: &str, change: &str, serve: impl Fn(&Machine) -> bool) -> String {
     let serving: Vec<&str> = builtin()
         .iter()
@@ -36,7 +36,6 @@ pub fn remedy(machine: &str, change: &str, serve: impl Fn(&Machine) -> bool) -> 
     )
 }
 
-/// Maximum bytes of a machine file.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// A machine and its source.
@@ -79,7 +78,7 @@ impl MachineFile {
     /// It is not a valid machine.
     pub fn from_json(name: &str, json: &str) -> Result<Self> {
         let wrong = |what: String| Error::input(format!("machine {name}"), what, "");
-        // Not as a machine: only TOML is read as one, which is less to compile.
+        // Convert to TOML: to compile a second deserializer of machines would take long.
         let json: serde_json::Value =
             serde_json::from_str(json).map_err(|e| wrong(e.to_string()))?;
         let text = toml::to_string(&json).map_err(|e| wrong(e.to_string()))?;
@@ -121,16 +120,16 @@ impl MachineFile {
 }
 
 impl Machine {
-    /// As [`MachineFile::load`], the machine alone.
+    /// The machine of [`MachineFile::load`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`MachineFile::load`].
     pub fn load(path_or_name: &str, search: &Path) -> Result<Machine> {
         Ok(MachineFile::load(path_or_name, search)?.machine)
     }
 }
 
-/// The place for messages and the text of a machine file.
+/// The place (for messages) and the text of a machine file.
 fn find(path_or_name: &str, search: &Path) -> Result<(String, String)> {
     if path_or_name.contains('/') || path_or_name.ends_with(".toml") {
         return from_file(Path::new(path_or_name));

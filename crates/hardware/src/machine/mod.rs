@@ -1,5 +1,5 @@
-//! `machines/NAME.toml`: what a machine is made of. These types are the single truth; the strict
-//! reader ([`Machine::parse`]) and the JSON Schema ([`schema`]) both come from them.
+//! The sections and keys of a machine file, `machines/NAME.toml`. The strict reader
+//! ([`Machine::parse`]) and the JSON Schema ([`schema`]) are both derived from these types.
 
 mod curves;
 mod library;
@@ -109,7 +109,6 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Its sets and ways.
     pub(crate) fn level(&self) -> Level {
         let lines = self.size.value.bytes() / self.line.value.bytes();
         let ways = self.ways.as_ref().map_or(lines, |ways| ways.value.0);
@@ -482,6 +481,6 @@ pub struct ZeroFill {
 /// The JSON Schema of a machine file (2020-12), as pretty JSON ending in a newline.
 pub fn schema() -> String {
     let schema = schemars::schema_for!(Machine);
-    // A schema is plain JSON data: there is nothing in it that could fail to print.
+    // A schema is plain JSON data, which always serialises.
     serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"
 }

@@ -34,13 +34,13 @@ impl Machine {
     }
 }
 
-/// An error in a text.
+/// An error in a machine file.
 pub(super) struct Fault {
-    /// Its byte offset.
+    /// Byte offset of the error, if known.
     at: Option<usize>,
-    /// Its dotted key; empty if there is none.
+    /// Dotted key of the error; empty if unknown.
     pub path: String,
-    /// One line.
+    /// Description, one line.
     pub what: String,
 }
 
@@ -86,7 +86,7 @@ fn explain(message: &str) -> String {
     message.to_owned()
 }
 
-/// A message that `word` is not one of `known`, with the nearest.
+/// A message that `word` is not one of `known`, which suggests the nearest.
 pub(super) fn unknown(noun: &str, word: &str, known: &[&str]) -> String {
     let word = clip(word);
     match nearest(&word, known) {

@@ -1,4 +1,4 @@
-//! Converts sections to the numbers that studies use, and checks that involve several keys.
+//! Converts sections to the numbers that studies use, and checks keys against each other.
 
 use std::collections::BTreeMap;
 
@@ -28,15 +28,15 @@ pub struct AccessTimes {
 }
 
 impl AccessTimes {
-    /// T_A: time of address translation, from rates per reference of page walks and of hits in the
-    /// second-level TLB. T_A = (1-e) t_TLB + e (t_TLB + t_DRAM), page-size advice (000).
+    /// T_A: time of address translation, from page walks per reference (e) and second-level TLB hits
+    /// per reference. T_A = (1-e) t_TLB + e (t_TLB + t_DRAM), page-size advice (000).
     pub fn translation_ns(&self, walk_rate: f64, second_hit_rate: f64) -> f64 {
         let second_ns = second_hit_rate * self.stlb_ns.unwrap_or(0.0);
         self.tlb_ns + second_ns + walk_rate * self.dram_ns
     }
 
-    /// T_D: time of the data, from page faults per reference that each read a page from storage.
-    /// T_D = (1-d) t_DRAM + d (t_DRAM + t_IO), page-size advice (000).
+    /// T_D: time to load the data, from page faults per reference (d), each of which reads a page from
+    /// storage. T_D = (1-d) t_DRAM + d (t_DRAM + t_IO), page-size advice (000).
     pub fn data_ns(&self, fault_rate: f64, io_ns: f64) -> f64 {
         self.dram_ns + fault_rate * io_ns
     }
@@ -190,7 +190,7 @@ impl Machine {
         self.lacks_for(section, |_| false)
     }
 
-    /// [`Machine::lacks`], with a filter for built-in machines that have the section.
+    /// As [`Machine::lacks`], but suggests built-in machines for which `serve` is true.
     pub(crate) fn lacks_for(&self, section: &str, serve: impl Fn(&Machine) -> bool) -> Error {
         Error::input(
             format!("machine {}", self.name),
@@ -381,10 +381,10 @@ fn check_flash(flash: &Flash) -> std::result::Result<(), Contradiction> {
 }
 
 fn disk_costs(disk: &Disk) -> (Cost, Cost) {
-    let turn = disk.rotation.value.turn_ns() / 2.0;
+    let half_turn = disk.rotation.value.turn_ns() / 2.0;
     let byte = disk.bandwidth.value.ns_for(1);
     let write_seek = disk.write_seek.as_ref().unwrap_or(&disk.seek);
-    let cost = |seek: f64| Cost { fixed_ns: seek + turn, unit: 1, unit_ns: byte };
+    let cost = |seek: f64| Cost { fixed_ns: seek + half_turn, unit: 1, unit_ns: byte };
     (cost(disk.seek.value.ns()), cost(write_seek.value.ns()))
 }
 

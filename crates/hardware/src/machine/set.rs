@@ -12,7 +12,6 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 use super::Machine;
 use super::read::{clip, unknown};
 
-/// The source of an overridden value.
 const SOURCE: &str = "given with --set";
 
 /// Kinds of storage that hold files.
@@ -23,7 +22,7 @@ pub(super) fn flag((key, value): &(String, String)) -> String {
     format!("--set {}={}", clip(key), clip(value))
 }
 
-/// Write `values` into the text. Returns it with the full key of each value.
+/// Write `values` into `text`. Returns the new text and the full key of each value.
 pub(super) fn apply(
     machine: &str,
     text: &str,
@@ -41,8 +40,8 @@ pub(super) fn apply(
     Ok((document.to_string(), paths))
 }
 
-/// Copy the section of the storage `name` from the text `from` of machine `machine` into the text
-/// `into`. If it is compressed memory, its files are those of the first disk of `into`.
+/// Copy the section of the storage `name` from the text `from` of `machine` to the text
+/// `into`. If it is compressed memory, files are on the first disk of `into`, if there is one.
 pub(super) fn take(machine: &str, from: &str, into: &str, name: &str) -> Result<String> {
     let (from, mut into) = (parsed(machine, from)?, parsed(machine, into)?);
     let Some(section) = from.get("storage").and_then(|storages| storages.get(name)) else {
@@ -132,7 +131,7 @@ fn resolve<'a>(
     Ok((path, rule))
 }
 
-/// The valid child keys and their schemas. If the file chooses the names, those that it has.
+/// The valid child keys and their schemas. Of a section with free names, the names in the file.
 fn children<'a>(schema: &'a Json, rule: &'a Json, item: Option<&Item>) -> Vec<(String, &'a Json)> {
     let listed = |properties: &'a Json| {
         properties
@@ -202,7 +201,7 @@ fn put(table: &mut dyn toml_edit::TableLike, key: &str, mut value: Value) {
     }
 }
 
-/// Numbers and lists as they are, anything else as text.
+/// `text` as a number, a list or otherwise a string.
 fn plain(text: &str) -> Value {
     match text.trim().parse::<Value>() {
         Ok(value @ (Value::Integer(_) | Value::Float(_) | Value::Array(_))) => value,

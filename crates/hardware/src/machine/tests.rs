@@ -1,9 +1,12 @@
+//! Tests of machine files.
+
 use std::path::Path;
 
 use proptest::prelude::*;
 
 use super::{Machine, MachineFile, builtin, schema};
 
+/// A valid machine file.
 const SMALL: &str = r#"
 description = "a test"
 [tlb.first]
@@ -81,7 +84,7 @@ fn every_builtin_machine_serves_a_study() {
         assert_eq!(machine.name, *name);
         assert!(machine.access_times().unwrap().dram_ns > machine.access_times().unwrap().tlb_ns);
         if machine.storage.is_empty() && machine.flash.is_none() && machine.topology.is_none() {
-            // Two kinds of memory and nothing to page to: a machine of the tiering study.
+            // Without storage to page to, it must serve the tiering study.
             assert!(machine.nodes().unwrap().len() >= 2, "{name}");
             assert!(machine.kernel_costs(1.0).unwrap().page_migration > 0.0, "{name}");
         }
@@ -108,7 +111,7 @@ fn nvm_is_a_multiple_of_dram() {
 }
 
 #[test]
-fn a_wrong_key_is_named_with_the_nearest_right_one() {
+fn errors_of_unknown_keys_suggest_the_nearest_key() {
     for (from, to, parts) in [
         ("entries", "entires", ["key tlb.first.entires", "did you mean `entries`?"]),
         (
@@ -130,7 +133,7 @@ fn a_wrong_key_is_named_with_the_nearest_right_one() {
 }
 
 #[test]
-fn a_wrong_value_is_named_with_a_right_example() {
+fn errors_of_invalid_values_contain_a_valid_example() {
     let hit = "hit_time = { value = \"1ns\", source = \"s\" }";
     for (to, part) in [
         ("hit_time = { value = 1, source = \"s\" }", "1 is a number without a unit"),
@@ -166,7 +169,7 @@ fn a_wrong_value_is_named_with_a_right_example() {
 }
 
 #[test]
-fn contradictions_and_gaps_are_named() {
+fn contradictory_and_missing_keys_are_refused() {
     let message = refused("[tlb.first]", "[tlb.first]\nways = { value = 7, source = \"s\" }");
     assert!(message.contains("64 entries do not divide into sets of 7 ways"), "{message}");
     assert!(message.contains("line 4"), "{message}");
@@ -211,7 +214,7 @@ fn files_are_found_by_name_and_path() {
 }
 
 #[test]
-fn a_machine_survives_json() {
+fn a_machine_is_unchanged_after_conversion_to_json_and_back() {
     for (name, text) in builtin() {
         let machine = Machine::parse(name, text).unwrap();
         let json = serde_json::to_string(&machine).unwrap();
@@ -224,25 +227,25 @@ fn a_machine_survives_json() {
     assert!(schema["properties"]["storage"].is_object());
 }
 
-/// SMALL with a value set over its own.
+/// SMALL with `key` overridden by `value`.
 fn with(key: &str, value: &str) -> nearfar_trace::Result<MachineFile> {
     let file = MachineFile::parse("test.toml", &format!("{SMALL}# the end\n")).unwrap();
     file.with(&[(key.to_owned(), value.to_owned())])
 }
 
 #[test]
-fn one_value_is_set_and_the_rest_of_the_file_stays() {
+fn an_override_leaves_the_rest_of_the_file_unchanged() {
     for (key, value) in [
         ("node.dram.local.read_latency", "80ns"),
-        // Levels of which the machine has one.
+        // A level is omitted.
         ("node.dram.read_latency", "80ns"),
         ("storage.ssd.read_latency", "80us"),
         ("tlb.entries", "128"),
         ("storage.fast.k", "2.5"),
-        // What the file leaves out.
+        // Optional keys, which the file does not have.
         ("cost.page_scan", "10ns"),
         ("tlb.first.ways", "4"),
-        // No number, and so without a source.
+        // Keys without a source.
         ("description", "another"),
         ("node.dram.kind", "dram"),
     ] {
@@ -263,7 +266,7 @@ fn one_value_is_set_and_the_rest_of_the_file_stays() {
 }
 
 #[test]
-fn a_storage_of_another_machine_takes_as_long_as_there() {
+fn a_storage_copied_from_another_machine_keeps_its_times() {
     let load = |name| MachineFile::load(name, Path::new("/nonexistent")).unwrap();
     let (host, other) = (load("nvme"), load("optane-ssd"));
     let both = host.with_storage_of(&other, "optane-ssd").unwrap();
@@ -274,7 +277,7 @@ fn a_storage_of_another_machine_takes_as_long_as_there() {
     assert_eq!(io(&both), io(&other));
     assert_eq!(both.machine.name, "nvme");
     assert_eq!(MachineFile::parse("nvme", &both.text).unwrap().machine, both.machine);
-    // One that it has itself is replaced, and nothing else.
+    // A storage of the same name is replaced.
     let slow = other.with(&[("storage.optane-ssd.nvme.read_latency".into(), "1ms".into())]);
     let replaced = both.with_storage_of(&slow.unwrap(), "optane-ssd").unwrap();
     assert!(io(&replaced) > 10.0 * io(&both));
@@ -283,7 +286,7 @@ fn a_storage_of_another_machine_takes_as_long_as_there() {
 }
 
 #[test]
-fn values_that_cannot_be_set_are_refused_as_in_the_file() {
+fn invalid_overrides_are_refused() {
     for (key, value, parts) in [
         ("tbl.first.entries", "8", ["unknown key `tbl`", "did you mean `tlb`?"]),
         ("node.dram.read_latecy", "8ns", ["--set node.dram.read_latecy=8ns", "`read_latency`?"]),
@@ -316,7 +319,7 @@ fn values_that_cannot_be_set_are_refused_as_in_the_file() {
 }
 
 #[test]
-fn the_other_sections_are_read_strictly() {
+fn cache_flash_and_cost_sections_are_read_strictly() {
     let flash = r#"
         description = "flash"
         [cache.l1d]
@@ -360,12 +363,12 @@ fn the_other_sections_are_read_strictly() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
+    fn any_text_is_parsed_or_refused(text in "\\PC{0,200}") {
         let _ = Machine::parse("fuzz", &text);
     }
 
     #[test]
-    fn a_damaged_file_is_read_or_refused(
+    fn a_damaged_file_is_parsed_or_refused(
         at in 0usize..SMALL.len(),
         length in 0usize..30,
         patch in "[\\[\\]{}=\".a-z0-9 \n-]{0,12}",
@@ -391,7 +394,7 @@ fn deep_nesting_is_refused() {
 }
 
 #[test]
-fn compressed_memory_has_files_on_a_disk_of_the_machine() {
+fn machines_with_compressed_memory_read_files_from_their_disk() {
     let file = |name| MachineFile::load(name, Path::new("")).unwrap();
     let zram = file("zram");
     let times = |file: &MachineFile| {
@@ -406,8 +409,8 @@ fn compressed_memory_has_files_on_a_disk_of_the_machine() {
         times(&hdd.with_storage_of(&zram, "zram").unwrap()),
         (page, disk_of_hdd.io_ns(4096))
     );
-    let without = file("cxl-a");
-    assert_eq!(times(&without.with_storage_of(&zram, "zram").unwrap()), (page, disk));
+    let diskless = file("cxl-a");
+    assert_eq!(times(&diskless.with_storage_of(&zram, "zram").unwrap()), (page, disk));
 
     let nested = zram.text.replace("files.nvme]", "files.zram.pages]");
     let error = Machine::parse("zram", &nested).unwrap_err().to_string();

@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// `value = ..., source = "..."`: a value and where it comes from. Neither may be left out.
+/// `{ value = ..., source = "..." }`: a value and where it comes from, both required.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sourced<V> {
     /// The value.
@@ -103,7 +103,7 @@ impl<V: JsonSchema> JsonSchema for Sourced<V> {
     }
 }
 
-/// How many of something: a whole number, 1 to 2^40.
+/// A count: a whole number, 1 to 2^40.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Count(pub u64);
@@ -198,7 +198,6 @@ impl JsonSchema for Ratio {
     }
 }
 
-/// Parses a whole number of at most 65,535.
 struct Small(u64);
 
 impl<'de> Deserialize<'de> for Small {
@@ -210,7 +209,7 @@ impl<'de> Deserialize<'de> for Small {
     }
 }
 
-/// Small whole numbers, one a node: 0 to 65,535.
+/// A whole number for each memory node, 0 to 65,535.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Indices(pub Vec<u64>);
@@ -237,7 +236,7 @@ impl JsonSchema for Indices {
     }
 }
 
-/// A square of small whole numbers, row by row.
+/// Rows of whole numbers, 0 to 65,535.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Grid(pub Vec<Vec<u64>>);

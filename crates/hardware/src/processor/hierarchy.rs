@@ -26,7 +26,7 @@ pub enum Found {
 pub struct Ages(pub [u64; 3]);
 
 impl Ages {
-    /// Where a line is that was last used `age` references ago.
+    /// Where a line is that was last used `ago` references ago.
     pub fn found(&self, ago: u64) -> Found {
         let [first, second, third] = self.0;
         match ago {
@@ -55,12 +55,12 @@ struct Tags {
     ways: usize,
     /// Line + 1, and the time of its last use; 0 if empty.
     lines: Vec<(u64, u64)>,
-    age: u64,
+    eviction_age: u64,
 }
 
 impl Tags {
     fn new(Level { sets, ways }: Level) -> Self {
-        Self { sets, ways, lines: vec![(0, 0); sets as usize * ways], age: u64::MAX }
+        Self { sets, ways, lines: vec![(0, 0); sets as usize * ways], eviction_age: u64::MAX }
     }
 
     /// Use a line. Returns whether it hits.
@@ -82,7 +82,7 @@ impl Tags {
         set[0] = (target, now);
         if found.is_none() && tag != 0 {
             let age = now - used;
-            self.age = match self.age {
+            self.eviction_age = match self.eviction_age {
                 u64::MAX => age,
                 before => {
                     let step = (age as i64 - before as i64) / AVERAGED;
@@ -106,20 +106,20 @@ struct Streams {
     /// Small page, its last missed line, and whether that was adjacent to the previous one; most
     /// recent first.
     pages: [(u64, u64, bool); STREAMS],
-    lines: u32,
+    page_shift: u32,
 }
 
 impl Streams {
     /// A line that missed all caches. Returns whether it was prefetched.
     fn miss(&mut self, line: u64) -> bool {
-        let page = line >> self.lines;
+        let page = line >> self.page_shift;
         let found = self.pages.iter().position(|known| known.0 == page);
         let position = found.unwrap_or(STREAMS - 1);
         let (_, last, running) = self.pages[position];
-        let next = found.is_some() && line.abs_diff(last) == 1;
+        let adjacent = found.is_some() && line.abs_diff(last) == 1;
         self.pages.copy_within(0..position, 1);
-        self.pages[0] = (page, line, next);
-        next && running
+        self.pages[0] = (page, line, adjacent);
+        adjacent && running
     }
 }
 
@@ -138,7 +138,7 @@ pub struct Hierarchy {
     skipped: u64,
 }
 
-/// [`Hierarchy::for_ages`] simulates one line in this number, or more.
+/// [`Hierarchy::for_ages`] simulates one of this many lines, or of fewer if a level has fewer sets.
 const ONE_OF: u64 = 64;
 
 impl Hierarchy {
@@ -153,7 +153,7 @@ impl Hierarchy {
             third: caches.third.map(Tags::new),
             streams: Streams {
                 pages: [(u64::MAX, 0, false); STREAMS],
-                lines: STREAM_SHIFT.saturating_sub(shift),
+                page_shift: STREAM_SHIFT.saturating_sub(shift),
             },
             now: 0,
             skipped: 0,
@@ -201,12 +201,12 @@ impl Hierarchy {
         if self.skipped != 0 {
             let now = self.now;
             if !self.skips(line) && !self.first(fetch).access(line, now) {
-                self.beyond(line);
+                self.beyond_first(line);
             }
             return Found::First;
         }
         let now = self.now;
-        if self.first(fetch).access(line, now) { Found::First } else { self.beyond(line) }
+        if self.first(fetch).access(line, now) { Found::First } else { self.beyond_first(line) }
     }
 
     #[inline]
@@ -227,7 +227,7 @@ impl Hierarchy {
         }
     }
 
-    fn beyond(&mut self, line: u64) -> Found {
+    fn beyond_first(&mut self, line: u64) -> Found {
         if self.second.access(line, self.now) {
             return Found::Second;
         }
@@ -241,7 +241,11 @@ impl Hierarchy {
 
     /// The current ages at eviction.
     pub fn ages(&self) -> Ages {
-        let third = self.third.as_ref().map_or(0, |third| third.age);
-        Ages([self.data.age, self.second.age, third.max(self.second.age)])
+        let third = self.third.as_ref().map_or(0, |third| third.eviction_age);
+        Ages([
+            self.data.eviction_age,
+            self.second.eviction_age,
+            third.max(self.second.eviction_age),
+        ])
     }
 }

@@ -8,6 +8,7 @@
 pub struct Overlap {
     /// Instructions before the first miss of the window.
     from: u64,
+    /// Longest miss and sum of the misses in the window, picoseconds.
     longest: u64,
     sum: u64,
     /// Sum of the longest misses of all windows, picoseconds.

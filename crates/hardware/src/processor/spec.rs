@@ -1,4 +1,4 @@
-//! The processor of a machine file.
+//! The parameters of a processor, from a machine file.
 
 use nearfar_trace::{Error, Result};
 
@@ -24,8 +24,7 @@ pub struct Caches {
 /// Latencies of lines, picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latencies {
-    /// From the first level. The time of instructions includes the waits of a program that only
-    /// hits.
+    /// From the first level; [`Processor::instruction_ns`] includes the waits for these.
     pub first: u64,
     /// From the second level.
     pub second: u64,
@@ -49,7 +48,7 @@ pub struct Tlbs {
     pub second: Option<(Level, Option<Level>)>,
     /// Picoseconds that a hit in the second level adds.
     pub second_ps: u64,
-    /// log2 of the bytes of small pages that can share an entry.
+    /// log2 of the bytes of contiguous small pages that can share an entry; 0 if none can.
     pub coalesced: u32,
     /// Entries of the cache of page directories.
     pub directories: usize,
@@ -125,7 +124,6 @@ fn tlb(level: &TlbLevel) -> (Level, Option<Level>) {
     (of(&level.entries, &level.ways), large)
 }
 
-/// Entries of a first level.
 fn first_level(level: &TlbLevel) -> (usize, Option<usize>) {
     let entries = |count: &Sourced<Count>| count.value.0 as usize;
     (entries(&level.entries), level.large_entries.as_ref().map(entries))

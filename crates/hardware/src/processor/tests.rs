@@ -1,3 +1,5 @@
+//! Tests of caches, translation and overlap.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -29,7 +31,7 @@ fn tlbs() -> Tlbs {
     }
 }
 
-/// Sets as lists, the line used last at the end.
+/// LRU sets as lists, the most recent line last.
 #[derive(Default)]
 struct Plain(std::collections::HashMap<u64, Vec<u64>>);
 
@@ -48,7 +50,7 @@ impl Plain {
 
 proptest! {
     #[test]
-    fn lines_are_where_lists_have_them(
+    fn lines_are_found_in_the_level_of_the_reference(
         refs in prop::collection::vec((0u64..40, any::<bool>()), 1..600),
         third in any::<bool>(),
     ) {
@@ -79,10 +81,9 @@ proptest! {
         }
     }
 
-    /// By their ages, lines of a walk that come now and then are mostly found where the caches have
-    /// them.
+    /// Of page-table lines that are used rarely, ages predict the level of 80 %.
     #[test]
-    fn ages_tell_where_lines_are(seed in 1u64..1000, spread in 300u64..3000) {
+    fn ages_predict_the_level_of_lines(seed in 1u64..1000, spread in 300u64..3000) {
         let caches = Caches {
             instruction: level(8, 8),
             data: level(8, 8),
@@ -118,9 +119,8 @@ proptest! {
     }
 }
 
-/// A sample of the lines gives the ages at eviction of all, near enough to tell levels apart.
 #[test]
-fn a_sample_of_lines_gives_the_ages() {
+fn a_sample_of_lines_estimates_the_ages_at_eviction() {
     let caches = Caches {
         instruction: level(64, 8),
         data: level(64, 8),
@@ -150,7 +150,7 @@ fn a_sample_of_lines_gives_the_ages() {
 }
 
 #[test]
-fn lines_in_order_are_asked_for_ahead() {
+fn sequential_lines_are_prefetched() {
     let mut hierarchy = Hierarchy::new(&caches(true));
     let found: Vec<Found> = (0..64).map(|line| hierarchy.access(line, false)).collect();
     assert_eq!(found[..2], [Found::Memory; 2]);
@@ -164,14 +164,14 @@ fn lines_in_order_are_asked_for_ahead() {
 
 const GIB: u64 = 1 << 30;
 
-/// A page that is used once.
+/// Use a page once.
 fn access(translation: &mut Translation, place: u64, entry: Entry) -> Answer {
     let answer = translation.enter(place, entry, false);
     translation.leave(place, entry, false);
     answer
 }
 
-/// How many lines a look-up read; 0 for the second level, none for the first.
+/// Lines that a look-up read; 0 for a second-level hit, `None` for a first-level hit.
 fn lines(answer: Answer) -> Option<usize> {
     match answer {
         Answer::First => None,
@@ -181,18 +181,18 @@ fn lines(answer: Answer) -> Option<usize> {
 }
 
 #[test]
-fn walks_begin_where_the_caches_of_directories_end() {
+fn directory_caches_shorten_walks() {
     let tlbs = tlbs();
     let mut translation = Translation::new(&tlbs, None);
     let small = Translation::entry(&tlbs, None, 12);
     let mut look_up = |place, entry| lines(access(&mut translation, place, entry));
     assert_eq!(look_up(GIB, small), Some(3));
     assert_eq!(look_up(GIB, small), None);
-    // In the same directory, in another, and in another gibibyte.
+    // Pages in the same directory, in another one, and in another GiB.
     assert_eq!(look_up(GIB + 4096, small), Some(1));
     assert_eq!(look_up(GIB + (2 << 20), small), Some(2));
     assert_eq!(look_up(3 * GIB, small), Some(3));
-    // Of four entries in the second level and two in the first, the one used first.
+    // Evicted from the first level, which has two entries, but not from the second, which has four.
     assert_eq!(look_up(GIB + 4096, small), Some(0));
     let large = Translation::entry(&tlbs, None, 21);
     assert_eq!(look_up(3 * GIB + (8 << 20), large), Some(1));
@@ -200,7 +200,7 @@ fn walks_begin_where_the_caches_of_directories_end() {
 }
 
 #[test]
-fn entries_are_of_what_guest_and_host_have_in_one_piece() {
+fn an_entry_covers_the_range_that_guest_and_host_map_contiguously() {
     let tlbs = tlbs();
     let entry = |host, shift| Translation::entry(&tlbs, host, shift).shift;
     assert_eq!([12, 13, 14, 16, 20, 21].map(|shift| entry(None, shift)), [12, 13, 14, 14, 14, 21]);
@@ -208,23 +208,23 @@ fn entries_are_of_what_guest_and_host_have_in_one_piece() {
         [12, 13, 14, 16, 20, 21].map(|shift| entry(Some(21), shift)),
         [12, 13, 14, 14, 14, 21]
     );
-    // Small pages of the host that lie side by side may share one.
+    // Adjacent small pages of the host may share an entry.
     assert_eq!([12, 16, 21].map(|shift| entry(Some(12), shift)), [12, 14, 14]);
     let plain = Tlbs { coalesced: 0, ..tlbs };
     assert_eq!([12, 16, 21].map(|s| Translation::entry(&plain, None, s).shift), [12, 12, 21]);
 }
 
 proptest! {
-    /// The last pages held, and let go in the order of their last uses, are as single uses are.
+    /// The `last` most recent pages are pinned, and unpinned in the order of their last uses.
     #[test]
-    fn held_pages_are_as_single_uses(
+    fn pinned_pages_hit_and_miss_as_with_single_uses(
         uses in prop::collection::vec(0u64..60, 1..600),
         last in 1usize..6,
         shift in prop::sample::select(vec![12u32, 14]),
     ) {
         let tlbs = Tlbs { data: (6, Some(6)), ..tlbs() };
         let entry = Translation::entry(&tlbs, None, shift);
-        let [mut single, mut held] = [0; 2].map(|_| Translation::new(&tlbs, None));
+        let [mut single, mut pinned] = [0; 2].map(|_| Translation::new(&tlbs, None));
         let mut window: Vec<u64> = Vec::new();
         for page in uses {
             let expected = access(&mut single, page << 12, entry);
@@ -233,9 +233,9 @@ proptest! {
                 prop_assert_eq!(expected, Answer::First);
             } else {
                 if window.len() == last {
-                    held.leave(window.remove(0) << 12, entry, false);
+                    pinned.leave(window.remove(0) << 12, entry, false);
                 }
-                prop_assert_eq!(held.enter(page << 12, entry, false), expected);
+                prop_assert_eq!(pinned.enter(page << 12, entry, false), expected);
             }
             window.push(page);
         }
@@ -243,7 +243,7 @@ proptest! {
 }
 
 #[test]
-fn the_host_walks_too() {
+fn nested_walks_read_lines_of_the_hosts_table() {
     let tlbs = tlbs();
     let small = Translation::entry(&tlbs, Some(12), 12);
     for (host, first, next) in [(None, 3, 1), (Some(12), 6, 2), (Some(21), 5, 2)] {
@@ -254,7 +254,7 @@ fn the_host_walks_too() {
 }
 
 #[test]
-fn what_is_gone_is_walked_again() {
+fn removed_translations_are_walked_again() {
     let tlbs = tlbs();
     let mut translation = Translation::new(&tlbs, None);
     for shift in [12, 16, 21] {
@@ -268,7 +268,7 @@ fn what_is_gone_is_walked_again() {
 }
 
 #[test]
-fn misses_of_one_window_are_under_way_together() {
+fn misses_within_a_window_overlap() {
     let mut overlap = Overlap::default();
     for (instructions, ps) in [(10, 5_000), (20, 100_000), (30, 20_000), (200, 100_000)] {
         overlap.miss(instructions, ps, 100);
@@ -279,7 +279,7 @@ fn misses_of_one_window_are_under_way_together() {
 }
 
 #[test]
-fn what_a_machine_lacks_is_named() {
+fn missing_keys_are_named() {
     let text = include_str!("../../../../machines/laptop.toml");
     let machine = crate::Machine::parse("laptop", text).unwrap();
     let error = machine.processor(None).unwrap_err().to_string();

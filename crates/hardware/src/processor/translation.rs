@@ -7,15 +7,15 @@ use crate::cache::Level;
 use crate::list::{Links, List};
 use crate::tlb::{FullLru, SetLru};
 
-/// log2 of a small page, and of a large one, which an entry of the last directory maps.
+/// log2 of the bytes of a small page, and of a large page, which a directory entry maps.
 const SMALL: u32 = 12;
 const LARGE: u32 = 21;
-/// log2 of the range of an entry of the directory above.
+/// log2 of the bytes that an entry of the upper directory maps.
 const UPPER: u32 = 30;
-/// log2 of the entries of the page table in a line.
+/// log2 of the page-table entries in a cache line.
 const LINE: u32 = 3;
 
-/// The number of a cache line of a page table: with the top bit set, above those of memory.
+/// The number of a cache line of a page table. The top bit is set, unlike in lines of the program.
 pub type Line = u64;
 
 /// The line of the entry for the 2^`shift` bytes at `place`, of the guest's or the host's table.
@@ -38,9 +38,9 @@ pub fn mapping_line(page: u32) -> Line {
 /// A TLB entry for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// log2 of its range.
+    /// log2 of the bytes that the entry covers.
     pub shift: u32,
-    /// It is for a large page.
+    /// Whether the page is large; the host may limit `shift`.
     pub large: bool,
 }
 
@@ -51,7 +51,7 @@ impl Entry {
         place >> self.shift | u64::from(self.shift) << 56
     }
 
-    /// Whether it belongs into a buffer for large pages: smaller pages of the host may limit its range.
+    /// Whether the entry belongs into a buffer for large pages.
     fn is_large(self) -> bool {
         self.large && self.shift >= LARGE
     }
@@ -64,70 +64,69 @@ pub enum Answer {
     First,
     /// Second-level hit.
     Second,
-    /// A walk read the first of these lines, this many, one after the other.
+    /// A walk: the number of lines read in sequence, and an array that starts with them.
     Walk(usize, [Line; 6]),
 }
 
-/// A fully associative first level that pins the most recent pages: their last uses follow those of
-/// all others, so that none of them is evicted.
+/// A fully associative LRU first level in which callers pin the most recently used pages, which are
+/// never evicted.
 #[derive(Clone, Debug)]
 struct First {
-    places: PageMap<u32>,
+    slot_of: PageMap<u32>,
     /// Pinned entries, with the number of small pages that pin them.
     held: Vec<(u64, u32)>,
     slots: Links,
-    /// Entries that are not pinned.
-    loose: List,
+    unpinned: List,
     unused: Vec<u32>,
 }
 
 impl First {
     fn new(entries: usize) -> Self {
         Self {
-            places: PageMap::default(),
+            slot_of: PageMap::default(),
             held: vec![(0, 0); entries],
             slots: Links::new(entries),
-            loose: List::default(),
+            unpinned: List::default(),
             unused: (0..entries as u32).rev().collect(),
         }
     }
 
     /// Pin an entry. Returns whether it hits.
     fn enter(&mut self, number: u64) -> bool {
-        if let Some(&slot) = self.places.get(&number) {
+        if let Some(&slot) = self.slot_of.get(&number) {
             let held = &mut self.held[slot as usize].1;
             if *held == 0 {
-                self.slots.remove(&mut self.loose, slot);
+                self.slots.remove(&mut self.unpinned, slot);
             }
             *held += 1;
             return true;
         }
         let slot = self.unused.pop().or_else(|| {
-            let oldest = self.slots.pop(&mut self.loose)?;
-            self.places.remove(&self.held[oldest as usize].0);
+            let oldest = self.slots.pop(&mut self.unpinned)?;
+            self.slot_of.remove(&self.held[oldest as usize].0);
             Some(oldest)
         });
         if let Some(slot) = slot {
             self.held[slot as usize] = (number, 1);
-            self.places.insert(number, slot);
+            self.slot_of.insert(number, slot);
         }
         false
     }
 
-    /// Unpin an entry, which becomes the newest of the others.
+    /// Unpin an entry, which becomes the newest of those not pinned.
     fn leave(&mut self, number: u64) {
-        let Some(&slot) = self.places.get(&number) else { return };
+        let Some(&slot) = self.slot_of.get(&number) else { return };
         let held = &mut self.held[slot as usize].1;
         *held -= 1;
         if *held == 0 {
-            self.slots.push(&mut self.loose, slot);
+            self.slots.push(&mut self.unpinned, slot);
         }
     }
 
     fn remove(&mut self, number: u64) {
-        let Some(slot) = self.places.remove(&number) else { return };
+        let Some(slot) = self.slot_of.remove(&number) else { return };
         if self.held[slot as usize].1 == 0 {
-            self.slots.remove(&mut self.loose, slot);
+            self.slots.remove(&mut self.unpinned, slot);
         }
         self.unused.push(slot);
     }
@@ -157,7 +156,7 @@ impl<T> BySize<T> {
 /// thousand entries.
 #[derive(Clone, Debug)]
 struct Directories {
-    /// One for each directory that was ever looked up.
+    /// A dense id for each directory that was ever looked up.
     ids: PageMap<u32>,
     cached: FullLru,
 }
@@ -179,7 +178,7 @@ impl Directories {
 #[derive(Clone, Debug)]
 struct WalkCaches {
     directories: Directories,
-    /// A short list, as the first entries nearly always hit.
+    /// Searched from the newest entry on, as the first entries nearly always hit.
     upper: SetLru,
 }
 
@@ -220,8 +219,8 @@ impl Walker {
         Self { guest: caches(), host: host_shift.map(|shift| (shift, caches())) }
     }
 
-    /// Walk to the page at `place`. Returns lines, and how many of the first are read, one after
-    /// the other.
+    /// Walk to the page at `place`. Returns the number of lines read in sequence, and an array that
+    /// starts with them.
     pub fn walk(&mut self, place: u64, large: bool) -> (usize, [Line; 6]) {
         let (mut lines, mut count) = ([0; 6], 0);
         let mut read = |line: Line| {
@@ -274,7 +273,7 @@ impl Translation {
         first.of(entry.is_large())
     }
 
-    /// Look up the page at `place`, and pin it until it leaves. Callers let pages leave in the
+    /// Look up the page at `place`, and pin it until [`Translation::leave`]. Callers unpin pages in the
     /// order of their last uses, and never pin more pages than there are entries.
     pub fn enter(&mut self, place: u64, entry: Entry, fetch: bool) -> Answer {
         let tag = entry.tag(place);
@@ -312,9 +311,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A cache of directories is one set of as many ways.
         #[test]
-        fn directories_are_one_set(numbers in prop::collection::vec(0u64..60, 1..800), entries in 1u32..50) {
+        fn directories_equal_a_single_lru_set(numbers in prop::collection::vec(0u64..60, 1..800), entries in 1u32..50) {
             let (mut directories, mut set) =
                 (Directories::new(entries as usize), SetLru::new(entries, entries));
             for number in numbers {

@@ -2,7 +2,7 @@
 
 use super::{Epf, Fault, PolicyEntry, bare};
 
-/// See the module.
+/// The policy `all`.
 pub struct All;
 
 impl Epf for All {

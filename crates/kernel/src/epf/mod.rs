@@ -40,7 +40,7 @@ pub struct PolicyEntry {
     make: fn(Option<&str>) -> PolicyResult,
 }
 
-/// Every policy.
+/// All policies.
 pub const POLICIES: &[PolicyEntry] = &[none::POLICY, all::POLICY, smart::POLICY];
 
 /// Parse a policy: `none`, `all`, `smart:50us`.
@@ -92,7 +92,7 @@ impl Value for Written {
     }
 }
 
-/// For policies without an argument.
+/// Make a policy that takes no argument.
 fn bare(argument: Option<&str>, policy: impl Epf + 'static) -> PolicyResult {
     match argument {
         None => Ok(Box::new(policy)),
@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_stays_with_its_policy() {
+    fn an_option_keeps_the_argument_of_its_policy() {
         let written = Written::read(&"smart:50us".into()).unwrap();
         assert_eq!(written.plain(), "smart:50us");
         assert!(Written::read(&Given::Whole(5)).is_err());
     }
 
     #[test]
-    fn what_is_no_policy_is_refused() {
+    fn invalid_policies_are_refused() {
         for (text, part) in [
             ("", "choose from none, all, smart:50us"),
             ("some", "no policy \"some\""),

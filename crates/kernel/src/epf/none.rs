@@ -2,7 +2,7 @@
 
 use super::{Epf, Fault, PolicyEntry, bare};
 
-/// See the module.
+/// The policy `none`.
 pub struct None;
 
 impl Epf for None {

@@ -5,7 +5,7 @@ use nearfar_hardware::units::Time;
 
 use super::{Epf, Fault, PolicyEntry};
 
-/// See the module.
+/// The policy `smart`.
 pub struct Smart {
     /// Minimum predicted time of faults that are passed, picoseconds.
     threshold_ps: u128,
@@ -22,7 +22,7 @@ pub(super) const POLICY: PolicyEntry = PolicyEntry {
     usage: "smart:50us",
     what: "faults predicted to take at least this time go to the kernel",
     make: |argument| {
-        // The caller appends an example.
+        // Remove the example: the caller appends one.
         let threshold = Time::parse(argument.unwrap_or(""))
             .map_err(|what| what.split("; write").next().unwrap_or_default().to_owned())?;
         Ok(Box::new(Smart { threshold_ps: u128::from(threshold.ps()) }))

@@ -2,8 +2,8 @@
 //! alike. DRAM first, near before far; then persistent memory, interleaved over the modules of a
 //! socket, the own socket before the other.
 //!
-//! The paper does not say where the page structures of persistent memory lie; as the kernel does
-//! for added memory, they are counted in the nearest DRAM.
+//! The paper does not say where the page structures of persistent memory are. They are counted in
+//! the nearest DRAM, where Linux puts those of hot-added memory.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;
@@ -49,8 +49,8 @@ impl Mode for Alius {
             let mut members: Vec<usize> =
                 rest.iter().copied().filter(|index| socket(*index) == wanted).collect();
             members.sort_unstable();
-            let turn = |index| Member { weight: 1, route: vec![index] };
-            groups.push(members.into_iter().map(turn).collect());
+            let member = |index| Member { weight: 1, route: vec![index] };
+            groups.push(members.into_iter().map(member).collect());
         }
         groups
     }

@@ -1,17 +1,17 @@
-//! The order in which Linux tries nodes when the one asked for is full (`build_zonelists` and
+//! The order in which Linux tries nodes when the preferred one is full (`build_zonelists` and
 //! `find_next_best_node` of mm/page_alloc.c, Linux 5.18 and later).
 
 /// Additional distance of a node with cores.
 const CPU_PENALTY: u64 = 1;
-/// Larger than any sum of loads, so that load only decides between equals.
+/// Larger than any load, so that load only decides between equal distances.
 const MAX_NODES: u64 = 1024;
 
-/// The fallback order of every node, by node number: nodes of `shown` (those that have memory)
-/// from near to far. Equally distant nodes: the next higher number first, and those that were
-/// chosen first by fewer others, so that not all spill on the same one.
+/// The fallback order of every node, by node number: nodes of `shown` (those with memory) from near
+/// to far. Ties go to nodes numbered above the starting node, then to nodes with a lower load, which
+/// is how many earlier orders have them first at their distance. This spreads allocations.
 ///
-/// `cores` of each node count only where memory was `added` to the running system, which makes the
-/// orders again: at boot they are made before any processor is counted.
+/// The `cores` of the nodes count only if memory was `added` to the running system: Linux then
+/// rebuilds the orders, which at boot are built before any processor is counted.
 pub fn fallback_orders(
     distances: &[Vec<u64>],
     cores: &[u64],

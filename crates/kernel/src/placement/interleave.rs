@@ -1,6 +1,6 @@
-//! `MPOL_INTERLEAVE`: the nodes in turn, a page each; a page meant for a full node goes where that
-//! node's fallback order leads. Turns go by the number of a program's page (`get_vma_policy` and
-//! `interleave_nid` of mm/mempolicy.c, Linux 6.12), so those in a row take them in order.
+//! `MPOL_INTERLEAVE`: the nodes in turn, a page each; a page for a full node follows that node's
+//! fallback order. The page number selects the node (`get_vma_policy` and `interleave_nid` of
+//! mm/mempolicy.c, Linux 6.12), so adjacent pages are on successive nodes.
 
 use nearfar_hardware::Topology;
 
@@ -32,8 +32,8 @@ impl Mode for Interleave {
     }
 }
 
-/// A single group: `members` in turn with their weights (1 each where there are none), each with
-/// its node's fallback order as its route.
+/// A single group: `members` in turn with `weights` (1 each if empty). The route of a member is its
+/// node's fallback order.
 pub(super) fn turns(
     topology: &Topology,
     memories: &[Memory],

@@ -1,7 +1,7 @@
 //! KMEM DAX: persistent or CXL memory added to the running system as nodes without cores, in
-//! ZONE_MOVABLE, as `daxctl reconfigure-device --mode=system-ram` does. Programs get it when the
-//! DRAM before it in the fallback order is full, or when they ask for it (`nodes`: `numactl
-//! --membind`); the kernel's own pages never lie there.
+//! ZONE_MOVABLE, as `daxctl reconfigure-device --mode=system-ram` does. Programs use it when the
+//! DRAM before it in the fallback order is full, or when they are bound to it (`nodes`: `numactl
+//! --membind`); the kernel's own pages are never in it.
 
 use super::Mode;
 

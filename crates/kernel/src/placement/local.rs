@@ -1,4 +1,4 @@
-//! Linux as it comes: pages from the node of the core that touches them, then in fallback order.
+//! Linux's default: pages from the node of the core that touches them, then in fallback order.
 //! Persistent memory stays a device; CXL memory is system memory.
 
 use nearfar_hardware::Topology;

@@ -6,9 +6,9 @@ use nearfar_hardware::machine::NodeKind;
 use nearfar_hardware::node::PAGE;
 use nearfar_trace::{Error, Result};
 
-use super::{Group, Memory, Mode, Policy, in_order, page_structs, route, whole_pages};
+use super::{Group, Memory, Mode, Policy, in_order, page_structs, route, unreserved_pages};
 
-/// See the module.
+/// Memory mode.
 pub struct MemoryMode;
 
 impl Mode for MemoryMode {
@@ -34,24 +34,24 @@ impl Mode for MemoryMode {
         };
         let mut memories = Vec::new();
         for dram in nodes_of(NodeKind::Dram) {
-            let nearest = |pmem: &usize| {
-                let near = nodes_of(NodeKind::Dram).min_by_key(|d| topology.distances[*pmem][*d]);
-                near == Some(dram)
+            let is_behind = |pmem: &usize| {
+                let distance = |dram: &usize| topology.distances[*pmem][*dram];
+                nodes_of(NodeKind::Dram).min_by_key(distance) == Some(dram)
             };
-            let behind: Vec<usize> = nodes_of(NodeKind::Pmem).filter(nearest).collect();
+            let behind: Vec<usize> = nodes_of(NodeKind::Pmem).filter(is_behind).collect();
             let [pmem] = behind[..] else {
                 let count = behind.len();
                 let what = format!("{count} nodes of persistent memory behind node {dram}, not 1");
                 return Err(refuse(what));
             };
-            // Firmware and kernel reserve as much as of DRAM; page structures are on the node.
+            // Assumption: as much is reserved as of the DRAM; page structures are on the node.
             let firmware = topology.nodes[dram].reserved / PAGE;
             let reserved = firmware + page_structs(topology.nodes[pmem].bytes);
             memories.push(Memory {
                 node: dram,
                 backing: pmem,
                 cache: Some(dram),
-                free: whole_pages(topology, pmem).saturating_sub(reserved),
+                free: unreserved_pages(topology, pmem).saturating_sub(reserved),
                 movable: false,
             });
         }

@@ -24,21 +24,21 @@ pub use fallback::fallback_orders;
 pub use memory_mode::MemoryMode;
 pub use weighted_interleave::bandwidth_weights;
 
-/// Bytes of the kernel's description of one page (`struct page` on 64-bit Linux).
+/// Bytes of the page structure of one page (`struct page` on 64-bit Linux).
 const PAGE_STRUCT: u64 = 64;
 
 /// A memory node of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The kernel's number of the node, an index of the topology's distances.
+    /// The kernel's node number, an index of the topology's nodes.
     pub node: usize,
-    /// The topology's node with the medium; differs from `node` in memory mode.
+    /// The topology's node that holds the pages; differs from `node` in memory mode.
     pub backing: usize,
-    /// The DRAM node that caches it, in memory mode.
+    /// The DRAM node that caches this one; `None` outside memory mode.
     pub cache: Option<usize>,
-    /// Pages that can be allocated.
+    /// Free pages.
     pub free: u64,
-    /// In ZONE_MOVABLE, which excludes kernel pages (`vmalloc`, page tables).
+    /// Whether it is in ZONE_MOVABLE, which excludes kernel pages (`vmalloc`, page tables).
     pub movable: bool,
 }
 
@@ -53,19 +53,19 @@ nearfar_schema::choices! {
 }
 
 impl Allocator {
-    /// Additional pages that the kernel needs: eight bytes per page for each table.
+    /// Additional pages for the allocator's tables, which have 8 bytes per page each.
     pub fn overhead(self, pages: u64) -> u64 {
         let tables = if self == Allocator::Vmalloc { 2 } else { 1 };
         tables * (8 * pages).div_ceil(PAGE)
     }
 }
 
-/// Inputs of a mode.
+/// Parameters of a mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Nodes to use, by the kernel's numbers; all when empty.
+    /// Kernel numbers of the nodes to use; all when empty.
     pub nodes: Vec<usize>,
-    /// A weight for each of `nodes`; by bandwidth when empty.
+    /// A weight for each of `nodes`; in proportion to bandwidth when empty.
     pub weights: Vec<u64>,
 }
 
@@ -81,7 +81,7 @@ pub struct Member {
 /// Members that are interleaved until all are full.
 pub type Group = Vec<Member>;
 
-/// The member for a page number, for interleaving by page number.
+/// The member for page `number`; `None` if the group is empty.
 pub fn turn(group: &Group, number: u64) -> Option<&Member> {
     let round: u64 = group.iter().map(|member| member.weight).sum();
     let mut left = number.checked_rem(round)?;
@@ -102,8 +102,8 @@ pub trait Mode: Sync {
     /// One line for lists of modes.
     fn summary(&self) -> &'static str;
 
-    /// The memories that the kernel sees, by node number. By default all nodes, with nodes other
-    /// than DRAM added to the running system.
+    /// The memories that the kernel sees, in order of node numbers. By default all nodes, of which
+    /// those other than DRAM are hot-added.
     ///
     /// # Errors
     /// If the machine does not support the mode.
@@ -111,13 +111,13 @@ pub trait Mode: Sync {
         Ok(flat(topology, true, |_| true))
     }
 
-    /// Whether a program's pages are interleaved by page number instead of by order of first touch.
+    /// Whether a program's pages are interleaved by page number instead of in order of first touch.
     fn by_number(&self) -> bool {
         false
     }
 
-    /// Groups for a program on a core of `from`, in order of use. By default the nodes of the policy, in
-    /// fallback order.
+    /// Groups for a program on a core of node `from`, each used when the one before is full. By default
+    /// one group: the policy's nodes in fallback order.
     fn order(
         &self,
         topology: &Topology,
@@ -131,7 +131,7 @@ pub trait Mode: Sync {
     }
 }
 
-/// Every mode. To add one: its file and a line here.
+/// All modes. A new one is a file and a line here.
 pub const MODES: &[&dyn Mode] = &[
     &memory_mode::MemoryMode,
     &kmem_dax::KmemDax,
@@ -142,7 +142,7 @@ pub const MODES: &[&dyn Mode] = &[
     &preferred_many::PreferredMany,
 ];
 
-/// [`MODES`] as what an option chooses from.
+/// [`MODES`] as choices of an option.
 pub struct Modes;
 
 impl Registry for Modes {
@@ -159,17 +159,17 @@ pub fn mode(name: &str) -> Option<&'static dyn Mode> {
     MODES.iter().copied().find(|mode| mode.name() == name)
 }
 
-/// Consecutive pages of an allocation with a repeating pattern of nodes.
+/// Consecutive pages of an allocation with a repeating pattern of memories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Pages.
+    /// Number of pages.
     pub pages: u64,
-    /// The memory (index) of each page, repeated as long as the extent lasts.
+    /// Index of the memory of each page, repeated until the extent ends.
     pub pattern: Vec<usize>,
 }
 
 impl Extent {
-    /// Its pages on each of `memories` memories.
+    /// Pages of the extent on each of `memories` memories.
     pub fn on(&self, memories: usize) -> Vec<u64> {
         let mut pages = vec![0; memories];
         let round = self.pattern.len() as u64;
@@ -184,7 +184,7 @@ impl Extent {
 /// Where the pages of an allocation landed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// In the order of the pages.
+    /// Extents in page order.
     pub extents: Vec<Extent>,
     /// Pages that did not fit.
     pub missing: u64,
@@ -240,11 +240,11 @@ pub fn place(
                 counts[*target] += 1;
             }
             let round = pattern.len() as u64;
-            let full = |(memory, count): (&Memory, &u64)| {
+            let fitting = |(memory, count): (&Memory, &u64)| {
                 if *count > 0 { memory.free / count } else { u64::MAX }
             };
-            let fitting = memories.iter().zip(&counts).map(full).min().unwrap_or(0);
-            let rounds = fitting.min(placement.missing / round);
+            let rounds = memories.iter().zip(&counts).map(fitting).min().unwrap_or(0);
+            let rounds = rounds.min(placement.missing / round);
             if rounds > 0 {
                 for (memory, count) in memories.iter_mut().zip(&counts) {
                     memory.free -= rounds * count;
@@ -253,7 +253,7 @@ pub fn place(
                 placement.extents.push(Extent { pages: rounds * round, pattern });
                 continue;
             }
-            // A round that does not fit: page by page, each in the first memory with room.
+            // No whole round fits: place one page by page, each in the first usable memory.
             let mut pattern = Vec::new();
             for member in group {
                 for _ in 0..member.weight {
@@ -278,19 +278,18 @@ pub fn may_use(memory: &Memory, allocator: Allocator) -> bool {
     !(memory.movable && allocator == Allocator::Vmalloc)
 }
 
-/// Pages of a node that are not reserved, page structures included.
-fn whole_pages(topology: &Topology, node: usize) -> u64 {
+/// Pages of a node that are not reserved, including those for page structures.
+fn unreserved_pages(topology: &Topology, node: usize) -> u64 {
     topology.nodes[node].available() / PAGE
 }
 
-/// Pages that describe all `bytes` of a node to the kernel.
+/// Pages of the page structures of a node of `bytes` bytes.
 fn page_structs(bytes: u64) -> u64 {
     (bytes / PAGE * PAGE_STRUCT).div_ceil(PAGE)
 }
 
-/// All nodes whose kind passes, as the kernel's nodes. Those that are not DRAM are added to the
-/// running system: in ZONE_MOVABLE if `movable`, its page structures in the nearest DRAM, as the
-/// kernel puts them unless `memmap_on_memory` is set.
+/// All nodes whose kind passes. Those other than DRAM are hot-added: they are in ZONE_MOVABLE if
+/// `movable`, and their page structures in the nearest DRAM, as in Linux without `memmap_on_memory`.
 fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -> Vec<Memory> {
     let nodes = &topology.nodes;
     let mut memories: Vec<Memory> = (0..nodes.len())
@@ -299,7 +298,7 @@ fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -
             node,
             backing: node,
             cache: None,
-            free: whole_pages(topology, node),
+            free: unreserved_pages(topology, node),
             movable: movable && nodes[node].kind != NodeKind::Dram,
         })
         .collect();
@@ -318,7 +317,7 @@ fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -
     memories
 }
 
-/// The kernel's fallback order of a node as indices of `memories`.
+/// Indices of `memories` in the kernel's fallback order of `node`.
 fn route(topology: &Topology, memories: &[Memory], node: usize) -> Vec<usize> {
     let shown: Vec<usize> = memories.iter().map(|memory| memory.node).collect();
     let added = memories.iter().any(|memory| memory.movable);
@@ -327,14 +326,14 @@ fn route(topology: &Topology, memories: &[Memory], node: usize) -> Vec<usize> {
     order.iter().filter_map(|n| shown.iter().position(|other| other == n)).collect()
 }
 
-/// Indices of the memories that a policy names; all by default.
+/// Indices of the memories whose nodes a policy names; all if it names none.
 fn chosen(memories: &[Memory], policy: &Policy) -> Vec<usize> {
     (0..memories.len())
         .filter(|index| policy.nodes.is_empty() || policy.nodes.contains(&memories[*index].node))
         .collect()
 }
 
-/// A group of one member, which takes from `route` in order.
+/// A group of one member, which tries the memories of `route` in order.
 fn in_order(route: Vec<usize>) -> Group {
     vec![Member { weight: 1, route }]
 }

@@ -1,5 +1,5 @@
-//! `MPOL_PREFERRED_MANY` (Linux 5.15): the nodes named, near before far; when they are full, all
-//! others in fallback order.
+//! `MPOL_PREFERRED_MANY` (Linux 5.15): the policy's nodes in fallback order; when they are full, the
+//! other nodes in fallback order.
 
 use nearfar_hardware::Topology;
 

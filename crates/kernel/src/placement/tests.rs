@@ -1,3 +1,5 @@
+//! Tests of fallback orders, extents and modes.
+
 use std::path::Path;
 
 use nearfar_hardware::node::PAGE;
@@ -11,10 +13,10 @@ fn topology(name: &str) -> Topology {
 }
 
 #[test]
-fn fallback_follows_the_distances_as_the_kernel_does() {
-    // Both seen on Linux 6.1 and 6.12 with these distances (docs/numa.md).
-    let row = |far: u64| {
-        let near = |a: usize, b: usize| match (a / 2 % 2 == b / 2 % 2, a == b) {
+fn fallback_orders_equal_the_kernels() {
+    // Orders of Linux 6.1 and 6.12. Nodes 4 to 7 are far memory; 0, 1, 4 and 5 are on one socket.
+    let distances = |far: u64| {
+        let distance = |a: usize, b: usize| match (a / 2 % 2 == b / 2 % 2, a == b) {
             (_, true) => 10,
             (true, _) if a % 4 == b % 4 => far,
             (true, _) if a < 4 && b < 4 => 11,
@@ -22,20 +24,19 @@ fn fallback_follows_the_distances_as_the_kernel_does() {
             (false, _) if a < 4 && b < 4 => 21,
             (false, _) => far + 11,
         };
-        (0..8).map(|a| (0..8).map(|b| near(a, b)).collect()).collect::<Vec<Vec<u64>>>()
+        (0..8).map(|a| (0..8).map(|b| distance(a, b)).collect()).collect::<Vec<Vec<u64>>>()
     };
     let cores = [12, 12, 12, 12, 0, 0, 0, 0];
     let all: Vec<usize> = (0..8).collect();
-    assert_eq!(fallback_orders(&row(17), &cores, &all, true)[0], [0, 1, 4, 5, 2, 3, 6, 7]);
-    assert_eq!(fallback_orders(&row(30), &cores, &all, true)[0], [0, 1, 2, 3, 4, 5, 6, 7]);
-    // Only nodes with memory are in the order, also of a node that has none.
-    assert_eq!(fallback_orders(&row(17), &cores, &[1, 4], true)[0], [1, 4]);
+    assert_eq!(fallback_orders(&distances(17), &cores, &all, true)[0], [0, 1, 4, 5, 2, 3, 6, 7]);
+    assert_eq!(fallback_orders(&distances(30), &cores, &all, true)[0], [0, 1, 2, 3, 4, 5, 6, 7]);
+    // Node 0 has no memory here: its order consists of the nodes with memory.
+    assert_eq!(fallback_orders(&distances(17), &cores, &[1, 4], true)[0], [1, 4]);
 }
 
-/// Seen on Linux 6.12 with `optane-4node`'s distances: all nodes there at boot, when no node is
-/// known to have a core (tests/data/numa).
+/// Orders of Linux 6.12 with the distances of `optane-4node` (tests/data/numa).
 #[test]
-fn at_boot_no_node_has_cores() {
+fn orders_of_memory_present_at_boot_ignore_cores() {
     let topology = topology("optane-4node");
     let all: Vec<usize> = (0..8).collect();
     let orders = fallback_orders(&topology.distances, &topology.cpus, &all, false);
@@ -47,8 +48,7 @@ fn at_boot_no_node_has_cores() {
 }
 
 #[test]
-fn equal_distances_go_round() {
-    // Four nodes at equal distances: each starts with itself and spills to the next one first.
+fn among_equal_distances_the_next_higher_node_follows() {
     let distances: Vec<Vec<u64>> =
         (0..4).map(|a| (0..4).map(|b| if a == b { 10 } else { 20 }).collect()).collect();
     let orders = fallback_orders(&distances, &[1; 4], &[0, 1, 2, 3], true);
@@ -62,7 +62,7 @@ fn equal_distances_go_round() {
     assert_eq!(orders[1], [1, 2, 3, 0]);
 }
 
-/// Page by page, straight from the definition.
+/// [`place`] page by page: the memory of each page, and the pages that did not fit.
 fn naive(
     memories: &mut [Memory],
     groups: &[Group],
@@ -98,34 +98,34 @@ fn naive(
 
 proptest! {
     #[test]
-    fn extents_equal_page_by_page(
+    fn extents_equal_placement_page_by_page(
         name in prop::sample::select(vec!["optane-4node", "cxl-2socket", "cxl"]),
-        which in 0..MODES.len(),
+        mode in 0..MODES.len(),
         free in prop::collection::vec(0u64..60, 8),
         weights in prop::collection::vec(1u64..6, 8),
         vmalloc in any::<bool>(),
         from in 0usize..2,
-        mask in 0u8..255,
+        node_mask in 0u8..255,
         pages in 0u64..600,
     ) {
         let topology = topology(name);
-        let mode = MODES[which];
+        let mode = MODES[mode];
         let Ok(mut memories) = mode.memories(&topology) else { return Ok(()) };
         for (memory, free) in memories.iter_mut().zip(free) {
             memory.free = free;
         }
         let from = from.min(topology.nodes.len() - 1);
         let nodes: Vec<usize> =
-            memories.iter().map(|m| m.node).filter(|node| mask >> node & 1 == 1).collect();
+            memories.iter().map(|m| m.node).filter(|node| node_mask >> node & 1 == 1).collect();
         let policy = Policy { weights: weights[..nodes.len()].to_vec(), nodes };
         let groups = mode.order(&topology, &memories, from, &policy);
         let allocator = if vmalloc { Allocator::Vmalloc } else { Allocator::User };
-        let mut plain = memories.clone();
-        let (landed, missing) = naive(&mut plain, &groups, pages, allocator);
+        let mut expected = memories.clone();
+        let (landed, missing) = naive(&mut expected, &groups, pages, allocator);
         let before: u64 = memories.iter().map(|m| m.free).sum();
         let placement = place(&mut memories, &groups, pages, allocator);
         prop_assert_eq!(placement.missing, missing);
-        prop_assert_eq!(&memories, &plain);
+        prop_assert_eq!(&memories, &expected);
         for (page, memory) in landed.iter().enumerate() {
             prop_assert_eq!(placement.memory_of(page as u64), Some(*memory));
         }
@@ -137,45 +137,48 @@ proptest! {
     }
 }
 
-fn gib_on_nodes(name: &str, gib: u64, allocator: Allocator) -> Vec<(usize, f64)> {
+/// GiB on each node of `gib` GiB allocated on node 0 of `optane-4node`.
+fn gib_on_nodes(mode_name: &str, gib: u64, allocator: Allocator) -> Vec<(usize, f64)> {
     let topology = topology("optane-4node");
-    let mode = mode(name).unwrap();
+    let mode = mode(mode_name).unwrap();
     let mut memories = mode.memories(&topology).unwrap();
     let groups = mode.order(&topology, &memories, 0, &Policy::default());
     let placement = place(&mut memories, &groups, (gib << 30) / PAGE, allocator);
     let pages = placement.pages(memories.len());
-    let some = memories.iter().zip(pages).filter(|(_, pages)| *pages > 0);
-    some.map(|(m, pages)| (m.backing, (pages * PAGE) as f64 / (1u64 << 30) as f64)).collect()
+    let used = memories.iter().zip(pages).filter(|(_, pages)| *pages > 0);
+    used.map(|(m, pages)| (m.backing, (pages * PAGE) as f64 / (1u64 << 30) as f64)).collect()
 }
 
 #[test]
-fn aliusm_fills_dram_then_the_own_sockets_modules() {
+fn aliusm_fills_dram_then_the_own_sockets_persistent_memory() {
+    // 384 GiB of DRAM, 1515 GiB of persistent memory per socket.
     let landed = gib_on_nodes("alius", 1000, Allocator::Vmalloc);
     let nodes: Vec<usize> = landed.iter().map(|(node, _)| *node).collect();
     assert_eq!(nodes, [0, 1, 2, 3, 4, 5]);
     assert_eq!(landed[4].1, landed[5].1, "interleaved");
-    // 80 GiB fit the core's own DRAM, page structures of persistent memory and all.
+    // 96 GiB of DRAM hold 80 GiB besides the page structures of the node's own persistent memory.
     assert_eq!(gib_on_nodes("alius", 80, Allocator::Vmalloc), [(0, 80.0)]);
     let remote = gib_on_nodes("alius", 2500, Allocator::Vmalloc);
     assert_eq!(remote.len(), 8);
 }
 
 #[test]
-fn kernel_pages_stay_out_of_added_memory() {
+fn kernel_pages_stay_out_of_hot_added_memory() {
     let landed = gib_on_nodes("kmem-dax", 700, Allocator::Vmalloc);
     assert!(landed.iter().all(|(node, _)| *node < 4), "{landed:?}");
     assert!(landed.iter().map(|(_, gib)| gib).sum::<f64>() < 384.0);
-    // The fallback order at distance 17: the own socket's persistent memory before remote DRAM.
+    // The own socket's persistent memory (distance 17) comes before remote DRAM (21).
     let user = gib_on_nodes("kmem-dax", 700, Allocator::User);
     assert_eq!(user.iter().map(|(node, _)| *node).collect::<Vec<_>>(), [0, 1, 4]);
     assert!(gib_on_nodes("local", 700, Allocator::User).iter().all(|(node, _)| *node < 4));
 }
 
 #[test]
-fn memory_mode_has_the_persistent_memorys_size() {
+fn memory_mode_has_the_capacity_of_persistent_memory() {
     let topology = topology("optane-4node");
     let memories = mode("memory-mode").unwrap().memories(&topology).unwrap();
     let total: u64 = memories.iter().map(|m| m.free * PAGE).sum();
+    // 3029 GiB, less page structures and reservations.
     assert!(total < 3000 << 30 && total > 2900 << 30, "{}", total >> 30);
     assert!(memories.iter().all(|m| m.backing == m.node + 4 && m.cache == Some(m.node)));
     let refused = mode("memory-mode").unwrap().memories(&self::topology("cxl")).unwrap_err();
@@ -185,7 +188,7 @@ fn memory_mode_has_the_persistent_memorys_size() {
 #[test]
 fn weights_are_in_proportion_to_bandwidth() {
     let topology = topology("cxl-2socket");
-    // 218 GB/s and a link of 48.
+    // 218 GB/s, and 48 GB/s over the link: 4.54 to 1.
     assert_eq!(super::bandwidth_weights(&topology, 0, &[0, 1], 0.0), [9, 2]);
     // 218 and 24 GB/s: 9.08 to 1.
     assert_eq!(super::bandwidth_weights(&topology, 0, &[0, 2], 0.0), [9, 1]);

@@ -1,7 +1,6 @@
-//! `MPOL_WEIGHTED_INTERLEAVE` (Linux 6.9): the nodes in turn, as many pages in a row as each has
-//! weight; by page number, as interleaving. Weights in proportion to bandwidth make the whole as
-//! fast as all nodes together, for threads enough to fill them; a single stream sees the harmonic
-//! mean and gains nothing.
+//! `MPOL_WEIGHTED_INTERLEAVE` (Linux 6.9): the nodes in turn, by page number as in `interleave`; a
+//! node's weight is its number of adjacent pages. With weights in proportion to bandwidth, enough
+//! threads reach the sum of the nodes' bandwidths; a single stream gains nothing.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::node::Pattern;
@@ -9,9 +8,9 @@ use nearfar_hardware::node::Pattern;
 use super::interleave::turns;
 use super::{Group, Memory, Mode, Policy, chosen};
 
-/// Largest weight tried: coarse enough for short turns.
+/// Largest weight tried, which limits the adjacent pages on a node.
 const LARGEST: u64 = 64;
-/// Weights as good as this share of the best are good enough if they are smaller.
+/// Share of the best bandwidth that smaller weights must reach to be preferred.
 const ENOUGH: f64 = 0.99;
 
 pub(super) struct WeightedInterleave;
@@ -40,7 +39,7 @@ impl Mode for WeightedInterleave {
         let nodes: Vec<usize> = members.iter().map(|index| memories[*index].node).collect();
         let weights = match policy.weights.is_empty() {
             true => bandwidth_weights(topology, from, &nodes, 0.0),
-            // Weights belong to nodes, in whatever order these were named.
+            // `members` are in order of node numbers, weights in order of the policy's nodes.
             false => {
                 let named = if policy.nodes.is_empty() { &nodes } else { &policy.nodes };
                 let weight = |node: &usize| {
@@ -54,10 +53,9 @@ impl Mode for WeightedInterleave {
     }
 }
 
-/// Weights that maximise the bandwidth of `nodes` from `from`, with the share `writes` of the bytes
-/// stored (1/B = r/B_read + (1-r)/B_write). Nodes of another socket are limited by the link. The ideal
-/// weights are proportional to bandwidth; of the whole numbers up to 64, the smallest with 99 % of the
-/// best result.
+/// Interleaving weights of `nodes` for cores of node `from`, if the share `writes` of the bytes is
+/// stored (1/B = (1 - writes)/B_read + writes/B_write). The link limits nodes of another socket. Of
+/// the whole numbers up to 64 in proportion to B, the smallest with 99 % of the best total bandwidth.
 pub fn bandwidth_weights(
     topology: &Topology,
     from: usize,

@@ -60,8 +60,8 @@
 //!
 //! In a [sample](Setup::share) of a memory, batches and faults between updates of the statistics are
 //! its share of those of the whole memory, at least 1, and list lengths in GiB are those of the whole
-//! memory. Between two reclaims of the whole memory are 32 faults, so one of them has likely activated
-//! a page; in the sample there may be one. There, reclaim takes note of the last 32 faults.
+//! memory. The whole memory has 32 faults between two reclaims, one of which has likely activated a
+//! page; a sample may have a single fault. Its reclaim therefore considers the last 32 faults.
 //!
 //! Not modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim,
 //! huge pages, read-ahead of swap and files. Differences for files:
@@ -151,7 +151,7 @@ pub struct Lists {
     /// Bytes of the whole memory for each page.
     bytes_per_page: u64,
     /// A page's time is `age` just after its last eviction, 0 if never evicted: the shadow entry
-    /// plus its own tick.
+    /// plus the tick of the eviction.
     pages: PageInfo,
     /// In kernel order: inactive anonymous, active anonymous, inactive file, active file. Newest
     /// page at the head.
@@ -164,16 +164,16 @@ pub struct Lists {
     pending: Vec<u32>,
     /// Pages activated at refault, by type.
     activated: [u64; 2],
-    /// The value that the last reclaim saw.
+    /// `activated` as the last reclaim saw it.
     activated_before: [u64; 2],
-    /// Faults up to the last activation at refault, by type.
+    /// `faults` at the last activation at refault, by type.
     activated_at: [u64; 2],
-    /// Not 0: reclaim takes note of an activation at refault for this many faults, instead of once.
+    /// Faults for which reclaim considers an activation at refault; 0: until the next reclaim.
     notice: u64,
-    /// As of the last update.
+    /// Statistics as of the last update.
     stale: Statistics,
     faults: u64,
-    /// Scanned pages that stay; put back after the batch.
+    /// Scanned pages that stay; they return to the lists after the batch.
     survivors: Vec<u32>,
     /// Pages that the last fault evicted.
     evicted: Vec<u32>,
@@ -187,7 +187,6 @@ impl Lists {
         self.pages.push(&mut self.lists[list], page);
     }
 
-    /// Take a page out of its list.
     fn remove(&mut self, page: u32) {
         let list = (self.pages[page] & LIST) as usize;
         self.pages.remove(&mut self.lists[list], page);

@@ -25,11 +25,10 @@
 //!   other page is evicted.
 //! * **Type** (`isolate_folios`): the one with the older generation; if equal, file pages with
 //!   swappiness 1, anonymous pages with 200, only file pages with 0. Otherwise (`get_type_to_scan`)
-//!   file pages, unless their refaults, weighted by 200 - swappiness : swappiness, exceed those of
-//!   anonymous pages. Counts are of the oldest generation plus half of the previous average
-//!   (`reset_ctrl_pos`). If nothing of one type can be evicted, the other is scanned. With
-//!   swappiness 0 and no file page left, the kernel kills the program; here, reclaim continues with
-//!   swappiness 1.
+//!   file pages, unless their refaults per eviction times swappiness exceed those of anonymous pages
+//!   times (200 - swappiness). Counts are of the oldest generation plus half of the previous counts
+//!   (`reset_ctrl_pos`). If no page of one type can be evicted, the other is scanned. With swappiness
+//!   0 and no file page left, the kernel kills the program; here, reclaim continues with swappiness 1.
 //! * **Tiers** protect no page here, as in the kernel for pages used through page tables: each is
 //!   counted in the first tier when evicted (`isolate_folio`), so no higher tier ever refaults.
 //!
@@ -112,7 +111,7 @@ const ISOLATED: u16 = 1 << 8;
 /// `PG_referenced`: found referenced by `lru_gen_look_around` of another page.
 const REFERENCED: u16 = 1 << 9;
 
-/// What walks know of a page table.
+/// What walks record for a page table.
 #[derive(Clone, Copy, Debug, Default)]
 struct TableState {
     /// Pages that the walk in progress found referenced.
@@ -121,7 +120,7 @@ struct TableState {
     next_walk: u64,
 }
 
-/// Evictions and refaults of the oldest generation, and the average of earlier ones.
+/// Refaults and evictions of the oldest generation, and decayed counts of earlier generations.
 #[derive(Clone, Copy, Debug, Default)]
 struct Feedback {
     refaulted: u64,
@@ -157,7 +156,6 @@ pub struct Generations {
     max_seq: u64,
     min_seq: [u64; 2],
     feedback: [Feedback; 2],
-    /// By page table.
     tables: Vec<TableState>,
     /// Walks so far. The first visits all tables.
     walks: u64,
@@ -168,7 +166,6 @@ pub struct Generations {
     evicted: Vec<u32>,
 }
 
-/// The type of a page with these flags.
 fn kind(flags: u16) -> usize {
     usize::from(flags & FILE != 0)
 }

@@ -1,11 +1,11 @@
 //! Page replacement: which resident page is evicted for a new one.
 //!
 //! A policy sees page faults only. A reference to a resident page sets its accessed bit, as the MMU
-//! does; the policy tests and clears these bits. This is what makes it cheap to simulate many
-//! memory sizes: a reference to a page that is resident and marked in all of them changes nothing.
+//! does; the policy tests and clears these bits. This makes it cheap to simulate many memory sizes: a
+//! reference to a page that is resident with its bit set in all of them changes nothing.
 //!
-//! To add a policy: one file here with its `WHAT` and the trait, one line in `replacements!`, one
-//! test. A policy that must see every reference (exact LRU) does not fit the trait; see [`stack`].
+//! A new policy is a file with its `WHAT` and [`Replacement`], a line in `replacements!`, and a test.
+//! A policy that must see every reference (exact LRU) does not fit the trait; see [`stack`].
 
 pub mod page_tables;
 mod queue;

@@ -10,7 +10,7 @@ use super::Shared;
 
 /// log2 of the pages of a table.
 const TABLE: u32 = 9;
-/// log2 of the pages of a part, which is allocated as a whole.
+/// log2 of the pages of a part of a table; parts are allocated on demand.
 const PART: u32 = 6;
 
 /// Pages that [`PageTables::around`] examines.
@@ -19,21 +19,17 @@ pub const AROUND: usize = 1 << PART;
 /// Flag in a place: the page was loaded.
 const LOADED: u64 = 1 << 63;
 
-/// A page table.
 #[derive(Clone, Debug, Default)]
 struct Table {
-    /// Loaded pages.
     loaded: u32,
     /// Index of each part plus one; 0 if no page of the part was loaded.
     parts: [u32; 1 << (TABLE - PART)],
 }
 
-/// A part of a table.
 #[derive(Clone, Debug)]
 struct Part {
     /// Bit mask of the places with a loaded page.
     loaded: u64,
-    /// Page in each place.
     pages: [u32; 1 << PART],
 }
 
@@ -158,21 +154,21 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Pages begin in three tables, are loaded and end. Each number has the page last loaded
-        /// there.
+        /// Pages begin in three tables, are loaded, and end (action 0). `at` has the page last loaded
+        /// at each number.
         #[test]
         fn tables_equal_a_map(steps in prop::collection::vec((0u32..300, 0u64..1536, 0u8..4), 1..1500)) {
             let mut tables = PageTables::default();
             // Number and loaded flag of each page; the page at each number.
             let mut pages: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
             let mut at: BTreeMap<u64, u32> = BTreeMap::new();
-            for (page, number, what) in steps {
+            for (page, number, action) in steps {
                 match pages.get(&page).copied() {
                     None => {
                         tables.begin(page, number);
                         pages.insert(page, (number, false));
                     }
-                    Some((number, _)) if what == 0 => {
+                    Some((number, _)) if action == 0 => {
                         tables.end(page);
                         pages.remove(&page);
                         if at.get(&number) == Some(&page) {

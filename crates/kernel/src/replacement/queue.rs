@@ -12,10 +12,10 @@ use super::AccessBits;
 /// In place of a page removed from the middle of a queue.
 const TOMBSTONE: u32 = u32::MAX;
 
-/// Tombstones that trigger compaction, if they outnumber the pages.
+/// A queue with more tombstones than this is compacted when they outnumber the pages.
 const MAX_TOMBSTONES: usize = 64;
 
-/// How many places ahead metadata is prefetched.
+/// Places from a page to the one whose metadata is prefetched.
 const AHEAD: usize = 16;
 
 /// One queue.
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Three queues against deques, oldest page first.
+        /// Places may wrap around. Action 0 pops, 1 removes, others remove and push.
         #[test]
         fn equals_deques(
             first in prop::sample::select(vec![0, u32::MAX - 20]),
@@ -224,23 +224,23 @@ mod tests {
             let mut pages = PageInfo::default();
             let mut queues = [(); 3].map(|()| Queue { first, ..Queue::default() });
             let mut deques: [VecDeque<u32>; 3] = Default::default();
-            for (step, (page, to, what)) in (1..).zip(steps) {
+            for (step, (page, to, action)) in (1..).zip(steps) {
                 pages.grow(page);
                 let from = deques.iter().position(|deque| deque.contains(&page));
-                if what == 0 {
+                if action == 0 {
                     prop_assert_eq!(queues[to].pop(), deques[to].pop_front());
                 } else if let Some(from) = from {
                     pages.remove(&mut queues[from], page);
                     deques[from].retain(|other| *other != page);
                     pages.set_time(page, step << 20);
                 }
-                if what > 1 && !deques.iter().any(|deque| deque.contains(&page)) {
+                if action > 1 && !deques.iter().any(|deque| deque.contains(&page)) {
                     pages.push(&mut queues[to], page);
                     deques[to].push_back(page);
                     pages[page] = step as u16;
                     prop_assert_eq!(pages[page], step as u16);
                     prop_assert!(queues[to].pages.len() <= 2 * deques[to].len() + MAX_TOMBSTONES + 1);
-                } else if what == 1 && from.is_some() {
+                } else if action == 1 && from.is_some() {
                     prop_assert_eq!(pages.time(page), step << 20);
                 }
                 for (queue, deque) in queues.iter().zip(&deques) {

@@ -34,11 +34,11 @@ const CLEAN: u32 = u32::MAX;
 struct Page {
     /// Slot, [`NEW`] or [`IN_FRONT`].
     slot: u32,
-    /// Largest distance since the last write; [`CLEAN`] if never written.
-    unwritten: u32,
+    /// Largest distance since the last write; [`CLEAN`] if there is none.
+    since_write: u32,
 }
 
-const NEVER: Page = Page { slot: NEW, unwritten: CLEAN };
+const NEVER: Page = Page { slot: NEW, since_write: CLEAN };
 
 /// The LRU stack and the histograms of its distances. Pages are dense ids.
 #[derive(Clone, Debug)]
@@ -47,8 +47,8 @@ pub struct StackDistance {
     pages: Vec<Page>,
     page_in: Vec<u32>,
     live: Live,
-    next: usize,
-    below: usize,
+    next_slot: usize,
+    live_count: usize,
     /// References by stack distance (distinct other pages since the last reference), of unmarked
     /// and of marked pages.
     distances: [Histogram; 2],
@@ -70,13 +70,11 @@ pub struct StackDistance {
 struct Histogram {
     /// Counts of values below [`FRONT`].
     near: [u64; FRONT],
-    /// Counts of all other values.
     far: Vec<u64>,
     pending: Vec<u32>,
 }
 
 impl Histogram {
-    /// Values whose increment is delayed.
     const MAX_PENDING: usize = 32;
 
     #[inline]
@@ -126,8 +124,8 @@ impl StackDistance {
             pages: Vec::new(),
             page_in: Vec::new(),
             live: Live::new(),
-            next: 0,
-            below: 0,
+            next_slot: 0,
+            live_count: 0,
             distances: Default::default(),
             first: [0; 2],
             written: Default::default(),
@@ -161,7 +159,7 @@ impl StackDistance {
             Some(distance) => {
                 // Fits: distances are below the number of pages, which have 32-bit ids.
                 self.distances[kind].add(distance as u32);
-                let since = &mut self.pages[index].unwritten;
+                let since = &mut self.pages[index].since_write;
                 if *since != CLEAN {
                     *since = (distance as u32).max(*since);
                 }
@@ -169,7 +167,7 @@ impl StackDistance {
             None => self.first[kind] += 1,
         }
         if write {
-            let since = std::mem::replace(&mut self.pages[index].unwritten, 0);
+            let since = std::mem::replace(&mut self.pages[index].since_write, 0);
             if since != CLEAN {
                 self.written[kind].add(since);
             }
@@ -227,13 +225,13 @@ impl StackDistance {
         match self.pages.get(page as usize)?.slot {
             NEW => None,
             IN_FRONT => self.front.place(page),
-            slot => Some(self.front.len() + self.below - self.live.rank(slot as usize)),
+            slot => Some(self.front.len() + self.live_count - self.live.rank(slot as usize)),
         }
     }
 
-    /// Count the flushes of the last write so far, with `page` at `distance`.
+    /// Count the last write of `page`, which is at `distance`, and make the page clean.
     fn clean(&mut self, page: u32, distance: usize) {
-        let since = std::mem::replace(&mut self.pages[page as usize].unwritten, CLEAN);
+        let since = std::mem::replace(&mut self.pages[page as usize].since_write, CLEAN);
         if since != CLEAN {
             self.written[self.kind(page)].add(since.max(distance as u32));
         }
@@ -260,7 +258,7 @@ impl StackDistance {
         let mut written = self.written.clone();
         let mut depth = 0u32;
         let mut flush = |page: u32, depth: u32| {
-            let since = self.pages.get(page as usize).map_or(CLEAN, |page| page.unwritten);
+            let since = self.pages.get(page as usize).map_or(CLEAN, |page| page.since_write);
             if since != CLEAN {
                 written[self.kind(page)].add(depth.max(since));
             }
@@ -269,7 +267,7 @@ impl StackDistance {
             flush(page, depth);
             depth += 1;
         }
-        for slot in (0..self.next).rev() {
+        for slot in (0..self.next_slot).rev() {
             if self.live.has(slot) {
                 flush(self.page_in[slot], depth);
                 depth += 1;
@@ -283,7 +281,7 @@ impl StackDistance {
     fn move_up(&mut self, page: u32) -> Option<u64> {
         match self.pages[page as usize].slot {
             IN_FRONT => {
-                // Always found: the slot says so.
+                // The slot guarantees that the ring has the page.
                 let place = self.front.place(page).unwrap_or(0);
                 self.front.raise(place, page);
                 Some(place as u64)
@@ -293,7 +291,7 @@ impl StackDistance {
                 None
             }
             slot => {
-                let above = self.below - self.live.rank(slot as usize);
+                let above = self.live_count - self.live.rank(slot as usize);
                 self.take_slot(slot);
                 let distance = self.front.len() + above;
                 self.push_front(page);
@@ -345,22 +343,22 @@ impl StackDistance {
 
     fn take_slot(&mut self, slot: u32) {
         self.live.toggle(slot as usize);
-        self.below -= 1;
+        self.live_count -= 1;
     }
 
     /// Push `page` onto a stack whose ring has no holes.
     fn push_front(&mut self, page: u32) {
         self.pages[page as usize].slot = IN_FRONT;
         if let Some(last) = self.front.push(page) {
-            if self.next == self.page_in.len() {
+            if self.next_slot == self.page_in.len() {
                 self.compact();
             }
-            let slot = self.next;
-            self.next += 1;
+            let slot = self.next_slot;
+            self.next_slot += 1;
             self.page_in[slot] = last;
             self.pages[last as usize].slot = slot as u32;
             self.live.toggle(slot);
-            self.below += 1;
+            self.live_count += 1;
         }
     }
 
@@ -383,7 +381,7 @@ impl StackDistance {
             live += 1;
         });
         self.resize_slots((live * 2).next_multiple_of(LINE).max(LINE * 8));
-        self.next = live;
+        self.next_slot = live;
         self.live.fill(live);
     }
 }

@@ -1,10 +1,10 @@
 //! khugepaged: the kernel thread that merges small pages into huge ones.
 //!
-//! From `mm/khugepaged.c` of Linux 6.18. It sleeps, scans some ranges of 2 MiB, and sleeps again. Its
-//! position goes through the areas of all processes in turn (`khugepaged_scan_mm_slot`). A range that
-//! it scans counts as 512 pages, whatever is in it, and an area that may have no huge pages as one.
-//! [`Rules::merges`] says which ranges become huge (`collapse_scan_pmd`). It makes free blocks by
-//! compaction, so its allocations do not fail here.
+//! From `mm/khugepaged.c` of Linux 6.18. The thread sleeps, scans some ranges of 2 MiB, and sleeps
+//! again. Its position goes through the areas of all processes in turn (`khugepaged_scan_mm_slot`). A
+//! scanned range counts as 512 pages, even if it has fewer, and an area that may have no huge pages
+//! as one. [`Rules::merges`] says which ranges become huge (`collapse_scan_pmd`). The thread makes
+//! free blocks by compaction, so its allocations do not fail here.
 //!
 //! Not modelled: processes are scanned in the order of their numbers, not in that in which they began;
 //! mappings of files; merging into pages smaller than 2 MiB (Linux 7); accessed bits, which only
@@ -30,11 +30,11 @@ pub struct Rules {
 /// The mapped pages of a range of 2 MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
-    /// It is a huge page already.
+    /// Whether it is a huge page already.
     pub huge: bool,
-    /// Pages of private memory.
+    /// Mapped pages of private memory.
     pub mapped: u64,
-    /// Those that another process has too.
+    /// Mapped pages that another process shares.
     pub shared: u64,
     /// Pages in swap, which are read back for a merge.
     pub swapped: u64,
@@ -56,16 +56,17 @@ impl Rules {
         let none = (1 << HUGE) - mapped - swapped;
         // With pages in swap, half of the range must be in use; mapped pages count as used.
         let used = swapped == 0 || mapped >= 1 << (HUGE - 1) || *self == Self::FORCED;
-        // A shared page is write-protected, and one page must not be.
+        // At least one page must be writable; shared pages are write-protected.
         let writable = mapped > shared;
         let within = none <= self.max_none && shared <= self.max_shared && swapped <= self.max_swap;
         !huge && writable && within && used
     }
 }
 
-/// The memory that it scans. Pages of all processes are numbered together.
+/// The scanned memory. Pages of all processes are numbered together.
 pub trait Memory {
-    /// The first area of private memory that has `from` or begins after it: first and last page.
+    /// First page, last page and advice of the first area of private memory that ends at or after
+    /// page `from`.
     fn area(&self, from: u64) -> Option<(u64, u64, Advice)>;
     /// Whether areas with this advice have pages of 2 MiB.
     fn has_huge(&self, advice: Advice) -> bool;
@@ -86,14 +87,14 @@ pub struct Khugepaged {
 }
 
 impl Khugepaged {
-    /// It first wakes after half of its sleep, which is the mean for a program that begins at any time.
+    /// The thread first wakes after half of a sleep: the mean for a program that starts at any time.
     pub fn new(rules: Rules) -> Self {
         Self { rules, wakes_ns: rules.sleep_ns / 2.0, at: 0 }
     }
 
-    /// Run it until `now_ns`.
+    /// Run the thread until `now_ns`.
     pub fn run(&mut self, now_ns: f64, memory: &mut impl Memory) {
-        // Without sleep it would never end; a scan takes time.
+        // At least 1 ms, so that the loop ends.
         let sleep_ns = self.rules.sleep_ns.max(1e6);
         self.wakes_ns = self.wakes_ns.max(now_ns - MAX_SCANS * sleep_ns);
         while self.wakes_ns <= now_ns {
@@ -157,7 +158,7 @@ mod tests {
         Rules { sleep_ns: 1e9, pages: 1024, max_none: 511, max_shared: 256, max_swap: 64 };
 
     #[test]
-    fn scans_go_on_where_the_last_one_ended() {
+    fn scans_continue_where_the_last_one_ended() {
         let (mut memory, mut daemon) = (TwoAreas::default(), Khugepaged::new(RULES));
         daemon.run(0.4e9, &mut memory);
         assert!(memory.scanned.is_empty());
@@ -166,7 +167,7 @@ mod tests {
         // The third range, then the other area (one page), then from the beginning.
         daemon.run(1.5e9, &mut memory);
         assert_eq!(memory.scanned, [1, 2, 3, 1]);
-        // More than everything: the rest of this pass and one whole pass.
+        // A scan of all pages: the rest of this pass and one whole pass.
         let mut all = Khugepaged { rules: Rules { pages: 1 << 20, ..RULES }, ..daemon };
         memory.scanned.clear();
         all.run(2.5e9, &mut memory);
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scans_of_a_long_sleep_end() {
+    fn the_number_of_scans_after_a_long_pause_is_limited() {
         let (mut memory, mut daemon) = (TwoAreas::default(), Khugepaged::new(RULES));
         daemon.run(1e19, &mut memory);
         assert!(memory.scanned.len() < 4 * MAX_SCANS as usize);

@@ -2,9 +2,9 @@
 //!
 //! From `mm/huge_memory.c` and `mm/memory.c` of Linux 6.18: `__thp_vma_allowable_orders` combines a
 //! size's setting (`/sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled`) with the advice of an
-//! area (`madvise`). A fault takes the largest size that is allowed, lies in the area, and has no page
-//! of it mapped (`do_huge_pmd_anonymous_page`, then `alloc_anon_folio`). [`khugepaged`] merges small
-//! pages later; [`reclaim`] splits large ones, and swaps.
+//! area (`madvise`). A fault takes the largest allowed page that lies in the area and overlaps no
+//! mapped page (`do_huge_pmd_anonymous_page`, then `alloc_anon_folio`). [`khugepaged`] merges small
+//! pages later; [`reclaim`] splits large pages, and swaps.
 
 pub mod khugepaged;
 pub mod reclaim;
@@ -16,7 +16,7 @@ pub const HUGE: u32 = 9;
 /// Number of page sizes from 4 KiB to 2 MiB.
 pub const ORDERS: usize = HUGE as usize + 1;
 
-/// What a program said about huge pages in an area.
+/// A program's advice about huge pages in an area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Advice {
     /// Nothing.
@@ -28,15 +28,15 @@ pub enum Advice {
     NoHuge,
 }
 
-/// Where a page size may be used: a file `enabled`.
+/// Where a page size may be used: the content of its file `enabled`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum When {
     /// Nowhere.
     #[default]
     Never,
-    /// In areas that ask for huge pages.
+    /// In areas with [`Advice::Huge`].
     Madvise,
-    /// Everywhere, except where a program asks for none.
+    /// Everywhere except in areas with [`Advice::NoHuge`].
     Always,
 }
 
@@ -60,15 +60,15 @@ pub struct Policy {
     /// The name: one of [`NAMED`], or sizes such as `64K=always+2M=madvise`.
     pub name: String,
     sizes: [When; ORDERS],
-    /// A fault that finds no free block makes one, if the area asked for huge pages (`defrag`
-    /// is `madvise`, the default); otherwise it takes smaller pages.
+    /// Whether a fault that finds no free block compacts memory, in areas with [`Advice::Huge`]
+    /// (`defrag` is `madvise`, the default). Other faults take smaller pages.
     pub compacts: bool,
-    /// A write to the huge zero page splits it, as before Linux 6.13 (`do_huge_pmd_wp_page`); since
-    /// then it gives a huge page (`do_huge_zero_wp_pmd`).
+    /// Whether a write to the huge zero page splits it, as before Linux 6.13 (`do_huge_pmd_wp_page`).
+    /// Since then, the write allocates a huge page (`do_huge_zero_wp_pmd`).
     pub splits_zero: bool,
 }
 
-/// The policies that have a name: what they are, where 2 MiB pages are used, and [`Policy::compacts`].
+/// Named policies: name, description, where 2 MiB pages are used, and [`Policy::compacts`].
 pub const NAMED: [(&str, &str, When, bool); 4] = [
     ("never", "4 KiB pages only", When::Never, false),
     ("madvise", "2 MiB pages where the program asks for them", When::Madvise, true),
@@ -89,7 +89,7 @@ impl Policy {
         Self { name: String::new(), sizes, compacts: true, splits_zero: false }
     }
 
-    /// The page sizes that are used, bytes, and the word that the kernel has for where.
+    /// The page sizes in use, in bytes, each with the content of its file `enabled`.
     pub fn words(&self) -> impl Iterator<Item = (u64, &'static str)> + '_ {
         let used = self.sizes.iter().enumerate().filter(|(_, when)| **when != When::Never);
         used.filter_map(|(order, when)| {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_set_one_by_one() {
+    fn each_size_has_its_own_setting() {
         let policy = Policy::parse("64K=always+2M=madvise").unwrap();
         assert!(policy.allows(4, Advice::None) && policy.allows(4, Advice::Huge));
         assert!(!policy.allows(4, Advice::NoHuge) && !policy.allows(5, Advice::Huge));

@@ -1,16 +1,16 @@
-//! Reclaim of private memory under a limit: what is split, and what is swapped out.
+//! Reclaim of private memory under a limit: which folios are split, and which are swapped out.
 //!
 //! From Linux 6.18: `do_try_to_free_pages` in `mm/vmscan.c`. Priority falls from 12 to 0 until enough
 //! is free. At priority `k`:
 //!
-//! * Folios with 1 / 2^k of all pages are considered, in batches. One that was not referenced is
-//!   swapped out. This is second chance in the order of allocation, for the two lists of the kernel.
-//!   A folio is one entry, whatever its size, and leaves whole (`shrink_folio_list`), because swap
-//!   has free blocks of its size. Only if a part of it was unmapped, it is split first.
-//! * The shrinker (`do_shrink_slab`, `deferred_split_scan` in `mm/huge_memory.c`) considers folios of
-//!   which a part was unmapped, and new huge pages: it splits the former, and the latter if most of
-//!   them is zero ([`underused`]). It does not begin before about twice 1 / 2^k of them are 128 or
-//!   all of them, which is so at priority 1: when no old page was found.
+//! * Folios with 1 / 2^k of all pages are scanned, in batches. An unreferenced folio is swapped out.
+//!   Second chance in order of allocation replaces the two lists of the kernel. A folio of any size
+//!   is one entry and is swapped out whole (`shrink_folio_list`), because swap has free blocks of its
+//!   size. Only a partly unmapped folio is split first.
+//! * The shrinker (`do_shrink_slab`, `deferred_split_scan` in `mm/huge_memory.c`) scans partly
+//!   unmapped folios and new huge pages. It splits the former, and the latter if most of the page is
+//!   zero ([`underused`]). It scans about twice 1 / 2^k of these folios, but only if this is 128 or
+//!   all of them; it is all of them at priority 1, when no unreferenced folio was found.
 //!
 //! Not modelled: swap without such blocks, where the kernel splits a huge page first; kswapd, which
 //! reclaims before the limit is reached; several pages read back at once (read-ahead of swap, and
@@ -32,8 +32,8 @@ pub fn underused(zeros: u64, max_none: u64) -> bool {
     max_none < (1 << HUGE) - 1 && zeros > max_none
 }
 
-/// Pages to free to make room for `pages`: at least a batch, but a small part of a small memory, as in
-/// [`linux`](crate::replacement::linux).
+/// Pages to free to make room for `pages`: at least a batch, which is at most 1/128 of the memory as
+/// in [`linux`](crate::replacement::linux).
 pub fn goal(pages: u64, limit: u64) -> u64 {
     pages.max(BATCH.min(limit / 128))
 }
@@ -80,17 +80,17 @@ impl Queue {
 /// The folios of a memory.
 #[derive(Debug, Default)]
 pub struct Lists {
-    /// All of them, in the order in which they are considered.
+    /// All folios, in the order in which they are scanned.
     pub folios: Queue,
-    /// Those that may be split (`_deferred_list`).
+    /// Folios that may be split (`_deferred_list`).
     pub to_split: Queue,
-    /// What the shrinker put off (`nr_deferred`).
+    /// Folios whose scan the shrinker put off (`nr_deferred`).
     deferred: u64,
 }
 
 /// The memory that is reclaimed.
 pub trait Memory {
-    /// Its folios.
+    /// The folios of the memory.
     fn lists(&mut self) -> &mut Lists;
     /// Small pages of a folio.
     fn pages(&self, folio: u32) -> u64;
@@ -106,7 +106,7 @@ pub trait Memory {
     fn split_next(&mut self);
 }
 
-/// Free memory, or as much as there is to free.
+/// Free memory until [`Memory::is_over`] is false or priority 0 is done.
 pub fn reclaim(memory: &mut impl Memory) {
     for priority in (0..=PRIORITY).rev() {
         let mut scan = memory.held() >> priority;
@@ -134,16 +134,16 @@ fn shrink(memory: &mut impl Memory, priority: u32) {
     if freeable == 0 {
         return;
     }
-    let before = memory.lists().deferred;
+    let deferred = memory.lists().deferred;
     let more = (freeable >> priority) * 2;
-    let wanted = ((before >> priority) + more).min(2 * freeable);
+    let wanted = ((deferred >> priority) + more).min(2 * freeable);
     let mut scan = wanted;
     while scan >= SHRINK_BATCH || scan >= freeable {
         let batch = scan.min(SHRINK_BATCH);
         (0..batch).for_each(|_| memory.split_next());
         scan -= batch;
     }
-    let left = (before + more).saturating_sub(wanted - scan);
+    let left = (deferred + more).saturating_sub(wanted - scan);
     memory.lists().deferred = left.min(2 * freeable);
 }
 
@@ -204,10 +204,10 @@ mod tests {
     fn folios_get_a_second_chance() {
         let mut sizes = Sizes::new(vec![(1, true), (512, false), (1, false), (1, true)], 513);
         reclaim(&mut sizes);
-        // Folios 1 and 2 went; 3 is next.
+        // Folios 1 and 2 were evicted; 3 is next.
         assert_eq!((sizes.lists.folios.count, sizes.over), (2, 0));
         assert_eq!(sizes.lists.folios.rotate(), Some(3));
-        // More than there is: all go.
+        // A goal beyond all pages evicts every folio.
         sizes.over = 100;
         reclaim(&mut sizes);
         assert_eq!((sizes.lists.folios.count, sizes.over), (0, 98));
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_shrinker_begins_when_no_old_page_is_found() {
-        // Eight huge pages among small ones that were all referenced; nothing can be freed early.
+        // 6000 small folios, of which the first `referenced` are referenced; eight may be split.
         let split = |referenced: usize| {
             let pages = (0..6000).map(|page| (1, page < referenced)).collect();
             let mut sizes = Sizes::new(pages, 32);
@@ -223,13 +223,13 @@ mod tests {
             reclaim(&mut sizes);
             sizes.split
         };
-        // Priorities 12 to 2 consider 2997 pages.
+        // Priorities 12 to 2 scan 2997 pages.
         assert_eq!((split(2900), split(3100), split(6000)), (0, 8, 8));
-        // Many are split in parts, as priority falls.
+        // Of many folios, each priority splits a part.
         let mut sizes = Sizes::new(vec![(1, true); 100_000], 32);
         (0..3000).for_each(|folio| sizes.lists.to_split.add(folio));
         (0..=PRIORITY).rev().take(9).for_each(|priority| shrink(&mut sizes, priority));
-        // At priority 5: 2 x 93, and some that was put off; at priority 4: 2 x 187.
+        // 2 x 93 and deferred folios at priority 5, 2 x 187 at priority 4.
         assert!((256..=640).contains(&sizes.split), "{}", sizes.split);
     }
 }

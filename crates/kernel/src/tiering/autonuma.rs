@@ -1,13 +1,12 @@
 //! `autonuma`: NUMA balancing in memory-tiering mode, Linux 6.3.
 //!
-//! Follows `kernel/sched/fair.c`, `should_numa_migrate_memory`: a hint fault promotes at once while
-//! the fast node has free memory to spare; else only a page whose fault comes soon enough after it
-//! was armed (the hot threshold, which adapts), and not more than the rate limit allows. If less than
-//! `high` is free, the page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`);
-//! kswapd demotes until WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Promotion stops the
-//! thread, as in TPP, but a page faults only once. Scans are [those of Linux 6.12](super::scan). Where
-//! accesses are spread evenly, every page is about as quick to fault, so that hot pages cannot be told
-//! from cold ones.
+//! Follows `kernel/sched/fair.c`, `should_numa_migrate_memory`: while the fast node has memory to
+//! spare, every hint fault promotes its page; otherwise only a page that faults soon after it was armed
+//! (within the hot threshold, which adapts), up to the rate limit. If less than `high` is free, the
+//! page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`); kswapd demotes until
+//! WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Promotion stops the thread, as in TPP, but a
+//! page faults only once. Scans are [those of Linux 6.12](super::scan). If accesses are spread evenly,
+//! all pages fault equally soon, so that hot pages cannot be distinguished from cold ones.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
@@ -34,9 +33,9 @@ knobs! {
     }
 }
 
-/// Steps of the threshold up to twice its start: NUMA_MIGRATION_ADJUST_STEPS.
+/// `NUMA_MIGRATION_ADJUST_STEPS`: steps of the threshold from 0 to its maximum, twice its initial value.
 const STEPS: u64 = 16;
-/// Arming times are kept in units of 2^20 ps, about a microsecond, modulo 2^32.
+/// log2 of the picoseconds of a tick, about a microsecond. Arming times are in ticks, modulo 2^32.
 const TICK: u32 = 20;
 
 /// The present time in [`TICK`]s.
@@ -60,7 +59,8 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// Linux has no demotion watermark: kswapd stops a step above `high`, unless the knob is set.
+/// Knobs with a `demote_scale` of 0 unless it is set: Linux has no demotion watermark, and its kswapd
+/// stops a step above `high`.
 fn without_headroom(settings: &Settings) -> nearfar_trace::Result<ReclaimKnobs> {
     let mut knobs = ReclaimKnobs::read(settings)?;
     if !settings.values.contains_key("demote_scale") {
@@ -85,8 +85,10 @@ pub struct Autonuma {
     /// When each page was armed, in [`TICK`]s.
     armed: Vec<u32>,
     threshold: Time,
+    /// Hot frames in the window of the rate limit.
     window: Window,
-    adjusted: Option<Window>,
+    /// Hot frames since the last adjustment of the threshold.
+    since_adjustment: Option<Window>,
 }
 
 impl Autonuma {
@@ -109,13 +111,13 @@ impl Autonuma {
             reclaim,
             armed: vec![0; mem.page_limit() as usize],
             window: Window::default(),
-            adjusted: None,
+            since_adjustment: None,
         };
         Ok((policy, first_scan))
     }
 
-    /// Let the threshold follow free memory and the rate of candidates. Returns whether there is
-    /// memory to spare, which resets the threshold.
+    /// Reset the threshold if there is memory to spare, otherwise adjust it. Returns whether there is
+    /// memory to spare.
     pub(super) fn update_threshold(&mut self, mem: &dyn Memory) -> bool {
         let high = self.reclaim.marks(NodeId::FAST).high;
         let spare = self.knobs.spare.0.max(mem.capacity(NodeId::FAST) / 16);
@@ -143,7 +145,7 @@ impl Autonuma {
             return false;
         }
         let (now, span) = (mem.now(), u64::from(mem.span(page)));
-        if let Some(adjusted) = &mut self.adjusted {
+        if let Some(adjusted) = &mut self.since_adjustment {
             adjusted.frames += span;
         }
         if now.since(self.window.since) >= self.knobs.rate_window {
@@ -165,18 +167,18 @@ impl Autonuma {
         moved
     }
 
-    /// Move the threshold so that about as many pages are hot as the rate limit lets through.
+    /// Move the threshold so that the rate of hot pages approaches the rate limit.
     fn adjust(&mut self, now: Time) {
-        // The kernel begins with a time that is long past (`nbp_th_start`).
+        // The first adjustment is due at once: the kernel's `nbp_th_start` is initially long past.
         let period = self.knobs.adjust_period;
-        let elapsed = self.adjusted.map_or(period, |window| now.since(window.since));
+        let elapsed = self.since_adjustment.map_or(period, |window| now.since(window.since));
         if elapsed < period {
             return;
         }
         let windows = elapsed.ps() as f64 / self.knobs.rate_window.ps().max(1) as f64;
         let wanted = self.knobs.rate_limit.0 as f64 * windows;
         let step = self.knobs.hot_threshold.ps() * 2 / STEPS;
-        let hot_frames = self.adjusted.map_or(0.0, |window| window.frames as f64);
+        let hot_frames = self.since_adjustment.map_or(0.0, |window| window.frames as f64);
         let threshold = self.threshold.ps();
         if hot_frames > wanted * 1.1 {
             self.threshold = Time::from_ps(threshold.saturating_sub(step).max(step));
@@ -184,7 +186,7 @@ impl Autonuma {
             let max = self.knobs.hot_threshold.ps() * 2;
             self.threshold = Time::from_ps((threshold + step).min(max));
         }
-        self.adjusted = Some(Window { since: now, frames: 0 });
+        self.since_adjustment = Some(Window { since: now, frames: 0 });
     }
 }
 

@@ -49,13 +49,13 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// NUMA balancing with an eye on latencies.
+/// Colloid: NUMA balancing, and a monitor of latencies.
 #[derive(Debug)]
 pub struct Colloid {
     autonuma: Autonuma,
     knobs: ColloidKnobs,
     monitor: Thread,
-    /// Smoothed, picoseconds: of the fastest node and the next.
+    /// Smoothed latencies of the fastest node and the next, picoseconds.
     latencies: [f64; 2],
 }
 
@@ -117,9 +117,8 @@ mod tests {
     use super::super::testing::{COSTS, ReferenceMemory, settings};
     use super::*;
 
-    /// A hot page of a congested fast node moves away, and comes back when the node is quick again.
     #[test]
-    fn follows_the_latencies() {
+    fn a_hot_page_leaves_a_congested_fast_node_and_returns_after_the_congestion() {
         let mut memory = ReferenceMemory::new(COSTS, &[8, 24], 24, false);
         let mut policy = memory.start("colloid", &settings("colloid").unwrap()).unwrap();
         for page in 0..2 {

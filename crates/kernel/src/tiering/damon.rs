@@ -1,14 +1,13 @@
-//! `damon`: regions of similar use, hot ones moved up and cold ones down within quotas that tune
-//! themselves.
+//! `damon`: promotes hot regions and demotes cold ones, within self-tuning quotas.
 //!
-//! Follows Linux 6.16, `samples/damon/mtier.c` and `mm/damon/core.c`. One page of each region is
-//! looked at in each sample (`kdamond_fn`). After each aggregation, neighbours of similar use
-//! become one region (`damon_merge_regions_of`), and regions are split at random places
-//! (`damon_split_regions_of`). Each second, two schemes go over the regions, by priority
-//! (`damon_hot_score`, `damon_cold_score`), as far as their quota allows: pages of slow nodes in
-//! used regions move up if the page was accessed, pages of the fast node in unused regions move
-//! down if it was not. The quota grows while the fast node is less full, or has less free, than
-//! wanted, and shrinks otherwise (`damon_feed_loop_next_input`).
+//! Follows Linux 6.16, `samples/damon/mtier.c` and `mm/damon/core.c`. Each sample checks one page of
+//! each region (`kdamond_fn`). After each aggregation, neighbours of similar use become one region
+//! (`damon_merge_regions_of`), and regions are split at random places (`damon_split_regions_of`).
+//! Each second, two schemes visit the regions by priority (`damon_hot_score`, `damon_cold_score`), as
+//! far as their quotas allow. One promotes accessed pages of used regions, the other demotes pages of
+//! unused regions that were not accessed. The quota of promotion grows while less of the fast node is
+//! used than its goal, that of demotion while less is free than its goal; otherwise they shrink
+//! (`damon_feed_loop_next_input`).
 
 use nearfar_trace::generate::rng::Rng;
 
@@ -69,13 +68,13 @@ const MAX_AGE_LOG: u64 = 32;
 struct Region {
     first: u32,
     end: u32,
-    /// The page that is looked at.
+    /// The page that the next sample checks.
     sampled: Page,
-    /// Samples in which it was accessed.
+    /// Samples in which the sampled page was accessed.
     accesses: u64,
-    /// Those of the previous aggregation.
+    /// `accesses` of the previous aggregation.
     before: u64,
-    /// Aggregations since its use changed.
+    /// Aggregations since `accesses` changed.
     age: u64,
 }
 
@@ -85,7 +84,6 @@ impl Region {
     }
 }
 
-/// One of the two schemes.
 #[derive(Clone, Copy, Debug)]
 struct Scheme {
     promotes: bool,
@@ -103,7 +101,6 @@ struct Walk {
     left: u64,
 }
 
-/// DAMON.
 #[derive(Debug)]
 struct Damon {
     knobs: DamonKnobs,
@@ -113,8 +110,8 @@ struct Damon {
     samples: u64,
     schemes: [Scheme; 2],
     walks: Vec<Walk>,
-    sample: Time,
-    apply: Time,
+    next_sample: Time,
+    next_apply: Time,
 }
 
 impl Damon {
@@ -138,14 +135,15 @@ impl Damon {
             samples: 0,
             schemes: [scheme(true), scheme(false)],
             walks: Vec::new(),
-            sample: mem.now().plus(knobs.sample_interval),
-            apply: mem.now().plus(knobs.apply_interval),
+            next_sample: mem.now().plus(knobs.sample_interval),
+            next_apply: mem.now().plus(knobs.apply_interval),
             knobs,
         }
     }
 
-    /// Count the pages that were accessed since the last sample, and choose others.
-    fn look(&mut self, mem: &mut dyn Memory) {
+    /// Count an access to each region whose page was accessed since the last sample, and choose other
+    /// pages.
+    fn take_sample(&mut self, mem: &mut dyn Memory) {
         for region in &mut self.regions {
             if mem.mapped(region.sampled) && mem.accessed(region.sampled) {
                 region.accesses += 1;
@@ -153,7 +151,7 @@ impl Damon {
             let random = self.rng.next_u64() >> 32;
             let place = random * region.pages() >> 32;
             region.sampled = Page::new(region.first + place as u32);
-            // An inner page of a huge page is looked at through its first.
+            // The accessed bit of an inner page of a huge page is that of the first page.
             if !mem.mapped(region.sampled) {
                 let head = region.sampled.number() / super::HUGE * super::HUGE;
                 region.sampled = Page::new(head);
@@ -198,7 +196,7 @@ impl Damon {
         for mut region in self.regions.drain(..) {
             (region.before, region.accesses) = (region.accesses, 0);
             if may_split && region.pages() > 1 {
-                // At one to nine tenths of it (`damon_split_regions_of`).
+                // At one to nine tenths of the region (`damon_split_regions_of`).
                 let tenths = 1 + (self.rng.next_u64() >> 32) * 9 / (1 << 32);
                 let place = (region.pages() * tenths / 10).clamp(1, region.pages() - 1) as u32;
                 let middle = region.first + place;
@@ -215,7 +213,7 @@ impl Damon {
     fn hotness(&self, region: &Region) -> u64 {
         let frequency = region.accesses * 100 / self.knobs.aggregation.max(1);
         let interval = self.knobs.sample_interval.ps() * self.knobs.aggregation;
-        // In intervals of the schemes: seconds.
+        // The kernel counts seconds, the default interval of the schemes.
         let seconds = region.age * interval / self.knobs.apply_interval.ps().max(1);
         let log = u64::from(seconds.checked_ilog2().map_or(0, |log| log + 1)).min(MAX_AGE_LOG);
         let age = if frequency == 0 { MAX_AGE_LOG - log } else { MAX_AGE_LOG + log };
@@ -269,7 +267,7 @@ impl Damon {
                 },
                 _ => continue,
             };
-            // The filter of young pages.
+            // Promote accessed pages, demote others.
             if mem.clear_accessed(page) == walk.promotes && mem.move_page(page, to).is_ok() {
                 walk.left = walk.left.saturating_sub(span.into());
             }
@@ -281,7 +279,7 @@ impl Damon {
     }
 }
 
-/// The quota that brings a score of `score` nearer to the goal.
+/// The next quota, which brings the present `score` nearer to [`GOAL`].
 fn tuned(quota: u64, score: u64) -> u64 {
     // The kernel's quotas are in bytes, at least 10,000.
     let change = quota.saturating_mul(score.abs_diff(GOAL)) / GOAL;
@@ -299,15 +297,15 @@ impl Policy for Damon {
 
     fn work(&mut self, mem: &mut dyn Memory, _: Thread) -> Next {
         let now = mem.now();
-        if now >= self.sample {
-            self.sample = now.plus(self.knobs.sample_interval);
-            self.look(mem);
+        if now >= self.next_sample {
+            self.next_sample = now.plus(self.knobs.sample_interval);
+            self.take_sample(mem);
             self.samples += 1;
             if self.samples >= self.knobs.aggregation {
                 self.samples = 0;
                 self.merge();
-                if now >= self.apply {
-                    self.apply = now.plus(self.knobs.apply_interval);
+                if now >= self.next_apply {
+                    self.next_apply = now.plus(self.knobs.apply_interval);
                     self.walks.clear();
                     self.begin_schemes(mem);
                 }
@@ -315,7 +313,7 @@ impl Policy for Damon {
             }
             return Next::Again;
         }
-        if self.walk(mem) { Next::Again } else { Next::At(self.sample) }
+        if self.walk(mem) { Next::Again } else { Next::At(self.next_sample) }
     }
 }
 
@@ -332,9 +330,8 @@ mod tests {
         assert_eq!((tuned(1000, 20_000), tuned(1, 19_999)), (3, 3));
     }
 
-    /// The regions stay a partition of all pages, of a bounded number.
     #[test]
-    fn regions_cover_all_pages() {
+    fn a_bounded_number_of_regions_partitions_all_pages() {
         let mut memory = ReferenceMemory::new(COSTS, &[8, 40], 40, false);
         let settings = settings("damon").unwrap();
         let mut damon = Damon::new(DamonKnobs::read(&settings).unwrap(), &mut memory);

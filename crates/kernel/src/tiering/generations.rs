@@ -1,14 +1,13 @@
-//! The multi-generational LRU (MGLRU) of each node: the order in which kswapd demotes where it is on.
+//! The multi-generational LRU (MGLRU) of each node: the order in which kswapd demotes if it is enabled.
 //!
 //! Follows `mm/vmscan.c` of Linux 6.12 for mapped anonymous pages. A node's pages belong to up to four
 //! generations. A new page enters the youngest. Aging (`try_to_inc_max_seq`) walks the page tables, moves
 //! accessed pages to the youngest generation and starts a new one; it skips page tables in which few
 //! accessed pages were found before (a Bloom filter in the kernel, exact here). kswapd takes pages
-//! from the oldest generation; around an accessed one it looks for others
-//! (`lru_gen_look_around`). It ages when two generations are left, or three that are uneven
-//! (`should_run_aging`). A migrated page enters the youngest generation of its node if it was in one of
-//! the two youngest, else the next (`lru_gen_add_folio`). Tiers of pages used through files are left
-//! out.
+//! from the oldest generation; around an accessed page it looks for others (`lru_gen_look_around`). It
+//! ages when two generations are left, or three of uneven size (`should_run_aging`). A migrated page
+//! enters the youngest generation of its node if it was in one of the two youngest, otherwise the
+//! second youngest (`lru_gen_add_folio`). Tiers of pages used through files are left out.
 
 use nearfar_hardware::list::{self, Links};
 
@@ -27,11 +26,10 @@ const TABLE: u32 = 512;
 /// Page tables that a step of aging walks.
 const TABLES_PER_STEP: u32 = 64;
 
-/// In a page's word: a node's number + 1, and the generation modulo [`GENERATIONS`].
+/// In a page's word: bits of the node's number + 1, and position of the generation's slot.
 const NODE: u32 = 0b111;
 const GENERATION: u32 = 3;
 
-/// The generations of a node.
 #[derive(Clone, Debug)]
 struct Node {
     lists: [list::List; GENERATIONS as usize],
@@ -83,13 +81,14 @@ impl Generations {
         Self { links: Links::new(pages as usize), nodes: vec![node; usize::from(nodes)] }
     }
 
-    fn place(&self, page: Page) -> Option<(usize, usize)> {
+    fn node_and_slot(&self, page: Page) -> Option<(usize, usize)> {
         let word = self.links[page.number()];
         let node = (word & NODE).checked_sub(1)?;
         Some((node as usize, (word >> GENERATION) as usize))
     }
 
-    /// Put a page of `span` frames that has no generation into the youngest of a node, or the next.
+    /// Put a page of `span` frames that has no generation into the youngest or the second youngest of
+    /// `node`.
     pub fn add(&mut self, page: Page, span: u32, node: NodeId, youngest: bool) {
         let to = &mut self.nodes[node.index()];
         let generation = slot(to.youngest - u64::from(!youngest));
@@ -100,7 +99,7 @@ impl Generations {
 
     /// Take a page of `span` frames out of its generation.
     pub fn remove(&mut self, page: Page, span: u32) {
-        if let Some((node, generation)) = self.place(page) {
+        if let Some((node, generation)) = self.node_and_slot(page) {
             let node = &mut self.nodes[node];
             self.links.remove(&mut node.lists[generation], page.number());
             self.links[page.number()] = 0;
@@ -110,7 +109,7 @@ impl Generations {
 
     /// Whether the page is in one of the two youngest generations of its node (`lru_gen_is_active`).
     pub fn is_active(&self, page: Page) -> bool {
-        self.place(page).is_some_and(|(node, generation)| {
+        self.node_and_slot(page).is_some_and(|(node, generation)| {
             let youngest = self.nodes[node].youngest;
             generation == slot(youngest) || generation == slot(youngest - 1)
         })
@@ -132,8 +131,8 @@ impl Generations {
         young * MIN_GENERATIONS > total || old * (MIN_GENERATIONS + 2) < total
     }
 
-    /// Walk some page tables; at the last one, start a generation. Returns the frames looked at, all at
-    /// the end of a walk.
+    /// Walk some page tables; after the last one, start a generation. Returns the scanned frames: those
+    /// of the node at the end of a walk, 0 before.
     fn age(&mut self, mem: &mut dyn Memory, on: NodeId) -> u64 {
         let node = &mut self.nodes[on.index()];
         let mut next = node.walk.take().or_else(|| mem.next_mapped(Page::new(0)));
@@ -178,8 +177,8 @@ impl Generations {
         }
     }
 
-    /// A step of kswapd on a node: age, or take a batch of the oldest generation and `demote` what was not
-    /// accessed.
+    /// A step of kswapd on a node: age, or `demote` the unaccessed pages of a batch of the oldest
+    /// generation.
     pub fn shrink(
         &mut self,
         mem: &mut dyn Memory,
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn demotes_what_was_not_accessed_oldest_first() {
+    fn unaccessed_pages_are_demoted_oldest_first() {
         let (mut memory, mut generations) = aged(&[1, 2, 7]);
         let mut demoted = vec![];
         let slow = NodeId::new(1);
@@ -262,9 +261,8 @@ mod tests {
         assert_eq!(generations.nodes[0].frames.iter().sum::<u64>(), 3);
     }
 
-    /// Whatever is accessed: every page is in one generation, and there are two to four of them.
     #[test]
-    fn generations_are_a_partition() {
+    fn every_page_is_in_one_of_two_to_four_generations() {
         let (mut memory, mut generations) = aged(&[]);
         let mut policy = Never;
         for round in 0..300u32 {

@@ -27,9 +27,9 @@ knobs! {
     }
 }
 
-/// Looks in a row after which migration stops.
+/// Consecutive looks with many bounces after which migration stops.
 const LOOKS_TO_STOP: u32 = 3;
-/// Minimum promotions in a period for a verdict.
+/// Minimum promotions of a period with many bounces.
 const MIN_PROMOTIONS: u64 = 8;
 /// Pages whose accessed bits are compared.
 const SAMPLED_PAGES: u32 = 1024;
@@ -44,7 +44,7 @@ struct State {
     promoted: Vec<bool>,
     promotions: u64,
     bounces: u64,
-    /// Looks in a row with many bounces.
+    /// Consecutive looks with many bounces.
     looks: u32,
     stopped: bool,
     /// Accessed bits of sampled pages at the last look; `None` before the first.
@@ -97,7 +97,6 @@ impl State {
     }
 }
 
-/// A policy with the guard.
 struct Guarded {
     base: Box<dyn Policy>,
     state: State,
@@ -245,7 +244,7 @@ impl Policy for Guarded {
 
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, write: bool) {
         if self.state.stopped {
-            // A policy may wait for more faults of the page.
+            // The policy's hook might leave the page armed.
             return mem.disarm_hint(page);
         }
         self.base.hint_fault(&mut GuardedMemory { mem, state: &mut self.state }, page, write);
@@ -284,21 +283,21 @@ mod tests {
         memory.actions.into_iter().filter_map(promoted).collect()
     }
 
-    /// Pages that bounce: 16 in use, 10 fit.
+    /// References to 16 pages, of which 10 fit the fast node.
     fn bouncing(steps: u32) -> impl Iterator<Item = Step> {
         (0..steps).map(|i| Step::Read(8 + i * 7 % 16))
     }
 
     #[test]
-    fn it_stops_what_bounces() {
+    fn migration_stops_while_pages_bounce() {
         let steps: Vec<_> = (0..PAGES).map(Step::Read).chain(bouncing(20_000)).collect();
         let (free, guarded) = (promotions(false, &steps), promotions(true, &steps));
         assert!(guarded.len() * 4 < free.len(), "{} of {}", guarded.len(), free.len());
     }
 
-    /// Then other pages are used, few enough to fit: they are promoted.
+    /// After the bouncing pages, six others are used, which fit the fast node and are promoted.
     #[test]
-    fn it_starts_again_when_accesses_change() {
+    fn migration_restarts_when_accesses_change() {
         let hot = (0..20_000u32).map(|i| Step::Read(i % 6 + 18));
         let steps: Vec<_> = (0..PAGES).map(Step::Read).chain(bouncing(20_000)).chain(hot).collect();
         let all = promotions(true, &steps);

@@ -64,7 +64,6 @@ pub static POLICY: PolicyEntry = PolicyEntry {
 
 /// Counters of a Bloom filter for each page: a false positive in 1,000 with four hashes.
 const COUNTERS_PER_PAGE: u64 = 21;
-/// Largest count.
 const MAX_COUNT: u8 = 15;
 
 /// A counting Bloom filter.
@@ -108,7 +107,6 @@ impl Counts {
     }
 }
 
-/// HybridTier.
 #[derive(Debug)]
 struct Hybrid {
     knobs: HybridKnobs,
@@ -126,7 +124,7 @@ struct Hybrid {
     walk: Option<u32>,
     /// Frequent pages without momentum, with their frequency.
     waiting: VecDeque<(Page, u8)>,
-    /// When they are looked at again.
+    /// When the waiting pages get their second look.
     look: Time,
 }
 
@@ -170,7 +168,7 @@ impl Hybrid {
     fn promote(&mut self, mem: &mut dyn Memory) {
         for page in self.hot.drain(..self.hot.len().min(self.knobs.batch as usize)) {
             if mem.mapped(page) && mem.node_of(page) != NodeId::FAST {
-                // A full node keeps the rest out until demotion has made room.
+                // If the node is full, the page stays until a later batch samples it again.
                 let _ = mem.move_page(page, NodeId::FAST);
             }
         }
@@ -263,12 +261,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_bounds_and_halve() {
+    fn counts_are_upper_bounds_and_are_halved() {
         let mut counts = Counts::new(1000, 4000);
         for page in 0..1000u32 {
             counts.add(Page::new(page), page % 4);
         }
-        // Never too low; too high for about a page in 1,000.
+        // Never too low, and too high for about one page in 1,000.
         let over = (0..1000u32).filter(|page| counts.of(Page::new(*page)) > (page % 4) as u8);
         assert!(over.count() < 10);
         assert!((0..1000u32).all(|page| counts.of(Page::new(page)) >= (page % 4) as u8));

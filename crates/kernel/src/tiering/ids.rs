@@ -5,8 +5,8 @@ pub const FRAME: u64 = 4096;
 /// Frames of a huge page.
 pub const HUGE: u32 = 512;
 
-/// A page number: the `index`-th base page of the program's address space. A huge page goes by
-/// its first base page.
+/// The number of a base page in the program's address space. A huge page is identified by its first
+/// base page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Page(u32);
 

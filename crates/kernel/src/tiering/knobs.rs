@@ -27,8 +27,8 @@ pub struct Knob {
     pub source: &'static str,
     /// All valid values, if there are few.
     pub choices: &'static [&'static str],
-    /// The value with which a few hundred references to a few dozen pages show what it does, for
-    /// tests; the default if there is none.
+    /// Value for tests, which takes effect within a few hundred references to a few dozen pages;
+    /// `None`: the default.
     pub in_tests: Option<&'static str>,
     /// Validate a value at a scale.
     pub check: fn(&str, f64) -> std::result::Result<(), String>,
@@ -39,8 +39,8 @@ pub struct Knob {
 pub struct Settings {
     /// Values by knob name.
     pub values: BTreeMap<String, String>,
-    /// Times and amounts of memory shrink by this: a run of 1/64 of the memory and of the work
-    /// takes 1/64 of the time, so that rates stay what they are. 1 is full scale.
+    /// Factor of times and amounts of memory: a run of 1/64 of the memory and of the work takes 1/64
+    /// of the time, so that rates stay the same. 1 is full scale.
     pub scale: f64,
 }
 
@@ -77,7 +77,7 @@ impl Settings {
     }
 }
 
-/// The nearest of `names`, and all of them.
+/// A remedy: the nearest of `names`, and all of them.
 pub(super) fn suggest(word: &str, names: &[&str]) -> String {
     let best = nearest(word, names).unwrap_or_default();
     format!("did you mean `{best}`? (there are: {})", names.join(", "))
@@ -141,7 +141,7 @@ impl KnobValue for Frames {
 
 /// A group of knobs.
 pub trait Knobs: Sized {
-    /// Its knobs.
+    /// The knobs of the group.
     fn declared() -> Vec<Knob>;
     /// The values of `settings`, or the defaults.
     ///

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_of_hooks_has_what_was_named() {
+    fn a_set_contains_the_named_hooks() {
         let set = Hooks::named(|name| name == "work" || name == "written");
         assert_eq!(set.names().collect::<Vec<_>>(), ["work", "written"]);
         assert!(set.any(Hooks::WORK) && set.any(Hooks::RULE) && !set.any(Hooks::PLACE));
@@ -223,9 +223,9 @@ mod tests {
         memory.actions
     }
 
-    /// Without hooks it is its base, with all of them it is the hooks.
+    /// Without hooks, a layered policy acts as its base; with all hooks, as the policy of the hooks.
     #[test]
-    fn hooks_and_base_do_what_they_do_alone() {
+    fn a_base_or_hooks_alone_act_as_the_policy_itself() {
         let nothing = |_: &mut dyn Memory| {
             Ok(Started { hooks: Box::new(Never), threads: vec![], wakes: vec![] })
         };
@@ -235,7 +235,7 @@ mod tests {
             assert_eq!(over(Some(name), &settings, Hooks::default(), nothing), alone, "{name}");
             let whole = |mem: &mut dyn Memory| {
                 let (hooks, wakes) = make(name, &settings, mem)?;
-                // Those that were made for it: every handle that there is.
+                // All threads so far belong to the policy of the hooks.
                 let count = mem.spawn("none", Context::Kernel).index();
                 let threads = (0..count).map(|index| Thread::new(index as u8, "")).collect();
                 Ok(Started { hooks, threads, wakes })
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_for_nomad() {
+    fn shadow_rules_require_nomad() {
         let declared =
             Declared { base: Some("tpp".into()), hooks: Hooks::WRITTEN, ..Declared::default() };
         let error = declared.check(&Settings::default()).unwrap_err().to_string();

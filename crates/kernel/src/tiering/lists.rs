@@ -16,7 +16,6 @@ const ACTIVE: u32 = 1;
 const NODE: u32 = 0b1110;
 const REFERENCED: u32 = 1 << 4;
 
-/// A list, and the frames of its pages.
 #[derive(Clone, Copy, Debug, Default)]
 struct List {
     pages: list::List,

@@ -1,4 +1,4 @@
-//! The memory that a policy acts on: the contract of everything that runs policies, tested by
+//! The memory that a policy acts on: a contract for every world that runs policies, tested by
 //! `testing::conformance`.
 
 use nearfar_trace::Error;
@@ -57,7 +57,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All of them, with the names that messages and Python use.
+    /// All capabilities, with the names that messages and Python use.
     pub const ALL: [(&'static str, Capability); 4] = [
         ("accessed-bits", Capability::AccessedBits),
         ("dirty-bits", Capability::DirtyBits),
@@ -89,7 +89,7 @@ pub fn need(
 /// A tenant's limits on a node, in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Its share: up to this usage, policies do not demote its pages for other tenants. 0: it has none.
+    /// The tenant's share: up to this usage, policies do not demote its pages for others. 0: no share.
     pub low: u64,
     /// Maximum usage ([`Refused::NoFrame`]).
     pub max: u64,
@@ -252,9 +252,9 @@ pub trait Memory {
     /// [`Refused`]: no frame, being copied, pinned, not mapped or already on the node.
     fn move_page(&mut self, page: Page, to: NodeId) -> Result<(), Refused>;
     /// Start copying a page that stays mapped and writable: allocates a frame on `to` and clears
-    /// the dirty bit. When the copy is complete, after the current event at the earliest, an idle
-    /// `wake` is woken and [`commit_copy`](Memory::commit_copy) can end the copy. Any number of
-    /// copies can be in progress. If the processor copies, the event takes as long as the copy.
+    /// the dirty bit. When the copy is complete, after the current event at the earliest, the thread
+    /// `wake` is woken if idle, and [`commit_copy`](Memory::commit_copy) can end the copy. Any number
+    /// of copies can be in progress. If the processor copies, the event takes as long as the copy.
     ///
     /// # Errors
     /// [`Refused`]: no frame, being copied, pinned, not mapped, already on the node or having a

@@ -13,8 +13,8 @@
 //! (`promotion_available`). The program's memory limit on a node is the node's size. Huge pages
 //! whose accesses are skewed are split ([`split`]).
 //!
-//! Sampling one in hundreds of accesses needs seconds to see a page, and at 4 KiB an operation most
-//! pages are never seen.
+//! One in hundreds of accesses is sampled, so it takes seconds until a page is sampled; if operations
+//! access 4 KiB each, most pages never are.
 
 use std::ops::Range;
 
@@ -87,7 +87,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// The lowest bin from which up everything fits `room` frames, and what these bins hold.
+/// The lowest bin that fits `room` frames together with all higher bins, and the frames in these bins.
 fn fitting(bins: &Histogram, room: u64) -> (usize, u64) {
     let mut sum = 0;
     for (index, frames) in bins.iter().enumerate().rev() {
@@ -99,7 +99,7 @@ fn fitting(bins: &Histogram, room: u64) -> (usize, u64) {
     (0, sum)
 }
 
-/// The places of a mapping's base pages in a table.
+/// Indices of a mapping's base pages.
 fn base_pages(page: Page, span: u32) -> Range<usize> {
     page.index()..page.index() + span as usize
 }
@@ -131,14 +131,14 @@ pub struct Memtis {
     /// By mapping.
     counts: Counts,
     threshold: usize,
-    /// Pages below the threshold from this bin up are not demoted.
+    /// Pages in this bin or a higher one are not demoted.
     warm: usize,
     samples: u64,
-    /// Counts were halved, and the threshold was not yet adapted.
+    /// Whether counts were halved since the threshold was last adapted.
     cooled: bool,
     /// Used frames at the last halving because of new memory.
     used: u64,
-    /// An allocation found the fast node nearly full.
+    /// Whether an allocation found the fast node nearly full.
     pressed: bool,
     /// How often inactive pages may have become colder than [`Self::warm`].
     cooler: u64,
@@ -238,7 +238,7 @@ impl Memtis {
         self.warm = warm;
     }
 
-    /// Split what the splitter chose, some at a time.
+    /// Split some of the huge pages that the splitter chose.
     fn split(&mut self, mem: &mut dyn Memory) {
         for page in self.splitter.take() {
             let node = mem.node_of(page).index() as u8;
@@ -258,7 +258,8 @@ impl Memtis {
         }
     }
 
-    /// Move a page and add it to the lists there. If that is refused, it goes to the end of its list.
+    /// Move a page to another node and its lists. If that is refused, the page becomes the newest of
+    /// its list.
     fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
         let (span, active) = (mem.span(page), self.lists.is_active(page));
         let moved = mem.move_page(page, to).is_ok();
@@ -295,7 +296,7 @@ impl Memtis {
         debug_assert!(!none_cold || !self.has_cold(mem));
         let mut run = self.demotion.take().unwrap_or_else(|| Run {
             left: self.demand(mem),
-            // Once around the list, at most.
+            // At most once around the list.
             to_scan: if none_cold { 0 } else { self.lists.frames(0, false) },
             moved: 0,
             // Shares of tenants change which pages may be demoted.
@@ -408,7 +409,6 @@ fn each(mem: &dyn Memory, mut with: impl FnMut(Page, u32)) {
     }
 }
 
-/// Used frames of all nodes.
 fn used(mem: &dyn Memory) -> u64 {
     NodeId::all(mem.nodes()).map(|node| mem.capacity(node) - mem.free(node)).sum()
 }

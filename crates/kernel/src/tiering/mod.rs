@@ -5,11 +5,11 @@
 //! programs (`nearfar-live`) or the reference implementation for tests (`testing`). [`Memory`] and
 //! [`Policy`] document the contract.
 //!
-//! To add a policy: one file here with a [`PolicyEntry`], one line in the registry below, and a
-//! test of its characteristic behaviour in its file. Shared parts of the kernel: [`lists`] (active
-//! and inactive lists, two-touch activation), [`generations`] (the multi-generational LRU),
-//! [`reclaim`] (watermarks, kswapd), [`scan`] (hint-fault scanning), [`shares`] (fairness between
-//! tenants). [`guard`] can be put around any policy. [`layered`] builds a policy from external hooks over a base policy.
+//! A new policy is a file with a [`PolicyEntry`] and a test of its characteristic behaviour, and a
+//! line in the registry below. Shared parts of the kernel: [`lists`] (active and inactive lists,
+//! two-touch activation), [`generations`] (the multi-generational LRU), [`reclaim`] (watermarks,
+//! kswapd), [`scan`] (hint-fault scanning), [`shares`] (fairness between tenants). [`guard`] wraps any
+//! policy. [`layered`] builds a policy from external hooks over a base policy.
 
 use std::fmt;
 
@@ -63,7 +63,7 @@ pub struct PolicyEntry {
 }
 
 impl PolicyEntry {
-    /// All its knobs: its own and, if it can have one, those of the [`guard`].
+    /// The policy's own knobs and, if it can have a guard, those of the [`guard`].
     pub fn all_knobs(&self) -> Vec<Knob> {
         let mut knobs = (self.knobs)();
         if !knobs.is_empty() && !self.foresees {

@@ -14,9 +14,9 @@
 //! * Shadows are reclaimed in the order of their index when the slow node runs short or has no
 //!   frame for a demotion.
 //!
-//! The index is walked in order of page numbers, where the kernel has the order of frames. Where
-//! the hot set is written and does not fit the fast node, shadows cost a fault each, hold slow
-//! memory, and save few copies (see `ssp`).
+//! The index is in order of page numbers, in the kernel in order of frames. If the hot set is written
+//! and does not fit the fast node, shadows cost a fault each, hold slow memory, and save few copies
+//! (see `ssp`).
 
 use std::collections::VecDeque;
 
@@ -71,18 +71,18 @@ pub trait ShadowRule: Send {
     fn keep_shadow(&mut self, page: Page) -> bool;
     /// The page was promoted.
     fn promoted(&mut self, _page: Page) {}
-    /// Whether a page promoted without a shadow is to be write-protected, so that its first write
-    /// is [`written`](ShadowRule::written) too. One that cannot be protected counts as written.
+    /// Whether a page promoted without a shadow is write-protected, so that its first write calls
+    /// [`written`](ShadowRule::written) too. A page that cannot be protected counts as written.
     fn watch_unshadowed(&self) -> bool {
         false
     }
     /// A page of the fast node was written for the first time since it was promoted (or first
     /// since it was write-protected).
     fn written(&mut self, _page: Page) {}
-    /// The page has left the fast node. `dirty` is whether its dirty bit says that it was written
-    /// since its promotion: false for a page that was born there and never promoted.
+    /// The page has left the fast node. `dirty`: by its dirty bit, it was written since its promotion;
+    /// false for a page that was allocated there and never promoted.
     fn demoting(&mut self, _page: Page, _dirty: bool) {}
-    /// The page is gone.
+    /// The page was released.
     fn released(&mut self, _page: Page) {}
 }
 
@@ -106,7 +106,7 @@ pub struct Nomad<R> {
     /// The promotion candidate queue, newest first.
     pcq: VecDeque<Page>,
     promote: Promote,
-    /// Pages that were promoted at least once: they are in the fast node only by promotion.
+    /// Pages that were promoted at least once. If they are in the fast node, it is by promotion.
     promoted: PageSet,
     /// Pages that have or had a shadow. One that loses its shadow stays until shadows are reclaimed,
     /// because removing it at once would be another cache miss.
@@ -129,7 +129,7 @@ struct Promote {
 }
 
 impl Promote {
-    /// The page that comes next: of this run, of a further pass over it, or of a new run.
+    /// The next page to promote: of this run, of a further pass over it, or of a new run.
     fn next(&mut self, knobs: &NomadKnobs) -> Option<Page> {
         loop {
             if let Some(page) = self.run.pop_front() {
@@ -165,7 +165,6 @@ impl Promote {
         self.give_up_retries();
     }
 
-    /// Forget a page that is gone.
     fn forget(&mut self, page: Page) {
         if self.pending.remove(&page) {
             for queue in [&mut self.mpq, &mut self.run, &mut self.retry] {
@@ -290,7 +289,7 @@ impl<R: ShadowRule> Nomad<R> {
         self.reclaim.wake_if_short(mem);
     }
 
-    /// The page is in the fast node, by promotion.
+    /// The page was moved to the fast node.
     fn arrived(&mut self, mem: &dyn Memory, page: Page) {
         self.promoted.insert(page);
         self.rule.promoted(page);
@@ -381,7 +380,7 @@ impl<R: ShadowRule> Policy for Nomad<R> {
             return;
         }
         let (promote, lists) = (&mut self.promote, &mut self.reclaim.lists);
-        // Loaded while the queue is walked.
+        // Prefetched while the queue is walked.
         lists.prefetch(page);
         let mut place = 0;
         let mut woken = false;
@@ -409,13 +408,13 @@ impl<R: ShadowRule> Policy for Nomad<R> {
             mem.wake(promote.thread);
         }
         if !promote.pending.contains(&page) {
-            // The kernel's list has the newest first; so the look-back is of the latest faults.
+            // Newest first, as in the kernel, so that the look-back covers the latest faults.
             self.pcq.push_front(page);
         }
     }
 
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        // Refused without a shadow.
+        // Refused if there is no shadow.
         let _ = mem.drop_shadow(page, DropReason::Written);
         if mem.unprotect(page).is_ok() && mem.node_of(page) == NodeId::FAST {
             self.rule.written(page);
@@ -440,7 +439,7 @@ mod tests {
     use super::super::{Action, Commit, DropReason};
 
     #[test]
-    fn every_path_runs() {
+    fn thrashing_takes_all_paths_of_promotion_and_demotion() {
         let actions = thrash("nomad", 3);
         let has = |path: fn(&Action) -> bool| actions.iter().any(path);
         assert!(has(|action| matches!(action, Action::Committed(_, Commit::Done, true))));
@@ -452,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn shadows_give_way_in_a_tight_slow_node() {
+    fn a_full_slow_node_reclaims_shadows() {
         let memory = run("nomad", &settings("nomad").unwrap(), &[10, 17], &thrashing(1), false);
         let reclaimed = |action: &Action| matches!(action, Action::Dropped(_, DropReason::Reclaimed));
         assert!(memory.actions.iter().any(|(_, action)| reclaimed(action)));

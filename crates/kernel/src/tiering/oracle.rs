@@ -1,4 +1,4 @@
-//! `oracle`: clairvoyant placement, a bound.
+//! `oracle`: clairvoyant placement, an upper bound.
 //!
 //! At the start of each phase, it places the pages with most references per frame in that phase in
 //! the fast node, at no cost. No policy that does not move pages within a phase has a higher share
@@ -35,7 +35,7 @@ impl Policy for Oracle {
         NodeId::all(mem.nodes()).skip(first).find(room).unwrap_or(NodeId::FAST)
     }
 
-    // The prediction of a page number applies to its next page.
+    // A chosen page number stays chosen for its next page.
     fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
 
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
@@ -52,7 +52,7 @@ impl Policy for Oracle {
             match sum / u64::from(span) {
                 0 if in_fast => cold.push(page),
                 0 => {}
-                // Ties: pages that are already in the fast node, to avoid moves.
+                // Of equal pages, those already in the fast node come first, to avoid moves.
                 mean => heat.push((Reverse(mean), !in_fast, page, span)),
             }
             number += span;

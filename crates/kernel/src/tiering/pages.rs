@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_a_tree(pages in 1..40_000u32, steps in prop::collection::vec((0..40_000u32, any::<bool>()), 0..300)) {
+        fn equals_a_tree_set(pages in 1..40_000u32, steps in prop::collection::vec((0..40_000u32, any::<bool>()), 0..300)) {
             let (mut set, mut tree) = (PageSet::new(pages), BTreeSet::new());
             for (page, add) in steps {
                 let number = Page::new(page);

@@ -1,5 +1,5 @@
-//! The trait of tiering policies: hooks that are called by a world (what executes a policy), and
-//! threads.
+//! The trait of tiering policies: threads, and hooks that a *world* calls, which executes the policy
+//! (simulator, runtime or reference implementation).
 
 use super::{DropReason, Memory, NodeId, Page, Tenant, Time};
 
@@ -24,13 +24,13 @@ impl Thread {
         self.index as usize
     }
 
-    /// Its name in the kernel.
+    /// Name of the thread in the kernel.
     pub const fn name(self) -> &'static str {
         self.name
     }
 }
 
-/// Where a thread runs, and who pays for its time.
+/// Where a thread runs, and to whom its time is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
     /// A kernel thread on its own core, which competes with the program for bandwidth only.
@@ -76,10 +76,10 @@ pub trait Policy: Send {
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _write: bool) {
         mem.disarm_hint(page);
     }
-    /// The program writes a write-protected page. The hook must make it writable and drop its
+    /// The program writes a write-protected page. The hook must make the page writable and drop its
     /// shadow, if any. The write is retried.
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        // Refused without a shadow.
+        // Refused if there is no shadow.
         let _ = mem.drop_shadow(page, DropReason::Written);
         let _ = mem.unprotect(page);
     }

@@ -44,7 +44,7 @@ pub struct Watermarks {
     pub low: u64,
     /// Above it, kswapd of the slowest node stops, and pages may be promoted.
     pub high: u64,
-    /// Until there, pages are demoted, if there is a slower node.
+    /// Up to this, kswapd demotes pages if there is a slower node.
     pub demote: u64,
     /// Below it, kswapd begins to demote.
     pub wake: u64,
@@ -63,7 +63,7 @@ pub struct Reclaim {
     kswapd: Thread,
 }
 
-/// How kswapd frees frames, in which policies differ.
+/// How kswapd frees frames; policies differ in this.
 pub trait Demotion {
     /// Move a page to a slower node. Returns whether it was moved.
     fn demote(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool;
@@ -76,7 +76,7 @@ pub trait Demotion {
 /// Demotion by a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct ByCopy {
-    /// A demoted page is armed at once.
+    /// Whether a demoted page is armed at once.
     pub arm: bool,
 }
 
@@ -97,7 +97,7 @@ pub fn arm_demoted(mem: &mut dyn Memory, page: Page) {
 }
 
 impl Reclaim {
-    /// For the pages and nodes of `mem`, with a kswapd.
+    /// Empty lists and the watermarks for `mem`, with a thread kswapd.
     pub fn new(mem: &mut dyn Memory, knobs: &ReclaimKnobs) -> Self {
         let marks = NodeId::all(mem.nodes()).map(|node| {
             let capacity = mem.capacity(node);
@@ -112,7 +112,7 @@ impl Reclaim {
                 let demote = demote.max(2 * high);
                 return Watermarks { min, low, high, demote, wake: demote };
             }
-            // Linux itself, WMARK_PROMO.
+            // Linux without a demotion watermark: WMARK_PROMO.
             Watermarks { min, low, high, demote: high + step, wake: low }
         });
         let marks: Vec<_> = marks.collect();
@@ -166,7 +166,7 @@ impl Reclaim {
         self.wake_if_short(mem);
     }
 
-    /// A page of `span` frames is gone.
+    /// A page of `span` frames was released.
     pub fn released(&mut self, page: Page, span: u32) {
         match &mut self.generations {
             Some(generations) => generations.remove(page, span),
@@ -222,8 +222,8 @@ impl Reclaim {
         }
     }
 
-    /// Free frames that the promotion of a page must leave: `least`, or, if its tenant is above its share,
-    /// half of what kswapd keeps free beyond that.
+    /// Free frames that the promotion of a page must leave: `least`. If its tenant is above its share,
+    /// also half of the frames that kswapd keeps free beyond `least`.
     pub fn reserve(&self, mem: &dyn Memory, page: Page, least: u64) -> u64 {
         let most = if is_above(mem, page) { self.marks(NodeId::FAST).demote } else { least };
         (least + most) / 2

@@ -37,7 +37,7 @@ knobs! {
     }
 }
 
-/// How many times as long as a scan the program runs before the next (`task_numa_work`).
+/// Minimum time of the program between two scans, in durations of a scan (`task_numa_work`).
 const OTHER_WORK: u64 = 32;
 
 /// The scanner.
@@ -48,19 +48,19 @@ pub struct Scanner {
     cursor: u32,
     period: Time,
     longest: Time,
-    /// A pass is complete and no page has faulted since.
+    /// Whether a pass is complete and no page has faulted since.
     passed: bool,
-    /// Pages of the fast node are armed too.
+    /// Whether pages of the fast node are armed too.
     all_nodes: bool,
     /// Scans of a pass that arm nothing; `None` before Linux 6.12.
     idle: Option<u64>,
-    /// Those that are left in this pass.
+    /// Such scans left in this pass.
     idle_left: u64,
     /// Since Linux 6.12: there is no scan before this time.
     due: Time,
     /// Since Linux 6.12: when the current period began.
     stamp: Option<Time>,
-    /// Since Linux 6.12: when the scan began whose end is not yet known.
+    /// Since Linux 6.12: when the last scan began, until its duration is known.
     began: Option<Time>,
     /// Buffers: the pages to arm in a step, and the results.
     requests: Vec<Request>,
@@ -245,14 +245,14 @@ mod tests {
         }
     }
 
-    /// A scan ends with memory; another is for a mapping that is idle.
+    /// A scan ends at the end of memory, and an idle mapping takes another scan.
     #[test]
-    fn newer_passes_have_more_scans() {
+    fn passes_of_linux_6_12_have_more_scans() {
         let (mut scanner, mut memory) = scanner_and_memory();
         scanner.follow_linux_6_12(1);
         scanner.cursor = 12;
         assert_eq!(scan(&mut scanner, &mut memory), ((12..20).collect(), us(20)));
-        // Too early.
+        // Before the period has passed.
         assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(20)));
         scanner.stamp = None;
         assert_eq!(scan(&mut scanner, &mut memory), ((20..24).collect(), us(20)));

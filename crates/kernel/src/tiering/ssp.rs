@@ -1,30 +1,29 @@
 //! `ssp`: Selective Shadow Paging.
 //!
 //! Kim and Shin, "Selective Shadow Paging for CXL-based Hierarchical Memory Structure Management"
-//! (SSP, 003): NOMAD, but a shadow is kept only for pages that are expected to stay clean. A flag
-//! a page, `fast_dirty`: 0 at birth, cleared by every promotion, set by a write while the page is
-//! in the fast tier, kept by demotion. A promotion with the flag 0 keeps a shadow (a copy), one
-//! with 1 moves the page.
+//! (SSP, 003): NOMAD, but a shadow is kept only for pages that are expected to stay clean. Each page
+//! has a flag `fast_dirty`: initially 0, cleared by promotion, set by a write while the page is in the
+//! fast tier, unchanged by demotion. A promotion with the flag 0 keeps a shadow (a copy), one with 1
+//! moves the page.
 //!
 //! The flag is set by a write to **any** promoted page ("if a promoted page is requested to be
-//! written"), and by no other: a page that was born in the fast tier keeps the flag 0 of its birth,
-//! so its first promotion keeps a shadow. A page with a shadow is write-protected, and its first
-//! write is a fault that sets the flag. `notice` chooses how the first write to a page promoted
-//! without a shadow is noticed:
+//! written"), and by no other write: a page that was allocated in the fast tier keeps the flag 0, so
+//! its first promotion keeps a shadow. A page with a shadow is write-protected, and its first write
+//! is a fault that sets the flag. `notice` chooses how the first write to a page promoted without a
+//! shadow is noticed:
 //!
-//! * `dirty-bit` (default): kswapd reads the page's dirty bit when it demotes it. The paper says of
-//!   master pages alone, which have a shadow, that they are read-only, and that SSP gains bandwidth
-//!   because there are fewer faults. NOMAD has what this takes: it clears the dirty bit before it
-//!   copies (`nomad_clean_pte`) and reads it to demote (`try_to_unmap`). A memory without dirty bits
-//!   does as with `write-protect`.
+//! * `dirty-bit` (default): kswapd reads the page's dirty bit when it demotes the page. The paper says
+//!   only of pages with a shadow (master pages) that they are read-only, and explains SSP's higher
+//!   bandwidth by fewer faults. NOMAD makes this possible: it clears the dirty bit before it copies
+//!   (`nomad_clean_pte`) and reads it to demote (`try_to_unmap`). Without dirty bits, `write-protect`
+//!   is used.
 //! * `write-protect`: the page is write-protected although it has no shadow, and its first write is
 //!   a fault that only sets the flag. NOMAD protects every page that it promotes
 //!   (`remap_clean_page`); if SSP kept that, there would be as many faults as in NOMAD.
-//! * `shadow-fault`: only writes that free a shadow are noticed, not those to any promoted page;
-//!   one that is written in every stay then keeps a shadow every other time.
+//! * `shadow-fault`: only writes that free a shadow are noticed. A page that is written in every stay
+//!   in fast memory then keeps a shadow at every other promotion.
 //!
-//! Where pages change between being read and being written from one stay in fast memory to the
-//! next, history predicts the wrong thing.
+//! If pages are read in one stay in fast memory and written in the next, the flag predicts wrongly.
 
 use super::knobs::{KnobValue, Knobs, Settings};
 use super::nomad::{self, Nomad, ShadowRule};
@@ -37,7 +36,7 @@ use crate::knobs;
 pub enum Notice {
     /// By the dirty bit at demotion.
     DirtyBit,
-    /// By write-protecting it.
+    /// By write-protecting the page.
     WriteProtect,
     /// Not at all.
     ShadowFault,
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_a_shadow_of_some() {
+    fn some_promotions_keep_a_shadow_and_some_do_not() {
         let actions = thrash("ssp", 3);
         for kept in [true, false] {
             let is = |action: &Action| matches!(action, Action::Committed(_, Commit::Done, s) if *s == kept);
@@ -154,9 +153,9 @@ mod tests {
         }
     }
 
-    /// Without writes to promoted pages SSP is NOMAD, although every page was written at birth.
+    /// Every page is written before its first promotion, and only read afterwards.
     #[test]
-    fn of_reads_it_is_nomad() {
+    fn without_writes_to_promoted_pages_ssp_acts_as_nomad() {
         let born = (0..PAGES).map(Step::Write);
         let (nodes, steps) = ([10, 26], born.chain(thrashing(0)).collect::<Vec<_>>());
         let nomad = run("nomad", &settings("nomad").unwrap(), &nodes, &steps, false);
@@ -166,8 +165,8 @@ mod tests {
         }
     }
 
-    /// The flag of each page as the paper describes it, from what happens to pages alone. None: a
-    /// page was written and moved in the same step, in an unknown order.
+    /// Check that each page's flag, as the paper describes it, decides about shadows. `None`: the page
+    /// was written and moved in one step. Returns the promotions without and with a shadow.
     fn check_flags(settings: &Settings, nodes: &[usize], steps: &[Step]) -> [u64; 2] {
         let mut memory = ReferenceMemory::new(COSTS, nodes, PAGES, false);
         let mut policy = memory.start("ssp", settings).unwrap();
@@ -223,16 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn flags_decide_in_both_ways() {
+    fn promotions_occur_with_both_flags() {
         for notice in ["dirty-bit", "write-protect"] {
             let [without, with] = check_flags(&noticing(notice), &[10, 26], &thrashing(3));
             assert!(without > 20 && with > 20, "{notice}: {without}, {with}");
         }
     }
 
-    /// Without dirty bits it is as with `write-protect`, unless dirty bits were asked for.
+    /// An explicit `dirty-bit` is refused instead.
     #[test]
-    fn without_dirty_bits_it_write_protects() {
+    fn without_dirty_bits_the_default_is_write_protect() {
         let actions = |settings: &Settings, lacking: bool| {
             let memory = ReferenceMemory::new(COSTS, &[10, 26], PAGES, false);
             let mut memory = if lacking { memory.lacking(Capability::DirtyBits) } else { memory };

@@ -1,5 +1,5 @@
-//! Every policy in the reference implementation: no lost write, every invariant, whatever the
-//! program does and whatever the memory refuses or lacks.
+//! Tests of every policy in the reference implementation: no write is lost and all invariants hold,
+//! whatever the program does and whatever the memory refuses or lacks.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +18,8 @@ fn nodes(three: bool) -> &'static [usize] {
     if three { &[8, 12, 24] } else { &[10, 26] }
 }
 
-/// Run every policy, with every choice of its knobs, in a memory that `prepare` has changed; one
-/// that refuses the memory must name `lacks`.
+/// Run every policy, with every choice of its knobs, in a memory changed by `prepare`. Returns the
+/// policies that refuse this memory; their errors must name `lacks`.
 fn run_all(
     nodes: &[usize],
     steps: &[testing::Step],
@@ -67,8 +67,8 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_lost_in_lesser_memories(steps in steps(), three: bool, which in 0..4usize) {
-        let (name, capability) = Capability::ALL[which];
+    fn nothing_is_lost_without_one_capability(steps in steps(), three: bool, lacking in 0..4usize) {
+        let (name, capability) = Capability::ALL[lacking];
         run_all(nodes(three), &steps, false, Some(name), |memory| memory.lacking(capability));
     }
 }
@@ -117,10 +117,9 @@ fn the_reference_keeps_to_the_contract() {
     });
 }
 
-/// Pages end in whatever state a policy has brought them: the first of each kind is given back
-/// again and again while the program thrashes.
+/// While the program thrashes, the first page in each state in turn is released.
 #[test]
-fn pages_end_in_every_state() {
+fn pages_can_be_released_in_every_state() {
     type Kind = (&'static str, fn(&ReferenceMemory, Page) -> bool);
     let kinds: [Kind; 7] = [
         ("copied", |memory, page| memory.copying() == Some(page)),
@@ -132,7 +131,7 @@ fn pages_end_in_every_state() {
         ("slow", |memory, page| memory.node_of(page) != NodeId::FAST),
     ];
     for pinned in [false, true] {
-        let mut ended = BTreeSet::new();
+        let mut released = BTreeSet::new();
         for (name, _) in POLICIES {
             for settings in all_settings(name).unwrap() {
                 let mut memory = ReferenceMemory::new(COSTS, &[10, 26], PAGES, false);
@@ -148,7 +147,7 @@ fn pages_end_in_every_state() {
                         .map(Page::new)
                         .find(|page| memory.mapped(*page) && is(&memory, *page));
                     if let Some(page) = page {
-                        ended.insert((*name, *kind));
+                        released.insert((*name, *kind));
                         drive(&mut memory, &mut *policy, &[testing::Step::Release(page.number())]);
                         assert!(!memory.mapped(page));
                     }
@@ -156,10 +155,13 @@ fn pages_end_in_every_state() {
             }
         }
         for (kind, _) in kinds {
-            assert!(ended.contains(&("ssp", kind)), "{kind}, pinned: {pinned}");
+            assert!(released.contains(&("ssp", kind)), "{kind}, pinned: {pinned}");
         }
         for (name, _) in POLICIES {
-            assert!(ended.contains(&(name, "fast")) && ended.contains(&(name, "slow")), "{name}");
+            assert!(
+                released.contains(&(name, "fast")) && released.contains(&(name, "slow")),
+                "{name}"
+            );
         }
     }
 }
@@ -173,7 +175,7 @@ fn policies_that_move_pages_promote_and_demote() {
 }
 
 #[test]
-fn a_policy_refuses_a_memory_that_it_cannot_do_with() {
+fn policies_refuse_memories_without_their_required_capabilities() {
     let refusing = |name| {
         let capability = Capability::ALL.iter().find(|(known, _)| *known == name).unwrap().1;
         run_all(&[10, 26], &[], false, Some(name), |memory| memory.lacking(capability))
@@ -185,7 +187,7 @@ fn a_policy_refuses_a_memory_that_it_cannot_do_with() {
 }
 
 #[test]
-fn knobs_are_checked() {
+fn knobs_are_complete_and_their_values_are_checked() {
     for (name, policy) in POLICIES {
         check(name, &Settings::default()).unwrap();
         let knobs = policy.all_knobs();
@@ -203,14 +205,14 @@ fn knobs_are_checked() {
         values: [(key.to_owned(), value.to_owned())].into(),
         scale: 1.0,
     };
-    let say = |name, settings: &Settings| check(name, settings).err().map(|e| e.to_string());
-    let said = say("nomad", &with("mqp_size", "3")).unwrap();
-    assert!(said.contains("knob nomad.mqp_size") && said.contains("`mpq_size`"), "{said}");
-    assert!(say("none", &with("x", "1")).unwrap().contains("no knobs"));
+    let error = |name, settings: &Settings| check(name, settings).unwrap_err().to_string();
+    let message = error("nomad", &with("mqp_size", "3"));
+    assert!(message.contains("knob nomad.mqp_size") && message.contains("`mpq_size`"), "{message}");
+    assert!(error("none", &with("x", "1")).contains("no knobs"));
     for (key, value) in [("scan_size", "3"), ("pagevec", "-1"), ("arm_demoted", "yes")] {
-        assert!(say("nomad", &with(key, value)).unwrap().contains(&format!("nomad.{key}")));
+        assert!(error("nomad", &with(key, value)).contains(&format!("nomad.{key}")));
     }
-    assert!(say("ssp", &with("notice", "psychic")).unwrap().contains("dirty-bit"));
+    assert!(error("ssp", &with("notice", "psychic")).contains("dirty-bit"));
     assert!(find("nomat").unwrap_err().to_string().contains("`nomad`"));
     let quarter = Settings { scale: 0.25, ..Settings::default() };
     let scan = scan::ScanKnobs::read(&quarter).unwrap();

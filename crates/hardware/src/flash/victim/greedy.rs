@@ -1,11 +1,11 @@
-//! Selects the block with the fewest valid pages; among equals, the one that has had that number
+//! Selects the block with the fewest valid pages; of several, the one that has had this number
 //! longest.
 
 use super::Victims;
 use crate::list::{Links, List};
 
-/// Lists of blocks by valid pages. Every operation takes constant time, except the search for the
-/// first list that is not empty, which starts at a known lower bound.
+/// A list of blocks for each number of valid pages. Operations take constant time, except the search
+/// for the first list that is not empty, which starts at a lower bound (`least`).
 #[derive(Debug)]
 pub struct Greedy {
     lists: Vec<List>,

@@ -1,13 +1,12 @@
-//! Selects a full block uniformly at random: the baseline with an exact theory of write
-//! amplification.
+//! Selects a full block uniformly at random: a baseline whose write amplification is known exactly.
 
 use nearfar_trace::generate::rng::Rng;
 
 use super::Victims;
 
-/// Full blocks, unordered. A draw may return a block whose pages are all valid; it is moved
-/// without effect, and another is drawn, as in the theory. After as many consecutive such draws as
-/// there are blocks, a block with an invalid page is selected, so that collection ends.
+/// Full blocks, unordered. As in the theory, a draw may return a block whose pages are all valid and
+/// whose collection frees nothing. After as many consecutive such draws as there are blocks, a block
+/// with an invalid page is selected, so that collection ends.
 #[derive(Debug)]
 pub struct Random {
     bag: Vec<u32>,

@@ -10,7 +10,6 @@ impl Lists {
     pub(super) fn inactive_is_low(&self, kind: usize) -> bool {
         let lengths = self.seen_lengths();
         let [inactive, active] = [lengths[2 * kind], lengths[2 * kind + 1]];
-        // At most the memory's size in bytes.
         let ratio = match (inactive + active).saturating_mul(self.bytes_per_page) >> 30 {
             0 => 1,
             gib => (10 * gib).isqrt(),
@@ -111,7 +110,7 @@ impl Lists {
         }
         let weights = [swappiness, MAX_SWAPPINESS - swappiness];
         let costs = self.cost.map(|cost| cost + self.cost.iter().sum::<u64>());
-        // Each below 600: the sum of `costs` is less than three times each of them.
+        // Each share is below 600, because the sum of `costs` is at most three times each cost.
         let shares = TYPES.map(|kind| weights[kind] * (costs[0] + costs[1] + 1) / (costs[kind] + 1));
         let scaled = |count: u64, share: u64| match count * share {
             // The usual case, without a slow division.
@@ -146,11 +145,11 @@ impl Lists {
         let (mut skipped, mut priority) = (false, PRIORITY);
         loop {
             // Above this priority no list has a page to scan.
-            let first = self.lengths().into_iter().fold(1, u64::max).ilog2();
+            let highest = self.lengths().into_iter().fold(1, u64::max).ilog2();
             if !self.inactive_is_low(ANON) {
-                priority = priority.min(first);
+                priority = priority.min(highest);
             }
-            if priority <= first {
+            if priority <= highest {
                 skipped |= self.shrink(priority, force, bits);
             } else {
                 self.shrink_active(ANON, self.batch, bits);

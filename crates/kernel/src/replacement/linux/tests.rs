@@ -1,9 +1,11 @@
+//! Tests of swappiness, code pages and samples.
+
 use std::collections::HashSet;
 
 use super::*;
 use crate::replacement::VecBits;
 
-/// Pages of each type; half of all fit in memory.
+/// Pages each of anonymous memory, file data and code; half of all fit in memory.
 const PAGES: u32 = 1024;
 
 /// Evictions of anonymous, file data and code pages under random references.
@@ -46,7 +48,7 @@ fn code_stays_longer_than_file_data() {
 }
 
 #[test]
-fn a_sample_has_its_share_of_what_is_a_number_of_pages() {
+fn batches_statistics_and_list_lengths_scale_with_a_sample() {
     let new = |frames, share| {
         let setup = Setup { frames, page_bytes: 4096, swappiness: 200, statistics_every: 100, share };
         Lists::new(setup)
@@ -71,7 +73,7 @@ fn a_sample_has_its_share_of_what_is_a_number_of_pages() {
 const MANY_PAGES: u32 = 1 << 17;
 const PARTS: u32 = 32;
 
-/// Faults under random references, by the page's remainder modulo [`PARTS`], of these pages alone.
+/// Faults under random references to the `sampled` pages, by page number modulo [`PARTS`].
 fn faults(sampled: impl Fn(u32) -> bool, frames: u64, share: f64) -> [u64; PARTS as usize] {
     let setup = Setup { frames, page_bytes: 4096, swappiness: 200, statistics_every: 1, share };
     let mut lists = Lists::new(setup);
@@ -81,7 +83,7 @@ fn faults(sampled: impl Fn(u32) -> bool, frames: u64, share: f64) -> [u64; PARTS
     for _ in 0..1_500_000 {
         draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let part = (draw >> 11) as f64 / (1u64 << 53) as f64;
-        // Low pages more often.
+        // References to low pages are more frequent.
         let page = (f64::from(MANY_PAGES) * part * part) as u32;
         if !sampled(page) {
             continue;
@@ -108,6 +110,7 @@ fn samples_fault_as_often_as_the_whole() {
         let samples: u64 = remainders.clone().flat_map(sample).sum();
         samples as f64 / whole as f64 - 1.0
     };
+    // With a share of 1, a sample counts as a whole memory.
     let (scaled, not_scaled) = (error(1.0 / 32.0), error(1.0));
     assert!(scaled.abs() < 0.005 && not_scaled > 0.01, "{scaled}, {not_scaled}");
 }

@@ -6,7 +6,7 @@ use super::{
 };
 
 impl Generations {
-    /// `try_to_inc_min_seq`.
+    /// `try_to_inc_min_seq`. Returns whether a generation was dropped.
     fn drop_empty(&mut self, swappiness: u64) -> bool {
         let first = usize::from(swappiness == 0);
         let mut seqs = self.min_seq;
@@ -75,7 +75,7 @@ impl Generations {
         if self.isolated.is_empty() && scanned < limit { 0 } else { scanned }
     }
 
-    /// `get_type_to_scan`: the first tiers of the two types.
+    /// `get_type_to_scan`, of which the first tiers of both types decide here.
     fn type_to_scan(&self, swappiness: u64) -> usize {
         let [anon, files] = &self.feedback;
         let refaulted =

@@ -29,9 +29,9 @@ impl Front {
 
     /// The first place of `page`.
     pub fn place(&self, page: u32) -> Option<usize> {
-        // From the top, where most are.
-        let (below, from_top) = self.ring.split_at(self.head);
-        from_top.iter().chain(below).position(|&other| other == page)
+        // From the top, where most pages are found.
+        let (wrapped, top) = self.ring.split_at(self.head);
+        top.iter().chain(wrapped).position(|&other| other == page)
     }
 
     /// Push `page` on top. Returns the page that no longer fits.

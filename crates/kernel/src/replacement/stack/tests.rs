@@ -1,3 +1,5 @@
+//! Tests of exact LRU. Only the first `skew` pages are written.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -66,7 +68,6 @@ const DISCARD: u8 = 3;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
-    /// Pages are freed and return; the stack is exact at every size.
     #[test]
     fn holes_are_free_frames_at_every_size(
         steps in prop::collection::vec(
@@ -96,9 +97,8 @@ proptest! {
     }
 }
 
-/// Slots are renumbered many times.
 #[test]
-fn survives_renumbering() {
+fn is_exact_when_slots_are_renumbered_many_times() {
     let mut stack = StackDistance::new();
     let mut state = 7u64;
     let refs: Vec<(u32, u8)> = (0..60_000)

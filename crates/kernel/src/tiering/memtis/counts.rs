@@ -1,10 +1,9 @@
-//! Sampled accesses by page, and how many frames have which count.
+//! Counts of sampled accesses by page, and their histogram in frames.
 
 use super::super::HUGE;
 
-/// Bins of a histogram.
 pub(super) const BINS: usize = 16;
-/// A sample of a base page counts as much as samples all over a huge page would.
+/// Weight of a sample of a base page; 1 for a huge page, which has the samples of 512 base pages.
 pub(super) const WEIGHT: u32 = HUGE;
 
 /// Frames by bin.

@@ -1,8 +1,8 @@
-//! Which huge pages Memtis splits: those with skewed accesses, as many as hits would gain.
+//! Which huge pages Memtis splits: the most skewed ones, in proportion to the expected gain in hits.
 //!
 //! Follows `check_transhuge_cooling`, `set_memcg_nr_split` and `update_pginfo` of its kernel. Base pages
-//! are counted as well. A sample of a base page that was hot before would be a hit with base pages; the
-//! share of such samples beyond that of the fast node's is the gain.
+//! are counted as well. A sample of a base page that was already hot would be a hit if all pages were
+//! base pages. The gain is the share of such samples, less the share of samples in the fast node.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -13,12 +13,12 @@ use super::{MemtisKnobs, base_pages};
 
 /// A base page that was hot at its last sample or halving: `may_hot`.
 const WAS_HOT: u8 = COUNTED << 1;
-/// Huge pages in this bin or above are hot all over.
+/// Huge pages in this bin or above are hot throughout, and are not split.
 const VERY_HOT: usize = 13;
 /// Most splits in a run of a migration thread: `deferred_split_scan_for_htmm`.
 const MAX_SPLITS: usize = 50;
 
-/// Samples since counts were last halved, and before: each halving counts half.
+/// Samples since counts were last halved, and earlier samples, whose number each halving halves.
 #[derive(Clone, Copy, Debug, Default)]
 struct Samples {
     now: u64,
@@ -38,16 +38,17 @@ pub(super) struct Splitter {
     /// By base page; empty until there is a huge page.
     counts: Counts,
     threshold: usize,
+    /// Samples in the fast node.
     fast: Samples,
-    base: Samples,
+    hot_base: Samples,
     /// `fast.before` before the last halving.
     fast_then: u64,
     since_split: u64,
     halvings: u32,
-    /// Huge pages with hot base pages; all huge pages by how skewed they are.
+    /// Huge pages with hot base pages, and the skews of those that are not hot throughout.
     in_use: u64,
     skews: Vec<(u32, Page)>,
-    wanted: bool,
+    must_choose: bool,
     has_split: bool,
     stopped: bool,
     queue: VecDeque<Page>,
@@ -115,7 +116,7 @@ impl Splitter {
         self.counts.of.is_empty()
     }
 
-    /// Set the count of a base page, and whether it was hot with `hot`.
+    /// Set the count of a base page, and [`WAS_HOT`] if the count `hot` reaches the threshold.
     fn count(&mut self, at: usize, count: u32, hot: u32) {
         self.counts.set(at, 1, count);
         let was_hot = if bin(hot) >= self.threshold { WAS_HOT } else { 0 };
@@ -130,7 +131,7 @@ impl Splitter {
             return;
         }
         let at = page.index();
-        self.base.now += u64::from(self.counts.flags[at] & WAS_HOT != 0);
+        self.hot_base.now += u64::from(self.counts.flags[at] & WAS_HOT != 0);
         let count = self.counts.of[at].saturating_add(WEIGHT);
         self.count(at, count, count);
     }
@@ -141,13 +142,13 @@ impl Splitter {
         self.halvings = self.halvings.saturating_add(1);
         self.fast_then = self.fast.before;
         self.fast.halve();
-        self.base.halve();
+        self.hot_base.halve();
         self.in_use = 0;
         self.skews.clear();
     }
 
-    /// Halve the counts of a mapping's base pages; its own was in bin `mapping`.
-    pub(super) fn cool(&mut self, page: Page, span: u32, mapping: usize, threshold: usize) {
+    /// Halve the counts of a mapping's base pages. The mapping's own count was in bin `own_bin`.
+    pub(super) fn cool(&mut self, page: Page, span: u32, own_bin: usize, threshold: usize) {
         if self.is_off() {
             return;
         }
@@ -160,7 +161,7 @@ impl Splitter {
         }
         if span > 1 && hot > 0 {
             self.in_use += 1;
-            if mapping < VERY_HOT {
+            if own_bin < VERY_HOT {
                 self.skews.push((skew_bin(squares / 11 / hot / hot), page));
             }
         }
@@ -169,7 +170,7 @@ impl Splitter {
     /// Counts were halved: decide whether to split, with `used` frames of memory and a fast node of
     /// `capacity`.
     pub(super) fn end_cooling(&mut self, used: u64, capacity: u64) {
-        if self.wanted || self.stopped || self.is_off() {
+        if self.must_choose || self.stopped || self.is_off() {
             return;
         }
         if self.since_split <= capacity.max(used >> self.period) {
@@ -181,7 +182,7 @@ impl Splitter {
             return;
         }
         self.has_split = false;
-        self.wanted = true;
+        self.must_choose = true;
     }
 
     /// The threshold of base pages is adapted; after a halving, huge pages to split are chosen.
@@ -191,9 +192,9 @@ impl Splitter {
             return;
         }
         self.threshold = self.threshold.min(lowest);
-        if std::mem::take(&mut self.wanted) {
+        if std::mem::take(&mut self.must_choose) {
             self.since_split = 0;
-            let gain = (self.base.before * 95 / 100).saturating_sub(self.fast.before);
+            let gain = (self.hot_base.before * 95 / 100).saturating_sub(self.fast.before);
             let halved = self.cooling_samples.checked_shr(self.halvings.saturating_sub(1)).unwrap_or(0);
             let samples = (2 * self.cooling_samples - halved).max(1);
             let pages = gain as f64 / samples as f64 * self.in_use as f64 * self.gain;
@@ -229,7 +230,7 @@ mod tests {
     use super::skew_bin;
 
     #[test]
-    fn bins_of_skew() {
+    fn skew_bins_are_those_of_get_skew_idx() {
         let bins = [0, 1, 2, 3, 4, 1023, 1024, 1025, 2048, 2049, u64::MAX].map(skew_bin);
         assert_eq!(bins, [0, 1, 2, 2, 3, 10, 11, 12, 12, 13, 20]);
     }

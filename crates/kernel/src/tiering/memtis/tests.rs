@@ -1,3 +1,5 @@
+//! Tests of Memtis: thresholds, counts and splits.
+
 use super::super::testing::{COSTS, ReferenceMemory, Step, drive, run, settings};
 use super::super::{Action, HUGE};
 use super::*;
@@ -24,9 +26,8 @@ fn everything_from_the_lowest_hot_bin_up_fits() {
     assert_eq!(fitting(&bins, 40), (BINS - 1, 0));
 }
 
-/// The histogram holds every mapping that was sampled or halved, once.
 #[test]
-fn the_histogram_adds_up() {
+fn the_histogram_has_each_sampled_or_halved_mapping_once() {
     let mut memory = ReferenceMemory::new(COSTS, &[10, 26], 24, false);
     let settings = settings("memtis").unwrap();
     let mut memtis = Memtis::new(MemtisKnobs::read(&settings).unwrap(), &mut memory);
@@ -39,9 +40,8 @@ fn the_histogram_adds_up() {
     assert!(memtis.samples > 60);
 }
 
-/// A new page keeps its count at the first halving only.
 #[test]
-fn a_new_page_is_halved_from_the_second_time_on() {
+fn the_count_of_a_new_page_is_halved_from_the_second_halving_on() {
     let mut memory = ReferenceMemory::new(COSTS, &[10, 26], 24, false);
     let knobs = MemtisKnobs::read(&settings("memtis").unwrap()).unwrap();
     let mut memtis = Memtis::new(MemtisKnobs { load_period: 0, store_period: 0, ..knobs }, &mut memory);

@@ -18,26 +18,24 @@ use super::super::{
 };
 use super::{PAGES, Step, steps};
 
-/// A world with a policy in charge, as the suite drives it.
+/// A world that runs a policy, as the suite drives it.
 pub trait Subject {
     /// The memory, between steps.
     fn memory(&self) -> &dyn Memory;
-    /// Whether others may have frames of a node that are free by its budget.
+    /// Whether other programs may use frames of a node that its budget counts as free.
     fn shares_nodes(&self) -> bool {
         false
     }
-    /// The next step of the program.
+    /// Run the next step of the program.
     ///
     /// # Panics
-    /// A read that does not return the last write, or an invariant of the world's that does not
-    /// hold.
+    /// A read does not return the last write, or the world violates one of its own invariants.
     fn step(&mut self, step: Step);
 }
 
 /// Creates the policy, wherever the world runs it.
 pub type Make = Box<dyn FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made> + Send>;
 
-/// An action, at a page of the program.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// [`Memory::arm_hint`].
@@ -84,7 +82,6 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..200)
 }
 
-/// A call of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hook {
     Allocated(Page),
@@ -105,20 +102,18 @@ struct Probe {
     next: usize,
     /// Actions that are left in this step.
     left: usize,
-    /// Copies under way: from where to where.
+    /// Copies in progress: from which node to which.
     copies: BTreeMap<Page, (NodeId, NodeId)>,
     /// Hooks called since the step began.
     called: Vec<Hook>,
     now: Time,
-    /// [`Subject::shares_nodes`].
     shares_nodes: bool,
-    /// Its thread runs periodically; otherwise only when woken.
+    /// Whether the policy's thread runs periodically; otherwise only when woken.
     goes_on: bool,
     /// Actions that were carried out.
     done: BTreeSet<&'static str>,
 }
 
-/// The visible state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PageState {
     mapped: bool,
@@ -131,7 +126,6 @@ struct PageState {
 }
 
 impl PageState {
-    /// Of a page that is not mapped.
     const UNMAPPED: Self = Self {
         mapped: false,
         node: NodeId::FAST,
@@ -163,32 +157,39 @@ struct View {
 }
 
 impl View {
-    /// Also checks the invariants.
+    /// The view of `mem`, whose invariants are checked.
     fn of(mem: &dyn Memory, copies: &BTreeMap<Page, (NodeId, NodeId)>) -> Self {
         let all = || (0..mem.page_limit().min(PAGES)).map(Page::new);
         let pages: Vec<PageState> = all().map(|page| PageState::at(mem, page)).collect();
         let mut used = vec![0; mem.nodes().into()];
         let mut from = Page::new(0);
-        for (page, look) in all().zip(&pages).filter(|(_, look)| look.mapped) {
+        for (page, state) in all().zip(&pages).filter(|(_, state)| state.mapped) {
             assert_eq!(mem.next_mapped(from), Some(page), "from {from:?}");
             assert_eq!((mem.span(page), mem.tenant_of(page)), (1, Tenant::ONLY), "{page:?}");
-            used[look.node.index()] += 1;
-            if let Some(shadow) = look.shadow {
-                assert!(shadow > look.node && look.protected && !look.dirty, "{page:?}: {look:?}");
+            used[state.node.index()] += 1;
+            if let Some(shadow) = state.shadow {
+                assert!(
+                    shadow > state.node && state.protected && !state.dirty,
+                    "{page:?}: {state:?}"
+                );
                 used[shadow.index()] += 1;
             }
             from = page.skip(1);
         }
         assert_eq!(mem.next_mapped(from), None, "from {from:?}");
-        for (page, look) in all().zip(&pages).filter(|(_, look)| !look.mapped) {
-            assert_eq!((*look, mem.span(page)), (PageState::UNMAPPED, 1), "{page:?} is not mapped");
+        for (page, state) in all().zip(&pages).filter(|(_, state)| !state.mapped) {
+            assert_eq!(
+                (*state, mem.span(page)),
+                (PageState::UNMAPPED, 1),
+                "{page:?} is not mapped"
+            );
         }
         for (page, (from, to)) in copies {
             assert_eq!(pages[page.index()].node, *from, "{page:?} has moved while it is copied");
             used[to.index()] += 1;
         }
         for (node, used) in NodeId::all(mem.nodes()).zip(&used) {
-            // A live memory has pages beyond its budget where there is room nowhere.
+            // A live memory exceeds a node's budget if no node has room.
             let free = mem.capacity(node).saturating_sub(*used);
             let tenant = mem.used(Tenant::ONLY, node);
             assert_eq!((mem.free(node), tenant), (free, *used), "free and used, {node:?}");
@@ -201,21 +202,21 @@ impl View {
     /// The first page with a shadow, from `page` on; `page` itself if there is none.
     fn shadowed_from(&self, page: Page) -> Page {
         let mut from = self.pages.iter().skip(page.index());
-        from.position(|look| look.shadow.is_some()).map_or(page, |past| page.skip(past as u32))
+        from.position(|state| state.shadow.is_some()).map_or(page, |past| page.skip(past as u32))
     }
 
-    /// The page is on the node `to`, as if it had just come there.
+    /// Change the state to that after `page` was moved to the node `to`.
     fn moved(&mut self, mem: &dyn Memory, page: Page, to: NodeId) {
-        let look = &mut self.pages[page.index()];
-        self.used[look.node.index()] -= 1;
+        let state = &mut self.pages[page.index()];
+        self.used[state.node.index()] -= 1;
         self.used[to.index()] += 1;
-        if let Some(shadow) = look.shadow {
+        if let Some(shadow) = state.shadow {
             self.used[shadow.index()] -= 1;
         }
-        *look = PageState {
+        *state = PageState {
             mapped: true,
             node: to,
-            dirty: look.dirty && to > look.node,
+            dirty: state.dirty && to > state.node,
             armed: to != NodeId::FAST && !mem.has(Capability::FarIsMapped),
             ..PageState::UNMAPPED
         };
@@ -223,7 +224,7 @@ impl View {
 }
 
 impl Probe {
-    /// The next actions, as far as any are left in this step.
+    /// Take the next `count` actions, or as many as are left in this step.
     fn act(&mut self, mem: &mut dyn Memory, thread: Thread, count: usize) {
         for _ in 0..count.min(self.left) {
             let act = self.acts[self.next % self.acts.len()];
@@ -233,65 +234,65 @@ impl Probe {
         }
     }
 
-    /// Act, and check the outcome against the contract.
+    /// Take an action, and check the outcome against the contract.
     fn check(&mut self, mem: &mut dyn Memory, thread: Thread, act: Act) {
         let before = View::of(mem, &self.copies);
         let (now, free) = (mem.now(), NodeId::all(mem.nodes()).map(|node| mem.free(node)));
         let free: Vec<u64> = free.collect();
         let act = match act {
-            // Few pages chosen at random have a shadow.
+            // Few random pages have a shadow.
             Act::Drop(page) => Act::Drop(before.shadowed_from(page)),
             Act::Remap(page) => Act::Remap(before.shadowed_from(page)),
             act => act,
         };
         let page = act.page();
-        let look = before.pages[page.index()];
+        let state = before.pages[page.index()];
         let copy = self.copies.get(&page).copied();
         let mut expected = before.clone();
-        let cannot_go = |to: NodeId| look.node == to || to.index() >= free.len();
+        let cannot_go = |to: NodeId| state.node == to || to.index() >= free.len();
         // The outcome, and whether the contract forbids the action.
-        let (outcome, wrong) = match act {
+        let (outcome, forbidden) = match act {
             Act::Arm(_) => {
                 expected.pages[page.index()].armed = true;
-                (self.request(mem, Request::ArmHint(page)), !look.mapped)
+                (self.request(mem, Request::ArmHint(page)), !state.mapped)
             }
             Act::Disarm(_) => {
                 mem.disarm_hint(page);
-                if look.mapped {
-                    let look = &mut expected.pages[page.index()];
-                    (look.armed, look.accessed) = (false, true);
+                if state.mapped {
+                    let state = &mut expected.pages[page.index()];
+                    (state.armed, state.accessed) = (false, true);
                 }
                 (Ok(()), false)
             }
             Act::Clear(_) => {
                 expected.pages[page.index()].accessed = false;
-                assert_eq!(mem.clear_accessed(page), look.accessed, "{act:?}");
+                assert_eq!(mem.clear_accessed(page), state.accessed, "{act:?}");
                 (Ok(()), false)
             }
             Act::Protect(_) => {
                 expected.pages[page.index()].protected = true;
-                (self.request(mem, Request::WriteProtect(page)), !look.mapped)
+                (self.request(mem, Request::WriteProtect(page)), !state.mapped)
             }
             Act::Unprotect(_) => {
                 expected.pages[page.index()].protected = false;
-                (mem.unprotect(page), !look.mapped || look.shadow.is_some())
+                (mem.unprotect(page), !state.mapped || state.shadow.is_some())
             }
             Act::Move(_, to) => {
-                let wrong = !look.mapped || cannot_go(to);
-                if !wrong {
+                let forbidden = !state.mapped || cannot_go(to);
+                if !forbidden {
                     expected.moved(mem, page, to);
                 }
-                (self.request(mem, Request::Move(page, to)), wrong)
+                (self.request(mem, Request::Move(page, to)), forbidden)
             }
             Act::Begin(_, to) => {
                 let outcome = mem.begin_copy(page, to, thread);
-                let wrong = !look.mapped || cannot_go(to) || look.shadow.is_some();
-                if outcome.is_ok() && !wrong {
+                let forbidden = !state.mapped || cannot_go(to) || state.shadow.is_some();
+                if outcome.is_ok() && !forbidden {
                     expected.pages[page.index()].dirty = false;
                     expected.used[to.index()] += 1;
-                    self.copies.insert(page, (look.node, to));
+                    self.copies.insert(page, (state.node, to));
                 }
-                (outcome, wrong)
+                (outcome, forbidden)
             }
             Act::Commit(_, keep) => {
                 let outcome = mem.commit_copy(page, keep);
@@ -300,10 +301,10 @@ impl Probe {
                     expected.used[to.index()] -= 1;
                     if commit == Commit::Done {
                         expected.moved(mem, page, to);
-                        let look = &mut expected.pages[page.index()];
-                        look.dirty = false;
+                        let state = &mut expected.pages[page.index()];
+                        state.dirty = false;
                         if keep {
-                            (look.protected, look.shadow) = (true, Some(from));
+                            (state.protected, state.shadow) = (true, Some(from));
                             expected.used[from.index()] += 1;
                         }
                         self.done.insert("commit");
@@ -312,26 +313,26 @@ impl Probe {
                 (outcome.map(|_| ()), copy.is_none_or(|(from, to)| keep && to > from))
             }
             Act::Remap(_) => {
-                if let Some(to) = look.shadow {
+                if let Some(to) = state.shadow {
                     expected.moved(mem, page, to);
                     expected.pages[page.index()].dirty = false;
                 }
-                (self.request(mem, Request::RemapToShadow(page)), look.shadow.is_none())
+                (self.request(mem, Request::RemapToShadow(page)), state.shadow.is_none())
             }
             Act::Drop(_) => {
                 expected.pages[page.index()].shadow = None;
-                if let Some(node) = look.shadow {
+                if let Some(node) = state.shadow {
                     expected.used[node.index()] -= 1;
                 }
                 let drop = Request::DropShadow(page, DropReason::Reclaimed);
-                (self.request(mem, drop), look.shadow.is_none())
+                (self.request(mem, drop), state.shadow.is_none())
             }
             Act::Split(_) => (mem.split(page), true),
         };
         assert_eq!(mem.now(), now, "{act:?}: time goes on within a hook");
         if let Err(refused) = outcome {
             let allowed = match (refused, act) {
-                (Refused::State, _) => wrong,
+                (Refused::State, _) => forbidden,
                 (Refused::NoFrame, Act::Move(_, to) | Act::Begin(_, to)) => {
                     self.shares_nodes || free.get(to.index()).is_none_or(|free| *free == 0)
                 }
@@ -343,10 +344,10 @@ impl Probe {
                 (Refused::Pinned, _) => true,
                 (Refused::NoFrame | Refused::Busy, _) => false,
             };
-            assert!(allowed, "{act:?} is refused with {refused:?}: {look:?}, free {free:?}");
+            assert!(allowed, "{act:?} is refused with {refused:?}: {state:?}, free {free:?}");
             expected = before;
         } else {
-            assert!(!wrong, "{act:?} is carried out: {look:?}");
+            assert!(!forbidden, "{act:?} is carried out: {state:?}");
             let moves = matches!(act, Act::Move(..) | Act::Begin(..) | Act::Remap(_));
             assert!(!moves || copy.is_none(), "{act:?}: it is being copied");
             self.done.insert(act.name());
@@ -355,7 +356,7 @@ impl Probe {
         assert_eq!(after, expected, "after {act:?}, {outcome:?}");
     }
 
-    /// By the method or, every other time, in a batch.
+    /// Call the method or, every other time, [`Memory::batch`].
     fn request(&self, mem: &mut dyn Memory, request: Request) -> Result<(), Refused> {
         if self.next.is_multiple_of(2) {
             let mut outcomes = vec![Ok(()); 3];
@@ -401,7 +402,6 @@ impl Act {
     }
 }
 
-/// The policy.
 struct Prober {
     probe: Arc<Mutex<Probe>>,
     thread: Thread,
@@ -475,14 +475,14 @@ impl Policy for Prober {
     }
 }
 
-/// From one step of the policy's thread to the next.
+/// Time between steps of the policy's thread.
 const STEP: Time = Time::from_ps(7_000_000);
 
 /// The suite: random programs in worlds that `start` makes from a policy and a seed for the world's
 /// other properties. Every action must be carried out in some of them.
 ///
 /// # Panics
-/// A world that does not keep to the contract; the least program that shows it.
+/// A world violates the contract. The message has the smallest program that shows this.
 pub fn suite<S: Subject>(cases: u32, start: impl Fn(Make, u64) -> S) {
     let done = RefCell::new(BTreeSet::new());
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
@@ -510,8 +510,8 @@ pub fn suite<S: Subject>(cases: u32, start: impl Fn(Make, u64) -> S) {
     assert!(done.borrow().iter().eq(&expected), "carried out: {:?}", done.borrow());
 }
 
-/// Run `steps` in the world that `start` makes with the policy, which acts as `acts` say; the kinds
-/// of action that were carried out (`commit`: a copy that moved its page).
+/// Run `steps` in the world that `start` makes with a policy that takes the actions `acts`. Returns the
+/// kinds of action that were carried out (`commit`: a copy that moved its page).
 fn conforms<S: Subject>(
     acts: &[Act],
     steps: &[Step],
@@ -530,44 +530,44 @@ fn conforms<S: Subject>(
         Ok((Box::new(Prober { probe: of_policy, thread }), vec![(thread, Time::default())]))
     }));
     locked(&probe).shares_nodes = world.shares_nodes();
-    let look = |world: &S| View::of(world.memory(), &locked(&probe).copies);
+    let view = |world: &S| View::of(world.memory(), &locked(&probe).copies);
     for step in steps {
-        let before = look(&world);
+        let before = view(&world);
         {
             let mut probe = locked(&probe);
             probe.called.clear();
             probe.left = ACTIONS;
         }
         world.step(*step);
-        let after = look(&world);
+        let after = view(&world);
         let first = locked(&probe).called.first().copied();
         let of = |page: u32| (Page::new(page % PAGES), before.pages[(page % PAGES) as usize]);
-        // The policy's thread may have come before.
+        // The policy's thread may have run first.
         let is_called = |called| first == Some(called) || first == Some(Hook::Work);
         match *step {
             Step::Read(page) | Step::Write(page) => {
-                let ((page, look), write) = (of(page), matches!(step, Step::Write(_)));
-                let called = if !look.mapped {
-                    // What was there before may be in the way.
+                let ((page, state), write) = (of(page), matches!(step, Step::Write(_)));
+                let called = if !state.mapped {
+                    // Other hooks, which make room, may come first.
                     locked(&probe).called.contains(&Hook::Allocated(page))
-                } else if look.armed {
+                } else if state.armed {
                     is_called(Hook::HintFault(page))
                 } else {
-                    !(write && look.protected) || is_called(Hook::WriteFault(page))
+                    !(write && state.protected) || is_called(Hook::WriteFault(page))
                 };
-                assert!(called, "{step:?} of {look:?}: {first:?} is called");
+                assert!(called, "{step:?} of {state:?}: {first:?} is called");
                 assert!(after.pages[page.index()].mapped, "{step:?}");
             }
             Step::Release(page) => {
-                let (page, look) = of(page);
+                let (page, state) = of(page);
                 let is_released = locked(&probe).called.contains(&Hook::Released(page));
-                assert_eq!(is_released, look.mapped, "{step:?}");
+                assert_eq!(is_released, state.mapped, "{step:?}");
                 assert!(!after.pages[page.index()].mapped, "{step:?}");
             }
             Step::Zeros | Step::Sleep => {}
         }
     }
-    // Whoever waits for a copy is woken when it is complete.
+    // Complete copies wake the thread.
     for _ in 0..16 {
         {
             let mut probe = locked(&probe);

@@ -10,7 +10,7 @@ mod reference;
 
 pub use reference::{Costs, ReferenceMemory};
 
-/// Costs at which copies are slow enough for writes to come between.
+/// Costs with which copies are slow enough for writes to happen during a copy.
 pub const COSTS: Costs = Costs {
     access: Time::from_ps(500_000),
     hint_fault: Time::from_ps(800_000),
@@ -20,19 +20,19 @@ pub const COSTS: Costs = Costs {
     migrate: Time::from_ps(1_100_000),
     wake: Time::from_ps(1_000_000),
 };
-/// How long a program's nap is.
+/// Duration of [`Step::Sleep`].
 pub const SLEEP_TIME: Time = Time::from_ps(50_000_000);
 /// Pages of the program that [`steps`] makes.
 pub const PAGES: u32 = 24;
 
-/// What a program does next. Page numbers are taken modulo the memory's.
+/// A step of a program. Page numbers are taken modulo the memory's page limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Load from a page.
     Read(u32),
     /// Store to a page.
     Write(u32),
-    /// Give a page back.
+    /// Release a page.
     Release(u32),
     /// Load from memory that was never written: the kernel's page of zeros.
     Zeros,
@@ -40,22 +40,22 @@ pub enum Step {
     Sleep,
 }
 
-/// A program: a hot set that moves, some writes, some pages given back (one by one, many at a time,
-/// or as soon as they were used), some naps.
+/// Random programs: a hot set that moves, some writes, some released pages (one by one, many at a
+/// time, or right after their use), some sleeps.
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let ends = (0..PAGES, 1..=PAGES)
+    let releases = (0..PAGES, 1..=PAGES)
         .prop_map(|(first, n)| (first..first + n).map(Step::Release).collect::<Vec<_>>());
-    let short = (0..PAGES, 1..30u32).prop_map(|(first, n)| {
+    let short_lived = (0..PAGES, 1..30u32).prop_map(|(first, n)| {
         let life =
             |page| [Step::Read(page), Step::Write(page), Step::Read(page), Step::Release(page)];
         (first..first + n).flat_map(life).collect()
     });
-    let part = prop_oneof![6 => used(), 1 => ends, 1 => short];
+    let part = prop_oneof![6 => hot_set(), 1 => releases, 1 => short_lived];
     prop::collection::vec(part, 1..10).prop_map(|parts| parts.concat())
 }
 
-/// A hot set in use.
-fn used() -> impl Strategy<Value = Vec<Step>> {
+/// References to a hot set, and a few others.
+fn hot_set() -> impl Strategy<Value = Vec<Step>> {
     (0..PAGES, 1..6u32, 1..120usize, 0..=10u32).prop_flat_map(|(at, hot, n, writes)| {
         let step = (0..10u32, 0..hot, 0..PAGES, 0..10u32, 0..100u32).prop_map(
             move |(far, near, any, write, rare)| {
@@ -73,7 +73,7 @@ fn used() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// The same all over a memory of four huge pages.
+/// Random programs that use a memory of four huge pages evenly.
 pub fn huge_steps() -> impl Strategy<Value = Vec<Step>> {
     let step = (0..4 * super::HUGE, 0..50u32).prop_map(|(page, kind)| match kind {
         0 => Step::Release(page),
@@ -84,8 +84,8 @@ pub fn huge_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..250)
 }
 
-/// A program that thrashes: all pages once, so that the first fill the fast node; then 8..24 over
-/// and over, `writes` of ten references stores.
+/// A program that thrashes: all pages once, so that the first fill the fast node; then pages 8 to 23
+/// repeatedly. Of ten references, `writes` are stores.
 pub fn thrashing(writes: u32) -> Vec<Step> {
     let hot = (0..6000u32).map(|i| (8 + i * 7 % 16, i * 13 % 10 < writes));
     let hot = hot.map(|(page, write)| if write { Step::Write(page) } else { Step::Read(page) });
@@ -102,7 +102,7 @@ pub fn settings(policy: &str) -> nearfar_trace::Result<Settings> {
     Ok(Settings { values: values.collect(), scale: 1.0 })
 }
 
-/// [`settings`], and for each choice that a knob has, the same with that one, by name.
+/// [`settings`], and a variant of them for each choice of each knob.
 ///
 /// # Errors
 /// No such policy.
@@ -118,7 +118,7 @@ pub fn all_settings(policy: &str) -> nearfar_trace::Result<Vec<Settings>> {
     Ok(all)
 }
 
-/// Run `steps` under a policy in `memory`, with a look at every invariant after each.
+/// Run `steps` under a policy in `memory`, and check all invariants after each.
 ///
 /// # Panics
 /// A read that does not return the last write, or an invariant that does not hold.
@@ -165,7 +165,7 @@ pub fn run(
     memory
 }
 
-/// What a policy does to a program that [thrashes](thrashing).
+/// The actions of a policy while a program [thrashes](thrashing).
 pub fn thrash(name: &str, writes: u32) -> Vec<Action> {
     let settings = settings(name).unwrap_or_else(|error| panic!("{error}"));
     let memory = run(name, &settings, &[10, 26], &thrashing(writes), false);

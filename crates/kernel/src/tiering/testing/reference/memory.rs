@@ -1,4 +1,4 @@
-//! The contract of [`Memory`], as literally as it can be written.
+//! [`Memory`] for the reference implementation, as literally as the contract can be written.
 
 use super::super::super::{
     Action, Capability, Commit, Context, DropReason, Limit, Memory, NodeId, Page, Refused, Tenant,
@@ -138,7 +138,7 @@ impl Memory for ReferenceMemory {
         }
         let (from, old) = (mapping.node, mapping.frames.clone());
         let new = self.take(to, old.len()).ok_or(Refused::NoFrame)?;
-        // The worst case: whatever is written from now on is not in the copy.
+        // The worst case: the copy misses all writes from now on.
         self.copy(from, &old, to, &new);
         let mapping = self.mapping_mut(page)?;
         mapping.dirty = false;
@@ -241,8 +241,8 @@ impl Memory for ReferenceMemory {
 
     fn sample_every(&mut self, loads: u64, stores: u64) {
         if self.has(Capability::Samples) {
-            self.periods = [loads, stores];
-            self.left = self.periods;
+            self.sample_periods = [loads, stores];
+            self.until_sample = self.sample_periods;
         }
     }
 }

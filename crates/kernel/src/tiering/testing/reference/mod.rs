@@ -1,10 +1,10 @@
 //! A memory that is slow, small and obviously right: the reference implementation of [`Memory`].
 //!
-//! It is the contract written as data structures: frames that hold content, a map of pages, a frame
-//! list for every shadow and every copy under way. The content of a frame is the number of the last
-//! write that reached it, so a read that does not return the last write is seen at once. Each
-//! action has a flat cost. Tests compare the simulator with it, decision by decision. Beyond what
-//! the simulated machine does, it can lack capabilities, pin pages, and copy in the background.
+//! Its data structures follow the contract: frames that hold content, a map of pages, a frame list for
+//! every shadow and every copy in progress. The content of a frame is the number of the last write
+//! that reached it, so a read that does not return the last write is detected at once. Each action
+//! has a fixed cost. Tests compare the decisions in the simulator with those in this memory. Unlike
+//! the simulator, it can lack capabilities, pin pages, and copy in the background.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use super::super::{
 
 mod memory;
 
-/// What things cost here; the same on every node.
+/// Durations, the same on every node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Costs {
     /// A reference.
     pub access: Time,
-    /// A hint fault, without what the policy does.
+    /// A hint fault, without the policy's actions.
     pub hint_fault: Time,
-    /// A write-protect fault, without what the policy does.
+    /// A write-protect fault, without the policy's actions.
     pub write_fault: Time,
-    /// Looking at or changing one entry of the page table, freeing a shadow, releasing a page.
+    /// Reading or changing one entry of the page table, freeing a shadow, releasing a page.
     pub entry: Time,
     /// Copying a frame.
     pub copy: Time,
@@ -48,16 +48,14 @@ struct Mapping {
     copy: Option<Copy>,
 }
 
-/// A copy under way.
 #[derive(Debug)]
 struct Copy {
     node: NodeId,
     frames: Vec<usize>,
-    /// When it is complete; never while the event that began it goes on.
+    /// When the copy is complete; never before the event that began it has ended.
     complete: Time,
 }
 
-/// A thread of the policy.
 #[derive(Debug)]
 struct Worker {
     thread: Thread,
@@ -95,14 +93,14 @@ pub struct ReferenceMemory {
     event: Time,
     /// Cost of the current event so far.
     charged: Time,
-    periods: [u64; 2],
-    left: [u64; 2],
+    sample_periods: [u64; 2],
+    until_sample: [u64; 2],
     lacking: Vec<Capability>,
     pins: Option<Pins>,
     copy_delay: Option<Time>,
     /// Latency of a load by node; the cost of an access if empty.
     pub latencies: Vec<Time>,
-    /// Everything that happened, in order.
+    /// Actions of the policy, by time of their events.
     pub actions: Vec<(Time, Action)>,
 }
 
@@ -132,8 +130,8 @@ impl ReferenceMemory {
         self
     }
 
-    /// Copies go on in the background: they cost nobody time, and are complete this long after the
-    /// event that began them.
+    /// Copy in the background: copies are charged to no one, and are complete this long after the event
+    /// that began them.
     #[must_use]
     pub fn copying_for(mut self, delay: Time) -> Self {
         self.copy_delay = Some(delay);
@@ -285,7 +283,7 @@ impl ReferenceMemory {
         Err(Refused::NoFrame)
     }
 
-    /// The program gives back the mapping that base page `at` belongs to, if there is one.
+    /// The program releases the mapping that base page `at` belongs to, if there is one.
     pub fn release(&mut self, policy: &mut dyn Policy, at: Page) {
         self.run_due(policy, self.clock, true);
         self.event = self.clock;
@@ -309,7 +307,7 @@ impl ReferenceMemory {
     /// The program references base page `at`; what a load returns is checked.
     ///
     /// # Errors
-    /// A description of a lost write, a page that is never let go, or memory that is full.
+    /// A description of a lost write, endless faults, or full memory.
     pub fn access(&mut self, policy: &mut dyn Policy, at: Page, write: bool) -> Result<(), String> {
         for _ in 0..10_000 {
             self.run_due(policy, self.clock, true);
@@ -339,15 +337,15 @@ impl ReferenceMemory {
         Err(format!("{at:?} faults for ever"))
     }
 
-    /// The program reads the kernel's page of zeros: it lies in the fast node, no policy knows it.
+    /// The program reads the kernel's page of zeros, which is in the fast node and hidden from policies.
     pub fn read_zeros(&mut self, policy: &mut dyn Policy) {
         self.run_due(policy, self.clock, true);
         self.event = self.clock;
         self.charge(self.costs.access);
-        if self.periods[0] > 0 {
-            self.left[0] -= 1;
-            if self.left[0] == 0 {
-                self.left[0] = self.periods[0];
+        if self.sample_periods[0] > 0 {
+            self.until_sample[0] -= 1;
+            if self.until_sample[0] == 0 {
+                self.until_sample[0] = self.sample_periods[0];
             }
         }
         self.end_event();
@@ -360,7 +358,7 @@ impl ReferenceMemory {
         copied.next().map(|(number, _)| Page::new(*number))
     }
 
-    /// A reference that goes through.
+    /// A reference that does not fault.
     fn reference(&mut self, page: Page, at: Page, write: bool) -> Result<(), String> {
         let bits = self.has(Capability::AccessedBits);
         let armed = self.arrives_armed(self.node_of(page));
@@ -386,13 +384,13 @@ impl ReferenceMemory {
     /// Sample the reference that was just made, if it is its turn.
     fn sample(&mut self, policy: &mut dyn Policy, page: Page, at: Page, write: bool) {
         let kind = usize::from(write);
-        if self.periods[kind] == 0 {
+        if self.sample_periods[kind] == 0 {
             return;
         }
-        self.left[kind] -= 1;
-        if self.left[kind] == 0 {
-            self.left[kind] = self.periods[kind];
-            // A reference is sampled when it is over.
+        self.until_sample[kind] -= 1;
+        if self.until_sample[kind] == 0 {
+            self.until_sample[kind] = self.sample_periods[kind];
+            // A reference is sampled after its event.
             self.end_event();
             self.event = self.clock;
             policy.sample(self, page, at, write);
@@ -443,7 +441,8 @@ impl ReferenceMemory {
         true
     }
 
-    /// Run threads that are due by `until`, the earliest first; those of the program only if `program`.
+    /// Run threads that are due by `until`, the earliest first. Threads with [`Context::Program`] only
+    /// run if `program`.
     fn run_due(&mut self, policy: &mut dyn Policy, until: Time, program: bool) {
         let mut until = until;
         loop {
