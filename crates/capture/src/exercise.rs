@@ -13,11 +13,11 @@ use crate::schedule::Schedule;
 use crate::shared::Shared;
 use crate::streams::{Remaining, Streams};
 
-/// Streams that inputs write to.
+/// Number of streams that inputs write to.
 const STREAMS: usize = 4;
 /// Maximum records per input.
 const MAX_RECORDS: u64 = 1 << 16;
-/// Turns within which the receiver must finish.
+/// Calls of [`Streams::drain`] within which the receiver must finish.
 const TURNS: usize = 64;
 
 /// The unread part of an input; zeros follow its end.
@@ -47,9 +47,9 @@ impl Input<'_> {
     }
 }
 
-/// Clear `shared`, write what `bytes` say to it, and receive a trace into the folder `dir`.
-/// `plugin` acts as the plugin, before anything else is written (`true`) and at the end. Returns
-/// whether the plugin could have written it all.
+/// Clear `shared`, write to it as `bytes` say, and receive a trace into the folder `dir`. `plugin`
+/// plays the plugin's part: before anything else is written (`true`), and at the end (`false`).
+/// Returns whether the trace has records and the receiver rejected nothing.
 ///
 /// # Panics
 /// The trace cannot be read.
@@ -122,7 +122,7 @@ fn receive(
         }
     }
     plugin(input, false);
-    // As in `drive`, forged streams are not waited for.
+    // As in `run::drive`, do not wait for forged streams to end.
     let ended = (0..TURNS).try_fold(false, |ended, _| {
         let remaining = streams.drain(pid, &mut |_, _| true)?;
         Ok(ended || remaining == Remaining::None || streams.recording.out.stop_reason.is_some())

@@ -104,7 +104,7 @@ pub enum Start {
     After(TimeSpan),
     /// A signal.
     On(Signal),
-    /// What a virtual machine says.
+    /// The start condition of a virtual machine.
     Guest(VmStart),
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Schedule {
     /// Catches the signal of `start`.
     _signal: Option<SignalHandler>,
     stop: Option<Duration>,
-    /// Start of the program, later of the recording.
+    /// When the program began, or the recording once it has begun.
     since: Option<Instant>,
 }
 
@@ -155,8 +155,8 @@ impl Schedule {
         self.start.as_ref()
     }
 
-    /// Check clock and signals, those of a virtual machine included. What the program has written by
-    /// now precedes the change that is due.
+    /// The change that is due, by the clock and signals (a virtual machine's included). Words that
+    /// are already written precede the change.
     pub fn due(&self, guest: Option<&Signals>) -> Due {
         let reached = |time| self.since.is_some_and(|since| since.elapsed() >= time);
         if guest.is_some_and(Signals::ends) {
@@ -187,7 +187,7 @@ pub(crate) enum Due {
 }
 
 impl TimeSpan {
-    /// Its length.
+    /// The duration.
     pub fn time(&self) -> Duration {
         self.time
     }

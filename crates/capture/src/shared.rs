@@ -64,7 +64,7 @@ impl Shared {
         // SAFETY: mapped above, and unmapped when this value, which lends it, is dropped.
         let memory = unsafe { Memory::new(start) };
         let mut shared = Self { liveness: None, memory, file };
-        // SAFETY: ends before the memory is unmapped.
+        // SAFETY: `drop` ends the liveness before it unmaps the memory.
         shared.liveness = Some(unsafe { Liveness::own(&shared.header().receiver) }?);
         shared.init(flags);
         Ok(shared)
@@ -169,7 +169,7 @@ impl Drop for Shared {
     }
 }
 
-/// Reads the words that a stream's writer has published, and frees their room.
+/// Reads the words that a stream's writer has published, and makes room in its ring.
 #[derive(Debug)]
 pub struct StreamReader<'a> {
     slot: &'a Slot,

@@ -21,7 +21,7 @@ pub(crate) enum Target<'a> {
 pub(crate) struct Launch {
     pub command: Command,
     pub emulator: PathBuf,
-    /// Those of a virtual machine.
+    /// Console and port of a virtual machine; `None` for a program.
     pub connections: Option<Connections>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// What the trace says of it.
+    /// Its description in the trace.
     pub fn describe(&self) -> String {
         match self {
             Self::Program(program) => format!("qemu-{} with the nearfar plugin", program.arch),

@@ -1,5 +1,5 @@
 //! A virtual machine under QEMU's system emulation: its options, its console, and the port by which
-//! the guest says what to record.
+//! the guest controls recording.
 //!
 //! The guest writes lines to the virtio port `nearfar`:
 //!
@@ -8,7 +8,7 @@
 //! * `symbol ADDRESS NAME`, as in `/proc/kallsyms`, and `btf BYTES`, followed by the contents of
 //!   `/sys/kernel/btf/vmlinux`: needed to distinguish tasks; before `start`.
 //! * `start`: what follows is to be recorded. The guest waits for a line in return.
-//! * `stop STATUS`: the end of that, and the exit status of the command. The machine then ends.
+//! * `stop STATUS`: recording is to end; the exit status of the command. The machine then ends.
 
 mod guest;
 mod ports;
@@ -60,18 +60,19 @@ pub struct Vm {
     pub cpus: u64,
     /// When recording begins.
     pub start: VmStart,
-    /// How long that may take.
+    /// Maximum time until then.
     pub boot: Duration,
 }
 
-/// QEMU's processor and machine, where its RAM begins, and how much of it is there at most; the rest
-/// is above 4 GiB.
+/// The QEMU for an architecture, and its options.
 struct Machine {
     /// Debian's package of the QEMU.
     package: &'static str,
     processor: &'static str,
     machine: &'static str,
+    /// Guest-physical address at which RAM begins.
     low: u64,
+    /// Maximum bytes of RAM from there; the rest begins at 4 GiB.
     max_low: u64,
 }
 
@@ -106,7 +107,7 @@ impl Vm {
         self.memory.min(machine(self.arch).max_low)
     }
 
-    /// The guest-physical address of this byte of RAM.
+    /// The guest-physical address of byte `offset` of RAM.
     fn address(&self, offset: u64) -> u64 {
         match offset.checked_sub(self.low_bytes()) {
             None => machine(self.arch).low + offset,
@@ -121,13 +122,13 @@ impl Vm {
         ranges.into_iter().filter(|range| range.1 > 0).collect()
     }
 
-    /// The argument of the plugin ([`Self::address`]).
+    /// The plugin's argument `ram`, from which it computes [`Self::address`].
     fn plugin_argument(&self) -> String {
         let low = machine(self.arch).low;
         format!("ram={}:{low}:{}:{}", self.memory, self.low_bytes(), 4 * GIB)
     }
 
-    /// What the trace says of it.
+    /// Its description in the trace.
     pub(crate) fn describe(&self) -> String {
         let memory = self.memory / (1 << 20);
         let noun = if self.cpus == 1 { "processor" } else { "processors" };
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn ram_beyond_two_gib_is_above_the_hole() {
+    fn x86_ram_beyond_two_gib_begins_at_four_gib() {
         let small = vm("x86_64", GIB);
         assert_eq!((small.ranges(), small.address(5)), (vec![(0, GIB)], 5));
         let large = vm("x86_64", 6 * GIB);
