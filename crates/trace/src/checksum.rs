@@ -146,7 +146,7 @@ mod tests {
 
     /// The output of `xxh128sum` (xxHash 0.8).
     #[test]
-    fn it_is_the_checksum_of_other_tools() {
+    fn checksums_equal_those_of_xxh128sum() {
         for (bytes, digits) in
             [("", "99aa06d3014798d86001c324468d497f"), ("abc", "06b05ab6733a618578af5f94892f3950")]
         {

@@ -15,11 +15,11 @@ pub enum Kind {
     Store = 1,
     /// The program fetched a run of consecutive instructions (`size` bytes of code).
     Fetch = 2,
-    /// The kernel read memory: for the program (page cache on `read`, user buffer on `write`), or,
-    /// in a virtual machine, at all.
+    /// The kernel read memory for the program (page cache on `read`, user buffer on `write`); in a
+    /// virtual machine, any load of the kernel.
     KernelLoad = 3,
-    /// The kernel wrote memory: for the program (user buffer on `read`, page cache on `write`), or,
-    /// in a virtual machine, at all.
+    /// The kernel wrote memory for the program (user buffer on `read`, page cache on `write`); in a
+    /// virtual machine, any store of the kernel.
     KernelStore = 4,
     /// The kernel of a virtual machine fetched a run of consecutive instructions.
     KernelFetch = 5,
@@ -58,7 +58,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether instructions are fetched.
+    /// Whether the reference fetches instructions.
     pub fn fetches(self) -> bool {
         KindSet::FETCHES.contains(self)
     }
@@ -140,8 +140,8 @@ impl KindSet {
     }
 }
 
-/// Address of the last byte of a reference of `size` bytes at `addr`. At least one byte counts as
-/// touched, and none beyond the end of memory.
+/// Address of the last byte of a reference of `size` bytes at `addr`. A size of 0 counts as 1, and
+/// the address saturates at the end of memory.
 #[inline(always)]
 pub fn last_byte(addr: u64, size: impl Into<u64>) -> u64 {
     addr.saturating_add(size.into().max(1) - 1)
@@ -249,7 +249,7 @@ pub struct NarrowBatch<'a> {
     pub size: &'a [u8],
     /// Instruction gaps.
     pub instr: &'a [u8],
-    /// The thread of all of them.
+    /// Index of the thread of all records.
     pub thread: u32,
 }
 

@@ -232,7 +232,7 @@ mod tests {
     use crate::record::Kind;
 
     #[test]
-    fn a_part_has_its_name_only_when_it_can_be_listed() {
+    fn a_part_is_not_renamed_if_trace_json_cannot_be_written() {
         for threads in [0, 1, 2] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("a.trace");
@@ -251,7 +251,7 @@ mod tests {
                 instr: 1,
             };
             (0..ROW_GROUP).for_each(|at| writer.push(record(at)).unwrap());
-            // Other threads may be slow.
+            // Wait for the encoding threads.
             while Info::load(&path).unwrap().parts.is_empty() {
                 std::thread::yield_now();
             }

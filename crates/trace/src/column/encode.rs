@@ -125,7 +125,7 @@ impl Encoder {
     /// Encode `group`. It must be cleared before it is filled again.
     pub fn encode(&mut self, group: &mut Group) -> Result<EncodedGroup> {
         let records = group.len();
-        // Before the columns become pages, which are padded.
+        // Count before the columns become pages, which are padded.
         let by_kind = group.by_kind();
         let mut pages = std::mem::take(&mut group.further_pages);
         let addr = self.addr_column(group, &mut pages)?;
@@ -219,7 +219,7 @@ impl Encoder {
         }
     }
 
-    /// Threads, which are looked up once per run.
+    /// `thread`. Looks up each index once per run.
     fn thread_column(&mut self, runs: &[(u32, usize)]) -> Result<Column> {
         let rows = runs.iter().map(|&(_, length)| length).sum();
         let mut entries: Vec<u32> = runs.iter().map(|&(thread, _)| thread).collect();
@@ -444,7 +444,7 @@ mod tests {
         }
 
         #[test]
-        fn pages_are_those_of_a_map(
+        fn pages_and_kinds_agree_with_a_map(
             records in prop::collection::vec((0u64..1 << 26, 0u8..5, any::<bool>()), 0..2000),
         ) {
             let top = |top: bool| if top { u64::MAX - (1 << 26) } else { 0 };

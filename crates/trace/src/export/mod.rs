@@ -2,7 +2,7 @@
 //!
 //! A format is one file with an [`Exporter`] and one line in [`EXPORTERS`]. The table in
 //! `docs/formats.md`, which says what each format loses, is generated from it. The output is
-//! written to a temporary file and renamed, so that a failed export leaves none.
+//! written to a temporary file and renamed, so that a failed export leaves no file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -123,7 +123,7 @@ pub trait Exporter: Sync {
 pub trait Encoder {
     /// Append one reference.
     fn put(&mut self, record: Record) -> io::Result<()>;
-    /// Write the rest.
+    /// Write what is buffered.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
@@ -186,7 +186,7 @@ pub fn export(
         ));
     }
     let (target, output) = if stdout {
-        // Rust's own stream ignores writes that fail because it is closed.
+        // Rust's `Stdout` ignores writes to a closed descriptor.
         let stream = io::stdout().as_fd().try_clone_to_owned();
         let stream =
             stream.map_err(|e| Error::io(Path::new("standard output"), "cannot open", &e))?;

@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use super::{Encoder, Exporter, Options, Target};
 use crate::record::{Record, last_byte};
 
+/// Bytes of a request, and the offset of `next` in it.
 const SIZE: u64 = 24;
 const NEXT_AT: u64 = 16;
 /// Requests whose `next` can still be set in memory.
@@ -64,7 +65,7 @@ pub(super) struct Requests {
     written: u64,
     /// The last request for each page.
     last: FxHashMap<u64, u64>,
-    /// Number and `next` of requests that are already in the file.
+    /// Number and `next` of requests in the file whose `next` is still to be written.
     late: Vec<(u64, i64)>,
 }
 

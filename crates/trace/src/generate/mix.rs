@@ -122,8 +122,9 @@ impl Walk for Blend {
 
 struct Phases {
     walks: Vec<Box<dyn Walk>>,
-    /// End of each part's run within a period.
+    /// End of each part's run within a cycle.
     ends: Vec<u64>,
+    /// References so far in the cycle.
     at: u64,
     current: usize,
 }

@@ -143,7 +143,7 @@ impl Options for Request {
     }
 }
 
-/// The options of single generators, each once, with the names of the generators that take it.
+/// The options of single generators, without duplicates, each with the generators that take it.
 fn own_specs() -> Vec<Spec> {
     let mut specs: Vec<Spec> = Vec::new();
     for spec in GENERATORS.iter().flat_map(|generator| generator.options()) {

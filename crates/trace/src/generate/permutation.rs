@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_differ_and_neighbours_separate() {
+    fn permutations_differ_by_key_and_separate_neighbours() {
         let (first, second) = (Permutation::new(1 << 20, 1), Permutation::new(1 << 20, 2));
         let same = (0..1 << 20).filter(|&i| first.apply(i) == second.apply(i)).count();
         assert!(same < 20, "{same} images in common");

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn published_values() {
+    fn outputs_are_the_published_values() {
         let mut rng = Rng { state: [1, 2, 3, 4] };
         let first: Vec<_> = (0..5).map(|_| rng.next_u64()).collect();
         assert_eq!(

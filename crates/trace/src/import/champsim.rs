@@ -19,6 +19,7 @@ pub struct ChampSim {
     size: usize,
     stores: std::ops::Range<usize>,
     loads: std::ops::Range<usize>,
+    /// Offset of the address-space id.
     space: Option<usize>,
 }
 
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn cloudsuite_has_other_places_and_processes() {
+    fn cloudsuite_has_other_offsets_and_processes() {
         let mut first = instruction(96, 0x40_1000, [0, 0], &[(24, 0x10), (80, 0x30)]);
         first[88] = 7;
         let second = instruction(96, 0x40_1000, [0, 0], &[]);

@@ -139,8 +139,8 @@ impl Input<'static> {
 }
 
 impl<'a> Input<'a> {
-    /// Wrap a stream, called `place` in errors. It is decompressed if it begins like a compression
-    /// that is known.
+    /// Wrap a stream, called `place` in errors. It is decompressed if it begins with the signature of
+    /// a known compression.
     pub fn new(place: impl Into<String>, mut raw: Box<dyn Read + 'a>) -> Result<Self> {
         let place = place.into();
         let broken = |e: io::Error| Error::input(&place, format!("cannot read: {e}"), remedy(&e));
@@ -201,7 +201,7 @@ impl<'a> Input<'a> {
                 Ok(0) => self.ended = true,
                 Ok(count) => self.end += count,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                // The error of one of several files.
+                // An error of `Merged`, which names the file.
                 Err(e) if e.get_ref().is_some_and(|inner| inner.is::<Error>()) => {
                     return Err(e
                         .downcast::<Error>()

@@ -2,9 +2,9 @@
 //!
 //! A format is one file with an [`Importer`] and one line in [`IMPORTERS`]. It defines how its
 //! stream is split into frames (lines, or records of a fixed size) and turns a frame into
-//! references. The rest is here: decompression, bounded lines, error positions, `--skip-bad`,
-//! `--max-refs`, truncated files and format detection. The table of formats in `docs/formats.md` is
-//! generated from [`IMPORTERS`].
+//! references. This module does the rest: decompression, bounded lines, error positions,
+//! `--skip-bad`, `--max-refs`, truncated files and format detection. The table of formats in
+//! `docs/formats.md` is generated from [`IMPORTERS`].
 
 use std::borrow::Cow;
 use std::path::Path;
