@@ -43,17 +43,14 @@ thread_local! {
     static RESERVED: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
-/// Set the virtual CPU of the calling thread.
 pub fn set_current_vcpu(vcpu: u32) {
     CURRENT_VCPU.set(vcpu);
 }
 
-/// Set the pid of this process in the receiver's namespace.
 pub fn set_process_id(pid: u32) {
     PROCESS_ID.store(pid, Relaxed);
 }
 
-/// The pid of this process in the receiver's namespace.
 pub fn process_id() -> u32 {
     PROCESS_ID.load(Relaxed)
 }
@@ -65,7 +62,6 @@ fn query_process_id() -> u32 {
     target.and_then(|target| target.to_str()?.parse().ok()).unwrap_or_else(std::process::id)
 }
 
-/// The virtual CPU of the calling thread.
 pub fn current_vcpu() -> u32 {
     CURRENT_VCPU.get()
 }
@@ -112,7 +108,6 @@ impl Recorder {
         RECORDER.get()
     }
 
-    /// The slot of `vcpu`.
     #[inline(always)]
     pub fn slot_pointer(&self, vcpu: u32) -> &AtomicPtr<Slot> {
         &self.slot_pointers[vcpu as usize % VCPUS]
@@ -132,7 +127,6 @@ impl Recorder {
         !self.off.load(Relaxed)
     }
 
-    /// Whether child processes are recorded.
     pub fn follows_children(&self) -> bool {
         self.header().flags.load(Relaxed) & FOLLOW != 0
     }
@@ -328,7 +322,6 @@ pub fn in_background(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// End this process.
 pub fn end_process() {
     // SAFETY: `kill` does not end the first process of a pid namespace.
     unsafe {

@@ -157,7 +157,6 @@ pub fn is_on() -> bool {
     ON.load(Relaxed)
 }
 
-/// Whether fetches are recorded.
 fn has_fetches(recorder: &Recorder) -> bool {
     recorder.header().flags.load(Relaxed) & FETCH != 0
 }
@@ -191,7 +190,6 @@ pub fn begin_counts(recorder: &Recorder, vcpu: c_uint) {
     }
 }
 
-/// The sample.
 pub struct Sample;
 
 impl Recording for Sample {
@@ -363,7 +361,6 @@ fn toggle_burst_if_due(vcpu: c_uint, counts: &Counts) {
     }
 }
 
-/// Begin or end a burst.
 #[cold]
 fn toggle_burst(vcpu: c_uint, counts: &Counts) {
     let Some(recorder) = Recorder::installed() else { return };

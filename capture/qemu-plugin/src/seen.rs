@@ -47,7 +47,6 @@ pub static LIMITS: AtomicPtr<Limits> = AtomicPtr::new(null_mut());
 pub static ZEROS: AtomicPtr<Limits> = AtomicPtr::new(null_mut());
 static FLAGS: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 
-/// Map the tables.
 pub fn install() -> io::Result<()> {
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     LIMITS.store(map(PAGES * size_of::<Limits>(), writable)?.as_ptr().cast(), Relaxed);

@@ -49,7 +49,6 @@ impl Stream {
         self.slot.position()
     }
 
-    /// Write one word.
     #[inline(always)]
     pub fn put(&mut self, word: u64) {
         let cursor = self.slot.cursor.load(Relaxed);
@@ -159,7 +158,6 @@ impl Stream {
         }
     }
 
-    /// End the fence.
     pub fn end_fence(&mut self) {
         self.control(tag::FENCE_END, &[]);
     }

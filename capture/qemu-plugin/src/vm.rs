@@ -261,7 +261,6 @@ extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
     }
 }
 
-/// A task of the guest.
 #[derive(Clone, Copy, Default)]
 struct Task {
     /// Guest-physical address of its `struct task_struct`; 0 if it is not known.

@@ -31,7 +31,6 @@ impl Mapping {
 pub struct AddressSpace(BTreeMap<u64, (u64, Mapping)>);
 
 impl AddressSpace {
-    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -29,7 +29,6 @@ impl Input<'_> {
         self.0.is_empty()
     }
 
-    /// The next byte.
     pub fn byte(&mut self) -> u8 {
         let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
         self.0 = rest;

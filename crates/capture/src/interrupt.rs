@@ -10,11 +10,9 @@ pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// What the user wants done with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Go on.
     Continue,
     /// End the program by this signal, by default SIGINT. The second time, kill it.
     End(Option<i32>),
-    /// Kill the program.
     Kill,
 }
 
@@ -65,7 +63,6 @@ impl<'a> Interrupter<'a> {
         self.killed
     }
 
-    /// Poll now.
     pub fn poll(&mut self, records: u64) {
         self.polled = Instant::now();
         match (self.poll)(records) {
@@ -105,7 +102,6 @@ pub(crate) fn send(pid: u32, signal: i32) {
 pub(crate) struct SignalWitness(libc::pid_t);
 
 impl SignalWitness {
-    /// Start the process.
     pub fn start() -> Option<Self> {
         let parent = std::process::id();
         // SAFETY: the child makes system calls only.

@@ -49,13 +49,10 @@ pub use words::*;
 pub const MAGIC: u64 = 0x6e65_6172_6661_7209 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which writers wait for room. Rings are aligned to it.
 pub const CHUNK: usize = 128 << 10;
-/// Words in a chunk.
 pub const CHUNK_WORDS: usize = CHUNK / 8;
-/// Chunks in a ring.
 pub const CHUNKS: usize = 8;
 /// Bytes in a ring.
 pub const RING: usize = CHUNK * CHUNKS;
-/// Words in a ring.
 pub const RING_WORDS: usize = RING / 8;
 /// Maximum number of streams (threads of all traced processes) at a time.
 pub const STREAMS: usize = 2048;
@@ -90,24 +87,20 @@ impl Memory {
         Self(start)
     }
 
-    /// The first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.0
     }
 
-    /// The header.
     pub fn header(&self) -> &Header {
         // SAFETY: mapped and aligned (contract of `new`); any bytes are valid atomics.
         unsafe { self.0.cast().as_ref() }
     }
 
-    /// The slots of all streams.
     pub fn slots(&self) -> &[Slot; STREAMS] {
         // SAFETY: as for the header; `SLOTS_AT` is aligned for a slot.
         unsafe { self.0.add(SLOTS_AT).cast().as_ref() }
     }
 
-    /// The block table.
     pub fn blocks(&self) -> &[Block; BLOCKS] {
         // SAFETY: as for the header; `BLOCKS_AT` follows whole slots.
         unsafe { self.0.add(BLOCKS_AT).cast().as_ref() }

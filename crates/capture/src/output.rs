@@ -49,7 +49,6 @@ pub(crate) enum StopReason {
 }
 
 impl Output<'_> {
-    /// Stop recording.
     pub fn stop(&mut self, reason: Option<StopReason>) {
         if !self.stopped {
             (self.stopped, self.stop_reason) = (true, reason);

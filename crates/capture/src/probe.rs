@@ -11,7 +11,6 @@ use serde::Serialize;
 use crate::program::{ARCHS, qemu};
 use crate::shared::{Shared, memory_file};
 
-/// Something that a capture needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Requirement {
     pub name: String,

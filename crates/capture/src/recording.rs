@@ -194,7 +194,6 @@ impl<'a> Recording<'a> {
         Ok(())
     }
 
-    /// End a thread.
     pub fn end_thread(&mut self, position: &Position) -> Result<()> {
         let thread = position.thread;
         if self.out.stopped {
@@ -210,7 +209,6 @@ impl<'a> Recording<'a> {
         self.region(RegionEvent { thread, event: RegionKind::ThreadExit, ..<_>::default() })
     }
 
-    /// Whether a thread has called `execve`.
     pub fn has_called_exec(&self, thread: u32) -> bool {
         self.exec.contains_key(&thread)
     }

@@ -76,7 +76,6 @@ pub enum End {
 /// Result of a capture.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// How the program ended.
     pub end: End,
     /// The contents of `trace.json`.
     pub info: Info,

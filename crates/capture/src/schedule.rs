@@ -102,7 +102,6 @@ impl Value for Stop {
 pub enum Start {
     /// This long after the program was started.
     After(TimeSpan),
-    /// A signal.
     On(Signal),
     /// The start condition of a virtual machine.
     Guest(VmStart),
@@ -145,7 +144,6 @@ impl Schedule {
         Self::new(None, None)
     }
 
-    /// The program has begun.
     pub fn program_began(&mut self) {
         self.since.get_or_insert_with(Instant::now);
     }
@@ -171,7 +169,6 @@ impl Schedule {
         if is_due { due } else { Due::None }
     }
 
-    /// Begin recording.
     pub fn begin(&mut self) {
         self.start = None;
         self.since = Some(Instant::now());
@@ -187,7 +184,6 @@ pub(crate) enum Due {
 }
 
 impl TimeSpan {
-    /// The duration.
     pub fn time(&self) -> Duration {
         self.time
     }

@@ -108,17 +108,14 @@ impl Shared {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
-    /// The header.
     pub fn header(&self) -> &Header {
         self.memory.header()
     }
 
-    /// The slots of all streams.
     pub fn slots(&self) -> &[Slot; STREAMS] {
         self.memory.slots()
     }
 
-    /// The block table.
     pub fn blocks(&self) -> &[Block; BLOCKS] {
         self.memory.blocks()
     }
@@ -181,12 +178,10 @@ pub struct StreamReader<'a> {
 }
 
 impl<'a> StreamReader<'a> {
-    /// The stream's slot.
     pub fn slot(&self) -> &'a Slot {
         self.slot
     }
 
-    /// Words read so far.
     pub fn taken(&self) -> u64 {
         self.taken
     }

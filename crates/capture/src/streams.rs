@@ -33,7 +33,6 @@ struct Stream<'a> {
 struct Process {
     /// Its number in the trace; a pid can be reused.
     number: u32,
-    /// Number of its streams.
     streams: u32,
     /// The thread that began last.
     last: u32,
@@ -140,17 +139,14 @@ impl<'a> Streams<'a> {
         Ok(())
     }
 
-    /// Whether some process is being recorded.
     pub(crate) fn has_processes(&self) -> bool {
         !self.processes.is_empty()
     }
 
-    /// Whether the program has begun.
     pub(crate) fn began(&self) -> bool {
         self.began || self.recording.began
     }
 
-    /// Whether recording is over.
     pub(crate) fn stopped(&self) -> bool {
         self.recording.out.stopped
     }
@@ -248,7 +244,6 @@ impl<'a> Streams<'a> {
         Ok(())
     }
 
-    /// Begin the stream in slot `index`.
     fn begin(&mut self, index: usize, order: u64, pid: u32, number: u32) -> Result<()> {
         if self.threads.contains_key(&order) || self.slots[index].is_some() {
             // Orders are unique.
@@ -425,7 +420,6 @@ impl<'a> Streams<'a> {
         Ok(())
     }
 
-    /// Return the writer, once everything is drained.
     pub(crate) fn into_writer(self) -> Writer {
         self.recording.out.writer
     }

@@ -11,7 +11,6 @@ use crate::probe::{page_entry, zeroed_block};
 use crate::program::{Arch, Program, qemu, resolve};
 use crate::vm::{Connections, Vm};
 
-/// What is captured.
 pub(crate) enum Target<'a> {
     Program(Program),
     Vm(&'a Vm),
@@ -34,7 +33,6 @@ impl<'a> Target<'a> {
         vm.map_or_else(|| resolve(command, arch).map(Self::Program), |vm| Ok(Self::Vm(vm)))
     }
 
-    /// Its architecture.
     pub fn arch(&self) -> &'static str {
         match self {
             Self::Program(program) => program.arch,

@@ -31,7 +31,6 @@ pub struct Files {
 }
 
 impl Files {
-    /// Set the name of a file.
     pub fn set_name(&mut self, device: u64, inode: u64, name: String) {
         if self.names.len() >= MAX_NAMES {
             self.names.clear();

@@ -56,7 +56,6 @@ pub struct Vm {
     pub append: String,
     /// Bytes of RAM.
     pub memory: u64,
-    /// Number of processors.
     pub cpus: u64,
     /// When recording begins.
     pub start: VmStart,
@@ -78,7 +77,6 @@ struct Machine {
 
 const GIB: u64 = 1 << 30;
 
-/// The name of the QEMU for an architecture.
 fn emulator_name(arch: &str) -> String {
     format!("qemu-system-{arch}")
 }
@@ -154,7 +152,6 @@ fn connect(memory: u64) -> io::Result<Connections> {
 }
 
 impl Vm {
-    /// Its QEMU.
     pub(crate) fn emulator(&self) -> Result<PathBuf> {
         let name = emulator_name(self.arch);
         find(Path::new(&name)).map_err(|_| {

@@ -21,7 +21,6 @@ const PREFIX: &str = "xxh3-128:";
 pub struct Checksum(u128);
 
 impl Checksum {
-    /// Parse a checksum.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(PREFIX)?;
         let hexadecimal = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);

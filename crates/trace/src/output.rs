@@ -20,12 +20,9 @@ pub enum Form {
     Folder(String),
 }
 
-/// A requested output.
 #[derive(Clone, Debug)]
 pub struct OutputRequest<'a> {
-    /// Its path.
     pub path: &'a Path,
-    /// Its form.
     pub form: Form,
     /// Replace an existing file or folder.
     pub force: bool,

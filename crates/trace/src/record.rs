@@ -53,7 +53,6 @@ impl Kind {
         }
     }
 
-    /// The kind of this name.
     pub fn from_name(name: &str) -> Option<Kind> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -101,16 +100,12 @@ impl nearfar_schema::Registry for Kinds {
 pub struct KindSet(pub u8);
 
 impl KindSet {
-    /// Every kind.
     pub const ALL: KindSet = KindSet(0b11_1111);
 
-    /// The kinds that write memory.
     pub const WRITES: KindSet = KindSet(1 << Kind::Store as u8 | 1 << Kind::KernelStore as u8);
 
-    /// The kinds that fetch instructions.
     pub const FETCHES: KindSet = KindSet(1 << Kind::Fetch as u8 | 1 << Kind::KernelFetch as u8);
 
-    /// The kernel's kinds.
     pub const KERNEL: KindSet = KindSet(
         1 << Kind::KernelLoad as u8 | 1 << Kind::KernelStore as u8 | 1 << Kind::KernelFetch as u8,
     );
@@ -121,7 +116,6 @@ impl KindSet {
         KindSet(named.fold(0, |set, kind| set | kind.bit()))
     }
 
-    /// Whether `kind` is in the set.
     pub fn contains(self, kind: Kind) -> bool {
         self.has(kind as u8)
     }
@@ -152,7 +146,6 @@ pub fn last_byte(addr: u64, size: impl Into<u64>) -> u64 {
 pub struct Record {
     /// Virtual address of the first byte.
     pub addr: u64,
-    /// Its kind.
     pub kind: Kind,
     /// Bytes touched, 1..=65535; the reference touches every page it overlaps.
     pub size: u16,
@@ -179,12 +172,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Number of records.
     pub fn len(&self) -> usize {
         self.addr.len()
     }
 
-    /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.addr.is_empty()
     }
@@ -211,7 +202,6 @@ impl Batch {
         keep(&mut self.instr, &range);
     }
 
-    /// Append one record.
     pub fn push(&mut self, record: Record) {
         self.addr.push(record.addr);
         self.kind.push(record.kind as u8);
@@ -231,7 +221,6 @@ impl Batch {
         }
     }
 
-    /// All records, one by one.
     pub fn iter(&self) -> impl Iterator<Item = Record> + '_ {
         (0..self.len()).map(|index| self.get(index))
     }
@@ -254,12 +243,10 @@ pub struct NarrowBatch<'a> {
 }
 
 impl NarrowBatch<'_> {
-    /// Number of records.
     pub fn len(&self) -> usize {
         self.addr.len()
     }
 
-    /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.addr.is_empty()
     }

@@ -118,7 +118,6 @@ pub struct RegionEvent {
     pub at: u64,
     /// Thread index that caused it.
     pub thread: u32,
-    /// What happened.
     pub event: RegionKind,
     /// First byte of the range.
     pub addr: u64,

@@ -26,7 +26,6 @@ pub struct PageSample {
     /// Share of the 4 KiB pages, above 0 and up to 1: those whose [`PageSample::hash`] is below
     /// this share of 2^64.
     pub rate: f64,
-    /// Seed of the hash.
     pub seed: u64,
     /// References that the program made, by kind; empty in a trace that was cut off.
     #[serde(deserialize_with = "crate::info::unique")]
@@ -40,7 +39,6 @@ pub struct PageSample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "(u32, u64, u64, u64)", from = "(u32, u64, u64, u64)")]
 pub struct Burst {
-    /// Index of the thread.
     pub thread: u32,
     /// Number of its first record in the trace.
     pub start: u64,
@@ -64,7 +62,6 @@ impl From<(u32, u64, u64, u64)> for Burst {
 }
 
 impl PageSample {
-    /// The hash of a page number.
     pub fn hash(&self, page_number: u64) -> u64 {
         mix(page_number & ((1 << (ADDR_BITS - PAGE_SHIFT)) - 1) ^ mix(self.seed))
     }

@@ -18,7 +18,6 @@ use crate::region::{RegionEvent, RegionKind};
 use pool::Pool;
 use sink::Sink;
 
-/// How a trace is written.
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
     /// Replace an existing trace.
@@ -96,7 +95,6 @@ impl Writer {
         Ok(Self { pool, group: Group::default(), single: Batch::default(), appended: 0 })
     }
 
-    /// Append one record.
     pub fn push(&mut self, record: Record) -> Result<()> {
         self.single.push(record);
         self.appended += 1;
@@ -172,7 +170,6 @@ impl Writer {
         self.pool.output().sink.thread(thread).process = process;
     }
 
-    /// Name a thread.
     pub fn thread_name(&mut self, thread: u32, name: String) {
         self.pool.output().sink.thread(thread).name = name;
     }

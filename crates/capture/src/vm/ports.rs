@@ -45,12 +45,10 @@ struct Text {
 }
 
 impl Signals {
-    /// Whether recording is to begin.
     pub fn begins(&self) -> bool {
         self.begin.load(Acquire)
     }
 
-    /// Whether recording is to end.
     pub fn ends(&self) -> bool {
         self.end.load(Acquire)
     }

@@ -28,7 +28,6 @@ impl Kernel {
         }
     }
 
-    /// Note the types of the kernel.
     pub fn types(&mut self, btf: &[u8]) {
         self.offsets = members(btf, "task_struct", ["pid", "tgid", "comm"]);
     }

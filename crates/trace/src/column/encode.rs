@@ -33,11 +33,9 @@ type Column = (Bytes, ColumnCloseResult);
 /// An encoded group, with the totals for `trace.json`.
 pub struct EncodedGroup {
     columns: [Column; NAMES.len()],
-    /// Records in the group.
     pub records: usize,
     /// Distinct 4 KiB pages, sorted, with the kinds that touched them (one bit each).
     pub pages: Vec<(u64, u8)>,
-    /// Records by kind.
     pub by_kind: [u64; Kind::ALL.len()],
     /// Records and instructions by thread index.
     pub threads: Vec<(u32, u64, u64)>,
@@ -49,7 +47,6 @@ impl EncodedGroup {
         self.columns.iter().map(|(bytes, _)| bytes)
     }
 
-    /// Append the group to a part.
     pub fn append_to<W: Write + Send>(self, file: &mut SerializedFileWriter<W>) -> Result<()> {
         let mut group = file.next_row_group()?;
         for (bytes, close) in self.columns {

@@ -35,12 +35,10 @@ pub struct Group {
 }
 
 impl Group {
-    /// Records so far.
     pub fn len(&self) -> usize {
         self.kind.len()
     }
 
-    /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -115,7 +113,6 @@ impl Group {
         appended
     }
 
-    /// Records by kind.
     pub(super) fn by_kind(&self) -> [u64; Kind::ALL.len()] {
         let mut counts = [0; Kind::ALL.len()];
         for kinds in self.kind.as_slice().chunks(SLICE) {
@@ -291,7 +288,6 @@ impl Numbers {
         (0..=u8::MAX).filter(|&byte| used[usize::from(byte)] == 0).collect()
     }
 
-    /// The bytes of all records.
     pub(super) fn bytes(&mut self) -> &mut Indices {
         &mut self.bytes
     }

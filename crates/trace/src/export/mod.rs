@@ -64,7 +64,6 @@ impl From<&Request> for Options {
     }
 }
 
-/// Options of an export.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Kinds of references to export.
@@ -81,7 +80,6 @@ impl Default for Options {
     }
 }
 
-/// The destination of an export.
 pub enum Target {
     /// A new file, which allows writes at any offset.
     File(File),
@@ -115,19 +113,16 @@ pub trait Exporter: Sync {
     fn needs_file(&self) -> bool {
         false
     }
-    /// Begin an export.
     fn encoder(&self, target: Target, options: &Options) -> io::Result<Box<dyn Encoder>>;
 }
 
 /// A running export.
 pub trait Encoder {
-    /// Append one reference.
     fn put(&mut self, record: Record) -> io::Result<()>;
     /// Write what is buffered.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
-/// The exporter of this name.
 pub fn by_name(name: &str) -> Result<&'static dyn Exporter> {
     EXPORTERS.iter().copied().find(|exporter| exporter.name() == name).ok_or_else(|| {
         let names: Vec<_> = EXPORTERS.iter().map(|exporter| exporter.name()).collect();

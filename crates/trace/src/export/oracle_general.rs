@@ -24,7 +24,6 @@ const NEXT_AT: u64 = 16;
 /// Requests whose `next` can still be set in memory.
 pub const WINDOW: usize = 1 << 20;
 
-/// The `oracle-general` format.
 pub struct OracleGeneral;
 
 impl Exporter for OracleGeneral {

@@ -20,7 +20,6 @@ nearfar_schema::options! {
     }
 }
 
-/// The `mix` generator.
 pub struct Mix;
 
 impl Generator for Mix {

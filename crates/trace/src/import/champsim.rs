@@ -23,7 +23,6 @@ pub struct ChampSim {
     space: Option<usize>,
 }
 
-/// The `champsim` format.
 pub static CHAMPSIM: ChampSim = ChampSim {
     name: "champsim",
     summary: "ChampSim, 64-byte binary instructions",
@@ -34,7 +33,6 @@ pub static CHAMPSIM: ChampSim = ChampSim {
     space: None,
 };
 
-/// The `champsim-cloudsuite` format.
 pub static CLOUDSUITE: ChampSim = ChampSim {
     name: "champsim-cloudsuite",
     summary: "ChampSim for CloudSuite, 96-byte binary instructions",

@@ -13,7 +13,6 @@ use super::text::{hex, size, words};
 use super::{Bad, Framing, Importer, Options, Parser};
 use crate::record::{Kind, Record};
 
-/// The `dinero` format.
 pub struct Dinero;
 
 impl Importer for Dinero {

@@ -40,7 +40,6 @@ const SYSCALL_END: u16 = 28;
 const SWITCH_BEGIN: u16 = 34;
 const SWITCH_END: u16 = 35;
 
-/// The `drmemtrace` format.
 pub struct Drmemtrace;
 
 /// Type, size and value of a record.

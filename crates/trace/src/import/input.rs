@@ -44,7 +44,6 @@ impl<'a> Head<'a> {
     }
 }
 
-/// One frame of a stream.
 pub(super) enum Frame<'b> {
     /// A line without its newline, or a record.
     Whole(&'b [u8]),
@@ -52,11 +51,9 @@ pub(super) enum Frame<'b> {
     CutShort(usize),
     /// A line longer than [`MAX_LINE`], for [`Input::skip_line`].
     TooLong,
-    /// The end of the stream.
     End,
 }
 
-/// An input stream.
 pub struct Input<'a> {
     place: String,
     reader: Box<dyn Read + 'a>,
@@ -69,7 +66,6 @@ pub struct Input<'a> {
     ended: bool,
 }
 
-/// A supported compression.
 struct Compression {
     name: &'static str,
     magic: &'static [u8],
@@ -175,7 +171,6 @@ impl<'a> Input<'a> {
         &self.place
     }
 
-    /// Whether the stream is compressed.
     pub fn is_compressed(&self) -> bool {
         self.compression.is_some()
     }

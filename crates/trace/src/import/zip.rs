@@ -13,7 +13,6 @@ const END: [u8; 4] = *b"PK\x05\x06";
 /// Maximum bytes of the list of files at the end (the central directory).
 const MAX_LIST: u64 = 64 << 20;
 
-/// Reads the contents of an archive.
 pub(super) struct Zip<R> {
     raw: BufReader<R>,
     inflate: Decompress,

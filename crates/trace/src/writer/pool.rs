@@ -113,7 +113,6 @@ impl Pool {
         })
     }
 
-    /// Lock the output.
     pub(super) fn output(&mut self) -> MutexGuard<'_, OrderedSink> {
         lock(&self.output)
     }
