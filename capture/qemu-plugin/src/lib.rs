@@ -270,7 +270,7 @@ unsafe fn parts(block: *mut qemu::qemu_plugin_tb) -> Vec<Part> {
 }
 
 impl Part {
-    /// Its block as a word; `None` for too many instructions outside of RAM.
+    /// Its block as a word; `None` outside of RAM if it has too many instructions for one.
     fn word(&self, recorder: &Recorder, kernel: bool) -> Option<u64> {
         let (bytes, count) = (self.bytes, self.count as u64);
         let Some(addr) = self.addr else { return layout::count_only_word(count) };

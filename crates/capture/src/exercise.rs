@@ -89,6 +89,8 @@ fn receive(
     while !input.is_empty() {
         let slot = usize::from(input.byte()) % STREAMS;
         let at = SLOTS_AT + slot * size_of::<Slot>();
+        // Write a header word or slot word, open a stream, publish words, drain, change a state, or
+        // write any word.
         match input.byte() % 8 {
             0 => shared.word(usize::from(input.byte() % 8) * 8).store(input.number(), Relaxed),
             1 => shared.word(at + usize::from(input.byte() % 9) * 8).store(input.number(), Relaxed),

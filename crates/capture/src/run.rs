@@ -144,7 +144,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         unrecorded: Some(missing.map(str::to_owned).collect()),
         ..Source::default()
     };
-    // The program and the expander use at most a processor each, encoding one and a half.
+    // Program and expander use at most one processor each, the encoder threads one and a half.
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     let threads = processors.saturating_sub(1).clamp(1, 4);
     let writer_options =

@@ -186,13 +186,13 @@ impl<'a> Streams<'a> {
 
     /// Stop recording if the program has written to the shared memory.
     fn stop_if_forged(&mut self, first: u32) {
-        let alone = self.follows_children || self.processes.keys().all(|pid| *pid == first);
+        let expected = self.follows_children || self.processes.keys().all(|pid| *pid == first);
         let fences: usize = self.processes.values().map(|process| process.fences.len()).sum();
         let sound = self.streams.values().all(|stream| !stream.reader.is_forged());
         if self.stopped() {
             // Set the stop word again, in case the program has cleared it: no writer must wait.
             self.recording.out.stop(None);
-        } else if !(alone && sound && fences <= MAX_FENCES && self.shared.is_sound()) {
+        } else if !(expected && sound && fences <= MAX_FENCES && self.shared.is_sound()) {
             self.recording.stop_forged();
         }
     }

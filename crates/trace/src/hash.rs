@@ -64,7 +64,7 @@ mod tests {
     /// For any stride, hashes are well distributed in the bits that a table uses: the low bits
     /// choose the bucket, the top seven are its tag.
     #[test]
-    fn strides_spread() {
+    fn pages_at_any_stride_spread_over_buckets() {
         for shift in 0..40 {
             let hashes = (0..4096u64).map(|i| mix(0x10_0000 + (i << shift)));
             let buckets: std::collections::HashSet<u64> = hashes.map(|h| h & 0xFFFF).collect();

@@ -83,7 +83,7 @@ fn flip(path: &Path, file: &str, step: usize) -> (usize, usize, usize) {
 }
 
 #[test]
-fn a_flipped_bit_never_reads_as_something_else() {
+fn a_flipped_bit_never_reads_as_other_data() {
     let folder = tempfile::tempdir().unwrap();
     for (records, many) in [(400, false), (400, true)] {
         let path = folder.path().join(format!("{many}.trace"));

@@ -80,7 +80,7 @@ impl Activity {
     /// A thread returns from a system call that takes at most `limit` nanoseconds without QEMU.
     /// Returns what an event is to report: idle nanoseconds since the last event, and the mean
     /// number of threads that ran in the rest of the time, times 1000. To keep events few, returns
-    /// `None` if idle and overlapping times are less than 1/1024 of all that were reported.
+    /// `None` if idle and overlapping times are below 1/1024 of all reported ones or [`MIN_REPORT`].
     pub fn resume(&self, thread: &ThreadActivity, now: u64, limit: u64) -> Option<[u64; 2]> {
         if !self.run(thread, now) {
             return None;

@@ -125,22 +125,22 @@ proptest! {
     }
 }
 
-fn some(kind: Kind) -> Record {
+fn reference(kind: Kind) -> Record {
     Record { addr: 0x1234, kind, size: 8, thread: 0, instr: 0 }
 }
 
 #[test]
 fn kinds_and_max_refs_select_records() {
-    let records = [some(Kind::Load), some(Kind::Fetch), some(Kind::Load), some(Kind::Load)];
+    let records = [Kind::Load, Kind::Fetch, Kind::Load, Kind::Load].map(reference);
     let options =
         Options { kinds: KindSet(Kind::Load.bit()), max_refs: Some(2), ..Options::default() };
-    assert_eq!(round_trip("csv", &records, &options), [some(Kind::Load); 2]);
+    assert_eq!(round_trip("csv", &records, &options), [reference(Kind::Load); 2]);
 }
 
 #[test]
 fn invalid_requests_are_refused_and_leave_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    let from = trace(dir.path(), &[some(Kind::Load)]);
+    let from = trace(dir.path(), &[reference(Kind::Load)]);
     let to = dir.path().join("out");
     let run = |to: &Path, name: &str, options: &Options, force| {
         export(&from, to, name, force, options, &mut |_| Ok(())).map_err(|e| e.to_string())

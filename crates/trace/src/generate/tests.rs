@@ -108,7 +108,7 @@ fn sequential_and_strided_wrap_around() {
 }
 
 #[test]
-fn uniform_is_even() {
+fn uniform_draws_all_pages_equally_often() {
     let mut counts = [0u64; 64];
     for page in pages("uniform", &params(64_000, 64)) {
         counts[page as usize] += 1;
