@@ -45,11 +45,11 @@ pub struct Options {
     pub fetch: bool,
     /// Record pages that are resident when recording begins late.
     pub resident: bool,
-    /// What recording waits for. Address spaces are recorded from the start.
+    /// What the recording of references waits for; `None`: the start of the program.
     pub start: Option<Start>,
     /// Stop recording this long after it began; the program runs on.
     pub stop_after: Option<TimeSpan>,
-    /// Skip this many records first. Address spaces are recorded from the start.
+    /// Skip this many records first, but no events of address spaces.
     pub skip_refs: u64,
     /// Stop recording after this many records; the program keeps running.
     pub max_refs: Option<u64>,
